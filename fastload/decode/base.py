@@ -1,0 +1,53 @@
+"""The contract of a decoder: one compressed image to pixels, no state that the caller sees, any thread."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["DecodeSettings", "Decoder", "ImageHeader"]
+
+
+@dataclass(frozen=True)
+class DecodeSettings:
+    """What counts as a good image, and how it is turned; the same for every backend."""
+
+    exif_orientation: bool = False
+    """Rotate and mirror by the EXIF orientation tag (torchvision does not, so neither do we by default)."""
+    max_pixels: int = 178_956_970
+    """Images with more pixels are refused unread: decompression bombs. The default is where Pillow refuses
+    (twice its MAX_IMAGE_PIXELS of 1024 * 1024 * 1024 // 4 // 3)."""
+
+
+@dataclass(frozen=True)
+class ImageHeader:
+    """What the first bytes of a compressed image say."""
+
+    format: str
+    """"JPEG", "PNG", or whatever Pillow calls it."""
+    height: int
+    width: int
+    """Pixels as stored, before any EXIF rotation."""
+    components: int
+    """Colour components as stored: 1 grey, 3 colour, 4 CMYK/YCCK or alpha."""
+    orientation: int = 1
+    """EXIF orientation, 1 to 8; 1 is upright."""
+    progressive: bool = False
+
+
+class Decoder(Protocol):
+    """Turns a JPEG of one or three components into RGB: accurate integer DCT, fancy upsampling, no EXIF rotation.
+
+    Everything else (CMYK, PNG, limits, truncation, orientation) is handled once, around it, in `decode.image`.
+    """
+
+    name: str
+    strict: bool
+    """Whether damaged entropy-coded data raises; a decoder that cannot tell says False."""
+
+    def decode(self, data: bytes) -> npt.NDArray[np.uint8]:
+        """(H, W, 3) uint8 RGB. Raises ValueError, with the library's own words, if the data is damaged."""
+        ...

@@ -1,0 +1,120 @@
+"""Random numbers as a pure function of (seed, epoch, sample, operation).
+
+Nothing in fastload keeps the state of a random generator. A number is computed from a counter with Philox4x32-10
+(Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3", SC 2011), so that workers, ranks, batch
+boundaries and resumes cannot change it. The arithmetic is vectorised over the samples of a batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Draws", "philox4x32"]
+
+# Counter words: (index low, repeat << 8 | index high, epoch, stream << 16 | block). Hence the limits below.
+_MAX_INDEX = 1 << 40
+_MAX_REPEAT = 1 << 24
+_MAX_EPOCH = 1 << 32
+_MAX_STREAM = 1 << 16
+
+_U32 = np.uint64(0xFFFFFFFF)
+_SHIFT32 = np.uint64(32)
+_M0, _M1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
+_W0, _W1 = 0x9E3779B9, 0xBB67AE85
+
+UInt64Array = npt.NDArray[np.uint64]
+
+
+def philox4x32(
+    counter: tuple[UInt64Array, UInt64Array, UInt64Array, UInt64Array], key: int
+) -> tuple[UInt64Array, UInt64Array, UInt64Array, UInt64Array]:
+    """Ten rounds of Philox4x32.
+
+    Args:
+        counter: four arrays of one shape, 32-bit words held in uint64.
+        key: 64-bit key; its low word is the first key word.
+
+    Returns:
+        Four arrays of that shape: 32 random bits each, held in uint64.
+    """
+    c0, c1, c2, c3 = counter
+    k0, k1 = key & 0xFFFFFFFF, (key >> 32) & 0xFFFFFFFF
+    for _ in range(10):
+        p0, p1 = _M0 * c0, _M1 * c2
+        c0, c1, c2, c3 = (
+            (p1 >> _SHIFT32) ^ c1 ^ np.uint64(k0),
+            p1 & _U32,
+            (p0 >> _SHIFT32) ^ c3 ^ np.uint64(k1),
+            p0 & _U32,
+        )
+        k0, k1 = (k0 + _W0) & 0xFFFFFFFF, (k1 + _W1) & 0xFFFFFFFF
+    return c0, c1, c2, c3
+
+
+@dataclass(frozen=True)
+class Draws:
+    """The random numbers of one batch: which samples, in which epoch, under which seed.
+
+    It is small, cheap to pickle, and gives the same numbers wherever it is asked. Operations are told apart by
+    `stream`, their position in the recipe.
+    """
+
+    seed: int
+    """64-bit seed of the loader."""
+    epoch: int
+    """Epoch number, 0-based."""
+    indices: npt.NDArray[np.int64]
+    """(B,) int64: index of each sample in the source."""
+    repeats: npt.NDArray[np.int64] | None = field(default=None)
+    """(B,) int64: how often the sample came before in this epoch (samplers with replacement), or None for never."""
+
+    def __post_init__(self) -> None:
+        assert 0 <= self.epoch < _MAX_EPOCH, "the Loader keeps epochs in 32 bits"
+        assert self.indices.ndim == 1
+
+    def __len__(self) -> int:
+        return int(self.indices.shape[0])
+
+    def take(self, rows: Any) -> Draws:
+        """The draws of some rows of the batch (a slice or an index array)."""
+        return Draws(self.seed, self.epoch, self.indices[rows], None if self.repeats is None else self.repeats[rows])
+
+    def uniform(self, stream: int, count: int) -> npt.NDArray[np.float64]:
+        """(B, count) float64 in [0, 1), 53 bits each."""
+        blocks = (count + 1) // 2
+        words = self._words(stream, blocks)
+        high = np.stack([words[0], words[2]], axis=-1).reshape(len(self), 2 * blocks)[:, :count]
+        low = np.stack([words[1], words[3]], axis=-1).reshape(len(self), 2 * blocks)[:, :count]
+        # The upper 27 and 26 bits of two words, as in the reference code of the Mersenne Twister's genrand_res53.
+        bits = ((high >> np.uint64(5)) << np.uint64(26)) | (low >> np.uint64(6))
+        result: npt.NDArray[np.float64] = bits.astype(np.float64) * 2.0**-53
+        return result
+
+    def integers(self, stream: int) -> UInt64Array:
+        """(B,) uint64: 64 random bits a sample, for seeding other generators and for sorting."""
+        words = self._words(stream, 1)
+        result: UInt64Array = ((words[0] << _SHIFT32) | words[1])[:, 0]
+        return result
+
+    def _words(self, stream: int, blocks: int) -> tuple[UInt64Array, UInt64Array, UInt64Array, UInt64Array]:
+        assert 0 <= stream < _MAX_STREAM
+        assert 0 < blocks < 1 << 16
+        index = self.indices.astype(np.uint64)[:, None]
+        high = index >> _SHIFT32
+        if self.repeats is not None:
+            high = high | (self.repeats.astype(np.uint64)[:, None] << np.uint64(8))
+        block = np.arange(blocks, dtype=np.uint64)[None, :] | np.uint64(stream << 16)
+        shape = (len(self), blocks)
+        return philox4x32(
+            (
+                np.broadcast_to(index & _U32, shape),
+                np.broadcast_to(high, shape),
+                np.full(shape, self.epoch, dtype=np.uint64),
+                np.broadcast_to(block, shape),
+            ),
+            self.seed & 0xFFFFFFFFFFFFFFFF,
+        )

@@ -1,0 +1,56 @@
+"""Exceptions raised by fastload.
+
+Each message names the argument or file, says what was found, and gives the remedy. Every type derives from
+`FastloadError` and from the built-in exception a caller would reach for without knowing fastload. All take one
+string, so that they survive pickling between processes.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "BackendUnavailableError",
+    "CacheError",
+    "ConfigurationError",
+    "DecodeError",
+    "FastloadError",
+    "SourceError",
+    "StateMismatchError",
+    "UnsupportedTransformError",
+    "WorkerError",
+]
+
+
+class FastloadError(Exception):
+    """Base class of everything that fastload raises on purpose."""
+
+
+class ConfigurationError(FastloadError, ValueError):
+    """An argument that cannot be honoured: its name, its value, and what would be accepted."""
+
+
+class SourceError(FastloadError, ValueError):
+    """The data set cannot be opened as described: missing, empty, inconsistent, or of an unknown format."""
+
+
+class BackendUnavailableError(FastloadError, ImportError):
+    """A backend or decoder was asked for whose package is not installed; the message has the install command."""
+
+
+class UnsupportedTransformError(FastloadError, ValueError):
+    """A transform that this backend cannot run; the message names the backends that can."""
+
+
+class DecodeError(FastloadError, ValueError):
+    """A sample that cannot be turned into pixels; the message names the file and the decoder's own words."""
+
+
+class StateMismatchError(FastloadError, ValueError):
+    """A saved state that belongs to another data set, seed, batch size or recipe; both sides are printed."""
+
+
+class WorkerError(FastloadError, RuntimeError):
+    """A worker process or thread died (out of memory, killed, crashed) with work outstanding."""
+
+
+class CacheError(FastloadError, OSError):
+    """A cache that cannot be built or opened: disk full, directory not writable, damaged, built by someone else."""

@@ -1,0 +1,61 @@
+"""Millions of paths in two numpy arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["PathTable"]
+
+
+@dataclass(frozen=True)
+class PathTable:
+    """An immutable list of strings: one byte blob and where each string ends, under a common root.
+
+    A Python list of a million paths takes some 150 MB and, in forked workers, is copied page by page as reference
+    counts are touched. This takes the bytes of the names and 8 bytes each, and has no reference counts.
+    """
+
+    root: str
+    """Prepended to every string with a "/"; "" for none."""
+    blob: npt.NDArray[np.uint8]
+    """All strings, UTF-8 (surrogateescape, as file names are), one behind the other."""
+    ends: npt.NDArray[np.int64]
+    """(M,) int64: where each string ends in `blob`."""
+    rows: npt.NDArray[np.int64] | None = None
+    """(N,) int64: which string each entry is; None for all, in order."""
+
+    @classmethod
+    def of(cls, strings: Iterable[str], root: str = "") -> PathTable:
+        """Store strings (relative to `root`), taking them one at a time."""
+        blob = bytearray()
+        lengths: list[npt.NDArray[np.int64]] = []
+        chunk: list[int] = []
+        for string in strings:
+            data = string.encode("utf-8", "surrogateescape")
+            blob += data
+            chunk.append(len(data))
+            if len(chunk) == 65536:
+                lengths.append(np.array(chunk, dtype=np.int64))
+                chunk.clear()
+        lengths.append(np.array(chunk, dtype=np.int64))
+        return cls(root, np.frombuffer(blob, dtype=np.uint8), np.cumsum(np.concatenate(lengths)))
+
+    def __len__(self) -> int:
+        return len(self.ends) if self.rows is None else len(self.rows)
+
+    def __getitem__(self, index: int) -> str:
+        if index < 0:
+            index += len(self)
+        if not 0 <= index < len(self):
+            raise IndexError(f"path {index} of {len(self)}")
+        row = index if self.rows is None else int(self.rows[index])
+        start = int(self.ends[row - 1]) if row else 0
+        name = self.blob[start : int(self.ends[row])].tobytes().decode("utf-8", "surrogateescape")
+        return f"{self.root}/{name}" if self.root else name
+
+    def take(self, indices: npt.NDArray[np.int64]) -> PathTable:
+        return PathTable(self.root, self.blob, self.ends, indices if self.rows is None else self.rows[indices])
