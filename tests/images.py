@@ -1,0 +1,148 @@
+"""Small test images, made on the spot: photograph-like pixels, and JPEG and PNG bytes of every kind a folder may hold."""
+
+from __future__ import annotations
+
+import io
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+Pixels = npt.NDArray[np.uint8]
+
+HTML = b"<!DOCTYPE html>\n<html><head><title>404 Not Found</title></head><body>Not Found</body></html>\n"
+"""What a broken download leaves behind under the name of an image."""
+
+
+def photo(height: int, width: int, *, seed: int = 0, channels: int = 3) -> Pixels:
+    """(H, W, C) uint8 with the 1/f amplitude spectrum of natural images; C = 1 or 3, the three being correlated."""
+    rng = np.random.default_rng([seed, height, width])
+    frequency = np.hypot(np.fft.fftfreq(height)[:, None], np.fft.rfftfreq(width)[None, :])
+    amplitude = 1.0 / np.maximum(frequency, 1.0 / max(height, width))
+    amplitude[0, 0] = 0.0
+    spectrum = np.fft.rfft2(rng.standard_normal((3, height, width)))
+    planes = np.fft.irfft2(spectrum * amplitude, s=(height, width))
+    planes /= planes.std(axis=(1, 2), keepdims=True) + 1e-9
+    mix = np.array([[1.0, 0.35, 0.1], [1.0, 0.0, 0.0], [1.0, -0.2, 0.35]])  # mostly luminance, as in photographs
+    image = 120.0 + 48.0 * np.einsum("ck,khw->hwc", mix, planes)
+    return np.ascontiguousarray(np.clip(image, 0, 255).astype(np.uint8)[..., :channels])
+
+
+def labels(height: int, width: int, *, classes: int = 5, seed: int = 0) -> Pixels:
+    """(H, W) uint8 of class numbers 0 to classes - 1 in smooth regions: a segmentation mask."""
+    smooth = photo(height, width, seed=seed, channels=1)[..., 0].astype(np.int64)
+    return np.ascontiguousarray((smooth * classes // 256).astype(np.uint8))
+
+
+def _save(image: Image.Image, **options: Any) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, **options)
+    return buffer.getvalue()
+
+
+def _exif(orientation: int) -> Image.Exif:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    return exif
+
+
+def jpeg(
+    pixels: Pixels,
+    *,
+    quality: int = 90,
+    subsampling: str = "4:2:0",
+    progressive: bool = False,
+    orientation: int | None = None,
+) -> bytes:
+    """A JPEG of (H, W, 3), (H, W, 1) or (H, W) pixels; `subsampling` "4:4:4", "4:2:2" or "4:2:0"."""
+    grey = pixels.ndim == 2 or pixels.shape[2] == 1
+    options: dict[str, Any] = {} if grey else {"subsampling": subsampling}
+    if orientation is not None:
+        options["exif"] = _exif(orientation)
+    image = Image.fromarray(pixels.reshape(pixels.shape[:2]) if grey else pixels)
+    return _save(image, format="JPEG", quality=quality, progressive=progressive, **options)
+
+
+def cmyk_jpeg(pixels: Pixels, *, quality: int = 90) -> bytes:
+    """A four-component JPEG with an Adobe marker, as printing software writes them."""
+    return _save(Image.fromarray(pixels).convert("CMYK"), format="JPEG", quality=quality)
+
+
+def png(pixels: npt.NDArray[Any], *, mode: str | None = None, orientation: int | None = None) -> bytes:
+    """A PNG of (H, W), (H, W, 1), (H, W, 3) or (H, W, 4) pixels; uint16 makes a 16-bit grey PNG.
+
+    `mode` converts first as Pillow does: "P" (adaptive palette), "1", "L", "LA", "RGBA".
+    """
+    image = Image.fromarray(pixels.reshape(pixels.shape[:2]) if pixels.ndim == 3 and pixels.shape[2] == 1 else pixels)
+    if mode is not None:
+        image = image.convert(mode, palette=Image.Palette.ADAPTIVE) if mode == "P" else image.convert(mode)
+    return _save(image, format="PNG", **({} if orientation is None else {"exif": _exif(orientation)}))
+
+
+def palette_mask_png(classes: Pixels) -> bytes:
+    """A palette PNG whose indices are the (H, W) class numbers, coloured as the VOC masks are."""
+    image = Image.fromarray(classes).convert("L")
+    image.putpalette(bytes((37 * n * k) % 256 for n in range(256) for k in (1, 3, 7)))
+    return _save(image, format="PNG")
+
+
+def truncated(data: bytes, *, keep: float = 0.6) -> bytes:
+    """The first part of a file, as a broken copy leaves it."""
+    return data[: int(len(data) * keep)]
+
+
+def scan_start(jpeg_data: bytes) -> int:
+    """Offset of the first entropy-coded byte."""
+    position = 2
+    while True:
+        marker, length = struct.unpack_from(">HH", jpeg_data, position)
+        position += 2 + length
+        if marker == 0xFFDA:
+            return position
+
+
+def torn(jpeg_data: bytes, *, keep: float = 0.5) -> bytes:
+    """A JPEG whose entropy-coded data stops early although the end marker is there: only a decoder can tell."""
+    start = scan_start(jpeg_data)
+    cut = start + int((len(jpeg_data) - start) * keep)
+    while jpeg_data[cut - 1] == 0xFF:
+        cut -= 1
+    return jpeg_data[:cut] + b"\xff\xd9"
+
+
+def corrupt(jpeg_data: bytes) -> bytes:
+    """A JPEG with a run of one bits in its entropy-coded data, which is no Huffman code."""
+    start = scan_start(jpeg_data)
+    middle = (start + len(jpeg_data)) // 2
+    run = b"\xff\x00" * 16
+    while jpeg_data[middle - 1] == 0xFF:
+        middle -= 1
+    return jpeg_data[:middle] + run + jpeg_data[middle + len(run) :]
+
+
+def with_extraneous_bytes(jpeg_data: bytes) -> bytes:
+    """A good JPEG with padding before its end marker: libjpeg warns, the pixels are whole. Some ImageNet files do it."""
+    assert jpeg_data.endswith(b"\xff\xd9")
+    return jpeg_data[:-2] + b"\x00" * 8 + b"\xff\xd9"
+
+
+def huge_png_header(height: int, width: int) -> bytes:
+    """A PNG that claims to be huge: a decompression bomb's first bytes."""
+    return png(np.zeros((1, 1, 3), np.uint8)).replace(struct.pack(">II", 1, 1), struct.pack(">II", width, height), 1)
+
+
+def write_photo_folder(
+    root: Path, *, classes: int = 2, per_class: int = 3, size: tuple[int, int] = (40, 56), seed: int = 0
+) -> Path:
+    """A folder of classes of JPEGs of slightly different sizes, `root/class_0/0.jpg` and so on; returns `root`."""
+    for label in range(classes):
+        folder = root / f"class_{label}"
+        folder.mkdir(parents=True, exist_ok=True)
+        for number in range(per_class):
+            height, width = size[0] + 3 * number, size[1] + 5 * label
+            pixels = photo(height, width, seed=seed + 1000 * label + number)
+            (folder / f"{number}.jpg").write_bytes(jpeg(pixels))
+    return root
