@@ -1,0 +1,56 @@
+# Everything from a fresh clone: `make demo` and `make test` set up what they need, once.
+#
+#   make demo PHOTOS=~/pictures   the demo on your own folder of images (one folder per class)
+#   make test EXTRAS=dev          without DALI (800 MB)
+#   make setup PYTHON=python3.12  another interpreter
+
+PYTHON ?= python3
+VENV   ?= .venv
+EXTRAS ?= dev,dali
+PHOTOS ?=
+PYTEST ?=
+
+BIN       := $(VENV)/bin
+INSTALLED := $(VENV)/.fastload-installed
+# The build reads these; a change in any of them means installing again. Python sources are used where they lie.
+BUILD_INPUTS := pyproject.toml scripts/setup.sh $(wildcard CMakeLists.txt) \
+                $(wildcard fastload/native/*.cpp fastload/native/*.cc fastload/native/*.h fastload/native/*.hpp) \
+                $(wildcard fastload/native/CMakeLists.txt)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup reinstall demo doctor test lint format clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+
+$(INSTALLED): $(BUILD_INPUTS)
+	@PYTHON="$(PYTHON)" VENV="$(VENV)" EXTRAS="$(EXTRAS)" bash scripts/setup.sh
+	@touch $@
+
+setup: $(INSTALLED) ## system packages where allowed, virtual environment, install; instant when done
+
+reinstall: ## build and install again (after installing a compiler, for example)
+	@rm -f $(INSTALLED)
+	@$(MAKE) --no-print-directory setup
+
+demo: $(INSTALLED) ## images through every backend into a training loop; PHOTOS=folder for your own
+	@$(BIN)/fastload demo $(PHOTOS)
+
+doctor: $(INSTALLED) ## what this machine has, and what to change
+	@$(BIN)/fastload doctor
+
+lint: $(INSTALLED) ## ruff and mypy --strict
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test: lint ## lint, then all tests; PYTEST="-k resume" passes options on
+	$(BIN)/python -m pytest $(PYTEST)
+
+format: $(INSTALLED) ## rewrite sources to the house format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean: ## remove the environment and everything built
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,1 @@
+"""What `fastload demo` runs: a sample set, every backend on it, a comparison, a small training run."""
