@@ -15,14 +15,15 @@ pickle, and not copied into forked workers by reference counting.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from fastload.errors import SourceError
+from fastload.errors import DecodeError, SourceError
+from fastload.sources.buffers import PickledByReference
 from fastload.sources.paths import PathTable
 
 __all__ = ["Column", "EncodedImages", "Objects", "PixelImages", "Role", "Source", "Values", "fingerprint_of"]
@@ -34,7 +35,7 @@ Int64Array = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class EncodedImages:
+class EncodedImages(PickledByReference):
     """Compressed images in files, or in byte ranges of larger files."""
 
     paths: PathTable
@@ -63,7 +64,10 @@ class EncodedImages:
             if length < 0:
                 return file.read()
             file.seek(offset)
-            return file.read(length)
+            data = file.read(length)
+        if len(data) != length:
+            raise OSError(f"{self.describe(index)}: the file ends after {len(data)} of {length} bytes.")
+        return data
 
     def describe(self, index: int) -> str:
         """How to name this sample to a person: its path, or `shard.tar:member`."""
@@ -80,7 +84,7 @@ class EncodedImages:
 
 
 @dataclass(frozen=True)
-class PixelImages:
+class PixelImages(PickledByReference):
     """Decoded uint8 images: one array (N, H, W, C) of equal sizes, or a flat buffer with a size for each."""
 
     array: npt.NDArray[np.uint8]
@@ -93,6 +97,10 @@ class PixelImages:
     channels: int = 3
     rows: Int64Array | None = None
     """(N,) int64: which row of `array` (or of `sizes`) each sample is, for subsets; None for all, in order."""
+    names: PathTable | None = None
+    """What to call each row in messages: the files that the pixels were decoded from."""
+    failed: Mapping[int, str] = field(default_factory=dict)
+    """Rows that could not be decoded when a cache was built, and the message of the DecodeError; they hold zeros."""
 
     def __post_init__(self) -> None:
         if self.array.dtype != np.uint8:
@@ -124,8 +132,10 @@ class PixelImages:
         return self.sizes[self.rows_of(indices)]
 
     def pixels(self, index: int) -> npt.NDArray[np.uint8]:
-        """(H, W, C) uint8 view of one image."""
+        """(H, W, C) uint8 view of one image. Raises DecodeError if it could not be decoded in the first place."""
         row = index if self.rows is None else int(self.rows[index])
+        if row in self.failed:
+            raise DecodeError(self.failed[row])
         if self.sizes is None or self.offsets is None:
             view: npt.NDArray[np.uint8] = self.array[row]
             return view
@@ -134,14 +144,17 @@ class PixelImages:
         return self.array[start : start + height * width * self.channels].reshape(height, width, self.channels)
 
     def describe(self, index: int) -> str:
-        return f"image {index}"
+        """How to name this sample to a person."""
+        if self.names is None:
+            return f"image {index}"
+        return self.names[index if self.rows is None else int(self.rows[index])]
 
     def take(self, indices: Int64Array) -> PixelImages:
-        return PixelImages(self.array, self.role, self.sizes, self.offsets, self.channels, self.rows_of(indices))
+        return replace(self, rows=self.rows_of(indices))
 
 
 @dataclass(frozen=True)
-class Values:
+class Values(PickledByReference):
     """One row of numbers a sample, passed on as it is: labels (N,) int64, token ids (N, length)..."""
 
     array: npt.NDArray[Any]
@@ -248,17 +261,28 @@ class Source:
 def fingerprint_of(*parts: Any) -> str:
     """32 hex digits (BLAKE2b) over strings, bytes, ints and numpy arrays; stable over processes and machines.
 
-    Arrays above 1 MiB count by dtype, shape and 1 MiB of bytes spread evenly: it must be cheap to take at each start.
+    It must be cheap to take at each start, from a file of any size: of an array above 16 MiB, only blocks of rows
+    count, some 256 of them spread evenly. Metadata (labels, paths) is below that at a million samples.
     """
     digest = hashlib.blake2b(digest_size=16)
     for part in parts:
         if isinstance(part, np.ndarray):
             digest.update(f"{part.dtype.str}{part.shape}".encode())
-            flat = part.reshape(-1)
-            if part.nbytes > 1 << 20:
-                flat = flat[np.linspace(0, len(flat) - 1, (1 << 20) // part.itemsize).astype(np.int64)]
-            digest.update(np.ascontiguousarray(flat).tobytes())
+            for block in _blocks_of(part):
+                digest.update(np.ascontiguousarray(block).tobytes())
         else:
             data = part if isinstance(part, bytes) else repr(part).encode()
             digest.update(f"{type(part).__name__}{len(data)}:".encode() + data)
     return digest.hexdigest()
+
+
+def _blocks_of(array: npt.NDArray[Any], whole: int = 16 << 20, block: int = 4096) -> Iterator[npt.NDArray[Any]]:
+    """The array, or above `whole` bytes evenly spread blocks of its rows: at least `block` bytes each."""
+    if array.nbytes <= whole:
+        yield array
+        return
+    row_bytes = array.nbytes // len(array)
+    rows = max(1, block // row_bytes)
+    count = max(16, min(256, whole // (rows * row_bytes)))
+    for start in np.linspace(0, max(0, len(array) - rows), count).astype(np.int64):
+        yield array[start : start + rows]
