@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from fastload.sources.buffers import PickledByReference
+
 __all__ = ["PathTable"]
 
 
 @dataclass(frozen=True)
-class PathTable:
+class PathTable(PickledByReference):
     """An immutable list of strings: one byte blob and where each string ends, under a common root.
 
     A Python list of a million paths takes some 150 MB and, in forked workers, is copied page by page as reference
@@ -59,3 +62,11 @@ class PathTable:
 
     def take(self, indices: npt.NDArray[np.int64]) -> PathTable:
         return PathTable(self.root, self.blob, self.ends, indices if self.rows is None else self.rows[indices])
+
+    def digest(self) -> bytes:
+        """16 bytes (BLAKE2b) over all strings and their order, without the root. Some 50 ms for a million paths."""
+        digest = hashlib.blake2b(digest_size=16)
+        for array in (self.blob, self.ends, self.rows):
+            if array is not None:
+                digest.update(np.ascontiguousarray(array).data)
+        return digest.digest()
