@@ -1,0 +1,107 @@
+"""From uniform numbers and image sizes to boxes: the arithmetic that every backend must repeat bit for bit.
+
+It is float64 with nothing but IEEE operations (+, -, *, /, sqrt, rounding), in the order written; the exponential is
+spelled out, because library versions of it differ in the last bit from one machine to the next. An implementation in
+another language that is compiled without contraction into fused multiply-adds gives the same boxes.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+from fastload.recipe.ops import RandomResizedCrop, Resize
+
+__all__ = ["RANDOM_RESIZED_CROP_UNIFORMS", "pick", "random_resized_crop_boxes", "resized_sizes"]
+
+Float64Array = npt.NDArray[np.float64]
+Int64Array = npt.NDArray[np.int64]
+
+_ATTEMPTS = 10
+RANDOM_RESIZED_CROP_UNIFORMS = 2 * _ATTEMPTS + 2
+"""Uniform numbers that one RandomResizedCrop takes: 10 for areas, 10 for ratios, then top and left."""
+
+_LOG2_E = 1.4426950408889634
+# ln 2 in two parts, the first with its low bits zero, so that k * _LN2_HIGH is exact (fdlibm, e_exp.c).
+_LN2_HIGH, _LN2_LOW = 6.93147180369123816490e-01, 1.90821492927058770002e-10
+
+
+def pick(uniform: Float64Array, count: Int64Array) -> Int64Array:
+    """floor(uniform * count): one of 0 .. count - 1 each, for counts below 2**31."""
+    result: Int64Array = np.floor(uniform * count).astype(np.int64)
+    return result
+
+
+def random_resized_crop_boxes(uniforms: Float64Array, sizes: Int64Array, op: RandomResizedCrop) -> Int64Array:
+    """The boxes of torchvision's RandomResizedCrop.
+
+    Ten attempts: area uniform in `scale` of the image's, log(width / height) uniform in the logs of `ratio`, sides
+    rounded half to even; the first one that fits is placed uniformly. If none fits, the largest central box whose
+    ratio is in bounds.
+
+    Args:
+        uniforms: (B, 22) float64 in [0, 1): ten areas, ten ratios, top, left.
+        sizes: (B, 2) int64: height, width of the images.
+        op: for its `scale` and `ratio`.
+
+    Returns:
+        (B, 4) int64: top, left, height, width.
+    """
+    image_height, image_width = sizes[:, :1], sizes[:, 1:]
+    low, high = op.scale
+    log_low, log_high = math.log(op.ratio[0]), math.log(op.ratio[1])
+    area = (image_height * image_width) * (low + uniforms[:, :_ATTEMPTS] * (high - low))
+    ratio = _exp(log_low + uniforms[:, _ATTEMPTS : 2 * _ATTEMPTS] * (log_high - log_low))
+    width, height = np.rint(np.sqrt(area * ratio)), np.rint(np.sqrt(area / ratio))
+    fits = (width > 0) & (width <= image_width) & (height > 0) & (height <= image_height)
+
+    rows, first = np.arange(len(sizes)), fits.argmax(axis=1)
+    found = fits[rows, first]
+    fallback = _central_boxes(sizes, op.ratio)
+    height = np.where(found, height[rows, first].astype(np.int64), fallback[:, 2])
+    width = np.where(found, width[rows, first].astype(np.int64), fallback[:, 3])
+    top = np.where(found, pick(uniforms[:, 2 * _ATTEMPTS], sizes[:, 0] - height + 1), fallback[:, 0])
+    left = np.where(found, pick(uniforms[:, 2 * _ATTEMPTS + 1], sizes[:, 1] - width + 1), fallback[:, 1])
+    return np.stack([top, left, height, width], axis=1)
+
+
+def resized_sizes(sizes: Int64Array, op: Resize) -> Int64Array:
+    """(B, 2) int64: the sizes that torchvision's Resize gives images of these (B, 2) sizes; 0 where a side vanishes."""
+    if op.size is not None:
+        return np.broadcast_to(np.array(op.size, dtype=np.int64), sizes.shape)
+    short, long = sizes.min(axis=1), sizes.max(axis=1)
+    if op.shorter is None:
+        assert op.max_size is not None, "checked by Resize"
+        new_short, new_long = (op.max_size * short / long).astype(np.int64), np.full_like(long, op.max_size)
+    else:
+        new_short, new_long = np.full_like(short, op.shorter), (op.shorter * long / short).astype(np.int64)
+        if op.max_size is not None:
+            too_long = new_long > op.max_size
+            new_short = np.where(too_long, (op.max_size * new_short / new_long).astype(np.int64), new_short)
+            new_long = np.where(too_long, op.max_size, new_long)
+    wide = sizes[:, 1] > sizes[:, 0]
+    return np.stack([np.where(wide, new_short, new_long), np.where(wide, new_long, new_short)], axis=1)
+
+
+def _central_boxes(sizes: Int64Array, ratio: tuple[float, float]) -> Int64Array:
+    """(B, 4) int64: the largest central box with a ratio in bounds, as RandomResizedCrop falls back to."""
+    image_height, image_width = sizes[:, 0], sizes[:, 1]
+    image_ratio = image_width / image_height
+    narrow, wide = image_ratio < ratio[0], image_ratio > ratio[1]
+    # At least one pixel, where torchvision would round a strip one pixel wide to nothing and fail.
+    height = np.where(narrow, np.maximum(np.rint(image_width / ratio[0]).astype(np.int64), 1), image_height)
+    width = np.where(wide, np.maximum(np.rint(image_height * ratio[1]).astype(np.int64), 1), image_width)
+    return np.stack([(image_height - height) // 2, (image_width - width) // 2, height, width], axis=1)
+
+
+def _exp(x: Float64Array) -> Float64Array:
+    """e**x to within 2 units in the last place: x = k ln 2 + r; Taylor series of e**r by Horner's rule; times 2**k."""
+    k = np.rint(x * _LOG2_E)
+    r = (x - k * _LN2_HIGH) - k * _LN2_LOW
+    series = np.ones_like(r)
+    for n in range(14, 0, -1):
+        series = 1.0 + r / n * series
+    result: Float64Array = np.ldexp(series, k.astype(np.int32))
+    return result

@@ -1,0 +1,147 @@
+"""Which operation of a recipe runs where: where pixels are decoded, in a worker, or on batches on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from torchvision.transforms import v2
+
+from fastload.errors import ConfigurationError, UnsupportedTransformError
+from fastload.recipe.describe import describe, qualified_name
+from fastload.recipe.geometry import GeometryPlan
+from fastload.recipe.lower import Origin, keeps_kind
+from fastload.recipe.ops import Normalize, Op, Opaque, ToDtype
+from fastload.recipe.prefix import GeometryPrefix, Size, is_flip, is_geometry, size_after
+
+if TYPE_CHECKING:
+    from fastload.recipe.batch import BatchProgram
+
+__all__ = ["Placement", "SplitRecipe", "split"]
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where one operation runs, for `explain()`."""
+
+    transform: str
+    """The operation as a person would write it: "RandomResizedCrop(size=(224, 224))"."""
+    where: Literal["decode", "worker", "device"]
+    """`decode`: on each image, where its pixels are decoded. `worker`: the transform itself, one sample at a time.
+    `device`: on whole batches, on the target device."""
+
+
+@dataclass(frozen=True)
+class SplitRecipe:
+    """A recipe, split for a source. Samples go through `opaque` or through `geometry`, batches through `batch`."""
+
+    geometry: GeometryPlan
+    """The identity where there is an opaque part."""
+    batch: BatchProgram
+    placement: tuple[Placement, ...]
+    opaque: Callable[..., Any] | None = field(default=None, compare=False)
+    """The transforms as the user gave them, one behind the other: from what the data set gives, a PIL image or an image
+    and a mask, to what `batch` takes."""
+    reasons: tuple[str, ...] = ()
+    """Why there is an opaque part: each transform that could not be placed, and why not."""
+
+    def require_no_opaque(self, backend: str, capable: Sequence[str]) -> None:
+        """For backends that cannot run Python on samples.
+
+        Raises:
+            UnsupportedTransformError: there is an opaque part; names it, the reason, and the backends that can.
+        """
+        if self.opaque is not None:
+            raise UnsupportedTransformError(
+                f"backend {backend!r} cannot run {'; nor '.join(self.reasons)}. "
+                f"Use backend={' or '.join(repr(name) for name in capable)}, which can, or leave the transform out."
+            )
+
+
+def split(ops: tuple[Op, ...], origins: tuple[Origin, ...], fixed_size: Size | None) -> SplitRecipe:
+    """See `Recipe.split`."""
+    where, plan = _place(ops, fixed_size)
+    unplaced = [stream for stream, place in enumerate(where) if place == "nowhere"]
+    opaque: Callable[..., Any] | None = None
+    start = 0
+    if unplaced:
+        opaque, start = _compose_originals(ops, origins, unplaced[-1])
+        where[:start] = ["worker"] * start
+        plan = GeometryPlan()
+    else:
+        _check_dtypes(ops)
+    from fastload.recipe.batch import BatchProgram
+
+    return SplitRecipe(
+        geometry=plan,
+        batch=BatchProgram(tuple((stream, op) for stream, op in enumerate(ops) if where[stream] == "device")),
+        placement=tuple(Placement(describe(op), place) for op, place in zip(ops, where, strict=True)),
+        opaque=opaque,
+        reasons=tuple(_reason(ops, stream) for stream in unplaced),
+    )
+
+
+def _place(ops: tuple[Op, ...], fixed_size: Size | None) -> tuple[list[Any], GeometryPlan]:
+    """ "decode", "device" or "nowhere" for each operation, and the plan of those at decoding.
+
+    Behind the prefix everything works on batches; only a batch of images of one size can be cut, padded or resized.
+    """
+    prefix = GeometryPrefix(fixed_size)
+    where: list[Any] = []
+    for stream, op in enumerate(ops):
+        place = prefix.take(stream, op)
+        if place == "end":
+            break
+        where.append("decode" if place == "geometry" else "device")
+    size = prefix.size
+    for op in ops[len(where) :]:
+        needs_size = is_geometry(op) and not is_flip(op)
+        where.append("nowhere" if isinstance(op, Opaque) or (needs_size and size is None) else "device")
+        size = size_after(op, size)
+    return where, prefix.plan()
+
+
+def _compose_originals(ops: tuple[Op, ...], origins: tuple[Origin, ...], last: int) -> tuple[Callable[..., Any], int]:
+    """The original transforms up to the one of operation `last`, and how many operations that replaces."""
+    if not origins:
+        if all(isinstance(op, Opaque) for op in ops[: last + 1]):
+            return _in_order([op.transform for op in ops[: last + 1] if isinstance(op, Opaque)]), last + 1
+        raise UnsupportedTransformError(
+            f"{_reason(ops, last)}, so all up to there must run as the original transforms, but this recipe was made "
+            "from operations; make it with Recipe.from_transform(...)."
+        )
+    count = used = 0
+    while count <= last:
+        count += len(origins[used].ops)
+        used += 1
+    # What a foreign transform returns may be an array, which only the conversion that follows it understands.
+    if not keeps_kind(origins[used - 1].transform):
+        while used < len(origins) and origins[used].converts:
+            count += len(origins[used].ops)
+            used += 1
+    return _in_order([origin.transform for origin in origins[:used]]), count
+
+
+def _in_order(transforms: list[Callable[..., Any]]) -> Callable[..., Any]:
+    return transforms[0] if len(transforms) == 1 else v2.Compose(transforms)
+
+
+def _reason(ops: tuple[Op, ...], stream: int) -> str:
+    op = ops[stream]
+    if isinstance(op, Opaque):
+        return f"{qualified_name(op.transform)} ({op.reason})"
+    before = describe(ops[stream - 1]) if stream else "the source"
+    return f"{describe(op)} (it comes behind {before}, where images still differ in size)"
+
+
+def _check_dtypes(ops: tuple[Op, ...]) -> None:
+    """torchvision refuses to normalise integers; say so before the first image."""
+    floating = False
+    for op in ops:
+        if isinstance(op, ToDtype):
+            floating = op.dtype.is_floating_point
+        elif isinstance(op, Normalize) and not floating:
+            raise ConfigurationError(
+                "transform has a Normalize on integer pixels; put ToDtype(torch.float32, scale=True) before it."
+            )
