@@ -1,0 +1,158 @@
+"""One compressed image to pixels: the one place that decides what is a good image, whichever decoder is used.
+
+Plain JPEGs go to the decoder. Everything rarer goes through Pillow: CMYK, PNG, palettes, 16 bits, other formats.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from fastload.decode.base import Decoder, DecodeSettings, ImageHeader
+from fastload.decode.header import REMEDY, read_header, scan_offset
+from fastload.decode.pillow import open_lazily
+from fastload.decode.scratch import Scratch
+from fastload.errors import DecodeError
+
+__all__ = ["check_header", "decode_image", "upright_size"]
+
+Pixels = npt.NDArray[np.uint8]
+_EOI = b"\xff\xd9"
+
+
+def check_header(header: ImageHeader, name: str, settings: DecodeSettings) -> None:
+    """Refuse what would be too large, before any pixel is decoded. Raises DecodeError."""
+    pixels = header.height * header.width
+    if pixels > settings.max_pixels:
+        raise DecodeError(
+            f"{name}: {header.width} x {header.height} = {pixels:,} pixels, above the limit of "
+            f"{settings.max_pixels:,} that guards against decompression bombs. If the file is to be trusted, raise "
+            'max_pixels in the options; or skip such samples with on_error="substitute".'
+        )
+
+
+def upright_size(header: ImageHeader, settings: DecodeSettings) -> tuple[int, int]:
+    """(height, width) of the pixels that `decode_image` gives."""
+    if settings.exif_orientation and header.orientation >= 5:
+        return header.width, header.height
+    return header.height, header.width
+
+
+def decode_image(
+    data: bytes,
+    *,
+    name: str,
+    decoder: Decoder,
+    settings: DecodeSettings,
+    role: Literal["image", "mask"] = "image",
+    header: ImageHeader | None = None,
+    scratch: Scratch | None = None,
+) -> Pixels:
+    """Decode one image.
+
+    Args:
+        data: the bytes of the file.
+        name: what to call it in messages: its path.
+        decoder: for JPEGs of one or three components.
+        settings: limits and orientation.
+        role: "image" gives RGB; "mask" the stored numbers: grey values, palette indices, 0 and 255 of one bit.
+        header: what `read_header` said, if it was asked before.
+        scratch: memory to decode into; the result is then valid until the scratch is used again.
+
+    Returns:
+        (H, W, 3) uint8 RGB, or (H, W, 1) uint8 of a mask, upright if the settings say so.
+
+    Raises:
+        DecodeError: the data is no image, damaged, incomplete, too large, or not representable without loss of
+            meaning (a coloured mask, a mask above 255).
+    """
+    if header is None:
+        header = read_header(data, name)
+    check_header(header, name, settings)
+    _check_complete(data, header, name)
+    try:
+        if header.format == "JPEG" and header.components in (1, 3):
+            out = None if scratch is None else scratch.take((header.height, header.width, 3))
+            pixels = decoder.decode(data, out=out)
+            if role == "mask":
+                pixels = _one_channel(pixels)
+        else:
+            pixels = _with_pillow(data, header.format, role)
+    except MemoryError:
+        raise
+    except Exception as error:  # what libraries raise on damaged data is not limited to any list
+        cause = str(error) or type(error).__name__
+        raise DecodeError(f"{name}: {cause.rstrip('.')}. {REMEDY}") from error
+    if pixels.shape[:2] != (header.height, header.width):
+        raise DecodeError(
+            f"{name}: the header says {header.width} x {header.height} pixels, the data has "
+            f"{pixels.shape[1]} x {pixels.shape[0]}. {REMEDY}"
+        )
+    return _upright(pixels, header.orientation) if settings.exif_orientation else pixels
+
+
+def _check_complete(data: bytes, header: ImageHeader, name: str) -> None:
+    """A cut file still decodes, to an image with a grey rest; so look for its end mark."""
+    if header.format == "JPEG":
+        # From the back: it is normally the last two bytes, while a thumbnail before the scan has one of its own.
+        complete = data.endswith(_EOI) or 0 < scan_offset(data) < data.rfind(_EOI)
+    elif header.format == "PNG":
+        complete = b"IEND" in data[-64:] or b"IEND" in data
+    else:
+        return
+    if not complete:
+        raise DecodeError(f"{name}: truncated: the end of the image is missing ({len(data)} bytes). {REMEDY}")
+
+
+def _with_pillow(data: bytes, format: str, role: Literal["image", "mask"]) -> Pixels:
+    with open_lazily(data, format) as image:
+        image.load()
+        if image.mode.startswith("I;16") or (image.mode == "I" and format == "PNG"):
+            values = np.asarray(image)
+            if role == "mask":
+                return _small_numbers(values)
+            # The high byte, as for 16-bit colour and in torchvision; Pillow's own conversion would clip at 255.
+            return np.repeat((values >> 8).astype(np.uint8)[..., None], 3, axis=2)
+        if image.mode in ("I", "F"):
+            raise ValueError(f"pixels of 32 bits (Pillow's mode {image.mode}) have no scale that fits 8 bits")
+        if role == "image":
+            # Only for alpha, which is dropped; and Pillow warns about it when a palette has it.
+            image.info.pop("transparency", None)
+            return np.asarray(image if image.mode == "RGB" else image.convert("RGB"))
+        if image.mode in ("L", "P"):
+            return np.asarray(image)[..., None]
+        if image.mode in ("1", "LA", "La"):
+            return np.asarray(image.convert("L") if image.mode == "1" else image.getchannel(0))[..., None]
+        if image.mode in ("RGB", "RGBA", "RGBX"):
+            return _one_channel(np.asarray(image)[..., :3])
+        raise ValueError(f"a mask has one number a pixel, this one has {len(image.getbands())} ({image.mode})")
+
+
+def _one_channel(pixels: Pixels) -> Pixels:
+    first = pixels[..., :1]
+    if not (np.array_equal(first, pixels[..., 1:2]) and np.array_equal(first, pixels[..., 2:3])):
+        raise ValueError(
+            "a mask has one number a pixel, this one is in colour; save the class numbers as a grey or palette PNG"
+        )
+    return first
+
+
+def _small_numbers(values: npt.NDArray[np.int32] | npt.NDArray[np.uint16]) -> Pixels:
+    if values.max() > 255:
+        raise ValueError(f"a mask of 16 bits with the number {values.max()}; fastload keeps masks as uint8, 0 to 255")
+    return values.astype(np.uint8)[..., None]
+
+
+def _upright(pixels: Pixels, orientation: int) -> Pixels:
+    """Undo an EXIF orientation (CIPA DC-008, tag 0x0112), as `PIL.ImageOps.exif_transpose`."""
+    if orientation == 1:
+        return pixels
+    if orientation >= 5:
+        pixels = pixels.transpose(1, 0, 2)
+    if orientation in (2, 3, 6, 7):
+        pixels = pixels[:, ::-1]
+    if orientation in (3, 4, 7, 8):
+        pixels = pixels[::-1]
+    return np.ascontiguousarray(pixels)

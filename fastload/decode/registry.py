@@ -1,0 +1,79 @@
+"""The JPEG decoders by name. A new one is a file beside this and a line in `_DECODERS`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+
+from fastload.decode.base import Decoder
+from fastload.decode.opencv import OpenCvDecoder
+from fastload.decode.pillow import PillowDecoder
+from fastload.decode.pyturbojpeg import PyTurboJpegDecoder
+from fastload.decode.simplejpeg import SimpleJpegDecoder
+from fastload.decode.torchvision import TorchvisionDecoder
+from fastload.errors import BackendUnavailableError, ConfigurationError
+
+__all__ = ["DecoderInfo", "available_decoders", "decoder_names", "get_decoder"]
+
+_DECODERS: dict[str, Callable[[], Decoder]] = {
+    # In the order in which "auto" tries them, which is that of measured speed on two threads. The first two are also
+    # the ones that report damaged data.
+    "simplejpeg": SimpleJpegDecoder,
+    "pyturbojpeg": PyTurboJpegDecoder,
+    "torchvision": TorchvisionDecoder,
+    "opencv": OpenCvDecoder,
+    "pillow": PillowDecoder,
+}
+
+
+@dataclass(frozen=True)
+class DecoderInfo:
+    """One line of `fastload doctor`."""
+
+    name: str
+    available: bool
+    version: str
+    """Empty when it is not available."""
+    strict: bool
+    """Whether it reports damaged data inside an otherwise complete file."""
+    hint: str
+    """Why it is not available and the command that installs it; empty when it is."""
+
+
+def decoder_names() -> tuple[str, ...]:
+    """All names that `get_decoder` knows, without "auto"."""
+    return tuple(_DECODERS)
+
+
+@cache
+def get_decoder(name: str = "auto") -> Decoder:
+    """The decoder of that name; "auto" takes the fastest one installed.
+
+    Raises:
+        ConfigurationError: there is no such decoder.
+        BackendUnavailableError: its package or library is not installed; the message has the install command.
+    """
+    if name == "auto":
+        for factory in _DECODERS.values():
+            try:
+                return factory()
+            except BackendUnavailableError:
+                continue  # Pillow, the last, needs nothing that is not a dependency
+    if name not in _DECODERS:
+        known = ", ".join(repr(n) for n in ("auto", *_DECODERS))
+        raise ConfigurationError(f"decoder={name!r} is not known; choose one of {known}.")
+    return _DECODERS[name]()
+
+
+def available_decoders() -> list[DecoderInfo]:
+    """Every decoder with its version, or with what to install; in the order in which "auto" tries them."""
+    rows = []
+    for name in _DECODERS:
+        try:
+            decoder = get_decoder(name)
+        except BackendUnavailableError as error:
+            rows.append(DecoderInfo(name, False, "", False, str(error)))
+        else:
+            rows.append(DecoderInfo(name, True, decoder.version, decoder.strict, ""))
+    return rows
