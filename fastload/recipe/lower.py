@@ -7,20 +7,32 @@ in two places: PIL always antialiases, whatever `antialias` says, and PIL's "nea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, cast, get_args
+from typing import Any, cast
 
 import torch
 import torchvision.transforms as v1
-from PIL import Image
 from torch import nn
-from torchvision import tv_tensors
 from torchvision.transforms import _presets as presets
 from torchvision.transforms import v2
 
 from fastload.errors import ConfigurationError
 from fastload.recipe import ops
+from fastload.recipe.attributes import (
+    ImageState,
+    NotLowerableError,
+    read_antialias,
+    read_bounds,
+    read_fill,
+    read_fill_or_none,
+    read_floats,
+    read_for_images,
+    read_interpolation,
+    read_mask_fill,
+    read_padding,
+    read_pair,
+)
 from fastload.recipe.ops import Fill, Interpolation, Op, Opaque
 
 __all__ = ["Origin", "keeps_kind", "lower"]
@@ -37,23 +49,13 @@ class Origin:
     """Whether it changes what kind of object an image is (PIL image, array, tensor)."""
 
 
-@dataclass
-class _Image:
-    """What is known of the image where the next transform meets it."""
-
-    tensor: bool = False
-    uint8: bool = True
-    known: bool = True
-    """False behind an opaque transform."""
-
-
 def lower(transform: Any) -> list[Origin]:
     """The transforms in the order they run, nested ones unpacked, each with its operations. None is no transform.
 
     Raises:
         ConfigurationError: something that is not callable; MixUp or CutMix, which do not work on single images.
     """
-    image = _Image()
+    image = ImageState()
     return [_lower_leaf(leaf, image) for leaf in _leaves(transform)]
 
 
@@ -65,24 +67,17 @@ def keeps_kind(transform: Any) -> bool:
     return all(keeps_kind(inner) for inner in getattr(transform, "transforms", ()))
 
 
-class _NotLowerableError(Exception):
-    """Why a transform of a known type has no operation that means the same."""
-
-
 def _leaves(transform: Any) -> Iterator[Any]:
     if transform is None:
         return
-    if type(transform) in (v1.Compose, v2.Compose):
-        for inner in transform.transforms:
-            yield from _leaves(inner)
-    elif type(transform) is nn.Sequential:
-        for inner in transform:
+    if type(transform) in _CONTAINERS:
+        for inner in transform if isinstance(transform, nn.Sequential) else transform.transforms:
             yield from _leaves(inner)
     else:
         yield transform
 
 
-def _lower_leaf(transform: Any, image: _Image) -> Origin:
+def _lower_leaf(transform: Any, image: ImageState) -> Origin:
     kind = type(transform)
     if kind in _BATCH_ONLY:
         raise ConfigurationError(
@@ -96,9 +91,9 @@ def _lower_leaf(transform: Any, image: _Image) -> Origin:
     lowering = _LOWERINGS.get(kind)
     try:
         if lowering is None:
-            raise _NotLowerableError(_why_unknown(transform))
+            raise NotLowerableError(_why_unknown(transform))
         lowered = lowering(transform, image)
-    except (_NotLowerableError, ConfigurationError) as error:
+    except (NotLowerableError, ConfigurationError) as error:
         image.known, image.uint8 = False, False
         return Origin(transform, (Opaque(transform, str(error)),), kind in _CONVERSIONS)
     for op in lowered:
@@ -112,192 +107,122 @@ def _lower_leaf(transform: Any, image: _Image) -> Origin:
 def _why_unknown(transform: Any) -> str:
     kind = type(transform)
     for base in kind.__mro__[1:]:
-        if base in _LOWERINGS:
-            return f"it is a subclass of torchvision's {base.__name__} and may do something else"
+        if base in _LOWERINGS or base in _CONTAINERS:
+            return f"it is a subclass of {base.__name__} and may do something else"
     if kind.__module__.startswith("torchvision."):
         return "fastload has no batched form of it"
     return "it is not a torchvision transform"
 
 
-# Readers of attributes, which torchvision keeps as they were written, or normalised, or both, by version and class.
-
-
-def _interpolation(value: Any, image: _Image) -> Interpolation:
-    if isinstance(value, int):
-        names = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}
-        name = names.get(int(value), str(value))
-    else:
-        name = str(getattr(value, "value", value)).lower()
-    if name not in get_args(Interpolation):
-        raise _NotLowerableError(f"interpolation {name!r} is not among {', '.join(get_args(Interpolation))}")
-    if name == "nearest" and not image.tensor:
-        name = "nearest-exact"
-    return cast(Interpolation, name)
-
-
-def _antialias(value: Any, image: _Image) -> bool:
-    return bool(value) or not image.tensor
-
-
-def _pair(value: Any) -> tuple[int, int]:
-    if isinstance(value, int):
-        return (int(value), int(value))
-    numbers = [int(n) for n in value]
-    return (numbers[0], numbers[-1])
-
-
-def _bounds(value: Any) -> tuple[float, float] | None:
-    return None if value is None else (float(value[0]), float(value[1]))
-
-
-def _floats(value: Any) -> tuple[float, ...]:
-    return tuple(torch.as_tensor(value, dtype=torch.float64).flatten().tolist())
-
-
-def _by_type(value: Any, kinds: tuple[Any, ...], default: Any) -> Any:
-    """One entry of what may be a dict from kind of tensor to setting, with "others" for all the rest."""
-    if not isinstance(value, Mapping):
-        return value
-    for kind in (*kinds, "others"):
-        if kind in value:
-            return value[kind]
-    return default
-
-
-_IMAGE_KINDS = (tv_tensors.Image, torch.Tensor, Image.Image)
-
-
-def _fill(value: Any) -> Fill:
-    """For images; None is 0, as in torchvision's pad."""
-    chosen = _by_type(value, _IMAGE_KINDS, None)
-    return (0.0,) if chosen is None else _floats(chosen)
-
-
-def _mask_fill(value: Any) -> Fill:
-    """For masks: one number; where torchvision would refuse a fill with one value a channel, 0."""
-    chosen = _by_type(value, (tv_tensors.Mask,), None)
-    fill = (0.0,) if chosen is None else _floats(chosen)
-    return fill if len(fill) == 1 else (0.0,)
-
-
-def _ltrb(value: Any) -> tuple[int, int, int, int]:
-    """(left, top, right, bottom) from a number, or from 1, 2 (left and right, top and bottom) or 4 numbers."""
-    numbers = [int(value)] if isinstance(value, int) else [int(n) for n in value]
-    if len(numbers) == 4:
-        left, top, right, bottom = numbers
-    else:
-        left, top, right, bottom = numbers[0], numbers[-1], numbers[0], numbers[-1]
-    if min(left, top, right, bottom) < 0:
-        raise _NotLowerableError(f"padding {value!r} is negative: it cuts instead")
-    return left, top, right, bottom
-
-
 # One function a transform.
 
 
-def _random_resized_crop(t: Any, image: _Image) -> tuple[Op, ...]:
+def _random_resized_crop(t: Any, image: ImageState) -> tuple[Op, ...]:
     return (
         ops.RandomResizedCrop(
-            _pair(t.size),
+            read_pair(t.size),
             (float(t.scale[0]), float(t.scale[1])),
             (float(t.ratio[0]), float(t.ratio[1])),
-            _interpolation(t.interpolation, image),
-            _antialias(t.antialias, image),
+            read_interpolation(t.interpolation, image),
+            read_antialias(t.antialias, image),
         ),
     )
 
 
-def _resize(t: Any, image: _Image) -> tuple[Op, ...]:
+def _resize(t: Any, image: ImageState) -> tuple[Op, ...]:
     size = [t.size] if isinstance(t.size, int) else t.size
-    exact = None if size is None or len(size) == 1 else _pair(size)
+    exact = None if size is None or len(size) == 1 else read_pair(size)
     shorter = int(size[0]) if size is not None and len(size) == 1 else None
     max_size = None if t.max_size is None else int(t.max_size)
-    interpolation, antialias = _interpolation(t.interpolation, image), _antialias(t.antialias, image)
+    interpolation, antialias = read_interpolation(t.interpolation, image), read_antialias(t.antialias, image)
     return (ops.Resize(exact, shorter, max_size, interpolation, antialias),)
 
 
-def _center_crop(t: Any, image: _Image) -> tuple[Op, ...]:
-    return (ops.CenterCrop(_pair(t.size)),)
+def _center_crop(t: Any, image: ImageState) -> tuple[Op, ...]:
+    return (ops.CenterCrop(read_pair(t.size)),)
 
 
-def _random_crop_v2(t: Any, image: _Image) -> tuple[Op, ...]:
+def _random_crop_v2(t: Any, image: ImageState) -> tuple[Op, ...]:
     padding = None
     if t.padding is not None:
         left, right, top, bottom = t.padding
-        padding = _ltrb([left, top, right, bottom])
+        padding = read_padding([left, top, right, bottom])
     return _random_crop(t, padding)
 
 
-def _random_crop_v1(t: Any, image: _Image) -> tuple[Op, ...]:
+def _random_crop_v1(t: Any, image: ImageState) -> tuple[Op, ...]:
     if t.pad_if_needed and t.padding and t.padding_mode in ("reflect", "symmetric"):
         # v1 pads up to three times in a row; a reflection of a reflection is not one wide reflection.
-        raise _NotLowerableError(f"v1 RandomCrop with both padding and pad_if_needed {t.padding_mode}s several times")
-    return _random_crop(t, None if t.padding is None else _ltrb(t.padding))
+        raise NotLowerableError(f"v1 RandomCrop with both padding and pad_if_needed {t.padding_mode}s several times")
+    return _random_crop(t, None if t.padding is None else read_padding(t.padding))
 
 
 def _random_crop(t: Any, padding: tuple[int, int, int, int] | None) -> tuple[Op, ...]:
     fill, mask_fill = _padding_fills(t)
-    return (ops.RandomCrop(_pair(t.size), padding, bool(t.pad_if_needed), fill, mask_fill, t.padding_mode),)
+    return (ops.RandomCrop(read_pair(t.size), padding, bool(t.pad_if_needed), fill, mask_fill, t.padding_mode),)
 
 
-def _pad(t: Any, image: _Image) -> tuple[Op, ...]:
-    return (ops.Pad(_ltrb(t.padding), *_padding_fills(t), t.padding_mode),)
+def _pad(t: Any, image: ImageState) -> tuple[Op, ...]:
+    return (ops.Pad(read_padding(t.padding), *_padding_fills(t), t.padding_mode),)
 
 
 def _padding_fills(t: Any) -> tuple[Fill, Fill]:
-    return (_fill(t.fill), _mask_fill(t.fill)) if t.padding_mode == "constant" else ((0.0,), (0.0,))
+    return (read_fill(t.fill), read_mask_fill(t.fill)) if t.padding_mode == "constant" else ((0.0,), (0.0,))
 
 
-def _color_jitter(t: Any, image: _Image) -> tuple[Op, ...]:
-    return (ops.ColorJitter(_bounds(t.brightness), _bounds(t.contrast), _bounds(t.saturation), _bounds(t.hue)),)
+def _color_jitter(t: Any, image: ImageState) -> tuple[Op, ...]:
+    return (
+        ops.ColorJitter(
+            read_bounds(t.brightness), read_bounds(t.contrast), read_bounds(t.saturation), read_bounds(t.hue)
+        ),
+    )
 
 
-def _random_erasing(t: Any, image: _Image) -> tuple[Op, ...]:
-    value = "random" if t.value is None or t.value == "random" else _floats(t.value)
+def _random_erasing(t: Any, image: ImageState) -> tuple[Op, ...]:
+    value = "random" if t.value is None or t.value == "random" else read_floats(t.value)
     scale, ratio = (float(t.scale[0]), float(t.scale[1])), (float(t.ratio[0]), float(t.ratio[1]))
     return (ops.RandomErasing(float(t.p), scale, ratio, cast(Any, value)),)
 
 
-def _rand_augment(t: Any, image: _Image) -> tuple[Op, ...]:
+def _rand_augment(t: Any, image: ImageState) -> tuple[Op, ...]:
     fill, interpolation = _augment_settings(t)
     return (ops.RandAugment(int(t.num_ops), int(t.magnitude), int(t.num_magnitude_bins), interpolation, fill),)
 
 
-def _trivial_augment_wide(t: Any, image: _Image) -> tuple[Op, ...]:
+def _trivial_augment_wide(t: Any, image: ImageState) -> tuple[Op, ...]:
     fill, interpolation = _augment_settings(t)
     return (ops.TrivialAugmentWide(int(t.num_magnitude_bins), interpolation, fill),)
 
 
 def _augment_settings(t: Any) -> tuple[Fill | None, Interpolation]:
-    interpolation = _interpolation(t.interpolation, _Image(tensor=True))
+    interpolation = read_interpolation(t.interpolation, ImageState(tensor=True))
     if interpolation not in ("nearest", "bilinear"):
-        raise _NotLowerableError(f"interpolation {interpolation!r} is for PIL images only here")
-    chosen = _by_type(t.fill, _IMAGE_KINDS, None)
-    return (None if chosen is None else _floats(chosen)), interpolation
+        raise NotLowerableError(f"interpolation {interpolation!r} is for PIL images only here")
+    return read_fill_or_none(t.fill), interpolation
 
 
-def _to_dtype(t: Any, image: _Image) -> tuple[Op, ...]:
-    dtype = _by_type(t.dtype, _IMAGE_KINDS, None)
+def _to_dtype(t: Any, image: ImageState) -> tuple[Op, ...]:
+    dtype = read_for_images(t.dtype)
     return () if dtype is None else (ops.ToDtype(dtype, bool(t.scale)),)
 
 
-def _to_pil_image(t: Any, image: _Image) -> tuple[Op, ...]:
+def _to_pil_image(t: Any, image: ImageState) -> tuple[Op, ...]:
     if not (image.known and image.uint8 and t.mode in (None, "RGB")):
-        raise _NotLowerableError("a conversion to a PIL image changes values here, or the mode")
+        raise NotLowerableError("a conversion to a PIL image changes values here, or the mode")
     return ()
 
 
-def _image_classification(t: Any, image: _Image) -> tuple[Op, ...]:
-    interpolation, antialias = _interpolation(t.interpolation, image), _antialias(t.antialias, image)
+def _image_classification(t: Any, image: ImageState) -> tuple[Op, ...]:
+    interpolation, antialias = read_interpolation(t.interpolation, image), read_antialias(t.antialias, image)
     return (
         ops.Resize(shorter=int(t.resize_size[0]), interpolation=interpolation, antialias=antialias),
-        ops.CenterCrop(_pair(t.crop_size)),
+        ops.CenterCrop(read_pair(t.crop_size)),
         ops.ToDtype(torch.float32, scale=True),
-        ops.Normalize(_floats(t.mean), _floats(t.std)),
+        ops.Normalize(read_floats(t.mean), read_floats(t.std)),
     )
 
 
-_Lowering = Callable[[Any, _Image], tuple[Op, ...]]
+_Lowering = Callable[[Any, ImageState], tuple[Op, ...]]
 
 
 def _both(name: str, lowering: _Lowering) -> dict[type, _Lowering]:
@@ -320,7 +245,7 @@ _LOWERINGS: dict[type, _Lowering] = {
     **_both("RandomErasing", _random_erasing),
     **_both("RandAugment", _rand_augment),
     **_both("TrivialAugmentWide", _trivial_augment_wide),
-    **_both("Normalize", lambda t, image: (ops.Normalize(_floats(t.mean), _floats(t.std)),)),
+    **_both("Normalize", lambda t, image: (ops.Normalize(read_floats(t.mean), read_floats(t.std)),)),
     v2.ToDtype: _to_dtype,
     **_both("ConvertImageDtype", lambda t, image: (ops.ToDtype(t.dtype, scale=True),)),
     **_both("ToTensor", lambda t, image: (ops.ToDtype(torch.get_default_dtype(), scale=True),)),
@@ -333,11 +258,12 @@ _LOWERINGS: dict[type, _Lowering] = {
     presets.ImageClassification: _image_classification,
 }
 
-_CONVERSIONS: Sequence[type] = [
+_CONVERSIONS: frozenset[type] = frozenset(
     getattr(module, name)
     for name in ("ToTensor", "ToImage", "PILToTensor", "ToPILImage", "ToPureTensor")
     for module in (v1, v2)
     if hasattr(module, name)
-]
+)
 
+_CONTAINERS = (v1.Compose, v2.Compose, nn.Sequential)
 _BATCH_ONLY = (v2.MixUp, v2.CutMix)

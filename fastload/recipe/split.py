@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from torchvision.transforms import v2
 
@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["Placement", "SplitRecipe", "split"]
 
 
-@dataclass(frozen=True)
-class Placement:
+class Placement(NamedTuple):
     """Where one operation runs, for `explain()`."""
 
     transform: str

@@ -1,0 +1,124 @@
+"""Reading the attributes of torchvision's transforms.
+
+torchvision keeps them as they were written, or normalised, or both, differently from class to class and from version
+to version. Here is what each spelling means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast, get_args
+
+import torch
+from PIL import Image
+from torchvision import tv_tensors
+
+from fastload.recipe.ops import Fill, Interpolation
+
+__all__ = [
+    "ImageState",
+    "NotLowerableError",
+    "read_antialias",
+    "read_bounds",
+    "read_fill",
+    "read_fill_or_none",
+    "read_floats",
+    "read_for_images",
+    "read_interpolation",
+    "read_mask_fill",
+    "read_padding",
+    "read_pair",
+]
+
+_PILLOW_FILTERS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}
+_IMAGE_KINDS = (tv_tensors.Image, torch.Tensor, Image.Image)
+
+
+@dataclass
+class ImageState:
+    """What is known of the image where the next transform meets it."""
+
+    tensor: bool = False
+    uint8: bool = True
+    known: bool = True
+    """False behind an opaque transform."""
+
+
+class NotLowerableError(Exception):
+    """Why a transform of a known type has no operation that means the same."""
+
+
+def read_interpolation(value: Any, image: ImageState) -> Interpolation:
+    """From an InterpolationMode, its name, or a constant of Pillow."""
+    if isinstance(value, int):
+        name = _PILLOW_FILTERS.get(int(value), str(value))
+    else:
+        name = str(getattr(value, "value", value)).lower()
+    if name not in get_args(Interpolation):
+        raise NotLowerableError(f"interpolation {name!r} is not among {', '.join(get_args(Interpolation))}")
+    if name == "nearest" and not image.tensor:
+        name = "nearest-exact"
+    return cast(Interpolation, name)
+
+
+def read_antialias(value: Any, image: ImageState) -> bool:
+    """Pillow always does it; for tensors None is False."""
+    return bool(value) or not image.tensor
+
+
+def read_pair(value: Any) -> tuple[int, int]:
+    """(height, width) from a number, or from one or two numbers."""
+    if isinstance(value, int):
+        return (int(value), int(value))
+    numbers = [int(n) for n in value]
+    return (numbers[0], numbers[-1])
+
+
+def read_bounds(value: Any) -> tuple[float, float] | None:
+    return None if value is None else (float(value[0]), float(value[1]))
+
+
+def read_floats(value: Any) -> tuple[float, ...]:
+    """From a number, a sequence of numbers, an array or a tensor."""
+    return tuple(torch.as_tensor(value, dtype=torch.float64).flatten().tolist())
+
+
+def read_for_images(value: Any) -> Any:
+    """The setting for images in what may be a dict from kind of tensor to setting."""
+    return _read_by_type(value, _IMAGE_KINDS)
+
+
+def read_fill_or_none(value: Any) -> Fill | None:
+    chosen = read_for_images(value)
+    return None if chosen is None else read_floats(chosen)
+
+
+def read_fill(value: Any) -> Fill:
+    """For images; None is 0, as in torchvision's pad."""
+    return read_fill_or_none(value) or (0.0,)
+
+
+def read_mask_fill(value: Any) -> Fill:
+    """For masks: one number; where torchvision would refuse a fill with one value a channel, 0."""
+    chosen = _read_by_type(value, (tv_tensors.Mask,))
+    fill = (0.0,) if chosen is None else read_floats(chosen)
+    return fill if len(fill) == 1 else (0.0,)
+
+
+def read_padding(value: Any) -> tuple[int, int, int, int]:
+    """(left, top, right, bottom) from a number, or from 1, 2 (left and right, top and bottom) or 4 numbers."""
+    numbers = [int(value)] if isinstance(value, int) else [int(n) for n in value]
+    if len(numbers) == 4:
+        left, top, right, bottom = numbers
+    else:
+        left, top, right, bottom = numbers[0], numbers[-1], numbers[0], numbers[-1]
+    if min(left, top, right, bottom) < 0:
+        raise NotLowerableError(f"padding {value!r} is negative: it cuts instead")
+    return left, top, right, bottom
+
+
+def _read_by_type(value: Any, kinds: tuple[type, ...]) -> Any:
+    if not isinstance(value, Mapping):
+        return value
+    return next((value[kind] for kind in (*kinds, "others") if kind in value), None)
