@@ -182,7 +182,7 @@ def write_photographs(
     val_share: float = 0.2,
     seed: int = 0,
     threads: int | None = None,
-    progress: Callable[[int], None] | None = None,
+    progress: Callable[[float], None] | None = None,
 ) -> Path:
     """Write `folder`/{train,val}/<scene>/<number>.jpg, the same bytes for the same arguments.
 
@@ -192,7 +192,7 @@ def write_photographs(
         val_share: share of them that go to `val`.
         seed: what the images follow from.
         threads: how many work at it; the result does not depend on it.
-        progress: called with the number of images just written, from this thread.
+        progress: called with the share done, 0 to 1, from this thread.
 
     Raises:
         ConfigurationError: `count` too small to give each scene an image in both parts.
@@ -215,15 +215,14 @@ def write_photographs(
     per_scene = count / len(names)
     val_each = max(1, min(round(per_scene * val_share), int(per_scene) - 1))
 
-    def write(index: int) -> int:
+    def write(index: int) -> None:
         rng = np.random.default_rng([seed, 1, index])  # its own generator: threads cannot change the images
         name, number = names[index % len(names)], index // len(names)
         data = _encode(photograph(SCENES[name], rng, surfaces), rng)
         (root / ("val" if number < val_each else "train") / name / f"{number:05d}.jpg").write_bytes(data)
-        return 1
 
     with ThreadPoolExecutor(threads or min(8, os.cpu_count() or 1), "fastload-photographs") as pool:
-        for done in pool.map(write, range(count)):
+        for done, _ in enumerate(pool.map(write, range(count)), 1):
             if progress is not None:
-                progress(done)
+                progress(done / count)
     return root

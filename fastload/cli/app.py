@@ -1,0 +1,32 @@
+"""The commands by name. A new one is a file beside this and a line here."""
+
+from __future__ import annotations
+
+import typer
+
+import fastload
+from fastload.cli.cache import cache
+from fastload.cli.demo import demo
+from fastload.cli.doctor import doctor
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    name="fastload", no_args_is_help=True, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False
+)
+app.command()(demo)
+app.command()(doctor)
+app.add_typer(cache, name="cache")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(fastload.__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _fastload(
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
+) -> None:
+    """Feeds a PyTorch trainer with images. Begin with: fastload demo"""

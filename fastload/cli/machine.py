@@ -1,0 +1,148 @@
+"""The doctor's look at the machine: processor, shared memory, file descriptors, GPU."""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+
+from fastload.cli.findings import Finding
+
+__all__ = ["descriptors", "gpus", "machine", "processor", "shared_memory"]
+
+_GIB = 1 << 30
+_SIMD = {
+    "x86_64": ("sse2", "sse4_1", "avx2", "avx512bw"),
+    "aarch64": ("asimd", "sve"),
+}
+"""Instruction sets that libjpeg-turbo and resizing kernels choose from, as /proc/cpuinfo calls them."""
+
+
+def machine() -> Iterator[Finding]:
+    """Everything below."""
+    yield from processor()
+    yield from shared_memory()
+    yield from descriptors()
+    yield from gpus()
+
+
+def processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> Iterator[Finding]:
+    from fastload.cpu import usable_cores
+
+    usable, present = usable_cores(), os.cpu_count() or 1
+    value = f"{usable} of {present}" if usable != present else str(present)
+    yield Finding(
+        "machine",
+        "usable cores",
+        value + " (by affinity and cgroup quota)",
+        "warning" if usable == 1 else "ok",
+        "One core for loading and training: give the process or the container more (docker run --cpus, taskset)."
+        if usable == 1
+        else "",
+    )
+    flags: set[str] = set()
+    try:
+        for line in cpuinfo.read_text().splitlines():
+            if line.lower().startswith(("flags", "features")):
+                flags = set(line.partition(":")[2].split())
+                break
+    except OSError:
+        pass  # not Linux; the line below says that nothing is known
+    wanted = _SIMD.get(platform.machine(), ())
+    found = [flag for flag in wanted if flag in flags]
+    yield Finding("machine", "SIMD", " ".join(found) or f"unknown on {platform.machine()}")
+    if os.environ.get("JSIMD_FORCENONE") == "1":
+        yield Finding(
+            "machine",
+            "JSIMD_FORCENONE",
+            "1",
+            "warning",
+            "This variable turns SIMD off in libjpeg-turbo, which makes decoding several times slower: unset it.",
+        )
+
+
+def shared_memory(path: str = "/dev/shm") -> Iterator[Finding]:
+    """The `torch` backend's workers hand batches over through it."""
+    try:
+        stat = os.statvfs(path)
+    except OSError as error:
+        yield Finding(
+            "machine", path, f"absent ({error.strerror})", "warning", "Worker processes need it: mount a tmpfs there."
+        )
+        return
+    total, free = stat.f_blocks * stat.f_frsize, stat.f_bavail * stat.f_frsize
+    small = free < _GIB
+    yield Finding(
+        "machine",
+        path,
+        f"{free / _GIB:.1f} GiB free of {total / _GIB:.1f}",
+        "warning" if small else "ok",
+        "Worker processes pass batches through it and die when it is full: docker run --shm-size=8g (or --ipc=host)."
+        if small
+        else "",
+    )
+
+
+def descriptors() -> Iterator[Finding]:
+    """Each batch that a torch worker hands over takes file descriptors."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    low = soft != resource.RLIM_INFINITY and soft < 4096
+    most = "unlimited" if hard == resource.RLIM_INFINITY else str(hard)
+    yield Finding(
+        "machine",
+        "open files",
+        f"{'unlimited' if soft == resource.RLIM_INFINITY else soft} (hard limit {most})",
+        "note" if low else "ok",
+        f"Many workers and large batches can need more: ulimit -n {min(65536, hard) if hard > 0 else 65536}"
+        if low
+        else "",
+    )
+
+
+def gpus() -> Iterator[Finding]:
+    """What the driver says (NVML), and whether this torch can use it."""
+    import torch
+
+    names = []
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+    except ImportError:
+        reason = "nvidia-ml-py is not installed"
+    except pynvml.NVMLError as error:
+        reason = f"the NVIDIA driver is not there: {error}"
+    else:
+        reason = "the driver lists none"
+        try:
+            driver = _text(pynvml.nvmlSystemGetDriverVersion())
+            for index in range(pynvml.nvmlDeviceGetCount()):
+                handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+                memory = pynvml.nvmlDeviceGetMemoryInfo(handle).total / _GIB
+                names.append(f"{_text(pynvml.nvmlDeviceGetName(handle))}, {memory:.0f} GiB, driver {driver}")
+        except pynvml.NVMLError as error:
+            reason = f"the NVIDIA driver answers: {error}"
+        finally:
+            pynvml.nvmlShutdown()
+    for index, name in enumerate(names):
+        yield Finding("GPU", f"GPU {index}", name)
+    if not names:
+        yield Finding("GPU", "GPU", f"none ({reason})", "note", 'Batches stay on the CPU; device="cuda" needs a GPU.')
+    usable = torch.cuda.is_available()
+    built = f"built for CUDA {torch.version.cuda}" if torch.version.cuda else "built without CUDA"
+    yield Finding(
+        "GPU",
+        "torch.cuda",
+        f"{'usable' if usable else 'not usable'} ({built})",
+        "warning" if names and not usable else "ok",
+        "There is a GPU that this torch cannot use: install a build for this driver (pytorch.org, Get Started)."
+        if names and not usable
+        else "",
+    )
+
+
+def _text(value: str | bytes) -> str:
+    """Older versions of nvidia-ml-py answer in bytes."""
+    return value.decode() if isinstance(value, bytes) else value

@@ -1,0 +1,140 @@
+"""The doctor's look at the software: versions, decoders, libjpeg-turbo, Pillow, backends, the native core."""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+from collections.abc import Iterator
+from ctypes.util import find_library
+from importlib import metadata
+
+from fastload.cli.findings import Finding
+
+__all__ = ["backends", "decoders", "libjpeg_turbo", "native_core", "pillow", "software", "versions"]
+
+_OLDEST = {"torch": (2, 5), "torchvision": (0, 20)}
+
+
+def software() -> Iterator[Finding]:
+    """Everything below."""
+    yield from versions()
+    yield from backends()
+    yield from native_core()
+    yield from decoders()
+    yield from libjpeg_turbo()
+    yield from pillow()
+
+
+def versions() -> Iterator[Finding]:
+    import torch
+
+    import fastload
+
+    yield Finding("versions", "fastload", fastload.__version__)
+    yield Finding("versions", "Python", f"{platform.python_version()} on {platform.platform(terse=True)}")
+    try:
+        import torchvision
+
+        torchvision.ops.nms(torch.zeros(1, 4), torch.zeros(1), 0.5)
+    except (ImportError, RuntimeError) as error:
+        # torch and torchvision builds that do not belong together fail at import or at the first operator.
+        yield Finding("versions", "torch", str(torch.__version__))
+        yield Finding(
+            "versions",
+            "torchvision",
+            f"does not work with this torch: {str(error).splitlines()[0]}",
+            "broken",
+            "Install both together, from one registry: pip install --force-reinstall torch torchvision",
+        )
+        return
+    for name, module in (("torch", torch), ("torchvision", torchvision)):
+        version = str(module.__version__)
+        numbers = tuple(int(part) for part in version.split("+")[0].split(".")[:2])
+        old = numbers < _OLDEST[name]
+        wanted = ".".join(map(str, _OLDEST[name]))
+        yield Finding(
+            "versions",
+            name,
+            version,
+            "broken" if old else "ok",
+            f"fastload needs {wanted} or newer: pip install --upgrade torch torchvision" if old else "",
+        )
+
+
+def backends() -> Iterator[Finding]:
+    import fastload
+
+    for backend in fastload.available_backends():
+        value = "available" if backend.available else "not installed"
+        if backend.name == "dali" and backend.available:
+            value += f", {_dali()}"
+        yield Finding("backends", backend.name, value, "ok" if backend.available else "note", backend.remedy)
+
+
+def _dali() -> str:
+    for distribution in metadata.distributions():
+        name = distribution.metadata["Name"] or ""
+        if name.startswith("nvidia-dali"):
+            return f"{name} {distribution.version}"
+    return "of unknown version"
+
+
+def decoders() -> Iterator[Finding]:
+    from fastload.decode import available_decoders
+
+    found = available_decoders()
+    for decoder in found:
+        value = decoder.version if decoder.available else "not available"
+        if decoder.available and not decoder.strict:
+            value += " (does not report damage inside a file)"
+        yield Finding("decoders", decoder.name, value, "ok" if decoder.available else "note", decoder.hint)
+    if not any(decoder.available for decoder in found):
+        yield Finding("decoders", "any", "none", "broken", "pip install simplejpeg")
+
+
+def libjpeg_turbo() -> Iterator[Finding]:
+    """The system's TurboJPEG library, which PyTurboJPEG and the native core use."""
+    name = find_library("turbojpeg")
+    library = None
+    try:
+        library = None if name is None else ctypes.CDLL(name)
+    except OSError as error:
+        yield Finding("libjpeg-turbo", "system", f"{name} does not load: {error}", "note", _LIBTURBOJPEG)
+        return
+    if library is None:
+        yield Finding("libjpeg-turbo", "system", "not installed", "note", _LIBTURBOJPEG)
+    else:
+        # The library does not tell its version; version 3 brought the functions that begin with tj3.
+        generation = "3 or newer" if hasattr(library, "tj3Init") else "2 or older"
+        yield Finding("libjpeg-turbo", "system", f"{name}, version {generation}")
+
+
+_LIBTURBOJPEG = "PyTurboJPEG needs it: sudo apt-get install -y libturbojpeg0 (on Ubuntu: libturbojpeg)"
+
+
+def pillow() -> Iterator[Finding]:
+    import PIL
+    from PIL import features
+
+    simd = ".post" in PIL.__version__  # Pillow-SIMD numbers itself after the Pillow it stems from: 9.5.0.post2
+    turbo = features.version_feature("libjpeg_turbo") if features.check_feature("libjpeg_turbo") else None
+    yield Finding(
+        "Pillow",
+        "Pillow-SIMD" if simd else "Pillow",
+        f"{PIL.__version__}, " + (f"libjpeg-turbo {turbo}" if turbo else "without libjpeg-turbo"),
+        "ok" if turbo else "warning",
+        "" if turbo else "This Pillow decodes JPEG slowly: pip install --force-reinstall --no-binary :none: pillow",
+    )
+
+
+def native_core() -> Iterator[Finding]:
+    from fastload.native import is_available
+
+    present = is_available()
+    yield Finding(
+        "backends",
+        "native core",
+        "built" if present else "absent: JPEG folders load through the decoders below, more slowly",
+        "ok" if present else "note",
+        "" if present else "sudo apt-get install -y g++ libjpeg-dev python3-dev, then install fastload again",
+    )

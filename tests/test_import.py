@@ -1,0 +1,112 @@
+"""`import fastload` is quick, lazy, and changes nothing that belongs to others."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+import sys
+import textwrap
+from importlib import metadata
+from typing import Any
+
+import pytest
+
+import fastload
+
+OBSERVE = """
+import json, logging, multiprocessing, os, random, signal, sys, threading, warnings
+import numpy as np
+import torch
+
+def state():
+    return {
+        "torch threads": torch.get_num_threads(),
+        "interop threads": torch.get_num_interop_threads(),
+        "start method": multiprocessing.get_start_method(allow_none=True),
+        "sharing strategy": torch.multiprocessing.get_sharing_strategy(),
+        "torch RNG": torch.random.get_rng_state().sum().item(),
+        "numpy RNG": repr(np.random.get_state()),
+        "python RNG": hash(random.getstate()),
+        "log handlers": [repr(h) for h in logging.getLogger().handlers + logging.getLogger("fastload").handlers],
+        "log levels": [logging.getLogger().level, logging.getLogger("fastload").level],
+        "warning filters": len(warnings.filters),
+        "environment": dict(os.environ),
+        "signal handlers": [repr(signal.getsignal(s)) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD)],
+        "threads": threading.active_count(),
+        "default dtype": str(torch.get_default_dtype()),
+        "cuda initialised": torch.cuda.is_initialized(),
+        "excepthook": repr(sys.excepthook),
+    }
+"""
+
+
+def run_python(code: str) -> Any:
+    """What the code prints as JSON in a fresh interpreter, where warnings are errors."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=100
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_import_alone_loads_no_other_package() -> None:
+    loaded = run_python("""
+        import json, sys
+        before = set(sys.modules)
+        import fastload
+        dir(fastload), fastload.__version__, fastload.__all__
+        print(json.dumps(sorted({name.partition(".")[0] for name in set(sys.modules) - before})))
+    """)
+    assert [name for name in loaded if name not in sys.stdlib_module_names] == ["fastload"]
+
+
+def test_public_names_load_no_optional_package_and_no_native_module() -> None:
+    loaded = run_python("""
+        import json, sys
+        import fastload
+        for name in fastload.__all__:
+            getattr(fastload, name)
+        print(json.dumps(sorted(sys.modules)))
+    """)
+    packages = {name.partition(".")[0] for name in loaded}
+    assert not packages & {"cv2", "turbojpeg", "typer", "rich", "pynvml"}
+    assert not [name for name in loaded if name.startswith(("nvidia.dali", "fastload.cli", "fastload.demo"))]
+    assert not [name for name in loaded if name.startswith("fastload.native.") and "_" in name.rpartition(".")[2][:1]]
+
+
+def test_importing_every_public_name_changes_nothing_global() -> None:
+    before, after = run_python(
+        OBSERVE
+        + textwrap.dedent("""
+        before = state()
+        import fastload
+        for name in fastload.__all__:
+            getattr(fastload, name)
+        print(json.dumps([before, state()]))
+        """)
+    )
+    assert after == before
+
+
+@pytest.mark.parametrize("name", fastload.__all__)
+def test_every_public_name_is_there(name: str) -> None:
+    value = getattr(fastload, name)
+    assert name in dir(fastload)
+    if name != "__version__":
+        home = importlib.import_module(fastload._HOMES[name])
+        assert value is getattr(home, name)
+        assert name in home.__all__
+
+
+def test_a_wrong_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match=r"module 'fastload' has no attribute 'create_lader'"):
+        _ = fastload.create_lader
+
+
+def test_the_version_is_that_of_the_installed_package() -> None:
+    try:
+        installed = metadata.version("fastload")
+    except metadata.PackageNotFoundError:
+        pytest.skip("fastload runs from its sources, not installed")
+    assert fastload.__version__ == installed
