@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy.typing as npt
 import torch
 
 from fastload.decode.base import DecodeSettings
 from fastload.draws import Draws
-from fastload.recipe import Recipe
+from fastload.recipe import SplitRecipe
 from fastload.sources.base import Source
 
 __all__ = ["Backend", "BackendOptions", "Context", "Failure", "HostBatch"]
@@ -41,7 +41,7 @@ class Context:
     """What a backend is built from."""
 
     source: Source
-    recipe: Recipe
+    recipe: SplitRecipe
     """Already split for the source: the backend runs `recipe.geometry` (or `recipe.opaque`), the rest is not its job."""
     batch_size: int
     num_workers: int | None = None
@@ -75,6 +75,8 @@ class HostBatch:
     failures: list[Failure] = field(default_factory=list)
     collated: Any = None
     """Instead of columns: a finished batch from a dataset or collate function that fastload cannot look into."""
+    layout: Literal["tuple", "dict", "single"] | None = None
+    """How the columns are handed to the trainer, where the source does not know (foreign datasets)."""
 
 
 class Backend(Protocol):
@@ -99,6 +101,13 @@ class Backend(Protocol):
 
         Raises:
             WorkerError: a worker died; the message says which, how, and the usual cause.
+        """
+        ...
+
+    def reread(self, draws: Draws) -> HostBatch:
+        """The same as submit and receive, now, in the calling thread, past everything submitted.
+
+        For the odd sample that replaces one that could not be read: it need not be fast.
         """
         ...
 

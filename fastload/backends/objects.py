@@ -1,0 +1,274 @@
+"""Batches made by Python code that fastload cannot look into: foreign datasets, opaque transforms, collate functions.
+
+Only the `torch` backend uses this. Each sample runs under random generators seeded from (seed, epoch, index), so that
+what comes out does not depend on workers, order or resumes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from PIL import Image
+from torch.utils.data import default_collate
+from torchvision import tv_tensors
+
+from fastload.backends.base import BufferAllocator, Failure, HostBatch
+from fastload.decode import get_decoder
+from fastload.decode.base import DecodeSettings
+from fastload.decode.image import decode_image
+from fastload.draws import Draws
+from fastload.errors import ConfigurationError, DecodeError, FastloadError
+from fastload.recipe import SplitRecipe
+from fastload.render.image import render_into
+from fastload.sources.base import EncodedImages, Objects, PixelImages, Source, Values
+
+__all__ = ["OPAQUE_STREAM", "ObjectAssembler"]
+
+OPAQUE_STREAM = 0xFFFE
+
+
+class ObjectAssembler:
+    """Turns draws into batches one sample at a time. Picklable, if the dataset and the transforms are."""
+
+    def __init__(
+        self,
+        source: Source,
+        recipe: SplitRecipe,
+        *,
+        settings: DecodeSettings,
+        decoder: str = "auto",
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+    ) -> None:
+        self._source = source
+        self._recipe = recipe
+        self._settings = settings
+        self._decoder = decoder
+        self._collate_fn = collate_fn
+
+    def batch(self, draws: Draws, allocate: BufferAllocator | None = None) -> HostBatch:
+        """The samples of `draws.indices`; failed rows hold copies of a good one until they are replaced.
+
+        If no sample could be read, `columns` is empty.
+        """
+        items: list[Any] = []
+        failures: list[Failure] = []
+        good_rows: list[int] = []
+        seeds = draws.integers(OPAQUE_STREAM)
+        with _preserved_random_state():
+            for row, index in enumerate(draws.indices.tolist()):
+                _seed_everything(int(seeds[row]))
+                try:
+                    items.append(self._item(index))
+                    good_rows.append(row)
+                except FastloadError as error:
+                    failures.append(Failure(row, error))
+                except Exception as error:  # whatever the user's code raises, with the sample's name
+                    failures.append(Failure(row, self._explained(index, error)))
+        if not items:
+            return HostBatch({}, failures)
+        if self._collate_fn is not None:
+            return HostBatch({}, failures, collated=self._collate_fn(items))
+        fields, layout = _fields_of(items[0])
+        if fields is None or (not self._recipe.placement and not _is_pixels(fields.get("image"))):
+            return HostBatch({}, failures, collated=_collate(items))
+        rows = [_fields_of(item)[0] or {} for item in items]
+        columns: dict[str, Any] = {}
+        for name in fields:
+            values = [row[name] for row in rows]
+            if name == "image":
+                columns[name] = self._images(values, draws.take(good_rows), failures, good_rows)
+            else:
+                columns[name] = _masks(values) if name == "mask" else _collate(values)
+        if failures:
+            columns = {name: _spread(column, good_rows, len(draws)) for name, column in columns.items()}
+        return HostBatch(columns, failures, layout=layout)
+
+    def _item(self, index: int) -> Any:
+        """One sample, transformed: what the dataset gives, or a tuple or dict of the source's columns."""
+        column = next(iter(self._source.columns.values()))
+        opaque = self._recipe.opaque
+        if isinstance(column, Objects):
+            item = column.item(index)
+            return item if opaque is None else _with_image(item, opaque)
+        fields: dict[str, Any] = {}
+        for name, column in self._source.columns.items():
+            if isinstance(column, Values):
+                fields[name] = torch.as_tensor(column.at(np.array([index]))[0])
+            elif isinstance(column, EncodedImages | PixelImages):
+                fields[name] = self._picture(column, index)
+        if opaque is not None:
+            pictures = [name for name in fields if name in self._source.images]
+            results = opaque(*(fields[name] for name in pictures))
+            fields.update(zip(pictures, results if len(pictures) > 1 else (results,), strict=True))
+        return fields if self._source.layout == "dict" else tuple(fields.values())
+
+    def _picture(self, column: EncodedImages | PixelImages, index: int) -> Any:
+        if isinstance(column, EncodedImages):
+            name = column.describe(index)
+            try:
+                data = column.read(index)
+            except OSError as error:
+                raise DecodeError(f"{name}: cannot be read ({error.strerror or error}).") from error
+            pixels = decode_image(
+                data, name=name, decoder=get_decoder(self._decoder), settings=self._settings, role=column.role
+            )
+        else:
+            pixels = column.pixels(index)
+        if column.role == "mask":
+            return tv_tensors.Mask(torch.from_numpy(np.ascontiguousarray(pixels)).permute(2, 0, 1))
+        return Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)
+
+    def _explained(self, index: int, error: Exception) -> DecodeError:
+        where = self._source.describe(index)
+        explained = DecodeError(
+            f"{where}: {type(error).__name__}: {error} (raised by the dataset's or the transform's own code)."
+        )
+        explained.__cause__ = error
+        return explained
+
+    def _images(
+        self, images: list[Any], draws: Draws, failures: list[Failure], good_rows: list[int]
+    ) -> npt.NDArray[Any] | torch.Tensor:
+        """(B, H, W, C): the geometry applied where there is one; uint8, or what an opaque transform made of it."""
+        plan = self._recipe.geometry
+        if plan.is_identity:
+            tensors = [_as_hwc_tensor(image) for image in images]
+            shapes = [tuple(tensor.shape) for tensor in tensors]
+            other = next((i for i, shape in enumerate(shapes) if shape != shapes[0]), None)
+            if other is not None:
+                raise ConfigurationError(
+                    f"transform: the samples of a batch differ in size: {self._source.describe(int(draws.indices[0]))} "
+                    f"is {shapes[0][:2]}, {self._source.describe(int(draws.indices[other]))} is {shapes[other][:2]}. "
+                    "Add a Resize or a crop, or use batch_size=1 or a collate_fn."
+                )
+            return torch.stack(tensors)
+        arrays = []
+        for row, image in enumerate(images):
+            array = _as_hwc_tensor(image).numpy()
+            if array.dtype != np.uint8:
+                raise ConfigurationError(
+                    f"transform: {self._source.describe(int(draws.indices[row]))} is already a {array.dtype} tensor, "
+                    "and crops and resizes work on uint8 pixels. Let the dataset apply the transform, or return a PIL "
+                    "image or uint8 array from it."
+                )
+            arrays.append(array)
+        geometry = plan.resolve(draws, np.array([array.shape[:2] for array in arrays], dtype=np.int64))
+        for row, reason in geometry.errors.items():
+            where = self._source.describe(int(draws.indices[row]))
+            failures.append(Failure(good_rows[row], DecodeError(f"{where}: {reason}")))
+        sizes = {(int(h), int(w)) for h, w in geometry.window[:, 2:]}
+        if len(sizes) != 1 and not geometry.errors:
+            raise ConfigurationError(
+                f"transform: the samples of a batch come out in {len(sizes)} different sizes. Add a crop or a Resize "
+                "to (height, width), or use batch_size=1."
+            )
+        height, width = plan.out_size or next(iter(sizes))
+        out = np.zeros((len(arrays), height, width, arrays[0].shape[2]), dtype=np.uint8)
+        for row, array in enumerate(arrays):
+            if row not in geometry.errors:
+                render_into(
+                    array,
+                    box=tuple(geometry.box[row].tolist()),
+                    size=tuple(geometry.size[row].tolist()),
+                    window=tuple(geometry.window[row].tolist()),
+                    flip=tuple(geometry.flip[row].tolist()),
+                    interpolation=plan.interpolation,
+                    antialias=plan.antialias,
+                    padding_mode=plan.padding_mode,
+                    fill=plan.fill,
+                    out=out[row],
+                )
+        return out
+
+
+def _fields_of(item: Any) -> tuple[dict[str, Any] | None, str]:
+    """A sample as named fields and its layout; None if it has no image that is known as one."""
+    if isinstance(item, Mapping):
+        return (dict(item), "dict") if "image" in item else (None, "dict")
+    if isinstance(item, list | tuple) and item:
+        names = ["image"] + [f"field{i}" for i in range(1, len(item))]
+        if len(item) > 1 and isinstance(item[1], tv_tensors.Mask):
+            names[1] = "mask"
+        return dict(zip(names, item, strict=True)), "tuple"
+    return {"image": item}, "single"
+
+
+def _with_image(item: Any, transform: Callable[[Any], Any]) -> Any:
+    """The sample with its image transformed: the first of a tuple, "image" of a dict, or the sample itself."""
+    if isinstance(item, Mapping):
+        if "image" not in item:
+            raise ConfigurationError(
+                f"transform: the dataset's samples are dicts without an 'image' (keys: {', '.join(map(str, item))}). "
+                "Let the dataset apply the transform."
+            )
+        return {**item, "image": transform(item["image"])}
+    if isinstance(item, list | tuple) and item:
+        return (transform(item[0]), *item[1:])
+    return transform(item)
+
+
+def _is_pixels(value: Any) -> bool:
+    return isinstance(value, Image.Image)
+
+
+def _as_hwc_tensor(image: Any) -> torch.Tensor:
+    """(H, W, C): from a PIL image, a (H, W), (H, W, C) array, or a (C, H, W) or (H, W) tensor."""
+    if isinstance(image, Image.Image):
+        array = np.asarray(image if image.mode in ("L", "RGB") else image.convert("RGB"))
+        return torch.from_numpy(array.copy()).reshape(*array.shape[:2], -1)
+    if isinstance(image, np.ndarray):
+        tensor = torch.from_numpy(np.ascontiguousarray(image))
+        return tensor[:, :, None] if tensor.ndim == 2 else tensor
+    if isinstance(image, torch.Tensor) and image.ndim in (2, 3):
+        tensor = image.as_subclass(torch.Tensor)
+        return tensor[:, :, None] if tensor.ndim == 2 else tensor.permute(1, 2, 0)
+    raise ConfigurationError(
+        f"transform: an image must be a PIL image, an array (H, W, C) or a tensor (C, H, W), got {type(image).__name__}"
+        f"{tuple(getattr(image, 'shape', ()))}. Pass a collate_fn for batches of anything else."
+    )
+
+
+def _masks(masks: list[Any]) -> torch.Tensor:
+    """(B, H, W, 1) from masks (H, W) or (1, H, W)."""
+    return torch.stack([mask.as_subclass(torch.Tensor).reshape(mask.shape[-2:]) for mask in masks])[..., None]
+
+
+def _collate(values: list[Any]) -> Any:
+    try:
+        return default_collate(values)
+    except (TypeError, RuntimeError) as error:
+        raise ConfigurationError(
+            f"collate_fn: the samples do not form a batch by torch's default_collate ({error}). Pass a transform that "
+            "makes tensors of equal size, or a collate_fn."
+        ) from error
+
+
+def _spread(column: Any, good_rows: list[int], length: int) -> Any:
+    """Put the rows that could be read where they belong; the others get the first of them."""
+    where = np.zeros(length, dtype=np.int64)
+    where[good_rows] = np.arange(len(good_rows))
+    return column[torch.from_numpy(where)] if isinstance(column, torch.Tensor) else column[where]
+
+
+def _seed_everything(seed: int) -> None:
+    torch.random.default_generator.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed & 0xFFFFFFFF)
+
+
+@contextlib.contextmanager
+def _preserved_random_state() -> Iterator[None]:
+    """The user's generators are left as they were: with num_workers=0 this is the trainer's own process."""
+    python, numpy, torch_state = random.getstate(), np.random.get_state(), torch.random.get_rng_state()
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)
+        torch.random.set_rng_state(torch_state)

@@ -1,0 +1,207 @@
+"""The `torch` backend: torch.utils.data.DataLoader with worker processes, tuned; runs any transform and dataset.
+
+One DataLoader lives as long as the backend. Its sampler is the queue of submitted batches, so workers stay alive over
+epochs, restarts and resumes, and a worker receives whole batches to assemble, not single samples.
+"""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from fastload.backends.assemble import Assembler
+from fastload.backends.base import BackendOptions, Context, HostBatch
+from fastload.backends.objects import ObjectAssembler
+from fastload.cpu import usable_cores
+from fastload.draws import Draws
+from fastload.errors import FastloadError, WorkerError
+from fastload.sources.base import Objects
+from fastload.sources.shared import share
+
+__all__ = ["TorchBackend", "TorchOptions"]
+
+logger = logging.getLogger("fastload")
+
+DEFAULT_PREFETCH = 2
+"""Batches in flight per worker: torch's own default. More costs memory and gains nothing once workers are busy."""
+
+
+@dataclass(frozen=True)
+class TorchOptions(BackendOptions):
+    """Options of the `torch` backend."""
+
+    decoder: str = "auto"
+    """Which JPEG decoder the workers use; see `fastload doctor`."""
+    multiprocessing_context: str | None = None
+    """"fork", "spawn" or "forkserver"; None: Python's default on this machine."""
+    worker_timeout: float = 0.0
+    """Give up on a batch after this long [seconds]; 0: wait as long as the workers live."""
+
+
+class TorchBackend:
+    """Worker processes that assemble batches; `num_workers=0` works in the calling thread, as in torch."""
+
+    name = "torch"
+    Options = TorchOptions
+
+    def __init__(self, context: Context, options: TorchOptions) -> None:
+        self._context = context
+        self._options = options
+        self._workers = usable_cores() if context.num_workers is None else context.num_workers
+        self._prefetch = context.prefetch_factor or DEFAULT_PREFETCH
+        self.background = self._workers > 0
+        # One more than the DataLoader takes: a request must be waiting whenever it asks for the next.
+        self.depth = self._workers * self._prefetch + 1
+        self._submitted = _Requests()
+        self._outstanding = 0
+        """Submitted and not received, nor cancelled."""
+        self._stale = 0
+        """Cancelled, but already on their way through the workers."""
+        self._batches: Iterator[HostBatch | None] | None = None
+        self._assembler = _assembler(context, options)
+
+    def submit(self, draws: Draws) -> None:
+        self._submitted.queue.append(draws)
+        self._outstanding += 1
+        if self._batches is None and self._outstanding >= self.depth:
+            self._start()
+
+    def receive(self) -> HostBatch:
+        assert self._outstanding > 0
+        if self._batches is None:
+            self._start()
+        while self._stale:
+            self._stale -= 1
+            try:
+                self._next()
+            except WorkerError:
+                raise
+            except Exception as error:  # of a batch that nobody wants any more
+                logger.debug("Ignored in a cancelled batch: %s", error)
+        self._outstanding -= 1
+        return self._next()
+
+    def reread(self, draws: Draws) -> HostBatch:
+        return self._assembler.batch(draws, None)
+
+    def cancel(self) -> None:
+        self._stale += self._outstanding - len(self._submitted.queue)
+        self._submitted.queue.clear()
+        self._outstanding = 0
+
+    def close(self) -> None:
+        batches, self._batches = self._batches, None
+        self._submitted.queue.clear()
+        self._outstanding = self._stale = 0
+        shutdown = getattr(batches, "_shutdown_workers", None)
+        if shutdown is not None:
+            shutdown()
+
+    def explain(self) -> Mapping[str, str]:
+        if not self._workers:
+            return {"torch": "batches are assembled in the calling thread (num_workers=0)"}
+        chosen = "as asked" if self._context.num_workers is not None else "one for each usable core"
+        return {"torch": f"{self._workers} worker processes ({chosen}), {self._prefetch} batches in flight for each"}
+
+    def _start(self) -> None:
+        options, context = self._options, self._context
+        method = options.multiprocessing_context or multiprocessing.get_start_method()
+        assembler = self._assembler
+        if self._workers and method != "fork":
+            # Forked workers share the source's arrays as they are; others would get a copy each.
+            assembler = _assembler(replace(context, source=share(context.source)), options)
+        loader: DataLoader[Any] = DataLoader(
+            _BatchDataset(assembler, self._workers > 0),
+            batch_size=None,
+            sampler=self._submitted,  # type: ignore[arg-type]
+            num_workers=self._workers,
+            collate_fn=_unchanged,
+            prefetch_factor=self._prefetch if self._workers else None,
+            multiprocessing_context=options.multiprocessing_context if self._workers else None,
+            worker_init_fn=context.worker_init_fn,
+            timeout=options.worker_timeout if self._workers else 0,
+            generator=torch.Generator(),  # or it would take a number from the global one
+        )
+        self._batches = iter(loader)
+
+    def _next(self) -> HostBatch:
+        assert self._batches is not None
+        try:
+            # The DataLoader takes requests in advance. Where none was submitted it got an idle one: skip its answer.
+            while (batch := next(self._batches)) is None:
+                pass
+        except FastloadError:
+            raise
+        except RuntimeError as error:
+            if "DataLoader" not in str(error) and "worker" not in str(error):
+                raise
+            raise WorkerError(
+                f"backend 'torch': {error} A killed worker usually means that memory ran out: lower num_workers "
+                f"(now {self._workers}), prefetch_factor (now {self._prefetch}) or the batch size; `dmesg` names the "
+                "killed process. A bus error means that /dev/shm is too small: see `fastload doctor`."
+            ) from error
+        return batch
+
+
+def _assembler(context: Context, options: TorchOptions) -> Assembler | ObjectAssembler:
+    """Python code on samples where there is any; the same code as the turbojpeg backend's where there is none."""
+    has_objects = any(isinstance(column, Objects) for column in context.source.columns.values())
+    if has_objects or context.recipe.opaque is not None or context.collate_fn is not None:
+        return ObjectAssembler(
+            context.source,
+            context.recipe,
+            settings=options.decode_settings,
+            decoder=options.decoder,
+            collate_fn=context.collate_fn,
+        )
+    return Assembler(
+        context.source, context.recipe.geometry, settings=options.decode_settings, decoder=options.decoder
+    )
+
+
+class _Requests:
+    """The DataLoader's endless sampler: hands out what was submitted, and idle requests (None) when that is nothing."""
+
+    def __init__(self) -> None:
+        self.queue: deque[Draws] = deque()
+
+    def __iter__(self) -> Iterator[Draws | None]:
+        while True:
+            yield self.queue.popleft() if self.queue else None
+
+
+class _BatchDataset(Dataset[Any]):
+    """What the workers run: a request in, a batch out."""
+
+    def __init__(self, assembler: Assembler | ObjectAssembler, in_worker: bool) -> None:
+        self._assembler = assembler
+        self._in_worker = in_worker
+
+    def __getitem__(self, draws: Draws | None) -> HostBatch | None:
+        if draws is None:
+            return None
+        batch = self._assembler.batch(draws, _shared_memory if self._in_worker else None)
+        # Tensors travel between processes by handle; arrays would be copied through a pipe.
+        batch.columns = {
+            name: torch.from_numpy(column) if isinstance(column, np.ndarray) else column
+            for name, column in batch.columns.items()
+        }
+        return batch
+
+
+def _shared_memory(shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
+    storage = torch.UntypedStorage._new_shared(int(np.prod(shape, dtype=np.int64)), device="cpu")
+    return torch.empty(0, dtype=torch.uint8).set_(storage).reshape(shape).numpy()  # type: ignore[call-overload,no-any-return]
+
+
+def _unchanged(batch: HostBatch | None) -> HostBatch | None:
+    return batch

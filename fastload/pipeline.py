@@ -1,0 +1,312 @@
+"""The machine between a backend and the Loader: keeps batches coming, in order, across epoch ends.
+
+One thread asks the backend for batches ahead of the trainer, repairs what could not be read, and starts the device
+stage; the trainer takes finished batches from a short queue. Backends that must work in the caller's thread are driven
+from there, by the same steps.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from fastload.backends.base import Backend, HostBatch
+from fastload.device.stage import DeviceStage, Staged
+from fastload.draws import Draws
+from fastload.errors import DecodeError, FastloadError, WorkerError
+from fastload.sampler import ForeignOrder, Order, count_repeats
+
+__all__ = ["Pipeline", "Position"]
+
+logger = logging.getLogger("fastload")
+
+SUBSTITUTE_STREAM = 0xFFFD
+_SUBSTITUTE_TRIES = 32
+READY = 2
+"""Finished batches kept for the trainer: one it is about to take, one being finished."""
+_PATIENCE = 10.0
+"""Seconds that `close` waits for the batch under way."""
+
+OnError = Literal["raise", "substitute"]
+Position = tuple[int, int]
+"""(epoch, step), both 0-based."""
+
+
+@dataclass(frozen=True)
+class _Ticket:
+    position: Position
+    draws: Draws
+
+
+@dataclass(frozen=True)
+class _Item:
+    position: Position | None
+    staged: Staged | None = None
+    error: BaseException | None = None
+
+
+class Pipeline:
+    """Produces the batches of consecutive positions, endlessly where the order allows, from wherever it is put."""
+
+    def __init__(
+        self,
+        *,
+        backend: Backend,
+        stage: DeviceStage,
+        order: Order,
+        on_error: OnError,
+    ) -> None:
+        self.substituted = 0
+        """Samples replaced so far because they could not be read."""
+        self._backend = backend
+        self._stage = stage
+        self._order = order
+        self._on_error = on_error
+        self._reported: set[int] = set()
+        self._orders: dict[int, tuple[npt.NDArray[np.int64], npt.NDArray[np.int64] | None]] = {}
+
+        self._expected: Position | None = None
+        """Position of the next batch that `next` will hand out."""
+        self._last_epoch: int | None = None
+        """Where the tickets end: orders that may only be drawn when their epoch starts. None: never."""
+        self._tickets: Iterator[_Ticket] = iter(())
+        self._exhausted = True
+        self._submitted: deque[_Ticket] = deque()
+
+        self._ready: deque[_Item] = deque()
+        self._change = threading.Condition()
+        self._restart: Position | None = None
+        self._generation = 0
+        """Counts the seeks: a batch of an earlier generation is thrown away."""
+        self._stopping = False
+        self._thread: threading.Thread | None = None
+        self._pid = os.getpid()
+
+    # -- called by the Loader, in the trainer's thread
+
+    def seek(self, position: Position) -> None:
+        """Make `position` the next batch; free of cost if it is next anyway."""
+        epoch, _ = position
+        if isinstance(self._order, ForeignOrder) and not self._order.pure:
+            # The user's sampler may look at anything: ask it now, in the user's thread, and not ahead of time.
+            if self._expected != position or self._last_epoch != epoch:
+                self._orders = {epoch: self._draw_order(epoch)}
+            last_epoch: int | None = epoch
+        else:
+            last_epoch = None
+        with self._change:
+            if self._expected == position and self._last_epoch == last_epoch:
+                return
+            self._expected = position
+            self._last_epoch = last_epoch
+            self._restart = position
+            self._generation += 1
+            self._ready.clear()
+            self._change.notify_all()
+
+    def next(self) -> Staged:
+        """The batch at the expected position. Raises what went wrong with it, and then stands still until a seek."""
+        if self._stopping:
+            raise FastloadError("the loader is closed; create a new one.")
+        if os.getpid() != self._pid:
+            raise FastloadError("the loader was started in another process; create one after the fork.")
+        if self._backend.background:
+            item = self._take()
+        else:
+            item = self._produce() or _Item(None, error=WorkerError("the backend produced no batch."))
+        if item.error is not None:
+            self._expected = None
+            raise item.error
+        assert item.staged is not None and item.position == self._expected
+        self._expected = self._after(item.position)
+        return item.staged
+
+    def order_of(self, epoch: int) -> npt.NDArray[np.int64]:
+        """The (global) order of an epoch, kept for the epochs under way."""
+        return self._order_and_repeats(epoch)[0]
+
+    def close(self) -> None:
+        """Stop the thread and the backend. A second call does nothing; in a forked child nothing is touched."""
+        if os.getpid() != self._pid:
+            return
+        with self._change:
+            if self._stopping:
+                return
+            self._stopping = True
+            self._ready.clear()
+            self._change.notify_all()
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(_PATIENCE)
+        # If the thread is stuck in user code, closing the backend under it is what frees it.
+        self._backend.close()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(_PATIENCE)
+        self._stage.close()
+
+    # -- the steps, in the pipeline's thread or, without one, in the trainer's
+
+    def _take(self) -> _Item:
+        if self._thread is None:
+            # The first submit may fork workers: better here, while the trainer's thread is known to wait, than later
+            # in ours, while the trainer's may hold any lock.
+            self._obey_seek()
+            self._top_up()
+            self._thread = threading.Thread(target=self._run, name="fastload-pipeline", daemon=True)
+            self._thread.start()
+        with self._change:
+            while not self._ready:
+                self._change.wait()
+            item = self._ready.popleft()
+            self._change.notify_all()
+        return item
+
+    def _run(self) -> None:
+        while True:
+            with self._change:
+                while not self._stopping and self._restart is None and (len(self._ready) >= READY or self._blocked()):
+                    self._change.wait()
+                if self._stopping:
+                    return
+                generation = self._generation
+            item = self._produce()
+            with self._change:
+                if item is not None and self._generation == generation and not self._stopping:
+                    self._ready.append(item)
+                    self._change.notify_all()
+
+    def _blocked(self) -> bool:
+        """Whether there is nothing to do: an error waits to be taken, or the tickets have come to their end."""
+        return not self._submitted and self._exhausted
+
+    def _produce(self) -> _Item | None:
+        """One step: top up, receive the oldest, finish it. None when there is nothing to produce."""
+        ticket: _Ticket | None = None
+        try:
+            self._obey_seek()
+            self._top_up()
+            if not self._submitted:
+                return None
+            host = self._backend.receive()
+            ticket = self._submitted.popleft()
+            self._top_up()
+            if host.failures:
+                host = self._repair(host, ticket)
+            return _Item(ticket.position, self._stage.run(host, ticket.draws, ticket.position[1]))
+        except BaseException as error:  # handed to the trainer's thread, which raises it
+            with contextlib.suppress(FastloadError):
+                self._backend.cancel()
+            self._submitted.clear()
+            self._tickets, self._exhausted = iter(()), True
+            return _Item(ticket.position if ticket else None, error=error)
+
+    def _obey_seek(self) -> None:
+        with self._change:
+            restart, self._restart = self._restart, None
+        if restart is None:
+            return
+        if self._submitted:
+            self._submitted.clear()
+            self._backend.cancel()
+        self._tickets, self._exhausted = self._tickets_from(restart), False
+
+    def _top_up(self) -> None:
+        while len(self._submitted) < self._backend.depth and not self._exhausted:
+            ticket = next(self._tickets, None)
+            if ticket is None:
+                self._exhausted = True
+                return
+            self._backend.submit(ticket.draws)
+            self._submitted.append(ticket)
+
+    def _tickets_from(self, position: Position) -> Iterator[_Ticket]:
+        epoch, step = position
+        while self._last_epoch is None or epoch <= self._last_epoch:
+            order, repeats = self._order_and_repeats(epoch)
+            while step < self._order.steps:
+                rows = self._order.batch(step)
+                draws = Draws(self._order.seed, epoch, order[rows], None if repeats is None else repeats[rows])
+                yield _Ticket((epoch, step), draws)
+                step += 1
+            epoch, step = epoch + 1, 0
+
+    def _after(self, position: Position) -> Position:
+        epoch, step = position
+        return (epoch, step + 1) if step + 1 < self._order.steps else (epoch + 1, 0)
+
+    def _order_and_repeats(self, epoch: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64] | None]:
+        found = self._orders.get(epoch)
+        if found is None:
+            found = self._draw_order(epoch)
+            # The epoch before is kept: substitution still looks into it while the next one is being submitted.
+            self._orders = {e: o for e, o in self._orders.items() if e == epoch - 1} | {epoch: found}
+        return found
+
+    def _draw_order(self, epoch: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64] | None]:
+        order = self._order.epoch(epoch)
+        return order, count_repeats(order) if isinstance(self._order, ForeignOrder) else None
+
+    # -- samples that could not be read
+
+    def _repair(self, host: HostBatch, ticket: _Ticket) -> HostBatch:
+        """Raise the first failure, or replace every failed row by another sample of this rank's shard."""
+        if self._on_error == "raise":
+            first, others = host.failures[0].error, len(host.failures) - 1
+            if others and isinstance(first, DecodeError):
+                raise DecodeError(f"{first} ({others} more of the same batch could not be read.)") from first
+            raise first
+        indices = ticket.draws.indices.copy()
+        replacements: dict[int, HostBatch] = {}
+        for failure in host.failures:
+            index = int(indices[failure.row])
+            if index not in self._reported:
+                self._reported.add(index)
+                logger.warning("%s (Replaced by another sample, as on_error='substitute' asks.)", failure.error)
+            indices[failure.row], replacements[failure.row] = self._replacement_for(failure.row, failure.error, ticket)
+            self.substituted += 1
+        if not host.columns:  # a collated batch, or one of which nothing could be read
+            return self._backend.reread(Draws(ticket.draws.seed, ticket.draws.epoch, indices))
+        for failure in host.failures:
+            for name, rows in replacements[failure.row].columns.items():
+                target = host.columns[name]
+                if tuple(target.shape[1:]) != tuple(rows.shape[1:]):
+                    raise DecodeError(
+                        f"{failure.error} It cannot be substituted either: its replacement has the shape "
+                        f"{tuple(rows.shape[1:])}, the batch {tuple(target.shape[1:])}. Add a Resize or a crop."
+                    )
+                if isinstance(target, torch.Tensor):
+                    target[failure.row] = torch.as_tensor(rows[0])
+                else:
+                    target[failure.row] = np.asarray(rows[0])
+        return host
+
+    def _replacement_for(self, row: int, error: Exception, ticket: _Ticket) -> tuple[int, HostBatch]:
+        """Index and batch of one: a sample of this rank's part of the epoch that can be read.
+
+        Which one is chosen by (seed, epoch, index of the bad sample) alone, so every run finds the same.
+        """
+        epoch = ticket.position[0]
+        order = self.order_of(epoch)
+        lottery = ticket.draws.take(slice(row, row + 1)).uniform(SUBSTITUTE_STREAM, 2 * _SUBSTITUTE_TRIES)[0]
+        for attempt in range(_SUBSTITUTE_TRIES):
+            rows = self._order.batch(int(lottery[2 * attempt] * self._order.steps))
+            if not len(rows):
+                continue
+            index = order[rows[int(lottery[2 * attempt + 1] * len(rows))]]
+            batch = self._backend.reread(Draws(self._order.seed, epoch, np.array([index], dtype=np.int64)))
+            if not batch.failures:
+                return int(index), batch
+        raise DecodeError(
+            f"{error} No replacement for it could be read either, in {_SUBSTITUTE_TRIES} tries: is most of the data "
+            "set damaged? `on_error='raise'` names the first bad file."
+        ) from error

@@ -1,0 +1,266 @@
+"""Which samples, in which order, on which rank: a function of (seed, epoch) and nothing else.
+
+The order of an epoch is global. Global batch g is a slice of it, and each rank takes its part of that slice, so that
+the batches do not depend on how many ranks share them, as long as the global batch size stays the same.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch.utils.data import RandomSampler, SubsetRandomSampler, WeightedRandomSampler
+
+from fastload.draws import Draws
+from fastload.errors import ConfigurationError
+
+__all__ = ["EpochOrder", "ForeignOrder", "LoaderSampler", "Order", "Shard", "count_repeats"]
+
+Int64Array = npt.NDArray[np.int64]
+
+ORDER_STREAM = 0xFFFF
+"""Stream of the shuffle; recipe operations count up from 0."""
+
+
+@dataclass(frozen=True)
+class Shard:
+    """This process's place among those that share a data set.
+
+    Raises:
+        ConfigurationError: `world_size` < 1, or `rank` outside 0 .. world_size - 1.
+    """
+
+    rank: int = 0
+    """0-based."""
+    world_size: int = 1
+
+    def __post_init__(self) -> None:
+        if self.world_size < 1:
+            raise ConfigurationError(f"shard: world_size must be at least 1, got {self.world_size}.")
+        if not 0 <= self.rank < self.world_size:
+            raise ConfigurationError(
+                f"shard: rank must be from 0 to {self.world_size - 1} (world_size {self.world_size}), got {self.rank}."
+            )
+
+    @classmethod
+    def detect(cls) -> Shard:
+        """torch.distributed if initialised, else torchrun's RANK and WORLD_SIZE, else 0 of 1."""
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            return cls(torch.distributed.get_rank(), torch.distributed.get_world_size())
+        rank, world = os.environ.get("RANK"), os.environ.get("WORLD_SIZE")
+        if rank is None or world is None:
+            return cls()
+        try:
+            return cls(int(rank), int(world))
+        except ValueError as error:
+            raise ConfigurationError(
+                f"shard: the environment has RANK={rank!r}, WORLD_SIZE={world!r}, which is not a rank of a world "
+                f"({error}); unset them or pass shard=fastload.Shard(rank, world_size)."
+            ) from None
+
+
+@dataclass(frozen=True)
+class EpochOrder:
+    """fastload's own order: sequential or shuffled, cut into global batches, and those into ranks.
+
+    With `drop_last=False` the last global batch holds what is left, spread over the ranks as evenly as it goes: every
+    sample comes exactly once. If there are fewer samples than ranks, the ranks left over get an empty batch when not
+    shuffling (evaluation counts each sample once and all ranks keep the same number of steps), and a repeated sample
+    of that batch when shuffling (training on an empty batch would make a loss of NaN).
+    """
+
+    length: int
+    """Samples in the source."""
+    batch_size: int
+    """Samples a batch on this rank."""
+    shard: Shard = Shard()
+    shuffle: bool = False
+    drop_last: bool = False
+    seed: int = 0
+
+    @property
+    def global_batch_size(self) -> int:
+        return self.batch_size * self.shard.world_size
+
+    @property
+    def steps(self) -> int:
+        """Batches an epoch; the same on every rank."""
+        if self.drop_last:
+            return self.length // self.global_batch_size
+        return -(-self.length // self.global_batch_size)
+
+    def epoch(self, epoch: int) -> Int64Array:
+        """(length,) int64: the global order of one epoch."""
+        identity = np.arange(self.length, dtype=np.int64)
+        if not self.shuffle:
+            return identity
+        # Sorting by counter-based keys is a uniform permutation that no numpy version can change.
+        keys = Draws(self.seed, epoch, identity).integers(ORDER_STREAM)
+        return np.argsort(keys, kind="stable").astype(np.int64, copy=False)
+
+    def batch(self, step: int) -> Int64Array:
+        """Positions in the epoch's order of this rank's part of global batch `step`."""
+        start = step * self.global_batch_size
+        size = min(self.global_batch_size, self.length - start)
+        rank, world = self.shard.rank, self.shard.world_size
+        first, last = size * rank // world, size * (rank + 1) // world
+        if first == last and self.shuffle and size:
+            first, last = rank % size, rank % size + 1
+        return np.arange(start + first, start + last, dtype=np.int64)
+
+    def reproducible(self) -> dict[str, Any]:
+        """What a saved state must agree on for the order to be the same one."""
+        return {
+            "length": self.length,
+            "global_batch_size": self.global_batch_size,
+            "shuffle": self.shuffle,
+            "drop_last": self.drop_last,
+            "seed": self.seed,
+        }
+
+
+@dataclass(frozen=True)
+class ForeignOrder:
+    """The order of a torch sampler (or any iterable of indices) given by the user, taken as this rank's own.
+
+    The sampler is asked once an epoch, after `set_epoch(epoch)` if it has that. torch's random samplers draw from a
+    generator derived from (seed, epoch), on a copy, so that resuming finds the same order and no global random state
+    is touched.
+    """
+
+    sampler: Iterable[int]
+    batch_size: int
+    length: int
+    """Samples in the source: indices must be below."""
+    drop_last: bool = False
+    seed: int = 0
+    shard: Shard = Shard()
+
+    def __post_init__(self) -> None:
+        if not hasattr(self.sampler, "__len__"):
+            raise ConfigurationError(
+                f"sampler: {type(self.sampler).__name__} has no __len__, so the number of batches is unknown; "
+                "give it one, or pass a list of indices."
+            )
+
+    @property
+    def global_batch_size(self) -> int:
+        return self.batch_size * self.shard.world_size
+
+    @property
+    def steps(self) -> int:
+        """Batches an epoch on this rank."""
+        return self._samples // self.batch_size if self.drop_last else -(-self._samples // self.batch_size)
+
+    @property
+    def _samples(self) -> int:
+        return len(self.sampler)  # type: ignore[arg-type]
+
+    @property
+    def pure(self) -> bool:
+        """Whether the order is known to be a function of (seed, epoch), so that it may be drawn ahead of time."""
+        return type(self.sampler) in (list, tuple, range) or type(self.sampler) in _SEEDABLE
+
+    def epoch(self, epoch: int) -> Int64Array:
+        """(samples,) int64: what the sampler gives for this epoch."""
+        sampler: Any = self.sampler
+        if hasattr(sampler, "set_epoch"):
+            sampler.set_epoch(epoch)
+        if type(sampler) in _SEEDABLE:
+            sampler = copy.copy(sampler)
+            bits = Draws(self.seed, epoch, np.zeros(1, dtype=np.int64)).integers(ORDER_STREAM)[0]
+            sampler.generator = torch.Generator().manual_seed(int(bits) >> 1)
+        order = np.fromiter((int(i) for i in sampler), dtype=np.int64)
+        if len(order) != self._samples:
+            raise ConfigurationError(
+                f"sampler: {type(sampler).__name__} says that it has {self._samples} indices, but gave {len(order)}."
+            )
+        outside = np.flatnonzero((order < 0) | (order >= self.length))
+        if len(outside):
+            raise ConfigurationError(
+                f"sampler: {type(sampler).__name__} gave index {int(order[outside[0]])}, but the source has "
+                f"{self.length} samples (0 to {self.length - 1})."
+            )
+        return order
+
+    def batch(self, step: int) -> Int64Array:
+        """Positions in the epoch's order of batch `step`."""
+        return np.arange(step * self.batch_size, min((step + 1) * self.batch_size, self._samples), dtype=np.int64)
+
+    def reproducible(self) -> dict[str, Any]:
+        """What a saved state must agree on; whether the order is the same one, only its own fingerprint tells."""
+        return {
+            "length": self.length,
+            "global_batch_size": self.global_batch_size,
+            "rank": self.shard.rank,
+            "drop_last": self.drop_last,
+            "seed": self.seed,
+            "sampler": type(self.sampler).__name__,
+        }
+
+
+_SEEDABLE = (RandomSampler, WeightedRandomSampler, SubsetRandomSampler)
+
+Order = EpochOrder | ForeignOrder
+
+
+def count_repeats(order: Int64Array) -> Int64Array | None:
+    """For each position, how often its index came earlier in `order`; None if no index comes twice.
+
+    A sampler with replacement must not show a sample under the same crop twice in an epoch.
+    """
+    by_index = np.argsort(order, kind="stable")
+    ordered = order[by_index]
+    starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
+    if len(starts) == len(order):
+        return None
+    runs = np.diff(np.r_[starts, len(order)])
+    repeats = np.empty(len(order), dtype=np.int64)
+    repeats[by_index] = np.arange(len(order)) - np.repeat(starts, runs)
+    return repeats
+
+
+class SetsEpoch(Protocol):
+    def set_epoch(self, epoch: int) -> None: ...
+
+
+class LoaderSampler:
+    """What `loader.sampler` and `loader.batch_sampler` are: a view for frameworks that look for `set_epoch`.
+
+    Lightning calls `set_epoch` on them before each epoch, which is passed on to the loader. Iterating gives this
+    rank's indices of the epoch set last (singly, or a list for each batch).
+    """
+
+    def __init__(self, order: Order, *, batched: bool, owner: Callable[[], SetsEpoch | None]) -> None:
+        self.order = order
+        self.epoch = 0
+        self.batch_size = order.batch_size
+        self.drop_last = order.drop_last
+        self._batched = batched
+        self._owner = owner
+
+    def set_epoch(self, epoch: int) -> None:
+        owner = self._owner()
+        if owner is not None:
+            owner.set_epoch(epoch)
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        if self._batched:
+            return self.order.steps
+        return sum(len(self.order.batch(step)) for step in range(self.order.steps))
+
+    def __iter__(self) -> Iterator[Any]:
+        order = self.order.epoch(self.epoch)
+        for step in range(self.order.steps):
+            batch = order[self.order.batch(step)].tolist()
+            if self._batched:
+                yield batch
+            else:
+                yield from batch
