@@ -1,0 +1,9 @@
+"""Samples decoded once and kept as tensors: memory-mapped `.npy` files and a JSON manifest, nothing pickled."""
+
+from __future__ import annotations
+
+from fastload.cache.build import build_cache
+from fastload.cache.manifest import is_cache
+from fastload.cache.open import open_cache
+
+__all__ = ["build_cache", "is_cache", "open_cache"]

@@ -1,0 +1,258 @@
+"""The samples of a source as pixels, read one at a time: what a cache is built from."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from fastload.decode import get_decoder
+from fastload.decode.base import DecodeSettings, ImageHeader
+from fastload.decode.header import read_header
+from fastload.decode.image import check_header, decode_image, upright_size
+from fastload.errors import CacheError, DecodeError
+from fastload.sources.base import EncodedImages, Objects, PixelImages, Source, Values
+from fastload.sources.paths import PathTable
+
+__all__ = ["ImageColumn", "Sample", "Samples", "samples_of"]
+
+Pixels = npt.NDArray[np.uint8]
+_PREFIXES = (16 << 10, 256 << 10)
+"""How much of a file is read for its header, at first and if that was not enough [bytes]."""
+
+
+@dataclass(frozen=True)
+class ImageColumn:
+    """A column of pixels to be."""
+
+    name: str
+    role: Literal["image", "mask"]
+    channels: int
+    names: PathTable | None = None
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One sample, decoded."""
+
+    pixels: tuple[Pixels | DecodeError, ...]
+    """(H, W, C) uint8 for each image column, or why there are none."""
+    label: int | None = None
+    """The label, where the source has no column of labels."""
+
+
+class Samples(Protocol):
+    """Random access to decoded samples. `sizes` and `read` may be called by several threads if `parallel`."""
+
+    images: tuple[ImageColumn, ...]
+    values: Mapping[str, Values]
+    decoder: str
+    """What decodes, for messages."""
+    parallel: bool
+    batch: int
+    """Samples that are worth one task of a thread pool."""
+    has_headers: bool
+    """Whether `sizes` is much cheaper than `read`."""
+
+    def sizes(self, index: int) -> tuple[tuple[int, int] | None, ...]:
+        """(height, width) of each image column, or None where it cannot be told without decoding."""
+        ...
+
+    def read(self, index: int) -> Sample: ...
+
+
+def samples_of(source: Source, settings: DecodeSettings) -> Samples:
+    """How to read this source.
+
+    Raises:
+        CacheError: its samples cannot be cached; the message says why and what to do.
+    """
+    if any(isinstance(column, Objects) for column in source.columns.values()):
+        return _ObjectSamples(source)
+    return _ColumnSamples(source, settings)
+
+
+class _ColumnSamples:
+    """Encoded or raw images, beside values."""
+
+    parallel = True
+    has_headers = True
+
+    def __init__(self, source: Source, settings: DecodeSettings) -> None:
+        self._settings = settings
+        self._columns = list(source.images.values())
+        self._decoder = get_decoder("auto")
+        encoded = any(isinstance(column, EncodedImages) for column in self._columns)
+        self.decoder = self._decoder.name if encoded else "none"
+        self.batch = 1 if encoded else 64
+        self.values: Mapping[str, Values] = {
+            name: column for name, column in source.columns.items() if isinstance(column, Values)
+        }
+        self.images: tuple[ImageColumn, ...] = tuple(
+            ImageColumn(name, column.role, _channels(column), _names(column)) for name, column in source.images.items()
+        )
+
+    def sizes(self, index: int) -> tuple[tuple[int, int] | None, ...]:
+        return tuple(self._size(column, index) for column in self._columns)
+
+    def read(self, index: int) -> Sample:
+        return Sample(tuple(self._read(column, index) for column in self._columns))
+
+    def _read(self, column: EncodedImages | PixelImages, index: int) -> Pixels | DecodeError:
+        try:
+            if isinstance(column, PixelImages):
+                return column.pixels(index)
+            name = column.describe(index)
+            try:
+                data = column.read(index)
+            except OSError as error:
+                return DecodeError(f"{name}: cannot be read: {error.strerror or error}.")
+            return decode_image(data, name=name, decoder=self._decoder, settings=self._settings, role=column.role)
+        except DecodeError as error:
+            return error
+
+    def _size(self, column: EncodedImages | PixelImages, index: int) -> tuple[int, int] | None:
+        if isinstance(column, PixelImages):
+            height, width = column.sizes_of(np.array([index]))[0]
+            return int(height), int(width)
+        try:
+            header = _read_header_of(column, index)
+            check_header(header, column.describe(index), self._settings)
+        except (DecodeError, OSError):
+            return None
+        return upright_size(header, self._settings)
+
+
+class _ObjectSamples:
+    """The items of a torch Dataset, if they are an image and a label."""
+
+    decoder = "the dataset's own"
+    parallel = False
+    """Its Python code was written for one thread a process."""
+    batch = 1
+    has_headers = False
+
+    def __init__(self, source: Source) -> None:
+        if len(source.columns) != 1:
+            raise CacheError(f"{source.name}: a dataset beside other columns cannot be cached; use backend='torch'.")
+        (column,) = source.columns.values()
+        assert isinstance(column, Objects)
+        self._column = column
+        self._name = source.name
+        self._first: tuple[int, Sample] | None = None
+        self.values: Mapping[str, Values] = {}
+        self.images: tuple[ImageColumn, ...] = (ImageColumn("image", "image", self._find_channels()),)
+
+    def _find_channels(self) -> int:
+        """The channels of the first sample that there is; kept, because reading it may be slow."""
+        for index in range(len(self._column)):
+            try:
+                pixels, label = self._item(index)
+            except DecodeError:
+                continue
+            self._first = index, Sample((pixels,), label)
+            return int(pixels.shape[2])
+        raise DecodeError(f"{self._name}: the dataset raises an error for every sample.")
+
+    def sizes(self, index: int) -> tuple[tuple[int, int] | None, ...]:
+        """Of the first sample that could be read, for all: an estimate."""
+        assert self._first is not None
+        pixels = self._first[1].pixels[0]
+        return ((pixels.shape[0], pixels.shape[1]),) if isinstance(pixels, np.ndarray) else (None,)
+
+    def read(self, index: int) -> Sample:
+        if self._first is not None and self._first[0] == index:
+            return self._first[1]
+        try:
+            pixels, label = self._item(index)
+        except DecodeError as error:
+            return Sample((error,), -1)
+        if pixels.shape[2] != self.images[0].channels:
+            raise CacheError(
+                f"{self._name}: sample {index} has {pixels.shape[2]} channels, those before it "
+                f"{self.images[0].channels}; convert all to one mode in the dataset (image.convert('RGB'))."
+            )
+        return Sample((pixels,), label)
+
+    def _item(self, index: int) -> tuple[Pixels, int]:
+        try:
+            item = self._column.item(index)
+        except Exception as error:  # any error of the user's code is that of the sample
+            raise DecodeError(f"{self._name}: sample {index}: the dataset raised {error!r}.") from error
+        if isinstance(item, tuple | list) and len(item) == 2:
+            pixels, label = _as_pixels(item[0]), _as_label(item[1])
+            if pixels is not None and label is not None:
+                return pixels, label
+        raise CacheError(
+            f"{self._name}: sample {index} is {_describe(item)}; a cache takes (image, label) pairs: a PIL image, a "
+            "uint8 array (H, W, C) or a uint8 tensor (C, H, W) of 1 or 3 channels, and an int. Take float conversion "
+            "and normalisation out of the dataset's transform and pass them to the loader, or use backend='torch'."
+        )
+
+
+def _as_pixels(image: Any) -> Pixels | None:
+    """(H, W, C) uint8, or None if it is no image."""
+    if isinstance(image, torch.Tensor):
+        if image.dtype != torch.uint8 or image.ndim != 3 or image.is_cuda:
+            return None
+        array = image.permute(1, 2, 0).numpy()
+    elif hasattr(image, "getbands") and hasattr(image, "mode"):  # PIL, without importing it
+        array = np.asarray(image if image.mode in ("L", "RGB") else image.convert("RGB"))
+    elif isinstance(image, np.ndarray):
+        array = image
+    else:
+        return None
+    if array.ndim == 2:
+        array = array[:, :, None]
+    if array.dtype != np.uint8 or array.ndim != 3 or array.shape[2] not in (1, 3) or 0 in array.shape:
+        return None
+    return array
+
+
+def _as_label(label: Any) -> int | None:
+    if isinstance(label, torch.Tensor | np.ndarray | np.generic):
+        return int(label) if label.ndim == 0 and not torch.as_tensor(label).is_floating_point() else None
+    return int(label) if isinstance(label, int) else None
+
+
+def _describe(item: Any) -> str:
+    if isinstance(item, tuple | list):
+        return f"{type(item).__name__} of ({', '.join(_describe(part) for part in item)})"
+    if isinstance(item, torch.Tensor | np.ndarray):
+        return f"{type(item).__name__} {tuple(item.shape)} of {item.dtype}"
+    return f"{type(item).__module__}.{type(item).__qualname__}"
+
+
+def _channels(column: EncodedImages | PixelImages) -> int:
+    if isinstance(column, PixelImages):
+        return column.channels
+    return 1 if column.role == "mask" else 3
+
+
+def _names(column: EncodedImages | PixelImages) -> PathTable | None:
+    if isinstance(column, PixelImages):
+        return column.names if column.names is None or column.rows is None else column.names.take(column.rows)
+    if column.names is None:
+        return column.paths
+    return PathTable.of(column.describe(index) for index in range(len(column)))
+
+
+def _read_header_of(column: EncodedImages, index: int) -> ImageHeader:
+    """The header of an image, reading no more of its file than needed. Raises DecodeError and OSError."""
+    name = column.describe(index)
+    path, offset, whole = column.locate(index)
+    with open(path, "rb", buffering=0) as file:
+        for length in _PREFIXES:
+            file.seek(offset)
+            data = file.read(length if whole < 0 else min(length, whole))
+            # Of other formats a part may not do, or say something else than the whole.
+            if len(data) < length or not data.startswith(b"\xff\xd8"):
+                break
+            with contextlib.suppress(DecodeError):
+                return read_header(data, name)
+    return read_header(column.read(index), name)
