@@ -6,6 +6,9 @@ difference 1).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import numpy as np
 import numpy.typing as npt
 
@@ -17,15 +20,17 @@ __all__ = ["render_into"]
 
 Pixels = npt.NDArray[np.uint8]
 Rows = npt.NDArray[np.intp]
+Integers = Sequence[int] | npt.NDArray[np.int32]
+Booleans = Sequence[bool] | npt.NDArray[np.bool_]
 
 
 def render_into(
     pixels: Pixels,
     *,
-    box: tuple[int, int, int, int],
-    size: tuple[int, int],
-    window: tuple[int, int, int, int],
-    flip: tuple[bool, bool],
+    box: Integers,
+    size: Integers,
+    window: Integers,
+    flip: Booleans,
     interpolation: Interpolation,
     antialias: bool,
     padding_mode: PaddingMode,
@@ -33,6 +38,8 @@ def render_into(
     out: Pixels,
 ) -> None:
     """Write one image into its place.
+
+    `box`, `size`, `window` and `flip` are tuples, or rows of a `Geometry`.
 
     Args:
         pixels: (H, W, C) uint8.
@@ -46,58 +53,59 @@ def render_into(
         fill: one value, or one a channel, of "constant" padding.
         out: (window height, window width, C) uint8 to write to.
     """
-    top, left, height, width = box
+    top, left, height, width = (int(n) for n in box)
+    grid_height, grid_width = (int(n) for n in size)
+    start_row, start_column, rows_shown, columns_shown = (int(n) for n in window)
+    view = _Window(start_row, start_column, rows_shown, columns_shown, bool(flip[0]), bool(flip[1]))
     cropped = pixels[top : top + height, left : left + width]
-    if size == (height, width):
-        _place(cropped, window, flip, padding_mode, fill, out)
+    if (grid_height, grid_width) == (height, width):
+        _place(cropped, view, padding_mode, fill, out)
     elif interpolation in ("nearest", "nearest-exact"):
         exact = interpolation == "nearest-exact"
-        rows = _axis(window[0], window[2], size[0], padding_mode, flip[1])
-        columns = _axis(window[1], window[3], size[1], padding_mode, flip[0])
-        _gather(
-            cropped,
-            _through(rows, nearest_rows(size[0], height, exact=exact)),
-            _through(columns, nearest_rows(size[1], width, exact=exact)),
-            fill,
-            out,
-        )
-    elif window == (0, 0, *size) and flip == (False, False) and out.flags.c_contiguous:
+        rows, columns = view.axes(grid_height, grid_width, padding_mode)
+        rows = _through(rows, nearest_rows(grid_height, height, exact=exact))
+        columns = _through(columns, nearest_rows(grid_width, width, exact=exact))
+        _gather(cropped, rows, columns, fill, out)
+    elif view == _Window(0, 0, grid_height, grid_width) and out.flags.c_contiguous:
         resize_into(cropped, interpolation=interpolation, antialias=antialias, out=out)
     else:
-        resized = np.empty((*size, pixels.shape[2]), dtype=np.uint8)
+        resized = np.empty((grid_height, grid_width, pixels.shape[2]), dtype=np.uint8)
         resize_into(cropped, interpolation=interpolation, antialias=antialias, out=resized)
-        _place(resized, window, flip, padding_mode, fill, out)
+        _place(resized, view, padding_mode, fill, out)
 
 
-def _place(
-    grid: Pixels,
-    window: tuple[int, int, int, int],
-    flip: tuple[bool, bool],
-    padding_mode: PaddingMode,
-    fill: Fill,
-    out: Pixels,
-) -> None:
+@dataclass(frozen=True)
+class _Window:
+    """What to write: a part of the resampled grid, and how it is mirrored."""
+
+    top: int
+    left: int
+    height: int
+    width: int
+    mirrored: bool = False
+    upside_down: bool = False
+
+    def axes(self, grid_height: int, grid_width: int, padding_mode: PaddingMode) -> tuple[Rows, Rows]:
+        """(height,) and (width,): row and column of the grid that each output row and column shows, -1 for fill."""
+        rows = grid_rows(self.top, self.height, grid_height, padding_mode)
+        columns = grid_rows(self.left, self.width, grid_width, padding_mode)
+        return rows[::-1] if self.upside_down else rows, columns[::-1] if self.mirrored else columns
+
+
+def _place(grid: Pixels, view: _Window, padding_mode: PaddingMode, fill: Fill, out: Pixels) -> None:
     """Cut the window out of the grid, pad, flip."""
-    top, left, height, width = window
-    if top >= 0 and left >= 0 and top + height <= grid.shape[0] and left + width <= grid.shape[1]:
-        part = grid[top : top + height, left : left + width]
-        if flip[1]:
-            part = part[::-1]
-        if not flip[0]:
-            np.copyto(out, part)
-            return
-        for channel in range(out.shape[2]):  # numpy copies long rows of one channel faster than pixels of three
-            np.copyto(out[..., channel], part[:, ::-1, channel])
+    bottom, right = view.top + view.height, view.left + view.width
+    if view.top < 0 or view.left < 0 or bottom > grid.shape[0] or right > grid.shape[1]:
+        _gather(grid, *view.axes(grid.shape[0], grid.shape[1], padding_mode), fill, out)
         return
-    rows = _axis(top, height, grid.shape[0], padding_mode, flip[1])
-    columns = _axis(left, width, grid.shape[1], padding_mode, flip[0])
-    _gather(grid, rows, columns, fill, out)
-
-
-def _axis(start: int, length: int, limit: int, padding_mode: PaddingMode, flipped: bool) -> Rows:
-    """(length,) position in the grid of each output row or column, -1 for constant padding."""
-    rows = grid_rows(start, length, limit, padding_mode)
-    return rows[::-1] if flipped else rows
+    part = grid[view.top : bottom, view.left : right]
+    if view.upside_down:
+        part = part[::-1]
+    if not view.mirrored:
+        np.copyto(out, part)
+        return
+    for channel in range(out.shape[2]):  # numpy copies long rows of one channel faster than pixels of three
+        np.copyto(out[..., channel], part[:, ::-1, channel])
 
 
 def _through(rows: Rows, source: Rows) -> Rows:
