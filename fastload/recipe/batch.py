@@ -1,0 +1,212 @@
+"""The batch part of a recipe: operations on whole batches of tensors, on the device they are on.
+
+Every random parameter is a function of the sample's draws, and every operation treats its samples one by one though it
+is called for all of them: what becomes of a sample does not depend on the batch it is in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+
+from fastload.draws import Draws
+from fastload.errors import ConfigurationError, UnsupportedTransformError
+from fastload.recipe.augment import apply_augment
+from fastload.recipe.convert import apply_normalize, apply_to_dtype, apply_to_dtype_and_normalize, fuses
+from fastload.recipe.describe import describe
+from fastload.recipe.erase import apply_random_erasing
+from fastload.recipe.jitter import apply_color_jitter, apply_grayscale, apply_random_grayscale
+from fastload.recipe.ops import (
+    CenterCrop,
+    ColorJitter,
+    Grayscale,
+    Normalize,
+    Op,
+    Pad,
+    RandAugment,
+    RandomCrop,
+    RandomErasing,
+    RandomGrayscale,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+    RandomVerticalFlip,
+    Resize,
+    ToDtype,
+    TrivialAugmentWide,
+)
+from fastload.recipe.resample import apply_geometry
+from fastload.sources.base import Role
+
+__all__ = ["BatchProgram"]
+
+Apply: TypeAlias = Callable[..., torch.Tensor]
+
+# Called as apply(op, images, draws, stream): operations that masks do not see.
+_ON_IMAGES: Mapping[type[Any], Apply] = {
+    ColorJitter: apply_color_jitter,
+    RandomGrayscale: apply_random_grayscale,
+    Grayscale: lambda op, images, draws, stream: apply_grayscale(op, images),
+    RandomErasing: apply_random_erasing,
+    ToDtype: lambda op, images, draws, stream: apply_to_dtype(op, images),
+    Normalize: lambda op, images, draws, stream: apply_normalize(op, images),
+}
+
+# Called as apply(op, pixels, draws, stream, mask=...): operations that move pixels.
+_ON_IMAGES_AND_MASKS: Mapping[type[Any], Apply] = {
+    RandomResizedCrop: apply_geometry,
+    Resize: apply_geometry,
+    CenterCrop: apply_geometry,
+    RandomCrop: apply_geometry,
+    Pad: apply_geometry,
+    RandomHorizontalFlip: apply_geometry,
+    RandomVerticalFlip: apply_geometry,
+    RandAugment: apply_augment,
+    TrivialAugmentWide: apply_augment,
+}
+
+_CACHE_BYTES = 1 << 20
+"""Pixels that a CPU core works on at a time. Intermediate results in float32 take four times as much and still stay in
+its cache; whole batches do not, and run several times slower."""
+
+
+@dataclass(frozen=True)
+class BatchProgram:
+    """Operations on batches, in order.
+
+    Raises:
+        UnsupportedTransformError: an operation that does not run on batches (Opaque).
+    """
+
+    ops: tuple[tuple[int, Op], ...] = ()
+    """(stream of its draws, operation)."""
+
+    def __post_init__(self) -> None:
+        for _, op in self.ops:
+            if type(op) not in _ON_IMAGES and type(op) not in _ON_IMAGES_AND_MASKS:
+                raise UnsupportedTransformError(
+                    f"{describe(op)} does not run on batches; the 'torch' backend runs it on each sample."
+                )
+
+    @property
+    def is_identity(self) -> bool:
+        """Whether the columns come out as they went in."""
+        return not self.ops
+
+    def output_dtype(self, dtype: torch.dtype = torch.uint8) -> torch.dtype:
+        """What images of `dtype` become."""
+        for _, op in self.ops:
+            if isinstance(op, ToDtype):
+                dtype = op.dtype
+        return dtype
+
+    def describe(self) -> list[str]:
+        """A line for each pass over the batch: ["RandomHorizontalFlip()", "ToDtype() + Normalize(...)"]."""
+        lines: list[str] = []
+        for index, (_, op) in enumerate(self.ops):
+            before = self.ops[index - 1][1] if index else None
+            if isinstance(op, Normalize) and isinstance(before, ToDtype):
+                lines[-1] += f" + {describe(op)}"
+            else:
+                lines.append(describe(op))
+        return lines
+
+    def __call__(
+        self, columns: Mapping[str, torch.Tensor], roles: Mapping[str, Role], draws: Draws
+    ) -> dict[str, torch.Tensor]:
+        """Run the operations.
+
+        Args:
+            columns: images (B, C, H, W), uint8 unless the program starts with operations on floats; masks (B, H, W) or
+                (B, 1, H, W); anything else. Images and masks have one height and width.
+            roles: of the columns; columns without a role are left alone.
+            draws: random numbers of the B samples.
+
+        Returns:
+            The columns, masks as (B, 1, H, W). Memory formats are kept: channels_last in, channels_last out. Inputs
+            are never changed, but where there is nothing to do they are returned as they are.
+
+        Raises:
+            ConfigurationError: an operation that cannot take what it gets: a Normalize with three means for one
+                channel, a crop larger than the image...
+        """
+        pixels = {name: _pixels(name, columns[name], roles[name]) for name in columns if name in roles}
+        pixels = {name: tensor for name, tensor in pixels.items() if roles[name] in ("image", "mask")}
+        _check(pixels, len(draws))
+        result = dict(columns)
+        result.update(self._in_pieces(pixels, roles, draws) if pixels and self.ops else pixels)
+        return result
+
+    def _in_pieces(
+        self, pixels: dict[str, torch.Tensor], roles: Mapping[str, Role], draws: Draws
+    ) -> dict[str, torch.Tensor]:
+        """On a CPU, a few samples at a time, so that they stay in its cache; elsewhere all at once."""
+        batch = len(draws)
+        piece = batch
+        if all(tensor.device.type == "cpu" for tensor in pixels.values()):
+            sample = sum(tensor[:1].numel() for tensor in pixels.values())
+            piece = max(1, _CACHE_BYTES * torch.get_num_threads() // max(sample, 1))
+        if piece >= batch:
+            return {name: self._run(tensor, roles[name], draws) for name, tensor in pixels.items()}
+        result: dict[str, torch.Tensor] = {}
+        for name, tensor in pixels.items():
+            for start in range(0, batch, piece):
+                rows = slice(start, start + piece)
+                part = self._run(tensor[rows], roles[name], draws.take(rows))
+                if start == 0:
+                    whole = (batch, *part.shape[1:])
+                    result[name] = torch.empty(whole, dtype=part.dtype, memory_format=_format_of(part))
+                result[name][rows] = part
+        return result
+
+    def _run(self, tensor: torch.Tensor, role: Role, draws: Draws) -> torch.Tensor:
+        memory_format = _format_of(tensor)
+        index = 0
+        while index < len(self.ops):
+            stream, op = self.ops[index]
+            index += 1
+            if type(op) in _ON_IMAGES_AND_MASKS:
+                tensor = _ON_IMAGES_AND_MASKS[type(op)](op, tensor, draws, stream, mask=role == "mask")
+            elif role == "image":
+                following = self.ops[index][1] if index < len(self.ops) else None
+                if isinstance(op, ToDtype) and isinstance(following, Normalize) and fuses(op, tensor):
+                    tensor = apply_to_dtype_and_normalize(op, following, tensor)
+                    index += 1
+                else:
+                    tensor = _ON_IMAGES[type(op)](op, tensor, draws, stream)
+        return tensor.contiguous(memory_format=memory_format)
+
+
+def _pixels(name: str, tensor: torch.Tensor, role: Role) -> torch.Tensor:
+    """Images and masks as (B, C, H, W)."""
+    if role == "mask" and tensor.ndim == 3:
+        return tensor.unsqueeze(1)
+    if role in ("image", "mask") and tensor.ndim != 4:
+        raise ConfigurationError(
+            f"column {name!r} ({role}) must be a batch (B, C, H, W), got shape {tuple(tensor.shape)}; "
+            "add the missing dimension."
+        )
+    if role == "mask" and tensor.shape[1] != 1:
+        raise ConfigurationError(
+            f"column {name!r} (mask) must be (B, H, W) or (B, 1, H, W), got shape {tuple(tensor.shape)}; "
+            "give one class number for each pixel."
+        )
+    return tensor
+
+
+def _check(pixels: Mapping[str, torch.Tensor], batch: int) -> None:
+    sizes = {name: (len(tensor), *tensor.shape[-2:]) for name, tensor in pixels.items()}
+    if len(set(sizes.values())) > 1:
+        raise ConfigurationError(
+            f"images and masks of a batch must agree in number, height and width, got {sizes}; "
+            "resize the masks to the size of their images."
+        )
+    assert all(size[0] == batch for size in sizes.values()), "one row of draws for each sample"
+
+
+def _format_of(tensor: torch.Tensor) -> torch.memory_format:
+    """channels_last for pixels that lie so (one channel lies both ways and counts as contiguous)."""
+    last = tensor.is_contiguous(memory_format=torch.channels_last) and not tensor.is_contiguous()
+    return torch.channels_last if last else torch.contiguous_format

@@ -1,0 +1,111 @@
+"""RandomErasing on a batch: a box of its own for each sample, filled with a value or with noise."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from fastload.draws import Draws
+from fastload.errors import ConfigurationError
+from fastload.recipe.ops import RandomErasing
+from fastload.recipe.rows import on_device
+
+__all__ = ["apply_random_erasing", "erase_boxes", "pixel_noise"]
+
+Int64Array = npt.NDArray[np.int64]
+
+_ATTEMPTS = 10
+
+
+def erase_boxes(op: RandomErasing, draws: Draws, stream: int, *, height: int, width: int) -> Int64Array:
+    """The boxes of torchvision's RandomErasing.
+
+    With probability p: ten attempts, area uniform in `scale` of the image's, log(height / width) uniform in the logs of
+    `ratio`, sides rounded; the first box smaller than the image both ways is placed uniformly.
+
+    Returns:
+        (B, 4) int64: top, left, height, width; all 0 where nothing is erased.
+    """
+    u = draws.uniform(stream, 1 + 2 * _ATTEMPTS + 2)
+    (small, large), (flat, tall) = op.scale, op.ratio
+    area = height * width * (small + u[:, 1 : _ATTEMPTS + 1] * (large - small))
+    ratio = np.exp(math.log(flat) + u[:, _ATTEMPTS + 1 : -2] * (math.log(tall) - math.log(flat)))
+    box_height, box_width = np.rint(np.sqrt(area * ratio)), np.rint(np.sqrt(area / ratio))
+    fits = (box_height < height) & (box_width < width)
+    first = fits.argmax(axis=1)[:, None]
+    sides = np.concatenate([np.take_along_axis(side, first, axis=1) for side in (box_height, box_width)], axis=1)
+    start = np.floor(u[:, -2:] * (np.array([height, width]) - sides + 1))
+    erased = fits.any(axis=1) & (u[:, 0] < op.p)
+    return np.where(erased[:, None], np.concatenate([start, sides], axis=1), 0.0).astype(np.int64)
+
+
+def apply_random_erasing(op: RandomErasing, images: torch.Tensor, draws: Draws, stream: int) -> torch.Tensor:
+    """(B, C, H, W) with the box of each sample filled by `value`, or by standard normal noise for "random".
+
+    Values are converted to the dtype of the images as torchvision does: cut to whole numbers, not scaled.
+
+    Raises:
+        ConfigurationError: `value` has neither one number nor one a channel.
+    """
+    channels, height, width = images.shape[1:]
+    if op.value != "random" and len(op.value) not in (1, channels):
+        raise ConfigurationError(
+            f"RandomErasing(value={op.value}) has {len(op.value)} values for images of {channels} channels; "
+            f"give 1 or {channels}."
+        )
+    boxes = erase_boxes(op, draws, stream, height=height, width=width)
+    if not boxes[:, 2:].all(axis=1).any():
+        return images
+    if op.value == "random":
+        return _fill_with_noise(images, boxes, draws.integers(stream))
+    top, left, box_height, box_width = on_device(boxes, images.device).view(-1, 4, 1, 1, 1).unbind(1)
+    y = torch.arange(height, device=images.device).view(-1, 1)
+    x = torch.arange(width, device=images.device)
+    inside = (y >= top) & (y < top + box_height) & (x >= left) & (x < left + box_width)
+    value = on_device(np.array(op.value, dtype=np.float32), images.device).to(images.dtype)
+    return torch.where(inside, value.view(-1, 1, 1), images)
+
+
+def pixel_noise(keys: torch.Tensor, counters: torch.Tensor) -> torch.Tensor:
+    """Standard normal numbers as a function of (key, counter): the same on every device, in any order.
+
+    The counters of a key go through the output function of SplitMix64 (Steele, Lea, Flood: "Fast splittable
+    pseudorandom number generators", OOPSLA 2014), and its 64 bits through Box and Muller's transform.
+
+    Args:
+        keys: (N,) int64.
+        counters: (N,) int64, at least 0.
+
+    Returns:
+        (N,) float32.
+    """
+    # int64 multiplication wraps, as the generator wants; shifts bring in copies of the sign, which are masked off.
+    z = keys + (counters + 1) * -0x61C8864680B583EB
+    z = (z ^ (z >> 30 & 0x3FFFFFFFF)) * -0x40A7B892E31B1A47
+    z = (z ^ (z >> 27 & 0x1FFFFFFFFF)) * -0x6B2FB644ECCEEE15
+    z ^= z >> 31 & 0x1FFFFFFFF
+    radius = ((z >> 32 & 0xFFFFFFFF) + 1).to(torch.float32).mul_(2.0**-32).log_().mul_(-2.0).sqrt_()
+    return (z & 0xFFFFFFFF).to(torch.float32).mul_(2.0 * math.pi * 2.0**-32).cos_().mul_(radius)
+
+
+def _fill_with_noise(images: torch.Tensor, boxes: Int64Array, keys: npt.NDArray[np.uint64]) -> torch.Tensor:
+    """Noise in the boxes alone: the erased pixels of all samples are one list."""
+    channels, height, width = images.shape[1:]
+    rows = np.flatnonzero(boxes[:, 2:].all(axis=1))
+    counts = boxes[rows, 2] * boxes[rows, 3]
+    described = np.concatenate(
+        [rows[:, None], boxes[rows], (np.cumsum(counts) - counts)[:, None], keys.view(np.int64)[rows, None]], axis=1
+    )
+    total = int(counts.sum())
+    of_row = torch.repeat_interleave(on_device(counts, images.device), output_size=total)
+    row, top, left, _, box_width, start, key = on_device(described, images.device)[of_row].unbind(1)
+    position = torch.arange(total, device=images.device) - start
+    y, x = top + position // box_width, left + position % box_width
+    plane = torch.arange(channels, device=images.device)[:, None]
+    noise = pixel_noise(key.expand(channels, -1), (plane * height + y) * width + x)
+    if not images.is_floating_point():
+        noise = noise.to(torch.int32)  # so that negative numbers wrap on every device, as they do on the CPU
+    return images.index_put((row, plane, y, x), noise.to(images.dtype))

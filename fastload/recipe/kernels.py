@@ -1,0 +1,135 @@
+"""Colour operations on a batch, with a parameter for each sample.
+
+Each gives the pixels of torchvision's functional operation of the same name, called on each sample by itself: uint8 in,
+uint8 out, cut or rounded in the same places; floating point in, the same out, pixels in 0..1. No result depends on the
+other samples: what is summed over an image is summed exactly, or in float64.
+
+All take (B, C, H, W) with C = 1 or 3, and (B,) float32 parameters on the same device; none changes its input.
+"""
+
+from __future__ import annotations
+
+import torch
+from torchvision.transforms.v2 import functional
+
+from fastload.recipe.rows import column
+
+__all__ = [
+    "adjust_brightness",
+    "adjust_contrast",
+    "adjust_hue",
+    "adjust_saturation",
+    "adjust_sharpness",
+    "grayscale",
+    "posterize",
+    "solarize",
+]
+
+
+def adjust_brightness(images: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
+    """factor * x."""
+    return _clamped(images * column(factor), images)
+
+
+def adjust_contrast(images: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
+    """Blend with the mean of the image's grey values."""
+    grey = grayscale(images)
+    if grey.dtype == torch.uint8:
+        # Row sums of up to 65,793 bytes are exact in float32 in any order, and so is their sum in float64.
+        mean = grey.sum(-1, dtype=torch.float32).sum((1, 2), dtype=torch.float64) / grey[0].numel()
+    else:
+        mean = grey.mean((1, 2, 3), dtype=torch.float64)
+    return _blend(images, column(mean.to(torch.float32)), column(factor))
+
+
+def adjust_saturation(images: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
+    """Blend with the grey values; grey images stay as they are."""
+    return images if images.shape[1] == 1 else _blend(images, grayscale(images), column(factor))
+
+
+def adjust_hue(images: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
+    """Turn the hue by `shift` in -0.5..0.5 of a full circle; grey images stay as they are.
+
+    Hue h in sixths of the circle and back by the formula without cases (Wikipedia, "HSL and HSV", "HSV to RGB
+    alternative"): channel n = 5, 3, 1 is v - c * clamp(min(k, 4 - k), 0, 1) with k = (n + h) mod 6, where v is the
+    largest channel and c the distance to the smallest.
+    """
+    if images.shape[1] == 1:
+        return images
+    integral = not images.is_floating_point()
+    pixels = functional.to_dtype(images.contiguous(), torch.float32, scale=True)
+    red, green, blue = pixels.unbind(1)
+    smallest, largest = torch.aminmax(pixels, dim=1)
+    chroma = largest - smallest
+    # Where the chroma is 0 the hue has no effect; 1 avoids 0 / 0.
+    unit = torch.where(chroma == 0, 1.0, chroma)
+    hue = torch.where(
+        largest == red,
+        (green - blue) / unit,
+        torch.where(largest == green, (blue - red) / unit + 2.0, (red - green) / unit + 4.0),
+    )
+    hue += 6.0 * shift.view(-1, 1, 1)
+    result = torch.empty_like(pixels)
+    for channel, n in enumerate((5.0, 3.0, 1.0)):
+        k = (hue + n).remainder_(6.0)
+        weight = torch.minimum(k, 4.0 - k).clamp_(0.0, 1.0)
+        torch.addcmul(largest, weight, chroma, value=-1.0, out=result[:, channel])
+    # As torchvision goes back to integers: 0..1 to 0..255.999, cut.
+    return result.mul_(255.999).to(torch.uint8) if integral else result.to(images.dtype)
+
+
+def adjust_sharpness(images: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
+    """Blend with the image smoothed by [[1, 1, 1], [1, 5, 1], [1, 1, 1]] / 13; the border stays as it is."""
+    if images.shape[2] <= 2 or images.shape[3] <= 2:
+        return images
+    pixels = images.to(torch.float32, copy=True)
+    # Sums of uint8 pixels are exact, whichever way a convolution would add them.
+    columns = pixels[:, :, :-2] + pixels[:, :, 1:-1] + pixels[:, :, 2:]
+    smooth = columns[..., :-2] + columns[..., 1:-1] + columns[..., 2:]
+    inner = pixels[:, :, 1:-1, 1:-1]
+    smooth.add_(inner, alpha=4.0).div_(13.0)
+    if not images.is_floating_point():
+        smooth.round_()
+    inner.addcmul_(smooth.sub_(inner), (1.0 - column(factor)).expand_as(smooth))
+    return _clamped(pixels, images)
+
+
+def grayscale(images: torch.Tensor) -> torch.Tensor:
+    """(B, 1, H, W): 0.2989 R + 0.587 G + 0.114 B, cut to whole numbers for uint8; grey images as they are."""
+    if images.shape[1] == 1:
+        return images
+    grey: torch.Tensor = functional.rgb_to_grayscale(images, num_output_channels=1)
+    return grey
+
+
+def posterize(images: torch.Tensor, bits: torch.Tensor) -> torch.Tensor:
+    """Keep the `bits` upper bits of each value, 0..8."""
+    count = column(bits).to(torch.int32)
+    if images.is_floating_point():
+        levels = torch.bitwise_left_shift(torch.ones_like(count), count).to(torch.float32)
+        return images.mul(levels).floor_().clamp_(torch.zeros_like(levels), levels - 1.0).div_(levels).to(images.dtype)
+    upper = torch.bitwise_right_shift(torch.full_like(count, 0xFF00), count)
+    return images & upper.bitwise_and_(0xFF).to(torch.uint8)
+
+
+def solarize(images: torch.Tensor, threshold: torch.Tensor) -> torch.Tensor:
+    """Invert the values at or above `threshold`, which is a fraction 0..1 of the largest value."""
+    if images.is_floating_point():
+        return torch.where(images >= column(threshold), 1.0 - images, images)
+    # x >= t is x >= ceil(t) for whole x; comparing bytes saves a float copy.
+    smallest = (255.0 * column(threshold)).ceil_().to(torch.uint8)
+    return torch.where(images >= smallest, ~images, images)
+
+
+def _blend(images: torch.Tensor, other: torch.Tensor, ratio: torch.Tensor) -> torch.Tensor:
+    """ratio * images + (1 - ratio) * other.
+
+    The product is rounded, the sum is a fused multiply-add where the processor has one: so does torchvision, and grey
+    pixels, which lie exactly on a whole number, would otherwise be cut to the number below in other places.
+    """
+    return _clamped(torch.addcmul(images * ratio, other, 1.0 - ratio), images)
+
+
+def _clamped(values: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """Float values (changed in place) as pixels of the dtype of `like`, cut to its range."""
+    return values.clamp_(0.0, 1.0 if like.is_floating_point() else 255.0).to(like.dtype)

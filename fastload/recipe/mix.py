@@ -1,0 +1,193 @@
+"""MixUp and CutMix, as torchvision defines them, with numbers that are the same on every rank."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch.nn.functional import one_hot
+from torchvision.transforms import v2
+
+from fastload.draws import Draws
+from fastload.errors import ConfigurationError
+
+__all__ = ["CutMix", "Mix", "MixChoice", "MixUp", "lower_batch_transform"]
+
+_STREAM = (1 << 16) - 1
+"""Of the numbers below: the last one, where no recipe has an operation."""
+
+
+@dataclass(frozen=True)
+class MixUp:
+    """Each sample blended with the one before it in the batch (Zhang et al., 2018, "mixup")."""
+
+    alpha: float = 1.0
+    num_classes: int | None = None
+    """Needed for labels that are class numbers."""
+
+    def weight(self, seed: int, epoch: int, batch_number: int) -> float:
+        """lam ~ Beta(alpha, alpha): the weight of the sample itself."""
+        return _beta(_random_state(seed, epoch, batch_number), self.alpha)
+
+    def apply(
+        self, images: torch.Tensor, labels: torch.Tensor, *, seed: int, epoch: int, batch_number: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Mix a batch.
+
+        Args:
+            images: (B, C, H, W), floating point.
+            labels: (B,) integer class numbers, or (B, K) probabilities.
+            seed: of the loader.
+            epoch: 0-based.
+            batch_number: global batch of the epoch, 0-based. The weight depends on these three alone, so that every
+                rank mixes its part of a global batch in the same proportion.
+
+        Returns:
+            Images of the same dtype, and (B, K) floating-point labels.
+
+        Raises:
+            ConfigurationError: integer images, or labels that cannot be mixed.
+        """
+        if not images.is_floating_point():
+            raise ConfigurationError(
+                f"MixUp needs floating-point images, got {images.dtype}; "
+                "add ToDtype(torch.float32, scale=True) to the transform, or use CutMix."
+            )
+        targets = _targets(self, images, labels)
+        lam = self.weight(seed, epoch, batch_number)
+        return _blend(images, lam), _blend(targets, lam)
+
+
+@dataclass(frozen=True)
+class CutMix:
+    """A box of each sample replaced by that of the one before it in the batch (Yun et al., 2019, "CutMix")."""
+
+    alpha: float = 1.0
+    num_classes: int | None = None
+    """Needed for labels that are class numbers."""
+
+    def box(
+        self, seed: int, epoch: int, batch_number: int, *, height: int, width: int
+    ) -> tuple[tuple[int, int, int, int], float]:
+        """The box (left, top, right, bottom), and the share of the image that is left of the sample itself.
+
+        A centre anywhere in the image, sides sqrt(1 - lam) of the image's with lam ~ Beta(alpha, alpha), clipped.
+        """
+        state = _random_state(seed, epoch, batch_number)
+        half = 0.5 * math.sqrt(1.0 - _beta(state, self.alpha))
+        x, y = int(state.randint(width)), int(state.randint(height))
+        half_width, half_height = int(half * width), int(half * height)
+        left, right = max(x - half_width, 0), min(x + half_width, width)
+        top, bottom = max(y - half_height, 0), min(y + half_height, height)
+        return (left, top, right, bottom), 1.0 - (right - left) * (bottom - top) / (width * height)
+
+    def apply(
+        self, images: torch.Tensor, labels: torch.Tensor, *, seed: int, epoch: int, batch_number: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Mix a batch; see `MixUp.apply`. Images may be of any dtype."""
+        targets = _targets(self, images, labels)
+        height, width = images.shape[-2:]
+        (left, top, right, bottom), lam = self.box(seed, epoch, batch_number, height=height, width=width)
+        mixed = images.clone()
+        mixed[..., top:bottom, left:right] = images[..., top:bottom, left:right].roll(1, 0)
+        return mixed, _blend(targets, lam)
+
+
+@dataclass(frozen=True)
+class MixChoice:
+    """One of several for each batch, as torchvision's RandomChoice."""
+
+    choices: tuple[MixUp | CutMix, ...]
+    weights: tuple[float, ...]
+    """Probabilities, one each, with sum 1."""
+
+    def choose(self, seed: int, epoch: int, batch_number: int) -> MixUp | CutMix:
+        """The one for this batch."""
+        uniform = _draws(seed, epoch, batch_number).uniform(_STREAM - 1, 1)[0, 0]
+        index = int(np.searchsorted(np.cumsum(self.weights), uniform, side="right"))
+        return self.choices[min(index, len(self.choices) - 1)]
+
+    def apply(
+        self, images: torch.Tensor, labels: torch.Tensor, *, seed: int, epoch: int, batch_number: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Mix a batch; see `MixUp.apply`."""
+        chosen = self.choose(seed, epoch, batch_number)
+        return chosen.apply(images, labels, seed=seed, epoch=epoch, batch_number=batch_number)
+
+
+Mix: TypeAlias = MixUp | CutMix | MixChoice
+
+
+def lower_batch_transform(transform: Any) -> Mix | Callable[..., Any] | None:
+    """torchvision's v2.MixUp, v2.CutMix, or RandomChoice of them, as data; any other callable, or None, as it is.
+
+    Only the very classes count, not their subclasses, and only with the default `labels_getter`.
+
+    Raises:
+        ConfigurationError: not callable.
+    """
+    if type(transform) is v2.RandomChoice:
+        choices = [lower_batch_transform(choice) for choice in transform.transforms]
+        known = tuple(choice for choice in choices if isinstance(choice, MixUp | CutMix))
+        if len(known) == len(choices):
+            return MixChoice(known, tuple(float(p) for p in transform.p))
+    if type(transform) is v2.MixUp and _has_default_labels_getter(transform):
+        return MixUp(transform.alpha, transform.num_classes)
+    if type(transform) is v2.CutMix and _has_default_labels_getter(transform):
+        return CutMix(transform.alpha, transform.num_classes)
+    if transform is not None and not callable(transform) and not isinstance(transform, MixUp | CutMix | MixChoice):
+        raise ConfigurationError(
+            f"batch_transform={transform!r} is not callable; give v2.MixUp, v2.CutMix, or a function of "
+            "(images, labels) that returns both."
+        )
+    result: Mix | Callable[..., Any] | None = transform
+    return result
+
+
+def _has_default_labels_getter(transform: Any) -> bool:
+    return bool(transform._labels_getter is type(transform)(num_classes=1)._labels_getter)
+
+
+def _targets(op: MixUp | CutMix, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """(B, K) floating-point labels."""
+    name = type(op).__name__
+    if labels.ndim not in (1, 2) or images.ndim != 4 or len(labels) != len(images):
+        raise ConfigurationError(
+            f"{name} needs images (B, C, H, W) and labels (B,) or (B, K), got shapes {tuple(images.shape)} and "
+            f"{tuple(labels.shape)}; mix before anything that changes them."
+        )
+    if labels.ndim == 1:
+        if op.num_classes is None:
+            raise ConfigurationError(
+                f"{name} needs num_classes for labels that are class numbers; pass {name}(num_classes=...)."
+            )
+        labels = one_hot(labels.to(torch.int64), op.num_classes)
+    elif op.num_classes is not None and labels.shape[1] != op.num_classes:
+        raise ConfigurationError(
+            f"{name}(num_classes={op.num_classes}) got labels of {labels.shape[1]} classes; make the two equal, or "
+            "leave num_classes out."
+        )
+    return labels if labels.is_floating_point() else labels.to(torch.float32)
+
+
+def _blend(values: torch.Tensor, lam: float) -> torch.Tensor:
+    """lam * values + (1 - lam) * (values of the sample before), in torchvision's order of operations."""
+    return values.roll(1, 0).mul_(1.0 - lam).add_(values.mul(lam))
+
+
+def _draws(seed: int, epoch: int, batch_number: int) -> Draws:
+    return Draws(seed, epoch, np.array([batch_number], dtype=np.int64))
+
+
+def _random_state(seed: int, epoch: int, batch_number: int) -> np.random.RandomState:
+    """A generator for one batch. NumPy has frozen RandomState: it gives these numbers in every version."""
+    bits = int(_draws(seed, epoch, batch_number).integers(_STREAM)[0])
+    return np.random.RandomState([bits >> 32, bits & 0xFFFFFFFF])
+
+
+def _beta(state: np.random.RandomState, alpha: float) -> float:
+    return float(state.beta(alpha, alpha))

@@ -1,0 +1,62 @@
+"""Rows of a batch that share an operation, and the small tensors of their parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+__all__ = ["column", "map_groups", "on_device"]
+
+Kernel = Callable[[int, torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+def on_device(values: npt.NDArray[Any], device: torch.device) -> torch.Tensor:
+    """A host array as a tensor on `device`; on CUDA through pinned memory, without waiting for the copy."""
+    host = torch.from_numpy(np.ascontiguousarray(values))
+    # The caching host allocator keeps the pinned block until the copy is done.
+    return host.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else host.to(device)
+
+
+def column(values: torch.Tensor) -> torch.Tensor:
+    """(B,) parameters as (B, 1, 1, 1), to broadcast over (B, C, H, W)."""
+    return values.view(-1, 1, 1, 1)
+
+
+def map_groups(
+    pixels: torch.Tensor, kinds: npt.NDArray[np.int64], parameters: npt.NDArray[np.float32], kernel: Kernel
+) -> torch.Tensor:
+    """Apply to each row of a batch the operation drawn for it: one call for all rows of a kind.
+
+    Rows, kinds and parameters are known on the host, so nothing waits for the device; two small copies in all.
+
+    Args:
+        pixels: (B, C, H, W).
+        kinds: (B,) int64: the kind of operation for each row; rows with a negative kind stay as they are.
+        parameters: (B, P) float32.
+        kernel: called as kernel(kind, rows (n, C, H, W), their parameters (n, P) on the device); returns (n, C, H, W)
+            of the same dtype, and may return its input.
+
+    Returns:
+        (B, C, H, W); `pixels` itself if there is nothing to do.
+    """
+    found = np.unique(kinds)
+    if found.size == 0 or found[-1] < 0:
+        return pixels
+    if found.size == 1:
+        return kernel(int(found[0]), pixels, on_device(parameters, pixels.device))
+    order = np.argsort(kinds, kind="stable")
+    rows = on_device(order, pixels.device)
+    sorted_parameters = on_device(parameters[order], pixels.device)
+    # Planar: the kernels work channel by channel, and whole rows are copied in one piece.
+    pixels = pixels.contiguous()
+    result = pixels.clone()
+    for kind in found[found >= 0]:
+        start, stop = np.searchsorted(kinds[order], [kind, kind + 1])
+        index = rows[start:stop]
+        part = kernel(int(kind), pixels.index_select(0, index), sorted_parameters[start:stop])
+        result.index_copy_(0, index, part)
+    return result
