@@ -16,7 +16,7 @@ from fastload.decode.pillow import open_lazily
 from fastload.decode.scratch import Scratch
 from fastload.errors import DecodeError
 
-__all__ = ["check_header", "decode_image", "upright_size"]
+__all__ = ["check_complete", "check_header", "decode_image", "upright_size"]
 
 Pixels = npt.NDArray[np.uint8]
 _EOI = b"\xff\xd9"
@@ -71,7 +71,7 @@ def decode_image(
     if header is None:
         header = read_header(data, name)
     check_header(header, name, settings)
-    _check_complete(data, header, name)
+    check_complete(data, header, name)
     try:
         if header.format == "JPEG" and header.components in (1, 3):
             out = None if scratch is None else scratch.take((header.height, header.width, 3))
@@ -93,8 +93,8 @@ def decode_image(
     return _upright(pixels, header.orientation) if settings.exif_orientation else pixels
 
 
-def _check_complete(data: bytes, header: ImageHeader, name: str) -> None:
-    """A cut file still decodes, to an image with a grey rest; so look for its end mark."""
+def check_complete(data: bytes, header: ImageHeader, name: str) -> None:
+    """A cut file still decodes, to an image with a grey rest; so look for its end mark. Raises DecodeError."""
     if header.format == "JPEG":
         # From the back: it is normally the last two bytes, while a thumbnail before the scan has one of its own.
         complete = data.endswith(_EOI) or 0 < scan_offset(data) < data.rfind(_EOI)
