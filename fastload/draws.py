@@ -13,13 +13,31 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Draws", "philox4x32"]
+__all__ = ["Draws", "Stream", "philox4x32"]
 
 # Counter words: (index low, repeat << 8 | index high, epoch, stream << 16 | block). Hence the limits below.
 _MAX_INDEX = 1 << 40
 _MAX_REPEAT = 1 << 24
 _MAX_EPOCH = 1 << 32
 _MAX_STREAM = 1 << 16
+
+
+class Stream:
+    """Streams that belong to no operation of a recipe; those count up from 0."""
+
+    ORDER = 0xFFFF
+    """The shuffle of an epoch."""
+    OPAQUE = 0xFFFE
+    """Seeds of the global generators while a user's own code makes a sample."""
+    SUBSTITUTE = 0xFFFD
+    """Which sample replaces one that cannot be read."""
+    BATCH_TRANSFORM = 0xFFFC
+    """Seeds of the global generator while a user's batch_transform runs; the index is the batch's number."""
+    MIX = 0xFFFB
+    """MixUp and CutMix; the index is the batch's number."""
+    MIX_CHOICE = 0xFFFA
+    """Which of the two."""
+
 
 _U32 = np.uint64(0xFFFFFFFF)
 _SHIFT32 = np.uint64(32)

@@ -17,7 +17,7 @@ from fastload.errors import ConfigurationError
 from fastload.loader import Loader, LoaderParts
 from fastload.pipeline import OnError
 from fastload.recipe import Recipe, SplitRecipe
-from fastload.recipe.mix import CutMix, Mix, MixUp, lower_batch_transform
+from fastload.recipe.mix import CutMix, Mix, MixChoice, MixUp, lower_batch_transform
 from fastload.sampler import EpochOrder, ForeignOrder, Order, Shard
 from fastload.selection import choose_by_rule, measure
 from fastload.sources import open_source
@@ -229,7 +229,7 @@ class LoaderRequest:
             ),
             _options_for(backend, cls, self.options),
         )
-        mix = self.batch_transform if isinstance(self.batch_transform, MixUp | CutMix) else None
+        mix = self.batch_transform if isinstance(self.batch_transform, MixUp | CutMix | MixChoice) else None
         stage = DeviceStage(
             device=self.device,
             program=recipe.batch,

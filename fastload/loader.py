@@ -13,7 +13,7 @@ import torch
 
 from fastload.backends.base import Backend
 from fastload.device.stage import DeviceStage
-from fastload.draws import Draws
+from fastload.draws import Draws, Stream
 from fastload.errors import ConfigurationError, FastloadError, StateMismatchError
 from fastload.pipeline import READY, OnError, Pipeline
 from fastload.sampler import ForeignOrder, LoaderSampler, Order
@@ -22,7 +22,6 @@ from fastload.sources.base import Source, fingerprint_of
 __all__ = ["Loader", "LoaderParts", "Stats"]
 
 STATE_VERSION = 1
-BATCH_TRANSFORM_STREAM = 0xFFFC
 
 
 @dataclass(frozen=True)
@@ -254,7 +253,7 @@ class Loader:
         draws = Draws(order.seed, self._epoch, np.array([self._step], dtype=np.int64))
         devices = [self.device] if self.device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices):
-            torch.manual_seed(int(draws.integers(BATCH_TRANSFORM_STREAM)[0]) >> 1)
+            torch.manual_seed(int(draws.integers(Stream.BATCH_TRANSFORM)[0]) >> 1)
             function = self._parts.batch_transform
             assert function is not None
             return function(*batch) if isinstance(batch, tuple) else function(batch)

@@ -22,7 +22,7 @@ import torch
 
 from fastload.backends.base import Backend, HostBatch
 from fastload.device.stage import DeviceStage, Staged
-from fastload.draws import Draws
+from fastload.draws import Draws, Stream
 from fastload.errors import DecodeError, FastloadError, WorkerError
 from fastload.sampler import ForeignOrder, Order, count_repeats
 
@@ -30,7 +30,6 @@ __all__ = ["Pipeline", "Position"]
 
 logger = logging.getLogger("fastload")
 
-SUBSTITUTE_STREAM = 0xFFFD
 _SUBSTITUTE_TRIES = 32
 READY = 2
 """Finished batches kept for the trainer: one it is about to take, one being finished."""
@@ -297,7 +296,7 @@ class Pipeline:
         """
         epoch = ticket.position[0]
         order = self.order_of(epoch)
-        lottery = ticket.draws.take(slice(row, row + 1)).uniform(SUBSTITUTE_STREAM, 2 * _SUBSTITUTE_TRIES)[0]
+        lottery = ticket.draws.take(slice(row, row + 1)).uniform(Stream.SUBSTITUTE, 2 * _SUBSTITUTE_TRIES)[0]
         for attempt in range(_SUBSTITUTE_TRIES):
             rows = self._order.batch(int(lottery[2 * attempt] * self._order.steps))
             if not len(rows):

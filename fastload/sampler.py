@@ -17,15 +17,12 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 
-from fastload.draws import Draws
+from fastload.draws import Draws, Stream
 from fastload.errors import ConfigurationError
 
 __all__ = ["EpochOrder", "ForeignOrder", "LoaderSampler", "Order", "Shard", "count_repeats"]
 
 Int64Array = npt.NDArray[np.int64]
-
-ORDER_STREAM = 0xFFFF
-"""Stream of the shuffle; recipe operations count up from 0."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +98,7 @@ class EpochOrder:
         if not self.shuffle:
             return identity
         # Sorting by counter-based keys is a uniform permutation that no numpy version can change.
-        keys = Draws(self.seed, epoch, identity).integers(ORDER_STREAM)
+        keys = Draws(self.seed, epoch, identity).integers(Stream.ORDER)
         return np.argsort(keys, kind="stable").astype(np.int64, copy=False)
 
     def batch(self, step: int) -> Int64Array:
@@ -174,7 +171,7 @@ class ForeignOrder:
             sampler.set_epoch(epoch)
         if type(sampler) in _SEEDABLE:
             sampler = copy.copy(sampler)
-            bits = Draws(self.seed, epoch, np.zeros(1, dtype=np.int64)).integers(ORDER_STREAM)[0]
+            bits = Draws(self.seed, epoch, np.zeros(1, dtype=np.int64)).integers(Stream.ORDER)[0]
             sampler.generator = torch.Generator().manual_seed(int(bits) >> 1)
         order = np.fromiter((int(i) for i in sampler), dtype=np.int64)
         if len(order) != self._samples:

@@ -22,15 +22,13 @@ from fastload.backends.base import BufferAllocator, Failure, HostBatch
 from fastload.decode import get_decoder
 from fastload.decode.base import DecodeSettings
 from fastload.decode.image import decode_image
-from fastload.draws import Draws
+from fastload.draws import Draws, Stream
 from fastload.errors import ConfigurationError, DecodeError, FastloadError
 from fastload.recipe import SplitRecipe
 from fastload.render.image import render_into
 from fastload.sources.base import EncodedImages, Objects, PixelImages, Source, Values
 
-__all__ = ["OPAQUE_STREAM", "ObjectAssembler"]
-
-OPAQUE_STREAM = 0xFFFE
+__all__ = ["ObjectAssembler"]
 
 
 class ObjectAssembler:
@@ -59,7 +57,7 @@ class ObjectAssembler:
         items: list[Any] = []
         failures: list[Failure] = []
         good_rows: list[int] = []
-        seeds = draws.integers(OPAQUE_STREAM)
+        seeds = draws.integers(Stream.OPAQUE)
         with _preserved_random_state():
             for row, index in enumerate(draws.indices.tolist()):
                 _seed_everything(int(seeds[row]))

@@ -18,13 +18,11 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from fastload.backends.assemble import Assembler
+from fastload.backends.assemble import BatchAssembler, assembler_for
 from fastload.backends.base import BackendOptions, Context, HostBatch
-from fastload.backends.objects import ObjectAssembler
 from fastload.cpu import usable_cores
 from fastload.draws import Draws
 from fastload.errors import FastloadError, WorkerError
-from fastload.sources.base import Objects
 from fastload.sources.shared import share
 
 __all__ = ["TorchBackend", "TorchOptions"]
@@ -67,7 +65,7 @@ class TorchBackend:
         self._stale = 0
         """Cancelled, but already on their way through the workers."""
         self._batches: Iterator[HostBatch | None] | None = None
-        self._assembler = _assembler(context, options)
+        self._assembler = assembler_for(context, options.decode_settings, options.decoder)
 
     def submit(self, draws: Draws) -> None:
         self._submitted.queue.append(draws)
@@ -118,7 +116,8 @@ class TorchBackend:
         assembler = self._assembler
         if self._workers and method != "fork":
             # Forked workers share the source's arrays as they are; others would get a copy each.
-            assembler = _assembler(replace(context, source=share(context.source)), options)
+            shared = replace(context, source=share(context.source))
+            assembler = assembler_for(shared, options.decode_settings, options.decoder)
         loader: DataLoader[Any] = DataLoader(
             _BatchDataset(assembler, self._workers > 0),
             batch_size=None,
@@ -152,22 +151,6 @@ class TorchBackend:
         return batch
 
 
-def _assembler(context: Context, options: TorchOptions) -> Assembler | ObjectAssembler:
-    """Python code on samples where there is any; the same code as the turbojpeg backend's where there is none."""
-    has_objects = any(isinstance(column, Objects) for column in context.source.columns.values())
-    if has_objects or context.recipe.opaque is not None or context.collate_fn is not None:
-        return ObjectAssembler(
-            context.source,
-            context.recipe,
-            settings=options.decode_settings,
-            decoder=options.decoder,
-            collate_fn=context.collate_fn,
-        )
-    return Assembler(
-        context.source, context.recipe.geometry, settings=options.decode_settings, decoder=options.decoder
-    )
-
-
 class _Requests:
     """The DataLoader's endless sampler: hands out what was submitted, and idle requests (None) when that is nothing."""
 
@@ -182,7 +165,7 @@ class _Requests:
 class _BatchDataset(Dataset[Any]):
     """What the workers run: a request in, a batch out."""
 
-    def __init__(self, assembler: Assembler | ObjectAssembler, in_worker: bool) -> None:
+    def __init__(self, assembler: BatchAssembler, in_worker: bool) -> None:
         self._assembler = assembler
         self._in_worker = in_worker
 

@@ -112,6 +112,9 @@ class TurboJpegBackend:
                 "the traceback above."
             ) from error
 
+    def reread(self, draws: Draws) -> HostBatch:
+        return self._assembler.batch(draws)
+
     def cancel(self) -> None:
         tasks = [task for batch in self._pending for _, task in batch.tasks]
         self._pending.clear()

@@ -12,13 +12,10 @@ import torch
 from torch.nn.functional import one_hot
 from torchvision.transforms import v2
 
-from fastload.draws import Draws
+from fastload.draws import Draws, Stream
 from fastload.errors import ConfigurationError
 
 __all__ = ["CutMix", "Mix", "MixChoice", "MixUp", "lower_batch_transform"]
-
-_STREAM = (1 << 16) - 1
-"""Of the numbers below: the last one, where no recipe has an operation."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +104,7 @@ class MixChoice:
 
     def choose(self, seed: int, epoch: int, batch_number: int) -> MixUp | CutMix:
         """The one for this batch."""
-        uniform = _draws(seed, epoch, batch_number).uniform(_STREAM - 1, 1)[0, 0]
+        uniform = _draws(seed, epoch, batch_number).uniform(Stream.MIX_CHOICE, 1)[0, 0]
         index = int(np.searchsorted(np.cumsum(self.weights), uniform, side="right"))
         return self.choices[min(index, len(self.choices) - 1)]
 
@@ -185,7 +182,7 @@ def _draws(seed: int, epoch: int, batch_number: int) -> Draws:
 
 def _random_state(seed: int, epoch: int, batch_number: int) -> np.random.RandomState:
     """A generator for one batch. NumPy has frozen RandomState: it gives these numbers in every version."""
-    bits = int(_draws(seed, epoch, batch_number).integers(_STREAM)[0])
+    bits = int(_draws(seed, epoch, batch_number).integers(Stream.MIX)[0])
     return np.random.RandomState([bits >> 32, bits & 0xFFFFFFFF])
 
 

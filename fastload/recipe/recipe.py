@@ -8,7 +8,7 @@ from typing import Any
 from fastload.recipe.describe import describe, qualified_name
 from fastload.recipe.lower import Origin, lower
 from fastload.recipe.ops import Op, Opaque
-from fastload.recipe.split import SplitRecipe, split
+from fastload.recipe.split import SplitRecipe, opaque_split, split
 from fastload.sources.base import fingerprint_of
 
 __all__ = ["Recipe"]
@@ -60,6 +60,14 @@ class Recipe:
             UnsupportedTransformError: a recipe made by hand whose operations cannot all be placed.
         """
         return split(self.ops, self.origins, fixed_size)
+
+    def as_opaque(self, reason: str) -> SplitRecipe:
+        """All of it as the user's own transforms, one sample at a time, for what needs finished samples.
+
+        Args:
+            reason: why, for messages.
+        """
+        return opaque_split(self.ops, self.origins, reason)
 
     def __str__(self) -> str:
         return "\n".join(f"{stream}: {describe(op)}" for stream, op in enumerate(self.ops)) or "(no operation)"

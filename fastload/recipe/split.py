@@ -18,7 +18,7 @@ from fastload.recipe.prefix import GeometryPrefix, Size, is_flip, is_geometry, s
 if TYPE_CHECKING:
     from fastload.recipe.batch import BatchProgram
 
-__all__ = ["Placement", "SplitRecipe", "split"]
+__all__ = ["Placement", "SplitRecipe", "opaque_split", "split"]
 
 
 class Placement(NamedTuple):
@@ -78,6 +78,20 @@ def split(ops: tuple[Op, ...], origins: tuple[Origin, ...], fixed_size: Size | N
         placement=tuple(Placement(describe(op), place) for op, place in zip(ops, where, strict=True)),
         opaque=opaque,
         reasons=tuple(_reason(ops, stream) for stream in unplaced),
+    )
+
+
+def opaque_split(ops: tuple[Op, ...], origins: tuple[Origin, ...], reason: str) -> SplitRecipe:
+    """See `Recipe.as_opaque`."""
+    from fastload.recipe.batch import BatchProgram
+
+    opaque = _compose_originals(ops, origins, len(ops) - 1)[0] if ops else None
+    return SplitRecipe(
+        geometry=GeometryPlan(),
+        batch=BatchProgram(),
+        placement=tuple(Placement(describe(op), "worker") for op in ops),
+        opaque=opaque,
+        reasons=(f"the transform ({reason})",) if ops else (),
     )
 
 

@@ -1,0 +1,72 @@
+"""Random numbers: the generator is Philox, and nothing but the counter matters."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+
+from fastload.draws import Draws, philox4x32
+
+# Known-answer vectors of philox4x32-10 from the Random123 distribution (kat_vectors): counter, key, result.
+KNOWN = [
+    ("00000000 00000000 00000000 00000000", "00000000 00000000", "6627e8d5 e169c58d bc57ac4c 9b00dbd8"),
+    ("ffffffff ffffffff ffffffff ffffffff", "ffffffff ffffffff", "408f276d 41c83b0e a20bc7c6 6d5451fd"),
+    ("243f6a88 85a308d3 13198a2e 03707344", "a4093822 299f31d0", "d16cfe09 94fdcceb 5001e420 24126ea1"),
+]
+
+
+@pytest.mark.parametrize(("counter", "key", "result"), KNOWN)
+def test_philox_gives_the_published_vectors(counter: str, key: str, result: str) -> None:
+    words = [np.array([int(word, 16)], dtype=np.uint64) for word in counter.split()]
+    low, high = (int(word, 16) for word in key.split())
+    out = philox4x32((words[0], words[1], words[2], words[3]), low | high << 32)
+    assert " ".join(f"{int(word[0]):08x}" for word in out) == result
+
+
+def test_a_sample_gets_the_same_numbers_in_any_batch() -> None:
+    whole = Draws(7, 3, np.arange(100))
+    part = Draws(7, 3, np.array([42, 5]))
+    assert np.array_equal(part.uniform(4, 9), whole.uniform(4, 9)[[42, 5]])
+    assert np.array_equal(whole.take(slice(40, 50)).integers(1), whole.integers(1)[40:50])
+    assert np.array_equal(pickle.loads(pickle.dumps(part)).uniform(4, 9), part.uniform(4, 9))
+
+
+def test_asking_for_more_numbers_does_not_change_the_first() -> None:
+    draws = Draws(7, 3, np.arange(10))
+    assert np.array_equal(draws.uniform(0, 5), draws.uniform(0, 22)[:, :5])
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        Draws(8, 3, np.array([5])),
+        Draws(7 + (1 << 40), 3, np.array([5])),
+        Draws(7, 4, np.array([5])),
+        Draws(7, 3, np.array([6])),
+        Draws(7, 3, np.array([5 + (1 << 33)])),
+        Draws(7, 3, np.array([5]), np.array([1])),
+    ],
+    ids=["seed", "high half of the seed", "epoch", "index", "high half of the index", "repeat"],
+)
+def test_everything_in_the_counter_counts(other: Draws) -> None:
+    assert not np.array_equal(Draws(7, 3, np.array([5])).uniform(0, 4), other.uniform(0, 4))
+
+
+def test_streams_differ_and_no_repeat_is_repeat_zero() -> None:
+    draws = Draws(7, 3, np.array([5]))
+    assert not np.array_equal(draws.uniform(0, 4), draws.uniform(1, 4))
+    assert np.array_equal(Draws(7, 3, np.array([5]), np.array([0])).uniform(0, 4), draws.uniform(0, 4))
+
+
+def test_uniforms_are_uniform_and_uncorrelated() -> None:
+    numbers = Draws(1, 0, np.arange(50_000)).uniform(0, 2)
+    assert numbers.min() >= 0
+    assert numbers.max() < 1
+    counts = np.histogram(numbers, bins=100, range=(0, 1))[0]
+    expected = numbers.size / 100
+    chi_square = ((counts - expected) ** 2 / expected).sum()
+    assert 50 < chi_square < 160  # 99 degrees of freedom: mean 99, deviation 14
+    assert abs(np.corrcoef(numbers.T)[0, 1]) < 0.02
+    assert abs(np.corrcoef(numbers[:-1, 0], numbers[1:, 0])[0, 1]) < 0.02

@@ -1,0 +1,132 @@
+"""Order, ranks and foreign samplers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import RandomSampler, SubsetRandomSampler, WeightedRandomSampler
+
+from fastload.errors import ConfigurationError
+from fastload.sampler import EpochOrder, ForeignOrder, Shard, count_repeats
+
+
+def all_batches(order: EpochOrder, epoch: int = 0) -> list[list[int]]:
+    indices = order.epoch(epoch)
+    return [indices[order.batch(step)].tolist() for step in range(order.steps)]
+
+
+@pytest.mark.parametrize(("rank", "world"), [(2, 2), (-1, 2), (0, 0), (5, 4)])
+def test_a_shard_that_cannot_be_is_refused(rank: int, world: int) -> None:
+    with pytest.raises(ConfigurationError, match="world_size"):
+        Shard(rank, world)
+
+
+def test_the_shard_is_found_in_torchruns_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RANK", raising=False)
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    assert Shard.detect() == Shard(0, 1)
+    monkeypatch.setenv("RANK", "3")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    assert Shard.detect() == Shard(3, 4)
+    monkeypatch.setenv("WORLD_SIZE", "many")
+    with pytest.raises(ConfigurationError, match="WORLD_SIZE='many'"):
+        Shard.detect()
+
+
+def test_shuffles_are_permutations_that_differ_by_epoch_and_seed() -> None:
+    order = EpochOrder(1000, 10, shuffle=True, seed=3)
+    first = order.epoch(0)
+    assert sorted(first.tolist()) == list(range(1000))
+    assert not np.array_equal(first, order.epoch(1))
+    assert not np.array_equal(first, EpochOrder(1000, 10, shuffle=True, seed=4).epoch(0))
+    assert np.array_equal(first, EpochOrder(1000, 10, shuffle=True, seed=3).epoch(0))
+
+
+def test_every_position_is_equally_likely() -> None:
+    places = np.array([EpochOrder(6, 1, shuffle=True, seed=s).epoch(0) for s in range(3000)])
+    for place in range(6):
+        counts = np.bincount(places[:, place], minlength=6)
+        assert abs(counts - 500).max() < 100  # five deviations
+
+
+@pytest.mark.parametrize("length", [1, 7, 16, 23, 64])
+@pytest.mark.parametrize("world", [1, 2, 4, 8])
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_ranks_are_disjoint_complete_and_share_global_batches(length: int, world: int, drop_last: bool) -> None:
+    make = lambda rank, size, batch: EpochOrder(length, batch, Shard(rank, size), False, drop_last)  # noqa: E731
+    whole = all_batches(make(0, 1, 8))
+    ranks = [all_batches(make(rank, world, 8 // world)) for rank in range(world)]
+    assert {len(batches) for batches in ranks} == {len(whole)}
+    for step, batch in enumerate(whole):
+        assert [i for batches in ranks for i in batches[step]] == batch
+    seen = sorted(i for batch in whole for i in batch)
+    assert seen == list(range(length - length % 8 if drop_last else length))
+
+
+def test_no_rank_trains_on_an_empty_batch() -> None:
+    ranks = [all_batches(EpochOrder(9, 1, Shard(rank, 4), shuffle=True)) for rank in range(4)]
+    last = [batches[-1] for batches in ranks]  # 9 samples over 4 ranks: one is left for the third step
+    assert [len(batch) for batch in last] == [1, 1, 1, 1]
+    assert {i for batches in ranks for batch in batches for i in batch} == set(range(9))
+
+
+def test_repeats_count_earlier_occurrences() -> None:
+    assert count_repeats(np.array([3, 1, 2])) is None
+    repeats = count_repeats(np.array([3, 1, 3, 3, 1, 7]))
+    assert repeats is not None
+    assert repeats.tolist() == [0, 0, 1, 2, 1, 0]
+
+
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        RandomSampler(range(50)),
+        RandomSampler(range(50), replacement=True, num_samples=80),
+        WeightedRandomSampler([0.1] * 25 + [0.9] * 25, 60),
+        SubsetRandomSampler(range(10, 30)),
+    ],
+    ids=lambda s: type(s).__name__,
+)
+def test_torch_samplers_become_functions_of_seed_and_epoch(sampler: RandomSampler) -> None:
+    state = torch.random.get_rng_state()
+    order = ForeignOrder(sampler, 4, 50, seed=1)
+    assert order.pure
+    first = order.epoch(0)
+    assert np.array_equal(first, order.epoch(0))
+    assert not np.array_equal(first, order.epoch(1))
+    assert not np.array_equal(first, ForeignOrder(sampler, 4, 50, seed=2).epoch(0))
+    assert torch.equal(torch.random.get_rng_state(), state), "the global generator was touched"
+    assert sampler.generator is None, "the user's sampler was changed"
+
+
+class Curriculum:
+    """A sampler of the user's own, with set_epoch."""
+
+    def __init__(self, lie: int = 0) -> None:
+        self.epoch = 0
+        self.lie = lie
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return 5 + self.lie
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self.epoch, self.epoch + 5))
+
+
+def test_a_samplers_own_set_epoch_is_used_and_its_word_checked() -> None:
+    order = ForeignOrder(Curriculum(), 2, 10)
+    assert not order.pure
+    assert order.epoch(3).tolist() == [3, 4, 5, 6, 7]
+    assert order.steps == 3
+    with pytest.raises(ConfigurationError, match="index 10"):
+        order.epoch(6)
+    with pytest.raises(ConfigurationError, match="6 indices, but gave 5"):
+        ForeignOrder(Curriculum(lie=1), 2, 10).epoch(0)
+    with pytest.raises(ConfigurationError, match="__len__"):
+        ForeignOrder(iter([1, 2]), 2, 10)
