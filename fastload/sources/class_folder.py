@@ -92,8 +92,8 @@ def _without_classes(root: str) -> str:
     images = [name for name in names if is_image_name(name)]
     if images:
         return (
-            f"{root}: {len(images):,} images ({images[0]}...) but no class folders; move them into one subfolder a class "
-            f"({root}/<class>/{images[0]}), or into a single one if there are no classes."
+            f"{root}: {len(images):,} images ({images[0]}...) but no class folders; move them into one subfolder "
+            f"a class ({root}/<class>/{images[0]}), or into a single one if there are no classes."
         )
     return (
         f"{root}: no class folders and no images in it (found {', '.join(names[:3])}{'...' if names[3:] else ''}); "

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from fastload.errors import SourceError
 from fastload.sources.paths import PathTable
 
-__all__ = ["IMAGE_EXTENSIONS", "images_below", "is_image_name", "sampled_sizes", "subfolders"]
+__all__ = ["IMAGE_EXTENSIONS", "images_below", "is_image_name", "sampled_rows", "sampled_sizes", "subfolders"]
 
 IMAGE_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 """torchvision.datasets.folder.IMG_EXTENSIONS, which a test compares."""
@@ -57,14 +57,18 @@ def images_below(root: str, folder: str) -> Iterator[str]:
             yield prefix + name
 
 
-def sampled_sizes(paths: PathTable, count: int = 1024) -> npt.NDArray[np.int64]:
-    """Sizes [bytes] of all files, or of `count` spread evenly; -1 for a file that is not there.
+def sampled_rows(length: int, count: int = 1024) -> npt.NDArray[np.int64]:
+    """All of `length` rows, or `count` of them spread evenly."""
+    return np.unique(np.linspace(0, length - 1, min(count, length)).astype(np.int64))
+
+
+def sampled_sizes(paths: PathTable) -> npt.NDArray[np.int64]:
+    """Sizes [bytes] of the files of `sampled_rows`; -1 for a file that is not there.
 
     For fingerprints: a `stat` of a million files takes seconds on a local disk and many minutes on a network, and
     1,024 tell whether a folder was replaced by a resized or re-encoded copy of itself.
     """
-    rows = np.unique(np.linspace(0, len(paths) - 1, min(count, len(paths))).astype(np.int64))
-    return np.array([_size(paths[int(row)]) for row in rows], dtype=np.int64)
+    return np.array([_size(paths[int(row)]) for row in sampled_rows(len(paths))], dtype=np.int64)
 
 
 def _size(path: str) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -11,7 +12,7 @@ import numpy.typing as npt
 
 from fastload.sources.buffers import PickledByReference
 
-__all__ = ["PathTable"]
+__all__ = ["PathTable", "PathTableBuilder"]
 
 
 @dataclass(frozen=True)
@@ -34,18 +35,10 @@ class PathTable(PickledByReference):
     @classmethod
     def of(cls, strings: Iterable[str], root: str = "") -> PathTable:
         """Store strings (relative to `root`), taking them one at a time."""
-        blob = bytearray()
-        lengths: list[npt.NDArray[np.int64]] = []
-        chunk: list[int] = []
+        builder = PathTableBuilder()
         for string in strings:
-            data = string.encode("utf-8", "surrogateescape")
-            blob += data
-            chunk.append(len(data))
-            if len(chunk) == 65536:
-                lengths.append(np.array(chunk, dtype=np.int64))
-                chunk.clear()
-        lengths.append(np.array(chunk, dtype=np.int64))
-        return cls(root, np.frombuffer(blob, dtype=np.uint8), np.cumsum(np.concatenate(lengths)))
+            builder.append(string)
+        return builder.build(root)
 
     def __len__(self) -> int:
         return len(self.ends) if self.rows is None else len(self.rows)
@@ -66,7 +59,23 @@ class PathTable(PickledByReference):
     def digest(self) -> bytes:
         """16 bytes (BLAKE2b) over all strings and their order, without the root. Some 50 ms for a million paths."""
         digest = hashlib.blake2b(digest_size=16)
-        for array in (self.blob, self.ends, self.rows):
-            if array is not None:
-                digest.update(np.ascontiguousarray(array).data)
+        for part in (self.blob, self.ends, self.rows):
+            if part is not None:
+                digest.update(np.ascontiguousarray(part).data)
         return digest.digest()
+
+
+class PathTableBuilder:
+    """Collects strings one at a time, in as much memory as the table takes."""
+
+    def __init__(self) -> None:
+        self._blob = bytearray()
+        self._ends = array("q")
+
+    def append(self, string: str) -> None:
+        self._blob += string.encode("utf-8", "surrogateescape")
+        self._ends.append(len(self._blob))
+
+    def build(self, root: str = "") -> PathTable:
+        """The table of what was appended; ends the collection."""
+        return PathTable(root, np.frombuffer(self._blob, dtype=np.uint8), np.frombuffer(self._ends, dtype=np.int64))

@@ -1,0 +1,188 @@
+"""Arrays and tensors: in memory, or memory-mapped `.npy` files; a tuple of them, a dict of them, or one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from fastload.errors import SourceError
+from fastload.sources.base import Column, PixelImages, Source, Values, fingerprint_of
+from fastload.sources.labels import class_labels
+from fastload.sources.opening import Opened, OpenOptions
+
+__all__ = ["checked_array", "is_arrays", "open_arrays"]
+
+AnyArray = npt.NDArray[Any]
+_CHANNELS = (1, 3)
+
+
+def is_arrays(spec: object) -> bool:
+    """An array, a tensor or the path of a `.npy` file; or a tuple, list or dict of nothing else."""
+    if isinstance(spec, Mapping):
+        return bool(spec) and all(isinstance(key, str) for key in spec) and all(map(_is_array, spec.values()))
+    if isinstance(spec, tuple | list):
+        return bool(spec) and all(map(_is_array, spec))
+    return _is_array(spec)
+
+
+def open_arrays(spec: Any, options: OpenOptions) -> Opened:
+    """Open arrays of equal length; row i of each is sample i. Nothing is copied unless stated here.
+
+    A tuple or list, (images, labels) in the usual case, gives batches that are tuples. A first array of uint8 that
+    looks like images is served as images, to which the recipe's geometry applies: (N, H, W) as one channel,
+    (N, H, W, C) with 1 or 3 channels, and (N, C, H, W), torch's order, which is copied into (N, H, W, C) unless
+    C is 1. Where both readings fit, a tensor is read as torch's and an array as numpy's. Other uint8 arrays of one
+    channel and the same height and width are masks; a one-dimensional array of integers beside images is labels:
+    int64, >= 0, and below len(options.classes) if given.
+
+    A dict gives dicts, and every array is passed on as it is (token ids), but for the keys `image`, `images`, `mask`
+    and `masks`, which are read as above when they are uint8.
+
+    Raises:
+        SourceError: lengths differ, a dtype that torch does not have (object, str), a tensor that is not dense and in
+            host memory, a damaged `.npy` file, labels out of range.
+    """
+    named = isinstance(spec, Mapping)
+    items = dict(spec) if named else dict(enumerate(spec if isinstance(spec, tuple | list) else (spec,)))
+    path = spec if isinstance(spec, str) else None
+    arrays = {key: checked_array(value, f"array {key!r}") for key, value in items.items()}
+    lengths = {key: len(array) for key, array in arrays.items()}
+    if len(set(lengths.values())) > 1:
+        found = ", ".join(f"{key!r} has {length:,}" for key, length in lengths.items())
+        raise SourceError(f"The arrays must have one row a sample each, but {found}; cut them to one length.")
+    torch_order = {key: isinstance(value, torch.Tensor) for key, value in items.items()}
+    columns = _named_columns(arrays, torch_order) if named else _columns(list(arrays.values()), torch_order, options)
+    shapes = ", ".join(f"{name} {array.dtype}{list(array.shape)}" for name, array in zip(columns, arrays.values()))  # noqa: B905
+    source = Source(
+        columns,
+        fingerprint_of("arrays", *(part for name, column in columns.items() for part in (name, _content(column)))),
+        path or f"arrays ({shapes})",
+        layout="dict" if named else "tuple",
+        classes=options.classes,
+        format="arrays",
+    )
+    return Opened(source)
+
+
+def _is_array(value: object) -> bool:
+    if isinstance(value, str | os.PathLike):
+        path = os.fspath(value)
+        return isinstance(path, str) and path.endswith(".npy")
+    return isinstance(value, np.ndarray | torch.Tensor)
+
+
+def checked_array(value: Any, name: str) -> AnyArray:
+    """The array behind an array, tensor or path, without a copy. Raises SourceError as `open_arrays` says."""
+    if isinstance(value, torch.Tensor):
+        array = _from_tensor(value, name)
+    elif isinstance(value, np.ndarray):
+        array = value
+    else:
+        name, array = os.fspath(value), _mapped(os.path.abspath(os.path.expanduser(value)))
+    if array.ndim == 0:
+        raise SourceError(f"{name}: is a single number; give an array with one row a sample.")
+    if array.dtype.kind not in "biufc" or not _torch_has(array.dtype):
+        raise SourceError(
+            f"{name}: dtype {array.dtype} has no counterpart in torch; convert it to numbers of one size "
+            "(pad rows of different lengths, or serve them from a torch Dataset)."
+        )
+    return array
+
+
+def _torch_has(dtype: np.dtype[Any]) -> bool:
+    try:
+        torch.from_numpy(np.empty(0, dtype=dtype))
+    except (TypeError, ValueError):  # ValueError: not in this machine's byte order
+        return False
+    return True
+
+
+def _from_tensor(tensor: torch.Tensor, name: str) -> AnyArray:
+    if tensor.layout is not torch.strided or tensor.device.type != "cpu":
+        raise SourceError(
+            f"{name}: a {str(tensor.layout).removeprefix('torch.')} tensor on {tensor.device}; "
+            "give a dense one in host memory: tensor.to_dense().cpu()."
+        )
+    try:
+        array: AnyArray = tensor.detach().numpy()
+    except TypeError as error:
+        raise SourceError(f"{name}: {tensor.dtype} has no counterpart in numpy; convert it: tensor.float().") from error
+    return array
+
+
+def _mapped(path: str) -> AnyArray:
+    try:
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except FileNotFoundError as error:
+        raise SourceError(f"{path}: no such file.") from error
+    except (OSError, ValueError, EOFError) as error:
+        raise SourceError(
+            f"{path}: cannot be memory-mapped ({error}); write it again with numpy.save, as an array of numbers."
+        ) from error
+    if not isinstance(array, np.ndarray):
+        raise SourceError(f"{path}: is a .npz archive under another name; save its arrays as .npy files.")
+    return array
+
+
+def _columns(arrays: list[AnyArray], torch_order: Mapping[int, bool], options: OpenOptions) -> dict[str, Column]:
+    """Columns of a tuple, named by what they are."""
+    columns: dict[str, Column] = {}
+    first = _images(arrays[0], torch_order[0]) if len(arrays) > 1 or arrays[0].ndim == 4 else None
+    size = first.shape[1:3] if first is not None else None
+    for position, array in enumerate(arrays):
+        column: Column
+        pixels = first if position == 0 else None
+        if size is not None and position > 0:
+            candidate = _images(array, torch_order[position])
+            pixels = candidate if candidate is not None and candidate.shape[1:3] == size else None
+        if pixels is not None:
+            role = "mask" if position > 0 and pixels.shape[3] == 1 else "image"
+            name, column = role, PixelImages(pixels, "mask" if role == "mask" else "image", channels=pixels.shape[3])
+        elif size is not None and array.ndim == 1 and array.dtype.kind in "iu":
+            count = None if options.classes is None else len(options.classes)
+            name, column = "label", Values(class_labels(array, classes=count, name=f"array {position}"))
+        else:
+            name, column = "value", Values(array)
+        columns[name if name not in columns else f"{name}_{position}"] = column
+    return columns
+
+
+def _named_columns(arrays: Mapping[Any, AnyArray], torch_order: Mapping[Any, bool]) -> dict[str, Column]:
+    columns: dict[str, Column] = {}
+    for name, array in arrays.items():
+        is_mask = name in ("mask", "masks")
+        pixels = _images(array, torch_order[name]) if is_mask or name in ("image", "images") else None
+        if pixels is None:
+            columns[name] = Values(array)
+        else:
+            columns[name] = PixelImages(pixels, "mask" if is_mask else "image", channels=pixels.shape[3])
+    return columns
+
+
+def _images(array: AnyArray, torch_order: bool) -> npt.NDArray[np.uint8] | None:
+    """The array as (N, H, W, C), or None if it does not look like images."""
+    if array.dtype != np.uint8 or array.ndim not in (3, 4):
+        return None
+    if array.ndim == 3:
+        return array[..., None]
+    channels_last, channels_first = array.shape[3] in _CHANNELS, array.shape[1] in _CHANNELS
+    if channels_last and not (channels_first and torch_order):
+        return array
+    if not channels_first:
+        return None
+    if isinstance(array, np.memmap) and array.shape[1] > 1:
+        raise SourceError(
+            f"{array.filename}: images of shape {array.shape[1:]} have their channels first, and would have to be read "
+            "into memory whole; write the file as (N, H, W, C)."
+        )
+    return np.ascontiguousarray(array.transpose(0, 2, 3, 1))
+
+
+def _content(column: Column) -> AnyArray:
+    assert isinstance(column, PixelImages | Values)
+    return column.array

@@ -1,0 +1,226 @@
+"""CIFAR-10 and CIFAR-100: the official python and binary versions, unpacked or as the archives they come in.
+
+https://www.cs.toronto.edu/~kriz/cifar.html gives the layouts.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import tarfile
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fastload.errors import ConfigurationError, SourceError
+from fastload.sources.archive import is_archive_name, open_archive, peek
+from fastload.sources.array_pickle import load_arrays
+from fastload.sources.opening import Opened, OpenOptions
+from fastload.sources.pixel_source import labelled_pixels
+
+__all__ = ["is_cifar", "open_cifar"]
+
+_PIXELS = 3 * 32 * 32
+_LARGEST_FILE = 1 << 28
+"""Bytes; CIFAR-100's training file, the largest there is, has 155 million."""
+
+Reader = Callable[[str], bytes | None]
+"""Content of a file of the data set by name, or None if it is not there."""
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """How one of the four official versions is laid out."""
+
+    title: str
+    folder: str
+    train: tuple[str, ...]
+    test: tuple[str, ...]
+    meta: Mapping[str, str]
+    """The file of class names by kind of label."""
+    label_keys: Mapping[str, str]
+    """The pickle's key by kind of label; unused by the binary versions."""
+    binary: bool
+    counts: Mapping[str, int]
+    """Number of classes by kind of label, in the order of the label bytes of a binary record."""
+
+
+_LAYOUTS = (
+    _Layout(
+        "CIFAR-10 python archive", "cifar-10-batches-py", tuple(f"data_batch_{n}" for n in range(1, 6)),
+        ("test_batch",), {"fine": "batches.meta"}, {"fine": "labels"}, False, {"fine": 10},
+    ),
+    _Layout(
+        "CIFAR-100 python archive", "cifar-100-python", ("train",), ("test",), {"fine": "meta", "coarse": "meta"},
+        {"fine": "fine_labels", "coarse": "coarse_labels"}, False, {"coarse": 20, "fine": 100},
+    ),
+    _Layout(
+        "CIFAR-10 binary archive", "cifar-10-batches-bin", tuple(f"data_batch_{n}.bin" for n in range(1, 6)),
+        ("test_batch.bin",), {"fine": "batches.meta.txt"}, {}, True, {"fine": 10},
+    ),
+    _Layout(
+        "CIFAR-100 binary archive", "cifar-100-binary", ("train.bin",), ("test.bin",),
+        {"fine": "fine_label_names.txt", "coarse": "coarse_label_names.txt"}, {}, True, {"coarse": 20, "fine": 100},
+    ),
+)  # fmt: skip
+
+
+def is_cifar(spec: object) -> bool:
+    """A folder or tar archive of an official name or with the official file names in it."""
+    return isinstance(spec, str) and _locate(spec) is not None
+
+
+def open_cifar(path: str, options: OpenOptions) -> Opened:
+    """Open CIFAR-10 or CIFAR-100: columns `image` (N, 32, 32, 3) and `label`.
+
+    The images are held in memory (150 MB for the training split). `options.split` is "train" (also when it is None,
+    which the notes say) or "test"; `options.labels` is "fine" or, for CIFAR-100, "coarse".
+
+    Raises:
+        ConfigurationError: another split, or labels that this data set does not have.
+        SourceError: a file is missing, truncated, or not what its name says; pickles that are not plain arrays are
+            refused unread.
+    """
+    located = _locate(path)
+    assert located is not None, "is_cifar said so"
+    layout, folder = located
+    split, kind = options.split or "train", options.labels or "fine"
+    if split not in ("train", "test"):
+        raise ConfigurationError(f"split={split!r}: {layout.title} has the splits 'train' and 'test'.")
+    if kind not in layout.counts:
+        raise ConfigurationError(f"labels={kind!r}: {layout.title} has only {', '.join(layout.counts)} labels.")
+    files = layout.train if split == "train" else layout.test
+    meta = layout.meta[kind]
+    read = _archive_reader(path, {*files, meta}) if os.path.isfile(path) else _folder_reader(folder)
+
+    pixels, labels, where = [], [], []
+    for file in files:
+        content = read(file)
+        if content is None:
+            raise SourceError(
+                f"{path}: {file} is missing, which is part of the {split} split of the {layout.title}; "
+                "download and unpack it again."
+            )
+        name = f"{path}: {file}"
+        part = _binary(content, layout, kind, name) if layout.binary else _pickled(content, layout, kind, name)
+        pixels.append(part[0])
+        labels.append(part[1])
+        where.append((file, len(part[1])))
+    planes = np.concatenate(pixels).reshape(-1, 3, 32, 32)
+    source = labelled_pixels(
+        np.ascontiguousarray(planes.transpose(0, 2, 3, 1)),
+        np.concatenate(labels),
+        name=path,
+        format=layout.title,
+        classes=_class_names(read(meta), layout, kind, f"{path}: {meta}"),
+        class_count=layout.counts[kind],
+        describe=lambda row: _record(row, where),
+    )
+    note = () if options.split else ("the training split, as no split was named",)
+    return Opened(source, notes=note)
+
+
+def _locate(path: str) -> tuple[_Layout, str] | None:
+    """The layout and the folder with the files (of an archive: unused), or None."""
+    if os.path.isdir(path):
+        for layout in _LAYOUTS:
+            for folder in (path, os.path.join(path, layout.folder)):
+                if _holds(folder, layout):
+                    return layout, folder
+    elif is_archive_name(path):
+        top = {member.split("/", 1)[0] for member in peek(path, 2)}
+        for layout in _LAYOUTS:
+            if layout.folder in top:
+                return layout, ""
+    return None
+
+
+def _holds(folder: str, layout: _Layout) -> bool:
+    """Whether a folder has any of the data files, and the official name or a file of class names.
+
+    CIFAR-100's data files are called `train` and `test`, which alone says too little.
+    """
+
+    def has(names: Iterable[str]) -> bool:
+        return any(os.path.isfile(os.path.join(folder, name)) for name in names)
+
+    official = os.path.basename(folder) == layout.folder
+    return has((*layout.train, *layout.test)) and (official or has(layout.meta.values()))
+
+
+def _folder_reader(folder: str) -> Reader:
+    def read(file: str) -> bytes | None:
+        path = os.path.join(folder, file)
+        if not os.path.isfile(path):
+            return None
+        with open(path, "rb") as opened:
+            return opened.read()
+
+    return read
+
+
+def _archive_reader(path: str, wanted: set[str]) -> Reader:
+    """Takes the wanted files out of a compressed archive in one pass, into memory."""
+    found: dict[str, bytes] = {}
+    with open_archive(path) as members:
+        for member, archive in members:
+            file = os.path.basename(member.name)
+            if member.isfile() and file in wanted:
+                if member.size > _LARGEST_FILE:
+                    raise SourceError(f"{path}: {file} has {member.size:,} bytes, more than any file of CIFAR.")
+                found[file] = _content(archive, member)
+    return found.get
+
+
+def _content(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
+    opened = archive.extractfile(member)
+    assert opened is not None, "a regular file"
+    return opened.read()
+
+
+def _pickled(content: bytes, layout: _Layout, kind: str, name: str) -> tuple[npt.NDArray[np.uint8], Any]:
+    batch = load_arrays(io.BytesIO(content), name=name)
+    key = layout.label_keys[kind]
+    data, labels = batch.get("data"), batch.get(key)
+    if not isinstance(data, np.ndarray) or data.ndim != 2 or data.shape[1] != _PIXELS:
+        found = f"shape {data.shape}" if isinstance(data, np.ndarray) else type(data).__name__
+        raise SourceError(f"{name}: 'data' must be an array (N, {_PIXELS}), got {found}; download it again.")
+    if not isinstance(labels, list) or len(labels) != len(data):
+        found = f"{len(labels)} of them" if isinstance(labels, list) else type(labels).__name__
+        raise SourceError(f"{name}: {key!r} must be a list of {len(data)} labels, got {found}; download it again.")
+    return data, labels
+
+
+def _binary(content: bytes, layout: _Layout, kind: str, name: str) -> tuple[npt.NDArray[np.uint8], Any]:
+    """Records of one or two label bytes (coarse, fine) and 3,072 pixel bytes: red, green, blue planes."""
+    record = len(layout.counts) + _PIXELS
+    if not content or len(content) % record:
+        raise SourceError(
+            f"{name}: {len(content):,} bytes are not a whole number of records of {record}; it is truncated or not the "
+            "binary version: download it again."
+        )
+    rows = np.frombuffer(content, dtype=np.uint8).reshape(-1, record)
+    return rows[:, len(layout.counts) :], rows[:, list(layout.counts).index(kind)]
+
+
+def _class_names(content: bytes | None, layout: _Layout, kind: str, name: str) -> list[str] | None:
+    """Names of the classes, or None where the file of names is missing or of another number."""
+    if content is None:
+        return None
+    if layout.binary:
+        names = content.decode("utf-8", "replace").split()
+    else:
+        key = "label_names" if len(layout.counts) == 1 else f"{kind}_label_names"
+        names = [str(entry) for entry in load_arrays(io.BytesIO(content), name=name).get(key, [])]
+    return names if len(names) == layout.counts[kind] else None
+
+
+def _record(row: int, files: list[tuple[str, int]]) -> str:
+    for file, count in files:
+        if row < count:
+            return f"{file}, record {row}"
+        row -= count
+    raise AssertionError("row beyond the last file")

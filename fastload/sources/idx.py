@@ -1,0 +1,150 @@
+"""IDX files: MNIST, Fashion-MNIST, KMNIST and others of the kind, plain or gzip.
+
+Layout (http://yann.lecun.com/exdb/mnist/): two zero bytes, a type code, the number of dimensions, each dimension as
+a big-endian uint32, then the values.
+"""
+
+from __future__ import annotations
+
+import gzip
+import math
+import os
+import re
+import zlib
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fastload.errors import ConfigurationError, SourceError
+from fastload.sources.opening import Opened, OpenOptions
+from fastload.sources.pixel_source import labelled_pixels
+
+__all__ = ["is_idx", "open_idx", "read_idx"]
+
+_DTYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
+_IMAGES = re.compile(r"^(?P<split>.+)-images[-.]idx3-ubyte(\.gz)?$")
+_PREFIX = {"train": "train", "test": "t10k"}
+
+
+def is_idx(spec: object) -> bool:
+    """A file `*-images-idx3-ubyte` (or .gz), or a folder with one, itself or where torchvision puts them."""
+    if not isinstance(spec, str):
+        return False
+    if os.path.isfile(spec):
+        return _IMAGES.match(os.path.basename(spec)) is not None
+    return os.path.isdir(spec) and bool(_folders(spec))
+
+
+def open_idx(path: str, options: OpenOptions) -> Opened:
+    """Open images and labels: columns `image` (N, H, W, 1) and `label`. Plain files are memory-mapped.
+
+    `path` is a folder with the official names (`train-images-idx3-ubyte`, `t10k-labels-idx1-ubyte`...), a folder with
+    one such folder in it (torchvision's `MNIST/raw`), or one file of images, beside which its labels lie.
+    `options.split` is "train" (also when it is None, which the notes say) or "test"; not with a file of images.
+
+    Raises:
+        ConfigurationError: another split, or a split with a file of images.
+        SourceError: a file missing, truncated, of the wrong magic number, type or shape.
+    """
+    notes: tuple[str, ...] = ()
+    if os.path.isfile(path):
+        if options.split is not None:
+            raise ConfigurationError(f"split={options.split!r}: {path} is one split already; leave it out.")
+        images = path
+    else:
+        split = options.split or "train"
+        if split not in _PREFIX:
+            raise ConfigurationError(f"split={split!r}: IDX files have the splits 'train' and 'test'.")
+        if options.split is None:
+            notes = ("the training split, as no split was named",)
+        images = _images_in(path, split)
+    labels = _labels_beside(images)
+    pixels, values = read_idx(images, dimensions=3), read_idx(labels, dimensions=1)
+    source = labelled_pixels(
+        pixels[..., None],
+        values,
+        name=path,
+        format="IDX",
+        classes=options.classes,
+        describe=lambda row: f"{labels}, record {row}",
+    )
+    return Opened(source, notes=notes)
+
+
+def read_idx(path: str, *, dimensions: int) -> npt.NDArray[np.uint8]:
+    """The array in an IDX file of bytes: a read-only memory map, or in memory if it is compressed.
+
+    Raises:
+        SourceError: unreadable, truncated, too long, of another magic number, type or number of dimensions.
+    """
+    packed = path.endswith(".gz")
+    try:
+        with gzip.open(path) if packed else open(path, "rb") as file:
+            head = file.read(4)
+            shape = _shape(head, file.read(4 * dimensions), dimensions, path)
+            need = math.prod(shape)
+            start = 4 + 4 * dimensions
+            # One byte more than there should be, to notice what should not be there; never what a bad header asks for.
+            data = file.read(need + 1) if packed else b""
+            have = len(data) if packed else os.stat(path).st_size - start
+    except (OSError, EOFError, zlib.error) as error:
+        raise SourceError(f"{path}: cannot be read ({error}); if it is truncated, download it again.") from error
+    if have != need or not need:
+        more = "more than" if packed and have > need else f"{have:,} of"
+        raise SourceError(
+            f"{path}: holds {more} {need:,} bytes that its header (shape {shape}) promises; download it again."
+        )
+    if packed:
+        return np.frombuffer(data, dtype=np.uint8).reshape(shape)
+    return np.memmap(path, dtype=np.uint8, mode="r", offset=start, shape=shape)
+
+
+def _shape(head: bytes, sizes: bytes, dimensions: int, path: str) -> tuple[int, ...]:
+    if len(head) < 4 or head[:2] != b"\0\0" or head[2] not in _DTYPES:
+        raise SourceError(
+            f"{path}: starts with {head.hex(' ') or 'nothing'}, which is not the magic number of an IDX file "
+            f"(expected 00 00 08 {dimensions:02x}); download it again."
+        )
+    if head[2] != 0x08:
+        found = np.dtype(_DTYPES[head[2]])
+        raise SourceError(f"{path}: values are {found.name}, only unsigned bytes are served; convert the file.")
+    if head[3] != dimensions:
+        raise SourceError(f"{path}: has {head[3]} dimensions, expected {dimensions}; is it the other file of the two?")
+    if len(sizes) < 4 * dimensions:
+        raise SourceError(f"{path}: ends within its header; download it again.")
+    return tuple(int(size) for size in np.frombuffer(sizes, dtype=">u4"))
+
+
+def _folders(path: str) -> list[str]:
+    """Folders with files of images: `path`, `path/raw` or `path/<name>/raw`."""
+    below = [os.path.join(path, "raw")]
+    below += [os.path.join(entry.path, "raw") for entry in os.scandir(path) if entry.is_dir()]
+    return [path] if _has_images(path) else [folder for folder in sorted(below) if _has_images(folder)]
+
+
+def _has_images(folder: str) -> bool:
+    return os.path.isdir(folder) and any(_IMAGES.match(name) for name in os.listdir(folder))
+
+
+def _images_in(path: str, split: str) -> str:
+    folders = _folders(path)
+    if len(folders) > 1:
+        raise SourceError(f"{path}: holds several data sets ({', '.join(folders)}); open one of them.")
+    candidates = (f"{_PREFIX[split]}-images{dot}idx3-ubyte{zipped}" for zipped in ("", ".gz") for dot in "-.")
+    return _first(folders[0], list(candidates), f"the images of the {split} split")
+
+
+def _labels_beside(images: str) -> str:
+    folder, name = os.path.split(images)
+    match: Any = _IMAGES.match(name)
+    stem = match["split"]
+    candidates = (f"{stem}-labels{dot}idx1-ubyte{zipped}" for zipped in ("", ".gz") for dot in "-.")
+    return _first(folder, list(candidates), f"the labels of {name}")
+
+
+def _first(folder: str, candidates: list[str], what: str) -> str:
+    for name in candidates:
+        if os.path.isfile(os.path.join(folder, name)):
+            return os.path.join(folder, name)
+    raise SourceError(f"{folder}: {what} are missing ({candidates[0]}, plain or .gz); download them into this folder.")
