@@ -26,8 +26,9 @@ def digest(folder: Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
-def luminances(folder: Path) -> list[np.ndarray]:
-    return [np.asarray(Image.open(path).convert("L"), np.float64) for path in sorted(folder.rglob("*.jpg"))]
+def pixels(path: Path, mode: str) -> np.ndarray:
+    with Image.open(path) as image:
+        return np.asarray(image.convert(mode), np.float64)
 
 
 def test_the_same_bytes_for_the_same_seed_whatever_the_threads(folder: Path, tmp_path: Path) -> None:
@@ -53,20 +54,24 @@ def test_progress_rises_to_one(tmp_path: Path) -> None:
 
 def test_sizes_and_settings_are_those_of_photographs(folder: Path) -> None:
     files = sorted(folder.rglob("*.jpg"))
-    images = [Image.open(path) for path in files]
-    assert {image.format for image in images} == {"JPEG"}
-    assert len({image.size for image in images}) > COUNT // 2
-    assert all(230 <= side <= 620 for image in images for side in image.size)
-    samplings = {get_sampling(image) for image in images}
+    sizes, samplings = [], set()
+    for path in files:
+        with Image.open(path) as image:
+            assert image.format == "JPEG"
+            sizes.append(image.size)
+            samplings.add(get_sampling(image))
+    assert len(set(sizes)) > COUNT // 2
+    assert all(230 <= side <= 620 for size in sizes for side in size)
     assert {0, 2} <= samplings, "4:4:4 and 4:2:0 at least"
-    bits = np.array([8 * path.stat().st_size / np.prod(im.size) for path, im in zip(files, images, strict=True)])
+    bits = np.array([8 * path.stat().st_size / np.prod(size) for path, size in zip(files, sizes, strict=True)])
     assert 3.0 < bits.mean() < 6.5, "bits per pixel; white noise has some 12 at these qualities, flat shapes below 1"
     assert bits.max() > 2 * bits.min(), "busy images and plain ones"
 
 
 def test_gradients_are_heavy_tailed_and_spectra_fall_as_in_nature(folder: Path) -> None:
     kurtoses, slopes = [], []
-    for image in luminances(folder):
+    for path in sorted(folder.rglob("*.jpg")):
+        image = pixels(path, "L")
         gradient = np.diff(image, axis=1)
         kurtoses.append(((gradient - gradient.mean()) ** 4).mean() / gradient.var() ** 2)
         side = min(image.shape) // 2 * 2
@@ -85,7 +90,7 @@ def test_gradients_are_heavy_tailed_and_spectra_fall_as_in_nature(folder: Path) 
 def test_scenes_can_be_told_apart_by_colour(folder: Path) -> None:
     def mean_colours(part: str) -> tuple[np.ndarray, list[str]]:
         files = sorted((folder / part).rglob("*.jpg"))
-        rows = [np.asarray(Image.open(path).convert("RGB"), np.float64).mean((0, 1)) for path in files]
+        rows = [pixels(path, "RGB").mean((0, 1)) for path in files]
         return np.stack(rows), [path.parent.name for path in files]
 
     colours, names = mean_colours("train")

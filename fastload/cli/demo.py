@@ -17,7 +17,7 @@ def demo(
         Path | None,
         typer.Argument(help="Your own images: one folder per class, perhaps under train/ and val/."),
     ] = None,
-    images: Annotated[int, typer.Option(min=16, help="How many JPEGs to make when no FOLDER is given.")] = 400,
+    images: Annotated[int, typer.Option(min=16, help="How many JPEGs to make; of a FOLDER, the most to take.")] = 400,
     keep: Annotated[
         Path | None,
         typer.Option(help="Write the JPEGs here and leave them; otherwise they go when the demo ends."),

@@ -9,7 +9,6 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from fastload.cli.findings import Finding
@@ -41,18 +40,15 @@ def doctor(
 
 
 def _print(findings: list[Finding], console: Console) -> None:
+    names = max(len(finding.name) for finding in findings)
     for group, members in groupby(findings, lambda finding: finding.group):
         console.print(Text(group, "bold"))
-        table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-        table.add_column(min_width=9)
-        table.add_column(min_width=16)
-        table.add_column(overflow="fold")
         for finding in members:
-            text = Text(finding.value)
+            mark = (f"  {finding.status:<9}", _STYLE[finding.status])
+            # Lines are not wrapped: the advice is often a command to copy.
+            console.print(Text.assemble(mark, f"{finding.name:<{names}}  {finding.value}"), soft_wrap=True)
             if finding.advice:
-                text.append(f"\n{finding.advice}", "italic")
-            table.add_row(Text(f"  {finding.status}", _STYLE[finding.status]), finding.name, text)
-        console.print(table)
+                console.print(Text.assemble(" " * (names + 13), (finding.advice, "italic")), soft_wrap=True)
     off = sum(finding.status in ("warning", "broken") for finding in findings)
     console.print()
     console.print("Nothing to change." if not off else f"{off} to look at, marked warning or broken.")

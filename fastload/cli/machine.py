@@ -29,14 +29,17 @@ def machine() -> Iterator[Finding]:
 
 
 def processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> Iterator[Finding]:
-    from fastload.cpu import usable_cores
+    from fastload.cpu import affinity_cores, quota_cores, usable_cores
 
-    usable, present = usable_cores(), os.cpu_count() or 1
-    value = f"{usable} of {present}" if usable != present else str(present)
+    usable, quota = usable_cores(), quota_cores()
+    limits = [f"{os.cpu_count()} in the machine", f"{affinity_cores()} by affinity"]
+    limits.append("no cgroup quota" if quota is None else f"{quota:g} by cgroup quota")
+    if "LOCAL_WORLD_SIZE" in os.environ:
+        limits.append(f"shared by LOCAL_WORLD_SIZE={os.environ['LOCAL_WORLD_SIZE']} processes")
     yield Finding(
         "machine",
         "usable cores",
-        value + " (by affinity and cgroup quota)",
+        f"{usable} ({', '.join(limits)})",
         "warning" if usable == 1 else "ok",
         "One core for loading and training: give the process or the container more (docker run --cpus, taskset)."
         if usable == 1

@@ -25,6 +25,10 @@ def software() -> Iterator[Finding]:
     yield from pillow()
 
 
+def _optional(group: str, name: str, value: str, present: bool, advice: str) -> Finding:
+    return Finding(group, name, value) if present else Finding(group, name, value, "note", advice)
+
+
 def versions() -> Iterator[Finding]:
     import torch
 
@@ -68,7 +72,7 @@ def backends() -> Iterator[Finding]:
         value = "available" if backend.available else "not installed"
         if backend.name == "dali" and backend.available:
             value += f", {_dali()}"
-        yield Finding("backends", backend.name, value, "ok" if backend.available else "note", backend.remedy)
+        yield _optional("backends", backend.name, value, backend.available, backend.remedy)
 
 
 def _dali() -> str:
@@ -87,7 +91,7 @@ def decoders() -> Iterator[Finding]:
         value = decoder.version if decoder.available else "not available"
         if decoder.available and not decoder.strict:
             value += " (does not report damage inside a file)"
-        yield Finding("decoders", decoder.name, value, "ok" if decoder.available else "note", decoder.hint)
+        yield _optional("decoders", decoder.name, value, decoder.available, decoder.hint)
     if not any(decoder.available for decoder in found):
         yield Finding("decoders", "any", "none", "broken", "pip install simplejpeg")
 
@@ -128,9 +132,12 @@ def pillow() -> Iterator[Finding]:
 
 
 def native_core() -> Iterator[Finding]:
-    from fastload.native import is_available
-
-    present = is_available()
+    try:
+        import fastload.native._core
+    except ImportError:
+        present = False
+    else:
+        present = True
     yield Finding(
         "backends",
         "native core",

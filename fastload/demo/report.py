@@ -15,6 +15,7 @@ from rich.text import Text
 import fastload
 from fastload.cpu import usable_cores
 from fastload.demo.agreement import Difference
+from fastload.demo.folders import ImageFolders
 from fastload.demo.training import Epoch
 
 if TYPE_CHECKING:
@@ -41,14 +42,17 @@ def section(console: Console, title: str) -> None:
     console.print(Text(title, "bold"))
 
 
-def images(console: Console, train: Path, val: Path, *, made: bool, kept: Path | None) -> None:
-    files = [path for part in {train, val} for path in part.glob("*/*") if path.is_file()]
+def images(console: Console, folders: ImageFolders, *, made: bool, kept: Path | None) -> None:
+    files = [path for part in {folders.train, folders.val} for path in part.glob("**/*") if path.is_file()]
     mean = sum(path.stat().st_size for path in files) / max(len(files), 1) / 1000
-    what = "photograph-like JPEGs" if made else "files"
-    where = "a temporary folder" if made and kept is None else str(train.parent if train != val else train)
-    console.print(f"{len(files)} {what}, {mean:.0f} KB on average, in {where}.", soft_wrap=True)
     if made:
+        where = f"in {kept}" if kept else "in a temporary folder"
+        console.print(f"{len(files)} photograph-like JPEGs, {mean:.0f} KB on average, {where}.", soft_wrap=True)
         console.print("Made from scratch: edges, textures, sizes and JPEG settings as photographs have them.")
+    elif folders.sampled_from is not None:
+        console.print(f"{len(files)} of the files in {folders.sampled_from}, {mean:.0f} KB on average.", soft_wrap=True)
+    else:
+        console.print(f"{len(files)} files in {folders.train}, {mean:.0f} KB on average.", soft_wrap=True)
 
 
 def explain_runs(console: Console, batch_size: int, trainer_rate: float) -> None:

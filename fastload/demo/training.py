@@ -58,7 +58,7 @@ def train(
     device = train_loader.device
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
-        network = SmallNetwork(classes).to(device, memory_format=torch.channels_last)
+        network = SmallNetwork(classes).to(device).to(memory_format=torch.channels_last)
     optimizer = torch.optim.AdamW(network.parameters(), lr=4e-3, weight_decay=0.05)
     steps = epochs * len(train_loader)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=4e-3, total_steps=max(steps, 2), pct_start=0.25)

@@ -1,0 +1,317 @@
+"""The command line, as a person types it: `fastload demo`, `doctor`, `cache`."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from rich.console import Console
+from typer.testing import CliRunner
+
+import fastload
+from fastload.cli import machine, software
+from fastload.cli.app import app
+from fastload.demo.agreement import Pixels, compare
+from fastload.demo.folders import image_folders
+from fastload.demo.photographs import SCENES, write_photographs
+from fastload.demo.runs import measure
+from fastload.demo.tour import DemoSettings, run_demo
+from fastload.errors import SourceError
+
+
+@pytest.fixture(scope="module")
+def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_photographs(tmp_path_factory.mktemp("photographs"), 32, val_share=0.25)
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Nothing of these tests goes into the user's cache."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    return tmp_path / "xdg"
+
+
+def fastload_command(*arguments: str) -> SimpleNamespace:
+    """Run in this process: (exit code, output, error output)."""
+    result = CliRunner().invoke(app, list(arguments))
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return SimpleNamespace(code=result.exit_code, out=result.stdout, err=result.stderr)
+
+
+# -- The command itself ------------------------------------------------------------------------------------------------
+
+
+def test_help_names_every_command() -> None:
+    done = fastload_command("--help")
+    assert done.code == 0
+    for command in ("demo", "doctor", "cache"):
+        assert re.search(rf"^\s+{command}\s", done.out, re.MULTILINE)
+
+
+def test_version() -> None:
+    assert fastload_command("--version").out.strip() == fastload.__version__
+
+
+def test_the_light_commands_do_not_import_torch() -> None:
+    code = "import sys; sys.argv = ['fastload', '--version']\n"
+    code += (
+        "try:\n from fastload.cli import main; main()\nexcept SystemExit as e: print('torch' in sys.modules, e.code)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.split() == [fastload.__version__, "False", "0"]
+
+
+# -- demo --------------------------------------------------------------------------------------------------------------
+
+
+def test_demo_runs_every_backend_compares_them_and_trains(photographs: Path) -> None:
+    done = fastload_command("demo", str(photographs), "--seconds", "0.1", "--batch-size", "8", "--device", "cpu")
+    assert done.code == 0, done.out + done.err
+    for backend in fastload.available_backends():
+        if backend.available:
+            assert re.search(rf"^{backend.name}\s+[\d,]+\s+\d+\.\d+ s\s+\d+% of its time", done.out, re.MULTILINE)
+            assert re.search(rf"^{backend.name}\s+torchvision\s+equal\s.*\syes", done.out, re.MULTILINE)
+        else:
+            assert f"{backend.name}: not installed. {backend.remedy}" in done.out
+    assert "DIFFERENT" not in done.out
+    assert re.search(r"^epoch 2\s+loss \d\.\d+\s+\d+% of the validation images right", done.out, re.MULTILINE)
+    assert "from_dataloader" in done.out
+    assert "\x1b" not in done.out, "no colours or bars in a log"
+
+
+def test_demo_leaves_nothing_behind(tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    room = tmp_path / "tmp"
+    room.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(room))
+    kept = tmp_path / "kept"
+    options = ["--images", "16", "--seconds", "0.1", "--epochs", "0", "--batch-size", "4", "--device", "cpu"]
+    done = fastload_command("demo", *options, "--keep", str(kept))
+    assert done.code == 0, done.out + done.err
+    assert {path.name for path in (kept / "train").iterdir()} == set(SCENES)
+    assert not list(room.iterdir())
+    assert not own_cache.exists() or not list(own_cache.rglob("*.npy"))
+    assert "epoch 1" not in done.out
+
+
+def test_demo_shows_the_install_command_of_an_absent_backend(
+    photographs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from fastload.backends import BackendStatus
+
+    rows = [BackendStatus("torch", True), BackendStatus("dali", False, 'pip install "fastload[dali]"')]
+    monkeypatch.setattr(fastload, "available_backends", lambda: rows)
+    settings = DemoSettings(folder=photographs, batch_size=8, seconds=0.1, epochs=0)
+    assert run_demo(settings, Console(markup=False, width=100))
+    out = capsys.readouterr().out
+    assert re.search(r"^dali\s+not run", out, re.MULTILINE)
+    assert 'dali: not installed. pip install "fastload[dali]"' in out
+
+
+@pytest.mark.parametrize("what", ["missing", "empty", "file"])
+def test_demo_on_a_bad_folder_is_one_message(tmp_path: Path, what: str) -> None:
+    folder = tmp_path / "data"
+    if what == "empty":
+        folder.mkdir()
+    elif what == "file":
+        folder.write_text("x")
+    done = fastload_command("demo", str(folder), "--device", "cpu")
+    assert done.code == 1
+    assert done.err.startswith("fastload: ")
+    assert str(folder) in done.err
+    assert "Traceback" not in done.err
+
+
+def test_ctrl_c_ends_the_demo_without_a_traceback(tmp_path: Path) -> None:
+    environment = os.environ | {"TMPDIR": str(tmp_path), "PYTHONUNBUFFERED": "1", "XDG_CACHE_HOME": str(tmp_path)}
+    code = "from fastload.cli import main; main()"
+    command = [sys.executable, "-c", code, "demo", "--images", "16", "--seconds", "60", "--device", "cpu"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith("2. "):
+                break
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the workers as well
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert err.strip() == "fastload: stopped."
+    assert not list(tmp_path.glob("fastload-demo-*"))
+
+
+def test_a_large_folder_is_sampled_not_copied(photographs: Path, tmp_path: Path) -> None:
+    folders = image_folders(photographs, 8, tmp_path)
+    assert folders.sampled_from == photographs
+    for part, source in ((folders.train, photographs / "train"), (folders.val, photographs / "val")):
+        assert {entry.name for entry in part.iterdir()} == set(SCENES)
+        links = list(part.glob("*/*"))
+        assert all(link.is_symlink() and link.resolve().is_relative_to(source) for link in links)
+    assert len(list(folders.train.glob("*/*"))) == 8
+    whole = image_folders(photographs, 32, tmp_path)
+    assert (whole.train, whole.val, whole.sampled_from) == (photographs / "train", photographs / "val", None)
+    only = image_folders(photographs / "train", 32, tmp_path)
+    assert only.train == only.val == photographs / "train"
+    with pytest.raises(SourceError, match="no such folder"):
+        image_folders(tmp_path / "none", 8, tmp_path)
+
+
+def test_measure_counts_what_it_took_and_how_long_it_waited() -> None:
+    batches = [(torch.zeros(10, 3, 2, 2), torch.zeros(10))] * 3
+    shares: list[float] = []
+    run = measure(batches, seconds=0.2, trainer_rate=200.0, progress=shares.append)
+    assert run.images >= 10
+    assert run.images % 10 == 0
+    assert run.images_per_second > 1000
+    assert run.wait_share < 0.2, "a list never keeps the trainer waiting"
+    assert shares == sorted(shares)
+    assert shares[-1] >= 0.5
+
+
+def test_compare_finds_differences_of_pixels_labels_and_order() -> None:
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randint(0, 250, (4, 3, 8, 8), dtype=torch.uint8, generator=generator)
+    reference = Pixels(images, torch.arange(4))
+    same = compare(reference, reference)
+    assert (same.same_labels, same.largest, same.mean, same.psnr) == (True, 0, 0.0, float("inf"))
+    brighter = compare(Pixels(images + 5, torch.arange(4)), reference)
+    assert (brighter.largest, brighter.mean) == (5, 5.0)
+    assert brighter.psnr == pytest.approx(34.15, abs=0.01)  # 20 log10(255 / 5)
+    assert not compare(Pixels(images, torch.tensor([0, 2, 1, 3])), reference).same_labels
+
+
+# -- doctor ------------------------------------------------------------------------------------------------------------
+
+
+def test_doctor_lists_decoders_backends_and_limits() -> None:
+    done = fastload_command("doctor")
+    assert done.code == 0, done.out
+    for expected in ("torchvision", "simplejpeg", "pillow", "native core", "usable cores", "/dev/shm", "torch.cuda"):
+        assert expected in done.out
+    for backend in fastload.available_backends():
+        assert re.search(rf"^\s+\w+\s+{backend.name}\s", done.out, re.MULTILINE)
+
+
+def test_doctor_json_has_the_same_findings() -> None:
+    findings = json.loads(fastload_command("doctor", "--json").out)
+    assert {"group", "name", "value", "status", "advice"} == set(findings[0])
+    assert {finding["status"] for finding in findings} <= {"ok", "note", "warning", "broken"}
+    assert all(finding["advice"] for finding in findings if finding["status"] != "ok")
+    versions = {finding["name"]: finding["value"] for finding in findings if finding["group"] == "versions"}
+    assert versions["torch"] == torch.__version__
+
+
+def test_doctor_fails_when_something_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torchvision.ops.nms", lambda *_: (_ for _ in ()).throw(RuntimeError("no operator")))
+    done = fastload_command("doctor")
+    assert done.code == 1
+    assert "does not work with this torch: no operator" in done.out
+    assert "pip install --force-reinstall torch torchvision" in done.out
+
+
+def test_doctor_warns_of_what_costs_speed(monkeypatch: pytest.MonkeyPatch) -> None:
+    tiny = SimpleNamespace(f_blocks=16384, f_frsize=4096, f_bavail=16384)
+    monkeypatch.setattr(os, "statvfs", lambda path: tiny)
+    (shared,) = machine.shared_memory()
+    assert (shared.status, "--shm-size" in shared.advice) == ("warning", True)
+    monkeypatch.setattr(machine.resource, "getrlimit", lambda which: (1024, 65536))
+    (files,) = machine.descriptors()
+    assert (files.status, files.advice.endswith("ulimit -n 65536")) == ("note", True)
+    monkeypatch.setenv("JSIMD_FORCENONE", "1")
+    assert [finding.name for finding in machine.processor() if finding.status == "warning"] == ["JSIMD_FORCENONE"]
+    monkeypatch.setattr("fastload.cpu.usable_cores", lambda: 1)
+    assert "usable cores" in [finding.name for finding in machine.processor() if finding.status == "warning"]
+
+
+def test_doctor_says_when_there_is_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    import pynvml
+
+    def fails() -> None:
+        raise pynvml.NVMLError_LibraryNotFound
+
+    monkeypatch.setattr(pynvml, "nvmlInit", fails)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    gpu, cuda = machine.gpus()
+    assert (gpu.status, gpu.value.startswith("none")) == ("note", True)
+    assert (cuda.status, cuda.value.startswith("not usable")) == ("ok", True)
+
+
+def test_doctor_sees_a_gpu_that_torch_cannot_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    import pynvml
+
+    for name, value in {
+        "nvmlInit": None,
+        "nvmlShutdown": None,
+        "nvmlSystemGetDriverVersion": "550.1",
+        "nvmlDeviceGetCount": 1,
+        "nvmlDeviceGetHandleByIndex": "handle",
+        "nvmlDeviceGetMemoryInfo": SimpleNamespace(total=80 << 30),
+        "nvmlDeviceGetName": b"NVIDIA A100",
+    }.items():
+        monkeypatch.setattr(pynvml, name, lambda *_, value=value: value)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    gpu, cuda = machine.gpus()
+    assert gpu.value == "NVIDIA A100, 80 GiB, driver 550.1"
+    assert cuda.status == "warning"
+
+
+def test_doctor_tells_pillow_simd_from_pillow(monkeypatch: pytest.MonkeyPatch) -> None:
+    import PIL
+
+    monkeypatch.setattr(PIL, "__version__", "9.5.0.post2")
+    (finding,) = software.pillow()
+    assert (finding.name, finding.value.startswith("9.5.0.post2")) == ("Pillow-SIMD", True)
+
+
+# -- cache -------------------------------------------------------------------------------------------------------------
+
+
+def test_cache_build_then_info(photographs: Path, tmp_path: Path) -> None:
+    target = tmp_path / "cache"
+    built = fastload_command(
+        "cache", "build", str(photographs / "train"), "--directory", str(target), "--short-side", "64"
+    )
+    assert built.code == 0, built.err
+    info = fastload_command("cache", "info", str(target))
+    assert info.code == 0, info.err
+    for out in (built.out, info.out):
+        assert re.search(r"^samples\s+24$", out, re.MULTILINE)
+        assert re.search(r"^resolution\s+short side 64$", out, re.MULTILINE)
+        assert ", ".join(sorted(SCENES)) in out
+    with fastload.create_loader(str(target), batch_size=1, backend="cache") as loader:
+        images, _ = next(iter(loader))
+    assert min(images.shape[2:]) == 64
+
+
+def test_cache_build_goes_where_loaders_look(photographs: Path, own_cache: Path) -> None:
+    done = fastload_command("cache", "build", str(photographs / "val"))
+    assert done.code == 0, done.err
+    assert Path(done.out.splitlines()[0].strip()).is_relative_to(own_cache / "fastload")
+
+
+def test_cache_info_of_something_else_is_one_message(tmp_path: Path) -> None:
+    done = fastload_command("cache", "info", str(tmp_path))
+    assert done.code == 1
+    assert done.err.startswith(f"fastload: {tmp_path}: no fastload cache here")
+
+
+def test_cache_build_of_a_damaged_sample(photographs: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "data" / "a"
+    folder.mkdir(parents=True)
+    whole = next(photographs.rglob("*.jpg")).read_bytes()
+    (folder / "1.jpg").write_bytes(whole)
+    (folder / "2.jpg").write_bytes(whole[: len(whole) // 2])
+    done = fastload_command("cache", "build", str(folder.parent), "--directory", str(tmp_path / "cache"))
+    assert done.code == 1
+    assert "2.jpg" in done.err
+    done = fastload_command("cache", "build", str(folder.parent), "--directory", str(tmp_path / "cache"), "--skip-bad")
+    assert done.code == 0, done.err
+    assert re.search(r"^damaged\s+1 samples", done.out, re.MULTILINE)
