@@ -1,0 +1,214 @@
+"""Whole batches of crops, resizes, padding and mirroring by tensor operations, on the device that holds the pixels.
+
+There is no loop over samples: some twenty kernels for a batch, whatever its size. Resampling is two batched matrix
+products with the weights of every sample, in float32. It agrees with torchvision to 2 of 255, mean 0.2 at most
+(torchvision rounds to integers between the axes, this does not).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from fastload.recipe.geometry import Geometry
+from fastload.recipe.ops import Fill, Interpolation, PaddingMode
+from fastload.render.gather import axis_maps, needs_resampling
+
+__all__ = ["render_on_device"]
+
+_WORKING_BYTES = 512 << 20
+"""Intermediate memory of resampling that a part of a batch may take."""
+
+
+def render_on_device(
+    pixels: torch.Tensor,
+    *,
+    start: torch.Tensor,
+    width: torch.Tensor,
+    geometry: Geometry,
+    interpolation: Interpolation,
+    antialias: bool,
+    padding_mode: PaddingMode,
+    fill: Fill,
+    out_size: tuple[int, int],
+) -> torch.Tensor:
+    """Render a batch. Images may differ in size: they lie one behind the other.
+
+    Args:
+        pixels: (P, C) uint8: all pixels of all images, on any device.
+        start: (B,) int64 on the host: first pixel of each sample's image.
+        width: (B,) int64 on the host: width of each sample's image.
+        geometry: of the B samples; all windows are of size `out_size`.
+        interpolation: of the resampling; "nearest" for masks.
+        antialias: widen the filter of "bilinear" and "bicubic" when shrinking.
+        padding_mode: how the part of a window outside its grid is made.
+        fill: one value, or one a channel, of "constant" padding.
+        out_size: height, width.
+
+    Returns:
+        (B, h, w, C) uint8 on the device of `pixels`.
+    """
+    out = torch.empty((len(geometry), *out_size, pixels.shape[1]), dtype=torch.uint8, device=pixels.device)
+    if not len(geometry):
+        return out
+    maps = [axis_maps(geometry, axis, out_size[axis], padding_mode) for axis in (0, 1)]
+    if interpolation in ("nearest", "nearest-exact") or not needs_resampling(geometry):
+        sources = [_nearest(geometry, axis, maps[axis], exact=interpolation == "nearest-exact") for axis in (0, 1)]
+        columns = torch.from_numpy(sources[1]).to(pixels.device)
+        first = (start[:, None] + torch.from_numpy(sources[0]) * width[:, None]).to(pixels.device)
+        torch.index_select(
+            pixels, 0, (first[:, :, None] + columns[:, None, :]).reshape(-1), out=out.view(-1, out.shape[3])
+        )
+    else:
+        _resample(pixels, start.numpy(), width.numpy(), geometry, maps, interpolation, antialias, out)
+    if padding_mode == "constant" and any((m < 0).any() for m in maps):
+        rows, columns = (torch.from_numpy(m < 0).to(pixels.device) for m in maps)
+        outside = (rows[:, :, None] | columns[:, None, :])[..., None]
+        value = torch.tensor(fill, dtype=torch.uint8).to(pixels.device)
+        out = torch.where(outside, value, out)
+    return out
+
+
+def _nearest(geometry: Geometry, axis: int, grid: npt.NDArray[np.int64], *, exact: bool) -> npt.NDArray[np.int64]:
+    """(B, length) int64: row or column of the image that each position of the grid shows; any for padding.
+
+    In the single precision of torch.nn.functional.interpolate: floor(i * scale), or floor((i + 0.5) * scale) of
+    "nearest-exact".
+    """
+    length, limit = geometry.box[:, 2 + axis, None], geometry.size[:, axis, None]
+    scale = length.astype(np.float32) / limit.astype(np.float32)
+    positions = grid.astype(np.float32) + np.float32(0.5 if exact else 0.0)
+    chosen = np.where(length == limit, grid, np.floor(positions * scale).astype(np.int64))
+    result: npt.NDArray[np.int64] = geometry.box[:, axis, None] + np.clip(chosen, 0, length - 1)
+    return result
+
+
+def _resample(
+    pixels: torch.Tensor,
+    start: npt.NDArray[np.int64],
+    width: npt.NDArray[np.int64],
+    geometry: Geometry,
+    maps: list[npt.NDArray[np.int64]],
+    interpolation: Interpolation,
+    antialias: bool,
+    out: torch.Tensor,
+) -> None:
+    """out[i] = rows of weights @ box of the image @ columns of weights, for a part of the batch at a time."""
+    _, out_height, out_width, channels = out.shape
+    device = pixels.device
+    # Alike boxes together: a part works on boxes as large as its largest.
+    order = np.argsort(geometry.box[:, 2].astype(np.int64) * geometry.box[:, 3], kind="stable")[::-1].copy()
+    done = 0
+    while done < len(order):
+        height, box_width = (int(geometry.box[order[done:], 2 + axis].max()) for axis in (0, 1))
+        # Index and pixels of the boxes, and the product along the rows before and after it is transposed.
+        each = height * box_width * (8 + 5 * channels) + 8 * out_height * box_width * channels
+        part = order[done : done + max(1, _WORKING_BYTES // each)]
+        done += len(part)
+        count = len(part)
+        box, size = geometry.box[part], geometry.size[part]
+        height, box_width = int(box[:, 2].max()), int(box[:, 3].max())
+
+        rows = box[:, :1] + np.minimum(np.arange(height), box[:, 2:3] - 1)
+        columns = box[:, 1:2] + np.minimum(np.arange(box_width), box[:, 3:] - 1)
+        first = _to(start[part][:, None] + rows * width[part][:, None], device)
+        index = first[:, :, None] + _to(columns.astype(np.int64), device)[:, None, :]
+        source = pixels[index.reshape(-1)].to(torch.float32).view(count, height, box_width * channels)
+        vertical, horizontal = (
+            _weights(
+                _to(maps[axis][part], device),
+                _to(box[:, 2 + axis], device),
+                _to(size[:, axis], device),
+                (height, box_width)[axis],
+                interpolation,
+                antialias,
+            )
+            for axis in (0, 1)
+        )
+        middle = torch.bmm(vertical, source).view(count, out_height, box_width, channels)
+        middle = middle.transpose(1, 2).reshape(count, box_width, out_height * channels)
+        result = torch.bmm(horizontal, middle).view(count, out_width, out_height, channels).transpose(1, 2)
+        out[_to(part, device)] = result.round_().clamp_(0, 255).to(torch.uint8)
+
+
+def _to(array: npt.NDArray[Any], device: torch.device) -> torch.Tensor:
+    return torch.from_numpy(np.ascontiguousarray(array)).to(device)
+
+
+def _weights(
+    positions: torch.Tensor,
+    length: torch.Tensor,
+    size: torch.Tensor,
+    columns: int,
+    interpolation: Interpolation,
+    antialias: bool,
+) -> torch.Tensor:
+    """(B, n, columns) float32: how much of each input position every output position is made of.
+
+    The formula of torch's `_upsample_*_aa` (aten/src/ATen/native/cpu/UpSampleKernel.cpp): the filter, widened by the
+    scale when shrinking, around the centre of the output pixel, cut off at the edges of the input and normalised.
+    Without antialiasing it is not widened, and edge pixels are repeated instead.
+
+    Args:
+        positions: (B, n) int64: position in the grid.
+        length: (B,) int32: of the input.
+        size: (B,) int32: of the grid.
+        columns: at least the largest length; positions beyond a sample's own have no weight.
+        interpolation: "bilinear" or "bicubic".
+        antialias: see above.
+    """
+    evaluate, support, a = (_triangle, 1.0, -0.5) if interpolation == "bilinear" else (_cubic, 2.0, -0.5)
+    if not antialias:
+        a = -0.75
+    scale = (length.to(torch.float32) / size.to(torch.float32))[:, None]
+    widened = torch.clamp(scale, min=1.0) if antialias else torch.ones_like(scale)
+    center = (positions.to(torch.float32) + 0.5) * scale
+    taps = torch.arange(columns, device=positions.device)
+    if not antialias:
+        return _unwidened(center, length, taps, evaluate, int(support), a)
+    distance = (taps.to(torch.float32) + 0.5 - center[..., None]) / widened[..., None]
+    reach = support * widened
+    low = torch.clamp((center - reach + 0.5).to(torch.int64), min=0)
+    high = torch.minimum((center + reach + 0.5).to(torch.int64), length[:, None].to(torch.int64))
+    inside = (taps >= low[..., None]) & (taps < high[..., None])
+    weights = evaluate(distance, a).mul_(inside)
+    # Padding has no input at all.
+    total = weights.sum(-1, keepdim=True)
+    return weights.div_(torch.where(total == 0, 1.0, total))
+
+
+def _unwidened(
+    center: torch.Tensor,
+    length: torch.Tensor,
+    taps: torch.Tensor,
+    evaluate: Callable[[torch.Tensor, float], torch.Tensor],
+    support: int,
+    a: float,
+) -> torch.Tensor:
+    """Interpolation between the 2 or 4 nearest input positions, those outside the input taken from its edge."""
+    position = center - 0.5
+    if support == 1:
+        position = torch.clamp(position, min=0.0)
+    below = torch.floor(position)
+    weights = torch.zeros((*center.shape, len(taps)), device=center.device)
+    last = (length[:, None] - 1).to(torch.int64)
+    for offset in range(1 - support, support + 1):
+        tap = torch.minimum(torch.clamp(below.to(torch.int64) + offset, min=0), last)
+        weights.scatter_add_(2, tap[..., None], evaluate(below + offset - position, a)[..., None])
+    return weights
+
+
+def _triangle(x: torch.Tensor, _: float) -> torch.Tensor:
+    return torch.clamp(1.0 - x.abs(), min=0.0)
+
+
+def _cubic(x: torch.Tensor, a: float) -> torch.Tensor:
+    """Keys' cubic convolution (1981): a = -0.5 with antialiasing, -0.75 without, as in torch."""
+    x = x.abs()
+    near = ((a + 2) * x - (a + 3)) * x * x + 1
+    far = (((x - 5) * x + 8) * x - 4) * a
+    return torch.where(x < 1, near, torch.where(x < 2, far, torch.zeros_like(x)))

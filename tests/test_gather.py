@@ -1,0 +1,221 @@
+"""Gathering whole batches at once against torchvision, one sample at a time."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from torchvision.transforms.v2 import functional as F
+
+from fastload.recipe.geometry import Geometry
+from fastload.recipe.ops import PaddingMode
+from fastload.render.device import render_on_device
+from fastload.render.gather import gather_batch, needs_resampling
+
+PADDING_MODES = ("constant", "edge", "reflect", "symmetric")
+Pixels = npt.NDArray[np.uint8]
+
+
+def photographs(count: int, height: int, width: int, channels: int = 3, seed: int = 0) -> Pixels:
+    """Smooth waves, so that resampling has something to get right, with noise on them."""
+    rng = np.random.default_rng(seed)
+    y, x = np.mgrid[:height, :width]
+    phase = rng.uniform(0, 6, (count, 1, 1, channels))
+    waves = 127 + 90 * np.sin(y[None, :, :, None] / 5 + phase) * np.cos(x[None, :, :, None] / 7 - phase)
+    return np.clip(waves + rng.normal(0, 12, waves.shape), 0, 255).astype(np.uint8)
+
+
+def torchvision_pixels(
+    image: Pixels, geometry: Geometry, row: int, mode: PaddingMode, fill: tuple[float, ...], interpolation: str
+) -> Pixels:
+    """One row of a geometry, spelled in torchvision's functions."""
+    tensor = torch.from_numpy(image.copy()).permute(2, 0, 1)
+    top, left, height, width = geometry.box[row].tolist()
+    tensor = F.crop(tensor, top, left, height, width)
+    size = geometry.size[row].tolist()
+    if size != [height, width]:
+        how = F.InterpolationMode(interpolation)
+        tensor = F.resize(tensor, size, interpolation=how, antialias=interpolation != "nearest")
+    top, left, height, width = geometry.window[row].tolist()
+    padding = [max(0, -left), max(0, -top), max(0, left + width - size[1]), max(0, top + height - size[0])]
+    tensor = F.pad(tensor, padding, fill=list(fill), padding_mode=mode)
+    tensor = F.crop(tensor, top + padding[1], left + padding[0], height, width)
+    if geometry.flip[row, 0]:
+        tensor = F.horizontal_flip(tensor)
+    if geometry.flip[row, 1]:
+        tensor = F.vertical_flip(tensor)
+    result: Pixels = tensor.permute(1, 2, 0).numpy()
+    return result
+
+
+def random_windows(count: int, size: tuple[int, int], out: tuple[int, int], reach: int, seed: int = 0) -> Geometry:
+    """Crops of whole images that reach up to `reach` pixels outside, mirrored in all ways."""
+    rng = np.random.default_rng(seed)
+    box = np.tile(np.array([0, 0, *size], dtype=np.int32), (count, 1))
+    start = np.stack([rng.integers(-reach, size[a] - out[a] + reach + 1, count) for a in (0, 1)], axis=1)
+    window = np.concatenate([start, np.tile(out, (count, 1))], axis=1).astype(np.int32)
+    return Geometry(box, box[:, 2:].copy(), window, rng.random((count, 2)) < 0.5)
+
+
+def boxed(geometry: Geometry, inset: int) -> Geometry:
+    """The same, with padding around an inner part of each image."""
+    box = geometry.box + np.array([inset, inset, -2 * inset, -2 * inset], dtype=np.int32)
+    return Geometry(box, box[:, 2:].copy(), geometry.window, geometry.flip)
+
+
+@pytest.mark.parametrize("mode", PADDING_MODES)
+@pytest.mark.parametrize(
+    ("size", "out", "reach"), [((32, 32), (32, 32), 4), ((20, 31), (17, 9), 0), ((9, 7), (8, 12), 5)]
+)
+@pytest.mark.parametrize("inset", [0, 1])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_crop_pad_and_flip_as_torchvision(
+    mode: PaddingMode, size: tuple[int, int], out: tuple[int, int], reach: int, inset: int, channels: int
+) -> None:
+    images = photographs(7, *size, channels)
+    rows = np.random.default_rng(1).integers(0, 7, 40)
+    geometry = random_windows(40, size, out, reach)
+    if inset and size[0] > 10:
+        geometry = boxed(geometry, inset)
+    fill = (9.0, 120.0, 250.0)[:channels] if mode == "constant" else (0.0,)
+    batch = np.full((40, *out, channels), 77, dtype=np.uint8)
+    gather_batch(images, rows, geometry, padding_mode=mode, fill=fill, out=batch)
+    on_device = render_on_device(
+        torch.from_numpy(images).reshape(-1, channels),
+        start=torch.from_numpy(rows * size[0] * size[1]),
+        width=torch.full((40,), size[1]),
+        geometry=geometry,
+        interpolation="bilinear",
+        antialias=True,
+        padding_mode=mode,
+        fill=fill,
+        out_size=out,
+    )
+    for i in range(40):
+        expected = torchvision_pixels(images[rows[i]], geometry, i, mode, fill, "bilinear")
+        np.testing.assert_array_equal(batch[i], expected, err_msg=f"row {i}")
+        np.testing.assert_array_equal(on_device[i].numpy(), expected, err_msg=f"row {i}, on the device")
+
+
+def test_an_empty_batch_and_a_single_fill_value() -> None:
+    images = photographs(2, 6, 6)
+    none = random_windows(0, (6, 6), (6, 6), 0)
+    gather_batch(
+        images, np.empty(0, np.int64), none, padding_mode="constant", fill=(0.0,), out=np.empty((0, 6, 6, 3), np.uint8)
+    )
+    far = Geometry(
+        *(np.array([row], np.int32) for row in ([0, 0, 6, 6], [6, 6], [40, 40, 3, 3])), np.zeros((1, 2), bool)
+    )
+    out = np.zeros((1, 3, 3, 3), np.uint8)
+    gather_batch(images, np.array([1]), far, padding_mode="constant", fill=(7.0,), out=out)
+    assert (out == 7).all()
+
+
+def test_needs_resampling() -> None:
+    same = random_windows(3, (6, 6), (6, 6), 1)
+    assert not needs_resampling(same)
+    assert needs_resampling(Geometry(same.box, same.size + 1, same.window, same.flip))
+
+
+def random_resizes(count: int, size: tuple[int, int], out: tuple[int, int], reach: int, seed: int = 3) -> Geometry:
+    """Boxes of all sizes, enlarged and reduced to about `out`, of which a window is taken."""
+    rng = np.random.default_rng(seed)
+    extent = np.stack([rng.integers(1, size[a] + 1, count) for a in (0, 1)], axis=1)
+    start = np.stack([rng.integers(0, size[a] - extent[:, a] + 1) for a in (0, 1)], axis=1)
+    grid = np.stack([rng.integers(out[a], 2 * out[a], count) for a in (0, 1)], axis=1)
+    grid[: count // 2] = out
+    low = np.stack([rng.integers(-reach, grid[:, a] - out[a] + reach + 1) for a in (0, 1)], axis=1)
+    window = np.concatenate([low, np.tile(out, (count, 1))], axis=1)
+    return Geometry(
+        np.concatenate([start, extent], axis=1).astype(np.int32),
+        grid.astype(np.int32),
+        window.astype(np.int32),
+        rng.random((count, 2)) < 0.5,
+    )
+
+
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic", "nearest", "nearest-exact"])
+@pytest.mark.parametrize(("mode", "reach"), [("constant", 0), ("constant", 3), ("reflect", 3), ("edge", 3)])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_resampling_on_the_device_as_torchvision(
+    interpolation: str, mode: PaddingMode, reach: int, channels: int
+) -> None:
+    size, out = (61, 83), (24, 32)
+    images = photographs(5, *size, channels)
+    rows = np.random.default_rng(2).integers(0, 5, 48)
+    geometry = random_resizes(48, size, out, reach)
+    result = render_on_device(
+        torch.from_numpy(images).reshape(-1, channels),
+        start=torch.from_numpy(rows * size[0] * size[1]),
+        width=torch.full((48,), size[1]),
+        geometry=geometry,
+        interpolation=interpolation,  # type: ignore[arg-type]
+        antialias=True,
+        padding_mode=mode,
+        fill=(5.0,),
+        out_size=out,
+    ).numpy()
+    expected = np.stack(
+        [torchvision_pixels(images[rows[i]], geometry, i, mode, (5.0,), interpolation) for i in range(48)]
+    )
+    difference = np.abs(result.astype(int) - expected)
+    limit = 0 if interpolation.startswith("nearest") else 2
+    assert difference.max() <= limit
+    assert difference.mean() <= 0.2 * (limit > 0)
+
+
+def test_without_antialias_on_the_device() -> None:
+    images = photographs(3, 40, 50)
+    geometry = random_resizes(12, (40, 50), (8, 9), 0)
+    rows = np.arange(12) % 3
+    result = render_on_device(
+        torch.from_numpy(images).reshape(-1, 3),
+        start=torch.from_numpy(rows * 2000),
+        width=torch.full((12,), 50),
+        geometry=geometry,
+        interpolation="bilinear",
+        antialias=False,
+        padding_mode="constant",
+        fill=(0.0,),
+        out_size=(8, 9),
+    )
+    for i in range(12):
+        top, left, height, width = geometry.box[i].tolist()
+        part = torch.from_numpy(images[rows[i]].copy()).permute(2, 0, 1)[:, top : top + height, left : left + width]
+        resized = F.resize(part, geometry.size[i].tolist(), antialias=False)
+        top, left, height, width = geometry.window[i].tolist()
+        resized = resized[:, top : top + height, left : left + width]
+        for sideways, dims in ((geometry.flip[i, 0], [2]), (geometry.flip[i, 1], [1])):
+            resized = resized.flip(dims) if sideways else resized
+        assert (result[i].permute(2, 0, 1).int() - resized.int()).abs().max() <= 2
+
+
+def test_chunks_do_not_change_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    images = photographs(4, 30, 30)
+    rows = np.arange(20) % 4
+    resizes = random_resizes(20, (30, 30), (8, 8), 2)
+    crops = random_windows(20, (30, 30), (30, 30), 4)
+    results = []
+    for staged, working in itertools.product((1, 1 << 30), repeat=2):
+        monkeypatch.setattr("fastload.render.gather._STAGED_BYTES", staged)
+        monkeypatch.setattr("fastload.render.device._WORKING_BYTES", working)
+        out = np.empty((20, 30, 30, 3), np.uint8)
+        gather_batch(images, rows, crops, padding_mode="symmetric", fill=(0.0,), out=out)
+        resized = render_on_device(
+            torch.from_numpy(images).reshape(-1, 3),
+            start=torch.from_numpy(rows * 900),
+            width=torch.full((20,), 30),
+            geometry=resizes,
+            interpolation="bilinear",
+            antialias=True,
+            padding_mode="constant",
+            fill=(0.0,),
+            out_size=(8, 8),
+        )
+        results.append((out, resized.numpy()))
+    for out, resized in results[1:]:
+        np.testing.assert_array_equal(out, results[0][0])
+        assert np.abs(resized.astype(int) - results[0][1]).max() <= 1
