@@ -11,15 +11,15 @@ __all__ = ["describe", "qualified_name"]
 
 
 def describe(op: Op) -> str:
-    """The operation as one would write it, without what is default."""
+    """The operation as one would write it: its first field, and what differs from the defaults."""
     if isinstance(op, Opaque):
         return qualified_name(op.transform)
-    changed = (
-        f"{field.name}={getattr(op, field.name)!r}"
-        for field in dataclasses.fields(op)
-        if getattr(op, field.name) != field.default
-    )
-    return f"{type(op).__name__}({', '.join(changed)})"
+    shown = []
+    for position, field in enumerate(dataclasses.fields(op)):
+        value = getattr(op, field.name)
+        if value != field.default or (position == 0 and value is not None):
+            shown.append(f"{field.name}={value!r}")
+    return f"{type(op).__name__}({', '.join(shown)})"
 
 
 def qualified_name(transform: Any) -> str:

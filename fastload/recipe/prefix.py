@@ -78,6 +78,9 @@ class GeometryPrefix:
 
     - uint8 to float, scaled or not: pixels are resampled as uint8, which rounds by at most half of 1/255;
     - Normalize and conversions to grey: exact behind crops without padding and flips, so only these may follow.
+
+    A flip before a resize is made after it. For masks, which are resampled by the nearest pixel, that may choose the
+    neighbour where two are equally near.
     """
 
     size: Size | None
@@ -131,8 +134,8 @@ class GeometryPrefix:
         if isinstance(op, RandomResizedCrop | Resize):
             if self._only_exact or self._resize is not None or self._padding is not None:
                 return False
-            if op.interpolation == "nearest" and self._flipped:
-                return False  # it takes the upper left of the pixels to choose from: mirroring does not commute
+            if op.interpolation in ("nearest", "nearest-exact") and self._flipped:
+                return False  # of pixels equally near it takes one by its side: mirroring does not commute
             self._resize = op
             return True
         if not self._pads(op):

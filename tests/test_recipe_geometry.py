@@ -1,0 +1,347 @@
+"""Geometry against torchvision itself: its transforms, fed with our random numbers, must give the same pixels."""
+
+from __future__ import annotations
+
+import math
+import pickle
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torchvision.transforms as v1
+from torchvision import tv_tensors
+from torchvision.transforms import v2
+from torchvision.transforms.v2 import functional as F
+
+from fastload.draws import Draws
+from fastload.recipe import Geometry, GeometryPlan, Recipe
+from fastload.recipe.boxes import _exp, random_resized_crop_boxes, resized_sizes
+from fastload.recipe.ops import Op, RandomCrop, RandomResizedCrop, Resize
+
+ROWS = 60
+
+
+def sizes_of_images(seed: int = 0, *, smallest: int = 1, largest: int = 40) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """(ROWS, 2): sides 1 to 40, odd and even, wide and tall, some one pixel wide."""
+    rng = np.random.default_rng(seed)
+    sizes = rng.integers(smallest, largest + 1, (ROWS, 2))
+    sizes[0], sizes[1], sizes[2] = (smallest, largest), (largest, smallest), (smallest, smallest)
+    return sizes
+
+
+def image_of(size: np.ndarray[Any, np.dtype[np.int64]], row: int) -> torch.Tensor:
+    """(3, H, W) uint8: smooth enough for resampling to be about the picture, noisy enough to see a shift."""
+    height, width = int(size[0]), int(size[1])
+    rng = np.random.default_rng(row)
+    ramp = np.add.outer(np.arange(height) * 5.0, np.arange(width) * 3.0)
+    return torch.from_numpy((ramp + rng.integers(0, 40, (3, height, width))).clip(0, 255).astype(np.uint8))
+
+
+def apply_reference(image: torch.Tensor, geometry: Geometry, row: int, plan: GeometryPlan) -> torch.Tensor:
+    """What `Geometry` says, in torchvision's functional operations: (C, H, W) uint8 to (C, h, w) uint8."""
+    image = F.crop(image, *geometry.box[row].tolist())
+    size = geometry.size[row].tolist()
+    if list(image.shape[-2:]) != size:
+        mode = v2.InterpolationMode(plan.interpolation)
+        image = F.resize(image, size, interpolation=mode, antialias=plan.antialias)
+    top, left, height, width = geometry.window[row].tolist()
+    padding = [max(-left, 0), max(-top, 0), max(left + width - size[1], 0), max(top + height - size[0], 0)]
+    if any(padding):
+        image = F.pad(image, padding, fill=list(plan.fill), padding_mode=plan.padding_mode)
+    image = image[:, top + padding[1] :, left + padding[0] :][:, :height, :width]
+    if geometry.flip[row, 0]:
+        image = F.horizontal_flip(image)
+    return F.vertical_flip(image) if geometry.flip[row, 1] else image
+
+
+@contextmanager
+def torch_draws(op: Op, draws: Draws, stream: int, row: int, size: tuple[int, int]) -> Iterator[None]:
+    """Lets torch's random functions return the numbers that this operation has for this row."""
+    floats: list[float] = []
+    picks: list[float] = []
+    if isinstance(op, RandomResizedCrop):
+        numbers = draws.uniform(stream, 22)[row].tolist()
+        floats = [number for pair in zip(numbers[:10], numbers[10:20], strict=True) for number in pair]
+        picks = numbers[20:]
+    elif isinstance(op, RandomCrop):
+        picks = draws.uniform(stream, 2)[row].tolist()
+        _, top, _, bottom = op.padding or (0, 0, 0, 0)
+        if size[0] + top + bottom == op.size[0]:
+            picks = picks[1:]  # torchvision draws no top where there is no choice
+    else:
+        floats = draws.uniform(stream, 1)[row].tolist()
+
+    def uniform(self: torch.Tensor, low: Any = 0, high: Any = 1) -> torch.Tensor:
+        return torch.tensor([float(low) + floats.pop(0) * (float(high) - float(low))], dtype=torch.float64)
+
+    def randint(low: int, high: int, size: Any = ()) -> torch.Tensor:
+        return torch.tensor(low + math.floor(picks.pop(0) * (high - low))).reshape(size)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.Tensor, "uniform_", uniform)
+        patch.setattr(torch, "randint", randint)
+        patch.setattr(torch, "rand", lambda *size: torch.tensor(floats.pop(0), dtype=torch.float64))
+        yield
+
+
+def run_torchvision(recipe: Recipe, image: torch.Tensor, draws: Draws, row: int) -> torch.Tensor:
+    """The original transforms, one behind the other, with our random numbers."""
+    image = tv_tensors.Image(image)
+    stream = 0
+    for origin in recipe.origins:
+        if not origin.ops:
+            image = origin.transform(image)
+            continue
+        (op,) = origin.ops
+        with torch_draws(op, draws, stream, row, (image.shape[-2], image.shape[-1])):
+            image = origin.transform(image)
+        stream += 1
+    return image.as_subclass(torch.Tensor)
+
+
+def compare(transform: Callable[..., Any], sizes: Any, *, fixed_size: tuple[int, int] | None = None) -> tuple[int, int]:
+    """(largest difference, failing rows) between our geometry and torchvision, which must fail on the same rows."""
+    recipe = Recipe.from_transform(transform)
+    for origin in recipe.origins:
+        if isinstance(origin.transform, v2.RandomResizedCrop):
+            # torchvision keeps these logarithms in float32, which moves a box by a pixel now and then.
+            origin.transform._log_ratio = torch.log(torch.tensor(origin.transform.ratio, dtype=torch.float64))
+    split = recipe.split(fixed_size)
+    assert split.opaque is None
+    floating = any(placement.where == "device" for placement in split.placement)
+    draws = Draws(seed=3, epoch=1, indices=np.arange(100, 100 + len(sizes)))
+    geometry = split.geometry.resolve(draws, sizes)
+    assert len(geometry) == len(sizes)
+    worst = 0
+    for row in range(len(sizes)):
+        image = image_of(sizes[row], row)
+        try:
+            expected = run_torchvision(recipe, image, draws, row)
+        except (ValueError, RuntimeError, IndexError):
+            assert row in geometry.errors, f"torchvision fails on {sizes[row]}, we do not"
+            continue
+        assert row not in geometry.errors, f"{geometry.errors[row]}, but torchvision does it"
+        ours = apply_reference(image, geometry, row, split.geometry)
+        if split.geometry.out_size is not None:
+            assert tuple(ours.shape[-2:]) == split.geometry.out_size
+        if floating:
+            expected = expected * 255
+        assert ours.shape == expected.shape
+        worst = max(worst, math.ceil(float((ours.double() - expected.double()).abs().max()) - 1e-3))
+    return worst, len(geometry.errors)
+
+
+EXACT = {
+    "flips": [v2.RandomHorizontalFlip(), v2.RandomVerticalFlip(0.3)],
+    "center crop": [v2.CenterCrop((17, 22))],
+    "center crops": [v2.CenterCrop((27, 14)), v2.CenterCrop((9, 21))],
+    "center crop of padding": [v2.Pad(3), v2.CenterCrop((30, 31))],
+    "random crop": [v2.RandomCrop((1, 1))],
+    "random crop, too large for some": [v2.RandomCrop((12, 17))],
+    "random crop, padding": [v2.RandomCrop((12, 16), padding=4, fill=77)],
+    "random crop, padding of two": [v2.RandomCrop(20, padding=(3, 9), fill=(1, 2, 3))],
+    "random crop, padding of four": [v2.RandomCrop(15, padding=(1, 2, 3, 14), fill={tv_tensors.Image: 9, "others": 1})],
+    "random crop, pad if needed": [v2.RandomCrop((25, 31), pad_if_needed=True, fill=200)],
+    "random crop, both": [v2.RandomCrop((25, 31), padding=(0, 5, 2, 0), pad_if_needed=True)],
+    "pad and crop twice": [v2.RandomCrop(22, padding=4), v2.RandomHorizontalFlip(), v2.RandomCrop(20, padding=7)],
+    "edge, crop and edge": [
+        v2.RandomCrop(12, pad_if_needed=True, padding_mode="edge"),
+        v2.RandomVerticalFlip(),
+        v2.Pad((1, 2, 3, 4), padding_mode="edge"),
+    ],
+    "flip before crop": [v2.RandomHorizontalFlip(), v2.RandomVerticalFlip(), v2.RandomCrop(10, padding=(8, 1, 0, 3))],
+    "crop, flip, crop": [v2.RandomCrop(9, padding=4), v2.RandomHorizontalFlip(), v2.RandomCrop((5, 4))],
+    "far outside": [v2.Pad(50), v2.RandomCrop(9), v2.RandomHorizontalFlip(), v2.Pad(2)],
+    "far outside, edge": [v2.Pad(50, padding_mode="edge"), v2.RandomCrop(9), v2.Pad(2, padding_mode="edge")],
+}
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_crops_paddings_and_flips_are_exact(name: str) -> None:
+    worst, _ = compare(v2.Compose(EXACT[name]), sizes_of_images())
+    assert worst == 0
+
+
+@pytest.mark.parametrize("mode", ["constant", "edge", "reflect", "symmetric"])
+@pytest.mark.parametrize(
+    "after", [[], [v2.RandomHorizontalFlip(1.0), v2.RandomCrop((3, 6))]], ids=["alone", "flip and crop"]
+)
+def test_every_padding_mode_is_exact(mode: str, after: list[Any]) -> None:
+    crop = v2.RandomCrop((14, 11), padding=(7, 2, 5, 6), padding_mode=mode)
+    worst, errors = compare(v2.Compose([v2.RandomVerticalFlip(), crop, *after]), sizes_of_images())
+    assert worst == 0
+    assert errors > 0
+
+
+@pytest.mark.parametrize("mode", ["reflect", "symmetric"])
+def test_what_a_reflection_mirrors_is_inside_the_box_though_the_window_does_not_show_it(mode: str) -> None:
+    transform = v2.Compose([v2.Pad(9, padding_mode=mode), v2.RandomCrop((3, 4))])
+    assert compare(transform, sizes_of_images(smallest=10)) == (0, 0)
+
+
+RESAMPLED = {
+    "random resized crop": [v2.RandomResizedCrop((19, 23)), v2.RandomHorizontalFlip()],
+    "mostly the fallback": [v2.RandomResizedCrop(12, scale=(0.9, 1.0), ratio=(1.0, 1.1))],
+    "flip first": [v2.RandomHorizontalFlip(), v2.RandomVerticalFlip(), v2.RandomResizedCrop(15)],
+    "resize, center crop": [v2.Resize(16), v2.CenterCrop(14), v2.RandomHorizontalFlip()],
+    "resize, center crop that pads": [v2.Resize((9, 20)), v2.CenterCrop(14)],
+    "resize of an exact size": [v2.Resize((13, 7), interpolation="bicubic")],
+    "resize with max_size": [v2.Resize(10, max_size=17)],
+    "resize to max_size": [v2.Resize(None, max_size=17)],
+    "nearest": [v2.Resize((13, 7), interpolation="nearest"), v2.RandomCrop(6), v2.RandomHorizontalFlip()],
+    "nearest-exact": [v2.RandomCrop(3), v2.Resize((13, 9), interpolation="nearest-exact"), v2.RandomVerticalFlip()],
+    "no antialias": [v2.RandomVerticalFlip(), v2.Resize((8, 8), antialias=False)],
+    "crop, resize": [v2.RandomCrop(1), v2.Resize((5, 4))],
+    "flip, resize, crop with padding": [
+        v2.RandomHorizontalFlip(),
+        v2.Resize((16, 14)),
+        v2.RandomVerticalFlip(),
+        v2.RandomCrop((15, 13), padding=(4, 0, 1, 2), fill=50),
+        v2.CenterCrop(10),
+        v2.RandomCrop(7),
+        v2.RandomHorizontalFlip(),
+    ],
+    "resize, reflect": [v2.Resize((9, 8)), v2.RandomCrop(9, padding=7, padding_mode="reflect")],
+}
+
+
+@pytest.mark.parametrize("name", RESAMPLED)
+def test_with_a_resize_pixels_differ_by_one_at_most(name: str) -> None:
+    transform = v2.Compose([v2.ToImage(), *RESAMPLED[name]])
+    worst, _ = compare(transform, sizes_of_images())
+    assert worst <= 1
+
+
+@pytest.mark.parametrize(
+    "tail",
+    [
+        [v2.RandomCrop(13, padding=3, fill=0.5)],
+        [v2.RandomHorizontalFlip(), v2.RandomCrop(13, padding=3, fill=[0.1, 0.2, 1.0])],
+        [v2.Resize(9, antialias=True), v2.CenterCrop(8)],
+        [v2.RandomResizedCrop(11)],
+    ],
+    ids=["fill", "fills", "resize", "random resized crop"],
+)
+def test_geometry_behind_a_scaling_conversion_keeps_its_meaning(tail: list[Any]) -> None:
+    transform = v2.Compose([v2.ToImage(), v2.ToDtype(torch.float32, scale=True), *tail])
+    worst, _ = compare(transform, sizes_of_images(smallest=8))
+    assert worst <= 1
+
+
+def test_a_fixed_size_lets_a_center_crop_shrink_the_box_before_a_resize() -> None:
+    transform = v2.Compose([v2.ToImage(), v2.CenterCrop((20, 21)), v2.Resize((7, 9))])
+    sizes = np.full((ROWS, 2), (24, 32))
+    assert compare(transform, sizes, fixed_size=(24, 32))[0] <= 1
+
+
+def resolve(transform: Any, sizes: Any) -> Geometry:
+    draws = Draws(seed=0, epoch=0, indices=np.arange(len(sizes)))
+    return Recipe.from_transform(transform).split(None).geometry.resolve(draws, np.asarray(sizes))
+
+
+def test_a_row_with_an_error_says_what_to_do_and_leaves_the_others_alone() -> None:
+    geometry = resolve(v2.RandomCrop(10), [[20, 20], [20, 9], [10, 10]])
+    assert list(geometry.errors) == [1]
+    assert "20x9" in geometry.errors[1]
+    assert "pad_if_needed=True" in geometry.errors[1]
+    assert geometry.window[1].tolist() == [0, 0, 1, 1]
+    assert geometry.box[1].tolist() == [0, 0, 1, 1]
+    assert geometry.size[2].tolist() == [10, 10]
+
+
+def test_the_first_error_of_a_row_stays() -> None:
+    geometry = resolve(v2.Compose([v2.RandomCrop(10), v2.Resize(4), v2.RandomCrop(5)]), [[20, 9], [20, 20]])
+    assert "RandomCrop(size=(10, 10))" in geometry.errors[0]
+    assert "RandomCrop(size=(5, 5))" in geometry.errors[1]
+
+
+def test_an_extreme_shape_is_an_error_not_an_overflow() -> None:
+    geometry = resolve(v2.Resize(2**20), [[1, 2**15], [4, 4]])
+    assert list(geometry.errors) == [0]
+    geometry = resolve(v2.Resize(None, max_size=10), [[1, 50], [4, 4]])
+    assert list(geometry.errors) == [0]
+
+
+def test_random_resized_crop_of_a_strip_keeps_a_pixel_where_torchvision_fails() -> None:
+    geometry = resolve(v2.RandomResizedCrop(4, ratio=(3.0, 4.0)), [[40, 1], [1, 40]])
+    assert not geometry.errors
+    assert geometry.box[0, 2:].tolist() == [1, 1]
+    assert geometry.box[1, 2] == 1
+
+
+def test_boxes_are_no_larger_than_what_is_shown() -> None:
+    geometry = resolve(v2.RandomCrop((5, 6), padding=2), np.full((ROWS, 2), (30, 40)))
+    assert (geometry.box[:, 2:] <= (5, 6)).all()
+    assert (geometry.size == geometry.box[:, 2:]).all()
+
+
+def test_the_empty_plan_is_the_identity() -> None:
+    plan = Recipe().split(None).geometry
+    assert plan.is_identity
+    assert not plan.resamples
+    geometry = plan.resolve(Draws(0, 0, np.arange(2)), np.array([[3, 4], [5, 6]]))
+    assert geometry.box.tolist() == [[0, 0, 3, 4], [0, 0, 5, 6]] == geometry.window.tolist()
+    assert geometry.size.tolist() == [[3, 4], [5, 6]]
+    assert not geometry.flip.any()
+    assert geometry.box.dtype == geometry.window.dtype == geometry.size.dtype == np.int32
+
+
+def test_resolving_depends_on_the_sample_and_not_on_the_batch() -> None:
+    plan = Recipe.from_transform(v2.Compose([v2.RandomResizedCrop(9), v2.RandomVerticalFlip()])).split(None).geometry
+    plan = pickle.loads(pickle.dumps(plan))
+    draws, sizes = Draws(5, 2, np.arange(ROWS) * 7), sizes_of_images().astype(np.int32)
+    before = sizes.copy()
+    whole, part = plan.resolve(draws, sizes), plan.resolve(draws.take(slice(20, 40)), sizes[20:40])
+    assert (whole.box[20:40] == part.box).all()
+    assert (whole.flip[20:40] == part.flip).all()
+    assert (sizes == before).all()
+    assert (plan.resolve(Draws(5, 3, draws.indices), sizes).box != whole.box).any()
+
+
+@pytest.mark.parametrize("size", [(375, 500), (90, 40), (64, 400)], ids=str)
+def test_random_resized_crop_boxes_are_distributed_as_torchvisions(size: tuple[int, int]) -> None:
+    count = 4000
+    op = RandomResizedCrop((224, 224))
+    draws = Draws(seed=11, epoch=0, indices=np.arange(count))
+    ours = random_resized_crop_boxes(draws.uniform(0, 22), np.full((count, 2), size), op).astype(float)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        image = torch.zeros(3, *size, dtype=torch.uint8)
+        theirs = np.array(
+            [v1.RandomResizedCrop.get_params(image, list(op.scale), list(op.ratio)) for _ in range(count)], dtype=float
+        )
+    for name, statistic in {
+        "area": lambda boxes: boxes[:, 2] * boxes[:, 3],
+        "ratio": lambda boxes: boxes[:, 3] / boxes[:, 2],
+        "top": lambda boxes: boxes[:, 0] / (size[0] - boxes[:, 2] + 1),
+        "left": lambda boxes: boxes[:, 1] / (size[1] - boxes[:, 3] + 1),
+    }.items():
+        a, b = np.sort(statistic(ours)), np.sort(statistic(theirs))
+        grid = np.concatenate([a, b])
+        distance = np.abs(np.searchsorted(a, grid, "right") - np.searchsorted(b, grid, "right")).max() / count
+        # Kolmogorov and Smirnov, two samples: exceeded once in a thousand by equal distributions.
+        assert distance < 1.95 * math.sqrt(2 / count), name
+
+
+def test_the_exponential_is_that_of_the_c_library_to_two_units_in_the_last_place() -> None:
+    x = np.concatenate([np.linspace(-1.0, 1.0, 5001), np.linspace(-30, 30, 5001)])
+    expected = np.array([math.exp(value) for value in x])
+    assert (np.abs(_exp(x) - expected) <= 2 * np.spacing(expected)).all()
+
+
+@pytest.mark.parametrize(
+    "op", [Resize(shorter=7), Resize(shorter=7, max_size=9), Resize(max_size=9), Resize(size=(3, 4))], ids=str
+)
+def test_resized_sizes_are_torchvisions(op: Resize) -> None:
+    size = list(op.size) if op.size is not None else None if op.shorter is None else [op.shorter]
+    sizes = sizes_of_images()
+    for (height, width), ours in zip(sizes.tolist(), resized_sizes(sizes, op).tolist(), strict=True):
+        if min(ours) == 0:
+            with pytest.raises(RuntimeError, match="greater than 0"):
+                F.resize(torch.zeros(1, height, width), size, max_size=op.max_size)
+        else:
+            resized = F.resize(torch.zeros(1, height, width), size, max_size=op.max_size)
+            assert ours == list(resized.shape[-2:])
