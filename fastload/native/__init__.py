@@ -1,0 +1,54 @@
+"""The native core: whole batches from compressed bytes to pixels in one call, on threads that never hold the GIL.
+
+It is an optional C++ extension, imported at the first use and never by `import fastload`.
+
+    pool = NativePool(threads=8)
+    pending = pool.decode_batch(images, geometry=geometry, sampling=Sampling.of(plan), out=out)
+    for failure in pending.wait(): ...
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+from fastload.errors import BackendUnavailableError
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from fastload.native.pool import Failure, NativePool, Pending, Sampling, Status, fuse
+
+__all__ = ["Failure", "NativePool", "Pending", "Sampling", "Status", "available", "fuse", "load"]
+
+
+def available() -> bool:
+    """Whether the extension was built and can be loaded here."""
+    try:
+        load()
+    except BackendUnavailableError:
+        return False
+    return True
+
+
+def load() -> ModuleType:
+    """The extension module `fastload.native._core`.
+
+    Raises:
+        BackendUnavailableError: it was not built, or its libraries are missing; the message says how to build it.
+    """
+    try:
+        return importlib.import_module("fastload.native._core")
+    except ImportError as error:
+        raise BackendUnavailableError(
+            f"fastload's native core cannot be loaded ({error}). Install a C++ compiler and the libjpeg-turbo headers "
+            "(Debian, Ubuntu: apt-get install g++ libjpeg-dev python3-dev), then install fastload again with "
+            "FASTLOAD_REQUIRE_NATIVE=1 set to see what the build says. Everything works without it, through slower "
+            "decoders."
+        ) from error
+
+
+def __getattr__(name: str) -> object:
+    if name in __all__:
+        return getattr(importlib.import_module("fastload.native.pool"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

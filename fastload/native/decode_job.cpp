@@ -1,0 +1,97 @@
+#include "decode_job.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "upright.hpp"
+#include "worker.hpp"
+
+namespace fastload {
+namespace {
+
+// Enough for the header of nearly every file, metadata included.
+constexpr int64_t kHeaderBytes = 64 << 10;
+
+}  // namespace
+
+Outcome decode_image(Worker& worker, const uint8_t* data, size_t size, const GeometrySource& geometries, int row,
+                     const DecodeOptions& options, Size out_size, uint8_t* out) {
+    JpegDecoder& decoder = worker.decoder;
+    if (Outcome opened = decoder.open(data, size, options.limits); !opened.ok()) return opened;
+    const Size stored = decoder.header().size;
+    const int orientation = options.exif_orientation ? exif_orientation(data, size) : 1;
+    const Size image = upright_size(stored, orientation);
+
+    Geometry geometry;
+    Outcome resolved = geometries.resolve(row, image, geometry);
+    if (resolved.ok()) resolved = check_geometry(geometry, image);
+    if (resolved.ok() && (geometry.window.height != out_size.height || geometry.window.width != out_size.width)) {
+        resolved = {Status::bad_geometry, "the window and the output differ in size"};
+    }
+    if (!resolved.ok()) {
+        decoder.close();
+        return resolved;
+    }
+
+    worker.resampler.begin(geometry, options.resample);
+    const Box& needed = worker.resampler.needed();
+    Outcome outcome;
+    if (orientation == 1) {
+        outcome = decoder.read(needed, options.whole, worker.resampler);
+    } else {
+        const Box box = stored_box(needed, stored, orientation);
+        Uprighter uprighter({box.height, box.width}, orientation, worker.scratch);
+        outcome = decoder.read(box, options.whole, uprighter);
+        if (outcome.ok()) uprighter.give(worker.resampler);
+    }
+    if (outcome.ok()) worker.resampler.finish(out);
+    return outcome;
+}
+
+DecodeJob::DecodeJob(std::unique_ptr<EncodedSource> images, std::shared_ptr<const GeometrySource> geometries,
+                     const DecodeOptions& options, Size size, uint8_t* out)
+    : Job(images->count(), 1),
+      images_(std::move(images)),
+      geometries_(std::move(geometries)),
+      options_(options),
+      size_(size),
+      out_(out) {}
+
+Outcome DecodeJob::run(Worker& worker, int row) {
+    Bytes bytes;
+    if (Outcome read = images_->get(row, worker.bytes, bytes, INT64_MAX); !read.ok()) return read;
+    uint8_t* out = out_ + size_t{3} * static_cast<size_t>(size_.height) * static_cast<size_t>(size_.width) *
+                              static_cast<size_t>(row);
+    Outcome outcome = decode_image(worker, bytes.data, bytes.size, *geometries_, row, options_, size_, out);
+    worker.decoder.close();  // the bytes may go
+    return outcome;
+}
+
+void DecodeJob::blank(int row) {
+    const size_t bytes = size_t{3} * static_cast<size_t>(size_.height) * static_cast<size_t>(size_.width);
+    std::memset(out_ + bytes * static_cast<size_t>(row), 0, bytes);
+}
+
+HeaderJob::HeaderJob(std::unique_ptr<EncodedSource> images, const JpegLimits& limits, int32_t* out)
+    : Job(images->count(), 4), images_(std::move(images)), limits_(limits), out_(out) {}
+
+Outcome HeaderJob::run(Worker& worker, int row) {
+    Bytes bytes;
+    if (Outcome read = images_->get(row, worker.bytes, bytes, kHeaderBytes); !read.ok()) return read;
+    Outcome outcome = worker.decoder.open(bytes.data, bytes.size, limits_);
+    if (outcome.status == Status::damaged && bytes.size == static_cast<size_t>(kHeaderBytes)) {
+        if (Outcome read = images_->get(row, worker.bytes, bytes, INT64_MAX); !read.ok()) return read;
+        outcome = worker.decoder.open(bytes.data, bytes.size, limits_);
+    }
+    if (!outcome.ok()) return outcome;
+    const JpegHeader header = worker.decoder.header();
+    worker.decoder.close();
+    const int32_t values[kColumns] = {header.size.height, header.size.width, header.components,
+                                      exif_orientation(bytes.data, bytes.size), header.progressive ? 1 : 0};
+    std::copy(values, values + kColumns, out_ + kColumns * static_cast<int64_t>(row));
+    return {};
+}
+
+void HeaderJob::blank(int row) { std::fill_n(out_ + kColumns * static_cast<int64_t>(row), kColumns, 0); }
+
+}  // namespace fastload

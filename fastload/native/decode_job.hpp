@@ -1,0 +1,58 @@
+// A batch of JPEGs to pixels, and a batch of JPEGs to headers.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "encoded.hpp"
+#include "geometry_source.hpp"
+#include "pool.hpp"
+#include "resampler.hpp"
+
+namespace fastload {
+
+struct DecodeOptions {
+    ResampleOptions resample;
+    JpegLimits limits;
+    bool exif_orientation = false;  // geometries are then those of the upright image
+    bool whole = false;             // also check the data below the box
+};
+
+// Decodes row i to `out + i * height * width * 3`.
+class DecodeJob final : public Job {
+  public:
+    DecodeJob(std::unique_ptr<EncodedSource> images, std::shared_ptr<const GeometrySource> geometries,
+              const DecodeOptions& options, Size size, uint8_t* out);
+
+  private:
+    Outcome run(Worker& worker, int row) override;
+    void blank(int row) override;
+
+    std::unique_ptr<EncodedSource> images_;
+    std::shared_ptr<const GeometrySource> geometries_;
+    DecodeOptions options_;
+    Size size_;
+    uint8_t* out_;
+};
+
+// One image from memory; the window of the geometry is the size of `out`.
+Outcome decode_image(Worker& worker, const uint8_t* data, size_t size, const GeometrySource& geometries, int row,
+                     const DecodeOptions& options, Size out_size, uint8_t* out);
+
+// Height, width (as stored), components, EXIF orientation, progressive or not, for each row; zeros where it fails.
+class HeaderJob final : public Job {
+  public:
+    static constexpr int kColumns = 5;
+
+    HeaderJob(std::unique_ptr<EncodedSource> images, const JpegLimits& limits, int32_t* out);
+
+  private:
+    Outcome run(Worker& worker, int row) override;
+    void blank(int row) override;
+
+    std::unique_ptr<EncodedSource> images_;
+    JpegLimits limits_;
+    int32_t* out_;
+};
+
+}  // namespace fastload

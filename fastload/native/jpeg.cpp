@@ -1,0 +1,239 @@
+#include "jpeg.hpp"
+
+#include <algorithm>
+#include <csetjmp>
+#include <cstdio>
+#include <cstring>
+#include <vector>
+
+#include "kernels.hpp"
+
+// After <cstdio>, which it needs.
+#include <jpeglib.h>
+
+#include <jerror.h>
+
+namespace fastload {
+namespace {
+
+// Fancy upsampling looks one chroma sample, at most two pixels, to either side.
+constexpr int kMargin = 2;
+// Rows handed over at a time: few enough to stay in the first-level cache.
+constexpr int kChunk = 8;
+// Real progressive files have about ten scans; a crafted one makes libjpeg refine the whole image thousands of times.
+constexpr int kMostScans = 500;
+
+struct ErrorState {
+    jpeg_error_mgr base;  // first: libjpeg hands back a pointer to it
+    std::jmp_buf escape;
+    bool damaged;
+    char message[JMSG_LENGTH_MAX];
+};
+
+ErrorState& error_of(j_common_ptr info) { return *reinterpret_cast<ErrorState*>(info->err); }
+
+[[noreturn]] void on_error(j_common_ptr info) {
+    ErrorState& error = error_of(info);
+    if (!error.damaged) (*info->err->format_message)(info, error.message);
+    error.damaged = true;
+    std::longjmp(error.escape, 1);
+}
+
+bool is_benign(int code) {
+    switch (code) {
+        case JWRN_EXTRANEOUS_DATA:
+        case JWRN_ADOBE_XFORM:
+        case JWRN_JFIF_MAJOR:
+        case JWRN_TOO_MUCH_DATA:
+            return true;
+        default:
+            return false;
+    }
+}
+
+void on_message(j_common_ptr info, int level) {
+    ErrorState& error = error_of(info);
+    if (level >= 0 || error.damaged || is_benign(info->err->msg_code)) return;
+    (*info->err->format_message)(info, error.message);
+    error.damaged = true;
+}
+
+void on_progress(j_common_ptr info) {
+    auto* decoder = reinterpret_cast<j_decompress_ptr>(info);
+    if (decoder->input_scan_number <= kMostScans) return;
+    ErrorState& error = error_of(info);
+    std::snprintf(error.message, sizeof error.message, "more than %d scans", kMostScans);
+    error.damaged = true;
+    std::longjmp(error.escape, 1);
+}
+
+bool has_end_marker(const uint8_t* data, size_t size) {
+    // Nearly always the last two bytes; elsewhere in entropy-coded data 0xff is never followed by 0xd9.
+    for (size_t i = size; i >= 2; --i) {
+        if (data[i - 1] == 0xd9 && data[i - 2] == 0xff) return true;
+    }
+    return false;
+}
+
+}  // namespace
+
+struct JpegDecoder::State {
+    jpeg_decompress_struct info;
+    ErrorState error;
+    jpeg_progress_mgr progress;
+    bool created = false;
+    bool open = false;
+    JpegHeader header;
+    std::vector<uint8_t> rows;
+
+    Outcome damage() {
+        jpeg_abort_decompress(&info);
+        open = false;
+        return {Status::damaged, error.message};
+    }
+
+    // The functions below contain setjmp. They own nothing, so that a jump skips no destructor.
+    bool create();
+    bool read_header(const uint8_t* data, size_t size);
+    bool start();
+    bool choose_columns(JDIMENSION* start, JDIMENSION* width);
+    bool skip(JDIMENSION count);
+    bool read_rows(JSAMPARRAY rows, JDIMENSION count);
+};
+
+bool JpegDecoder::State::create() {
+    if (setjmp(error.escape)) return false;
+    jpeg_create_decompress(&info);
+    progress.progress_monitor = on_progress;
+    info.progress = &progress;
+    created = true;
+    return true;
+}
+
+bool JpegDecoder::State::read_header(const uint8_t* data, size_t size) {
+    if (setjmp(error.escape)) return false;
+    jpeg_mem_src(&info, data, static_cast<unsigned long>(size));
+    jpeg_read_header(&info, TRUE);
+    return !error.damaged;
+}
+
+bool JpegDecoder::State::start() {
+    if (setjmp(error.escape)) return false;
+    info.out_color_space = JCS_EXT_RGBX;
+    info.dct_method = JDCT_ISLOW;
+    info.do_fancy_upsampling = TRUE;
+    jpeg_start_decompress(&info);
+    return !error.damaged;
+}
+
+bool JpegDecoder::State::choose_columns(JDIMENSION* start, JDIMENSION* width) {
+    if (setjmp(error.escape)) return false;
+    jpeg_crop_scanline(&info, start, width);
+    return !error.damaged;
+}
+
+bool JpegDecoder::State::skip(JDIMENSION count) {
+    if (setjmp(error.escape)) return false;
+    jpeg_skip_scanlines(&info, count);
+    return !error.damaged;
+}
+
+bool JpegDecoder::State::read_rows(JSAMPARRAY into, JDIMENSION count) {
+    if (setjmp(error.escape)) return false;
+    for (JDIMENSION done = 0; done < count && !error.damaged;) {
+        done += jpeg_read_scanlines(&info, into + done, count - done);
+    }
+    return !error.damaged;
+}
+
+JpegDecoder::JpegDecoder() : state_(std::make_unique<State>()) {
+    State& s = *state_;
+    s.info.err = jpeg_std_error(&s.error.base);
+    s.error.base.error_exit = on_error;
+    s.error.base.emit_message = on_message;
+    s.error.damaged = false;
+    s.error.message[0] = '\0';
+    s.create();
+}
+
+JpegDecoder::~JpegDecoder() {
+    if (state_->created) jpeg_destroy_decompress(&state_->info);
+}
+
+const JpegHeader& JpegDecoder::header() const { return state_->header; }
+
+void JpegDecoder::close() {
+    State& s = *state_;
+    if (s.open) jpeg_abort_decompress(&s.info);
+    s.open = false;
+}
+
+Outcome JpegDecoder::open(const uint8_t* data, size_t size, const JpegLimits& limits) {
+    State& s = *state_;
+    close();
+    if (!s.created) return {Status::damaged, s.error.message};
+    if (size == 0) return {Status::damaged, "the file is empty"};
+    if (size < 3 || data[0] != 0xff || data[1] != 0xd8 || data[2] != 0xff) {
+        return {Status::not_jpeg, "not a JPEG"};
+    }
+    s.error.damaged = false;
+    if (!s.read_header(data, size)) return s.damage();
+    s.open = true;
+    s.header.size = {static_cast<int>(s.info.image_height), static_cast<int>(s.info.image_width)};
+    s.header.components = s.info.num_components;
+    s.header.progressive = s.info.progressive_mode != 0;
+    const int64_t pixels = int64_t{s.header.size.height} * s.header.size.width;
+    if (pixels > limits.max_pixels) {
+        close();
+        return {Status::too_large, std::to_string(s.header.size.height) + "x" + std::to_string(s.header.size.width) +
+                                       " pixels are more than the limit of " + std::to_string(limits.max_pixels)};
+    }
+    return {};
+}
+
+Outcome JpegDecoder::read(const Box& box, bool whole, RowSink& sink) {
+    State& s = *state_;
+    const J_COLOR_SPACE space = s.info.jpeg_color_space;
+    if (space != JCS_YCbCr && space != JCS_RGB && space != JCS_GRAYSCALE) {
+        close();
+        return {Status::unsupported, "a JPEG of " + std::to_string(s.header.components) +
+                                         " components that are neither grey, YCbCr nor RGB"};
+    }
+    if (!s.start()) return s.damage();
+
+    const int image_width = s.header.size.width;
+    const int image_height = s.header.size.height;
+    JDIMENSION start = static_cast<JDIMENSION>(std::max(box.left - kMargin, 0));
+    JDIMENSION width = static_cast<JDIMENSION>(std::min(box.left + box.width + kMargin, image_width)) - start;
+    if (width < static_cast<JDIMENSION>(image_width) && !s.choose_columns(&start, &width)) return s.damage();
+
+    const size_t stride = (size_t{width} * 4 + kRowSlack + 63) / 64 * 64;
+    if (s.rows.size() < stride * kChunk) s.rows.resize(stride * kChunk);
+    JSAMPROW targets[kChunk];
+    const uint8_t* visible[kChunk];
+    for (int i = 0; i < kChunk; ++i) {
+        targets[i] = s.rows.data() + stride * i;
+        visible[i] = targets[i] + size_t{4} * (static_cast<JDIMENSION>(box.left) - start);
+    }
+
+    const int first = std::max(box.top - kMargin, 0);
+    if (first > 0 && !s.skip(static_cast<JDIMENSION>(first))) return s.damage();
+    if (box.top > first && !s.read_rows(targets, static_cast<JDIMENSION>(box.top - first))) return s.damage();
+    for (int done = 0; done < box.height;) {
+        const int count = std::min(kChunk, box.height - done);
+        if (!s.read_rows(targets, static_cast<JDIMENSION>(count))) return s.damage();
+        sink.take(visible, count);
+        done += count;
+    }
+
+    const int below = image_height - (box.top + box.height);
+    if (whole && below > 0 && !s.skip(static_cast<JDIMENSION>(below))) return s.damage();
+    const jpeg_source_mgr& source = *s.info.src;
+    const bool ends = below == 0 || s.info.unread_marker == JPEG_EOI || jpeg_input_complete(&s.info) ||
+                      has_end_marker(source.next_input_byte, source.bytes_in_buffer);
+    close();
+    if (!ends) return {Status::damaged, "Premature end of JPEG file"};
+    return {};
+}
+
+}  // namespace fastload

@@ -1,0 +1,18 @@
+#include "kernels.hpp"
+
+#include <cstring>
+
+namespace fastload {
+
+const Kernels* find_kernels(const char* name) {
+    const bool any = std::strcmp(name, "auto") == 0;
+    auto wanted = [&](const Kernels& kernels) { return any || std::strcmp(name, kernels.name) == 0; };
+#if defined(FASTLOAD_X86)
+    __builtin_cpu_init();
+    if (wanted(kAvx2Kernels) && __builtin_cpu_supports("avx2")) return &kAvx2Kernels;
+    if (wanted(kSse41Kernels) && __builtin_cpu_supports("sse4.1")) return &kSse41Kernels;
+#endif
+    return wanted(kPlainKernels) ? &kPlainKernels : nullptr;
+}
+
+}  // namespace fastload

@@ -1,0 +1,50 @@
+// The inner loops, once per instruction set. All variants compute the same integers, hence the same pixels.
+#pragma once
+
+#include <cstdint>
+
+namespace fastload {
+
+// Bytes behind a row of pixels that a kernel may read (source) or overwrite (intermediate) beyond its end.
+constexpr int kRowSlack = 64;
+
+struct HorizontalTask {
+    const uint8_t* const* rows;  // 4-byte pixels; kRowSlack readable behind each
+    uint8_t* const* out;         // 3-byte pixels; kRowSlack writable behind each
+    int row_count;
+    int outputs;            // pixels per output row
+    const int32_t* first;   // per output: first source pixel
+    const int16_t* weights; // per output: `width` weights
+    int width;              // 2 or a multiple of 4
+    int precision;          // fractional bits of the weights
+};
+
+struct VerticalTask {
+    const uint8_t* rows;    // the first of `count` rows
+    int64_t stride;         // bytes between them
+    const int16_t* weights; // one a row
+    int count;
+    int precision;
+    uint8_t* out;
+    int bytes;  // per row; nothing behind is read or written
+};
+
+struct Kernels {
+    const char* name;
+    void (*horizontal)(const HorizontalTask&);
+    void (*vertical)(const VerticalTask&);
+    // Packed RGB row of `pixels` pixels, last pixel first; source and target do not overlap.
+    void (*mirror)(const uint8_t* row, uint8_t* out, int pixels);
+};
+
+extern const Kernels kPlainKernels;
+#if defined(FASTLOAD_X86)
+extern const Kernels kSse41Kernels;
+extern const Kernels kAvx2Kernels;
+extern const Kernels kAvx512Kernels;
+#endif
+
+// The best that this processor runs for "auto", or the one named; nullptr if it is unknown or cannot run here.
+const Kernels* find_kernels(const char* name);
+
+}  // namespace fastload

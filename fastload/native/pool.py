@@ -1,0 +1,333 @@
+"""Batches on the threads of the native core: arrays are checked here, pixels are made there."""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from fastload.decode.base import DecodeSettings
+from fastload.draws import Draws
+from fastload.errors import ConfigurationError
+from fastload.native import load
+from fastload.recipe.boxes import RANDOM_RESIZED_CROP_UNIFORMS
+from fastload.recipe.geometry import Geometry, GeometryPlan
+from fastload.recipe.ops import (
+    CenterCrop,
+    Fill,
+    GeometryOp,
+    Interpolation,
+    PaddingMode,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+    RandomVerticalFlip,
+    Resize,
+)
+from fastload.sources.base import EncodedImages, PixelImages
+from fastload.sources.paths import PathTable
+
+if TYPE_CHECKING:
+    from fastload.native import _core
+
+__all__ = ["Compressed", "Failure", "FusedGeometry", "NativePool", "Pending", "Sampling", "Simd", "Status", "fuse"]
+
+Compressed = EncodedImages | PathTable | Sequence["bytes | bytearray | memoryview | npt.NDArray[np.uint8]"]
+"""Images still compressed: files, byte ranges of files, or byte buffers."""
+
+Simd = Literal["auto", "avx512", "avx2", "sse4.1", "plain"]
+"""Which inner loops to use; all give the same pixels, so this is for tests and measurements."""
+
+HEADER_COLUMNS = ("height", "width", "components", "orientation", "progressive")
+
+_FILTERS: dict[Interpolation, int] = {"nearest": 0, "nearest-exact": 1, "bilinear": 2, "bicubic": 3}
+_PADDINGS: dict[PaddingMode, int] = {"constant": 0, "edge": 1, "reflect": 2, "symmetric": 3}
+
+
+class Status(enum.IntEnum):
+    """What became of a sample (fastload/native/status.hpp)."""
+
+    OK = 0
+    DAMAGED = 1
+    """libjpeg gave up, or warned that pixels are made up."""
+    NOT_JPEG = 2
+    """Another format: other decoders may know it."""
+    UNSUPPORTED = 3
+    """A valid JPEG that the core does not convert (CMYK, YCCK): other decoders can."""
+    TOO_LARGE = 4
+    """More pixels than `DecodeSettings.max_pixels`."""
+    UNREADABLE = 5
+    """The system could not open or read the file."""
+    BAD_GEOMETRY = 6
+    """The box does not lie in the image, or the plan cannot be applied to one of its size."""
+    CANCELLED = 7
+
+    @property
+    def other_decoder(self) -> bool:
+        """Whether another decoder may well succeed."""
+        return self in (Status.NOT_JPEG, Status.UNSUPPORTED)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A sample without pixels; its row of the output holds zeros."""
+
+    row: int
+    status: Status
+    message: str
+    """The words of libjpeg or of the operating system, without the file's name."""
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How pixels are made; the fields of `GeometryPlan` that do not depend on the sample."""
+
+    interpolation: Interpolation = "bilinear"
+    antialias: bool = True
+    padding_mode: PaddingMode = "constant"
+    fill: Fill = (0.0,)
+
+    @classmethod
+    def of(cls, plan: GeometryPlan, role: Literal["image", "mask"] = "image") -> Sampling:
+        """What the plan says for images or for masks (nearest, their own fill)."""
+        if role == "mask":
+            return cls("nearest", False, plan.padding_mode, plan.mask_fill)
+        return cls(plan.interpolation, plan.antialias, plan.padding_mode, plan.fill)
+
+    def _native(self) -> _core.Resampling:
+        fill = [min(max(round(value), 0), 255) for value in self.fill]
+        fill = fill * 4 if len(fill) == 1 else [*fill, 0, 0, 0]
+        return load().Resampling(  # type: ignore[no-any-return]
+            _FILTERS[self.interpolation], self.antialias, _PADDINGS[self.padding_mode], tuple(fill[:4])
+        )
+
+
+@dataclass(frozen=True)
+class FusedGeometry:
+    """A plan and its draws, resolved by the core itself as soon as it knows the size of an image. Made by `fuse`."""
+
+    native: _core.Geometries
+
+    def __len__(self) -> int:
+        return len(self.native)
+
+    def resolve(self, sizes: npt.NDArray[np.int64]) -> Geometry:
+        """What the core will do for images of these (B, 2) sizes; equal to `GeometryPlan.resolve`."""
+        out = np.empty((len(self), 12), dtype=np.int32)
+        self.native.resolve(np.ascontiguousarray(sizes, dtype=np.int64), out)
+        return Geometry(out[:, :4], out[:, 4:6], out[:, 6:10], out[:, 10:].astype(np.bool_))
+
+
+def fuse(plan: GeometryPlan, draws: Draws) -> FusedGeometry | None:
+    """Let the core turn draws into boxes itself, so that a file is opened once.
+
+    Returns:
+        None where the core does not know the plan: then read the headers, `resolve`, and give the `Geometry`. It knows
+        RandomResizedCrop, and Resize with or without CenterCrop, each followed by any flips.
+    """
+    ops = list(plan.ops)
+    flips = np.zeros((len(draws), 2), dtype=np.bool_)
+    while ops and isinstance(ops[-1][1], RandomHorizontalFlip | RandomVerticalFlip):
+        stream, flip = ops.pop()
+        axis = 0 if isinstance(flip, RandomHorizontalFlip) else 1
+        flips[:, axis] ^= draws.uniform(stream, 1)[:, 0] < flip.p
+    return _fuse_crop(ops, draws, flips)
+
+
+def _fuse_crop(ops: list[tuple[int, GeometryOp]], draws: Draws, flips: npt.NDArray[np.bool_]) -> FusedGeometry | None:
+    core = load()
+    match [op for _, op in ops]:
+        case [RandomResizedCrop() as op]:
+            uniforms = draws.uniform(ops[0][0], RANDOM_RESIZED_CROP_UNIFORMS)
+            logs = (math.log(op.ratio[0]), math.log(op.ratio[1]))
+            return FusedGeometry(core.Geometries.drawn_crops(uniforms, flips, op.size, op.scale, op.ratio, logs))
+        case [Resize() as op]:
+            return FusedGeometry(core.Geometries.resized(flips, op.size, op.shorter or 0, op.max_size or 0, None))
+        case [Resize() as op, CenterCrop(size=crop)]:
+            return FusedGeometry(core.Geometries.resized(flips, op.size, op.shorter or 0, op.max_size or 0, crop))
+        case _:
+            return None
+
+
+class Pending:
+    """A batch in work. The arrays it reads and writes stay alive with it; dropping it waits for the rows in work."""
+
+    def __init__(self, ticket: _core.Ticket) -> None:
+        self._ticket = ticket
+
+    def wait(self) -> list[Failure]:
+        """Block until every row was run or cancelled, without the GIL.
+
+        Returns:
+            The rows that failed, ascending; the second call returns none.
+
+        Raises:
+            RuntimeError: the process was forked since; the batch belongs to the parent.
+        """
+        return [Failure(row, Status(status), message) for row, status, message in self._ticket.wait()]
+
+    def done(self) -> bool:
+        return self._ticket.done()
+
+    def cancel(self) -> None:
+        """Rows not yet begun fail with `Status.CANCELLED`. Returns at once; `wait` for the rows in work."""
+        self._ticket.cancel()
+
+
+class NativePool:
+    """Threads of the native core, started by the first batch; several batches may be in work, first come first served.
+
+    A forked child gets threads of its own with its first batch. Any thread may call.
+    """
+
+    def __init__(self, threads: int, *, simd: Simd = "auto") -> None:
+        """Raises ConfigurationError (threads below 1, or SIMD that this processor lacks), BackendUnavailableError."""
+        core = load()
+        try:
+            self._pool: _core.Pool = core.Pool(threads, simd)
+        except ValueError as error:
+            raise ConfigurationError(f"NativePool: {error}; use threads >= 1 and simd='auto'.") from error
+
+    @property
+    def threads(self) -> int:
+        return self._pool.threads
+
+    @property
+    def simd(self) -> str:
+        """The inner loops in use: "avx512", "avx2", "sse4.1" or "plain"."""
+        return self._pool.simd
+
+    def close(self) -> None:
+        """Cancel what is in work and join the threads. May be called twice; a later batch starts threads again."""
+        self._pool.close()
+
+    def read_headers(
+        self, images: Compressed, *, settings: DecodeSettings | None = None
+    ) -> tuple[npt.NDArray[np.int32], list[Failure]]:
+        """Sizes and kinds of many JPEGs.
+
+        Returns:
+            (N, 5) int32: height, width (as stored), components, EXIF orientation, progressive (0 or 1), zeros for
+            rows that failed; and the failures.
+        """
+        encoded = _encoded(images)
+        out = np.zeros((len(encoded), len(HEADER_COLUMNS)), dtype=np.int32)
+        limit = (settings or DecodeSettings()).max_pixels
+        return out, Pending(self._pool.read_headers(encoded, out, limit)).wait()
+
+    def decode_batch(
+        self,
+        images: Compressed,
+        *,
+        geometry: Geometry | FusedGeometry,
+        out: npt.NDArray[np.uint8],
+        sampling: Sampling | None = None,
+        settings: DecodeSettings | None = None,
+        check_whole: bool = False,
+    ) -> Pending:
+        """Decode, crop, resize, cut and mirror the B images into `out`.
+
+        Args:
+            images: B files, byte ranges of files, or buffers, which must not change before `wait`.
+            geometry: one row an image; of the upright image if `settings.exif_orientation`.
+            out: (B, height, width, 3) uint8, C-contiguous: RGB. Rows that fail hold zeros.
+            check_whole: also look for damage below the crop. Otherwise, of what lies below, it is only checked that
+                the image's end marker is there.
+        """
+        settings = settings or DecodeSettings()
+        _check_out(out, channels=3)
+        encoded = _encoded(images)
+        _check_lengths(out, images=len(encoded), geometry=len(geometry))
+        ticket = self._pool.decode(
+            encoded,
+            _geometries(geometry),
+            out,
+            (sampling or Sampling())._native(),
+            settings.max_pixels,
+            settings.exif_orientation,
+            check_whole,
+        )
+        return Pending(ticket)
+
+    def gather_batch(
+        self,
+        images: PixelImages,
+        indices: npt.NDArray[np.int64],
+        *,
+        geometry: Geometry | FusedGeometry,
+        out: npt.NDArray[np.uint8],
+        sampling: Sampling | None = None,
+    ) -> Pending:
+        """Crop, resize, pad and mirror decoded images into `out`, (B, height, width, C) uint8, C-contiguous.
+
+        C is the channels of the images: 1 to 4, and 1 or 3 where they are resampled.
+        """
+        _check_out(out, channels=images.channels)
+        if images.channels in (2, 4) and _resamples(geometry):
+            raise ConfigurationError(
+                f"gather_batch resizes images of 1 or 3 channels, these have {images.channels}; resize them before."
+            )
+        rows = np.ascontiguousarray(images.rows_of(indices), dtype=np.int64)
+        _check_lengths(out, indices=len(rows), geometry=len(geometry))
+        native = (sampling or Sampling())._native()
+        placed = _geometries(geometry)
+        if images.sizes is None or images.offsets is None:
+            return Pending(self._pool.gather(images.array, rows, placed, out, native))
+        offsets, sizes = images.offsets, images.sizes
+        return Pending(self._pool.gather_flat(images.array, offsets, sizes, rows, placed, out, native))
+
+
+def _encoded(images: Compressed) -> _core.Encoded:
+    core = load()
+    if isinstance(images, PathTable):
+        images = EncodedImages(images)
+    if not isinstance(images, EncodedImages):
+        encoded: _core.Encoded = core.Encoded.buffers([np.frombuffer(data, dtype=np.uint8) for data in images])
+        return encoded
+    paths = images.paths
+    rows = np.arange(len(paths.ends), dtype=np.int64) if paths.rows is None else paths.rows
+    encoded = core.Encoded.files(
+        paths.root.encode("utf-8", "surrogateescape"),
+        paths.blob,
+        paths.ends,
+        np.ascontiguousarray(rows, dtype=np.int64),
+        images.offsets,
+        images.lengths,
+    )
+    return encoded
+
+
+def _geometries(geometry: Geometry | FusedGeometry) -> _core.Geometries:
+    if isinstance(geometry, FusedGeometry):
+        return geometry.native
+    result: _core.Geometries = load().Geometries.given(
+        np.ascontiguousarray(geometry.box, dtype=np.int32),
+        np.ascontiguousarray(geometry.size, dtype=np.int32),
+        np.ascontiguousarray(geometry.window, dtype=np.int32),
+        np.ascontiguousarray(geometry.flip, dtype=np.bool_),
+    )
+    return result
+
+
+def _resamples(geometry: Geometry | FusedGeometry) -> bool:
+    return isinstance(geometry, FusedGeometry) or bool((geometry.box[:, 2:] != geometry.size).any())
+
+
+def _check_out(out: npt.NDArray[Any], *, channels: int) -> None:
+    good = out.dtype == np.uint8 and out.ndim == 4 and out.shape[3] == channels
+    if not (good and out.flags.c_contiguous and out.flags.writeable):
+        raise ConfigurationError(
+            f"out must be a writable C-contiguous uint8 array (B, height, width, {channels}), got {out.dtype} of shape "
+            f"{out.shape}{'' if out.flags.c_contiguous else ', not contiguous'}"
+            f"{'' if out.flags.writeable else ', read-only'}."
+        )
+
+
+def _check_lengths(out: npt.NDArray[Any], **lengths: int) -> None:
+    for name, length in lengths.items():
+        if length != len(out):
+            raise ConfigurationError(f"{name} has {length} rows and out has {len(out)}; they must be equal.")

@@ -1,0 +1,33 @@
+// Images stored lying or mirrored, as their EXIF orientation says.
+#pragma once
+
+#include <vector>
+
+#include "geometry.hpp"
+#include "jpeg.hpp"
+
+namespace fastload {
+
+// Size of the image once it stands upright.
+Size upright_size(Size stored, int orientation);
+
+// Where a box of the upright image lies in the stored one.
+Box stored_box(const Box& upright, Size stored, int orientation);
+
+// Collects the rows of a stored box, and gives them upright to another sink.
+class Uprighter final : public RowSink {
+  public:
+    // `pixels` is memory to reuse.
+    Uprighter(Size stored, int orientation, std::vector<uint8_t>& pixels);
+
+    void take(const uint8_t* const* rows, int count) override;
+    void give(RowSink& sink) const;
+
+  private:
+    Size stored_;
+    int orientation_;
+    std::vector<uint8_t>& pixels_;
+    size_t taken_ = 0;
+};
+
+}  // namespace fastload
