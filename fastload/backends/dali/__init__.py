@@ -1,0 +1,8 @@
+"""The `dali` backend: an NVIDIA DALI pipeline, on the CPU or with decoding on the GPU, fed with our order and boxes."""
+
+from __future__ import annotations
+
+from fastload.backends.dali.backend import DaliBackend
+from fastload.backends.dali.options import DaliOptions
+
+__all__ = ["DaliBackend", "DaliOptions"]

@@ -1,0 +1,199 @@
+"""The backend: threads that read and prepare batches, one that runs DALI, and a queue that keeps them in order."""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from collections.abc import Mapping
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from threading import Event, current_thread, main_thread
+from typing import Any
+
+import torch
+
+from fastload.backends.assemble import Assembler
+from fastload.backends.base import BufferAllocator, Context, HostBatch
+from fastload.backends.dali.options import DaliOptions
+from fastload.backends.dali.pipeline import DaliPipeline, import_dali
+from fastload.backends.dali.regions import filter_of
+from fastload.backends.dali.renderer import DaliRenderer, DeviceRows
+from fastload.backends.dali.runner import PipelineRunner
+from fastload.cpu import usable_cores
+from fastload.decode.base import DecodeSettings
+from fastload.draws import Draws
+from fastload.errors import ConfigurationError, WorkerError
+from fastload.render.encoded import PythonRenderer
+from fastload.sources.base import Objects
+
+__all__ = ["DaliBackend"]
+
+_READ_AHEAD = 2
+"""Batches being read and prepared beside those inside DALI, unless prefetch_factor says otherwise."""
+
+
+class DaliBackend:
+    """Real DALI, fed with our order and our boxes; on the CPU, or with pixels made and left on the GPU.
+
+    Compressed images go through DALI; everything else (masks, pixels, values, rare formats) through the code that the
+    other host backends use.
+    """
+
+    name = "dali"
+    Options = DaliOptions
+    background = True
+
+    def __init__(self, context: Context, options: DaliOptions) -> None:
+        """
+        Raises:
+            BackendUnavailableError: DALI is not installed or too old.
+            UnsupportedTransformError: the recipe has a part that only Python can run, or an interpolation that DALI
+                does otherwise than torchvision.
+            ConfigurationError: the samples are Python objects, or there is no GPU where one is asked for.
+        """
+        context.recipe.require_no_opaque("dali", ("torch",))
+        for name, column in context.source.columns.items():
+            if isinstance(column, Objects):
+                raise ConfigurationError(
+                    f"backend: 'dali' reads compressed images, but column {name!r} of {context.source.name} holds "
+                    "Python objects; use backend='torch'."
+                )
+        self._filter = filter_of(context.recipe.geometry)
+        self._device_id = _device_id(options.device, context.device)
+        self._version: str = import_dali().__version__
+        self._context = context
+        self._options = options
+        self._threads = options.num_threads or context.num_workers or usable_cores()
+        self.depth = options.queue_depth + (context.prefetch_factor or _READ_AHEAD)
+        self._python = PythonRenderer(options.decoder, options.decode_settings)
+        self._plain = Assembler(
+            context.source, context.recipe.geometry, settings=options.decode_settings, decoder=options.decoder
+        )
+        self._pending: deque[Future[HostBatch]] = deque()
+        self._cancelled = Event()
+        self._engine: _Engine | None = None
+
+    def submit(self, draws: Draws) -> None:
+        if self._engine is None:
+            self._engine = self._start()
+        renderer = DaliRenderer(
+            self._engine.runner, self._context.recipe.geometry, self._python, self._cancelled.is_set
+        )
+        # A batch that stays on the GPU needs no page-locked buffer, only the addresses of one.
+        allocate = self._context.allocate if self._device_id is None else None
+        task = partial(_make_batch, draws, self._context, self._options.decode_settings, renderer, allocate)
+        self._pending.append(self._engine.readers.submit(task))
+
+    def receive(self) -> HostBatch:
+        assert self._pending
+        try:
+            return self._pending.popleft().result()
+        except CancelledError:
+            raise WorkerError("backend 'dali': it was closed while batches were outstanding.") from None
+
+    def reread(self, draws: Draws) -> HostBatch:
+        return self._plain.batch(draws)
+
+    def cancel(self) -> None:
+        self._cancelled.set()
+        self._cancelled = Event()
+        for future in self._pending:
+            future.cancel()
+        self._pending.clear()
+
+    def close(self) -> None:
+        self.cancel()
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            engine.finalizer.detach()
+            engine.runner.close()  # first: it frees the readers that wait for it
+            engine.readers.shutdown(wait=True, cancel_futures=True)
+
+    def explain(self) -> Mapping[str, str]:
+        where = "on the CPU" if self._device_id is None else f"mixed, ending on cuda:{self._device_id}"
+        rows = {
+            "dali": f"DALI {self._version} {where}, {self._threads} threads, {self._options.queue_depth} batches "
+            f"inside it, {self.depth} in flight",
+            "dali pixels": f"JPEGs and PNGs of 8 bits, resized with {self._filter.interp_type}; masks, CMYK and other "
+            "formats without DALI. Damaged data within a complete file is not noticed",
+        }
+        if self._engine is not None and self._engine.runner.rebuilt:
+            rows["dali failures"] = f"{self._engine.runner.rebuilt}, each of which cost a batch decoded twice"
+        return rows
+
+    def _start(self) -> _Engine:
+        runner = PipelineRunner(
+            partial(
+                DaliPipeline,
+                self._context.recipe.geometry,
+                batch_size=self._context.batch_size,
+                num_threads=self._threads,
+                device_id=self._device_id,
+            ),
+            queue_depth=self._options.queue_depth,
+        )
+        readers = ThreadPoolExecutor(self.depth, thread_name_prefix="fastload-dali-reader")
+        # Also at the interpreter's exit: a thread that is inside DALI by then would crash the process.
+        return _Engine(runner, readers, weakref.finalize(self, _abandon, runner, readers))
+
+
+@dataclass(frozen=True)
+class _Engine:
+    """What the first submit starts and close stops."""
+
+    runner: PipelineRunner
+    readers: ThreadPoolExecutor
+    finalizer: Any
+
+
+def _abandon(runner: PipelineRunner, readers: ThreadPoolExecutor) -> None:
+    """What is left to do when the backend was not closed, but collected, or the interpreter exits.
+
+    A garbage collection may happen in any thread, the readers' included, and must not wait for them. At the exit it
+    is the main thread, and waiting is a must: a thread inside DALI would crash the process.
+    """
+    readers.shutdown(wait=False, cancel_futures=True)
+    runner.close(wait=current_thread() is main_thread())
+
+
+def _make_batch(
+    draws: Draws,
+    context: Context,
+    settings: DecodeSettings,
+    renderer: DaliRenderer,
+    allocate: BufferAllocator | None,
+) -> HostBatch:
+    """One batch, in a reader's thread. No method of the backend, which it would keep alive."""
+    assembler = Assembler(context.source, context.recipe.geometry, settings=settings, renderer=renderer)
+    host = assembler.batch(draws, allocate)
+    bad = [failure.row for failure in host.failures]
+    for placed in renderer.on_device:
+        name = next(name for name, column in host.columns.items() if column is placed.out)
+        host.columns[name] = _join(placed, bad)
+    return host
+
+
+def _join(placed: DeviceRows, bad: list[int]) -> torch.Tensor:
+    """(B, H, W, 3) uint8 on the device: the rows made there, those made on the host, and zeros for bad ones."""
+    pixels = placed.pixels
+    if len(placed.rows) == len(placed.out) and not bad:
+        return pixels
+    with torch.cuda.device(pixels.device):
+        joined = torch.as_tensor(placed.out).to(pixels.device)
+        joined[torch.as_tensor(placed.rows, device=pixels.device)] = pixels
+        joined[bad] = 0
+        torch.cuda.current_stream().synchronize()
+    return joined
+
+
+def _device_id(asked: str, target: torch.device) -> int | None:
+    """The GPU that DALI works on, or None for the CPU."""
+    if asked == "cpu" or (asked == "auto" and target.type != "cuda"):
+        return None
+    if target.type != "cuda":
+        raise ConfigurationError(
+            f"DaliOptions(device={asked!r}) leaves the images on a GPU, but the batches are to be delivered on "
+            f"{target}; use device='cuda' for the loader, or DaliOptions(device='cpu')."
+        )
+    return torch.cuda.current_device() if target.index is None else target.index
