@@ -97,9 +97,9 @@ if ! pip install --quiet --editable ".${EXTRAS:+[$EXTRAS]}"; then
 fi
 
 "$VENV/bin/python" -c '
-import importlib.util, fastload
-native = importlib.util.find_spec("fastload.native._core") is not None
-print(f"==> fastload {fastload.__version__} is installed,", "with its native core." if native else
+import fastload
+from fastload import native
+print(f"==> fastload {fastload.__version__} is installed,", "with its native core." if native.available() else
       "without its native core (no compiler or libjpeg headers, or the build failed).\n"
       "    Everything works; JPEG folders load more slowly. To build it:\n"
       "    sudo apt-get install -y g++ libjpeg-dev python3-dev && make reinstall")'

@@ -9,6 +9,7 @@ from ctypes.util import find_library
 from importlib import metadata
 
 from fastload.cli.findings import Finding
+from fastload.errors import BackendUnavailableError
 
 __all__ = ["backends", "decoders", "libjpeg_turbo", "native_core", "pillow", "software", "versions"]
 
@@ -132,16 +133,11 @@ def pillow() -> Iterator[Finding]:
 
 
 def native_core() -> Iterator[Finding]:
+    from fastload import native
+
     try:
-        import fastload.native._core
-    except ImportError:
-        present = False
+        core = native.load()
+    except BackendUnavailableError as error:
+        yield Finding("backends", "native core", "absent: JPEG folders load more slowly", "note", str(error))
     else:
-        present = True
-    yield Finding(
-        "backends",
-        "native core",
-        "built" if present else "absent: JPEG folders load through the decoders below, more slowly",
-        "ok" if present else "note",
-        "" if present else "sudo apt-get install -y g++ libjpeg-dev python3-dev, then install fastload again",
-    )
+        yield Finding("backends", "native core", f"built, {core.__file__}")
