@@ -485,3 +485,19 @@ def test_fingerprints_are_stable_over_processes() -> None:
     here = Recipe.from_transform(v2.Compose([v2.CenterCrop(8), v2.GaussianBlur(3)])).fingerprint
     there = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert there.stdout.strip() == here
+
+
+@pytest.mark.parametrize(
+    "transform", [v2.ToImage(), v2.Compose([v2.CenterCrop(8), v2.PILToTensor()]), v2.Compose([v1.ToTensor()])], ids=str
+)
+def test_a_recipe_as_a_whole_is_the_transform_that_was_given(transform: Any) -> None:
+    split = Recipe.from_transform(transform).as_opaque("it is a test")
+    assert split.opaque is not None
+    assert torch.equal(split.opaque(image()), transform(image()))
+    assert split.batch.is_identity
+    with pytest.raises(UnsupportedTransformError, match="it is a test"):
+        split.require_no_opaque("dali", ["torch"])
+
+
+def test_no_transform_as_a_whole_is_none() -> None:
+    assert Recipe().as_opaque("it is a test").opaque is None

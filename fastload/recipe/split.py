@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from torchvision.transforms import v2
 
 from fastload.errors import ConfigurationError, UnsupportedTransformError
+from fastload.recipe.batch import BatchProgram
 from fastload.recipe.describe import describe, qualified_name
 from fastload.recipe.geometry import GeometryPlan
 from fastload.recipe.lower import Origin, keeps_kind
 from fastload.recipe.ops import Normalize, Op, Opaque, ToDtype
 from fastload.recipe.prefix import GeometryPrefix, Size, is_flip, is_geometry, size_after
-
-if TYPE_CHECKING:
-    from fastload.recipe.batch import BatchProgram
 
 __all__ = ["Placement", "SplitRecipe", "opaque_split", "split"]
 
@@ -70,8 +68,6 @@ def split(ops: tuple[Op, ...], origins: tuple[Origin, ...], fixed_size: Size | N
         plan = GeometryPlan()
     else:
         _check_dtypes(ops)
-    from fastload.recipe.batch import BatchProgram
-
     return SplitRecipe(
         geometry=plan,
         batch=BatchProgram(tuple((stream, op) for stream, op in enumerate(ops) if where[stream] == "device")),
@@ -83,20 +79,22 @@ def split(ops: tuple[Op, ...], origins: tuple[Origin, ...], fixed_size: Size | N
 
 def opaque_split(ops: tuple[Op, ...], origins: tuple[Origin, ...], reason: str) -> SplitRecipe:
     """See `Recipe.as_opaque`."""
-    from fastload.recipe.batch import BatchProgram
-
-    opaque = _compose_originals(ops, origins, len(ops) - 1)[0] if ops else None
+    opaque: Callable[..., Any] | None = None
+    if origins:
+        opaque = _in_order([origin.transform for origin in origins])
+    elif ops:
+        opaque, _ = _compose_originals(ops, origins, len(ops) - 1)
     return SplitRecipe(
         geometry=GeometryPlan(),
         batch=BatchProgram(),
         placement=tuple(Placement(describe(op), "worker") for op in ops),
         opaque=opaque,
-        reasons=(f"the transform ({reason})",) if ops else (),
+        reasons=() if opaque is None else (f"the transform ({reason})",),
     )
 
 
 def _place(ops: tuple[Op, ...], fixed_size: Size | None) -> tuple[list[Any], GeometryPlan]:
-    """ "decode", "device" or "nowhere" for each operation, and the plan of those at decoding.
+    """One of "decode", "device" and "nowhere" for each operation, and the plan of those at decoding.
 
     Behind the prefix everything works on batches; only a batch of images of one size can be cut, padded or resized.
     """
