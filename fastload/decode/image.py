@@ -59,7 +59,7 @@ def decode_image(
         settings: limits and orientation.
         role: "image" gives RGB; "mask" the stored numbers: grey values, palette indices, 0 and 255 of one bit.
         header: what `read_header` said, if it was asked before.
-        scratch: memory to decode into; the result is then valid until the scratch is used again.
+        scratch: memory to decode into; the result is then valid until the scratch is used again, and may be read-only.
 
     Returns:
         (H, W, 3) uint8 RGB, or (H, W, 1) uint8 of a mask, upright if the settings say so.
@@ -90,7 +90,10 @@ def decode_image(
             f"{name}: the header says {header.width} x {header.height} pixels, the data has "
             f"{pixels.shape[1]} x {pixels.shape[0]}. {REMEDY}"
         )
-    return _upright(pixels, header.orientation) if settings.exif_orientation else pixels
+    if settings.exif_orientation:
+        pixels = _upright(pixels, header.orientation)
+    # Pillow's arrays are read-only, of which torch warns. With a scratch the pixels are about to be copied anyway.
+    return pixels if pixels.flags.writeable or scratch is not None else pixels.copy()
 
 
 def check_complete(data: bytes, header: ImageHeader, name: str) -> None:

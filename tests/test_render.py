@@ -1,0 +1,177 @@
+"""Crop, resize, window, padding and flip against torchvision's tensor functions."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torchvision.transforms import InterpolationMode
+from torchvision.transforms.v2 import functional
+
+from fastload.render import render_into
+from tests import images
+
+PHOTO = images.photo(90, 120, seed=3)
+WHOLE = (0, 0, 90, 120)
+
+
+def rendered(pixels: np.ndarray = PHOTO, **changes: object) -> np.ndarray:
+    options: dict[str, object] = {
+        "box": (0, 0, *pixels.shape[:2]),
+        "flip": (False, False),
+        "interpolation": "bilinear",
+        "antialias": True,
+        "padding_mode": "constant",
+        "fill": (0.0,),
+    } | changes
+    options.setdefault("size", options["box"][2:])  # type: ignore[index]
+    options.setdefault("window", (0, 0, *options["size"]))  # type: ignore[misc]
+    height, width = options["window"][2:]  # type: ignore[index]
+    out = np.full((height, width, pixels.shape[2]), 77, np.uint8)
+    render_into(pixels, **options, out=out)  # type: ignore[arg-type]
+    return out
+
+
+def planes(pixels: np.ndarray) -> torch.Tensor:
+    return torch.tensor(pixels).permute(2, 0, 1).contiguous()
+
+
+def image(tensor: torch.Tensor) -> np.ndarray:
+    return tensor.permute(1, 2, 0).numpy()
+
+
+def difference(a: np.ndarray, b: np.ndarray) -> int:
+    return int(np.abs(a.astype(int) - b.astype(int)).max())
+
+
+@pytest.mark.parametrize("antialias", [True, False], ids=["antialias", "plain"])
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic", "nearest", "nearest-exact"])
+@pytest.mark.parametrize("size", [(32, 32), (150, 150), (11, 200), (200, 11), (61, 83), (2, 1)])
+@pytest.mark.parametrize("box", [WHOLE, (13, 17, 61, 83), (89, 0, 1, 120), (40, 50, 1, 1)])
+def test_resized_crop(
+    box: tuple[int, int, int, int], size: tuple[int, int], interpolation: str, antialias: bool
+) -> None:
+    expected = functional.resized_crop(
+        planes(PHOTO), *box, size=list(size), interpolation=InterpolationMode(interpolation), antialias=antialias
+    )
+    result = rendered(box=box, size=size, interpolation=interpolation, antialias=antialias)
+    assert difference(result, image(expected)) <= (0 if interpolation.startswith("nearest") else 1)
+
+
+@pytest.mark.parametrize("channels", [1, 2, 3, 4])
+def test_channels(channels: int) -> None:
+    pixels = np.concatenate([PHOTO, PHOTO[..., :1]], axis=2)[..., :channels]
+    expected = functional.resize(planes(pixels), [40, 50], antialias=True)
+    assert difference(rendered(pixels, size=(40, 50)), image(expected)) <= 1
+
+
+@pytest.mark.parametrize("flip", [(False, False), (True, False), (False, True), (True, True)])
+@pytest.mark.parametrize("interpolation", ["bilinear", "nearest"])
+@pytest.mark.parametrize("size", [(90, 120), (64, 85)], ids=["as is", "resized"])
+@pytest.mark.parametrize("window", [None, (10, 20, 30, 41), (-5, -6, 80, 100)], ids=["whole", "inside", "padded"])
+def test_flip_comes_last(
+    window: tuple[int, int, int, int] | None, size: tuple[int, int], interpolation: str, flip: tuple[bool, bool]
+) -> None:
+    options = {"size": size, "window": window or (0, 0, *size), "interpolation": interpolation, "fill": (9.0,)}
+    expected = rendered(**options)
+    if flip[0]:
+        expected = expected[:, ::-1]
+    if flip[1]:
+        expected = expected[::-1]
+    assert np.array_equal(rendered(**options, flip=flip), expected)
+
+
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic", "nearest"])
+def test_resize_and_center_crop(interpolation: str) -> None:
+    resized = functional.resize(planes(PHOTO), [60, 80], InterpolationMode(interpolation), antialias=True)
+    expected = functional.center_crop(resized, [48, 48])
+    result = rendered(size=(60, 80), window=(6, 16, 48, 48), interpolation=interpolation)
+    assert difference(result, image(expected)) <= 1
+
+
+@pytest.mark.parametrize("mode", ["constant", "edge", "reflect", "symmetric"])
+@pytest.mark.parametrize("size", [(90, 120), (32, 40)], ids=["as is", "resized"])
+@pytest.mark.parametrize("interpolation", ["bilinear", "nearest"])
+def test_padding(interpolation: str, size: tuple[int, int], mode: str) -> None:
+    left, top, right, bottom = 3, 5, 7, 11
+    fill = (10.0, 20.0, 30.0) if mode == "constant" else (0.0,)
+    grid = functional.resize(planes(PHOTO), list(size), InterpolationMode(interpolation), antialias=True)
+    expected = functional.pad(grid, [left, top, right, bottom], fill=list(fill), padding_mode=mode)
+    window = (-top, -left, size[0] + top + bottom, size[1] + left + right)
+    result = rendered(size=size, window=window, interpolation=interpolation, padding_mode=mode, fill=(10.0, 20.0, 30.0))
+    assert difference(result, image(expected)) <= 1
+    # A part of the padded image, as RandomCrop with padding takes it.
+    part = rendered(
+        size=size,
+        window=(-2, -3, 17, 19),
+        interpolation=interpolation,
+        padding_mode=mode,
+        fill=fill,
+    )
+    assert np.array_equal(part, result[top - 2 : top + 15, left - 3 : left + 16])
+
+
+def test_window_far_outside() -> None:
+    assert (rendered(window=(-500, -500, 10, 10), fill=(7.0,)) == 7).all()
+    assert (rendered(window=(-500, -500, 10, 10), padding_mode="edge") == PHOTO[0, 0]).all()
+    assert (rendered(PHOTO[:1, :1], window=(-3, -3, 7, 7), padding_mode="reflect") == PHOTO[0, 0]).all()
+
+
+def test_the_filter_does_not_look_outside_the_box() -> None:
+    surrounded = np.full_like(PHOTO, 255)
+    surrounded[20:60, 30:70] = 5
+    assert (rendered(surrounded, box=(20, 30, 40, 40), size=(13, 17)) == 5).all()
+
+
+@pytest.mark.parametrize("interpolation", ["bilinear", "nearest"])
+def test_writes_into_a_strided_view(interpolation: str) -> None:
+    batch = np.full((2, 32, 40, 6), 77, np.uint8)
+    options = {"size": (32, 40), "interpolation": interpolation}
+    expected = rendered(**options)
+    render_into(
+        PHOTO,
+        box=np.array(WHOLE, np.int32),
+        size=np.array([32, 40], np.int32),
+        window=np.array([0, 0, 32, 40], np.int32),
+        flip=np.array([False, False]),
+        interpolation=interpolation,  # type: ignore[arg-type]
+        antialias=True,
+        padding_mode="constant",
+        fill=(0.0,),
+        out=batch[1, :, :, 2:5],
+    )
+    assert np.array_equal(batch[1, :, :, 2:5], expected)
+    assert (batch[0] == 77).all()
+    assert (batch[1, :, :, [0, 1, 5]] == 77).all()
+
+
+def test_read_only_pixels_are_left_alone() -> None:
+    pixels = PHOTO.copy()
+    pixels.setflags(write=False)
+    for size in [(90, 120), (20, 30)]:
+        rendered(pixels, size=size, flip=(True, True))
+    assert np.array_equal(pixels, PHOTO)
+
+
+def test_without_simd_in_torch() -> None:
+    """On processors without torch's uint8 kernel Pillow does the work, with the same pixels."""
+    script = (
+        "import sys, numpy as np; sys.path.insert(0, sys.argv[1])\n"
+        "from tests.test_render import *\n"
+        "assert torch.backends.cpu.get_cpu_capability() == 'DEFAULT'\n"
+        "for c in (1, 3):\n"
+        "    for size in [(32, 32), (150, 150), (11, 200)]:\n"
+        "        expected = functional.resize(planes(PHOTO[..., :c]), list(size), antialias=True)\n"
+        "        assert difference(rendered(PHOTO[..., :c], size=size), image(expected)) <= 1, size\n"
+    )
+    root = str(Path(__file__).parent.parent)
+    environment = {**os.environ, "ATEN_CPU_CAPABILITY": "default", "OMP_NUM_THREADS": "1"}
+    run = subprocess.run(
+        [sys.executable, "-c", script, root], env=environment, capture_output=True, text=True, timeout=100, check=False
+    )
+    assert run.returncode == 0, run.stderr
