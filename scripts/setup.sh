@@ -13,8 +13,9 @@ say() { printf '\033[1m==>\033[0m %s\n' "$*"; }
 # -- 1. The interpreter ------------------------------------------------------------------------------------------------
 
 if ! "$PYTHON" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then
-    found=$("$PYTHON" --version 2>&1 || true)
-    echo "fastload needs Python 3.10 or newer; '$PYTHON' is: ${found:-not found}. Try: make setup PYTHON=python3.12" >&2
+    found="not there"
+    if command -v "$PYTHON" >/dev/null; then found=$("$PYTHON" --version 2>&1); fi
+    echo "fastload needs Python 3.10 or newer; '$PYTHON' is $found. Name another one: make setup PYTHON=python3.12" >&2
     exit 1
 fi
 
@@ -23,7 +24,7 @@ fi
 
 missing=()
 "$PYTHON" -c 'import venv, ensurepip' 2>/dev/null || missing+=(python3-venv)
-if ! ldconfig -p 2>/dev/null | grep -q 'libturbojpeg\.so\.0'; then
+if ! PATH="$PATH:/usr/sbin:/sbin" ldconfig -p 2>/dev/null | grep -q 'libturbojpeg\.so\.0'; then
     missing+=(libturbojpeg0)
 fi
 command -v g++ >/dev/null || command -v c++ >/dev/null || missing+=(g++)
@@ -32,6 +33,12 @@ if ! printf '#include <stddef.h>\n#include <stdio.h>\n#include <jpeglib.h>\n' | 
 fi
 python_h=$("$PYTHON" -c 'import os, sysconfig; print(os.path.join(sysconfig.get_paths()["include"], "Python.h"))')
 [ -f "$python_h" ] || missing+=(python3-dev)
+
+ubuntu_names() { # Ubuntu calls Debian's libturbojpeg0 libturbojpeg
+    if ! apt-cache show libturbojpeg0 >/dev/null 2>&1 && apt-cache show libturbojpeg >/dev/null 2>&1; then
+        missing=("${missing[@]/#libturbojpeg0/libturbojpeg}")
+    fi
+}
 
 if [ ${#missing[@]} -gt 0 ]; then
     as_root=()
@@ -47,16 +54,14 @@ if [ ${#missing[@]} -gt 0 ]; then
     if [ $may_install = yes ]; then
         say "System packages: ${missing[*]}"
         ${as_root[@]+"${as_root[@]}"} apt-get update -qq || true
-        # Ubuntu calls Debian's libturbojpeg0 libturbojpeg.
-        if ! apt-cache show libturbojpeg0 >/dev/null 2>&1; then
-            missing=("${missing[@]/#libturbojpeg0/libturbojpeg}")
-        fi
+        ubuntu_names
         for package in "${missing[@]}"; do # one by one: what one lacks must not keep the others away
             ${as_root[@]+"${as_root[@]}"} env DEBIAN_FRONTEND=noninteractive \
                 apt-get install -y -qq --no-install-recommends "$package" >/dev/null \
                 || say "$package could not be installed; going on without it"
         done
     else
+        ubuntu_names
         say "Not installed, and not mine to install: ${missing[*]}"
         echo "    sudo apt-get install -y ${missing[*]}"
         echo "    Going on without. For full speed run that line, then: make reinstall"
