@@ -237,6 +237,41 @@ def test_a_fixed_size_lets_a_center_crop_shrink_the_box_before_a_resize() -> Non
     assert compare(transform, sizes, fixed_size=(24, 32))[0] <= 1
 
 
+@pytest.mark.parametrize(
+    "transform",
+    [
+        [v2.ToImage(), v2.Resize((20, 24)), v2.RandomResizedCrop(9), v2.RandomHorizontalFlip()],
+        [v2.ToImage(), v2.CenterCrop(20), v2.RandomVerticalFlip(), v2.Resize((9, 12))],
+        [v2.ToImage(), v2.RandomCrop(12, padding=3, fill=9), v2.Pad(2), v2.RandomCrop((13, 11))],
+        [v2.ToImage(), v2.RandomHorizontalFlip(), v2.Resize((9, 7), interpolation="nearest")],
+        [
+            v2.ToImage(),
+            v2.ToDtype(torch.float32, scale=True),
+            v2.Normalize((0.5,), (1.0,)),
+            v2.RandomHorizontalFlip(),
+            v2.RandomCrop(30, padding=4, fill=0.25),
+        ],
+    ],
+    ids=["second resize", "resize of padding", "different paddings", "nearest after a flip", "padding after normalize"],
+)
+def test_geometry_and_batch_together_are_the_transform(transform: list[Any]) -> None:
+    recipe = Recipe.from_transform(v2.Compose(transform))
+    for origin in recipe.origins:
+        if isinstance(origin.transform, v2.RandomResizedCrop):
+            origin.transform._log_ratio = torch.log(torch.tensor(origin.transform.ratio, dtype=torch.float64))
+    sizes = np.full((ROWS, 2), (31, 33))
+    split = recipe.split((31, 33))
+    draws = Draws(seed=8, epoch=0, indices=np.arange(ROWS))
+    geometry = split.geometry.resolve(draws, sizes)
+    images = [image_of(sizes[row], row) for row in range(ROWS)]
+    pixels = torch.stack([apply_reference(image, geometry, row, split.geometry) for row, image in enumerate(images)])
+    (ours,) = split.batch({"image": pixels}, {"image": "image"}, draws).values()
+    expected = torch.stack([run_torchvision(recipe, image, draws, row) for row, image in enumerate(images)])
+    assert ours.dtype == expected.dtype
+    difference = (ours.double() - expected.double()).abs().max()
+    assert difference <= (1e-6 if ours.is_floating_point() else 1)
+
+
 def resolve(transform: Any, sizes: Any) -> Geometry:
     draws = Draws(seed=0, epoch=0, indices=np.arange(len(sizes)))
     return Recipe.from_transform(transform).split(None).geometry.resolve(draws, np.asarray(sizes))
@@ -253,9 +288,9 @@ def test_a_row_with_an_error_says_what_to_do_and_leaves_the_others_alone() -> No
 
 
 def test_the_first_error_of_a_row_stays() -> None:
-    geometry = resolve(v2.Compose([v2.RandomCrop(10), v2.Resize(4), v2.RandomCrop(5)]), [[20, 9], [20, 20]])
-    assert "RandomCrop(size=(10, 10))" in geometry.errors[0]
-    assert "RandomCrop(size=(5, 5))" in geometry.errors[1]
+    geometry = resolve(v2.Compose([v2.Pad(10, padding_mode="reflect"), v2.RandomCrop(45)]), [[5, 5], [20, 20]])
+    assert "'reflect' padding" in geometry.errors[0]
+    assert "RandomCrop(size=(45, 45))" in geometry.errors[1]
 
 
 def test_an_extreme_shape_is_an_error_not_an_overflow() -> None:

@@ -397,6 +397,20 @@ def test_normalize_on_integers_is_refused() -> None:
         Recipe.from_transform(v2.Compose([v2.ToImage(), v2.Normalize(MEAN, STD)])).split()
 
 
+@pytest.mark.parametrize(
+    "transform",
+    [
+        [v2.RandomCrop(9)],
+        [v2.Resize((20, 8)), v2.RandomCrop(9)],
+        [v1.ToTensor(), v2.Normalize(MEAN, STD), v2.RandomCrop((10, 8))],
+        [v2.Pad(8, padding_mode="reflect")],
+    ],
+)
+def test_what_no_image_of_a_fixed_size_can_go_through_is_refused_at_once(transform: list[Any]) -> None:
+    with pytest.raises(ConfigurationError, match="does not fit images of"):
+        Recipe.from_transform(v2.Compose(transform)).split((8, 8))
+
+
 def image() -> Image.Image:
     return Image.fromarray(np.random.default_rng(0).integers(0, 256, (20, 30, 3), dtype=np.uint8))
 

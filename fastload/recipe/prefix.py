@@ -8,6 +8,7 @@ from typing import Literal, TypeGuard
 import numpy as np
 import torch
 
+from fastload.draws import Draws
 from fastload.errors import ConfigurationError
 from fastload.recipe.boxes import resized_sizes
 from fastload.recipe.geometry import GeometryPlan
@@ -31,7 +32,7 @@ from fastload.recipe.ops import (
     ToDtype,
 )
 
-__all__ = ["GeometryPrefix", "is_flip", "is_geometry", "size_after"]
+__all__ = ["GeometryPrefix", "Size", "is_flip", "is_geometry", "size_after"]
 
 Size = tuple[int, int]
 
@@ -52,9 +53,15 @@ def is_flip(op: Op) -> bool:
 
 
 def size_after(op: Op, size: Size | None) -> Size | None:
-    """(height, width) of what the operation makes of images of this size; None where it differs or is not known."""
+    """(height, width) of what the operation makes of images of this size; None where it differs or is not known.
+
+    Raises:
+        ConfigurationError: no image of this size can be cropped or padded so.
+    """
     if isinstance(op, Opaque):
         return None
+    if size is not None and isinstance(op, Pad | RandomCrop):
+        _check_fits(op, size)
     if isinstance(op, RandomResizedCrop | CenterCrop | RandomCrop):
         return op.size
     if isinstance(op, Resize) and op.size is not None:
@@ -68,6 +75,14 @@ def size_after(op: Op, size: Size | None) -> Size | None:
         left, top, right, bottom = op.padding
         return size[0] + top + bottom, size[1] + left + right
     return size
+
+
+def _check_fits(op: Pad | RandomCrop, size: Size) -> None:
+    """By resolving it, so that known sizes and sizes met at run time get the same verdict."""
+    plan = GeometryPlan(((0, op),), padding_mode=op.padding_mode)
+    errors = plan.resolve(Draws(0, 0, np.zeros(1, dtype=np.int64)), np.array([size])).errors
+    if errors:
+        raise ConfigurationError(f"transform does not fit images of {size[0]}x{size[1]} pixels: {errors[0]}")
 
 
 @dataclass
