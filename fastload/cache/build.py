@@ -16,6 +16,7 @@ from fastload.cache.lock import exclusive_lock
 from fastload.cache.manifest import Manifest, Variant, is_cache, read_manifest
 from fastload.cache.open import source_of
 from fastload.cache.samples import Samples, samples_of
+from fastload.cpu import usable_cores
 from fastload.decode.base import DecodeSettings
 from fastload.errors import CacheError, ConfigurationError, DecodeError
 from fastload.sources.base import Source
@@ -50,7 +51,7 @@ def build_cache(
             full resolution, exact.
         exif_orientation: turn images upright by their EXIF tag.
         max_pixels: refuse images with more pixels than this, unread.
-        num_workers: decoding threads. None: one a core; for a torch Dataset one, as its code may need that.
+        num_workers: decoding threads. None: one for each usable core; for a torch Dataset one, as its code may need that.
         progress: draw a bar, if standard error is a terminal; otherwise the log gets a line.
         on_error: "raise", or "substitute": note the bad sample in the cache, which then fails again when it is loaded,
             so that the loader substitutes it as from any other backend.
@@ -65,17 +66,15 @@ def build_cache(
         ConfigurationError: an argument that cannot be honoured.
         SourceError: the source cannot be opened.
     """
-    _check_positive("short_side", short_side, optional=True)
-    _check_positive("max_pixels", max_pixels)
-    if num_workers != 0:
-        _check_positive("num_workers", num_workers, optional=True)
+    variant = Variant(short_side, exif_orientation, max_pixels)
+    if num_workers is not None and num_workers < 0:
+        raise ConfigurationError(f"num_workers: must be None, 0 or more, got {num_workers!r}.")
     if on_error not in ("raise", "substitute"):
         raise ConfigurationError(f"on_error: must be 'raise' or 'substitute', got {on_error!r}.")
     if not isinstance(source, Source):
         from fastload.sources import open_source
 
         source = open_source(source).source
-    variant = Variant(short_side, exif_orientation, max_pixels)
     target = default_directory(source, variant) if directory is None else Path(directory).expanduser().absolute()
     build = _Build(source, target, variant, num_workers, progress, on_error)
     manifest = build.existing()
@@ -173,7 +172,7 @@ class _Build:
     def _threads(self, samples: Samples) -> int:
         if self.num_workers is not None:
             return max(1, self.num_workers)
-        return len(os.sched_getaffinity(0)) if samples.parallel else 1
+        return usable_cores() if samples.parallel else 1
 
     def _check_space(self, needed: int) -> None:
         system = os.statvfs(self.target.parent)
@@ -205,10 +204,3 @@ def _flush_directory(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _check_positive(name: str, value: Any, *, optional: bool = False) -> None:
-    if value is None and optional:
-        return
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ConfigurationError(f"{name}: must be a positive int, got {value!r}.")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fastload.decode.base import DecodeSettings
-from fastload.errors import CacheError
+from fastload.errors import CacheError, ConfigurationError
 from fastload.sources.base import fingerprint_of
 
 __all__ = ["ArrayFile", "ColumnEntry", "Manifest", "Variant", "is_cache", "read_manifest", "write_manifest"]
@@ -28,6 +28,13 @@ class Variant:
     """Length in pixels that the shorter side was reduced to, or None for full resolution."""
     exif_orientation: bool = False
     max_pixels: int = DecodeSettings.max_pixels
+
+    def __post_init__(self) -> None:
+        for name, value in (("short_side", self.short_side), ("max_pixels", self.max_pixels)):
+            if value is None and name == "short_side":
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ConfigurationError(f"{name}: must be a positive int, got {value!r}.")
 
     def fingerprint(self, source: str) -> str:
         """The fingerprint of the cached source: at full resolution the source's own, since the pixels are the same."""

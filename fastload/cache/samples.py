@@ -13,7 +13,7 @@ import torch
 
 from fastload.decode import get_decoder
 from fastload.decode.base import DecodeSettings, ImageHeader
-from fastload.decode.header import read_header
+from fastload.decode.header import REMEDY, read_header
 from fastload.decode.image import check_header, decode_image, upright_size
 from fastload.errors import CacheError, DecodeError
 from fastload.sources.base import EncodedImages, Objects, PixelImages, Source, Values
@@ -111,7 +111,7 @@ class _ColumnSamples:
             try:
                 data = column.read(index)
             except OSError as error:
-                return DecodeError(f"{name}: cannot be read: {error.strerror or error}.")
+                return DecodeError(f"{name}: cannot be read: {error.strerror or error}. {REMEDY}")
             return decode_image(data, name=name, decoder=self._decoder, settings=self._settings, role=column.role)
         except DecodeError as error:
             return error

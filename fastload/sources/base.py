@@ -143,6 +143,13 @@ class PixelImages(PickledByReference):
         start = int(self.offsets[row])
         return self.array[start : start + height * width * self.channels].reshape(height, width, self.channels)
 
+    def failures_of(self, indices: Int64Array) -> dict[int, DecodeError]:
+        """The samples that could not be decoded in the first place, by position in `indices`."""
+        if not self.failed:
+            return {}
+        rows = enumerate(self.rows_of(indices).tolist())
+        return {position: DecodeError(self.failed[row]) for position, row in rows if row in self.failed}
+
     def describe(self, index: int) -> str:
         """How to name this sample to a person."""
         if self.names is None:
