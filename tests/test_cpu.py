@@ -1,0 +1,87 @@
+"""Cores by affinity, cgroup quota and the processes that share the machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import fastload.cpu
+from fastload.cpu import quota_cores, usable_cores
+
+
+def write(root: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return root
+
+
+@pytest.mark.parametrize(
+    ("files", "cores"),
+    [
+        ({}, None),
+        ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "150000 100000\n"}, 1.5),
+        ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "max 100000\n"}, None),
+        # the tightest of the group and its parents
+        (
+            {
+                "proc/self/cgroup": "0::/user/job\n",
+                "sys/fs/cgroup/user/job/cpu.max": "max 100000\n",
+                "sys/fs/cgroup/user/cpu.max": "400000 100000\n",
+                "sys/fs/cgroup/cpu.max": "800000 100000\n",
+            },
+            4.0,
+        ),
+        # in a container the path is the host's, and the mount is the group
+        ({"proc/self/cgroup": "0::/../docker/abc\n", "sys/fs/cgroup/cpu.max": "200000 100000"}, 2.0),
+        (
+            {
+                "proc/self/cgroup": "5:memory:/a\n4:cpu,cpuacct:/a\n",
+                "sys/fs/cgroup/cpu,cpuacct/a/cpu.cfs_quota_us": "300000\n",
+                "sys/fs/cgroup/cpu,cpuacct/a/cpu.cfs_period_us": "100000\n",
+            },
+            3.0,
+        ),
+        (
+            {
+                "proc/self/cgroup": "4:cpu,cpuacct:/a\n",
+                "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1\n",
+                "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
+            },
+            None,
+        ),
+    ],
+    ids=["none", "v2", "v2 unlimited", "v2 parent", "v2 container", "v1", "v1 unlimited"],
+)
+def test_quota(files: dict[str, str], cores: float | None, tmp_path: Path) -> None:
+    assert quota_cores(write(tmp_path, files)) == cores
+
+
+@pytest.mark.parametrize(
+    ("affinity", "quota", "local_world_size", "expected"),
+    [
+        (16, None, None, 16),
+        (16, 3.5, None, 3),
+        (2, 3.5, None, 2),
+        (16, None, "8", 2),
+        (16, None, "32", 1),
+        (4, 0.5, None, 1),
+        (4, None, "not a number", 4),
+    ],
+)
+def test_usable_cores(
+    affinity: int, quota: float | None, local_world_size: str | None, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fastload.cpu, "affinity_cores", lambda: affinity)
+    monkeypatch.setattr(fastload.cpu, "quota_cores", lambda: quota)
+    if local_world_size is None:
+        monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    else:
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", local_world_size)
+    assert usable_cores() == expected
+
+
+def test_this_machine() -> None:
+    assert 1 <= usable_cores() <= fastload.cpu.affinity_cores()
