@@ -75,7 +75,7 @@ def from_dataloader(
         sampler = None
     elif _is_plain_shuffle(sampler, existing.dataset):
         sampler, shuffle = None, True
-        changes.append("RandomSampler -> fastload's shuffle: another order of the same kind, a function of (seed, epoch)")
+        changes.append("RandomSampler -> fastload's shuffle: another order, a function of (seed, epoch)")
     elif type(sampler) is DistributedSampler and sampler.dataset is existing.dataset:
         found_shard, found_seed, shuffle = Shard(sampler.rank, sampler.num_replicas), sampler.seed, sampler.shuffle
         changes.append(_distributed_change(sampler))

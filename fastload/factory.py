@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 import torch
 from torch.utils.data import default_collate
@@ -251,7 +251,7 @@ class LoaderRequest:
                     Recipe.from_transform(self.transform).fingerprint, repr(mix), str(self.dtype)
                 ),
                 dataset=self.dataset,
-                batch_transform=None if mix is not None else self.batch_transform,
+                batch_transform=None if mix is not None else cast("Callable[..., Any] | None", self.batch_transform),
                 on_error=self.on_error,
                 explanation=_explanation(self, recipe, choice),
             )
@@ -321,9 +321,7 @@ def _options_for(backend: str, cls: Any, options: BackendOptions | None) -> Back
     if type(options) is BackendOptions:
         return wanted(exif_orientation=options.exif_orientation, max_pixels=options.max_pixels)
     if not isinstance(options, wanted):
-        raise ConfigurationError(
-            f"options: backend {backend!r} takes {wanted.__name__}, got {type(options).__name__}."
-        )
+        raise ConfigurationError(f"options: backend {backend!r} takes {wanted.__name__}, got {type(options).__name__}.")
     return options
 
 

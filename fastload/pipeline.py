@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from fastload.backends.base import Backend, HostBatch
+from fastload.backends.base import KILLED_WORKER, Backend, HostBatch
 from fastload.device.stage import DeviceStage, Staged
 from fastload.draws import Draws, Stream
 from fastload.errors import DecodeError, FastloadError, WorkerError
@@ -95,10 +95,13 @@ class Pipeline:
 
     def seek(self, position: Position) -> None:
         """Make `position` the next batch; free of cost if it is next anyway."""
-        epoch, _ = position
+        epoch, step = position
         if isinstance(self._order, ForeignOrder) and not self._order.pure:
             # The user's sampler may look at anything: ask it now, in the user's thread, and not ahead of time.
-            if self._expected != position or self._last_epoch != epoch:
+            moved = self._expected != position or self._last_epoch != epoch
+            if moved and (
+                step == 0 or epoch not in self._orders
+            ):  # in the middle of an epoch, the state knew its order
                 self._orders = {epoch: self._draw_order(epoch)}
             last_epoch: int | None = epoch
         else:
@@ -120,13 +123,19 @@ class Pipeline:
         if os.getpid() != self._pid:
             raise FastloadError("the loader was started in another process; create one after the fork.")
         if self._backend.background:
-            item = self._take()
+            try:
+                item = self._take()
+            except RuntimeError as error:
+                # torch's handler of SIGCHLD raises in the main thread, wherever it is, when a worker dies.
+                self._expected = None
+                raise WorkerError(f"{error} {KILLED_WORKER}") from error
         else:
             item = self._produce() or _Item(None, error=WorkerError("the backend produced no batch."))
         if item.error is not None:
             self._expected = None
             raise item.error
-        assert item.staged is not None and item.position == self._expected
+        assert item.staged is not None
+        assert item.position is not None and item.position == self._expected
         self._expected = self._after(item.position)
         return item.staged
 

@@ -17,7 +17,13 @@ from fastload.draws import Draws
 from fastload.recipe import SplitRecipe
 from fastload.sources.base import Source
 
-__all__ = ["Backend", "BackendOptions", "Context", "Failure", "HostBatch"]
+__all__ = ["KILLED_WORKER", "Backend", "BackendOptions", "Context", "Failure", "HostBatch"]
+
+KILLED_WORKER = (
+    "A killed worker usually means that memory ran out: lower num_workers, prefetch_factor or the batch size; `dmesg` "
+    "names the killed process. A bus error means that /dev/shm is too small: see `fastload doctor`."
+)
+"""What to tell a person whose worker process died."""
 
 BufferAllocator = Callable[[tuple[int, ...]], npt.NDArray[Any]]
 
@@ -42,7 +48,7 @@ class Context:
 
     source: Source
     recipe: SplitRecipe
-    """Already split for the source: the backend runs `recipe.geometry` (or `recipe.opaque`), the rest is not its job."""
+    """Split for the source: the backend runs `recipe.geometry` (or `recipe.opaque`), the rest is not its job."""
     batch_size: int
     num_workers: int | None = None
     """Threads or processes; None: the backend's choice for this machine."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import random
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +29,8 @@ from fastload.render.image import render_into
 from fastload.sources.base import EncodedImages, Objects, PixelImages, Source, Values
 
 __all__ = ["ObjectAssembler"]
+
+Layout = Literal["tuple", "dict", "single"]
 
 
 class ObjectAssembler:
@@ -185,7 +187,7 @@ class ObjectAssembler:
         return out
 
 
-def _fields_of(item: Any) -> tuple[dict[str, Any] | None, str]:
+def _fields_of(item: Any) -> tuple[dict[str, Any] | None, Layout]:
     """A sample as named fields and its layout; None if it has no image that is known as one."""
     if isinstance(item, Mapping):
         return (dict(item), "dict") if "image" in item else (None, "dict")
@@ -255,7 +257,7 @@ def _spread(column: Any, good_rows: list[int], length: int) -> Any:
 
 
 def _seed_everything(seed: int) -> None:
-    torch.random.default_generator.manual_seed(seed)
+    torch.default_generator.manual_seed(seed)  # and not torch.manual_seed, which would wake up CUDA
     random.seed(seed)
     np.random.seed(seed & 0xFFFFFFFF)
 

@@ -19,7 +19,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from fastload.backends.assemble import BatchAssembler, assembler_for
-from fastload.backends.base import BackendOptions, Context, HostBatch
+from fastload.backends.base import KILLED_WORKER, BackendOptions, Context, HostBatch
 from fastload.cpu import usable_cores
 from fastload.draws import Draws
 from fastload.errors import FastloadError, WorkerError
@@ -121,7 +121,7 @@ class TorchBackend:
         loader: DataLoader[Any] = DataLoader(
             _BatchDataset(assembler, self._workers > 0),
             batch_size=None,
-            sampler=self._submitted,  # type: ignore[arg-type]
+            sampler=self._submitted,
             num_workers=self._workers,
             collate_fn=_unchanged,
             prefetch_factor=self._prefetch if self._workers else None,
@@ -144,9 +144,8 @@ class TorchBackend:
             if "DataLoader" not in str(error) and "worker" not in str(error):
                 raise
             raise WorkerError(
-                f"backend 'torch': {error} A killed worker usually means that memory ran out: lower num_workers "
-                f"(now {self._workers}), prefetch_factor (now {self._prefetch}) or the batch size; `dmesg` names the "
-                "killed process. A bus error means that /dev/shm is too small: see `fastload doctor`."
+                f"backend 'torch', {self._workers} workers, {self._prefetch} batches in flight for each: {error} "
+                f"{KILLED_WORKER}"
             ) from error
         return batch
 
@@ -183,8 +182,8 @@ class _BatchDataset(Dataset[Any]):
 
 def _shared_memory(shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
     storage = torch.UntypedStorage._new_shared(int(np.prod(shape, dtype=np.int64)), device="cpu")
-    return torch.empty(0, dtype=torch.uint8).set_(storage).reshape(shape).numpy()  # type: ignore[call-overload,no-any-return]
+    return torch.empty(0, dtype=torch.uint8).set_(storage).reshape(shape).numpy()
 
 
-def _unchanged(batch: HostBatch | None) -> HostBatch | None:
+def _unchanged(batch: Any) -> Any:
     return batch

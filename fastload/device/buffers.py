@@ -43,6 +43,6 @@ class BufferPool:
             self.allocated += nbytes
         # numpy points the views of an array at the outermost array it finds. Through a memoryview that is `lease`
         # itself, so `lease` lives exactly as long as the last view.
-        lease = np.frombuffer(memoryview(memory.numpy()), dtype=np.uint8)
+        lease = np.frombuffer(memory.numpy().data, dtype=np.uint8)
         weakref.finalize(lease, self._free[nbytes].append, memory).atexit = False
         return lease.reshape(shape)

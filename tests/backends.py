@@ -1,0 +1,72 @@
+"""The backends as the contract suite sees them: everything registered here is tested by all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fastload
+from fastload.backends import available_backends
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """A backend under one set of options."""
+
+    name: str
+    backend: str
+    arguments: dict[str, Any] = field(default_factory=dict)
+    options: Callable[[Path], Any] | None = None
+    """Makes the options, given a fresh directory."""
+    psnr: float | None = None
+    """Published bound [dB] where the backend has a resampler of its own; None: maximum 2, mean 0.2 of 255."""
+    opaque: bool = False
+    """Whether it runs transforms that fastload cannot look into."""
+
+    def create(self, source: Any, directory: Path, **arguments: Any) -> fastload.Loader:
+        """create_loader on this backend; `directory` is where it may keep files."""
+        if self.options is not None:
+            arguments.setdefault("options", self.options(directory))
+        return fastload.create_loader(source, backend=self.backend, **{**self.arguments, **arguments})
+
+
+def _cache(storage: str) -> Callable[[Path], Any]:
+    def options(directory: Path) -> Any:
+        from fastload.backends.cache import CacheOptions
+
+        return CacheOptions(directory=directory / f"cache-{storage}", storage=storage, progress=False)
+
+    return options
+
+
+CONTESTANTS = [
+    Contestant("torch-0", "torch", {"num_workers": 0}, opaque=True),
+    Contestant("torch-2", "torch", {"num_workers": 2}, opaque=True),
+    Contestant("turbojpeg", "turbojpeg", {"num_workers": 2}),
+    Contestant("cache-disk", "cache", options=_cache("disk")),
+    Contestant("cache-ram", "cache", options=_cache("ram")),
+    Contestant("dali", "dali", {"num_workers": 2}, psnr=45.0),
+]
+
+
+def contestants(*names: str) -> Any:
+    """A parametrisation over all backends, or over those named; one that is not installed skips with the command."""
+    status = {row.name: row for row in available_backends()}
+    chosen = [c for c in CONTESTANTS if not names or c.name in names or c.backend in names]
+    return pytest.mark.parametrize(
+        "contestant",
+        [
+            pytest.param(
+                c,
+                id=c.name,
+                marks=()
+                if status[c.backend].available
+                else pytest.mark.skip(reason=f"{c.backend} is not installed: {status[c.backend].remedy}"),
+            )
+            for c in chosen
+        ],
+    )

@@ -1,0 +1,199 @@
+"""from_dataloader on what people really have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    Subset,
+    TensorDataset,
+    WeightedRandomSampler,
+)
+from torchvision import transforms as v1
+from torchvision.datasets import FakeData, ImageFolder
+from torchvision.transforms import v2
+
+import fastload
+from fastload.errors import ConfigurationError
+from tests.images import write_photo_folder
+
+EVALUATION = v1.Compose(
+    [v1.Resize(40), v1.CenterCrop(32), v1.ToTensor(), v1.Normalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])]
+)
+TRAINING = v2.Compose(
+    [
+        v2.RandomResizedCrop(24, antialias=True),
+        v2.RandomHorizontalFlip(),
+        v2.ToImage(),
+        v2.ToDtype(torch.float32, scale=True),
+    ]
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_photo_folder(tmp_path_factory.mktemp("photos"), classes=3, per_class=7, size=(50, 60))
+
+
+def sevens(batch: list[Any]) -> dict[str, Any]:
+    """A collate function of the user's own."""
+    return {"x": torch.stack([image for image, _ in batch]), "y": torch.tensor([label * 7 for _, label in batch])}
+
+
+def check_same(ours: Any, theirs: Any, tolerance: float) -> None:
+    assert len(ours) == len(theirs)
+    for (images, labels), (other_images, other_labels) in zip(ours, theirs, strict=True):
+        assert images.shape == other_images.shape
+        assert images.dtype == other_images.dtype
+        assert images.is_contiguous()
+        assert torch.equal(labels, other_labels)
+        assert (images - other_images).abs().mean() <= tolerance
+
+
+def test_an_evaluation_loader_gives_the_same_batches(folder: Path) -> None:
+    existing = DataLoader(ImageFolder(str(folder), EVALUATION), batch_size=4, num_workers=2)
+    with fastload.from_dataloader(existing) as loader:
+        assert loader.backend == "turbojpeg"
+        check_same(list(loader), list(existing), tolerance=0.5 / 255 / 0.22)
+        assert "worker processes" in loader.explain()
+
+
+def test_a_training_loader_keeps_its_kind_of_order(folder: Path) -> None:
+    existing = DataLoader(ImageFolder(str(folder), TRAINING), batch_size=4, shuffle=True, drop_last=True)
+    with fastload.from_dataloader(existing, seed=3) as loader:
+        assert len(loader) == len(existing) == 5
+        first, second = list(loader), list(loader)
+        assert not torch.equal(first[0][1], second[0][1]) or not torch.equal(first[1][1], second[1][1])
+        assert first[0][0].shape == (4, 3, 24, 24)
+        assert first[0][0].dtype == torch.float32
+        assert "another order" in loader.explain()
+
+
+def test_a_distributed_sampler_gives_rank_and_seed(folder: Path) -> None:
+    dataset = ImageFolder(str(folder), TRAINING)
+    labels = []
+    for rank in range(2):
+        sampler: DistributedSampler[Any] = DistributedSampler(dataset, num_replicas=2, rank=rank, seed=11)
+        existing = DataLoader(dataset, batch_size=4, sampler=sampler)
+        with fastload.from_dataloader(existing) as loader:
+            loader.sampler.set_epoch(0)
+            labels += [int(i) for i in loader.sampler]
+            assert "seed 11, rank" in loader.explain()
+            assert "DistributedSampler" in loader.explain()
+            assert sum(len(y) for _, y in loader) in (10, 11)
+    assert sorted(labels) == list(range(21))
+
+
+def test_a_collate_function_and_worker_init_run_in_torch(folder: Path) -> None:
+    started: Callable[[int], None] = print_nothing
+    existing = DataLoader(
+        ImageFolder(str(folder), EVALUATION), 4, collate_fn=sevens, num_workers=1, worker_init_fn=started
+    )
+    with fastload.from_dataloader(existing) as loader:
+        assert loader.backend == "torch"
+        for ours, theirs in zip(loader, existing, strict=True):
+            assert torch.equal(ours["y"], theirs["y"])
+            assert (ours["x"] - theirs["x"]).abs().max() < 0.05
+
+
+def print_nothing(worker: int) -> None:
+    """A worker_init_fn."""
+
+
+def test_weighted_and_subset_samplers_are_kept(folder: Path) -> None:
+    dataset = ImageFolder(str(folder), TRAINING)
+    weights = [1.0] * 7 + [0.0] * 14
+    existing = DataLoader(dataset, 5, sampler=WeightedRandomSampler(weights, 40))
+    with fastload.from_dataloader(existing) as loader:
+        batches = list(loader)
+        assert sum(len(labels) for _, labels in batches) == 40
+        assert {int(i) for _, labels in batches for i in labels} == {0}
+    subset = DataLoader(Subset(dataset, [20, 0, 7]), 2)
+    with fastload.from_dataloader(subset) as loader:
+        assert [labels.tolist() for _, labels in loader] == [[2, 0], [1]]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_foreign_datasets_go_through_torch(workers: int) -> None:
+    for dataset in (FakeData(9, (3, 20, 20), 4, v2.PILToTensor()), TensorDataset(torch.rand(9, 5), torch.arange(9))):
+        existing: DataLoader[Any] = DataLoader(dataset, 4, num_workers=workers)
+        with fastload.from_dataloader(existing) as loader:
+            if isinstance(dataset, FakeData):
+                assert loader.backend == "torch"
+            for ours, theirs in zip(loader, existing, strict=True):
+                assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+
+
+class Nested(Dataset[Any]):
+    """Samples of a structure of their own."""
+
+    def __len__(self) -> int:
+        return 5
+
+    def __getitem__(self, index: int) -> Any:
+        return {"ids": torch.full((3,), index), "meta": {"name": f"n{index}", "weight": index / 2}}
+
+
+def test_nested_samples_come_as_default_collate_makes_them() -> None:
+    existing = DataLoader(Nested(), 2)
+    with fastload.from_dataloader(existing) as loader:
+        for ours, theirs in zip(loader, existing, strict=True):
+            assert torch.equal(ours["ids"], theirs["ids"])
+            assert ours["meta"]["name"] == theirs["meta"]["name"]
+            assert torch.equal(ours["meta"]["weight"], theirs["meta"]["weight"])
+
+
+class Stream(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(5))
+
+
+class Buckets(BatchSampler):
+    """Batches of the user's own making."""
+
+
+class Countdown(DataLoader[Any]):
+    def __iter__(self) -> Any:
+        return reversed(list(super().__iter__()))
+
+
+def test_what_would_lose_its_meaning_is_refused_by_name() -> None:
+    data = TensorDataset(torch.arange(8))
+    for existing, reason in (
+        (DataLoader(Stream(), 2), "IterableDataset"),
+        (DataLoader(data, batch_size=None), "batch_size=None"),
+        (DataLoader(data, batch_sampler=Buckets(SequentialSampler(data), 2, False)), "Buckets"),
+        (Countdown(data, 2), "Countdown"),
+        ([1, 2, 3], "list"),
+    ):
+        with pytest.raises(ConfigurationError, match=reason):
+            fastload.from_dataloader(existing)  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="shard"):
+        fastload.from_dataloader(
+            DataLoader(data, 2, sampler=WeightedRandomSampler([1.0] * 8, 8)), shard=fastload.Shard(0, 2)
+        )
+
+
+def test_the_generators_seed_is_taken() -> None:
+    data = TensorDataset(torch.arange(100))
+
+    def first(seed: int) -> list[int]:
+        generator = torch.Generator().manual_seed(seed)
+        existing = DataLoader(data, 10, sampler=RandomSampler(data, generator=generator), generator=generator)
+        with fastload.from_dataloader(existing) as loader:
+            batch = next(iter(loader))
+            return list(batch[0].tolist())
+
+    assert first(1) == first(1)
+    assert first(1) != first(2)

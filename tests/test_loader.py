@@ -1,0 +1,445 @@
+"""The Loader and its pipeline, over a backend made for the test: what has nothing to do with images."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torchvision.transforms import v2
+
+import fastload
+from fastload.backends.base import Failure, HostBatch
+from fastload.device.buffers import BufferPool
+from fastload.device.stage import DeviceStage
+from fastload.draws import Draws
+from fastload.errors import ConfigurationError, DecodeError, FastloadError, StateMismatchError, WorkerError
+from fastload.loader import Loader, LoaderParts
+from fastload.recipe.batch import BatchProgram
+from fastload.sampler import EpochOrder, ForeignOrder, Order, Shard
+from fastload.sources.base import Source, Values
+from tests.images import write_photo_folder
+
+
+class Recorder:
+    """A backend that hands back the indices, and remembers what it was asked."""
+
+    name = "recorder"
+    background = True
+
+    def __init__(self, depth: int = 3, bad: frozenset[int] = frozenset()) -> None:
+        self.depth = depth
+        self.bad = bad
+        self.submitted: list[tuple[int, list[int]]] = []
+        self.cancelled = 0
+        self.closed = 0
+        self.hold: threading.Event | None = None
+        self._queue: deque[Draws] = deque()
+
+    def submit(self, draws: Draws) -> None:
+        self.submitted.append((draws.epoch, draws.indices.tolist()))
+        self._queue.append(draws)
+
+    def receive(self) -> HostBatch:
+        if self.hold is not None:
+            self.hold.wait()
+        return self.reread(self._queue.popleft())
+
+    def reread(self, draws: Draws) -> HostBatch:
+        failures = [
+            Failure(row, DecodeError(f"file {i}: broken."))
+            for row, i in enumerate(draws.indices.tolist())
+            if i in self.bad
+        ]
+        return HostBatch({"value": draws.indices.copy(), "noise": draws.uniform(0, 1)}, failures)
+
+    def cancel(self) -> None:
+        self.cancelled += 1
+        self._queue.clear()
+
+    def close(self) -> None:
+        self.closed += 1
+
+    def explain(self) -> Mapping[str, str]:
+        return {"recorder": "remembers"}
+
+
+def loader_over(backend: Any, order: Order, **arguments: Any) -> Loader:
+    values = np.arange(order.length)
+    source = Source({"value": Values(values)}, "fingerprint", "numbers")
+    stage = DeviceStage(
+        device=torch.device("cpu"), program=BatchProgram(()), roles={"value": "value"}, layout="tuple", seed=order.seed
+    )
+    return Loader(
+        LoaderParts(source=source, order=order, backend=backend, stage=stage, recipe_fingerprint="recipe", **arguments)
+    )
+
+
+def indices_of(loader: Loader) -> list[list[int]]:
+    return [values.tolist() for values, _ in loader]
+
+
+def wait_until(condition: Any) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline, "the condition did not come true within 20 s"
+        time.sleep(0.001)
+
+
+def test_the_next_epoch_is_under_way_when_one_ends() -> None:
+    backend = Recorder(depth=3)
+    with loader_over(backend, EpochOrder(6, 2, shuffle=True)) as loader:
+        first = indices_of(loader)
+        assert [epoch for epoch, _ in backend.submitted[:5]] == [0, 0, 0, 1, 1]
+        second = indices_of(loader)
+        assert backend.cancelled == 0
+        assert [i for _, i in backend.submitted[:6]] == first + second
+
+
+def test_no_more_is_submitted_than_the_backend_wants() -> None:
+    backend = Recorder(depth=4)
+    with loader_over(backend, EpochOrder(100, 1)) as loader:
+        next(iter(loader))
+        wait_until(lambda: len(backend.submitted) >= 1 + 4)
+        assert len(backend.submitted) <= 1 + loader.batches_in_flight
+
+
+def test_epochs_count_up_and_set_epoch_overrides() -> None:
+    def run(*plan: int | None) -> list[list[list[int]]]:
+        with loader_over(Recorder(), EpochOrder(8, 2, shuffle=True)) as loader:
+            result = []
+            for epoch in plan:
+                if epoch is not None:
+                    loader.set_epoch(epoch)
+                result.append(indices_of(loader))
+            return result
+
+    zero, one, two = run(None, None, None)
+    assert run(2, None) == [two, run(3)[0]]
+    assert run(1, 1, 0) == [one, one, zero]
+    assert run(0, 1, 2) == [zero, one, two]
+
+
+def test_set_epoch_reaches_the_loader_through_its_samplers() -> None:
+    with loader_over(Recorder(), EpochOrder(8, 2, shuffle=True)) as loader:
+        for sampler in (loader.sampler, loader.batch_sampler):
+            sampler.set_epoch(5)
+            assert len(sampler) == len(list(sampler))
+            expected = list(loader.batch_sampler)
+            assert indices_of(loader) == expected or sampler is loader.sampler
+        with pytest.raises(ConfigurationError, match="epoch"):
+            loader.set_epoch(-1)
+
+
+def test_an_abandoned_epoch_is_followed_by_the_next() -> None:
+    order = EpochOrder(8, 2, shuffle=True)
+    with loader_over(Recorder(), order) as loader:
+        next(iter(loader))
+        assert indices_of(loader) == [order.epoch(1)[order.batch(s)].tolist() for s in range(4)]
+
+
+def test_state_counts_batches_handed_out_and_not_those_ahead() -> None:
+    backend = Recorder(depth=3)
+    with loader_over(backend, EpochOrder(20, 2)) as loader:
+        iterator = iter(loader)
+        assert loader.state_dict()["step"] == 0
+        next(iterator)
+        wait_until(lambda: len(backend.submitted) > 3)
+        assert loader.state_dict()["step"] == 1
+        assert loader.state_dict()["epoch"] == 0
+
+
+@pytest.mark.parametrize(
+    "change", [{"epoch": -1}, {"step": 11}, {"step": None}, {"version": 2}, {"source": "x"}, {"order": {"seed": 1}}]
+)
+def test_a_damaged_state_is_refused_and_changes_nothing(change: dict[str, Any]) -> None:
+    with loader_over(Recorder(), EpochOrder(20, 2)) as loader:
+        state = loader.state_dict()
+        with pytest.raises(StateMismatchError):
+            loader.load_state_dict(state | change)
+        assert loader.state_dict() == state
+
+
+def test_losing_the_loader_stops_its_thread() -> None:
+    backend = Recorder()
+    loader = loader_over(backend, EpochOrder(8, 2))
+    next(iter(loader))
+    gone = weakref.ref(loader)
+    del loader
+    gc.collect()
+    assert gone() is None
+    assert backend.closed == 1
+    assert not any(t.name == "fastload-pipeline" and t.is_alive() for t in threading.enumerate())
+
+
+def test_an_error_in_the_backend_reaches_the_trainer_and_the_loader_can_go_on() -> None:
+    class Breaks(Recorder):
+        broken = True
+
+        def receive(self) -> HostBatch:
+            batch = super().receive()
+            if self.broken and 4 in np.asarray(batch.columns["value"]):
+                raise WorkerError("worker 3 died.")
+            return batch
+
+    backend = Breaks()
+    with loader_over(backend, EpochOrder(8, 2)) as loader:
+        got = []
+        with pytest.raises(WorkerError, match="worker 3"):
+            for values, _ in loader:
+                got.append(values.tolist())
+        assert got == [[0, 1], [2, 3]]
+        state = loader.state_dict()
+        backend.broken = False
+        loader.load_state_dict(state)
+        assert indices_of(loader) == [[4, 5], [6, 7]]
+
+
+def test_a_new_iterator_throws_away_what_was_under_way() -> None:
+    backend = Recorder()
+    backend.hold = threading.Event()
+    with loader_over(backend, EpochOrder(40, 2, shuffle=True)) as loader:
+        backend.hold.set()
+        iterator = iter(loader)
+        next(iterator)
+        backend.hold.clear()
+        loader.set_epoch(7)
+        release = threading.Timer(0.05, backend.hold.set)
+        release.start()
+        assert indices_of(loader)[0] == loader.sampler.order.epoch(7)[:2].tolist()
+        release.join()
+
+
+# -- substitution
+
+
+def test_substitutes_come_from_the_ranks_own_shard() -> None:
+    bad = frozenset({3, 8, 13})
+    for rank in range(2):
+        backend = Recorder(bad=bad)
+        order = EpochOrder(16, 2, Shard(rank, 2), shuffle=True, seed=2)
+        own = {i for step in range(order.steps) for i in order.epoch(0)[order.batch(step)].tolist()}
+        with loader_over(backend, order, on_error="substitute") as loader:
+            batches = indices_of(loader)
+            assert [len(batch) for batch in batches] == [2] * 4
+            got = {i for batch in batches for i in batch}
+            assert got <= own - bad
+            assert own - bad <= got
+            assert loader.stats().substituted >= len(own & bad)
+
+
+def test_substitutes_survive_a_resume() -> None:
+    def make() -> Loader:
+        return loader_over(Recorder(bad=frozenset({1, 5})), EpochOrder(12, 2, shuffle=True), on_error="substitute")
+
+    with make() as loader, make() as resumed:
+        iterator = iter(loader)
+        next(iterator)
+        resumed.load_state_dict(loader.state_dict())
+        assert [values.tolist() for values, _ in iterator] == indices_of(resumed)
+
+
+def test_when_nothing_can_be_read_the_error_says_so() -> None:
+    backend = Recorder(bad=frozenset(range(8)))
+    with (
+        loader_over(backend, EpochOrder(8, 2), on_error="substitute") as loader,
+        pytest.raises(DecodeError, match=r"file \d: broken.*No replacement"),
+    ):
+        list(loader)
+
+
+# -- samplers of the user's own
+
+
+class Unrepeatable:
+    """Draws from a generator that nobody else can wind back."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __len__(self) -> int:
+        return 8
+
+    def __iter__(self) -> Iterator[int]:
+        self.calls += 1
+        return iter(np.roll(np.arange(8), self.calls).tolist())
+
+
+def test_a_foreign_sampler_is_asked_once_an_epoch_and_not_ahead() -> None:
+    sampler = Unrepeatable()
+    with loader_over(Recorder(), ForeignOrder(sampler, 2, 8)) as loader:
+        assert sampler.calls == 0
+        first = indices_of(loader)
+        assert sampler.calls == 1
+        second = indices_of(loader)
+        assert sampler.calls == 2
+        assert first == [[7, 0], [1, 2], [3, 4], [5, 6]]
+        assert second == [[6, 7], [0, 1], [2, 3], [4, 5]]
+
+
+def test_resuming_into_another_order_is_noticed() -> None:
+    with loader_over(Recorder(), ForeignOrder(Unrepeatable(), 2, 8)) as loader:
+        next(iter(loader))
+        state = loader.state_dict()
+    sampler = Unrepeatable()
+    sampler.calls = 1
+    with (
+        loader_over(Recorder(), ForeignOrder(sampler, 2, 8)) as other,
+        pytest.raises(StateMismatchError, match="another order"),
+    ):
+        other.load_state_dict(state)
+    with loader_over(Recorder(), ForeignOrder(Unrepeatable(), 2, 8)) as same:
+        same.load_state_dict(state)
+        assert indices_of(same) == [[1, 2], [3, 4], [5, 6]]
+
+
+def test_a_sample_that_comes_twice_is_drawn_twice() -> None:
+    with loader_over(Recorder(), ForeignOrder([3, 3, 1], 3, 8)) as loader:
+        _, noise = next(iter(loader))
+        assert noise[0] != noise[1]
+
+
+# -- real processes
+
+
+def test_a_killed_worker_is_an_error_within_seconds(tmp_path: Path) -> None:
+    folder = write_photo_folder(tmp_path, per_class=8)
+    transform = v2.RandomResizedCrop(16, antialias=True)
+    with fastload.create_loader(folder, 2, backend="torch", num_workers=2, transform=transform) as loader:
+        iterator = iter(loader)
+        next(iterator)
+        children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+        assert children
+        for child in children:
+            os.kill(int(child), signal.SIGKILL)
+        with pytest.raises(WorkerError, match="memory"):
+            for _ in range(100):
+                next(iterator)
+
+
+def test_a_forked_child_is_told_and_does_not_hang(tmp_path: Path) -> None:
+    folder = write_photo_folder(tmp_path, per_class=4)
+    program = f"""
+import os, fastload
+from torchvision.transforms import v2
+loader = fastload.create_loader({str(folder)!r}, 2, transform=v2.RandomResizedCrop(16, antialias=True))
+iterator = iter(loader)
+next(iterator)
+child = os.fork()
+if child == 0:
+    try:
+        next(iterator)
+    except fastload.errors.FastloadError as error:
+        os._exit(7 if "fork" in str(error) else 1)
+    os._exit(2)
+assert os.waitpid(child, 0)[1] == 7 << 8
+print(len(list(iterator)))
+"""
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.strip() == "3"
+
+
+def test_leaving_without_closing_ends_the_process(tmp_path: Path) -> None:
+    folder = write_photo_folder(tmp_path, per_class=4)
+    for backend in ("turbojpeg", "torch"):
+        program = f"""
+import fastload
+from torchvision.transforms import v2
+transform = v2.RandomResizedCrop(16, antialias=True)
+loader = fastload.create_loader({str(folder)!r}, 2, transform=transform, backend={backend!r}, num_workers=1)
+next(iter(loader))
+"""
+        result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+        assert (result.returncode, result.stderr) == (0, "")
+
+
+# -- what is delivered
+
+
+def test_stats_and_explain_tell_what_happened(tmp_path: Path) -> None:
+    folder = write_photo_folder(tmp_path, per_class=4)
+    transform = v2.Compose([v2.RandomResizedCrop(16, antialias=True), v2.ToImage(), v2.ToDtype(torch.float32, True)])
+    with fastload.create_loader(folder, 3, transform=transform, dtype=torch.float16, seed=4) as loader:
+        for images, _ in loader:
+            assert images.dtype == torch.float16
+        stats = loader.stats()
+        assert (stats.batches, stats.samples, stats.substituted) == (3, 8, 0)
+        assert stats.first_batch_seconds > 0
+        assert 0 <= stats.wait_share <= 1
+        text = loader.explain()
+        for word in ("turbojpeg", "without worker processes", "8 samples", "seed 4", "RandomResizedCrop", "device"):
+            assert word in text, text
+        assert "8 samples" in repr(loader)
+
+
+def test_batch_transforms_are_mixed_or_called_with_seeded_numbers(tmp_path: Path) -> None:
+    folder = write_photo_folder(tmp_path, per_class=4)
+    transform = v2.Compose([v2.RandomResizedCrop(16, antialias=True), v2.ToImage(), v2.ToDtype(torch.float32, True)])
+
+    def noisy(images: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return images + torch.rand(images.shape), labels
+
+    for batch_transform in (v2.MixUp(num_classes=2), noisy):
+        runs = []
+        state = torch.random.get_rng_state()
+        for _ in range(2):
+            with fastload.create_loader(folder, 4, transform=transform, batch_transform=batch_transform) as loader:
+                runs.append([images for images, _ in loader])
+        assert torch.equal(torch.random.get_rng_state(), state)
+        assert all(torch.equal(a, b) for a, b in zip(*runs, strict=True))
+    with fastload.create_loader(folder, 4, transform=transform, batch_transform=v2.MixUp(num_classes=2)) as loader:
+        _, labels = next(iter(loader))
+        assert labels.shape == (4, 2)
+        assert torch.allclose(labels.sum(1), torch.ones(4))
+
+
+def test_tuning_measures_the_candidates_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fastload.selection.MEASURED_SECONDS", 0.05)
+    folder = write_photo_folder(tmp_path, per_class=8)
+    transform = v2.RandomResizedCrop(16, antialias=True)
+    with fastload.create_loader(folder, 4, transform=transform, tune=True) as loader:
+        text = loader.explain()
+        assert "samples/s" in text
+        assert "torch:" in text
+        assert "turbojpeg:" in text
+        assert len(list(loader)) == 4
+
+
+def test_buffers_return_when_their_last_view_is_gone() -> None:
+    pool = BufferPool()
+    first = pool.allocate((2, 3))
+    address = first.ctypes.data
+    tensor = torch.from_numpy(first[1:])
+    del first
+    assert pool.allocate((2, 3)).ctypes.data != address, "a tensor still uses it"
+    del tensor
+    assert pool.allocate((6,)).ctypes.data == address
+    assert pool.allocate((0, 4)).shape == (0, 4)
+    used = pool.allocated
+    for _ in range(100):
+        pool.allocate((2, 3))
+    assert pool.allocated <= used + 12
+
+
+def test_a_closed_loader_says_so() -> None:
+    loader = loader_over(Recorder(), EpochOrder(8, 2))
+    iterator = iter(loader)
+    next(iterator)
+    loader.close()
+    with pytest.raises(FastloadError):
+        next(iterator)
+    with pytest.raises(FastloadError, match="closed"):
+        next(iter(loader))
