@@ -76,7 +76,7 @@ def open_source(
         place, options = os.path.join(place, options.split), replace(options, split=None)
     for form in FORMATS:
         if form.recognise(place):
-            _refuse_unused(options, form.options, f"a {form.name}")
+            _refuse_unused(options, form.options, f"the format {form.name!r}")
             return form.open(place, options)
     if isinstance(place, str):
         raise SourceError(

@@ -10,7 +10,14 @@ import numpy.typing as npt
 
 from fastload.errors import SourceError
 from fastload.sources.base import EncodedImages, Source, Values, fingerprint_of
-from fastload.sources.folder_scan import IMAGE_EXTENSIONS, images_below, is_image_name, sampled_sizes, subfolders
+from fastload.sources.folder_scan import (
+    IMAGE_EXTENSIONS,
+    files_in,
+    images_below,
+    is_image_name,
+    sampled_sizes,
+    subfolders,
+)
 from fastload.sources.opening import Opened, OpenOptions
 from fastload.sources.paths import PathTable
 
@@ -85,8 +92,7 @@ def class_folder_fingerprint(table: PathTable, labels: npt.NDArray[np.int64], si
 
 
 def _without_classes(root: str) -> str:
-    with os.scandir(root) as entries:
-        names = sorted(entry.name for entry in entries)
+    names = files_in(root)
     if not names:
         return f"{root}: the folder is empty; expected one subfolder a class, with images in it."
     images = [name for name in names if is_image_name(name)]

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from fastload.errors import SourceError
@@ -29,6 +33,7 @@ def open_dataset(dataset: Any, options: OpenOptions, *, reason: str | None = Non
         raise SourceError(
             f"The source is a {kind}; give it to fastload.from_dataloader(...), or give its .dataset here."
         )
+    _refuse_collections(dataset)
     if isinstance(dataset, IterableDataset) or not hasattr(type(dataset), "__getitem__"):
         raise SourceError(
             f"The source is a {kind}, which can only be iterated: without access by index its order cannot be "
@@ -50,3 +55,21 @@ def open_dataset(dataset: Any, options: OpenOptions, *, reason: str | None = Non
     )
     note = f"samples are produced by {kind}.__getitem__" + (f": {reason}" if reason else "")
     return Opened(source, notes=(note,))
+
+
+def _refuse_collections(spec: Any) -> None:
+    """Python has an index and a length on much that is not a data set, and would serve it in silence."""
+    if isinstance(spec, tuple | Mapping):
+        items = spec.items() if isinstance(spec, Mapping) else enumerate(spec)
+        found = ", ".join(f"{key!r}: {type(value).__name__}" for key, value in items)
+        raise SourceError(
+            f"The source is a {type(spec).__name__} of ({found}); it must hold arrays, tensors or paths of "
+            ".npy files, one row a sample: convert lists with numpy.asarray, or choose one of several data sets."
+        )
+    if isinstance(spec, list) and spec and isinstance(spec[0], str | os.PathLike | np.ndarray | torch.Tensor):
+        raise SourceError(
+            f"The source is a list of {len(spec):,} items that begins with {spec[0]!r:.80}; a list must hold the paths "
+            "of .tar shards, or arrays only, or the samples themselves. Of image files, give the folder."
+        )
+    if spec is None or isinstance(spec, bytes | bytearray | int | float):
+        raise SourceError(f"The source is {spec!r:.80}; expected a path, arrays or a torch Dataset.")

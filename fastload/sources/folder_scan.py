@@ -11,7 +11,15 @@ import numpy.typing as npt
 from fastload.errors import SourceError
 from fastload.sources.paths import PathTable
 
-__all__ = ["IMAGE_EXTENSIONS", "images_below", "is_image_name", "sampled_rows", "sampled_sizes", "subfolders"]
+__all__ = [
+    "IMAGE_EXTENSIONS",
+    "files_in",
+    "images_below",
+    "is_image_name",
+    "sampled_rows",
+    "sampled_sizes",
+    "subfolders",
+]
 
 IMAGE_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 """torchvision.datasets.folder.IMG_EXTENSIONS, which a test compares."""
@@ -19,6 +27,11 @@ IMAGE_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".t
 
 def is_image_name(name: str) -> bool:
     return name.lower().endswith(IMAGE_EXTENSIONS)
+
+
+def files_in(folder: str) -> list[str]:
+    """Names of what is not a folder in a folder, sorted. Raises SourceError if it cannot be read."""
+    return sorted(name for name, is_folder, _ in _entries(folder) if not is_folder)
 
 
 def subfolders(folder: str) -> list[str]:

@@ -11,12 +11,13 @@ import math
 import os
 import re
 import zlib
-from typing import Any
+from typing import IO, Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from fastload.errors import ConfigurationError, SourceError
+from fastload.sources.folder_scan import files_in, subfolders
 from fastload.sources.opening import Opened, OpenOptions
 from fastload.sources.pixel_source import labelled_pixels
 
@@ -80,13 +81,12 @@ def read_idx(path: str, *, dimensions: int) -> npt.NDArray[np.uint8]:
     """
     packed = path.endswith(".gz")
     try:
-        with gzip.open(path) if packed else open(path, "rb") as file:
+        with cast("IO[bytes]", gzip.open(path) if packed else open(path, "rb")) as file:
             head = file.read(4)
             shape = _shape(head, file.read(4 * dimensions), dimensions, path)
             need = math.prod(shape)
             start = 4 + 4 * dimensions
-            # One byte more than there should be, to notice what should not be there; never what a bad header asks for.
-            data = file.read(need + 1) if packed else b""
+            data = _up_to(file, need + 1) if packed else b""
             have = len(data) if packed else os.stat(path).st_size - start
     except (OSError, EOFError, zlib.error) as error:
         raise SourceError(f"{path}: cannot be read ({error}); if it is truncated, download it again.") from error
@@ -98,6 +98,15 @@ def read_idx(path: str, *, dimensions: int) -> npt.NDArray[np.uint8]:
     if packed:
         return np.frombuffer(data, dtype=np.uint8).reshape(shape)
     return np.memmap(path, dtype=np.uint8, mode="r", offset=start, shape=shape)
+
+
+def _up_to(file: IO[bytes], limit: int) -> bytes:
+    """At most `limit` bytes: one more than there should be shows what should not be there. In pieces, because a
+    damaged header may ask for more than there is memory."""
+    data = bytearray()
+    while len(data) < limit and (piece := file.read(min(1 << 20, limit - len(data)))):
+        data += piece
+    return bytes(data)
 
 
 def _shape(head: bytes, sizes: bytes, dimensions: int, path: str) -> tuple[int, ...]:
@@ -118,13 +127,14 @@ def _shape(head: bytes, sizes: bytes, dimensions: int, path: str) -> tuple[int, 
 
 def _folders(path: str) -> list[str]:
     """Folders with files of images: `path`, `path/raw` or `path/<name>/raw`."""
-    below = [os.path.join(path, "raw")]
-    below += [os.path.join(entry.path, "raw") for entry in os.scandir(path) if entry.is_dir()]
-    return [path] if _has_images(path) else [folder for folder in sorted(below) if _has_images(folder)]
+    if _has_images(path):
+        return [path]
+    below = [os.path.join(path, "raw"), *(os.path.join(path, name, "raw") for name in subfolders(path))]
+    return [folder for folder in below if _has_images(folder)]
 
 
 def _has_images(folder: str) -> bool:
-    return os.path.isdir(folder) and any(_IMAGES.match(name) for name in os.listdir(folder))
+    return os.path.isdir(folder) and any(_IMAGES.match(name) for name in files_in(folder))
 
 
 def _images_in(path: str, split: str) -> str:

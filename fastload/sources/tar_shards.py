@@ -11,6 +11,7 @@ import os
 from fastload.errors import ConfigurationError, SourceError
 from fastload.sources.archive import compression_of, is_archive_name, peek, uncompressed_copy
 from fastload.sources.base import Source, Values, fingerprint_of
+from fastload.sources.folder_scan import files_in, subfolders
 from fastload.sources.opening import Opened, OpenOptions
 from fastload.sources.tar_fields import Kind, TarColumn, samples_in_shard
 from fastload.sources.tar_folders import class_folders_in_tar, looks_like_class_folders
@@ -28,7 +29,7 @@ def is_tar_shards(spec: object) -> bool:
     if not isinstance(spec, str):
         return False
     if os.path.isdir(spec):
-        return bool(_shards_in(spec)) and not any(entry.is_dir() for entry in os.scandir(spec))
+        return bool(_shards_in(spec)) and not subfolders(spec)
     return is_archive_name(spec)
 
 
@@ -83,7 +84,7 @@ def open_tar_shards(spec: str | list[str], options: OpenOptions) -> Opened:
 
 
 def _shards_in(folder: str) -> list[str]:
-    return sorted(entry.path for entry in os.scandir(folder) if entry.name.endswith(".tar") and entry.is_file())
+    return [os.path.join(folder, name) for name in files_in(folder) if name.endswith(".tar")]
 
 
 def _index(paths: list[str], options: OpenOptions) -> dict[str, TarColumn]:

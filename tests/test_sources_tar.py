@@ -1,0 +1,279 @@
+"""Tar shards and archives of class folders, against the files that went into them."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import tarfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fastload.errors import ConfigurationError, SourceError
+from fastload.sources import archive, open_source
+from fastload.sources.base import EncodedImages, Source, Values
+from tests.images import jpeg, photo, png
+
+PHOTO = jpeg(photo(8, 8))
+MASK = png(photo(8, 8, channels=1))
+
+
+def npy(value: Any) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, value)
+    return buffer.getvalue()
+
+
+def write_tar(path: Path, files: Mapping[str, bytes], format: int = tarfile.PAX_FORMAT) -> Path:
+    with tarfile.open(path, "w", format=format) as tar:
+        for name, data in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))
+    return path
+
+
+def image_of(source: Source, name: str = "image") -> EncodedImages:
+    column = source.columns[name]
+    assert isinstance(column, EncodedImages)
+    return column
+
+
+def values_of(source: Source, name: str) -> np.ndarray[Any, Any]:
+    column = source.columns[name]
+    assert isinstance(column, Values)
+    return column.array
+
+
+def shard(start: int, count: int, folder: str = "") -> dict[str, bytes]:
+    files = {}
+    for n in range(start, start + count):
+        files[f"{folder}{n:04}.cls"] = b"%d\n" % (n % 3)
+        files[f"{folder}{n:04}.jpg"] = PHOTO + b"%d" % n
+    return files
+
+
+@pytest.mark.parametrize("spec", ["folder", "list", "glob", "range"])
+def test_several_shards(tmp_path: Path, spec: str) -> None:
+    for n in range(3):
+        write_tar(tmp_path / f"s-{n:02}.tar", shard(n * 4, 4, folder="a.b/"))
+    source = open_source(
+        {
+            "folder": tmp_path,
+            "list": [tmp_path / f"s-{n:02}.tar" for n in range(3)],
+            "glob": f"{tmp_path}/s-*.tar",
+            "range": f"{tmp_path}/s-{{00..02}}.tar",
+        }[spec]
+    ).source
+    images = image_of(source)
+    assert list(source.columns) == ["image", "label"]
+    assert [images.read(n) for n in range(12)] == [PHOTO + b"%d" % n for n in range(12)]
+    assert values_of(source, "label").tolist() == [n % 3 for n in range(12)]
+    assert values_of(source, "label").dtype == np.int64
+    assert source.describe(5) == f"{tmp_path}/s-01.tar:a.b/0005.jpg"
+    some = image_of(source.take(np.array([11, 0])))
+    assert [some.read(0), some.read(1)] == [PHOTO + b"11", PHOTO + b"0"]
+
+
+def test_the_order_of_a_list_is_kept(tmp_path: Path) -> None:
+    paths = [write_tar(tmp_path / f"{n}.tar", shard(n, 1)) for n in range(2)]
+    assert values_of(open_source(paths[::-1]).source, "label").tolist() == [1, 0]
+
+
+@pytest.mark.parametrize("format", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_every_tar_format_and_long_names(tmp_path: Path, format: int) -> None:
+    folder = "x" * 90 + "/" + "y" * 60 + "/"
+    if format == tarfile.USTAR_FORMAT:
+        names = [folder + f"{n}" for n in range(3)]
+    else:
+        names = [folder + "ü" * 120 + f"{n}" for n in range(3)]
+    path = write_tar(tmp_path / "s.tar", {f"{name}.jpg": PHOTO + name[-1:].encode() for name in names}, format)
+    images = image_of(open_source(path).source)
+    assert [images.read(n) for n in range(3)] == [PHOTO + b"%d" % n for n in range(3)]
+    assert [images.describe(n) for n in range(3)] == [f"{path}:{name}.jpg" for name in names]
+
+
+def test_masks_arrays_prefixes_and_order(tmp_path: Path) -> None:
+    files = {}
+    for n in range(3):
+        files |= {
+            f"{n}.cls": b"1", f"{n}.emb.npy": npy(np.full(4, n, np.float32)), f"{n}.left.JPG": PHOTO + b"%d" % n,
+            f"{n}.png": MASK + b"%d" % n, f"{n}.seg.png": MASK, f"{n}.json": b"{}", "README": b"", f".{n}.jpg": b"",
+        }  # fmt: skip
+    path = write_tar(tmp_path / "s.tar", files)
+    with pytest.raises(SourceError, match=r"s\.tar:0\.json: cannot tell how to serve \.json.*fields=\("):
+        open_source(path)
+    source = open_source(path, fields=["mask", "left.jpg", "png", "emb", "cls"]).source
+    assert list(source.columns) == ["mask", "left", "image", "emb", "label"]
+    assert [source.columns[name].role for name in source.columns] == ["mask", "image", "image", "value", "value"]
+    assert image_of(source, "left").read(2) == PHOTO + b"2"
+    assert values_of(source, "emb").tolist() == [[n] * 4 for n in range(3)]
+    del files["0.json"], files["1.json"], files["2.json"]
+    default = open_source(write_tar(tmp_path / "t.tar", files)).source
+    assert list(default.columns) == ["left", "image", "mask", "emb", "label"]
+
+
+def test_images_of_several_extensions_are_one_column(tmp_path: Path) -> None:
+    source = open_source(write_tar(tmp_path / "s.tar", {"a.jpg": PHOTO, "b.png": MASK, "c.webp": b"w"})).source
+    assert [image_of(source).read(n) for n in range(3)] == [PHOTO, MASK, b"w"]
+
+
+def test_fingerprint_follows_the_samples_and_not_the_place(tmp_path: Path) -> None:
+    def fingerprint(name: str, files: Mapping[str, bytes]) -> str:
+        return open_source(write_tar(tmp_path / name, files)).source.fingerprint
+
+    base = fingerprint("a.tar", shard(0, 3))
+    assert fingerprint("b.tar", shard(0, 3)) == base
+    others = [shard(0, 2), shard(1, 3), shard(0, 3) | {"0001.cls": b"2"}, shard(0, 3) | {"0001.jpg": PHOTO}]
+    assert len({base, *(fingerprint("c.tar", files) for files in others)}) == 5
+
+
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        ({}, ["no samples", "<key>.<extension>"]),
+        ({"README": b""}, ["no samples"]),
+        ({"a.jpg": PHOTO, "a.cls": b"0", "b.jpg": PHOTO}, [":b:", "lacks label", "same fields"]),
+        ({"a.jpg": PHOTO, "b.jpg": PHOTO, "b.cls": b"0"}, [":b:", "has also label"]),
+        ({"a.jpg": PHOTO, "b.jpg": PHOTO, "a.cls": b"0", "b.cls": b"0"}, [":a:", "must follow each other"]),
+        ({"a.jpg": PHOTO, "a.png": MASK}, ["a.png", "already, as a.jpg", "prefix it"]),
+        ({"a.jpg": PHOTO, "a.cls": b"cat"}, ["a.cls", "b'cat'", "decimal number"]),
+        ({"a.jpg": PHOTO, "a.cls": b"-1"}, ["a.cls", "label -1", "0 or more"]),
+        ({"a.jpg": PHOTO, "a.txt": b"a caption"}, ["a.txt", "fields="]),
+        ({"a.npy": npy([1]), "b.npy": npy([1, 2])}, ["b.npy", "shape (2,)", "shape (1,) in"]),
+        ({"a.npy": npy(np.array([{}], dtype=object))}, ["a.npy", "array of numbers"]),
+        ({"a.npy": npy([1, 2])[:-3]}, ["a.npy", "array of numbers"]),
+    ],
+)
+def test_bad_shards(tmp_path: Path, files: dict[str, bytes], words: list[str]) -> None:
+    path = write_tar(tmp_path / "s.tar", files)
+    with pytest.raises(SourceError) as error:
+        open_source([path])
+    for word in [*words, str(path)]:
+        assert word in str(error.value)
+
+
+def test_labels_beyond_the_classes(tmp_path: Path) -> None:
+    path = write_tar(tmp_path / "s.tar", shard(0, 4))
+    assert open_source(path, classes=["a", "b", "c"]).source.classes == ("a", "b", "c")
+    with pytest.raises(SourceError, match=r"0002\.cls has the label 2, labels must be 0 to 1"):
+        open_source(path, classes=["a", "b"])
+    with pytest.raises(ConfigurationError, match="split='train'"):
+        open_source(path, split="train")
+
+
+@pytest.mark.parametrize("cut", ["in a header", "in the data", "after a file", "zero bytes", "a damaged header"])
+def test_truncated_and_damaged(tmp_path: Path, cut: str) -> None:
+    path = write_tar(tmp_path / "s.tar", shard(0, 20))
+    data = path.read_bytes()
+    with tarfile.open(path) as tar:
+        last = tar.getmembers()[-1]
+    end = {
+        "in a header": last.offset + 100,
+        "in the data": last.offset_data + 10,
+        "after a file": last.offset,
+        "zero bytes": 0,
+    }.get(cut)
+    path.write_bytes(data[: last.offset] + b"\x01" * 512 + data[last.offset_data :] if end is None else data[:end])
+    with pytest.raises(SourceError, match="truncated or damaged") as error:
+        open_source(path)
+    assert str(path) in str(error.value)
+
+
+def test_truncated_after_opening(tmp_path: Path) -> None:
+    path = write_tar(tmp_path / "s.tar", shard(0, 2))
+    images = image_of(open_source(path).source)
+    os.truncate(path, int(images.locate(1)[1]) + 5)
+    assert images.read(0) == PHOTO + b"0"
+    with pytest.raises(OSError, match=r"s\.tar:0001\.jpg: the file ends after 5 of"):
+        images.read(1)
+
+
+@pytest.mark.parametrize("name", ["s.tar.gz", "s.tgz", "s.tar"])
+def test_compressed_shards_are_refused(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(gzip.compress(write_tar(tmp_path / "plain.tar.x", shard(0, 2)).read_bytes()))
+    with pytest.raises(SourceError, match=r"is compressed \(gzip\).*gunzip"):
+        open_source(path)
+
+
+def test_links_are_refused(tmp_path: Path) -> None:
+    path = write_tar(tmp_path / "s.tar", shard(0, 1))
+    with tarfile.open(path, "a") as tar:
+        link = tarfile.TarInfo("1.jpg")
+        link.type, link.linkname = tarfile.SYMTYPE, "0.jpg"
+        tar.addfile(link)
+    with pytest.raises(SourceError, match=r"1\.jpg is not a plain file.*--dereference"):
+        open_source(path)
+
+
+def folder_of_classes(root: Path) -> Path:
+    for split, count in (("train", 3), ("test", 2)):
+        for name in ("b", "a"):
+            for n in range(count):
+                path = root / split / name / ("deep" if n == 2 else "") / f"{n}.jpg"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(PHOTO + f"{split}{name}{n}".encode())
+    return root
+
+
+@pytest.mark.parametrize("suffix", ["tar", "tar.gz", "tar.bz2", "tgz"])
+def test_archive_of_class_folders(tmp_path: Path, suffix: str) -> None:
+    folder = folder_of_classes(tmp_path / "data")
+    path = tmp_path / f"data.{suffix}"
+    with tarfile.open(path, {"tar": "w", "tar.gz": "w:gz", "tgz": "w:gz", "tar.bz2": "w:bz2"}[suffix]) as tar:
+        tar.add(folder, "data")
+    for split in ("train", "test"):
+        expected, source = open_source(folder / split).source, open_source(path, split=split).source
+        assert source.classes == expected.classes == ("a", "b")
+        assert source.fingerprint == expected.fingerprint
+        assert values_of(source, "label").tolist() == values_of(expected, "label").tolist()
+        for n in range(len(expected)):
+            assert image_of(source).read(n) == image_of(expected).read(n)
+    opened = open_source(path)
+    assert len(opened.source) == 6
+    assert "the training split, as no split was named" in opened.notes
+    assert any("unpacked to" in note for note in opened.notes) is (suffix != "tar")
+    with pytest.raises(ConfigurationError, match=r"split='val': .* has the splits test, train"):
+        open_source(path, split="val")
+
+
+def test_archive_of_one_split(tmp_path: Path) -> None:
+    path = tmp_path / "data.tar"
+    with tarfile.open(path, "w") as tar:
+        tar.add(folder_of_classes(tmp_path / "data") / "train", "./train")
+    assert open_source(path).source.fingerprint == open_source(tmp_path / "data/train").source.fingerprint
+    assert len(open_source(path, split="train").source) == 6
+    with pytest.raises(ConfigurationError, match="has no splits, only the classes a, b"):
+        open_source(path, split="test")
+
+
+def test_temporary_copies_are_shared_and_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "data.tar.gz"
+    with tarfile.open(path, "w:gz") as tar:
+        tar.add(folder_of_classes(tmp_path / "data"), "data")
+    copy = archive.uncompressed_copy(str(path))
+    assert archive.uncompressed_copy(str(path)) == copy
+    assert os.stat(copy).st_mode & 0o077 == 0
+    archive._remove(copy, os.getpid() + 1)
+    assert os.path.exists(copy)
+    archive._remove(copy, os.getpid())
+    assert not os.path.exists(copy)
+    monkeypatch.setattr(archive, "LARGEST_UNPACKED", 1000)
+    with pytest.raises(SourceError, match=r"data\.tar\.gz: unpacks to more than .*tar -xf"):
+        open_source(path)
+    monkeypatch.undo()
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(SourceError, match=r"data\.tar\.gz: this archive cannot be read"):
+        open_source(path)
+
+
+def test_metadata_of_webdataset_tools_needs_a_choice(tmp_path: Path) -> None:
+    files = {"0.jpg": PHOTO, "0.json": json.dumps({"label": 1}).encode(), "0.txt": b"a caption"}
+    source = open_source(write_tar(tmp_path / "s.tar", files), fields=("jpg",)).source
+    assert list(source.columns) == ["image"]
