@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 
 from fastload.cli.terminal import output, plain_errors
 
@@ -58,12 +57,12 @@ def _describe(directory: Path) -> None:
     from fastload.cache.manifest import read_manifest
 
     open_cache(directory)  # refuses a cache that is damaged
-    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    for name, value in _rows(read_manifest(directory), directory):
-        table.add_row(name, value)
+    rows = _rows(read_manifest(directory), directory)
+    width = max(len(name) for name, _ in rows)
     console = output()
     console.print(str(directory), soft_wrap=True, style="bold")
-    console.print(table)
+    for name, value in rows:
+        console.print(f"{name:<{width}}  {value}", soft_wrap=True)
 
 
 def _rows(manifest: Manifest, directory: Path) -> list[tuple[str, str]]:
@@ -79,12 +78,8 @@ def _rows(manifest: Manifest, directory: Path) -> list[tuple[str, str]]:
         arrays = ", ".join(f"{array.dtype} {list(array.shape)}" for array in column.arrays.values())
         rows.append((name, f"{column.kind}: {arrays}"))
     if manifest.classes is not None:
-        rows.append(
-            (
-                "classes",
-                f"{len(manifest.classes)}: {', '.join(manifest.classes[:10])}" + ("..." * (len(manifest.classes) > 10)),
-            )
-        )
+        shown = ", ".join(manifest.classes[:10]) + (", ..." if len(manifest.classes) > 10 else "")
+        rows.append(("classes", f"{len(manifest.classes)}: {shown}"))
     if manifest.failed:
         rows.append(("damaged", f"{manifest.failed} samples, noted in the manifest"))
     return rows

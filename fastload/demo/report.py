@@ -81,7 +81,9 @@ def runs(console: Console, outcomes: list[Outcome]) -> None:
             f"{run.first_batch_seconds:.2f} s",
             f"{run.wait_share:.0%} of its time",
         )
+    console.print()
     console.print(table)
+    console.print()
     for outcome in outcomes:
         if outcome.run is None:
             console.print(f"{outcome.name}: {outcome.problem or 'not installed. ' + outcome.remedy}", soft_wrap=True)
@@ -96,14 +98,13 @@ def agreement(
     console: Console,
     fixed: list[tuple[str, Difference]],
     random: list[tuple[str, Difference]],
-    count: int,
     *,
     on_gpu: bool,
 ) -> bool:
     """The two comparisons in one table; True if all of it is within the bounds."""
     console.print(
-        f"{count} images with Resize(256) and CenterCrop(224), against torchvision alone; then {count} shuffled, "
-        f"randomly cropped and flipped ones, against the backend '{random[0][0]}'. Pixels are 0 to 255."
+        "Images with Resize(256) and CenterCrop(224) against torchvision alone; then shuffled, randomly cropped and "
+        f"flipped ones against the backend '{random[0][0]}'. Pixels are 0 to 255."
     )
     table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
     table.add_column("backend")
@@ -129,7 +130,9 @@ def agreement(
             "equal" if math.isinf(difference.psnr) else f"{difference.psnr:.1f} dB",
             Text("yes", "green") if fits else Text("NO", "bold red"),
         )
+    console.print()
     console.print(table)
+    console.print()
     cpu, gpu = _PSNR_BOUND["dali"]
     console.print(
         f"Bound: max {_LARGEST_BOUND} and mean {_MEAN_BOUND}; for dali, which has a resampler of its own, a PSNR of "

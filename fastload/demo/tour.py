@@ -5,16 +5,18 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+from torchvision.transforms import v2
 
 import fastload
 from fastload.backends import BackendStatus
+from fastload.backends.cache import CacheOptions
 from fastload.demo import report, transforms
 from fastload.demo.agreement import Difference, Pixels, compare, first_images, torchvision_images
 from fastload.demo.folders import ImageFolders, image_folders
@@ -24,7 +26,7 @@ from fastload.demo.runs import Run, measure
 from fastload.demo.training import train
 from fastload.errors import CacheError, WorkerError
 
-__all__ = ["DemoSettings", "Outcome", "run_demo"]
+__all__ = ["DemoSettings", "Outcome", "default_device", "run_demo"]
 
 _COMPARED = 64
 """Images whose pixels are compared."""
@@ -52,7 +54,7 @@ class DemoSettings:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a backend came to in the demo."""
+    """What a loader came to."""
 
     name: str
     run: Run | None = None
@@ -60,6 +62,11 @@ class Outcome:
     """The command that makes the backend available, where it is not."""
     problem: str = ""
     """Why it could not do this job, in the words of the error."""
+
+
+def default_device() -> str:
+    """Where the demo puts its batches unless told: on the GPU if torch can use one."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def run_demo(settings: DemoSettings, console: Console) -> bool:
@@ -70,109 +77,119 @@ def run_demo(settings: DemoSettings, console: Console) -> bool:
     """
     report.heading(console, settings.device)
     with tempfile.TemporaryDirectory(prefix="fastload-demo-") as room:
-        folders = _images(settings, console, Path(room))
+        report.section(console, "1. Images")
+        tour = _Tour(settings, console, Path(room), _images(settings, console, Path(room)))
 
         report.section(console, "2. Every backend on them")
         report.explain_runs(console, settings.batch_size, settings.trainer_rate)
-        outcomes = [_outcome(status, folders, settings, console) for status in fastload.available_backends()]
-        report.runs(console, [_plain(folders, settings, console), *outcomes])
-
-        ran = [outcome for outcome in outcomes if outcome.run is not None]
-        failed = [outcome for outcome in outcomes if outcome.problem]
+        plain = tour.run_plain()
+        outcomes = [tour.run(status) for status in fastload.available_backends()]
+        report.runs(console, [plain, *outcomes])
+        ran = {outcome.name: outcome.run for outcome in outcomes if outcome.run is not None}
         if not ran:
             return False
 
         report.section(console, "3. The same samples from each")
-        agreed = _agreement(ran, folders, settings, console)
+        agreed = tour.compare(list(ran))
 
-        best = max(ran, key=lambda outcome: outcome.run.images_per_second if outcome.run else 0.0)
+        best = max(ran, key=lambda name: ran[name].images_per_second)
         if settings.epochs:
             report.section(console, "4. Training from it")
-            _training(best.name, folders, settings, console)
-        report.next_steps(console, own_images=settings.folder is not None, best=best.name)
-        return agreed and not failed
+            tour.train(best)
+        report.next_steps(console, own_images=settings.folder is not None, best=best)
+        return agreed and not any(outcome.problem for outcome in outcomes)
 
 
 def _images(settings: DemoSettings, console: Console, room: Path) -> ImageFolders:
-    report.section(console, "1. Images")
     if settings.folder is not None:
         folders = image_folders(settings.folder, settings.images, room)
     else:
         made = settings.keep or room / "photographs"
-        with progress_bar(console, "making photograph-like JPEGs") as progress:
+        with _progress(console, "making photograph-like JPEGs") as progress:
             write_photographs(made, settings.images, progress=progress)
         folders = ImageFolders(made / "train", made / "val")
     report.images(console, folders, made=settings.folder is None, kept=settings.keep)
     return folders
 
 
-def _loader(name: str, folder: Path, transform: Any, settings: DemoSettings, **options: Any) -> fastload.Loader:
-    return fastload.create_loader(
-        str(folder), settings.batch_size, transform=transform, backend=name, device=settings.device, **options
-    )
+@dataclass(frozen=True)
+class _Tour:
+    """The stations of the demo, all on the same images."""
 
+    settings: DemoSettings
+    console: Console
+    room: Path
+    """A folder that goes when the demo ends."""
+    folders: ImageFolders
 
-def _plain(folders: ImageFolders, settings: DemoSettings, console: Console) -> Outcome:
-    loader = PlainLoader(folders.train, transforms.training(), settings.batch_size, settings.device)
-    return Outcome(PLAIN, run=_measured(PLAIN, loader, settings, console))
+    def run_plain(self) -> Outcome:
+        """What people have today."""
+        loader = PlainLoader(self.folders.train, transforms.training(), self.settings.batch_size, self.settings.device)
+        return Outcome(PLAIN, run=self._measure(PLAIN, loader))
 
+    def run(self, status: BackendStatus) -> Outcome:
+        """One backend, or why not."""
+        if not status.available:
+            return Outcome(status.name, remedy=status.remedy)
+        try:
+            with self._loader(status.name, self.folders.train, transforms.training(), shuffle=True) as loader:
+                return Outcome(status.name, run=self._measure(status.name, loader))
+        except fastload.BackendUnavailableError as error:
+            return Outcome(status.name, remedy=str(error))
+        except (WorkerError, CacheError) as error:  # of this backend alone; the others may well do the job
+            return Outcome(status.name, problem=str(error))
 
-def _outcome(status: BackendStatus, folders: ImageFolders, settings: DemoSettings, console: Console) -> Outcome:
-    if not status.available:
-        return Outcome(status.name, remedy=status.remedy)
-    try:
-        with _loader(status.name, folders.train, transforms.training(), settings, shuffle=True) as loader:
-            return Outcome(status.name, run=_measured(status.name, loader, settings, console))
-    except fastload.BackendUnavailableError as error:
-        return Outcome(status.name, remedy=str(error))
-    except (WorkerError, CacheError) as error:  # of this backend alone; the others may well do the job
-        return Outcome(status.name, problem=str(error))
+    def compare(self, names: list[str]) -> bool:
+        """Print how far each is from torchvision, and from the first where chance is involved; True if near enough."""
+        reference = torchvision_images(str(self.folders.val), transforms.evaluation_pixels(), _COMPARED)
+        first: Pixels | None = None
+        fixed: list[tuple[str, Difference]] = []
+        random: list[tuple[str, Difference]] = []
+        for name in names:
+            with self._loader(name, self.folders.val, transforms.evaluation_pixels()) as loader:
+                fixed.append((name, compare(first_images(loader, _COMPARED), reference)))
+            with self._loader(name, self.folders.train, transforms.training_pixels(), shuffle=True) as loader:
+                crops = first_images(loader, _COMPARED)
+            first = crops if first is None else first
+            random.append((name, compare(crops, first)))
+        return report.agreement(self.console, fixed, random, on_gpu=self.settings.device != "cpu")
 
+    def train(self, name: str) -> None:
+        """A small network, a plain training loop."""
+        size = 96  # enough for four kinds of scene, and quick on a processor
+        classes = sum(1 for entry in self.folders.train.iterdir() if entry.is_dir())
+        self.console.print(f"A small convolutional network, {size} pixels, {classes} classes, batches from '{name}'.")
+        tour = replace(self, settings=replace(self.settings, batch_size=32))
+        with (
+            _progress(self.console, "training") as progress,
+            tour._loader(name, self.folders.train, transforms.training(size, 0.25), shuffle=True) as train_loader,
+            tour._loader(name, self.folders.val, transforms.evaluation(size, size * 8 // 7)) as val_loader,
+        ):
+            history = train(train_loader, val_loader, classes=classes, epochs=self.settings.epochs, progress=progress)
+        report.training(self.console, history, on_training_images=self.folders.train == self.folders.val)
 
-def _measured(name: str, loader: Iterable[Any], settings: DemoSettings, console: Console) -> Run:
-    with progress_bar(console, name) as progress:
-        return measure(loader, seconds=settings.seconds, trainer_rate=settings.trainer_rate, progress=progress)
+    def _loader(self, name: str, folder: Path, transform: v2.Compose, *, shuffle: bool = False) -> fastload.Loader:
+        options = CacheOptions(directory=self.room / f"cache-{folder.name}") if name == "cache" else None
+        return fastload.create_loader(
+            str(folder),
+            self.settings.batch_size,
+            shuffle=shuffle,
+            transform=transform,
+            backend=name,
+            device=self.settings.device,
+            options=options,
+        )
 
-
-def _agreement(ran: list[Outcome], folders: ImageFolders, settings: DemoSettings, console: Console) -> bool:
-    """Print how far each backend is from torchvision, and from the first backend where chance is involved."""
-    reference = torchvision_images(str(folders.val), transforms.evaluation_pixels(), _COMPARED)
-    first: Pixels | None = None
-    fixed: list[tuple[str, Difference]] = []
-    random: list[tuple[str, Difference]] = []
-    for outcome in ran:
-        with _loader(outcome.name, folders.val, transforms.evaluation_pixels(), settings) as loader:
-            fixed.append((outcome.name, compare(first_images(loader, _COMPARED), reference)))
-        with _loader(outcome.name, folders.train, transforms.training_pixels(), settings, shuffle=True) as loader:
-            crops = first_images(loader, _COMPARED)
-        first = crops if first is None else first
-        random.append((outcome.name, compare(crops, first)))
-    return report.agreement(console, fixed, random, len(reference.labels), on_gpu=settings.device != "cpu")
-
-
-def _training(name: str, folders: ImageFolders, settings: DemoSettings, console: Console) -> None:
-    size = 96  # enough for four kinds of scene, and quick on a processor
-    classes = sum(1 for entry in folders.train.iterdir() if entry.is_dir())
-    console.print(f"A small convolutional network, {size} pixels, {classes} classes, batches from '{name}'.")
-    small = DemoSettings(batch_size=32, device=settings.device)
-    with (
-        progress_bar(console, "training") as progress,
-        _loader(name, folders.train, transforms.training(size, 0.25), small, shuffle=True) as train_loader,
-        _loader(name, folders.val, transforms.evaluation(size, size * 8 // 7), small) as val_loader,
-    ):
-        history = train(train_loader, val_loader, classes=classes, epochs=settings.epochs, progress=progress)
-    report.training(console, history, on_training_images=folders.train == folders.val)
+    def _measure(self, name: str, loader: Iterable[Any]) -> Run:
+        seconds, rate = self.settings.seconds, self.settings.trainer_rate
+        with _progress(self.console, name) as progress:
+            return measure(loader, seconds=seconds, trainer_rate=rate, progress=progress)
 
 
 @contextlib.contextmanager
-def progress_bar(console: Console, description: str) -> Iterator[Callable[[float], None]]:
+def _progress(console: Console, description: str) -> Iterator[Callable[[float], None]]:
     """Gives a function that takes the share done, 0 to 1. The bar vanishes when done; a log shows nothing of it."""
     columns = (TextColumn("{task.description:<28}"), BarColumn(), TaskProgressColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task(description, total=1.0)
         yield lambda share: progress.update(task, completed=share)
-
-
-def default_device() -> str:
-    """Where the demo puts its batches unless told: on the GPU if torch can use one."""
-    return "cuda" if torch.cuda.is_available() else "cpu"
