@@ -7,6 +7,7 @@ arrays that every backend understands.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -88,7 +89,7 @@ class GeometryPlan:
         """Whether there is a resampling; if not, outputs are crops of source pixels, and padding."""
         return any(isinstance(op, RandomResizedCrop | Resize) for _, op in self.ops)
 
-    def resolve(self, draws: Draws, sizes: npt.NDArray[np.integer[npt.NBitBase]]) -> Geometry:
+    def resolve(self, draws: Draws, sizes: npt.NDArray[np.integer[Any]]) -> Geometry:
         """Where the pixels of each output come from.
 
         Args:
