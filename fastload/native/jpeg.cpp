@@ -18,6 +18,9 @@ namespace {
 
 // Fancy upsampling looks one chroma sample, at most two pixels, to either side.
 constexpr int kMargin = 2;
+// Rows are put off alignment on purpose: to aligned ones libjpeg-turbo's colour conversion writes past the caches
+// (movntdq), and the resampler, which reads them at once, would wait for memory.
+constexpr size_t kMisalignment = 8;
 // Rows handed over at a time: few enough to stay in the first-level cache.
 constexpr int kChunk = 8;
 // Real progressive files have about ten scans; a crafted one makes libjpeg refine the whole image thousands of times.
@@ -208,11 +211,12 @@ Outcome JpegDecoder::read(const Box& box, bool whole, RowSink& sink) {
     if (width < static_cast<JDIMENSION>(image_width) && !s.choose_columns(&start, &width)) return s.damage();
 
     const size_t stride = (size_t{width} * 4 + kRowSlack + 63) / 64 * 64;
-    if (s.rows.size() < stride * kChunk) s.rows.resize(stride * kChunk);
+    if (s.rows.size() < stride * kChunk + 128) s.rows.resize(stride * kChunk + 128);
+    uint8_t* base = s.rows.data() + kMisalignment + (64 - reinterpret_cast<uintptr_t>(s.rows.data()) % 64) % 64;
     JSAMPROW targets[kChunk];
     const uint8_t* visible[kChunk];
     for (int i = 0; i < kChunk; ++i) {
-        targets[i] = s.rows.data() + stride * i;
+        targets[i] = base + stride * i;
         visible[i] = targets[i] + size_t{4} * (static_cast<JDIMENSION>(box.left) - start);
     }
 

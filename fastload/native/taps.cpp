@@ -67,16 +67,8 @@ double weigh_interpolated(int input, double scale, int taps, Function filter, st
         double* row = weights.data() + static_cast<size_t>(i) * taps;
         std::fill(row, row + taps, 0.0);
         // Taps beyond an edge read the pixel at the edge: their weights are added to its weight.
-        int slot = 0;
         for (int j = 0; j < taps; ++j) {
-            if (unbound_low + j <= 0) {
-                slot = 0;
-            } else if (unbound_low + j >= input - 1) {
-                slot = count - 1;
-            } else {
-                ++slot;
-            }
-            row[slot] += filter(j + 1 - support - lambda);
+            row[std::clamp(unbound_low + j, low, low + count - 1) - low] += filter(j + 1 - support - lambda);
         }
         for (int j = 0; j < count; ++j) largest = std::max(largest, row[j]);
         begin[i] = low;
