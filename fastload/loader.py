@@ -220,8 +220,12 @@ class Loader:
     def explain(self) -> str:
         """For a person: which backend was chosen and why, what was measured, and where each transform runs."""
         rows = dict(self._parts.explanation) | dict(self._parts.backend.explain())
-        width = max(map(len, rows), default=0)
-        lines = [f"{key:<{width}}  {line}" for key, text in rows.items() for line in text.splitlines() or [""]]
+        width = max(map(len, rows))
+        lines = []
+        for key, text in rows.items():
+            first, *more = text.splitlines() or [""]
+            lines.append(f"{key:<{width}}  {first}")
+            lines.extend(f"{'':<{width}}  {line}" for line in more)
         return "\n".join(lines)
 
     def close(self) -> None:

@@ -99,9 +99,7 @@ class Pipeline:
         if isinstance(self._order, ForeignOrder) and not self._order.pure:
             # The user's sampler may look at anything: ask it now, in the user's thread, and not ahead of time.
             moved = self._expected != position or self._last_epoch != epoch
-            if moved and (
-                step == 0 or epoch not in self._orders
-            ):  # in the middle of an epoch, the state knew its order
+            if moved and (step == 0 or epoch not in self._orders):  # else a loaded state has asked already
                 self._orders = {epoch: self._draw_order(epoch)}
             last_epoch: int | None = epoch
         else:
@@ -135,7 +133,8 @@ class Pipeline:
             self._expected = None
             raise item.error
         assert item.staged is not None
-        assert item.position is not None and item.position == self._expected
+        assert item.position is not None
+        assert item.position == self._expected
         self._expected = self._after(item.position)
         return item.staged
 
