@@ -51,7 +51,8 @@ def build_cache(
             full resolution, exact.
         exif_orientation: turn images upright by their EXIF tag.
         max_pixels: refuse images with more pixels than this, unread.
-        num_workers: decoding threads. None: one for each usable core; for a torch Dataset one, as its code may need that.
+        num_workers: decoding threads. None: one for each usable core, but a single one for a torch Dataset, whose
+            code may need that.
         progress: draw a bar, if standard error is a terminal; otherwise the log gets a line.
         on_error: "raise", or "substitute": note the bad sample in the cache, which then fails again when it is loaded,
             so that the loader substitutes it as from any other backend.

@@ -1,0 +1,504 @@
+"""Building and opening caches: exact pixels, all or nothing, one builder at a time."""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torchvision.transforms.v2 import functional as F
+
+from fastload.cache import build_cache, is_cache, open_cache
+from fastload.cache.lock import exclusive_lock
+from fastload.cache.npy import NpyWriter
+from fastload.decode import get_decoder
+from fastload.decode.base import DecodeSettings
+from fastload.decode.image import decode_image
+from fastload.errors import CacheError, ConfigurationError, DecodeError
+from fastload.sources.base import EncodedImages, Objects, PixelImages, Source, Values
+from fastload.sources.paths import PathTable
+from tests import images
+
+SIZES = [(40, 53), (61, 33), (40, 53), (17, 90), (52, 52)]
+
+
+def write_images(folder: Path, sizes: list[tuple[int, int]] = SIZES, **options: Any) -> Source:
+    """JPEGs and one PNG of these sizes, with labels."""
+    folder.mkdir(exist_ok=True)
+    names = []
+    for i, size in enumerate(sizes):
+        pixels = images.photo(*size, seed=i)
+        names.append(f"{i}.png" if i == 1 else f"{i}.jpg")
+        (folder / names[-1]).write_bytes(images.png(pixels) if i == 1 else images.jpeg(pixels, **options))
+    columns = {
+        "image": EncodedImages(PathTable.of(names, str(folder))),
+        "label": Values(np.arange(len(names), dtype=np.int64) * 10),
+    }
+    return Source(columns, "f" * 32, str(folder), classes=("a", "b"), format="class folder")
+
+
+def decoded(source: Source, index: int, name: str = "image", **settings: Any) -> np.ndarray[Any, Any]:
+    column = source.columns[name]
+    assert isinstance(column, EncodedImages)
+    return decode_image(
+        column.read(index),
+        name="sample",
+        decoder=get_decoder("auto"),
+        settings=DecodeSettings(**settings),
+        role=column.role,
+    )
+
+
+def pixels_of(source: Source, index: int, name: str = "image") -> np.ndarray[Any, Any]:
+    column = source.columns[name]
+    assert isinstance(column, PixelImages)
+    return column.pixels(index)
+
+
+def left_behind(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.parent.iterdir() if path.name.startswith(directory.name))
+
+
+@pytest.mark.parametrize("sizes", [SIZES, [(30, 44)] * 4], ids=["ragged", "fixed"])
+def test_pixels_are_those_of_the_files(tmp_path: Path, sizes: list[tuple[int, int]]) -> None:
+    source = write_images(tmp_path / "data", sizes)
+    directory = build_cache(source, tmp_path / "cache")
+    assert directory == tmp_path / "cache"
+    assert left_behind(directory) == ["cache"]
+    cached = open_cache(directory)
+    column = cached.columns["image"]
+    assert isinstance(column, PixelImages)
+    assert column.fixed_size == (None if sizes is SIZES else (30, 44))
+    for i in range(len(source)):
+        np.testing.assert_array_equal(pixels_of(cached, i), decoded(source, i))
+    label = cached.columns["label"]
+    assert isinstance(label, Values)
+    np.testing.assert_array_equal(label.array, np.arange(len(sizes)) * 10)
+    assert (cached.fingerprint, cached.classes, cached.layout) == (source.fingerprint, ("a", "b"), "tuple")
+    assert [cached.describe(i) for i in range(len(source))] == [source.describe(i) for i in range(len(source))]
+
+
+def test_a_subset_is_cached_in_its_own_order(tmp_path: Path) -> None:
+    source = write_images(tmp_path / "data")
+    chosen = np.array([3, 0, 3])
+    cached = open_cache(build_cache(source.take(chosen), tmp_path / "cache"))
+    for i, index in enumerate(chosen.tolist()):
+        np.testing.assert_array_equal(pixels_of(cached, i), decoded(source, index))
+        assert cached.describe(i) == source.describe(index)
+    again = cached.take(np.array([1]))
+    np.testing.assert_array_equal(pixels_of(again, 0), decoded(source, 0))
+    assert again.describe(0) == source.describe(0)
+
+
+def test_masks_and_named_columns(tmp_path: Path) -> None:
+    source = write_images(tmp_path / "data")
+    names = []
+    for i, size in enumerate(SIZES):
+        names.append(f"{i}.mask.png")
+        (tmp_path / "data" / names[-1]).write_bytes(images.palette_mask_png(images.labels(*size, seed=i)))
+    masks = EncodedImages(PathTable.of(names, str(tmp_path / "data")), "mask")
+    both = Source({"../image": source.columns["image"], "mask": masks}, "e" * 32, "pairs", layout="dict")
+    cached = open_cache(build_cache(both, tmp_path / "cache"))
+    assert list(cached.columns) == ["../image", "mask"]
+    assert cached.layout == "dict"
+    assert cached.columns["mask"].role == "mask"
+    for i, size in enumerate(SIZES):
+        assert pixels_of(cached, i, "mask").shape == (*size, 1)
+        np.testing.assert_array_equal(pixels_of(cached, i, "mask"), decoded(both, i, "mask"))
+        np.testing.assert_array_equal(pixels_of(cached, i, "../image"), decoded(source, i))
+
+    small = open_cache(build_cache(both, tmp_path / "small", short_side=20))
+    for i in range(len(SIZES)):
+        mask, whole = pixels_of(small, i, "mask"), decoded(both, i, "mask")
+        assert mask.shape[:2] == pixels_of(small, i, "../image").shape[:2]
+        expected = F.resize(
+            torch.from_numpy(whole.copy()).permute(2, 0, 1), list(mask.shape[:2]), F.InterpolationMode.NEAREST
+        )
+        np.testing.assert_array_equal(mask[..., 0], expected[0].numpy())
+
+
+def test_short_side_as_torchvision_resizes(tmp_path: Path) -> None:
+    source = write_images(tmp_path / "data")
+    cached = open_cache(build_cache(source, tmp_path / "cache", short_side=24))
+    assert cached.fingerprint != source.fingerprint
+    for i, size in enumerate(SIZES):
+        whole = torch.from_numpy(decoded(source, i).copy()).permute(2, 0, 1)
+        # Images that are small already are not enlarged.
+        expected = whole if min(size) <= 24 else F.resize(whole, [24], antialias=True)
+        difference = np.abs(pixels_of(cached, i).astype(int) - expected.permute(1, 2, 0).numpy())
+        assert difference.max() <= 2
+        assert difference.mean() <= 0.2
+
+
+def test_exif_orientation(tmp_path: Path) -> None:
+    source = write_images(tmp_path / "data", [(30, 44)] * 3, orientation=6)
+    stored = open_cache(build_cache(source, tmp_path / "stored"))
+    upright = open_cache(build_cache(source, tmp_path / "upright", exif_orientation=True))
+    assert pixels_of(stored, 0).shape[:2] == (30, 44)
+    for i in range(3):
+        np.testing.assert_array_equal(pixels_of(upright, i), decoded(source, i, exif_orientation=True))
+
+
+def test_it_travels_to_other_processes_by_name(tmp_path: Path) -> None:
+    source = write_images(tmp_path / "data", [(200, 200)] * 4)
+    cached = open_cache(build_cache(source, tmp_path / "cache"))
+    data = pickle.dumps(cached)
+    assert len(data) < 5000
+    np.testing.assert_array_equal(pixels_of(pickle.loads(data), 3), decoded(source, 3))
+
+
+def test_default_directory_and_reuse(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    source = write_images(tmp_path / "data")
+    with caplog.at_level(logging.INFO, "fastload"):
+        first = build_cache(source)
+        assert "Building the cache" in caplog.text
+        caplog.clear()
+        assert build_cache(source) == first
+        assert "Building" not in caplog.text
+    assert first.parent == tmp_path / "home" / "fastload"
+    others = {build_cache(source, short_side=20), build_cache(source, exif_orientation=True), first}
+    others.add(build_cache(source, max_pixels=10**6))
+    assert len(others) == 4
+
+
+# -- samples that cannot be decoded
+
+
+def spoil(source: Source, index: int, data: bytes) -> str:
+    path = Path(source.describe(index))
+    path.write_bytes(data)
+    return str(path)
+
+
+@pytest.mark.parametrize("sizes", [SIZES, [(30, 44)] * 4], ids=["ragged", "fixed"])
+@pytest.mark.parametrize("kind", ["header", "data", "missing"])
+def test_a_bad_sample(tmp_path: Path, sizes: list[tuple[int, int]], kind: str) -> None:
+    source = write_images(tmp_path / "data", sizes)
+    good = images.jpeg(images.photo(*sizes[2], seed=2))
+    path = spoil(source, 2, images.HTML if kind == "header" else images.truncated(good))
+    if kind == "missing":
+        os.unlink(path)
+    with pytest.raises(DecodeError, match=r"2\.jpg") as raised:
+        build_cache(source, tmp_path / "cache")
+    assert left_behind(tmp_path / "cache") == []
+
+    cached = open_cache(build_cache(source, tmp_path / "cache", on_error="substitute"))
+    column = cached.columns["image"]
+    assert isinstance(column, PixelImages)
+    assert column.fixed_size == (None if sizes is SIZES else (30, 44))
+    with pytest.raises(DecodeError) as again:
+        column.pixels(2)
+    assert str(again.value) == str(raised.value)
+    assert list(column.failures_of(np.array([0, 2, 3, 2]))) == [1, 3]
+    assert list(cached.take(np.array([4 % len(sizes), 2])).columns["image"].failures_of(np.array([0, 1]))) == [1]  # type: ignore[union-attr]
+    for i in (0, 1, 3):
+        np.testing.assert_array_equal(column.pixels(i), decoded(source, i))
+    with pytest.raises(DecodeError, match=r"2\.jpg.*on_error='substitute'"):
+        build_cache(source, tmp_path / "cache")
+
+
+def test_the_pixel_limit(tmp_path: Path) -> None:
+    source = write_images(tmp_path / "data")
+    with pytest.raises(DecodeError, match="pixels"):
+        build_cache(source, tmp_path / "cache", max_pixels=2100)
+    cached = open_cache(build_cache(source, tmp_path / "cache", max_pixels=2100, on_error="substitute"))
+    assert set(cached.columns["image"].failed) == {0, 2, 4}  # type: ignore[union-attr]
+
+
+# -- datasets that only Python can read
+
+
+class Dataset:
+    def __init__(self, make: Callable[[int], Any], count: int = 6) -> None:
+        self.make, self.count = make, count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> Any:
+        return self.make(index)
+
+
+def objects(make: Callable[[int], Any], count: int = 6) -> Source:
+    return Source({"sample": Objects(Dataset(make, count))}, "d" * 32, "a dataset")
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [Image.fromarray, lambda a: a, lambda a: torch.from_numpy(a).permute(2, 0, 1)],
+    ids=["PIL", "array", "tensor"],
+)
+@pytest.mark.parametrize("channels", [1, 3])
+def test_torch_datasets(tmp_path: Path, wrap: Callable[[Any], Any], channels: int) -> None:
+    arrays = [images.photo(20 + i % 2, 30, seed=i, channels=channels) for i in range(6)]
+    pil = wrap is Image.fromarray
+    source = objects(lambda i: (wrap(arrays[i][..., 0] if pil and channels == 1 else arrays[i]), torch.tensor(7 * i)))
+    cached = open_cache(build_cache(source, tmp_path / "cache"))
+    assert list(cached.columns) == ["image", "label"]
+    assert cached.fingerprint == source.fingerprint
+    np.testing.assert_array_equal(cached.columns["label"].array, np.arange(6) * 7)  # type: ignore[union-attr]
+    for i in range(6):
+        np.testing.assert_array_equal(pixels_of(cached, i), arrays[i])
+
+
+@pytest.mark.parametrize(
+    ("item", "found"),
+    [
+        ((torch.rand(3, 8, 8), 1), r"Tensor \(3, 8, 8\) of torch.float32"),
+        ({"image": 1}, "builtins.dict"),
+        ((np.zeros((8, 8, 3), np.uint8), "cat"), "builtins.str"),
+        ((np.zeros((8, 8, 5), np.uint8), 1), r"ndarray \(8, 8, 5\)"),
+        (3, "builtins.int"),
+    ],
+)
+def test_datasets_that_cannot_be_cached(tmp_path: Path, item: Any, found: str) -> None:
+    with pytest.raises(CacheError, match=f"a dataset: sample 0 is .*{found}.*use backend='torch'"):
+        build_cache(objects(lambda i: item), tmp_path / "cache")
+    assert left_behind(tmp_path / "cache") == []
+
+
+def test_an_error_of_the_dataset(tmp_path: Path) -> None:
+    def make(index: int) -> Any:
+        if index in (0, 3):
+            raise KeyError("lost")
+        return images.photo(9, 9, seed=index), index
+
+    with pytest.raises(DecodeError, match=r"a dataset: sample 0.*KeyError\('lost'\)"):
+        build_cache(objects(make), tmp_path / "cache")
+    cached = open_cache(build_cache(objects(make), tmp_path / "cache", on_error="substitute"))
+    assert set(cached.columns["image"].failed) == {0, 3}  # type: ignore[union-attr]
+    assert cached.columns["image"].fixed_size == (9, 9)  # type: ignore[union-attr]
+    with pytest.raises(CacheError, match=r"sample 4 has 1 channels.*convert"):
+        build_cache(objects(lambda i: (images.photo(9, 9, channels=1 if i == 4 else 3), 0)), tmp_path / "mixed")
+
+
+# -- all or nothing
+
+
+def test_no_room_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = write_images(tmp_path / "data")
+    needed = sum(h * w * 3 for h, w in SIZES)
+    system = os.statvfs(tmp_path)
+
+    class Full:
+        f_frsize = 1
+        f_bavail = needed - 1
+
+    monkeypatch.setattr(os, "statvfs", lambda path: Full())
+    with pytest.raises(
+        CacheError, match=rf"(?s){tmp_path}: .* needs [\d,]+ bytes.*{needed - 1:,} .*are free.*short_side"
+    ):
+        build_cache(source, tmp_path / "cache")
+    assert left_behind(tmp_path / "cache") == []
+    monkeypatch.setattr(os, "statvfs", lambda path: system)
+    assert is_cache(build_cache(source, tmp_path / "cache"))
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
+def test_the_disk_fails_half_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    source = write_images(tmp_path / "data")
+    append, calls = NpyWriter.append, []
+
+    def failing(self: NpyWriter, array: Any) -> None:
+        calls.append(1)
+        if len(calls) > 3:
+            raise OSError(code, os.strerror(code))
+        append(self, array)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(NpyWriter, "append", failing)
+        words = "disk ran full.*bytes.*free" if code == errno.ENOSPC else "could not be written"
+        with pytest.raises(CacheError, match=words):
+            build_cache(source, tmp_path / "cache")
+    assert left_behind(tmp_path / "cache") == []
+    assert is_cache(build_cache(source, tmp_path / "cache"))
+
+
+def test_interrupted_by_the_user(tmp_path: Path) -> None:
+    def make(index: int) -> Any:
+        if index == 4:
+            raise KeyboardInterrupt
+        return images.photo(9, 9), index
+
+    with pytest.raises(KeyboardInterrupt):
+        build_cache(objects(make), tmp_path / "cache")
+    assert left_behind(tmp_path / "cache") == []
+
+
+KILLED = """
+import os, signal, sys
+import numpy as np
+from fastload.cache import build_cache
+from fastload.sources.base import Objects, Source
+
+class Dataset:
+    def __len__(self):
+        return 60
+    def __getitem__(self, index):
+        if index == 50:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return np.full((300, 300, 3), index, np.uint8), index
+
+build_cache(Source({"sample": Objects(Dataset())}, "d" * 32, "a dataset"), sys.argv[1])
+"""
+
+
+def test_a_killed_builder_is_not_in_the_way(tmp_path: Path) -> None:
+    directory = tmp_path / "cache"
+    killed = subprocess.run([sys.executable, "-c", KILLED, str(directory)], capture_output=True, check=False)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert not directory.exists()
+    assert left_behind(directory), "the kill came too early to leave anything"
+    source = objects(lambda i: (np.full((8, 8, 3), i, np.uint8), i))
+    cached = open_cache(build_cache(source, directory))
+    assert pixels_of(cached, 5)[0, 0, 0] == 5
+    assert left_behind(directory) == ["cache"]
+
+
+BUILDER = """
+import logging, sys
+from pathlib import Path
+logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(message)s", force=True)
+sys.stdout.reconfigure(line_buffering=True)
+from fastload.cache import build_cache
+from tests.test_cache_build import write_images
+source = write_images(Path(sys.argv[1]) / "data")
+print("result", build_cache(source, Path(sys.argv[1]) / "cache"))
+"""
+
+
+def test_two_processes_build_once(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", textwrap.dedent(BUILDER), str(tmp_path)]
+    write_images(tmp_path / "data")
+    with exclusive_lock(tmp_path / "cache.lock"):
+        builders = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+        try:
+            for builder in builders:
+                assert builder.stdout is not None
+                # Both stand before the lock, and with that before any decision.
+                assert any("waiting for another process" in line for line in builder.stdout)
+        except BaseException:
+            for builder in builders:
+                builder.kill()
+            raise
+    outputs = [builder.communicate(timeout=60)[0] for builder in builders]
+    assert [builder.returncode for builder in builders] == [0, 0]
+    assert all(f"result {tmp_path / 'cache'}" in output for output in outputs)
+    assert sum("Building the cache" in output for output in outputs) == 1
+    assert left_behind(tmp_path / "cache") == ["cache"]
+
+
+# -- caches that are not what they should be
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    return build_cache(write_images(tmp_path / "data"), tmp_path / "cache")
+
+
+def edit(cache: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    document = json.loads((cache / "manifest.json").read_text())
+    change(document)
+    (cache / "manifest.json").write_text(json.dumps(document))
+
+
+@pytest.mark.parametrize("file", ["image.npy", "image.sizes.npy", "label.npy"])
+@pytest.mark.parametrize("damage", ["cut", "header", "missing"])
+def test_a_damaged_file(cache: Path, file: str, damage: str) -> None:
+    path = cache / file
+    data = path.read_bytes()
+    if damage == "missing":
+        path.unlink()
+    else:
+        path.write_bytes(data[:-1] if damage == "cut" else data[:7])
+    with pytest.raises(CacheError, match=rf"{file} is (missing|damaged).*rm -r '{cache}'"):
+        open_cache(cache)
+
+
+def test_an_array_of_another_shape(cache: Path) -> None:
+    np.save(cache / "label.npy", np.arange(4))
+    with pytest.raises(CacheError, match=r"label.npy holds <i8 \(4,\), but the manifest says <i8 \(5,\)"):
+        open_cache(cache)
+
+
+def test_images_past_the_end(cache: Path) -> None:
+    offsets = np.load(cache / "image.offsets.npy")
+    np.save(cache / "image.offsets.npy", offsets + 1)
+    with pytest.raises(CacheError, match=r"image.offsets.npy: images reach past the end of image.npy"):
+        open_cache(cache)
+
+
+def test_another_version(cache: Path) -> None:
+    edit(cache, lambda document: document.update(version=2, columns="of another kind"))
+    with pytest.raises(CacheError, match=r"format version 2, this fastload reads version 1.*rm -r"):
+        open_cache(cache)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"format": "fastload-cache", "version": 1}'])
+def test_a_damaged_manifest(cache: Path, text: str) -> None:
+    (cache / "manifest.json").write_text(text)
+    with pytest.raises(CacheError, match=r"manifest.json: the manifest is damaged.*rm -r"):
+        open_cache(cache)
+
+
+def test_a_manifest_that_points_elsewhere(cache: Path) -> None:
+    edit(cache, lambda document: document["columns"]["label"]["arrays"]["array"].update(file="../label.npy"))
+    with pytest.raises(CacheError, match=r"'\.\./label\.npy' is not a file name"):
+        open_cache(cache)
+
+
+def test_no_cache_at_all(tmp_path: Path) -> None:
+    with pytest.raises(CacheError, match=r"no fastload cache here.*build_cache"):
+        open_cache(tmp_path)
+    (tmp_path / "manifest.json").write_text('{"format": "web-app", "version": 1}')
+    with pytest.raises(CacheError, match="manifest of 'web-app'"):
+        open_cache(tmp_path)
+
+
+def test_a_directory_with_something_else(tmp_path: Path, cache: Path) -> None:
+    source = write_images(tmp_path / "data")
+    with pytest.raises(CacheError, match=r"holds a cache of .*short side 20"):
+        build_cache(source, cache, short_side=20)
+    (tmp_path / "mine").mkdir()
+    assert is_cache(build_cache(source, tmp_path / "mine")), "an empty directory is fine"
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "chapter1.tex").write_text("")
+    with pytest.raises(CacheError, match="holds other files"):
+        build_cache(source, tmp_path / "thesis")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CacheError, match="not a directory"):
+        build_cache(source, tmp_path / "file")
+    with pytest.raises(CacheError, match="cannot be made"):
+        build_cache(source, tmp_path / "file" / "below")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("short_side", 0), ("short_side", 2.5), ("max_pixels", -1), ("num_workers", -1), ("on_error", "ignore")],
+)
+def test_arguments(tmp_path: Path, name: str, value: Any) -> None:
+    with pytest.raises(ConfigurationError, match=name):
+        build_cache(write_images(tmp_path / "data"), tmp_path / "cache", **{name: value})
+
+
+def test_a_source_of_values_alone(tmp_path: Path) -> None:
+    tokens = np.random.default_rng(0).integers(0, 50000, (300, 64)).astype(np.uint16)
+    source = Source({"input_ids": Values(tokens)}, "b" * 32, "tokens", layout="dict")
+    cached = open_cache(build_cache(source.take(np.arange(300)[::-1].copy()), tmp_path / "cache"))
+    np.testing.assert_array_equal(cached.columns["input_ids"].array, tokens[::-1])  # type: ignore[union-attr]
