@@ -9,6 +9,7 @@ from torch.nn.functional import grid_sample
 
 from fastload.errors import ConfigurationError
 from fastload.recipe.ops import Fill
+from fastload.recipe.rows import on_device
 
 __all__ = ["affine", "rotation", "shear_x", "shear_y", "translation"]
 
@@ -48,7 +49,7 @@ def affine(pixels: torch.Tensor, matrices: torch.Tensor, interpolation: str, fil
 
     Args:
         pixels: (B, C, H, W), uint8 or floating point.
-        matrices: (B, 2, 3) float32 on the same device, as the functions above make them.
+        matrices: (B, 2, 3) float64 on the same device, as the functions above make them.
         interpolation: "nearest" or "bilinear".
         fill: value outside the image, one or one a channel; None blends with 0 there, as torchvision does.
 
@@ -67,7 +68,7 @@ def affine(pixels: torch.Tensor, matrices: torch.Tensor, interpolation: str, fil
         raise ConfigurationError(
             f"fill={fill} has {len(fill)} values for images of {channels} channels; give 1 or {channels}."
         )
-    grid = _grid(matrices, height, width)
+    grid = _grid(matrices.to(torch.float32), height, width)
     source = pixels.to(torch.float32)
     if fill is not None:
         # One more channel tells how much of each output pixel comes from inside the image.
@@ -75,7 +76,7 @@ def affine(pixels: torch.Tensor, matrices: torch.Tensor, interpolation: str, fil
     result = grid_sample(source, grid, mode=interpolation, padding_mode="zeros", align_corners=False)
     if fill is not None:
         result, inside = result[:, :-1], result[:, -1:]
-        colour = torch.tensor(fill, dtype=torch.float32, device=pixels.device).view(1, -1, 1, 1)
+        colour = on_device(np.array(fill, dtype=np.float32), pixels.device).view(1, -1, 1, 1)
         if interpolation == "nearest":
             result = torch.where(inside < 0.5, colour, result)
         else:

@@ -10,7 +10,6 @@ import torch
 from torchvision.transforms.v2 import functional
 
 from fastload.draws import Draws
-from fastload.errors import ConfigurationError
 from fastload.recipe import kernels
 from fastload.recipe.affine import affine, rotation, shear_x, shear_y, translation
 from fastload.recipe.jitter import require_grey_or_rgb
@@ -50,6 +49,8 @@ class AugmentStep:
 
     kinds: npt.NDArray[np.int64]
     """(B,): positions in AUGMENTATIONS."""
+    bins: npt.NDArray[np.int64]
+    """(B,): which of the magnitudes that the transform lists."""
     magnitudes: Float64Array
     """(B,): with their sign, as torchvision hands them to the operation; 0 for operations that have none."""
 
@@ -65,24 +66,17 @@ def augment_steps(
         stream: of the transform.
         height: of the images, in pixels; RandAugment's translations depend on it.
         width: of the images, in pixels.
-
-    Raises:
-        ConfigurationError: the magnitude is not one of the bins, or there are fewer than two bins.
     """
     table = _magnitude_table(op, height, width)
-    bins = op.num_magnitude_bins
-    if isinstance(op, RandAugment) and not -bins <= op.magnitude < bins:
-        raise ConfigurationError(
-            f"RandAugment(magnitude={op.magnitude}) must be below num_magnitude_bins={bins}; lower it."
-        )
     count = op.num_ops if isinstance(op, RandAugment) else 1
     steps = []
     # Three numbers a step: the operation, the sign, the bin.
     for u in draws.uniform(stream, 3 * count).reshape(len(draws), count, 3).transpose(1, 2, 0) if count else ():
         kinds = np.floor(u[0] * len(AUGMENTATIONS)).astype(np.int64)
-        drawn_bins = np.floor(u[2] * bins).astype(np.int64)
-        magnitudes = table[kinds, op.magnitude if isinstance(op, RandAugment) else drawn_bins]
-        steps.append(AugmentStep(kinds, np.where(_SIGNED[kinds] & (u[1] < 0.5), -magnitudes, magnitudes)))
+        drawn = np.floor(u[2] * op.num_magnitude_bins).astype(np.int64)
+        chosen = np.full_like(drawn, op.magnitude) if isinstance(op, RandAugment) else drawn
+        magnitudes = table[kinds, chosen]
+        steps.append(AugmentStep(kinds, chosen, np.where(_SIGNED[kinds] & (u[1] < 0.5), -magnitudes, magnitudes)))
     return steps
 
 
@@ -114,8 +108,6 @@ def apply_augment(
 def _magnitude_table(op: RandAugment | TrivialAugmentWide, height: int, width: int) -> Float64Array:
     """(operations, bins) float64: the magnitudes that torchvision lists, float32 as there."""
     bins = op.num_magnitude_bins
-    if bins < 2:
-        raise ConfigurationError(f"{type(op).__name__}(num_magnitude_bins={bins}) must be at least 2.")
     if isinstance(op, RandAugment):
         shear, across, down = 0.3, 150.0 / 331.0 * width, 150.0 / 331.0 * height
         degrees, strength, lost_bits = 30.0, 0.9, 4
@@ -130,7 +122,7 @@ def _magnitude_table(op: RandAugment | TrivialAugmentWide, height: int, width: i
     return result
 
 
-def _parameters(step: AugmentStep, height: int, width: int) -> npt.NDArray[np.float32]:
+def _parameters(step: AugmentStep, height: int, width: int) -> Float64Array:
     """(B, 7): the matrix of a geometric operation, then the factor, bits or threshold of another."""
     magnitudes = step.magnitudes
     zero = np.zeros_like(magnitudes)
@@ -147,7 +139,7 @@ def _parameters(step: AugmentStep, height: int, width: int) -> npt.NDArray[np.fl
         matrices[chosen] = of_all[chosen]
     blended = np.isin(step.kinds, [AUGMENTATIONS.index(n) for n in ("Brightness", "Color", "Contrast", "Sharpness")])
     factor = np.where(blended, 1.0 + magnitudes, magnitudes)
-    return np.concatenate([matrices.reshape(-1, 6), factor[:, None]], axis=1).astype(np.float32)
+    return np.concatenate([matrices.reshape(-1, 6), factor[:, None]], axis=1)
 
 
 def _recolour(name: str, images: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:

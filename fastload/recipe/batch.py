@@ -67,7 +67,7 @@ _ON_IMAGES_AND_MASKS: Mapping[type[Any], Apply] = {
     TrivialAugmentWide: apply_augment,
 }
 
-_CACHE_BYTES = 1 << 20
+_CACHE_BYTES = 1 << 19
 """Pixels that a CPU core works on at a time. Intermediate results in float32 take four times as much and still stay in
 its cache; whole batches do not, and run several times slower."""
 

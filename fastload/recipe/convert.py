@@ -38,7 +38,7 @@ def apply_normalize(op: Normalize, images: torch.Tensor) -> torch.Tensor:
     """(B, C, H, W), floating point: (x - mean) / std for each channel; half precision is computed in float32.
 
     Raises:
-        ConfigurationError: integer images, a number of means or deviations that does not fit, or a deviation of 0.
+        ConfigurationError: integer images, or a number of means or deviations that does not fit.
     """
     if not images.is_floating_point():
         raise ConfigurationError(
@@ -75,8 +75,6 @@ def _per_channel(op: Normalize, channels: int) -> tuple[Float64Array, Float64Arr
             f"Normalize has {len(op.mean)} means and {len(op.std)} deviations for images of {channels} channels; "
             f"give 1 or {channels} of each."
         )
-    if not all(op.std):
-        raise ConfigurationError(f"Normalize(std={op.std}) divides by zero; give deviations other than 0.")
     mean, std = (np.broadcast_to(np.array(values, dtype=np.float64), channels) for values in (op.mean, op.std))
     return mean, std
 

@@ -56,7 +56,7 @@ def apply_color_jitter(op: ColorJitter, images: torch.Tensor, draws: Draws, stre
     active = [k for k, name in enumerate(_PROPERTIES) if getattr(op, name) is not None]
     order = parameters.order[np.isin(parameters.order, active)].reshape(len(draws), len(active))
     for kinds in order.T:
-        factors = np.take_along_axis(parameters.factors, kinds[:, None], axis=1)
+        factors = np.take_along_axis(parameters.factors, kinds[:, None], axis=1).astype(np.float64)
         images = map_groups(images, kinds, factors, lambda kind, rows, factor: _ADJUST[kind](rows, factor[:, 0]))
     return images
 

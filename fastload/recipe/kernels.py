@@ -4,7 +4,7 @@ Each gives the pixels of torchvision's functional operation of the same name, ca
 uint8 out, cut or rounded in the same places; floating point in, the same out, pixels in 0..1. No result depends on the
 other samples: what is summed over an image is summed exactly, or in float64.
 
-All take (B, C, H, W) with C = 1 or 3, and (B,) float32 parameters on the same device; none changes its input.
+All take (B, C, H, W) with C = 1 or 3, and (B,) float64 parameters on the same device; none changes its input.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = [
 
 def adjust_brightness(images: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
     """factor * x."""
-    return _clamped(images * column(factor), images)
+    return _clamped(images * _single(factor), images)
 
 
 def adjust_contrast(images: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
@@ -39,12 +39,13 @@ def adjust_contrast(images: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
         mean = grey.sum(-1, dtype=torch.float32).sum((1, 2), dtype=torch.float64) / grey[0].numel()
     else:
         mean = grey.mean((1, 2, 3), dtype=torch.float64)
-    return _blend(images, column(mean.to(torch.float32)), column(factor))
+    # A row of each mean: with two numbers a sample beside the pixels, the CPU's multiply-add is not vectorised.
+    return _blend(images, _single(mean).repeat(1, 1, 1, images.shape[3]), factor)
 
 
 def adjust_saturation(images: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
     """Blend with the grey values; grey images stay as they are."""
-    return images if images.shape[1] == 1 else _blend(images, grayscale(images), column(factor))
+    return images if images.shape[1] == 1 else _blend(images, grayscale(images), factor)
 
 
 def adjust_hue(images: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
@@ -59,19 +60,20 @@ def adjust_hue(images: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
     integral = not images.is_floating_point()
     pixels = functional.to_dtype(images.contiguous(), torch.float32, scale=True)
     red, green, blue = pixels.unbind(1)
-    smallest, largest = torch.aminmax(pixels, dim=1)
+    largest, smallest = pixels.amax(1), pixels.amin(1)
     chroma = largest - smallest
-    # Where the chroma is 0 the hue has no effect; 1 avoids 0 / 0.
-    unit = torch.where(chroma == 0, 1.0, chroma)
+    # Where the chroma is 0 all differences are 0 and the hue has no effect; this avoids 0 / 0.
+    divisor = chroma.clamp(min=1e-12)
     hue = torch.where(
         largest == red,
-        (green - blue) / unit,
-        torch.where(largest == green, (blue - red) / unit + 2.0, (red - green) / unit + 4.0),
+        (green - blue).div_(divisor),
+        torch.where(largest == green, (blue - red).div_(divisor).add_(2.0), (red - green).div_(divisor).add_(4.0)),
     )
-    hue += 6.0 * shift.view(-1, 1, 1)
+    hue += _single(6.0 * shift)[:, 0]
     result = torch.empty_like(pixels)
     for channel, n in enumerate((5.0, 3.0, 1.0)):
-        k = (hue + n).remainder_(6.0)
+        k = hue + n
+        k.sub_(torch.floor(k / 6.0), alpha=6.0)  # mod 6, many times faster than torch.remainder on a CPU
         weight = torch.minimum(k, 4.0 - k).clamp_(0.0, 1.0)
         torch.addcmul(largest, weight, chroma, value=-1.0, out=result[:, channel])
     # As torchvision goes back to integers: 0..1 to 0..255.999, cut.
@@ -90,7 +92,7 @@ def adjust_sharpness(images: torch.Tensor, factor: torch.Tensor) -> torch.Tensor
     smooth.add_(inner, alpha=4.0).div_(13.0)
     if not images.is_floating_point():
         smooth.round_()
-    inner.addcmul_(smooth.sub_(inner), (1.0 - column(factor)).expand_as(smooth))
+    inner.addcmul_(smooth.sub_(inner), _single(1.0 - factor))
     return _clamped(pixels, images)
 
 
@@ -115,19 +117,26 @@ def posterize(images: torch.Tensor, bits: torch.Tensor) -> torch.Tensor:
 def solarize(images: torch.Tensor, threshold: torch.Tensor) -> torch.Tensor:
     """Invert the values at or above `threshold`, which is a fraction 0..1 of the largest value."""
     if images.is_floating_point():
-        return torch.where(images >= column(threshold), 1.0 - images, images)
-    # x >= t is x >= ceil(t) for whole x; comparing bytes saves a float copy.
-    smallest = (255.0 * column(threshold)).ceil_().to(torch.uint8)
-    return torch.where(images >= smallest, ~images, images)
+        return torch.where(images >= _single(threshold), 1.0 - images, images)
+    # x >= t is x >= ceil(t) for whole x, so bytes can be compared. True is 1, which negated is 255 and inverts x.
+    smallest = _single(255.0 * threshold).ceil_().to(torch.uint8)
+    return (images >= smallest).view(torch.uint8).neg_().bitwise_xor_(images)
 
 
-def _blend(images: torch.Tensor, other: torch.Tensor, ratio: torch.Tensor) -> torch.Tensor:
-    """ratio * images + (1 - ratio) * other.
+def _blend(images: torch.Tensor, other: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
+    """factor * images + (1 - factor) * other.
 
-    The product is rounded, the sum is a fused multiply-add where the processor has one: so does torchvision, and grey
-    pixels, which lie exactly on a whole number, would otherwise be cut to the number below in other places.
+    Both weights are rounded to float32 by themselves. The first product is rounded, the sum is a fused multiply-add
+    where the processor has one. So does torchvision, and grey pixels, which lie exactly on a whole number, would
+    otherwise be cut to the number below in other places.
     """
-    return _clamped(torch.addcmul(images * ratio, other, 1.0 - ratio), images)
+    scaled = images * _single(factor)
+    return _clamped(scaled.addcmul_(other, _single(1.0 - factor)), images)
+
+
+def _single(values: torch.Tensor) -> torch.Tensor:
+    """(B,) parameters as (B, 1, 1, 1) float32, to broadcast over (B, C, H, W)."""
+    return column(values.to(torch.float32))
 
 
 def _clamped(values: torch.Tensor, like: torch.Tensor) -> torch.Tensor:

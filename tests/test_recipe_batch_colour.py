@@ -1,0 +1,267 @@
+"""Colour operations of batches against torchvision's, sample by sample with the same parameters."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torchvision.transforms as v1
+from torchvision.transforms import v2
+from torchvision.transforms.v2 import functional as F
+
+from fastload.draws import Draws
+from fastload.recipe import kernels
+from fastload.recipe.augment import AUGMENTATIONS, AugmentStep, augment_steps
+from fastload.recipe.batch import BatchProgram
+from fastload.recipe.jitter import grayscale_rows, jitter_parameters
+from fastload.recipe.ops import (
+    ColorJitter,
+    Grayscale,
+    Interpolation,
+    Op,
+    RandAugment,
+    RandomGrayscale,
+    TrivialAugmentWide,
+)
+from tests.test_recipe_batch import draws_of, images_of, masks_of
+
+STREAM = 4
+COUNT = 48
+
+
+def pictures(channels: int, dtype: torch.dtype = torch.uint8, *, height: int = 33, width: int = 46) -> torch.Tensor:
+    """(B, C, H, W): photographs, and the cases that trip colour arithmetic: black, white, flat, grey and saturated."""
+    images = images_of(COUNT, channels=channels, height=height, width=width)
+    images[0], images[1], images[2] = 0, 255, 77
+    images[3] = images[3, :1]
+    images[4] = torch.where(images[4] > 128, 255, 0)
+    return images if dtype == torch.uint8 else images.to(dtype) / 255
+
+
+def compare(ours: torch.Tensor, theirs: torch.Tensor, *, share: float = 0.0) -> None:
+    """uint8 pixels equal but for `share` of them, which may differ by 1; floats to within rounding."""
+    assert ours.dtype == theirs.dtype
+    assert ours.shape == theirs.shape
+    if ours.is_floating_point():
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+    else:
+        different = ours != theirs
+        assert different.float().mean() <= share
+        assert (ours.int() - theirs.int()).abs().max() <= 1
+
+
+FACTORS = torch.linspace(0.0, 2.0, COUNT, dtype=torch.float64)
+KERNELS: tuple[tuple[Callable[..., torch.Tensor], Callable[..., torch.Tensor], torch.Tensor], ...] = (
+    (kernels.adjust_brightness, F.adjust_brightness, FACTORS),
+    (kernels.adjust_contrast, F.adjust_contrast, FACTORS),
+    (kernels.adjust_saturation, F.adjust_saturation, FACTORS),
+    (kernels.adjust_sharpness, F.adjust_sharpness, FACTORS),
+    (kernels.adjust_hue, F.adjust_hue, FACTORS / 2 - 0.5),
+    (kernels.posterize, lambda image, bits: F.posterize(image, int(bits)), torch.arange(COUNT).double() % 9),
+    (
+        kernels.solarize,
+        lambda image, share: F.solarize(image, share if image.is_floating_point() else 255.0 * share),
+        torch.linspace(0.0, 1.0, COUNT).double(),
+    ),
+)
+
+
+@pytest.mark.parametrize(("ours", "theirs", "parameters"), KERNELS, ids=lambda x: getattr(x, "__name__", ""))
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("size", [(33, 46), (2, 5), (1, 1)])
+def test_kernel(
+    ours: Callable[..., torch.Tensor],
+    theirs: Callable[..., torch.Tensor],
+    parameters: torch.Tensor,
+    dtype: torch.dtype,
+    channels: int,
+    size: tuple[int, int],
+) -> None:
+    images = pictures(channels, dtype, height=size[0], width=size[1])
+    expected = torch.stack([theirs(i, p) for i, p in zip(images, parameters.tolist(), strict=True)])
+    # Hues are computed by another formula, and a mean of grey values exactly: both may fall on the other side of a
+    # whole number now and then.
+    rare = 1e-3 if ours in (kernels.adjust_hue, kernels.adjust_contrast) else 0.0
+    compare(ours(images.contiguous(), parameters), expected, share=rare)
+
+
+def run(op: Op, images: torch.Tensor, draws: Draws) -> torch.Tensor:
+    return BatchProgram(((STREAM, op),))({"i": images}, {"i": "image"}, draws)["i"]
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize(
+    "op",
+    [
+        ColorJitter((0.6, 1.4), (0.6, 1.4), (0.6, 1.4), (-0.1, 0.1)),
+        ColorJitter(brightness=(0.0, 2.0), saturation=(0.0, 2.0)),
+        ColorJitter(hue=(-0.5, 0.5)),
+        ColorJitter(),
+    ],
+    ids=repr,
+)
+def test_color_jitter(op: ColorJitter, channels: int, dtype: torch.dtype) -> None:
+    images, draws = pictures(channels, dtype), draws_of(COUNT)
+    parameters = jitter_parameters(op, draws, STREAM)
+    adjust = (F.adjust_brightness, F.adjust_contrast, F.adjust_saturation, F.adjust_hue)
+    expected = []
+    for image, factors, order in zip(images, parameters.factors, parameters.order, strict=True):
+        for k in order:
+            image = image if math.isnan(factors[k]) else adjust[k](image, float(factors[k]))
+        expected.append(image)
+    # A 1 that comes of one step can grow in the next.
+    ours, theirs = run(op, images, draws), torch.stack(expected)
+    if dtype == torch.uint8:
+        assert (ours != theirs).float().mean() < 1e-3
+        assert (ours.int() - theirs.int()).abs().max() <= 3
+    else:
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=2e-5)
+
+
+def test_color_jitter_draws_as_torchvision_does() -> None:
+    op = ColorJitter((0.2, 1.8), (0.5, 1.0), (1.0, 3.0), (-0.3, 0.2))
+    ours = jitter_parameters(op, draws_of(4000), STREAM)
+    torch.manual_seed(0)
+    theirs = [
+        v1.ColorJitter.get_params(list(op.brightness), list(op.contrast), list(op.saturation), list(op.hue))  # type: ignore[arg-type]
+        for _ in range(4000)
+    ]
+    factors = np.array([parameters[1:] for parameters in theirs], dtype=np.float64)
+    span = np.ptp(factors, axis=0)
+    for q in (0.0, 0.1, 0.5, 0.9, 1.0):
+        assert (np.abs(np.quantile(ours.factors, q, axis=0) - np.quantile(factors, q, axis=0)) < 0.04 * span).all()
+    assert np.abs(np.corrcoef(ours.factors.T) - np.eye(4)).max() < 0.06
+    assert (np.sort(ours.order, axis=1) == np.arange(4)).all()
+    _, counts = np.unique(ours.order, axis=0, return_counts=True)
+    assert len(counts) == 24
+    assert np.abs(counts / 4000 - 1 / 24).max() < 0.015
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_grey(channels: int, dtype: torch.dtype) -> None:
+    images, draws = pictures(channels, dtype), draws_of(COUNT)
+    for outputs in (1, 3):
+        compare(run(Grayscale(outputs), images, draws), F.rgb_to_grayscale(images, outputs))
+    op = RandomGrayscale(0.4)
+    chosen = grayscale_rows(op, draws, STREAM)
+    assert 0.2 < chosen.mean() < 0.6
+    expected = [F.rgb_to_grayscale(i, channels) if grey else i for i, grey in zip(images, chosen, strict=True)]
+    compare(run(op, images, draws), torch.stack(expected))
+
+
+def torchvision_step(transform: Any, image: torch.Tensor, step: AugmentStep, row: int) -> torch.Tensor:
+    """torchvision's own transform, whose random functions return what is drawn for this row."""
+    kind, chosen = int(step.kinds[row]), int(step.bins[row])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch, "randint", lambda n, size: torch.tensor(kind if n == len(AUGMENTATIONS) else chosen))
+        patch.setattr(torch, "rand", lambda size: torch.tensor(0.25 if step.magnitudes[row] < 0 else 0.75))
+        result: torch.Tensor = transform(image)
+    return result
+
+
+@pytest.mark.parametrize("interpolation", ["nearest", "bilinear"])
+@pytest.mark.parametrize("fill", [None, (37.0,), (200.0, 0.0, 90.0)])
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("size", [(33, 46), (40, 40)])
+def test_rand_augment(
+    interpolation: Interpolation, fill: tuple[float, ...] | None, channels: int, size: tuple[int, int]
+) -> None:
+    fill = fill if fill is None else fill[:channels]
+    op = RandAugment(num_ops=1, magnitude=17, interpolation=interpolation, fill=fill)
+    transform = v2.RandAugment(1, 17, interpolation=v2.InterpolationMode(interpolation), fill=fill)  # type: ignore[arg-type]
+    check_augment(op, transform, channels, size)
+
+
+@pytest.mark.parametrize("interpolation", ["nearest", "bilinear"])
+@pytest.mark.parametrize("fill", [None, (37.0,)])
+@pytest.mark.parametrize("size", [(33, 46), (40, 40)])
+def test_trivial_augment_wide(
+    interpolation: Interpolation, fill: tuple[float, ...] | None, size: tuple[int, int]
+) -> None:
+    op = TrivialAugmentWide(interpolation=interpolation, fill=fill)
+    transform = v2.TrivialAugmentWide(interpolation=v2.InterpolationMode(interpolation), fill=fill)  # type: ignore[arg-type]
+    check_augment(op, transform, 3, size)
+
+
+def check_augment(op: RandAugment | TrivialAugmentWide, transform: Any, channels: int, size: tuple[int, int]) -> None:
+    images = pictures(channels, height=size[0], width=size[1])
+    seen: set[int] = set()
+    for seed in range(3):
+        draws = draws_of(COUNT, seed=seed)
+        (step,) = augment_steps(op, draws, STREAM, height=size[0], width=size[1])
+        expected = torch.stack([torchvision_step(transform, images[row], step, row) for row in range(COUNT)])
+        compare(run(op, images, draws), expected, share=2e-4)
+        seen |= set(step.kinds.tolist())
+    assert seen == set(range(len(AUGMENTATIONS)))
+
+
+def test_operations_follow_each_other() -> None:
+    images, draws = pictures(3), draws_of(COUNT)
+    op = RandAugment(num_ops=3)
+    transform = v2.RandAugment(1)
+    expected = images
+    for step in augment_steps(op, draws, STREAM, height=33, width=46):
+        expected = torch.stack([torchvision_step(transform, expected[row], step, row) for row in range(COUNT)])
+    different = run(op, images, draws) != expected
+    assert different.float().mean() < 1e-3
+    assert torch.equal(run(RandAugment(num_ops=0), images, draws), images)
+
+
+def test_augmentations_are_drawn_uniformly() -> None:
+    for op in (RandAugment(), TrivialAugmentWide()):
+        for step in augment_steps(op, draws_of(7000), STREAM, height=32, width=32):
+            counts = np.bincount(step.kinds, minlength=14)
+            assert np.abs(counts / 7000 - 1 / 14).max() < 0.015
+            signed = (step.kinds >= 1) & (step.kinds <= 9) & (step.magnitudes != 0)
+            assert (step.magnitudes[signed] < 0).mean() == pytest.approx(0.5, abs=0.03)
+            assert (step.magnitudes[~signed] >= 0).all()
+            expected_bins = {9} if isinstance(op, RandAugment) else set(range(31))
+            assert set(step.bins.tolist()) == expected_bins
+
+
+def test_masks_follow_the_geometric_operations_of_an_augmentation() -> None:
+    """A mask moves as an image of the same pixels does, and no colour operation reaches it."""
+    masks = masks_of(COUNT, height=40, width=40)
+    images = masks[:, None].contiguous()
+    op = TrivialAugmentWide(fill=(0.0,))
+    draws = draws_of(COUNT)
+    result = BatchProgram(((STREAM, op),))({"i": images, "m": masks}, {"i": "image", "m": "mask"}, draws)
+    (step,) = augment_steps(op, draws, STREAM, height=40, width=40)
+    geometric = (step.kinds >= 1) & (step.kinds <= 5)
+    assert 8 < geometric.sum() < COUNT
+    assert torch.equal(result["m"][geometric], result["i"][geometric])
+    assert torch.equal(result["m"][~geometric], images[~geometric])
+    assert not torch.equal(result["i"][~geometric], images[~geometric])
+    assert not torch.equal(result["m"][geometric], images[geometric])
+
+
+def test_masks_are_not_filled_with_the_colour_of_images() -> None:
+    masks = masks_of(COUNT)
+    op = TrivialAugmentWide(fill=(200.0,), interpolation="bilinear")
+    result = BatchProgram(((STREAM, op),))({"m": masks}, {"m": "mask"}, draws_of(COUNT))["m"]
+    assert set(result.unique().tolist()) <= set(masks.unique().tolist()) | {0}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    "op",
+    [
+        ColorJitter((0.6, 1.4), (0.6, 1.4), (0.6, 1.4), (-0.1, 0.1)),
+        RandomGrayscale(0.5),
+        RandAugment(),
+        TrivialAugmentWide(interpolation="bilinear"),
+    ],
+    ids=repr,
+)
+def test_colour_on_a_gpu(op: Op) -> None:
+    images, draws = pictures(3), draws_of(COUNT)
+    here, there = run(op, images, draws), run(op, images.cuda(), draws).cpu()
+    assert (here != there).float().mean() < 1e-2
+    assert there.stride() == here.stride()

@@ -1,0 +1,155 @@
+"""MixUp and CutMix against torchvision's, with the same weight and box."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from torchvision.transforms import v2
+
+from fastload.errors import ConfigurationError
+from fastload.recipe.mix import CutMix, MixChoice, MixUp, lower_batch_transform
+
+COUNT, CLASSES = 6, 5
+NUMBERS = {"seed": 11, "epoch": 2, "batch_number": 40}
+
+
+def images_of(dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    images = torch.rand(COUNT, 3, 17, 22, generator=torch.Generator().manual_seed(0))
+    images = images if dtype.is_floating_point else images.mul(255)
+    return images.to(dtype).contiguous(memory_format=torch.channels_last)
+
+
+def labels_of(kind: str) -> torch.Tensor:
+    labels = torch.tensor([0, 4, 2, 2, 1, 3])
+    return labels if kind == "numbers" else torch.nn.functional.one_hot(labels, CLASSES).to(torch.float64) * 0.9 + 0.02
+
+
+@pytest.mark.parametrize("labels", ["numbers", "probabilities"])
+@pytest.mark.parametrize("alpha", [0.2, 1.0, 5.0])
+@pytest.mark.parametrize("epoch", [0, 1])
+def test_mixup(labels: str, alpha: float, epoch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers = {**NUMBERS, "epoch": epoch}
+    ours = MixUp(alpha, CLASSES)
+    theirs = v2.MixUp(alpha=alpha, num_classes=CLASSES)
+    monkeypatch.setattr(theirs._dist, "sample", lambda shape: torch.tensor(ours.weight(**numbers), dtype=torch.float64))
+    expected = theirs(images_of(), labels_of(labels))
+    result = ours.apply(images_of(), labels_of(labels), **numbers)
+    assert torch.equal(result[0], expected[0])
+    assert torch.equal(result[1], expected[1])
+    assert result[1].dtype == expected[1].dtype
+    assert result[0].is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize("labels", ["numbers", "probabilities"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.uint8])
+@pytest.mark.parametrize("batch_number", range(6))
+def test_cutmix(labels: str, dtype: torch.dtype, batch_number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = CutMix(1.0, CLASSES)
+    theirs = v2.CutMix(num_classes=CLASSES)
+    numbers = {**NUMBERS, "batch_number": batch_number}
+    (left, top, right, bottom), lam = ours.box(**numbers, height=17, width=22)
+    assert lam == pytest.approx(1 - (right - left) * (bottom - top) / (17 * 22))
+    params = {"box": (left, top, right, bottom), "lam_adjusted": lam}
+    name = "make_params" if hasattr(theirs, "make_params") else "_get_params"
+    monkeypatch.setattr(theirs, name, lambda flat_inputs: params)
+    expected = theirs(images_of(dtype), labels_of(labels))
+    result = ours.apply(images_of(dtype), labels_of(labels), **numbers)
+    assert torch.equal(result[0], expected[0])
+    assert torch.equal(result[1], expected[1])
+    assert result[0].is_contiguous(memory_format=torch.channels_last)
+
+
+def test_boxes_and_weights_are_distributed_as_torchvision_draws_them() -> None:
+    torch.manual_seed(0)
+    for alpha in (0.3, 2.0):
+        theirs = v2.CutMix(alpha=alpha, num_classes=CLASSES)
+        draw = getattr(theirs, "make_params", None) or theirs._get_params
+        drawn = [draw([torch.zeros(1, 3, 40, 60)]) for _ in range(1500)]
+        expected = np.array([(*params["box"], 40 * params["lam_adjusted"]) for params in drawn], dtype=np.float64)
+        ours = [CutMix(alpha, CLASSES).box(3, 0, number, height=40, width=60) for number in range(1500)]
+        result = np.array([(*box, 40 * lam) for box, lam in ours], dtype=np.float64)
+        for q in (0.1, 0.3, 0.5, 0.7, 0.9):
+            assert np.abs(np.quantile(result, q, axis=0) - np.quantile(expected, q, axis=0)).max() <= 5.5
+        assert np.abs(result.mean(axis=0) - expected.mean(axis=0)).max() <= 2.5
+        weights = np.array([MixUp(alpha).weight(3, 0, number) for number in range(1500)])
+        assert weights.mean() == pytest.approx(0.5, abs=0.03)
+        assert weights.var() == pytest.approx(1 / (4 * (2 * alpha + 1)), rel=0.12)
+
+
+def test_numbers_depend_on_seed_epoch_and_batch_alone() -> None:
+    mix = MixUp(1.0, CLASSES)
+    np.random.seed(0)
+    torch.manual_seed(0)
+    state = np.random.get_state()[1].copy()  # type: ignore[index, union-attr]
+    weight = mix.weight(1, 2, 3)
+    assert mix.weight(1, 2, 3) == weight
+    assert len({weight, mix.weight(2, 2, 3), mix.weight(1, 3, 3), mix.weight(1, 2, 4)}) == 4
+    assert (np.random.get_state()[1] == state).all()  # type: ignore[index]
+
+
+def test_every_rank_mixes_in_the_same_proportion() -> None:
+    """Two halves of a global batch are blended with one weight, whatever is in them."""
+    mix, images, labels = MixUp(1.0, CLASSES), images_of(), labels_of("numbers")
+    halves = [mix.apply(images[rows], labels[rows], **NUMBERS) for rows in (slice(0, 3), slice(3, 6))]
+    for rows, (mixed, targets) in zip((slice(0, 3), slice(3, 6)), halves, strict=True):
+        weight = mix.weight(**NUMBERS)
+        torch.testing.assert_close(mixed, weight * images[rows] + (1 - weight) * images[rows].roll(1, 0))
+        torch.testing.assert_close(targets.sum(1), torch.ones(3))
+
+
+def test_choice() -> None:
+    choice = lower_batch_transform(
+        v2.RandomChoice([v2.MixUp(num_classes=CLASSES), v2.CutMix(num_classes=CLASSES)], p=[0.25, 0.75])
+    )
+    assert isinstance(choice, MixChoice)
+    assert choice.weights == pytest.approx((0.25, 0.75))
+    chosen = [type(choice.choose(5, 0, number)) for number in range(2000)]
+    assert chosen.count(CutMix) / 2000 == pytest.approx(0.75, abs=0.04)
+    images, labels = images_of(), labels_of("numbers")
+    for number in range(4):
+        numbers = {**NUMBERS, "batch_number": number}
+        expected = choice.choose(**numbers).apply(images, labels, **numbers)
+        assert all(torch.equal(a, b) for a, b in zip(choice.apply(images, labels, **numbers), expected, strict=True))
+
+
+def test_lowering() -> None:
+    assert lower_batch_transform(v2.MixUp(alpha=0.3, num_classes=7)) == MixUp(0.3, 7)
+    assert lower_batch_transform(v2.CutMix(alpha=0.4)) == CutMix(0.4, None)
+    assert lower_batch_transform(None) is None
+    mix = MixUp(0.1, 3)
+    assert lower_batch_transform(mix) is mix
+    assert pickle.loads(pickle.dumps(mix)) == mix
+
+
+def test_what_is_not_torchvisions_own_stays_a_callable() -> None:
+    class Mine(v2.MixUp):
+        pass
+
+    for transform in (
+        Mine(num_classes=3),
+        v2.MixUp(num_classes=3, labels_getter=lambda batch: batch[2]),
+        v2.RandomChoice([v2.MixUp(num_classes=3), Mine(num_classes=3)]),
+        lambda images, labels: (images, labels),
+    ):
+        assert lower_batch_transform(transform) is transform
+    with pytest.raises(ConfigurationError, match="batch_transform"):
+        lower_batch_transform("mixup")
+
+
+@pytest.mark.parametrize(
+    ("mix", "images", "labels", "message"),
+    [
+        (MixUp(1.0, CLASSES), images_of(torch.uint8), labels_of("numbers"), "ToDtype"),
+        (MixUp(1.0, None), images_of(), labels_of("numbers"), "num_classes"),
+        (CutMix(1.0, CLASSES + 1), images_of(), labels_of("probabilities"), "num_classes"),
+        (CutMix(1.0, CLASSES), images_of(), labels_of("numbers")[:, None, None], "shapes"),
+        (CutMix(1.0, CLASSES), images_of()[:3], labels_of("numbers"), "shapes"),
+    ],
+    ids=["integers", "no classes", "other classes", "labels", "lengths"],
+)
+def test_refusals(mix: MixUp | CutMix, images: torch.Tensor, labels: torch.Tensor, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        mix.apply(images, labels, **NUMBERS)
