@@ -14,6 +14,7 @@ import torch
 from torchvision.transforms import v2
 
 from fastload import native
+from fastload.backends import backend_class
 from fastload.backends.base import Context, HostBatch
 from fastload.backends.cache import CacheBackend, CacheOptions
 from fastload.cache import build_cache, open_cache
@@ -261,6 +262,24 @@ def test_an_empty_batch(make: Make) -> None:
     batch = batch_of(make(array_source(), CROP_AND_FLIP), [])
     assert array(batch.columns["image"]).shape == (0, 32, 32, 3)
     assert array(batch.columns["label"]).shape == (0,)
+
+
+@pytest.mark.parametrize("name", ["torch", "turbojpeg"])
+def test_other_backends_give_the_same_verdict_on_an_opened_cache(tmp_path: Path, name: str) -> None:
+    source = write_images(tmp_path / "data")
+    path = spoil(source, 2, images.truncated(images.jpeg(images.photo(40, 53))))
+    cached = open_cache(build_cache(source, tmp_path / "cache", on_error="substitute"))
+    backend = backend_class(name)(
+        Context(cached, Recipe.from_transform(RESIZED_CROP).split(), 8, num_workers=0), backend_class(name).Options()
+    )
+    draws = Draws(5, 0, np.array([0, 2, 1]))
+    backend.submit(draws)
+    batch = backend.receive()
+    backend.close()
+    assert [failure.row for failure in batch.failures] == [1]
+    assert path in str(batch.failures[0].error)
+    batch.columns["image"] = array(batch.columns["image"])[[0, 2]]
+    check_pixels(batch, RESIZED_CROP, draws.take([0, 2]), lambda i: decoded(source, i), exact=False)
 
 
 @pytest.mark.gpu

@@ -133,6 +133,7 @@ class Assembler:
         sizes: npt.NDArray[Any] | None = None
         for name, column in self._source.images.items():
             if isinstance(column, PixelImages):
+                failures |= {r: e for r, e in column.failures_of(draws.indices).items() if r not in failures}
                 column_sizes = column.sizes_of(draws.indices).astype(np.int64)
             else:
                 encoded[name], column_sizes = self._read(column, draws.indices, failures)
@@ -180,8 +181,8 @@ class Assembler:
         first = next(iter(self._source.images.values()))
         return DecodeError(
             f"{column.describe(index)}: {size[1]} x {size[0]} pixels, but {first.describe(index)}, which belongs to "
-            f"it, has {other_size[1]} x {other_size[0]}. Save both in one size (see also exif_orientation), or skip such "
-            'samples with on_error="substitute".'
+            f"it, has {other_size[1]} x {other_size[0]}. Save both in one size (see also exif_orientation), or skip "
+            'such samples with on_error="substitute".'
         )
 
     def _common_size(self, prepared: _Prepared) -> tuple[int, int]:

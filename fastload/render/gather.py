@@ -95,10 +95,11 @@ def axis_maps(
     # As in `grid_rows`: a triangle wave that repeats the edge ("symmetric") or does not ("reflect").
     if padding_mode == "symmetric":
         positions = positions % (2 * limit)
-        return np.minimum(positions, 2 * limit - 1 - positions)
-    period = np.maximum(2 * (limit - 1), 1)
-    positions = positions % period
-    result: Int64Array = np.minimum(positions, np.where(limit > 1, period - positions, 0))
+        mirror = 2 * limit - 1 - positions
+    else:
+        positions = positions % np.maximum(2 * (limit - 1), 1)
+        mirror = np.where(limit > 1, 2 * (limit - 1) - positions, 0)
+    result: Int64Array = np.minimum(positions, mirror)
     return result
 
 
