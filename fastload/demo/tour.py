@@ -169,7 +169,9 @@ class _Tour:
         report.training(self.console, history, on_training_images=self.folders.train == self.folders.val)
 
     def _loader(self, name: str, folder: Path, transform: v2.Compose, *, shuffle: bool = False) -> fastload.Loader:
-        options = CacheOptions(directory=self.room / f"cache-{folder.name}") if name == "cache" else None
+        options = None
+        if name == "cache":  # in the room that goes when the demo ends; the demo draws the progress bars itself
+            options = CacheOptions(directory=self.room / f"cache-{folder.name}", progress=False)
         return fastload.create_loader(
             str(folder),
             self.settings.batch_size,
