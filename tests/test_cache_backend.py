@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from fastload.backends.base import Context, HostBatch
 from fastload.backends.cache import CacheBackend, CacheOptions
 from fastload.cache import build_cache, open_cache
 from fastload.cache.memory import available_memory, in_memory, is_mapped
-from fastload.cache.serving import ThreadServer
+from fastload.cache.serving import ThreadServer, _ThreadPixels
 from fastload.draws import Draws
 from fastload.errors import CacheError, ConfigurationError, DecodeError, UnsupportedTransformError
 from fastload.recipe import Recipe
@@ -186,6 +187,35 @@ def test_cancel_reread_and_close(make: Make) -> None:
     backend.submit(Draws(5, 0, np.arange(20)))
     backend.close()
     backend.close()
+
+
+def test_cancel_waits_for_what_still_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The buffers go back to the loader, which hands them to the next batch."""
+    monkeypatch.setattr(native, "available", lambda: False)
+    begun, may_end, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def slow(*arguments: Any, **options: Any) -> None:
+        begun.set()
+        may_end.wait()
+        ended.set()
+
+    wait = _ThreadPixels.wait
+
+    def waiting(self: _ThreadPixels) -> None:
+        may_end.set()
+        wait(self)
+
+    monkeypatch.setattr("fastload.cache.serving.gather_batch", slow)
+    monkeypatch.setattr(_ThreadPixels, "wait", waiting)
+    backend = cache_backend(array_source(), CROP_AND_FLIP)
+    backend.submit(Draws(5, 0, np.arange(8)))
+    assert begun.wait(60)
+    try:
+        backend.cancel()
+        assert ended.is_set()
+    finally:
+        may_end.set()
+        backend.close()
 
 
 def test_bad_samples_come_back_by_name(make: Make, tmp_path: Path) -> None:

@@ -213,6 +213,21 @@ def test_a_bad_sample(tmp_path: Path, sizes: list[tuple[int, int]], kind: str) -
         build_cache(source, tmp_path / "cache")
 
 
+def test_a_bad_header_is_found_before_anything_is_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = write_images(tmp_path / "data")
+    path = spoil(source, 4, images.HTML)
+    names: list[str] = []
+
+    def recording(data: bytes, *, name: str, **options: Any) -> Any:
+        names.append(name)
+        return decode_image(data, name=name, **options)
+
+    monkeypatch.setattr("fastload.cache.samples.decode_image", recording)
+    with pytest.raises(DecodeError, match=r"4\.jpg"):
+        build_cache(source, tmp_path / "cache")
+    assert names == [path]
+
+
 def test_the_pixel_limit(tmp_path: Path) -> None:
     source = write_images(tmp_path / "data")
     with pytest.raises(DecodeError, match="pixels"):
