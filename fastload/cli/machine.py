@@ -6,18 +6,13 @@ import os
 import platform
 import resource
 from collections.abc import Iterator
-from pathlib import Path
 
 from fastload.cli.findings import Finding
+from fastload.machine import driver_gpus, simd_extensions
 
 __all__ = ["descriptors", "gpus", "machine", "processor", "shared_memory"]
 
 _GIB = 1 << 30
-_SIMD = {
-    "x86_64": ("sse2", "sse4_1", "avx2", "avx512bw"),
-    "aarch64": ("asimd", "sve"),
-}
-"""Instruction sets that libjpeg-turbo and resizing kernels choose from, as /proc/cpuinfo calls them."""
 
 
 def machine() -> Iterator[Finding]:
@@ -28,7 +23,7 @@ def machine() -> Iterator[Finding]:
     yield from gpus()
 
 
-def processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> Iterator[Finding]:
+def processor() -> Iterator[Finding]:
     from fastload.cpu import affinity_cores, quota_cores, usable_cores
 
     usable, quota = usable_cores(), quota_cores()
@@ -45,17 +40,7 @@ def processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> Iterator[Finding]:
         if usable == 1
         else "",
     )
-    flags: set[str] = set()
-    try:
-        for line in cpuinfo.read_text().splitlines():
-            if line.lower().startswith(("flags", "features")):
-                flags = set(line.partition(":")[2].split())
-                break
-    except OSError:
-        pass  # not Linux; the line below says that nothing is known
-    wanted = _SIMD.get(platform.machine(), ())
-    found = [flag for flag in wanted if flag in flags]
-    yield Finding("machine", "SIMD", " ".join(found) or f"unknown on {platform.machine()}")
+    yield Finding("machine", "SIMD", " ".join(simd_extensions()) or f"unknown on {platform.machine()}")
     if os.environ.get("JSIMD_FORCENONE") == "1":
         yield Finding(
             "machine",
@@ -108,44 +93,21 @@ def gpus() -> Iterator[Finding]:
     """What the driver says (NVML), and whether this torch can use it."""
     import torch
 
-    names = []
-    try:
-        import pynvml
-
-        pynvml.nvmlInit()
-    except ImportError:
-        reason = "nvidia-ml-py is not installed"
-    except pynvml.NVMLError as error:
-        reason = f"the NVIDIA driver is not there: {error}"
-    else:
-        reason = "the driver lists none"
-        try:
-            driver = _text(pynvml.nvmlSystemGetDriverVersion())
-            for index in range(pynvml.nvmlDeviceGetCount()):
-                handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-                memory = pynvml.nvmlDeviceGetMemoryInfo(handle).total / _GIB
-                names.append(f"{_text(pynvml.nvmlDeviceGetName(handle))}, {memory:.0f} GiB, driver {driver}")
-        except pynvml.NVMLError as error:
-            reason = f"the NVIDIA driver answers: {error}"
-        finally:
-            pynvml.nvmlShutdown()
-    for index, name in enumerate(names):
+    found = driver_gpus()
+    for index, name in enumerate(found.names):
         yield Finding("GPU", f"GPU {index}", name)
-    if not names:
-        yield Finding("GPU", "GPU", f"none ({reason})", "note", 'Batches stay on the CPU; device="cuda" needs a GPU.')
+    if not found.names:
+        yield Finding(
+            "GPU", "GPU", f"none ({found.reason})", "note", 'Batches stay on the CPU; device="cuda" needs a GPU.'
+        )
     usable = torch.cuda.is_available()
     built = f"built for CUDA {torch.version.cuda}" if torch.version.cuda else "built without CUDA"
     yield Finding(
         "GPU",
         "torch.cuda",
         f"{'usable' if usable else 'not usable'} ({built})",
-        "warning" if names and not usable else "ok",
+        "warning" if found.names and not usable else "ok",
         "There is a GPU that this torch cannot use: install a build for this driver (pytorch.org, Get Started)."
-        if names and not usable
+        if found.names and not usable
         else "",
     )
-
-
-def _text(value: str | bytes) -> str:
-    """Older versions of nvidia-ml-py answer in bytes."""
-    return value.decode() if isinstance(value, bytes) else value

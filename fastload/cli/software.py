@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 import platform
 from collections.abc import Iterator
-from ctypes.util import find_library
-from importlib import metadata
 
 from fastload.cli.findings import Finding
 from fastload.errors import BackendUnavailableError
+from fastload.machine import dali_version, libjpeg_turbo_of_pillow, pillow_is_simd, system_turbojpeg
 
 __all__ = ["backends", "decoders", "libjpeg_turbo", "native_core", "pillow", "software", "versions"]
 
@@ -72,16 +70,8 @@ def backends() -> Iterator[Finding]:
     for backend in fastload.available_backends():
         value = "available" if backend.available else "not installed"
         if backend.name == "dali" and backend.available:
-            value += f", {_dali()}"
+            value += f", {dali_version() or 'of unknown version'}"
         yield _optional("backends", backend.name, value, backend.available, backend.remedy)
-
-
-def _dali() -> str:
-    for distribution in metadata.distributions():
-        name = distribution.metadata["Name"] or ""
-        if name.startswith("nvidia-dali"):
-            return f"{name} {distribution.version}"
-    return "of unknown version"
 
 
 def decoders() -> Iterator[Finding]:
@@ -99,19 +89,12 @@ def decoders() -> Iterator[Finding]:
 
 def libjpeg_turbo() -> Iterator[Finding]:
     """The system's TurboJPEG library, which PyTurboJPEG and the native core use."""
-    name = find_library("turbojpeg")
-    library = None
     try:
-        library = None if name is None else ctypes.CDLL(name)
+        library = system_turbojpeg()
     except OSError as error:
-        yield Finding("libjpeg-turbo", "system", f"{name} does not load: {error}", "note", _LIBTURBOJPEG)
-        return
-    if library is None:
-        yield Finding("libjpeg-turbo", "system", "not installed", "note", _LIBTURBOJPEG)
+        yield Finding("libjpeg-turbo", "system", str(error), "note", _LIBTURBOJPEG)
     else:
-        # The library does not tell its version; version 3 brought the functions that begin with tj3.
-        generation = "3 or newer" if hasattr(library, "tj3Init") else "2 or older"
-        yield Finding("libjpeg-turbo", "system", f"{name}, version {generation}")
+        yield _optional("libjpeg-turbo", "system", library or "not installed", library is not None, _LIBTURBOJPEG)
 
 
 _LIBTURBOJPEG = "PyTurboJPEG needs it: sudo apt-get install -y libturbojpeg0 (on Ubuntu: libturbojpeg)"
@@ -119,13 +102,11 @@ _LIBTURBOJPEG = "PyTurboJPEG needs it: sudo apt-get install -y libturbojpeg0 (on
 
 def pillow() -> Iterator[Finding]:
     import PIL
-    from PIL import features
 
-    simd = ".post" in PIL.__version__  # Pillow-SIMD numbers itself after the Pillow it stems from: 9.5.0.post2
-    turbo = features.version_feature("libjpeg_turbo") if features.check_feature("libjpeg_turbo") else None
+    turbo = libjpeg_turbo_of_pillow()
     yield Finding(
         "Pillow",
-        "Pillow-SIMD" if simd else "Pillow",
+        "Pillow-SIMD" if pillow_is_simd() else "Pillow",
         f"{PIL.__version__}, " + (f"libjpeg-turbo {turbo}" if turbo else "without libjpeg-turbo"),
         "ok" if turbo else "warning",
         "" if turbo else "This Pillow decodes JPEG slowly: pip install --force-reinstall --no-binary :none: pillow",
