@@ -208,8 +208,11 @@ def test_rare_kinds_get_the_pixels_of_the_other_backends(tmp_path: Path) -> None
     deep = (photo(40, 50, seed=3, channels=1)[..., 0].astype(np.uint16) << 8) + 7
     gif = io.BytesIO()
     Image.fromarray(photo(40, 50, seed=4)).save(gif, format="GIF")
+    inks = [Image.fromarray(photo(40, 50, seed=ink, channels=1)[..., 0]) for ink in range(4)]
+    cmyk = io.BytesIO()
+    Image.merge("CMYK", inks).save(cmyk, format="JPEG")
     rare = {
-        "cmyk.jpg": cmyk_jpeg(photo(40, 50, seed=1)),
+        "cmyk.jpg": cmyk.getvalue(),
         "plain.jpg": jpeg(photo(40, 50, seed=2)),
         "deep.png": png(deep),
         "picture.gif": gif.getvalue(),
@@ -231,7 +234,8 @@ def test_orientation_is_followed_when_asked_and_ignored_otherwise(tmp_path: Path
     turned = {f"{k}.jpg": jpeg(photo(40, 60, seed=k), orientation=k) for k in range(1, 9)}
     backend = backend_of(source_of(tmp_path, turned), v2.CenterCrop(32), exif_orientation=upright)
     try:
-        images = batch_of(backend, draws_of(range(8))).columns["image"]
+        images = [batch_of(backend, draws_of([index])).columns["image"][0] for index in range(8)]
+        assert "dali failures" not in backend.explain()
     finally:
         backend.close()
     for orientation in range(1, 9):
@@ -338,6 +342,7 @@ def test_a_bad_file_is_named_and_the_others_are_served(tmp_path: Path, files: di
                 assert not batch.columns["image"][failure.row].any()
             assert np.array_equal(batch.columns["image"], wanted.columns["image"])
             assert batch.columns["label"].tolist() == indices
+        assert ("dali failures" in backend.explain()) == (name == "tables.jpg"), "told before DALI sees it"
     finally:
         backend.close()
 
@@ -399,6 +404,40 @@ def test_a_pipeline_that_cannot_be_built_is_an_error_and_no_hang() -> None:
     runner.close()
     with pytest.raises(WorkerError, match="closed"):
         runner.submit([], None).result(10)  # type: ignore[arg-type]
+
+
+def failing(words: str) -> Any:
+    """Takes the place of DaliPipeline: fails every batch in these words."""
+
+    class Failing:
+        def __init__(self, plan: GeometryPlan, **arguments: Any) -> None: ...
+
+        def feed(self, encoded: list[Pixels], regions: Any) -> None: ...
+
+        def collect(self) -> Pixels:
+            raise RuntimeError(words)
+
+        def close(self) -> None: ...
+
+    return Failing
+
+
+def test_what_dali_cannot_decode_but_others_can_is_served_and_logged(
+    backend: DaliBackend, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("fastload.backends.dali.backend.DaliPipeline", failing("operator fn.decoders: unsupported"))
+    draws = draws_of([3, 0, 12])
+    batch, wanted = batch_of(backend, draws), backend.reread(draws)
+    assert not batch.failures
+    assert np.array_equal(batch.columns["image"], wanted.columns["image"])
+    assert "unsupported" in caplog.text
+    assert "dali failures" in backend.explain()
+
+
+def test_what_is_no_files_fault_is_raised(backend: DaliBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fastload.backends.dali.backend.DaliPipeline", failing("out of memory"))
+    with pytest.raises(WorkerError, match="out of memory"):
+        batch_of(backend, draws_of([3, 0, 12]))
 
 
 # -- life

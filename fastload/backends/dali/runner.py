@@ -104,24 +104,30 @@ class PipelineRunner:
 
     def _feed(self, job: _Job) -> None:
         self._running.append(job)
+        failure: Exception | None = None
         try:
             if self._pipeline is None:
                 self._pipeline = self._build()
             self._pipeline.feed(job.encoded, job.regions)
         except Exception as error:  # DALI has no exceptions of its own; none may end this thread
-            self._fail(job, WorkerError(f"backend 'dali': DALI could not be started or fed: {error}"))
+            failure = WorkerError(f"backend 'dali': DALI could not be started or fed: {error}")
+        if failure is not None:  # only now: the caught error's traceback would keep the old pipeline alive
+            self._fail(job, failure)
 
     def _collect(self) -> None:
         job = self._running[0]
         assert self._pipeline is not None
+        failure: Exception | None = None
         try:
             pixels = self._pipeline.collect()
         except Exception as error:  # as above
             said = str(error)
-            if "decoders" in said:  # the operator that failed, as DALI names it
-                self._fail(job, DaliDecodeError(said))
-            else:
-                self._fail(job, WorkerError(f"backend 'dali': DALI failed: {said}"))
+            # DALI names the operator that failed.
+            failure = (
+                DaliDecodeError(said) if "decoders" in said else WorkerError(f"backend 'dali': DALI failed: {said}")
+            )
+        if failure is not None:
+            self._fail(job, failure)
         else:
             self._running.popleft()
             job.done.set_result(pixels)
