@@ -17,6 +17,7 @@ struct HorizontalTask {
     const int16_t* weights; // per output: `width` weights
     int width;              // 2 or a multiple of 4
     int precision;          // fractional bits of the weights
+    const int32_t* split;   // what `Kernels::split` made of the weights, or nullptr
 };
 
 struct VerticalTask {
@@ -35,6 +36,9 @@ struct Kernels {
     void (*vertical)(const VerticalTask&);
     // Packed RGB row of `pixels` pixels, last pixel first; source and target do not overlap.
     void (*mirror)(const uint8_t* row, uint8_t* out, int pixels);
+    // Where not null: brings the weights of an axis into the form that `horizontal` is fastest with, two numbers for
+    // every four weights begun; false if they do not fit it.
+    bool (*split)(const int16_t* weights, int outputs, int width, int32_t* low_high);
 };
 
 extern const Kernels kPlainKernels;

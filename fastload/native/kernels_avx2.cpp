@@ -137,6 +137,6 @@ void mirror(const uint8_t* row, uint8_t* out, int pixels) { kSse41Kernels.mirror
 
 }  // namespace
 
-const Kernels kAvx2Kernels = {"avx2", horizontal, vertical, mirror};
+const Kernels kAvx2Kernels = {"avx2", horizontal, vertical, mirror, nullptr};
 
 }  // namespace fastload

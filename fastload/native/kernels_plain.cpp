@@ -47,6 +47,6 @@ void mirror(const uint8_t* row, uint8_t* out, int pixels) {
 
 }  // namespace
 
-const Kernels kPlainKernels = {"plain", horizontal, vertical, mirror};
+const Kernels kPlainKernels = {"plain", horizontal, vertical, mirror, nullptr};
 
 }  // namespace fastload

@@ -91,6 +91,6 @@ void mirror(const uint8_t* row, uint8_t* out, int pixels) {
 
 }  // namespace
 
-const Kernels kSse41Kernels = {"sse4.1", horizontal, vertical, mirror};
+const Kernels kSse41Kernels = {"sse4.1", horizontal, vertical, mirror, nullptr};
 
 }  // namespace fastload

@@ -28,6 +28,11 @@ void Resampler::begin(const Geometry& geometry, const ResampleOptions& options) 
                    options.padding, columns_);
     builder_.build({box.height, geometry.size.height, window.top, window.height, geometry.upside_down},
                    options.interpolation, options.padding, rows_);
+    is_split_ = false;
+    if (kernels_->split != nullptr && !columns_.copies) {
+        split_.resize(static_cast<size_t>(columns_.count) * 2 * static_cast<size_t>((columns_.width + 3) / 4));
+        is_split_ = kernels_->split(columns_.weights.data(), columns_.count, columns_.width, split_.data());
+    }
     if (columns_.count == 0 || rows_.count == 0) {
         // Nothing but padding. One pixel is read all the same, so that a damaged file is still noticed.
         needed_ = {box.top, box.left, 1, 1};
@@ -54,7 +59,8 @@ void Resampler::take(const uint8_t* const* rows, int count) {
         uint8_t* targets[kMostRows];
         for (int y = 0; y < chunk; ++y) targets[y] = middle_.data() + middle_stride_ * (taken_ + y);
         kernels_->horizontal({rows + done, targets, chunk, columns_.count, columns_.first.data(),
-                              columns_.weights.data(), columns_.width, columns_.precision});
+                              columns_.weights.data(), columns_.width, columns_.precision,
+                              is_split_ ? split_.data() : nullptr});
         taken_ += chunk;
         done += chunk;
     }

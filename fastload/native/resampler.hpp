@@ -44,6 +44,8 @@ class Resampler final : public RowSink {
     Size window_;
     ResampleOptions options_;
     std::vector<uint8_t> middle_;  // rows of the box, columns of the window
+    std::vector<int32_t> split_;
+    bool is_split_ = false;
     size_t middle_stride_ = 0;
     int taken_ = 0;
 };
