@@ -136,7 +136,10 @@ def test_color_jitter_draws_as_torchvision_does() -> None:
     span = np.ptp(factors, axis=0)
     for q in (0.0, 0.1, 0.5, 0.9, 1.0):
         assert (np.abs(np.quantile(ours.factors, q, axis=0) - np.quantile(factors, q, axis=0)) < 0.04 * span).all()
-    assert np.abs(np.corrcoef(ours.factors.T) - np.eye(4)).max() < 0.06
+    # Neither do the factors depend on each other, nor on when they are applied.
+    turns = np.argsort(ours.order, axis=1)
+    related = np.corrcoef(ours.factors.T, turns.T)[:4]
+    assert np.abs(related - np.eye(4, 8)).max() < 0.06
     assert (np.sort(ours.order, axis=1) == np.arange(4)).all()
     _, counts = np.unique(ours.order, axis=0, return_counts=True)
     assert len(counts) == 24

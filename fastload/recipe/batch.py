@@ -6,7 +6,7 @@ is called for all of them: what becomes of a sample does not depend on the batch
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -103,15 +103,8 @@ class BatchProgram:
         return dtype
 
     def describe(self) -> list[str]:
-        """A line for each pass over the batch: ["RandomHorizontalFlip()", "ToDtype() + Normalize(...)"]."""
-        lines: list[str] = []
-        for index, (_, op) in enumerate(self.ops):
-            before = self.ops[index - 1][1] if index else None
-            if isinstance(op, Normalize) and isinstance(before, ToDtype):
-                lines[-1] += f" + {describe(op)}"
-            else:
-                lines.append(describe(op))
-        return lines
+        """A line for each pass over uint8 images: ["RandomHorizontalFlip()", "ToDtype() + Normalize(...)"]."""
+        return [" + ".join(map(describe, ops)) for _, ops in self._passes(torch.uint8)]
 
     def __call__(
         self, columns: Mapping[str, torch.Tensor], roles: Mapping[str, Role], draws: Draws
@@ -163,20 +156,28 @@ class BatchProgram:
 
     def _run(self, tensor: torch.Tensor, role: Role, draws: Draws) -> torch.Tensor:
         memory_format = _format_of(tensor)
-        index = 0
-        while index < len(self.ops):
-            stream, op = self.ops[index]
-            index += 1
+        for stream, ops in self._passes(tensor.dtype):
+            op = ops[0]
             if type(op) in _ON_IMAGES_AND_MASKS:
                 tensor = _ON_IMAGES_AND_MASKS[type(op)](op, tensor, draws, stream, mask=role == "mask")
             elif role == "image":
-                following = self.ops[index][1] if index < len(self.ops) else None
-                if isinstance(op, ToDtype) and isinstance(following, Normalize) and fuses(op, tensor):
-                    tensor = apply_to_dtype_and_normalize(op, following, tensor)
-                    index += 1
-                else:
-                    tensor = _ON_IMAGES[type(op)](op, tensor, draws, stream)
+                match ops:
+                    case (ToDtype() as convert, Normalize() as normalize):
+                        tensor = apply_to_dtype_and_normalize(convert, normalize, tensor)
+                    case _:
+                        tensor = _ON_IMAGES[type(op)](op, tensor, draws, stream)
         return tensor.contiguous(memory_format=memory_format)
+
+    def _passes(self, dtype: torch.dtype) -> Iterator[tuple[int, tuple[Op, ...]]]:
+        """(stream, operations) of each pass over images of `dtype`: one operation, or a ToDtype and its Normalize."""
+        index = 0
+        while index < len(self.ops):
+            stream, op = self.ops[index]
+            following = self.ops[index + 1][1] if index + 1 < len(self.ops) else None
+            ops = (op, following) if following is not None and fuses(op, following, dtype) else (op,)
+            yield stream, ops
+            dtype = op.dtype if isinstance(op, ToDtype) else dtype
+            index += len(ops)
 
 
 def _pixels(name: str, tensor: torch.Tensor, role: Role) -> torch.Tensor:

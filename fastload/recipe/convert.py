@@ -8,7 +8,7 @@ import torch
 from torchvision.transforms.v2 import functional
 
 from fastload.errors import ConfigurationError
-from fastload.recipe.ops import Normalize, ToDtype
+from fastload.recipe.ops import Normalize, Op, ToDtype
 from fastload.recipe.rows import on_device
 
 __all__ = ["apply_normalize", "apply_to_dtype", "apply_to_dtype_and_normalize", "fuses"]
@@ -51,9 +51,15 @@ def apply_normalize(op: Normalize, images: torch.Tensor) -> torch.Tensor:
     return pixels.sub(_spread(mean, pixels)).div_(_spread(std, pixels)).to(images.dtype)
 
 
-def fuses(convert: ToDtype, images: torch.Tensor) -> bool:
-    """Whether `apply_to_dtype_and_normalize` may replace the two for these images: uint8 to float32 or less."""
-    return images.dtype == torch.uint8 and convert.dtype in (torch.float32, torch.float16, torch.bfloat16)
+def fuses(op: Op, following: Op | None, dtype: torch.dtype) -> bool:
+    """Whether `apply_to_dtype_and_normalize` may replace two operations on images of `dtype`: uint8 to float32 or less,
+    then normalised."""
+    return (
+        isinstance(op, ToDtype)
+        and isinstance(following, Normalize)
+        and dtype == torch.uint8
+        and op.dtype in (torch.float32, torch.float16, torch.bfloat16)
+    )
 
 
 def apply_to_dtype_and_normalize(convert: ToDtype, normalize: Normalize, images: torch.Tensor) -> torch.Tensor:
