@@ -133,6 +133,8 @@ class DeviceStage:
 
     def _to_device(self, tensor: torch.Tensor, keep: list[torch.Tensor] | None) -> torch.Tensor:
         if tensor.device == self.device:
+            if self._stream is not None:
+                tensor.record_stream(self._stream)  # made on the backend's stream, about to be used on ours
             return tensor
         if keep is not None and tensor.device.type == "cpu":
             if not tensor.is_pinned():
