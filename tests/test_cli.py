@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -17,9 +18,10 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import fastload
+from fastload.backends import BackendStatus
 from fastload.cli import machine, software
 from fastload.cli.app import app
-from fastload.demo.agreement import Pixels, compare
+from fastload.demo.agreement import Pixels, compare, torchvision_images
 from fastload.demo.folders import image_folders
 from fastload.demo.photographs import SCENES, write_photographs
 from fastload.demo.runs import measure
@@ -105,8 +107,6 @@ def test_demo_leaves_nothing_behind(tmp_path: Path, own_cache: Path, monkeypatch
 def test_demo_shows_the_install_command_of_an_absent_backend(
     photographs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from fastload.backends import BackendStatus
-
     rows = [BackendStatus("torch", True), BackendStatus("dali", False, 'pip install "fastload[dali]"')]
     monkeypatch.setattr(fastload, "available_backends", lambda: rows)
     settings = DemoSettings(folder=photographs, batch_size=8, seconds=0.1, epochs=0)
@@ -114,6 +114,24 @@ def test_demo_shows_the_install_command_of_an_absent_backend(
     out = capsys.readouterr().out
     assert re.search(r"^dali\s+not run", out, re.MULTILINE)
     assert 'dali: not installed. pip install "fastload[dali]"' in out
+
+
+@pytest.mark.parametrize("what", ["pixels", "labels"])
+def test_demo_fails_when_a_backend_delivers_other_samples(
+    photographs: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    def elsewhere(*arguments: Any) -> Pixels:
+        found = torchvision_images(*arguments)
+        if what == "labels":
+            return Pixels(found.images, found.labels.flip(0))
+        return Pixels(found.images // 2, found.labels)
+
+    monkeypatch.setattr(fastload, "available_backends", lambda: [BackendStatus("turbojpeg", True)])
+    monkeypatch.setattr("fastload.demo.tour.torchvision_images", elsewhere)
+    done = fastload_command("demo", str(photographs), "--seconds", "0.1", "--epochs", "0", "--device", "cpu")
+    assert done.code == 1
+    expected = r"^turbojpeg\s+torchvision\s+equal\s.*\sNO\s*$" if what == "pixels" else r"torchvision\s+DIFFERENT\s"
+    assert re.search(expected, done.out, re.MULTILINE)
 
 
 @pytest.mark.parametrize("what", ["missing", "empty", "file"])
