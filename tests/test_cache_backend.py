@@ -267,6 +267,9 @@ def test_short_side_says_what_it_costs(make: Make, tmp_path: Path) -> None:
     assert "differ" in explained["resolution"]
     assert "built in" in explained["cache"]
     assert explained["storage"].startswith(("disk", "ram", "device"))
+    opened = make(open_cache(tmp_path / "cache"), v2.CenterCrop(16)).explain()
+    assert "short side 20" in opened["resolution"]
+    assert "nothing to build" in opened["cache"]
 
 
 def test_datasets_arrays_and_values(make: Make) -> None:

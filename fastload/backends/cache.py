@@ -261,12 +261,12 @@ class CacheBackend:
         )
 
     def _explain_resolution(self) -> str:
-        if self._options.short_side is None:
-            return "full: samples are those of the other backends"
-        return (
-            f"short side {self._options.short_side} pixels: crops are resampled a second time, so samples differ from "
-            "those at full resolution"
-        )
+        # A source that is a cache already has a resolution of its own.
+        found = self._context.source.details.get("resolution", "full")
+        kept = found if self._options.short_side is None else self._variant.describe()
+        if kept.startswith("full"):
+            return f"{kept}: samples are those of the other backends"
+        return f"{kept} pixels: crops are resampled a second time, so samples differ from those at full resolution"
 
 
 def _arrays(source: Source) -> dict[str, PixelImages | Values]:
