@@ -17,6 +17,7 @@ import pytest
 from fastload.errors import ConfigurationError, SourceError
 from fastload.sources import archive, open_source
 from fastload.sources.base import EncodedImages, Source, Values
+from fastload.sources.tar_index import files_in_tar
 from tests.images import jpeg, photo, png
 
 PHOTO = jpeg(photo(8, 8))
@@ -96,6 +97,37 @@ def test_every_tar_format_and_long_names(tmp_path: Path, format: int) -> None:
     images = image_of(open_source(path).source)
     assert [images.read(n) for n in range(3)] == [PHOTO + b"%d" % n for n in range(3)]
     assert [images.describe(n) for n in range(3)] == [f"{path}:{name}.jpg" for name in names]
+
+
+@pytest.mark.parametrize("format", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_index_agrees_with_tarfile(tmp_path: Path, format: int) -> None:
+    rng = np.random.default_rng(format)
+    names = ["a", "./b/c", "d" * 99, "d" * 100, "e" * 90 + "/" + "f" * 99, "h i\tj"]
+    if format != tarfile.USTAR_FORMAT:
+        names += ["g" * 101, "ü" * 60, "k/" * 200 + "l"]
+    files = {name: rng.bytes(size) for name, size in zip(names, (0, 1, 511, 512, 513, 3000, 7, 9, 1024), strict=False)}
+    path = write_tar(tmp_path / "s.tar", files, format)
+    with tarfile.open(path, "a", format=format) as tar:
+        tar.add(tmp_path, "folder", recursive=False)
+        member = tarfile.TarInfo("with times")
+        member.mtime, member.uname, member.size = 1.5, "ü", 3
+        tar.addfile(member, io.BytesIO(b"end"))
+    with tarfile.open(path) as tar:
+        expected = [(m.name.removeprefix("./"), m.offset_data, m.size) for m in tar if m.isfile()]
+    assert list(files_in_tar(str(path))) == expected
+
+
+def test_files_beyond_8_gib(tmp_path: Path) -> None:
+    """Their sizes do not fit into octal digits. The file has a hole for the content."""
+    for format in (tarfile.GNU_FORMAT, tarfile.PAX_FORMAT):
+        path = tmp_path / f"{format}.tar"
+        member = tarfile.TarInfo("large")
+        member.size = (8 << 30) + 1
+        with open(path, "wb") as file:
+            head = member.tobuf(format)
+            file.write(head)
+            file.truncate(len(head) + (8 << 30) + 512 + 1024)
+        assert list(files_in_tar(str(path))) == [("large", len(head), member.size)]
 
 
 def test_masks_arrays_prefixes_and_order(tmp_path: Path) -> None:
@@ -245,8 +277,8 @@ def test_archive_of_class_folders(tmp_path: Path, suffix: str) -> None:
 
 def test_archive_of_one_split(tmp_path: Path) -> None:
     path = tmp_path / "data.tar"
-    with tarfile.open(path, "w") as tar:
-        tar.add(folder_of_classes(tmp_path / "data") / "train", "./train")
+    files = sorted((folder_of_classes(tmp_path / "data") / "train").rglob("*.jpg"), reverse=True)
+    write_tar(path, {f"./{file.relative_to(tmp_path / 'data')}": file.read_bytes() for file in files})
     assert open_source(path).source.fingerprint == open_source(tmp_path / "data/train").source.fingerprint
     assert len(open_source(path, split="train").source) == 6
     with pytest.raises(ConfigurationError, match="has no splits, only the classes a, b"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import itertools
+import operator
 import os
 from array import array
 from collections.abc import Iterator, Sequence
@@ -120,13 +121,10 @@ class TarColumn:
 
 def _contents(files: EncodedImages) -> Iterator[bytes]:
     """The files one after the other, each shard opened once for as long as they come from it."""
-    assert files.offsets is not None
-    assert files.lengths is not None
-    for path, rows in itertools.groupby(range(len(files)), key=files.paths.__getitem__):
+    for path, located in itertools.groupby(map(files.locate, range(len(files))), key=operator.itemgetter(0)):
         with open(path, "rb", buffering=0) as shard:
-            for row in rows:
-                shard.seek(int(files.offsets[row]))
-                yield shard.read(int(files.lengths[row]))
+            for _, offset, length in located:
+                yield os.pread(shard.fileno(), length, offset)
 
 
 def _number(data: bytes, files: EncodedImages, row: int) -> int:
