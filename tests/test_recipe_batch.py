@@ -15,7 +15,7 @@ from fastload.draws import Draws
 from fastload.errors import ConfigurationError, UnsupportedTransformError
 from fastload.recipe import batch as batch_module
 from fastload.recipe.batch import BatchProgram
-from fastload.recipe.erase import erase_boxes, pixel_noise
+from fastload.recipe.erase import erase_boxes, inside_boxes, pixel_noise
 from fastload.recipe.ops import (
     CenterCrop,
     ColorJitter,
@@ -286,6 +286,8 @@ def test_erasing(dtype: torch.dtype, value: tuple[float, ...]) -> None:
     for row, (top, left, height, width) in enumerate(boxes.tolist()):
         expected = F.erase(images[row], top, left, height, width, torch.tensor(value)[:, None, None])
         assert torch.equal(result[row], expected)
+    masked = torch.where(inside_boxes(boxes, images), torch.tensor(value).to(dtype).view(-1, 1, 1), images)
+    assert torch.equal(masked, result)  # how it is done on a GPU
 
 
 def test_erasing_with_noise() -> None:

@@ -13,7 +13,7 @@ from fastload.errors import ConfigurationError
 from fastload.recipe.ops import RandomErasing
 from fastload.recipe.rows import on_device
 
-__all__ = ["apply_random_erasing", "erase_boxes", "pixel_noise"]
+__all__ = ["apply_random_erasing", "erase_boxes", "inside_boxes", "pixel_noise"]
 
 Int64Array = npt.NDArray[np.int64]
 
@@ -61,12 +61,22 @@ def apply_random_erasing(op: RandomErasing, images: torch.Tensor, draws: Draws, 
         return images
     if op.value == "random":
         return _fill_with_noise(images, boxes, draws.integers(stream))
-    top, left, box_height, box_width = on_device(boxes, images.device).view(-1, 4, 1, 1, 1).unbind(1)
-    y = torch.arange(height, device=images.device).view(-1, 1)
-    x = torch.arange(width, device=images.device)
-    inside = (y >= top) & (y < top + box_height) & (x >= left) & (x < left + box_width)
-    value = on_device(np.array(op.value, dtype=np.float32), images.device).to(images.dtype)
-    return torch.where(inside, value.view(-1, 1, 1), images)
+    value = on_device(np.array(op.value, dtype=np.float32), images.device).to(images.dtype).view(-1, 1, 1)
+    if images.device.type != "cpu":
+        return torch.where(inside_boxes(boxes, images), value, images)
+    # Where no kernels are launched, a slice a sample is ten times faster than a mask for all pixels.
+    result = images.clone()
+    for row, (top, left, box_height, box_width) in enumerate(boxes.tolist()):
+        result[row, :, top : top + box_height, left : left + box_width] = value
+    return result
+
+
+def inside_boxes(boxes: Int64Array, images: torch.Tensor) -> torch.Tensor:
+    """(B, 1, H, W) bool: the pixels of the (B, 4) boxes, on the device of the images."""
+    top, left, height, width = on_device(boxes, images.device).view(-1, 4, 1, 1, 1).unbind(1)
+    y = torch.arange(images.shape[2], device=images.device).view(-1, 1)
+    x = torch.arange(images.shape[3], device=images.device)
+    return (y >= top) & (y < top + height) & (x >= left) & (x < left + width)
 
 
 def pixel_noise(keys: torch.Tensor, counters: torch.Tensor) -> torch.Tensor:

@@ -12,7 +12,7 @@ from fastload.draws import Draws
 from fastload.errors import ConfigurationError
 from fastload.recipe import kernels
 from fastload.recipe.ops import ColorJitter, Grayscale, RandomGrayscale
-from fastload.recipe.rows import column, map_groups, on_device
+from fastload.recipe.rows import choose_rows, map_groups
 
 __all__ = [
     "JitterParameters",
@@ -73,7 +73,7 @@ def apply_random_grayscale(op: RandomGrayscale, images: torch.Tensor, draws: Dra
     chosen = grayscale_rows(op, draws, stream)
     if images.shape[1] == 1 or not chosen.any():
         return images
-    return torch.where(column(on_device(chosen, images.device)), kernels.grayscale(images), images)
+    return choose_rows(chosen, kernels.grayscale(images), images)
 
 
 def apply_grayscale(op: Grayscale, images: torch.Tensor) -> torch.Tensor:

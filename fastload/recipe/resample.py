@@ -19,7 +19,7 @@ from fastload.recipe.ops import (
     RandomResizedCrop,
     Resize,
 )
-from fastload.recipe.rows import column, on_device
+from fastload.recipe.rows import choose_rows, on_device
 
 __all__ = ["apply_geometry", "box_weights", "geometry_of"]
 
@@ -56,7 +56,7 @@ def apply_geometry(op: GeometryOp, pixels: torch.Tensor, draws: Draws, stream: i
         if rows.all():
             pixels = pixels.flip(-1 - axis)
         elif rows.any():
-            pixels = torch.where(column(on_device(rows, pixels.device)), pixels.flip(-1 - axis), pixels)
+            pixels = choose_rows(rows, pixels.flip(-1 - axis), pixels)
     return pixels
 
 
