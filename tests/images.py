@@ -1,4 +1,4 @@
-"""Small test images, made on the spot: photograph-like pixels, and JPEG and PNG bytes of every kind a folder may hold."""
+"""Small test images, made on the spot: photograph-like pixels, and JPEG and PNG bytes of every kind there is."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def corrupt(jpeg_data: bytes) -> bytes:
 
 
 def with_extraneous_bytes(jpeg_data: bytes) -> bytes:
-    """A good JPEG with padding before its end marker: libjpeg warns, the pixels are whole. Some ImageNet files do it."""
+    """A good JPEG with padding before its end marker, as real data sets have: libjpeg warns, the pixels are whole."""
     assert jpeg_data.endswith(b"\xff\xd9")
     return jpeg_data[:-2] + b"\x00" * 8 + b"\xff\xd9"
 
