@@ -231,7 +231,9 @@ Outcome JpegDecoder::read(const Box& box, bool whole, RowSink& sink) {
     }
 
     const int below = image_height - (box.top + box.height);
-    if (whole && below > 0 && !s.skip(static_cast<JDIMENSION>(below))) return s.damage();
+    // Skipping to the very end would drop the rest unread, so the last row is decoded.
+    if (whole && below > 1 && !s.skip(static_cast<JDIMENSION>(below - 1))) return s.damage();
+    if (whole && below > 0 && !s.read_rows(targets, 1)) return s.damage();
     const jpeg_source_mgr& source = *s.info.src;
     const bool ends = below == 0 || s.info.unread_marker == JPEG_EOI || jpeg_input_complete(&s.info) ||
                       has_end_marker(source.next_input_byte, source.bytes_in_buffer);

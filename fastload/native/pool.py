@@ -101,8 +101,10 @@ class Sampling:
     def _native(self) -> _core.Resampling:
         fill = [min(max(round(value), 0), 255) for value in self.fill]
         fill = fill * 4 if len(fill) == 1 else [*fill, 0, 0, 0]
-        return load().Resampling(  # type: ignore[no-any-return]
-            _FILTERS[self.interpolation], self.antialias, _PADDINGS[self.padding_mode], tuple(fill[:4])
+        kind: type[_core.Resampling] = load().Resampling
+        red, green, blue, alpha = fill[:4]
+        return kind(
+            _FILTERS[self.interpolation], self.antialias, _PADDINGS[self.padding_mode], (red, green, blue, alpha)
         )
 
 
@@ -131,24 +133,27 @@ def fuse(plan: GeometryPlan, draws: Draws) -> FusedGeometry | None:
     """
     ops = list(plan.ops)
     flips = np.zeros((len(draws), 2), dtype=np.bool_)
-    while ops and isinstance(ops[-1][1], RandomHorizontalFlip | RandomVerticalFlip):
-        stream, flip = ops.pop()
+    while ops:
+        stream, flip = ops[-1]
+        if not isinstance(flip, RandomHorizontalFlip | RandomVerticalFlip):
+            break
+        ops.pop()
         axis = 0 if isinstance(flip, RandomHorizontalFlip) else 1
         flips[:, axis] ^= draws.uniform(stream, 1)[:, 0] < flip.p
     return _fuse_crop(ops, draws, flips)
 
 
 def _fuse_crop(ops: list[tuple[int, GeometryOp]], draws: Draws, flips: npt.NDArray[np.bool_]) -> FusedGeometry | None:
-    core = load()
+    kind: type[_core.Geometries] = load().Geometries
     match [op for _, op in ops]:
         case [RandomResizedCrop() as op]:
             uniforms = draws.uniform(ops[0][0], RANDOM_RESIZED_CROP_UNIFORMS)
             logs = (math.log(op.ratio[0]), math.log(op.ratio[1]))
-            return FusedGeometry(core.Geometries.drawn_crops(uniforms, flips, op.size, op.scale, op.ratio, logs))
+            return FusedGeometry(kind.drawn_crops(uniforms, flips, op.size, op.scale, op.ratio, logs))
         case [Resize() as op]:
-            return FusedGeometry(core.Geometries.resized(flips, op.size, op.shorter or 0, op.max_size or 0, None))
+            return FusedGeometry(kind.resized(flips, op.size, op.shorter or 0, op.max_size or 0, None))
         case [Resize() as op, CenterCrop(size=crop)]:
-            return FusedGeometry(core.Geometries.resized(flips, op.size, op.shorter or 0, op.max_size or 0, crop))
+            return FusedGeometry(kind.resized(flips, op.size, op.shorter or 0, op.max_size or 0, crop))
         case _:
             return None
 
@@ -282,15 +287,14 @@ class NativePool:
 
 
 def _encoded(images: Compressed) -> _core.Encoded:
-    core = load()
+    kind: type[_core.Encoded] = load().Encoded
     if isinstance(images, PathTable):
         images = EncodedImages(images)
     if not isinstance(images, EncodedImages):
-        encoded: _core.Encoded = core.Encoded.buffers([np.frombuffer(data, dtype=np.uint8) for data in images])
-        return encoded
+        return kind.buffers([np.frombuffer(data, dtype=np.uint8) for data in images])
     paths = images.paths
     rows = np.arange(len(paths.ends), dtype=np.int64) if paths.rows is None else paths.rows
-    encoded = core.Encoded.files(
+    return kind.files(
         paths.root.encode("utf-8", "surrogateescape"),
         paths.blob,
         paths.ends,
@@ -298,19 +302,18 @@ def _encoded(images: Compressed) -> _core.Encoded:
         images.offsets,
         images.lengths,
     )
-    return encoded
 
 
 def _geometries(geometry: Geometry | FusedGeometry) -> _core.Geometries:
     if isinstance(geometry, FusedGeometry):
         return geometry.native
-    result: _core.Geometries = load().Geometries.given(
+    kind: type[_core.Geometries] = load().Geometries
+    return kind.given(
         np.ascontiguousarray(geometry.box, dtype=np.int32),
         np.ascontiguousarray(geometry.size, dtype=np.int32),
         np.ascontiguousarray(geometry.window, dtype=np.int32),
         np.ascontiguousarray(geometry.flip, dtype=np.bool_),
     )
-    return result
 
 
 def _resamples(geometry: Geometry | FusedGeometry) -> bool:

@@ -17,7 +17,7 @@ def seeds() -> dict[str, bytes]:
     """Name and contents of each seed."""
     rng = np.random.default_rng(0)
     coarse = Image.fromarray(rng.integers(0, 256, (5, 7, 3), dtype=np.uint8))
-    found = {}
+    found: dict[str, bytes] = {}
     for height, width in [(1, 1), (8, 8), (17, 33), (64, 48), (120, 90)]:
         image = coarse.resize((width, height), Image.Resampling.BICUBIC)
         exif = Image.Exif()
