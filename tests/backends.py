@@ -43,10 +43,17 @@ def _cache(storage: str) -> Callable[[Path], Any]:
     return options
 
 
+def _python_threads(directory: Path) -> Any:
+    from fastload.backends.turbojpeg import TurboJpegOptions
+
+    return TurboJpegOptions(decoder="simplejpeg")
+
+
 CONTESTANTS = [
     Contestant("torch-0", "torch", {"num_workers": 0}, opaque=True),
     Contestant("torch-2", "torch", {"num_workers": 2}, opaque=True),
     Contestant("turbojpeg", "turbojpeg", {"num_workers": 2}),
+    Contestant("turbojpeg-threads", "turbojpeg", {"num_workers": 2}, options=_python_threads),
     Contestant("cache-disk", "cache", options=_cache("disk")),
     Contestant("cache-ram", "cache", options=_cache("ram")),
     Contestant("dali", "dali", {"num_workers": 2}, psnr=45.0),

@@ -26,6 +26,7 @@ from tests.images import jpeg, photo, png
 SAMPLES = 23
 SIZE = 32
 RRC_FLIP = v2.Compose([v2.RandomResizedCrop(SIZE, antialias=True), v2.RandomHorizontalFlip()])
+PADDED_CROP = v2.Compose([v2.Resize(40, antialias=True), v2.RandomCrop(SIZE, padding=6), v2.RandomHorizontalFlip()])
 RESIZE_CENTER = v2.Compose([v2.Resize(40, antialias=True), v2.CenterCrop(SIZE)])
 
 
@@ -102,7 +103,9 @@ def test_order_and_labels_are_a_function_of_seed_and_epoch(contestant: Contestan
 
 
 @contestants()
-@pytest.mark.parametrize("transform", [RRC_FLIP, RESIZE_CENTER], ids=["rrc-flip", "resize-center"])
+@pytest.mark.parametrize(
+    "transform", [RRC_FLIP, RESIZE_CENTER, PADDED_CROP], ids=["rrc-flip", "resize-center", "padded-crop"]
+)
 def test_pixels_agree_with_torchvision_on_the_same_boxes(
     contestant: Contestant, create: Any, folder: Path, transform: Any
 ) -> None:
