@@ -21,6 +21,7 @@ import numpy.typing as npt
 import torch
 
 from fastload.backends.base import KILLED_WORKER, Backend, HostBatch
+from fastload.device.intraop import use_one_thread_here
 from fastload.device.stage import DeviceStage, Staged
 from fastload.draws import Draws, Stream
 from fastload.errors import DecodeError, FastloadError, WorkerError
@@ -179,6 +180,8 @@ class Pipeline:
         return item
 
     def _run(self) -> None:
+        if self._stage.device.type == "cpu":
+            use_one_thread_here()
         while True:
             with self._change:
                 while not self._stopping and self._restart is None and (len(self._ready) >= READY or self._blocked()):

@@ -23,6 +23,7 @@ from torchvision.transforms import v2
 import fastload
 from fastload.backends.base import Failure, HostBatch
 from fastload.device.buffers import BufferPool
+from fastload.device.intraop import use_one_thread_here
 from fastload.device.stage import DeviceStage
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError, DecodeError, FastloadError, StateMismatchError, WorkerError
@@ -443,3 +444,23 @@ def test_a_closed_loader_says_so() -> None:
         next(iterator)
     with pytest.raises(FastloadError, match="closed"):
         next(iter(loader))
+
+
+def test_one_intraop_thread_in_one_thread_only() -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    found: list[int] = []
+
+    def ours() -> None:
+        use_one_thread_here()
+        found.append(torch.get_num_threads())
+
+    try:
+        for target in (ours, lambda: found.append(torch.get_num_threads())):
+            thread = threading.Thread(target=target)
+            thread.start()
+            thread.join()
+        assert found == [1, 3]
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
