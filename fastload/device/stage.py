@@ -6,6 +6,7 @@ waits for the device.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ import numpy as np
 import torch
 
 from fastload.backends.base import HostBatch
+from fastload.device.buffers import BufferPool
 from fastload.draws import Draws
 from fastload.recipe.batch import BatchProgram
 from fastload.recipe.mix import Mix
@@ -57,6 +59,7 @@ class DeviceStage:
         self._mix = mix
         self._seed = seed
         self._pinned = pinned
+        self._outputs = BufferPool(pinned=pinned) if device.type == "cpu" else None
         self._stream: torch.cuda.Stream | None = None
         self._copying: deque[tuple[torch.cuda.Event, list[torch.Tensor]]] = deque()
 
@@ -108,7 +111,7 @@ class DeviceStage:
                 value = torch.from_numpy(value)
             column = _map_tensors(value, lambda t: self._to_device(t, keep))
             columns[name] = column.permute(0, 3, 1, 2) if self._roles.get(name) in ("image", "mask") else column
-        columns = self._program(columns, self._roles, draws)
+        columns = self._program(columns, self._roles, draws, empty=self._recycled if self._outputs else None)
         images = next((n for n, role in self._roles.items() if role == "image" and n in columns), None)
         if self._mix is not None and images is not None:
             target = next(n for n in columns if n != images)
@@ -121,6 +124,16 @@ class DeviceStage:
         if layout == "single":
             return next(iter(columns.values()))
         return columns if layout == "dict" else tuple(columns.values())
+
+    def _recycled(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        """(B, C, H, W) in the memory format to deliver, in memory of a batch that the trainer has let go of."""
+        assert self._outputs is not None
+        batch, channels, height, width = shape
+        memory = self._outputs.allocate((math.prod(shape) * dtype.itemsize,))
+        flat = torch.from_numpy(memory).view(dtype)
+        if self._memory_format == torch.channels_last:
+            return flat.view(batch, height, width, channels).permute(0, 3, 1, 2)
+        return flat.view(shape)
 
     def _finish(self, tensor: torch.Tensor, role: Role) -> torch.Tensor:
         if role == "mask":

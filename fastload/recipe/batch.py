@@ -43,6 +43,7 @@ from fastload.sources.base import Role
 __all__ = ["BatchProgram"]
 
 Apply: TypeAlias = Callable[..., torch.Tensor]
+Empty: TypeAlias = Callable[[tuple[int, ...], torch.dtype], torch.Tensor]
 
 # Called as apply(op, images, draws, stream): operations that masks do not see.
 _ON_IMAGES: Mapping[type[Any], Apply] = {
@@ -107,7 +108,12 @@ class BatchProgram:
         return [" + ".join(map(describe, ops)) for _, ops in self._passes(torch.uint8)]
 
     def __call__(
-        self, columns: Mapping[str, torch.Tensor], roles: Mapping[str, Role], draws: Draws
+        self,
+        columns: Mapping[str, torch.Tensor],
+        roles: Mapping[str, Role],
+        draws: Draws,
+        *,
+        empty: Empty | None = None,
     ) -> dict[str, torch.Tensor]:
         """Run the operations.
 
@@ -116,10 +122,12 @@ class BatchProgram:
                 (B, 1, H, W); anything else. Images and masks have one height and width.
             roles: of the columns; columns without a role are left alone.
             draws: random numbers of the B samples.
+            empty: makes the tensor (B, C, H, W), of this shape and dtype, that a batch on a CPU is put together in;
+                None: a new one each time. Above some 32 MB, page faults make a new one dearer than what is done to it.
 
         Returns:
-            The columns, masks as (B, 1, H, W). Memory formats are kept: channels_last in, channels_last out. Inputs
-            are never changed, but where there is nothing to do they are returned as they are.
+            The columns, masks as (B, 1, H, W). Memory formats are kept, channels_last in, channels_last out, unless
+            `empty` chooses. Inputs are never changed, but where there is nothing to do they are returned as they are.
 
         Raises:
             ConfigurationError: an operation that cannot take what it gets: a Normalize with three means for one
@@ -129,11 +137,11 @@ class BatchProgram:
         pixels = {name: tensor for name, tensor in pixels.items() if roles[name] in ("image", "mask")}
         _check(pixels, len(draws))
         result = dict(columns)
-        result.update(self._in_pieces(pixels, roles, draws) if pixels and self.ops else pixels)
+        result.update(self._in_pieces(pixels, roles, draws, empty) if pixels and self.ops else pixels)
         return result
 
     def _in_pieces(
-        self, pixels: dict[str, torch.Tensor], roles: Mapping[str, Role], draws: Draws
+        self, pixels: dict[str, torch.Tensor], roles: Mapping[str, Role], draws: Draws, empty: Empty | None
     ) -> dict[str, torch.Tensor]:
         """On a CPU, a few samples at a time, so that they stay in its cache; elsewhere all at once."""
         batch = len(draws)
@@ -141,7 +149,7 @@ class BatchProgram:
         if all(tensor.device.type == "cpu" for tensor in pixels.values()):
             sample = sum(tensor[:1].numel() for tensor in pixels.values())
             piece = max(1, _CACHE_BYTES * torch.get_num_threads() // max(sample, 1))
-        if piece >= batch:
+        if piece >= batch and (empty is None or not batch):
             return {name: self._run(tensor, roles[name], draws) for name, tensor in pixels.items()}
         result: dict[str, torch.Tensor] = {}
         for name, tensor in pixels.items():
@@ -150,7 +158,11 @@ class BatchProgram:
                 part = self._run(tensor[rows], roles[name], draws.take(rows))
                 if start == 0:
                     whole = (batch, *part.shape[1:])
-                    result[name] = torch.empty(whole, dtype=part.dtype, memory_format=_format_of(part))
+                    result[name] = (
+                        torch.empty(whole, dtype=part.dtype, memory_format=_format_of(part))
+                        if empty is None
+                        else empty(whole, part.dtype)
+                    )
                 result[name][rows] = part
         return result
 
