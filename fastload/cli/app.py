@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 import fastload
+from fastload.cli.bench import bench
 from fastload.cli.cache import cache
 from fastload.cli.demo import demo
 from fastload.cli.doctor import doctor
@@ -16,6 +17,7 @@ app = typer.Typer(
 )
 app.command()(demo)
 app.command()(doctor)
+app.add_typer(bench, name="bench")
 app.add_typer(cache, name="cache")
 
 

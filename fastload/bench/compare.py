@@ -1,0 +1,179 @@
+"""Two runs of one benchmark: what became faster or slower, by more than the rounds scatter."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from fastload.bench.results import Measurement, Results
+from fastload.bench.statistics import Summary, difference_is_real
+from fastload.bench.words import machine_line, per_cent
+from fastload.errors import ConfigurationError
+
+__all__ = ["Change", "Comparison", "compare_results", "print_comparison"]
+
+Verdict = Literal["faster", "slower", "within noise", "cannot tell"]
+"""`cannot tell`: fewer than three rounds on a side."""
+
+_STYLE: dict[Verdict, str] = {"faster": "green", "slower": "bold red", "within noise": "", "cannot tell": "dim"}
+
+
+@dataclass(frozen=True)
+class Change:
+    """One row that both runs measured."""
+
+    row: Measurement
+    """As the second run has it."""
+    before: Summary
+    """Samples per second."""
+    after: Summary
+    verdict: Verdict
+    remarks: tuple[str, ...]
+    """What else is different: versions, failures, pixels."""
+
+    @property
+    def ratio(self) -> float:
+        """After / before; infinite where before is nothing."""
+        return self.after.median / self.before.median if self.before.median else float("inf")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    changes: tuple[Change, ...]
+    only_before: tuple[str, ...]
+    """Rows that were measured in one of them only."""
+    only_after: tuple[str, ...]
+    conditions: tuple[str, ...]
+    """What was not the same about the runs themselves, so that the difference may not be the software's."""
+
+
+def compare_results(before: Results, after: Results) -> Comparison:
+    """Match the rows by contestant, mode and parameters.
+
+    Raises:
+        ConfigurationError: they are of different benchmarks.
+    """
+    if before.benchmark != after.benchmark:
+        raise ConfigurationError(
+            f"One file is of `bench {before.benchmark}`, the other of `bench {after.benchmark}`; compare two of one kind."
+        )
+    old = {row.key: row for row in before.measurements if row.rounds}
+    new = {row.key: row for row in after.measurements if row.rounds}
+    return Comparison(
+        changes=tuple(_change(old[key], row) for key, row in new.items() if key in old),
+        only_before=tuple(_title(row) for key, row in old.items() if key not in new),
+        only_after=tuple(_title(row) for key, row in new.items() if key not in old),
+        conditions=tuple(_conditions(before, after)),
+    )
+
+
+def _change(old: Measurement, new: Measurement) -> Change:
+    before, after = old.rate, new.rate
+    assert before is not None
+    assert after is not None
+    real = difference_is_real(before, after)
+    verdict: Verdict = "within noise"
+    if real is None:
+        verdict = "cannot tell"
+    elif real:
+        verdict = "faster" if after.median > before.median else "slower"
+    return Change(new, before, after, verdict, tuple(_remarks(old, new)))
+
+
+def _remarks(old: Measurement, new: Measurement) -> list[str]:
+    remarks = []
+    if old.version != new.version:
+        remarks.append(f"version {old.version or 'unknown'} -> {new.version or 'unknown'}")
+    if len(old.failures) != len(new.failures):
+        remarks.append(f"failures {len(old.failures)} -> {len(new.failures)}")
+    pixels = [row.metric("pixel_difference_max") for row in (old, new)]
+    if pixels[0] is not None and pixels[1] is not None and pixels[0].median != pixels[1].median:
+        remarks.append(f"largest pixel difference {pixels[0].median:.0f} -> {pixels[1].median:.0f}")
+    return remarks
+
+
+def _conditions(before: Results, after: Results) -> list[str]:
+    found = []
+    old, new = machine_line(before.machine), machine_line(after.machine)
+    if old != new:
+        found.append(f"Other machine: {old} -> {new}")
+    libraries = (before.machine.libraries, after.machine.libraries)
+    for name in sorted({*libraries[0], *libraries[1]}):
+        versions = [side.get(name, "absent") for side in libraries]
+        if versions[0] != versions[1]:
+            found.append(f"{name}: {versions[0]} -> {versions[1]}")
+    if before.fastload != after.fastload:
+        found.append(f"fastload: {before.fastload} -> {after.fastload}")
+    for name in sorted({*before.settings, *after.settings}):
+        values = (before.settings.get(name), after.settings.get(name))
+        if values[0] != values[1]:
+            found.append(f"Other {name}: {values[0]} -> {values[1]}")
+    for which, results in (("first", before), ("second", after)):
+        if not results.complete:
+            found.append(f"The {which} run was stopped before its end.")
+    return found
+
+
+def _title(row: Measurement) -> str:
+    return ", ".join([row.contestant, row.mode, *(f"{name} {value}" for name, value in row.parameters.items())])
+
+
+def print_comparison(comparison: Comparison, console: Console) -> None:
+    """The changes, largest first, and a verdict in words."""
+    for line in comparison.conditions:
+        console.print(Text(line, "yellow"), soft_wrap=True)
+    if comparison.conditions:
+        console.print()
+    if comparison.changes:
+        console.print(_table(comparison))
+        console.print()
+    for names, where in ((comparison.only_before, "first"), (comparison.only_after, "second")):
+        for name in names:
+            console.print(f"Only in the {where}: {name}", soft_wrap=True)
+    for line in _verdict(comparison):
+        console.print(line, soft_wrap=True)
+
+
+def _table(comparison: Comparison) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for column in ("contestant", "mode", "parameters"):
+        table.add_column(column)
+    for column in ("before", "±", "after", "±", "change"):
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("")
+    for change in sorted(comparison.changes, key=lambda change: change.ratio):
+        before, after, row = change.before, change.after, change.row
+        table.add_row(
+            row.contestant,
+            row.mode,
+            ", ".join(f"{name} {value}" for name, value in row.parameters.items() if name != "resampling"),
+            f"{before.median:,.0f}",
+            per_cent((before.high - before.low) / 2, before.median),
+            f"{after.median:,.0f}",
+            per_cent((after.high - after.low) / 2, after.median),
+            f"{100 * (change.ratio - 1):+.1f}%",
+            Text("; ".join((change.verdict, *change.remarks)), _STYLE[change.verdict]),
+        )
+    return table
+
+
+def _verdict(comparison: Comparison) -> list[str]:
+    if not comparison.changes:
+        return ["The two runs have no row in common: nothing to compare."]
+    count = {verdict: sum(change.verdict == verdict for change in comparison.changes) for verdict in _STYLE}
+    words = [
+        f"Of {len(comparison.changes)} rows that both have: {count['faster']} faster, {count['slower']} slower, "
+        f"{count['within noise']} within noise."
+    ]
+    if count["cannot tell"]:
+        words.append(f"{count['cannot tell']} rows have fewer than three rounds on a side, too few to tell.")
+    words.append(
+        "Rates are samples per second. A change counts when the quartiles of the rounds do not overlap and the medians "
+        "are more than two standard deviations apart. Two runs at different times can differ by more than the rounds "
+        "of each: repeat what matters."
+    )
+    return words

@@ -1,0 +1,240 @@
+"""The decode benchmark from settings to results: images, trial of the pixels, interleaved rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import fastload
+from fastload.bench.decode.contestants import Contestant, chosen_contestants
+from fastload.bench.decode.differences import Reference, Trial, try_out
+from fastload.bench.decode.eviction import can_evict
+from fastload.bench.decode.images import ImageSet, read_images
+from fastload.bench.decode.modes import MODES, places_of
+from fastload.bench.decode.pillow_simd import build_pillow_simd
+from fastload.bench.decode.task import READINGS, Place, Reading, Task
+from fastload.bench.machine import describe_machine
+from fastload.bench.measure import Entry, Progress, measure
+from fastload.bench.results import Failure, Measurement, Results
+from fastload.cpu import usable_cores
+from fastload.errors import BackendUnavailableError, ConfigurationError, FastloadError
+
+__all__ = ["DecodeSettings", "default_threads", "run_decode_benchmark"]
+
+
+@dataclass(frozen=True)
+class DecodeSettings:
+    """What is asked for. Raises ConfigurationError."""
+
+    folder: Path
+    made: bool = False
+    """The folder is the sample set, not the user's."""
+    images: int = 128
+    modes: tuple[str, ...] = tuple(MODES)
+    readings: tuple[Reading, ...] = READINGS
+    threads: tuple[int, ...] = (1,)
+    decoders: tuple[str, ...] | None = None
+    """None: all of them, but Pillow-SIMD only if it is built."""
+    pillow_simd: bool = False
+    """Build Pillow-SIMD if it is not."""
+    seconds: float = 1.0
+    """Of measuring, for each row; in `rounds` rounds of whole passes."""
+    rounds: int = 5
+
+    def __post_init__(self) -> None:
+        for option, values, known in (("--modes", self.modes, tuple(MODES)), ("--from", self.readings, READINGS)):
+            for value in values:
+                if value not in known:
+                    raise ConfigurationError(f"{option}: {value!r} is not known; choose from {', '.join(known)}.")
+        if not self.threads or min(self.threads) < 1:
+            raise ConfigurationError(f"--threads: {self.threads} must be numbers of at least 1.")
+        chosen_contestants(None if self.decoders is None else list(self.decoders))
+
+
+def default_threads() -> tuple[int, ...]:
+    """1, 2, 4 and so on, and as many as there are usable cores."""
+    cores = usable_cores()
+    powers = [1 << power for power in range(cores.bit_length())]
+    return tuple(sorted({n for n in powers if n <= cores} | {cores}))
+
+
+def run_decode_benchmark(
+    settings: DecodeSettings,
+    *,
+    on_progress: Callable[[Progress], None] | None = None,
+    say: Callable[[str], None] = lambda message: None,
+) -> Results:
+    """Measure. KeyboardInterrupt during the rounds gives what there is, marked as incomplete.
+
+    Args:
+        say: told what takes its time before the rounds begin.
+
+    Raises:
+        SourceError: the folder has no usable images.
+        ConfigurationError: an unknown name.
+    """
+    with _one_thread_an_image():
+        say("Reading the images and checking them.")
+        images = read_images(settings.folder, settings.images)
+        notes = _about(images)
+        readings = list(settings.readings)
+        if "cold" in readings and not can_evict(images.good.paths):
+            readings.remove("cold")
+            notes.append("Cold reads were left out: the system does not let these files out of its page cache.")
+        absent: list[Measurement] = []
+        contestants = _present(settings, absent, say)
+        entries: list[Entry] = []
+        failures: dict[tuple[str, str], dict[str, str]] = {}
+        for mode in settings.modes:
+            places = places_of(MODES[mode], images.good)
+            reference = Reference.of(images.good, places)
+            say(f"Comparing pixels: {MODES[mode].title}.")
+            for contestant in contestants:
+                gone = any(row.contestant == contestant.name and row.status == "unavailable" for row in absent)
+                if gone or mode not in contestant.modes:
+                    continue
+                trial = _trial(contestant, mode, reference, images, absent)
+                if trial is not None:
+                    failures[contestant.name, mode] = dict(trial.failures)
+                    entries += _entries(contestant, mode, images, places, trial, settings.threads, readings, settings)
+        measured = measure(
+            entries,
+            rounds=settings.rounds,
+            seconds=settings.seconds / settings.rounds,
+            warmup_seconds=0.0,  # one pass: all kinds of images, once
+            on_progress=on_progress,
+        )
+    rows = [_with_failures(row, failures.get((row.contestant, row.mode), {})) for row in measured.measurements]
+    return Results(
+        benchmark="decode",
+        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        fastload=fastload.__version__,
+        machine=describe_machine(),
+        settings={
+            "folder": "sample set" if settings.made else str(settings.folder),
+            "images": len(images.good),
+            "megapixels": images.good.pixels / 1e6,
+            "bytes": sum(map(len, images.good.data)),
+            "modes": list(settings.modes),
+            "from": list(readings),
+            "threads": list(settings.threads),
+            "seconds": settings.seconds,
+            "rounds": settings.rounds,
+        },
+        measurements=(*rows, *absent),
+        complete=measured.complete,
+        notes=tuple(notes),
+    )
+
+
+def _present(settings: DecodeSettings, absent: list[Measurement], say: Callable[[str], None]) -> list[Contestant]:
+    """Those to try; the ones that there is no need to try become rows of `absent`."""
+    named = None if settings.decoders is None else list(settings.decoders)
+    present = []
+    for contestant in chosen_contestants(named):
+        wanted = named is not None or (contestant.asked and settings.pillow_simd)
+        if contestant.gpu and not wanted and not torch.cuda.is_available():
+            continue
+        if contestant.name == "pillow-simd" and wanted:
+            say("Looking for Pillow-SIMD; if it is not there it is built, which takes a minute or two.")
+            try:
+                build_pillow_simd()
+            except BackendUnavailableError as error:
+                absent.append(_absent(contestant, error))
+                continue
+        present.append(contestant)
+    return present
+
+
+def _trial(
+    contestant: Contestant, mode: str, reference: Reference, images: ImageSet, absent: list[Measurement]
+) -> Trial | None:
+    """What it makes of the images, or None and a row in `absent`."""
+    try:
+        runner = contestant.open(Task(reference.images, reference.places), {})
+        try:
+            return try_out(runner, reference, images.damaged)
+        finally:
+            runner.close()
+    except BackendUnavailableError as error:
+        absent.append(_absent(contestant, error))
+    except FastloadError as error:
+        absent.append(Measurement(contestant.name, mode, status="failed", note=str(error)))
+    return None
+
+
+def _absent(contestant: Contestant, error: BackendUnavailableError) -> Measurement:
+    return Measurement(contestant.name, "any", status="unavailable", note=str(error))
+
+
+def _entries(
+    contestant: Contestant,
+    mode: str,
+    images: ImageSet,
+    places: tuple[Place | None, ...],
+    trial: Trial,
+    threads: Sequence[int],
+    readings: Sequence[Reading],
+    settings: DecodeSettings,
+) -> Iterator[Entry]:
+    """From memory with every number of threads; from files, in the first mode, with the largest."""
+    version = contestant.version()
+    for reading in readings:
+        from_memory = reading == "memory"
+        if not from_memory and mode != settings.modes[0]:
+            continue
+        for count in threads if from_memory else [max(threads)]:
+            task = Task(images.good, places, count, reading)
+            yield Entry(
+                contestant.name,
+                mode,
+                {"from": reading, "threads": count, "resampling": contestant.resampler if places[0] else "none"},
+                lambda task=task: contestant.open(task, trial.metrics),  # type: ignore[misc]
+                version,
+            )
+
+
+def _with_failures(row: Measurement, more: dict[str, str]) -> Measurement:
+    everything = more | {failure.name: failure.message for failure in row.failures}
+    return replace(row, failures=tuple(Failure(name, message) for name, message in sorted(everything.items())))
+
+
+def _about(images: ImageSet) -> list[str]:
+    notes = []
+    if images.found > len(images.good.paths) + len(images.damaged) + len(images.left_out):
+        notes.append(f"An even sample of the {images.found:,} JPEG files in the folder.")
+    for path in images.damaged:
+        notes.append(f"Damaged, and not timed: {path}")
+    for path, reason in images.left_out.items():
+        notes.append(f"Left out: {path}: {reason}")
+    return notes
+
+
+@contextmanager
+def _one_thread_an_image() -> Iterator[None]:
+    """Libraries with thread pools of their own use them no more, so that `threads` is the number of threads.
+
+    As in the workers of a DataLoader. Restored afterwards.
+    """
+    torch_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        cv2: Any = import_module("cv2")
+    except ImportError:
+        opencv_threads = cv2 = None
+    else:
+        opencv_threads = cv2.getNumThreads()
+        cv2.setNumThreads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(torch_threads)
+        if cv2 is not None:
+            cv2.setNumThreads(opencv_threads)

@@ -1,0 +1,69 @@
+"""Pillow-SIMD beside Pillow: built with AVX2 into a folder of its own, so that no environment is changed.
+
+It takes Pillow's import name; installed in the ordinary way it would replace Pillow.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from pathlib import Path
+
+from fastload.errors import BackendUnavailableError
+
+__all__ = ["build_pillow_simd", "pillow_simd_folder"]
+
+_HEADERS = "sudo apt-get install -y gcc zlib1g-dev libjpeg-dev python3-dev"
+
+
+def pillow_simd_folder() -> Path:
+    """Where it is kept for this Python: under $XDG_CACHE_HOME or ~/.cache."""
+    home = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    root = home if home.is_absolute() else Path.home() / ".cache"
+    return root / "fastload" / "pillow-simd" / str(sysconfig.get_config_var("SOABI") or sys.implementation.cache_tag)
+
+
+def build_pillow_simd() -> Path:
+    """The folder with Pillow-SIMD in it; the first call builds it from source, in a minute or two.
+
+    Raises:
+        BackendUnavailableError: it cannot be built here; the message says what is missing.
+    """
+    folder = pillow_simd_folder()
+    if (folder / "PIL").is_dir():
+        return folder
+    if platform.machine() != "x86_64":
+        raise BackendUnavailableError(f"Pillow-SIMD is for x86 processors only, this is {platform.machine()}.")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    room = Path(tempfile.mkdtemp(prefix="building-", dir=folder.parent))
+    try:
+        _install(room)
+        if not (folder / "PIL").is_dir():  # another process may have been faster
+            room.rename(folder)
+    finally:
+        shutil.rmtree(room, ignore_errors=True)
+    return folder
+
+
+def _install(room: Path) -> None:
+    command = [sys.executable, "-m", "pip", "install", "--no-deps", "--no-binary", "pillow-simd", "--no-cache-dir"]
+    command += ["--disable-pip-version-check", "--quiet", "--target", str(room), "pillow-simd"]
+    # Its SIMD code is chosen when it is compiled. No cache: a wheel in there may have been compiled without.
+    done = subprocess.run(command, env=os.environ | {"CC": "cc -mavx2"}, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise BackendUnavailableError(
+            f"Pillow-SIMD could not be built ({_reason(done.stderr)}). It needs pip, a network, a C compiler and "
+            f"headers: {_HEADERS}"
+        )
+
+
+def _reason(output: str) -> str:
+    """The line of pip's output that says what was wrong."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    telling = [line for line in lines if "rror" in line or "required" in line or "No module" in line]
+    return (telling or lines or ["pip said nothing"])[0][:200]
