@@ -5,8 +5,11 @@
 #include <exception>
 #include <new>
 #include <stdexcept>
+#include <system_error>
 #include <thread>
 
+#include <pthread.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include "kernels.hpp"
@@ -29,6 +32,7 @@ bool Job::run_some(Worker& worker) {
         } catch (const std::exception& error) {
             outcome = {Status::damaged, error.what()};
         }
+        worker.trim();
         if (!outcome.ok()) {
             blank(row);
             report(row, std::move(outcome));
@@ -97,6 +101,23 @@ struct Pool::Crew {
         }
     }
 
+    // As many threads as the system allows, at least one, else std::system_error.
+    void start(int count, const Kernels& kernels) {
+        // Signals are for Python's main thread.
+        sigset_t all, before;
+        sigfillset(&all);
+        pthread_sigmask(SIG_SETMASK, &all, &before);
+        try {
+            for (int i = 0; i < count; ++i) threads.emplace_back([this, &kernels] { serve(kernels); });
+        } catch (const std::system_error&) {
+            if (threads.empty()) {
+                pthread_sigmask(SIG_SETMASK, &before, nullptr);
+                throw;
+            }
+        }
+        pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    }
+
     void finish() {
         {
             std::lock_guard<std::mutex> lock(mutex);
@@ -125,12 +146,10 @@ void Pool::submit(std::shared_ptr<Job> job) {
     if (owner_ != 0 && owner_ != ::getpid()) leave_to_parent();
     std::lock_guard<std::mutex> guard(mutex_);
     if (!crew_) {
+        auto crew = std::make_unique<Crew>();
+        crew->start(threads_, *kernels_);
+        crew_ = std::move(crew);
         owner_ = ::getpid();
-        crew_ = std::make_unique<Crew>();
-        Crew* crew = crew_.get();
-        for (int i = 0; i < threads_; ++i) {
-            crew->threads.emplace_back([crew, kernels = kernels_] { crew->serve(*kernels); });
-        }
     }
     {
         std::lock_guard<std::mutex> lock(crew_->mutex);
