@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from fastload.bench.results import Measurement, Results
 from fastload.bench.statistics import Summary, difference_is_real
-from fastload.bench.words import machine_line, per_cent
+from fastload.bench.words import machine_line, per_cent, print_fitting
 from fastload.errors import ConfigurationError
 
 __all__ = ["Change", "Comparison", "compare_results", "print_comparison"]
@@ -59,7 +58,7 @@ def compare_results(before: Results, after: Results) -> Comparison:
     """
     if before.benchmark != after.benchmark:
         raise ConfigurationError(
-            f"One file is of `bench {before.benchmark}`, the other of `bench {after.benchmark}`; compare two of one kind."
+            f"One file is of `bench {before.benchmark}`, the other of `bench {after.benchmark}`; give two of one kind."
         )
     old = {row.key: row for row in before.measurements if row.rounds}
     new = {row.key: row for row in after.measurements if row.rounds}
@@ -119,17 +118,20 @@ def _conditions(before: Results, after: Results) -> list[str]:
 
 
 def _title(row: Measurement) -> str:
-    return ", ".join([row.contestant, row.mode, *(f"{name} {value}" for name, value in row.parameters.items())])
+    """Who, in which mode, how; without what a contestant always does."""
+    shown = (f"{name} {value}" for name, value in row.parameters.items() if name != "resampling")
+    return ", ".join([row.contestant, row.mode, *shown])
 
 
 def print_comparison(comparison: Comparison, console: Console) -> None:
-    """The changes, largest first, and a verdict in words."""
+    """The changes, the largest gain first, and a verdict in words."""
     for line in comparison.conditions:
         console.print(Text(line, "yellow"), soft_wrap=True)
     if comparison.conditions:
         console.print()
     if comparison.changes:
-        console.print(_table(comparison))
+        changes = sorted(comparison.changes, key=lambda change: change.ratio, reverse=True)
+        print_fitting(console, [_cells(change) for change in changes], droppable=("before", "after"))
         console.print()
     for names, where in ((comparison.only_before, "first"), (comparison.only_after, "second")):
         for name in names:
@@ -138,27 +140,19 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
         console.print(line, soft_wrap=True)
 
 
-def _table(comparison: Comparison) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for column in ("contestant", "mode", "parameters"):
-        table.add_column(column)
-    for column in ("before", "±", "after", "±", "change"):
-        table.add_column(column, justify="right", no_wrap=True)
-    table.add_column("")
-    for change in sorted(comparison.changes, key=lambda change: change.ratio):
-        before, after, row = change.before, change.after, change.row
-        table.add_row(
-            row.contestant,
-            row.mode,
-            ", ".join(f"{name} {value}" for name, value in row.parameters.items() if name != "resampling"),
-            f"{before.median:,.0f}",
-            per_cent((before.high - before.low) / 2, before.median),
-            f"{after.median:,.0f}",
-            per_cent((after.high - after.low) / 2, after.median),
-            f"{100 * (change.ratio - 1):+.1f}%",
-            Text("; ".join((change.verdict, *change.remarks)), _STYLE[change.verdict]),
-        )
-    return table
+def _cells(change: Change) -> dict[str, str | Text]:
+    """Heading: cell."""
+    return {
+        "": _title(change.row),
+        "before": _rate(change.before),
+        "after": _rate(change.after),
+        "change": f"{100 * (change.ratio - 1):+.1f}%",
+        "verdict": Text("; ".join((change.verdict, *change.remarks)), _STYLE[change.verdict]),
+    }
+
+
+def _rate(rate: Summary) -> str:
+    return f"{rate.median:,.0f} ± {per_cent((rate.high - rate.low) / 2, rate.median)}"
 
 
 def _verdict(comparison: Comparison) -> list[str]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from fastload.bench.results import Machine, Results
 
-__all__ = ["heading", "machine_line", "per_cent", "problems"]
+__all__ = ["heading", "machine_line", "per_cent", "print_fitting", "problems"]
 
 _NAMES = 5
 """Failed files listed; the JSON has all of them."""
@@ -28,6 +31,33 @@ def machine_line(machine: Machine) -> str:
         cores += f", quota {machine.quota_cores:g}"
     parts = [machine.cpu, cores, " ".join(machine.simd), f"{machine.memory / (1 << 30):.0f} GiB", *machine.gpus]
     return ", ".join(part for part in (*parts, f"Python {machine.python}") if part)
+
+
+def print_fitting(console: Console, rows: Sequence[Mapping[str, str | Text]], *, droppable: Sequence[str] = ()) -> None:
+    """A table whose cells are never cut: on a narrow terminal it does without some columns. A log has room for all.
+
+    Args:
+        rows: heading: cell, the same headings in each row; the first column is text, the others are numbers.
+        droppable: headings to leave out, the first one first, until the rest fits.
+    """
+    hidden: list[str] = []
+    while True:
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+        headings = [name for name in rows[0] if name not in hidden]
+        for index, name in enumerate(headings):
+            table.add_column(name, justify="right" if index else "left", no_wrap=True)
+        for row in rows:
+            table.add_row(*(row[name] for name in headings))
+        width = table.__rich_measure__(console, console.options.update(max_width=1000)).maximum
+        if not console.is_terminal or width <= console.width or len(hidden) == len(droppable):
+            break
+        hidden.append(droppable[len(hidden)])
+    room = console.width
+    console.width = max(width, room)
+    console.print(table)
+    console.width = room
+    if hidden:
+        console.print(f"(No room here for {', '.join(hidden)}.)", style="dim")
 
 
 def heading(results: Results, console: Console) -> None:

@@ -186,8 +186,6 @@ def _need_cuda(name: str) -> None:
 
 
 def _last_words(error: RuntimeError) -> str:
-    """The first line of a C++ message that says something."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return next(
-        (line for line in lines if "rror" in line and not line.startswith("Error in")), lines[0] if lines else ""
-    )
+    """The line of a C++ message that says something; DALI's comes after a traceback."""
+    message = str(error).rpartition("encountered:")[2]
+    return next((line.strip() for line in message.splitlines() if line.strip()), "no reason given")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
@@ -18,6 +18,7 @@ from fastload.bench.decode.differences import Reference, Trial, try_out
 from fastload.bench.decode.eviction import can_evict
 from fastload.bench.decode.images import ImageSet, read_images
 from fastload.bench.decode.modes import MODES, places_of
+from fastload.bench.decode.noise import held_back_errors
 from fastload.bench.decode.pillow_simd import build_pillow_simd
 from fastload.bench.decode.task import READINGS, Place, Reading, Task
 from fastload.bench.machine import describe_machine
@@ -80,18 +81,18 @@ def run_decode_benchmark(
         SourceError: the folder has no usable images.
         ConfigurationError: an unknown name.
     """
-    with _one_thread_an_image():
-        say("Reading the images and checking them.")
-        images = read_images(settings.folder, settings.images)
-        notes = _about(images)
-        readings = list(settings.readings)
-        if "cold" in readings and not can_evict(images.good.paths):
-            readings.remove("cold")
-            notes.append("Cold reads were left out: the system does not let these files out of its page cache.")
-        absent: list[Measurement] = []
-        contestants = _present(settings, absent, say)
-        entries: list[Entry] = []
-        failures: dict[tuple[str, str], dict[str, str]] = {}
+    say("Reading the images and checking them.")
+    images = read_images(settings.folder, settings.images)
+    notes = _about(images)
+    readings = list(settings.readings)
+    if "cold" in readings and not can_evict(images.good.paths):
+        readings.remove("cold")
+        notes.append("Cold reads were left out: the system does not let these files out of its page cache.")
+    absent: list[Measurement] = []
+    contestants = _present(settings, absent, say)
+    entries: list[Entry] = []
+    failures: dict[tuple[str, str], Mapping[str, str]] = {}
+    with _one_thread_an_image(), held_back_errors(notes):
         for mode in settings.modes:
             places = places_of(MODES[mode], images.good)
             reference = Reference.of(images.good, places)
@@ -102,8 +103,8 @@ def run_decode_benchmark(
                     continue
                 trial = _trial(contestant, mode, reference, images, absent)
                 if trial is not None:
-                    failures[contestant.name, mode] = dict(trial.failures)
-                    entries += _entries(contestant, mode, images, places, trial, settings.threads, readings, settings)
+                    failures[contestant.name, mode] = trial.failures
+                    entries += _entries(contestant, mode, images, places, trial, readings, settings)
         measured = measure(
             entries,
             rounds=settings.rounds,
@@ -180,7 +181,6 @@ def _entries(
     images: ImageSet,
     places: tuple[Place | None, ...],
     trial: Trial,
-    threads: Sequence[int],
     readings: Sequence[Reading],
     settings: DecodeSettings,
 ) -> Iterator[Entry]:
@@ -190,7 +190,7 @@ def _entries(
         from_memory = reading == "memory"
         if not from_memory and mode != settings.modes[0]:
             continue
-        for count in threads if from_memory else [max(threads)]:
+        for count in settings.threads if from_memory else [max(settings.threads)]:
             task = Task(images.good, places, count, reading)
             yield Entry(
                 contestant.name,
@@ -201,8 +201,8 @@ def _entries(
             )
 
 
-def _with_failures(row: Measurement, more: dict[str, str]) -> Measurement:
-    everything = more | {failure.name: failure.message for failure in row.failures}
+def _with_failures(row: Measurement, more: Mapping[str, str]) -> Measurement:
+    everything = dict(more) | {failure.name: failure.message for failure in row.failures}
     return replace(row, failures=tuple(Failure(name, message) for name, message in sorted(everything.items())))
 
 
@@ -210,8 +210,9 @@ def _about(images: ImageSet) -> list[str]:
     notes = []
     if images.found > len(images.good.paths) + len(images.damaged) + len(images.left_out):
         notes.append(f"An even sample of the {images.found:,} JPEG files in the folder.")
-    for path in images.damaged:
-        notes.append(f"Damaged, and not timed: {path}")
+    if images.damaged:
+        files = f"{len(images.damaged)} damaged {'file was' if len(images.damaged) == 1 else 'files were'}"
+        notes.append(f"{files} not timed. What each decoder says to them is listed below.")
     for path, reason in images.left_out.items():
         notes.append(f"Left out: {path}: {reason}")
     return notes

@@ -104,14 +104,14 @@ def try_out(contestant: GivesPixels, reference: Reference, damaged: Mapping[str,
     if damaged:
         accepted = 0
         for path, data in damaged.items():
-            message = _message(contestant, data)
+            message = _message(contestant, data, placed=reference.places[0] is not None)
             accepted += message is None
             failures[path] = message or "damaged, and decoded without an error"
         metrics["damaged_accepted"] = accepted
     return Trial(metrics, failures)
 
 
-def _message(contestant: GivesPixels, data: bytes) -> str | None:
+def _message(contestant: GivesPixels, data: bytes, *, placed: bool) -> str | None:
     """What it says about a damaged file; None if nothing."""
     try:
         header = read_header(data, "")
@@ -119,7 +119,8 @@ def _message(contestant: GivesPixels, data: bytes) -> str | None:
     except DecodeError:
         size = (16, 16)  # there is none to be known
     try:
-        contestant.pixels(data, size, None)
+        # All of it, so that no damage hides outside a box.
+        contestant.pixels(data, size, ((0, 0, *size), size) if placed else None)
     except (ValueError, OSError) as error:
         return str(error) or type(error).__name__
     return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import threading
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -19,14 +20,17 @@ if TYPE_CHECKING:
 
 __all__ = ["AccimageStep", "DecoderStep", "NativeStep", "OpenCvStep", "PillowStep", "TorchvisionStep"]
 
+_TORCH_PLACE = re.compile(r"^\w+, \S+:\d+, ")
+
 
 class PillowStep:
     """Pillow and its own resampling; also Pillow-SIMD, where that is what `import PIL` finds."""
 
     def __init__(self) -> None:
-        from PIL import Image
+        from PIL import Image, UnidentifiedImageError
 
         self._open = Image.open
+        self._unidentified = UnidentifiedImageError
         self._bilinear = Image.Resampling.BILINEAR
 
     def __call__(self, data: bytes, size: tuple[int, int], place: Place | None) -> Pixels:
@@ -35,6 +39,8 @@ class PillowStep:
                 image = file.convert("RGB")
         except SyntaxError as error:  # Pillow's word for a broken header
             raise ValueError(str(error)) from error
+        except self._unidentified as error:
+            raise ValueError("not an image that Pillow knows") from error
         if place is not None:
             (top, left, height, width), (out_height, out_width) = place
             image = image.crop((left, top, left + width, top + height)).resize((out_width, out_height), self._bilinear)
@@ -96,7 +102,8 @@ class TorchvisionStep:
         try:
             image = torch.ops.image.decode_jpeg(torch.frombuffer(bytearray(data), dtype=torch.uint8), 3, False)
         except RuntimeError as error:
-            raise ValueError(str(error).splitlines()[0]) from error
+            # torch begins with the place in its source, which is another one in each version.
+            raise ValueError(_TORCH_PLACE.sub("", str(error).splitlines()[0])) from error
         if place is not None:
             image = self._functional.resized_crop(image, *place[0], size=list(place[1]), antialias=True)
         pixels: Pixels = image.permute(1, 2, 0).numpy()

@@ -5,12 +5,11 @@ from __future__ import annotations
 from itertools import groupby
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from fastload.bench.decode.modes import MODES
 from fastload.bench.results import Measurement, Results
-from fastload.bench.words import heading, per_cent, problems
+from fastload.bench.words import heading, per_cent, print_fitting, problems
 
 __all__ = ["print_decode"]
 
@@ -44,49 +43,46 @@ def _table(console: Console, mode: str, source: str, rows: list[Measurement]) ->
     console.print()
     title = MODES[mode].title if mode in MODES else mode
     console.print(Text(f"{title[0].upper()}{title[1:]}, from {source}", "bold"))
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column("decoder", no_wrap=True)
-    for column in ("threads", "img/s", "±", "MP/s", "CPU s/1,000", "p50", "p99", "memory", "failed"):
-        table.add_column(column, justify="right", no_wrap=True)
-    for column in ("max", "mean", "PSNR"):
-        table.add_column(column, justify="right", no_wrap=True)
     best = max((row.rate.median for row in rows if row.rate is not None), default=0.0)
     # By decoder, the fastest first; within it by threads.
     speed: dict[str, float] = {}
     for row in rows:
         speed[row.contestant] = max(speed.get(row.contestant, 0.0), row.rate.median if row.rate else 0.0)
-    for row in sorted(rows, key=lambda row: (-speed[row.contestant], row.contestant, row.parameters["threads"])):
-        table.add_row(*_cells(row, best))
-    console.print(table)
+    ordered = sorted(rows, key=lambda row: (-speed[row.contestant], row.contestant, row.parameters["threads"]))
+    print_fitting(console, [_cells(row, best) for row in ordered], droppable=_DROPPABLE)
 
 
-def _cells(row: Measurement, best: float) -> list[str | Text]:
-    rate, pixels = row.rate, row.metric("pixels_per_second")
+def _cells(row: Measurement, best: float) -> dict[str, str | Text]:
+    """Heading: cell."""
+    rate, pixels, cpu = row.rate, row.metric("pixels_per_second"), row.cpu_seconds_per_1000
     assert rate is not None
-    cpu, failed = row.cpu_seconds_per_1000, len(row.failures)
-    batch = row.latency is not None and row.latency.of != "sample"
-    times = ["", ""] if row.latency is None else [f"{1000 * t:.1f}" for t in (row.latency.p50, row.latency.p99)]
-    return [
-        row.contestant,
-        str(row.parameters["threads"]),
-        Text(f"{rate.median:,.0f}", "bold" if rate.median == best else ""),
-        per_cent((rate.high - rate.low) / 2, rate.median),
-        "" if pixels is None else f"{pixels.median / 1e6:,.0f}",
-        "" if cpu is None else f"{cpu:.2f}",
-        *(f"{t}*" if batch and t else t for t in times),
-        "" if row.memory_growth is None else f"{row.memory_growth / 1e6:.0f} MB",
-        Text(str(failed), "bold red" if failed else ""),
-        *_differences(row),
-    ]
+    largest, mean, psnr = (row.metric(name) for name in ("pixel_difference_max", "pixel_difference_mean", "psnr_db"))
+    star = "*" if row.latency is not None and row.latency.of != "sample" else ""
+    times = ("", "") if row.latency is None else (row.latency.p50, row.latency.p99)
+    p50, p99 = (f"{1000 * t:.1f}{star}" if isinstance(t, float) else "" for t in times)
+    return {
+        "decoder": row.contestant,
+        "threads": str(row.parameters["threads"]),
+        "img/s": Text(f"{rate.median:,.0f}", "bold" if rate.median == best else ""),
+        "±": per_cent((rate.high - rate.low) / 2, rate.median),
+        "MP/s": "" if pixels is None else f"{pixels.median / 1e6:,.0f}",
+        "CPU s/1,000": "" if cpu is None else f"{cpu:.2f}",
+        "p50": p50,
+        "p99": p99,
+        "memory": "" if row.memory_growth is None else f"{row.memory_growth / 1e6:.0f} MB",
+        "failed": _failed(row),
+        "max": "" if largest is None else Text(f"{largest.median:.0f}", "yellow" if largest.median > 2 else ""),
+        "mean": "" if mean is None else f"{mean.median:.3f}",
+        "PSNR": "" if largest is None else "equal" if psnr is None else f"{psnr.median:.1f} dB",
+    }
 
 
-def _differences(row: Measurement) -> list[str | Text]:
-    largest, mean = row.metric("pixel_difference_max"), row.metric("pixel_difference_mean")
-    if largest is None or mean is None:
-        return ["", "", ""]
-    psnr = row.metric("psnr_db")
-    return [
-        Text(f"{largest.median:.0f}", "yellow" if largest.median > 2 else ""),
-        f"{mean.median:.3f}",
-        "equal" if psnr is None else f"{psnr.median:.1f} dB",
-    ]
+def _failed(row: Measurement) -> Text:
+    silent = row.metric("damaged_accepted")
+    if silent is not None and silent.median:
+        return Text(f"{len(row.failures)} ({silent.median:.0f} unnoticed)", "bold red")
+    return Text(str(len(row.failures)), "yellow" if row.failures else "")
+
+
+_DROPPABLE = ("mean", "MP/s", "memory", "p50", "max", "p99")
+"""Columns that a narrow terminal does without, in this order; --csv has them all."""
