@@ -23,7 +23,6 @@ from fastload.factory import resolve
 from fastload.loader import Loader
 from fastload.pipeline import OnError
 from fastload.sampler import Shard
-from fastload.selection import choose_by_rule
 
 __all__ = ["from_dataloader"]
 
@@ -105,14 +104,12 @@ def from_dataloader(
         on_error=on_error,
         options=options,
     )
-    if backend == "auto" and not tune:
-        backend = choose_by_rule(request.source, request.recipe, request.collate_fn)[0]
-    if backend == "torch":
+    if backend == "torch" or (backend == "auto" and request.ruled()[0] == "torch"):
         request = replace(request, worker_init_fn=existing.worker_init_fn, options=_torch_options(existing, options))
     else:
         # The DataLoader's figures are about processes that copy batches to each other; here threads do the work.
         request = replace(request, num_workers=None, prefetch_factor=None)
-        changes.append(f"{existing.num_workers} worker processes -> the {backend} backend's own threads")
+        changes.append(f"{existing.num_workers} worker processes -> the backend's own threads")
         if existing.worker_init_fn is not None:
             changes.append("worker_init_fn is not called: there are no worker processes, and no global random state")
     notes = tuple(f"changed: {change}" for change in changes)

@@ -187,11 +187,15 @@ class LoaderRequest:
     """What a person should know about how the source was opened."""
     worker_init_fn: Callable[[int], None] | None = None
 
+    def ruled(self) -> tuple[str, str]:
+        """(backend, reason) that "auto" stands for without measuring."""
+        return choose_by_rule(self.source, self.recipe, self.collate_fn)
+
     def loader(self, backend: str, *, tune: bool = False) -> Loader:
         """Make the Loader, choosing the backend if it is "auto"."""
         if backend != "auto":
             return self._loader_on(backend, f"{backend}: as asked")
-        choice, reason = choose_by_rule(self.source, self.recipe, self.collate_fn)
+        choice, reason = self.ruled()
         if tune:
             choice, reason = measure(choice, lambda name: self._loader_on(name, ""))
         return self._loader_on(choice, f"{choice}: {reason}")

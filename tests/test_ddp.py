@@ -78,8 +78,8 @@ def test_two_ranks_learn_what_one_process_learns(tmp_path: Path, backend: str) -
     torch.multiprocessing.spawn(  # type: ignore[no-untyped-call]
         rank_main, (free_port(), folder, backend, str(tmp_path)), nprocs=2, join=True
     )
-    first, sizes = torch.load(tmp_path / "rank0.pt")
-    second, other_sizes = torch.load(tmp_path / "rank1.pt")
+    first, sizes = torch.load(tmp_path / "rank0.pt", weights_only=True)
+    second, other_sizes = torch.load(tmp_path / "rank1.pt", weights_only=True)
     assert sizes == other_sizes == [GLOBAL_BATCH // 2] * (EPOCHS * (20 // GLOBAL_BATCH))
     assert torch.equal(first, second)
     assert torch.allclose(first, alone, atol=1e-12)

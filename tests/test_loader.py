@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import gc
-import os
-import signal
+import multiprocessing
 import subprocess
 import sys
 import threading
@@ -321,10 +320,10 @@ def test_a_killed_worker_is_an_error_within_seconds(tmp_path: Path) -> None:
     with fastload.create_loader(folder, 2, backend="torch", num_workers=2, transform=transform) as loader:
         iterator = iter(loader)
         next(iterator)
-        children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
-        assert children
-        for child in children:
-            os.kill(int(child), signal.SIGKILL)
+        workers = multiprocessing.active_children()
+        assert len(workers) == 2
+        for worker in workers:
+            worker.kill()
         with pytest.raises(WorkerError, match="memory"):
             for _ in range(100):
                 next(iterator)
