@@ -4,7 +4,8 @@
 //     cmake -S . -B build -DFASTLOAD_TOOLS=ON && cmake --build build
 //     build/native_limit FOLDER [threads=2] [rounds=15] [simd=auto] [contestant]
 //
-// A contestant (0 to 3, in the order printed) runs alone, for a profiler. FOLDER is searched for .jpg and .jpeg files. All contestants take the same random resized crops (224, as for
+// A contestant (0 to 3, in the order printed) runs alone, for a profiler; with rounds=0 it waits for a line of input
+// before each round, and answers with images, seconds and processor seconds (benchmarks/peers does that). FOLDER is searched for .jpg and .jpeg files. All contestants take the same random resized crops (224, as for
 // ImageNet) on the same pool of threads, in turn within each round; rates are medians over the rounds with the
 // quartiles, ratios are medians of the ratios within a round.
 #include <algorithm>
@@ -155,8 +156,10 @@ Rate measure(Pool& pool, const Dataset& data, const Epoch& epoch, Contestant con
         if (contestant == Contestant::limit_memory || contestant == Contestant::limit_files) {
             flying.push_back(std::make_shared<LimitJob>(std::move(images), crops));
         } else {
-            uint8_t* out = outputs[first / kBatch % outputs.size()].data();
-            flying.push_back(std::make_shared<DecodeJob>(std::move(images), crops, DecodeOptions{}, kSize, out));
+            Output out;
+            out.base = outputs[first / kBatch % outputs.size()].data();
+            out.size = kSize;
+            flying.push_back(std::make_shared<DecodeJob>(std::move(images), crops, DecodeOptions{}, out));
         }
         pool.submit(flying.back());
     }
@@ -168,6 +171,12 @@ Rate measure(Pool& pool, const Dataset& data, const Epoch& epoch, Contestant con
     }
     const auto images = static_cast<double>(epoch.rows.size());
     return {images / seconds.count(), images / (processor_seconds() - processor_start)};
+}
+
+bool next_line() {
+    int c = std::getchar();
+    while (c != '\n' && c != EOF) c = std::getchar();
+    return c != EOF;
 }
 
 double quantile(std::vector<double> values, double q) {
@@ -194,8 +203,13 @@ int main(int argc, char** argv) {
 
     if (argc > 5) {
         const auto contestant = static_cast<Contestant>(std::clamp(std::atoi(argv[5]), 0, 3));
-        for (int round = 0; round < rounds; ++round) {
-            measure(pool, data, Epoch(data.paths.size(), static_cast<uint64_t>(round)), contestant, outputs);
+        for (int round = 0; round < rounds || (rounds == 0 && next_line()); ++round) {
+            const Epoch epoch(data.paths.size(), static_cast<uint64_t>(round));
+            const Rate rate = measure(pool, data, epoch, contestant, outputs);
+            if (rounds > 0) continue;
+            const auto images = static_cast<double>(epoch.rows.size());
+            std::printf("%.0f %.6f %.6f\n", images, images / rate.per_second, images / rate.per_processor_second);
+            std::fflush(stdout);
         }
         return 0;
     }

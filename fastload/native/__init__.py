@@ -17,9 +17,12 @@ from fastload.errors import BackendUnavailableError
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from fastload.native.pool import Failure, NativePool, Pending, Sampling, Status, fuse
+    from fastload.native.plans import FusedGeometry, Sampling, fuse
+    from fastload.native.pool import Failure, NativePool, Pending, Status
 
-__all__ = ["Failure", "NativePool", "Pending", "Sampling", "Status", "available", "fuse", "load"]
+__all__ = ["Failure", "FusedGeometry", "NativePool", "Pending", "Sampling", "Status", "available", "fuse", "load"]
+
+_PLANS = ("FusedGeometry", "Sampling", "fuse")
 
 
 def available() -> bool:
@@ -50,5 +53,6 @@ def load() -> ModuleType:
 
 def __getattr__(name: str) -> object:
     if name in __all__:
-        return getattr(importlib.import_module("fastload.native.pool"), name)
+        module = "plans" if name in _PLANS else "pool"
+        return getattr(importlib.import_module(f"fastload.native.{module}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -71,6 +71,18 @@ class Pool:
         exif: bool,
         whole: bool,
     ) -> Ticket: ...
+    def decode_flat(
+        self,
+        images: Encoded,
+        geometries: Geometries,
+        out: Bytes1D,
+        offsets: Int64Array,
+        sizes: Int32Array,
+        resampling: Resampling,
+        max_pixels: int,
+        exif: bool,
+        whole: bool,
+    ) -> Ticket: ...
     def read_headers(self, images: Encoded, out: Int32Array, max_pixels: int) -> Ticket: ...
     def gather(
         self,

@@ -1,4 +1,4 @@
-// The Python face of the native core: arrays in, jobs out. Shapes and ranges are checked in fastload/native/batches.py,
+// The Python face of the native core: arrays in, jobs out. Shapes and ranges are checked in fastload/native/pool.py,
 // which knows how to say what is wrong; here only what could reach outside of memory is.
 #include <memory>
 #include <stdexcept>
@@ -210,6 +210,15 @@ std::unique_ptr<Ticket> submit(Pool& pool, std::shared_ptr<Job> job, Kept kept) 
     return ticket;
 }
 
+DecodeOptions decode_options(const ResampleOptions& resample, int64_t max_pixels, bool exif, bool whole) {
+    DecodeOptions options;
+    options.resample = resample;
+    options.limits.max_pixels = max_pixels;
+    options.exif_orientation = exif;
+    options.whole = whole;
+    return options;
+}
+
 std::unique_ptr<Ticket> decode(Pool& pool, nb::handle_t<Encoded> images, nb::handle_t<Geometries> geometries,
                                Array<uint8_t, 4> out, const ResampleOptions& resample, int64_t max_pixels, bool exif,
                                bool whole) {
@@ -218,14 +227,37 @@ std::unique_ptr<Ticket> decode(Pool& pool, nb::handle_t<Encoded> images, nb::han
     require(out.shape(3) == 3, "out (B, h, w, 3) is needed");
     require(static_cast<size_t>(encoded.count()) == out.shape(0) && placed.count == out.shape(0),
             "images, geometry and out differ in length");
-    DecodeOptions options;
-    options.resample = resample;
-    options.limits.max_pixels = max_pixels;
-    options.exif_orientation = exif;
-    options.whole = whole;
-    const Size size = {static_cast<int>(out.shape(1)), static_cast<int>(out.shape(2))};
-    auto job = std::make_shared<DecodeJob>(encoded.open(), placed.source, options, size, out.data());
+    Output output;
+    output.base = out.data();
+    output.size = {static_cast<int>(out.shape(1)), static_cast<int>(out.shape(2))};
+    auto job = std::make_shared<DecodeJob>(encoded.open(), placed.source,
+                                           decode_options(resample, max_pixels, exif, whole), output);
     return submit(pool, std::move(job), {nb::borrow(images), nb::borrow(geometries), nb::cast(out)});
+}
+
+std::unique_ptr<Ticket> decode_flat(Pool& pool, nb::handle_t<Encoded> images, nb::handle_t<Geometries> geometries,
+                                    Array<uint8_t, 1> out, Input<int64_t, 1> offsets, Input<int32_t, 2> sizes,
+                                    const ResampleOptions& resample, int64_t max_pixels, bool exif, bool whole) {
+    const auto& encoded = nb::cast<const Encoded&>(images);
+    const auto& placed = nb::cast<const Geometries&>(geometries);
+    const size_t count = offsets.size();
+    require(static_cast<size_t>(encoded.count()) == count && placed.count == count && sizes.shape(0) == count &&
+                sizes.shape(1) == 2,
+            "images, geometry, offsets (B,) and sizes (B, 2) differ in length");
+    const auto total = static_cast<int64_t>(out.size());
+    for (size_t i = 0; i < count; ++i) {
+        const int64_t height = sizes.data()[2 * i], width = sizes.data()[2 * i + 1], offset = offsets.data()[i];
+        require(height > 0 && width > 0 && offset >= 0 && offset <= total && height * width <= (total - offset) / 3,
+                "offsets, sizes: an image reaches outside of out");
+    }
+    Output output;
+    output.base = out.data();
+    output.offsets = offsets.data();
+    output.sizes = sizes.data();
+    auto job = std::make_shared<DecodeJob>(encoded.open(), placed.source,
+                                           decode_options(resample, max_pixels, exif, whole), output);
+    return submit(pool, std::move(job), {nb::borrow(images), nb::borrow(geometries), nb::cast(out),
+                                         nb::cast(offsets), nb::cast(sizes)});
 }
 
 std::unique_ptr<Ticket> read_headers(Pool& pool, nb::handle_t<Encoded> images, Array<int32_t, 2> out,
@@ -332,6 +364,8 @@ NB_MODULE(_core, m) {
         .def("close", &Pool::close, nb::call_guard<nb::gil_scoped_release>())
         .def("decode", &decode, "images"_a, "geometries"_a, "out"_a, "resampling"_a, "max_pixels"_a, "exif"_a,
              "whole"_a)
+        .def("decode_flat", &decode_flat, "images"_a, "geometries"_a, "out"_a, "offsets"_a, "sizes"_a, "resampling"_a,
+             "max_pixels"_a, "exif"_a, "whole"_a)
         .def("read_headers", &read_headers, "images"_a, "out"_a, "max_pixels"_a)
         .def("gather", &gather, "array"_a, "rows"_a, "geometries"_a, "out"_a, "resampling"_a)
         .def("gather_flat", &gather_flat, "array"_a, "offsets"_a, "sizes"_a, "rows"_a, "geometries"_a, "out"_a,

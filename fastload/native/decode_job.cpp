@@ -49,28 +49,23 @@ Outcome decode_image(Worker& worker, const uint8_t* data, size_t size, const Geo
 }
 
 DecodeJob::DecodeJob(std::unique_ptr<EncodedSource> images, std::shared_ptr<const GeometrySource> geometries,
-                     const DecodeOptions& options, Size size, uint8_t* out)
+                     const DecodeOptions& options, const Output& out)
     : Job(images->count(), 1),
       images_(std::move(images)),
       geometries_(std::move(geometries)),
       options_(options),
-      size_(size),
       out_(out) {}
 
 Outcome DecodeJob::run(Worker& worker, int row) {
     Bytes bytes;
     if (Outcome read = images_->get(row, worker.bytes, bytes, INT64_MAX); !read.ok()) return read;
-    uint8_t* out = out_ + size_t{3} * static_cast<size_t>(size_.height) * static_cast<size_t>(size_.width) *
-                              static_cast<size_t>(row);
-    Outcome outcome = decode_image(worker, bytes.data, bytes.size, *geometries_, row, options_, size_, out);
+    Outcome outcome = decode_image(worker, bytes.data, bytes.size, *geometries_, row, options_, out_.size_of(row),
+                                   out_.at(row));
     worker.decoder.close();  // the bytes may go
     return outcome;
 }
 
-void DecodeJob::blank(int row) {
-    const size_t bytes = size_t{3} * static_cast<size_t>(size_.height) * static_cast<size_t>(size_.width);
-    std::memset(out_ + bytes * static_cast<size_t>(row), 0, bytes);
-}
+void DecodeJob::blank(int row) { std::memset(out_.at(row), 0, static_cast<size_t>(out_.bytes(row))); }
 
 HeaderJob::HeaderJob(std::unique_ptr<EncodedSource> images, const JpegLimits& limits, int32_t* out)
     : Job(images->count(), 4), images_(std::move(images)), limits_(limits), out_(out) {}

@@ -18,11 +18,24 @@ struct DecodeOptions {
     bool whole = false;             // also check the data below the box
 };
 
-// Decodes row i to `out + i * height * width * 3`.
+// Where the pixels of each row go: images of one size behind each other, or, with arrays (borrowed), anywhere.
+struct Output {
+    uint8_t* base = nullptr;
+    Size size;
+    const int64_t* offsets = nullptr;  // first byte of each row
+    const int32_t* sizes = nullptr;    // height, width of each row
+
+    Size size_of(int row) const {
+        return sizes == nullptr ? size : Size{sizes[2 * int64_t{row}], sizes[2 * int64_t{row} + 1]};
+    }
+    int64_t bytes(int row) const { return int64_t{3} * size_of(row).height * size_of(row).width; }
+    uint8_t* at(int row) const { return base + (offsets == nullptr ? bytes(row) * row : offsets[row]); }
+};
+
 class DecodeJob final : public Job {
   public:
     DecodeJob(std::unique_ptr<EncodedSource> images, std::shared_ptr<const GeometrySource> geometries,
-              const DecodeOptions& options, Size size, uint8_t* out);
+              const DecodeOptions& options, const Output& out);
 
   private:
     Outcome run(Worker& worker, int row) override;
@@ -31,8 +44,7 @@ class DecodeJob final : public Job {
     std::unique_ptr<EncodedSource> images_;
     std::shared_ptr<const GeometrySource> geometries_;
     DecodeOptions options_;
-    Size size_;
-    uint8_t* out_;
+    Output out_;
 };
 
 // One image from memory; the window of the geometry is the size of `out`.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -12,29 +11,17 @@ import numpy as np
 import numpy.typing as npt
 
 from fastload.decode.base import DecodeSettings
-from fastload.draws import Draws
 from fastload.errors import ConfigurationError
 from fastload.native import load
-from fastload.recipe.boxes import RANDOM_RESIZED_CROP_UNIFORMS
-from fastload.recipe.geometry import Geometry, GeometryPlan
-from fastload.recipe.ops import (
-    CenterCrop,
-    Fill,
-    GeometryOp,
-    Interpolation,
-    PaddingMode,
-    RandomHorizontalFlip,
-    RandomResizedCrop,
-    RandomVerticalFlip,
-    Resize,
-)
+from fastload.native.plans import FusedGeometry, Sampling
+from fastload.recipe.geometry import Geometry
 from fastload.sources.base import EncodedImages, PixelImages
 from fastload.sources.paths import PathTable
 
 if TYPE_CHECKING:
     from fastload.native import _core
 
-__all__ = ["Compressed", "Failure", "FusedGeometry", "NativePool", "Pending", "Sampling", "Simd", "Status", "fuse"]
+__all__ = ["Compressed", "Failure", "NativePool", "Pending", "Simd", "Status"]
 
 Compressed = EncodedImages | PathTable | Sequence["bytes | bytearray | memoryview | npt.NDArray[np.uint8]"]
 """Images still compressed: files, byte ranges of files, or byte buffers."""
@@ -43,9 +30,6 @@ Simd = Literal["auto", "avx512", "avx2", "sse4.1", "plain"]
 """Which inner loops to use; all give the same pixels, so this is for tests and measurements."""
 
 HEADER_COLUMNS = ("height", "width", "components", "orientation", "progressive")
-
-_FILTERS: dict[Interpolation, int] = {"nearest": 0, "nearest-exact": 1, "bilinear": 2, "bicubic": 3}
-_PADDINGS: dict[PaddingMode, int] = {"constant": 0, "edge": 1, "reflect": 2, "symmetric": 3}
 
 
 class Status(enum.IntEnum):
@@ -80,82 +64,6 @@ class Failure:
     status: Status
     message: str
     """The words of libjpeg or of the operating system, without the file's name."""
-
-
-@dataclass(frozen=True)
-class Sampling:
-    """How pixels are made; the fields of `GeometryPlan` that do not depend on the sample."""
-
-    interpolation: Interpolation = "bilinear"
-    antialias: bool = True
-    padding_mode: PaddingMode = "constant"
-    fill: Fill = (0.0,)
-
-    @classmethod
-    def of(cls, plan: GeometryPlan, role: Literal["image", "mask"] = "image") -> Sampling:
-        """What the plan says for images or for masks (nearest, their own fill)."""
-        if role == "mask":
-            return cls("nearest", False, plan.padding_mode, plan.mask_fill)
-        return cls(plan.interpolation, plan.antialias, plan.padding_mode, plan.fill)
-
-    def _native(self) -> _core.Resampling:
-        fill = [min(max(round(value), 0), 255) for value in self.fill]
-        fill = fill * 4 if len(fill) == 1 else [*fill, 0, 0, 0]
-        kind: type[_core.Resampling] = load().Resampling
-        red, green, blue, alpha = fill[:4]
-        return kind(
-            _FILTERS[self.interpolation], self.antialias, _PADDINGS[self.padding_mode], (red, green, blue, alpha)
-        )
-
-
-@dataclass(frozen=True)
-class FusedGeometry:
-    """A plan and its draws, resolved by the core itself as soon as it knows the size of an image. Made by `fuse`."""
-
-    native: _core.Geometries
-
-    def __len__(self) -> int:
-        return len(self.native)
-
-    def resolve(self, sizes: npt.NDArray[np.int64]) -> Geometry:
-        """What the core will do for images of these (B, 2) sizes; equal to `GeometryPlan.resolve`."""
-        out = np.empty((len(self), 12), dtype=np.int32)
-        self.native.resolve(np.ascontiguousarray(sizes, dtype=np.int64), out)
-        return Geometry(out[:, :4], out[:, 4:6], out[:, 6:10], out[:, 10:].astype(np.bool_))
-
-
-def fuse(plan: GeometryPlan, draws: Draws) -> FusedGeometry | None:
-    """Let the core turn draws into boxes itself, so that a file is opened once.
-
-    Returns:
-        None where the core does not know the plan: then read the headers, `resolve`, and give the `Geometry`. It knows
-        RandomResizedCrop, and Resize with or without CenterCrop, each followed by any flips.
-    """
-    ops = list(plan.ops)
-    flips = np.zeros((len(draws), 2), dtype=np.bool_)
-    while ops:
-        stream, flip = ops[-1]
-        if not isinstance(flip, RandomHorizontalFlip | RandomVerticalFlip):
-            break
-        ops.pop()
-        axis = 0 if isinstance(flip, RandomHorizontalFlip) else 1
-        flips[:, axis] ^= draws.uniform(stream, 1)[:, 0] < flip.p
-    return _fuse_crop(ops, draws, flips)
-
-
-def _fuse_crop(ops: list[tuple[int, GeometryOp]], draws: Draws, flips: npt.NDArray[np.bool_]) -> FusedGeometry | None:
-    kind: type[_core.Geometries] = load().Geometries
-    match [op for _, op in ops]:
-        case [RandomResizedCrop() as op]:
-            uniforms = draws.uniform(ops[0][0], RANDOM_RESIZED_CROP_UNIFORMS)
-            logs = (math.log(op.ratio[0]), math.log(op.ratio[1]))
-            return FusedGeometry(kind.drawn_crops(uniforms, flips, op.size, op.scale, op.ratio, logs))
-        case [Resize() as op]:
-            return FusedGeometry(kind.resized(flips, op.size, op.shorter or 0, op.max_size or 0, None))
-        case [Resize() as op, CenterCrop(size=crop)]:
-            return FusedGeometry(kind.resized(flips, op.size, op.shorter or 0, op.max_size or 0, crop))
-        case _:
-            return None
 
 
 class Pending:
@@ -251,7 +159,46 @@ class NativePool:
             encoded,
             _geometries(geometry),
             out,
-            (sampling or Sampling())._native(),
+            (sampling or Sampling()).native(),
+            settings.max_pixels,
+            settings.exif_orientation,
+            check_whole,
+        )
+        return Pending(ticket)
+
+    def decode_flat(
+        self,
+        images: Compressed,
+        *,
+        geometry: Geometry,
+        out: npt.NDArray[np.uint8],
+        offsets: npt.NDArray[np.int64],
+        sampling: Sampling | None = None,
+        settings: DecodeSettings | None = None,
+        check_whole: bool = False,
+    ) -> Pending:
+        """`decode_batch` for outputs of different sizes, those of the windows, into one flat buffer.
+
+        Args:
+            out: 1-D uint8, C-contiguous and writable, perhaps a memory map: image i is the
+                window[i, 2] * window[i, 3] * 3 bytes from `offsets[i]`. Bytes between images are left alone.
+            offsets: (B,) int64.
+
+        The other arguments are those of `decode_batch`.
+        """
+        settings = settings or DecodeSettings()
+        encoded = _encoded(images)
+        if out.dtype != np.uint8 or out.ndim != 1 or not out.flags.c_contiguous or not out.flags.writeable:
+            raise ConfigurationError(
+                f"out must be a writable contiguous uint8 array of one dimension, got {out.dtype} of shape {out.shape}."
+            )
+        ticket = self._pool.decode_flat(
+            encoded,
+            _geometries(geometry),
+            out,
+            np.ascontiguousarray(offsets, dtype=np.int64),
+            np.ascontiguousarray(geometry.window[:, 2:], dtype=np.int32),
+            (sampling or Sampling()).native(),
             settings.max_pixels,
             settings.exif_orientation,
             check_whole,
@@ -278,7 +225,7 @@ class NativePool:
             )
         rows = np.ascontiguousarray(images.rows_of(indices), dtype=np.int64)
         _check_lengths(out, indices=len(rows), geometry=len(geometry))
-        native = (sampling or Sampling())._native()
+        native = (sampling or Sampling()).native()
         placed = _geometries(geometry)
         if images.sizes is None or images.offsets is None:
             return Pending(self._pool.gather(images.array, rows, placed, out, native))

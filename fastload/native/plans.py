@@ -1,0 +1,111 @@
+"""What the native core is told of a plan: how pixels are made, and, where it can, how boxes are drawn."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from fastload.draws import Draws
+from fastload.native import load
+from fastload.recipe.boxes import RANDOM_RESIZED_CROP_UNIFORMS
+from fastload.recipe.geometry import Geometry, GeometryPlan
+from fastload.recipe.ops import (
+    CenterCrop,
+    Fill,
+    GeometryOp,
+    Interpolation,
+    PaddingMode,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+    RandomVerticalFlip,
+    Resize,
+)
+
+if TYPE_CHECKING:
+    from fastload.native import _core
+
+__all__ = ["FusedGeometry", "Sampling", "fuse"]
+
+_FILTERS: dict[Interpolation, int] = {"nearest": 0, "nearest-exact": 1, "bilinear": 2, "bicubic": 3}
+_PADDINGS: dict[PaddingMode, int] = {"constant": 0, "edge": 1, "reflect": 2, "symmetric": 3}
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How pixels are made; the fields of `GeometryPlan` that do not depend on the sample."""
+
+    interpolation: Interpolation = "bilinear"
+    antialias: bool = True
+    padding_mode: PaddingMode = "constant"
+    fill: Fill = (0.0,)
+
+    @classmethod
+    def of(cls, plan: GeometryPlan, role: Literal["image", "mask"] = "image") -> Sampling:
+        """What the plan says for images or for masks (nearest, their own fill)."""
+        if role == "mask":
+            return cls("nearest", False, plan.padding_mode, plan.mask_fill)
+        return cls(plan.interpolation, plan.antialias, plan.padding_mode, plan.fill)
+
+    def native(self) -> _core.Resampling:
+        """The same for the extension."""
+        fill = [min(max(round(value), 0), 255) for value in self.fill]
+        fill = fill * 4 if len(fill) == 1 else [*fill, 0, 0, 0]
+        kind: type[_core.Resampling] = load().Resampling
+        red, green, blue, alpha = fill[:4]
+        return kind(
+            _FILTERS[self.interpolation], self.antialias, _PADDINGS[self.padding_mode], (red, green, blue, alpha)
+        )
+
+
+@dataclass(frozen=True)
+class FusedGeometry:
+    """A plan and its draws, resolved by the core itself as soon as it knows the size of an image. Made by `fuse`."""
+
+    native: _core.Geometries
+
+    def __len__(self) -> int:
+        return len(self.native)
+
+    def resolve(self, sizes: npt.NDArray[np.int64]) -> Geometry:
+        """What the core will do for images of these (B, 2) sizes; equal to `GeometryPlan.resolve`."""
+        out = np.empty((len(self), 12), dtype=np.int32)
+        self.native.resolve(np.ascontiguousarray(sizes, dtype=np.int64), out)
+        return Geometry(out[:, :4], out[:, 4:6], out[:, 6:10], out[:, 10:].astype(np.bool_))
+
+
+def fuse(plan: GeometryPlan, draws: Draws) -> FusedGeometry | None:
+    """Let the core turn draws into boxes itself, so that a file is opened once.
+
+    Returns:
+        None where the core does not know the plan: then read the headers, `resolve`, and give the `Geometry`. It knows
+        RandomResizedCrop, and Resize with or without CenterCrop, each followed by any flips.
+    """
+    ops = list(plan.ops)
+    flips = np.zeros((len(draws), 2), dtype=np.bool_)
+    while ops:
+        stream, flip = ops[-1]
+        if not isinstance(flip, RandomHorizontalFlip | RandomVerticalFlip):
+            break
+        ops.pop()
+        axis = 0 if isinstance(flip, RandomHorizontalFlip) else 1
+        flips[:, axis] ^= draws.uniform(stream, 1)[:, 0] < flip.p
+    return _fuse_crop(ops, draws, flips)
+
+
+def _fuse_crop(ops: list[tuple[int, GeometryOp]], draws: Draws, flips: npt.NDArray[np.bool_]) -> FusedGeometry | None:
+    kind: type[_core.Geometries] = load().Geometries
+    match [op for _, op in ops]:
+        case [RandomResizedCrop() as op]:
+            uniforms = draws.uniform(ops[0][0], RANDOM_RESIZED_CROP_UNIFORMS)
+            logs = (math.log(op.ratio[0]), math.log(op.ratio[1]))
+            return FusedGeometry(kind.drawn_crops(uniforms, flips, op.size, op.scale, op.ratio, logs))
+        case [Resize() as op]:
+            return FusedGeometry(kind.resized(flips, op.size, op.shorter or 0, op.max_size or 0, None))
+        case [Resize() as op, CenterCrop(size=crop)]:
+            return FusedGeometry(kind.resized(flips, op.size, op.shorter or 0, op.max_size or 0, crop))
+        case _:
+            return None
