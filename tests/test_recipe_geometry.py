@@ -13,7 +13,7 @@ import pytest
 import torch
 import torchvision.transforms as v1
 from torchvision import tv_tensors
-from torchvision.transforms import v2
+from torchvision.transforms import InterpolationMode, v2
 from torchvision.transforms.v2 import functional as F
 
 from fastload.draws import Draws
@@ -188,11 +188,19 @@ RESAMPLED = {
     "flip first": [v2.RandomHorizontalFlip(), v2.RandomVerticalFlip(), v2.RandomResizedCrop(15)],
     "resize, center crop": [v2.Resize(16), v2.CenterCrop(14), v2.RandomHorizontalFlip()],
     "resize, center crop that pads": [v2.Resize((9, 20)), v2.CenterCrop(14)],
-    "resize of an exact size": [v2.Resize((13, 7), interpolation="bicubic")],
+    "resize of an exact size": [v2.Resize((13, 7), interpolation=InterpolationMode.BICUBIC)],
     "resize with max_size": [v2.Resize(10, max_size=17)],
     "resize to max_size": [v2.Resize(None, max_size=17)],
-    "nearest": [v2.Resize((13, 7), interpolation="nearest"), v2.RandomCrop(6), v2.RandomHorizontalFlip()],
-    "nearest-exact": [v2.RandomCrop(3), v2.Resize((13, 9), interpolation="nearest-exact"), v2.RandomVerticalFlip()],
+    "nearest": [
+        v2.Resize((13, 7), interpolation=InterpolationMode.NEAREST),
+        v2.RandomCrop(6),
+        v2.RandomHorizontalFlip(),
+    ],
+    "nearest-exact": [
+        v2.RandomCrop(3),
+        v2.Resize((13, 9), interpolation=InterpolationMode.NEAREST_EXACT),
+        v2.RandomVerticalFlip(),
+    ],
     "no antialias": [v2.RandomVerticalFlip(), v2.Resize((8, 8), antialias=False)],
     "crop, resize": [v2.RandomCrop(1), v2.Resize((5, 4))],
     "flip, resize, crop with padding": [
@@ -243,7 +251,7 @@ def test_a_fixed_size_lets_a_center_crop_shrink_the_box_before_a_resize() -> Non
         [v2.ToImage(), v2.Resize((20, 24)), v2.RandomResizedCrop(9), v2.RandomHorizontalFlip()],
         [v2.ToImage(), v2.CenterCrop(20), v2.RandomVerticalFlip(), v2.Resize((9, 12))],
         [v2.ToImage(), v2.RandomCrop(12, padding=3, fill=9), v2.Pad(2), v2.RandomCrop((13, 11))],
-        [v2.ToImage(), v2.RandomHorizontalFlip(), v2.Resize((9, 7), interpolation="nearest")],
+        [v2.ToImage(), v2.RandomHorizontalFlip(), v2.Resize((9, 7), interpolation=InterpolationMode.NEAREST)],
         [
             v2.ToImage(),
             v2.ToDtype(torch.float32, scale=True),

@@ -179,7 +179,7 @@ def test_antialias_false_matters_for_tensors_only(antialias: Any) -> None:
 
 
 def test_nearest_is_what_pillow_or_torch_take_it_for() -> None:
-    resize = v2.Resize((5, 7), interpolation="nearest")
+    resize = v2.Resize((5, 7), interpolation=InterpolationMode.NEAREST)
     (before,) = lowered(resize)
     (behind,) = lowered(v2.Compose([v2.PILToTensor(), resize]))
     pixels = np.random.default_rng(0).integers(0, 256, (12, 12, 3), dtype=np.uint8)

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms.v2 import functional
 
@@ -56,11 +57,19 @@ def difference(a: np.ndarray, b: np.ndarray) -> int:
 def test_resized_crop(
     box: tuple[int, int, int, int], size: tuple[int, int], interpolation: str, antialias: bool
 ) -> None:
-    expected = functional.resized_crop(
-        planes(PHOTO), *box, size=list(size), interpolation=InterpolationMode(interpolation), antialias=antialias
+    expected = image(
+        functional.resized_crop(
+            planes(PHOTO), *box, size=list(size), interpolation=InterpolationMode(interpolation), antialias=antialias
+        )
     )
+    if antialias and interpolation.startswith("bi") and 1 in size:
+        # torch 2.5 repeats the first row in a result that is one pixel wide; Pillow does not.
+        top, left, height, width = box
+        cropped = Image.fromarray(PHOTO[top : top + height, left : left + width])
+        resample = Image.Resampling.BILINEAR if interpolation == "bilinear" else Image.Resampling.BICUBIC
+        expected = np.asarray(cropped.resize(size[::-1], resample))
     result = rendered(box=box, size=size, interpolation=interpolation, antialias=antialias)
-    assert difference(result, image(expected)) <= (0 if interpolation.startswith("nearest") else 1)
+    assert difference(result, expected) <= (0 if interpolation.startswith("nearest") else 1)
 
 
 @pytest.mark.parametrize("channels", [1, 2, 3, 4])
@@ -163,7 +172,7 @@ def test_without_simd_in_torch() -> None:
     script = (
         "import sys, numpy as np; sys.path.insert(0, sys.argv[1])\n"
         "from tests.test_render import *\n"
-        "assert torch.backends.cpu.get_cpu_capability() == 'DEFAULT'\n"
+        "assert torch.backends.cpu.get_cpu_capability() not in ('AVX2', 'AVX512')\n"
         "for c in (1, 3):\n"
         "    for size in [(32, 32), (150, 150), (11, 200)]:\n"
         "        expected = functional.resize(planes(PHOTO[..., :c]), list(size), antialias=True)\n"
