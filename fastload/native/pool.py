@@ -13,7 +13,7 @@ import numpy.typing as npt
 from fastload.decode.base import DecodeSettings
 from fastload.errors import ConfigurationError
 from fastload.native import load
-from fastload.native.plans import FusedGeometry, Sampling
+from fastload.native.plans import FusedGeometry, Sampling, fuse
 from fastload.recipe.geometry import Geometry
 from fastload.sources.base import EncodedImages, PixelImages
 from fastload.sources.paths import PathTable
@@ -21,7 +21,7 @@ from fastload.sources.paths import PathTable
 if TYPE_CHECKING:
     from fastload.native import _core
 
-__all__ = ["Compressed", "Failure", "NativePool", "Pending", "Simd", "Status"]
+__all__ = ["Compressed", "Failure", "FusedGeometry", "NativePool", "Pending", "Sampling", "Simd", "Status", "fuse"]
 
 Compressed = EncodedImages | PathTable | Sequence["bytes | bytearray | memoryview | npt.NDArray[np.uint8]"]
 """Images still compressed: files, byte ranges of files, or byte buffers."""
