@@ -8,7 +8,7 @@ boundaries and resumes cannot change it. The arithmetic is vectorised over the s
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -44,7 +44,43 @@ _SHIFT32 = np.uint64(32)
 _M0, _M1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
 _W0, _W1 = 0x9E3779B9, 0xBB67AE85
 
+_U64 = 0xFFFFFFFFFFFFFFFF
+
+Int64Array = npt.NDArray[np.int64]
 UInt64Array = npt.NDArray[np.uint64]
+
+
+class NativeDraws(Protocol):
+    """The same numbers, computed by the native core."""
+
+    def uniforms(
+        self,
+        indices: Int64Array,
+        repeats: Int64Array | None,
+        seed: int,
+        epoch: int,
+        stream: int,
+        out: npt.NDArray[np.float64],
+    ) -> None: ...
+
+    def integers(
+        self,
+        indices: Int64Array,
+        repeats: Int64Array | None,
+        seed: int,
+        epoch: int,
+        stream: int,
+        out: UInt64Array,
+    ) -> None: ...
+
+
+_native: NativeDraws | None = None
+
+
+def compute_with(native: NativeDraws | None) -> None:
+    """Have the numbers computed by the native core, which tells itself here when it is loaded; None: by numpy."""
+    global _native
+    _native = native
 
 
 def philox4x32(
@@ -103,6 +139,10 @@ class Draws:
 
     def uniform(self, stream: int, count: int) -> npt.NDArray[np.float64]:
         """(B, count) float64 in [0, 1), 53 bits each."""
+        if _native is not None:
+            uniforms = np.empty((len(self), count), dtype=np.float64)
+            _native.uniforms(*self._counter, stream, uniforms)
+            return uniforms
         blocks = (count + 1) // 2
         words = self._words(stream, blocks)
         high = np.stack([words[0], words[2]], axis=-1).reshape(len(self), 2 * blocks)[:, :count]
@@ -114,9 +154,18 @@ class Draws:
 
     def integers(self, stream: int) -> UInt64Array:
         """(B,) uint64: 64 random bits a sample, for seeding other generators and for sorting."""
+        if _native is not None:
+            bits = np.empty(len(self), dtype=np.uint64)
+            _native.integers(*self._counter, stream, bits)
+            return bits
         words = self._words(stream, 1)
         result: UInt64Array = ((words[0] << _SHIFT32) | words[1])[:, 0]
         return result
+
+    @property
+    def _counter(self) -> tuple[Int64Array, Int64Array | None, int, int]:
+        repeats = None if self.repeats is None else np.ascontiguousarray(self.repeats)
+        return np.ascontiguousarray(self.indices), repeats, self.seed & _U64, self.epoch
 
     def _words(self, stream: int, blocks: int) -> tuple[UInt64Array, UInt64Array, UInt64Array, UInt64Array]:
         assert 0 <= stream < _MAX_STREAM
@@ -134,5 +183,5 @@ class Draws:
                 np.full(shape, self.epoch, dtype=np.uint64),
                 np.broadcast_to(block, shape),
             ),
-            self.seed & 0xFFFFFFFFFFFFFFFF,
+            self.seed & _U64,
         )

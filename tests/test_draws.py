@@ -7,7 +7,8 @@ import pickle
 import numpy as np
 import pytest
 
-from fastload.draws import Draws, philox4x32
+from fastload import native
+from fastload.draws import Draws, compute_with, philox4x32
 
 # Known-answer vectors of philox4x32-10 from the Random123 distribution (kat_vectors): counter, key, result.
 KNOWN = [
@@ -70,3 +71,20 @@ def test_uniforms_are_uniform_and_uncorrelated() -> None:
     assert 50 < chi_square < 160  # 99 degrees of freedom: mean 99, deviation 14
     assert abs(np.corrcoef(numbers.T)[0, 1]) < 0.02
     assert abs(np.corrcoef(numbers[:-1, 0], numbers[1:, 0])[0, 1]) < 0.02
+
+
+@pytest.mark.skipif(not native.available(), reason="the native core is not built")
+@pytest.mark.parametrize("repeats", [None, np.arange(300) % 7])
+def test_the_native_core_computes_the_same_numbers(repeats: np.ndarray | None) -> None:
+    indices = np.r_[np.arange(297), 1 << 33, (1 << 40) - 1, 5]
+    draws = Draws(-3, (1 << 32) - 1, indices, repeats)
+    module = native.load()
+    try:
+        for stream in (0, 7, 0xFFFF):
+            found = []
+            for implementation in (None, module):
+                compute_with(implementation)
+                found.append([draws.uniform(stream, n) for n in (1, 2, 5, 22)] + [draws.integers(stream)])
+            assert all(np.array_equal(a, b) for a, b in zip(*found, strict=True))
+    finally:
+        compute_with(module)

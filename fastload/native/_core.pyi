@@ -9,6 +9,23 @@ Bytes1D = npt.NDArray[np.uint8]
 Int64Array = npt.NDArray[np.int64]
 Int32Array = npt.NDArray[np.int32]
 
+def uniforms(
+    indices: Int64Array,
+    repeats: Int64Array | None,
+    seed: int,
+    epoch: int,
+    stream: int,
+    out: npt.NDArray[np.float64],
+) -> None: ...
+def integers(
+    indices: Int64Array,
+    repeats: Int64Array | None,
+    seed: int,
+    epoch: int,
+    stream: int,
+    out: npt.NDArray[np.uint64],
+) -> None: ...
+
 class Encoded:
     @staticmethod
     def buffers(buffers: Sequence[bytes | bytearray | memoryview | Bytes1D]) -> Encoded: ...

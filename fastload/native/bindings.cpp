@@ -14,6 +14,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "decode_job.hpp"
+#include "draws.hpp"
 #include "gather_job.hpp"
 #include "pool.hpp"
 
@@ -325,11 +326,34 @@ std::unique_ptr<Ticket> gather_flat(Pool& pool, Input<uint8_t, 1> array, Input<i
                                          nb::borrow(geometries), nb::cast(out)});
 }
 
+Counter counter_of(const Input<int64_t, 1>& indices, const std::optional<Input<int64_t, 1>>& repeats, uint64_t seed,
+                   uint32_t epoch, uint32_t stream) {
+    require(!repeats || repeats->size() == indices.size(), "repeats must be as long as indices");
+    return {indices.data(), repeats ? repeats->data() : nullptr, indices.size(), seed, epoch, stream};
+}
+
+void uniforms(Input<int64_t, 1> indices, std::optional<Input<int64_t, 1>> repeats, uint64_t seed, uint32_t epoch,
+              uint32_t stream, Array<double, 2> out) {
+    require(out.shape(0) == indices.size(), "out must be as long as indices");
+    draw_uniforms(counter_of(indices, repeats, seed, epoch, stream), out.shape(1), out.data());
+}
+
+void integers(Input<int64_t, 1> indices, std::optional<Input<int64_t, 1>> repeats, uint64_t seed, uint32_t epoch,
+              uint32_t stream, Array<uint64_t, 1> out) {
+    require(out.size() == indices.size(), "out must be as long as indices");
+    const Counter counter = counter_of(indices, repeats, seed, epoch, stream);
+    nb::gil_scoped_release release;
+    draw_integers(counter, out.data());
+}
+
 }  // namespace
 }  // namespace fastload
 
 NB_MODULE(_core, m) {
     using namespace fastload;
+
+    m.def("uniforms", &uniforms, "indices"_a, "repeats"_a.none(), "seed"_a, "epoch"_a, "stream"_a, "out"_a);
+    m.def("integers", &integers, "indices"_a, "repeats"_a.none(), "seed"_a, "epoch"_a, "stream"_a, "out"_a);
 
     nb::class_<Encoded>(m, "Encoded")
         .def_static("buffers", &encoded_buffers, "buffers"_a)
