@@ -59,6 +59,7 @@ def test_quantile_of_nothing_is_an_error() -> None:
         ([100, 101, 99, 100, 102], [70, 71, 69, 72, 70], True),
         ([100, 101, 99, 100, 102], [101, 100, 102, 99, 100], False),
         ([100, 140, 60, 90, 120], [125, 165, 85, 115, 145], False),  # a difference within the scatter
+        ([100, 100, 100, 120, 130], [110, 110, 110, 110, 110], False),  # no deviation, but the quartiles overlap
         ([100, 100], [200, 200], None),
     ],
 )

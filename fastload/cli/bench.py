@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from fastload.cli.bench_loader import loader
 from fastload.cli.bench_output import Files, check_files, deliver, progress_bar
+from fastload.cli.bench_settings import names, numbers, sample_images
 from fastload.cli.terminal import output, plain_errors
-from fastload.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 __all__ = ["bench"]
 
 bench = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Measure decoders and loaders on this machine.")
+bench.command()(loader)
 
 
 @bench.command()
@@ -56,22 +52,22 @@ def decode(
         files = Files(json, csv, html)
         check_files(files)
         console = output()
-        with _images(folder, images, console) as root:
+        with sample_images(folder, images, console) as root:
             settings = DecodeSettings(
                 root,
                 made=folder is None,
                 images=images,
-                modes=_names(modes),
-                readings=_names(reading),  # type: ignore[arg-type]  # checked there
-                threads=default_threads() if threads is None else _numbers(threads, "--threads"),
-                decoders=None if decoders is None else _names(decoders),
+                modes=names(modes),
+                readings=names(reading),  # type: ignore[arg-type]  # checked there
+                threads=default_threads() if threads is None else numbers(threads, "--threads"),
+                decoders=None if decoders is None else names(decoders),
                 pillow_simd=pillow_simd,
                 seconds=time,
                 rounds=rounds,
             )
             with progress_bar(console) as report:
                 results = run_decode_benchmark(
-                    settings, on_progress=report, say=lambda line: console.print(line, style="dim")
+                    settings, on_progress=report, say=lambda line: console.print(line, style="dim", soft_wrap=True)
                 )
         print_decode(results, console)
         deliver(results, files, console)
@@ -88,27 +84,3 @@ def compare(
         from fastload.bench.store import read_json
 
         print_comparison(compare_results(read_json(before), read_json(after)), output())
-
-
-@contextmanager
-def _images(folder: Path | None, count: int, console: Console) -> Iterator[Path]:
-    """The folder, or one with a sample set that goes when the block ends."""
-    if folder is not None:
-        yield folder
-        return
-    from fastload.demo.photographs import write_photographs
-
-    with tempfile.TemporaryDirectory(prefix="fastload-bench-") as room:
-        console.print(f"Making a sample set: {count} photograph-like JPEGs.", style="dim")
-        yield write_photographs(room, count)
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(",") if part.strip())
-
-
-def _numbers(text: str, option: str) -> tuple[int, ...]:
-    try:
-        return tuple(sorted({int(part) for part in _names(text)}))
-    except ValueError as error:
-        raise ConfigurationError(f"{option}: {text!r} must be whole numbers with commas between, as 1,2,4.") from error

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import groupby
-
 from rich.console import Console
 from rich.text import Text
 
@@ -12,6 +10,8 @@ from fastload.bench.results import Measurement, Results
 from fastload.bench.words import heading, per_cent, print_fitting, problems
 
 __all__ = ["print_decode"]
+
+_SOURCES = {"memory": "from memory", "page cache": "files in the page cache", "cold": "files on disk"}
 
 
 def print_decode(results: Results, console: Console) -> None:
@@ -24,8 +24,11 @@ def print_decode(results: Results, console: Console) -> None:
         soft_wrap=True,
     )
     rows = [row for row in results.measurements if row.rounds]
-    for (mode, source), members in groupby(rows, lambda row: (row.mode, str(row.parameters["from"]))):
-        _table(console, mode, source, list(members))
+    tables: dict[tuple[str, str], list[Measurement]] = {}
+    for row in rows:
+        tables.setdefault((row.mode, str(row.parameters["from"])), []).append(row)
+    for (mode, source), members in tables.items():
+        _table(console, mode, source, members)
     marked = sorted({row.latency.of for row in rows if row.latency is not None and row.latency.of != "sample"})
     console.print()
     if marked:
@@ -42,7 +45,7 @@ def print_decode(results: Results, console: Console) -> None:
 def _table(console: Console, mode: str, source: str, rows: list[Measurement]) -> None:
     console.print()
     title = MODES[mode].title if mode in MODES else mode
-    console.print(Text(f"{title[0].upper()}{title[1:]}, from {source}", "bold"))
+    console.print(Text(f"{title[0].upper()}{title[1:]}, {_SOURCES.get(source, source)}", "bold"))
     best = max((row.rate.median for row in rows if row.rate is not None), default=0.0)
     # By decoder, the fastest first; within it by threads.
     speed: dict[str, float] = {}
