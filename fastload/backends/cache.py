@@ -19,7 +19,6 @@ import torch
 from fastload.backends.base import BackendOptions, Context, Failure, HostBatch
 from fastload.cache import build_cache, open_cache
 from fastload.cache.build import default_directory
-from fastload.cache.manifest import Variant, read_manifest
 from fastload.cache.memory import in_memory, is_mapped, with_rows_contiguous
 from fastload.cache.placing import PlacedBatch, place_batch
 from fastload.cache.resident import ResidentPixels, ResidentValues, check_room
@@ -29,6 +28,7 @@ from fastload.draws import Draws
 from fastload.errors import ConfigurationError
 from fastload.render.encoded import Resampling
 from fastload.sources.base import EncodedImages, Objects, PixelImages, Source, Values
+from fastload.sources.cache_manifest import Variant, read_manifest
 
 __all__ = ["CacheBackend", "CacheOptions"]
 

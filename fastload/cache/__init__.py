@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fastload.cache.build import build_cache
-from fastload.cache.manifest import is_cache
-from fastload.cache.open import open_cache
+from fastload.sources.built_cache import open_cache
+from fastload.sources.cache_manifest import is_cache
 
 __all__ = ["build_cache", "is_cache", "open_cache"]

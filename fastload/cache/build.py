@@ -13,13 +13,13 @@ from typing import Any
 
 from fastload.cache.contents import Contents, OnError
 from fastload.cache.lock import exclusive_lock
-from fastload.cache.manifest import Manifest, Variant, is_cache, read_manifest
-from fastload.cache.open import source_of
 from fastload.cache.samples import Samples, samples_of
 from fastload.cpu import usable_cores
 from fastload.decode.base import DecodeSettings
 from fastload.errors import CacheError, ConfigurationError, DecodeError
 from fastload.sources.base import Source
+from fastload.sources.built_cache import source_of
+from fastload.sources.cache_manifest import Manifest, Variant, is_cache, read_manifest
 
 __all__ = ["build_cache", "default_directory"]
 

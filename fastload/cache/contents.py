@@ -12,13 +12,13 @@ from typing import Literal, TypeVar
 
 import numpy as np
 
-from fastload.cache.manifest import ColumnEntry, Manifest, Variant, write_manifest
 from fastload.cache.progress import progress_bar
 from fastload.cache.samples import Sample, Samples
 from fastload.cache.shrink import shrink, shrunk_sizes
 from fastload.cache.writing import ColumnWriter, file_stem, write_values
 from fastload.errors import DecodeError
 from fastload.sources.base import Source, Values
+from fastload.sources.cache_manifest import ColumnEntry, Manifest, Variant, write_manifest
 
 __all__ = ["Contents", "OnError"]
 

@@ -1,4 +1,4 @@
-"""`.npy` files that are written front to back before their shape is known, and opened as memory maps."""
+"""`.npy` files that are written front to back, before their shape is known."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fastload.errors import CacheError
-
-__all__ = ["NpyWriter", "map_npy", "write_npy"]
+__all__ = ["NpyWriter", "write_npy"]
 
 _HEADER_BYTES = 256
 """Of the whole header: room for any shape; a multiple of 64, as the format asks, so that pixels are aligned."""
@@ -77,22 +75,3 @@ def write_npy(path: Path, array: npt.NDArray[Any], rows: npt.NDArray[np.int64] |
         writer.finish(array.dtype, (count, *array.shape[1:]))
     finally:
         writer.close()
-
-
-def map_npy(path: Path, dtype: str, shape: tuple[int, ...]) -> npt.NDArray[Any]:
-    """A `.npy` file as a read-only memory map.
-
-    Raises:
-        CacheError: it is missing, too short, or not of this dtype and shape; the message says which.
-    """
-    try:
-        # An empty array cannot be mapped.
-        array = np.load(path, mmap_mode="r" if 0 not in shape else None, allow_pickle=False)
-    except FileNotFoundError:
-        raise CacheError(f"{path} is missing") from None
-    except (OSError, ValueError, EOFError) as error:
-        raise CacheError(f"{path} is damaged or cut short ({error})") from error
-    if array.dtype.str != dtype or array.shape != shape:
-        raise CacheError(f"{path} holds {array.dtype.str} {array.shape}, but the manifest says {dtype} {shape}")
-    result: npt.NDArray[Any] = array
-    return result

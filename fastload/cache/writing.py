@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fastload.cache.manifest import ArrayFile, ColumnEntry
 from fastload.cache.npy import NpyWriter, write_npy
 from fastload.cache.samples import ImageColumn
 from fastload.errors import DecodeError
 from fastload.sources.base import Values
+from fastload.sources.cache_manifest import ArrayFile, ColumnEntry
 
 __all__ = ["ColumnWriter", "file_stem", "write_values"]
 

@@ -111,12 +111,16 @@ class Manifest:
 
 
 def is_cache(directory: str | os.PathLike[str]) -> bool:
-    """Whether a directory looks like a cache of ours, of whatever version and state."""
+    """Whether a directory is a cache of ours, of whatever version and state; a damaged one is still a cache."""
     try:
-        with open(Path(directory) / FILE_NAME, encoding="utf-8") as file:
-            return f'"{FORMAT}"' in file.read(256)
-    except (OSError, UnicodeDecodeError):
+        text = (Path(directory) / FILE_NAME).read_text(encoding="utf-8", errors="replace")
+    except OSError:
         return False
+    try:
+        document = json.loads(text)
+    except ValueError:
+        return f'"{FORMAT}"' in text[:256] or any(Path(directory).glob("*.npy"))
+    return isinstance(document, dict) and document.get("format") == FORMAT
 
 
 def write_manifest(directory: Path, manifest: Manifest) -> None:
