@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from fastload.adopt import from_dataloader
     from fastload.backends import available_backends
     from fastload.cache import build_cache
-    from fastload.decode import decode_jpeg
     from fastload.errors import BackendUnavailableError, DecodeError, StateMismatchError, UnsupportedTransformError
     from fastload.factory import create_loader
     from fastload.loader import Loader
     from fastload.recipe import Recipe
+    from fastload.render import decode_jpeg
     from fastload.sampler import Shard
 
 __all__ = [
@@ -53,7 +53,7 @@ _HOMES = {
     "available_backends": "fastload.backends",
     "build_cache": "fastload.cache",
     "create_loader": "fastload.factory",
-    "decode_jpeg": "fastload.decode",
+    "decode_jpeg": "fastload.render",
     "from_dataloader": "fastload.adopt",
 }
 

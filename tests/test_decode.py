@@ -20,13 +20,13 @@ from fastload.decode import (
     DecodeSettings,
     available_decoders,
     decode_image,
-    decode_jpeg,
     decoder_names,
     get_decoder,
     read_header,
 )
 from fastload.decode.scratch import Scratch
 from fastload.errors import BackendUnavailableError, ConfigurationError, DecodeError
+from fastload.render import decode_jpeg
 from tests import images
 
 DECODERS = [row.name for row in available_decoders() if row.available]

@@ -18,10 +18,11 @@ from torchvision.transforms.v2 import functional
 from fastload.backends.assemble import Assembler
 from fastload.backends.base import Context, HostBatch
 from fastload.backends.turbojpeg import TurboJpegBackend, TurboJpegOptions
-from fastload.decode import DecodeSettings, available_decoders, decode_jpeg
+from fastload.decode import DecodeSettings, available_decoders
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError, DecodeError, UnsupportedTransformError, WorkerError
 from fastload.recipe import Recipe
+from fastload.render import decode_jpeg
 from fastload.sources.base import Column, EncodedImages, Objects, PixelImages, Source, Values
 from fastload.sources.paths import PathTable
 from tests import images

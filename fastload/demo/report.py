@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import platform
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from rich.console import Console
@@ -16,14 +16,24 @@ import fastload
 from fastload.cpu import usable_cores
 from fastload.demo.agreement import Difference
 from fastload.demo.folders import ImageFolders
+from fastload.demo.runs import Run
 from fastload.demo.training import Epoch
-
-if TYPE_CHECKING:
-    from fastload.demo.tour import Outcome
 
 _PSNR_BOUND = {"dali": (45.0, 40.0)}
 """Backends with a resampler of their own: least PSNR on the CPU and on a GPU [dB]. The others must come nearer."""
 _LARGEST_BOUND, _MEAN_BOUND = 2, 0.2
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a loader came to."""
+
+    name: str
+    run: Run | None = None
+    remedy: str = ""
+    """The command that makes the backend available, where it is not."""
+    problem: str = ""
+    """Why it could not do this job, in the words of the error."""
 
 
 def heading(console: Console, device: str) -> None:

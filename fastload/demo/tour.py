@@ -22,11 +22,12 @@ from fastload.demo.agreement import Difference, Pixels, compare, first_images, t
 from fastload.demo.folders import ImageFolders, image_folders
 from fastload.demo.photographs import write_photographs
 from fastload.demo.plain import PLAIN, PlainLoader
+from fastload.demo.report import Outcome
 from fastload.demo.runs import Run, measure
 from fastload.demo.training import train
 from fastload.errors import CacheError, WorkerError
 
-__all__ = ["DemoSettings", "Outcome", "default_device", "run_demo"]
+__all__ = ["DemoSettings", "default_device", "run_demo"]
 
 _COMPARED = 64
 """Images whose pixels are compared."""
@@ -50,18 +51,6 @@ class DemoSettings:
     device: str = "cpu"
     epochs: int = 2
     """Of the training run; 0 leaves it out."""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a loader came to."""
-
-    name: str
-    run: Run | None = None
-    remedy: str = ""
-    """The command that makes the backend available, where it is not."""
-    problem: str = ""
-    """Why it could not do this job, in the words of the error."""
 
 
 def default_device() -> str:

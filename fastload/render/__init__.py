@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from fastload.render.image import render_into
+from fastload.render.jpeg import decode_jpeg
 
-__all__ = ["render_into"]
+__all__ = ["decode_jpeg", "render_into"]
