@@ -16,6 +16,7 @@
 #include "decode_job.hpp"
 #include "draws.hpp"
 #include "gather_job.hpp"
+#include "libjpeg.hpp"
 #include "pool.hpp"
 
 namespace nb = nanobind;
@@ -352,6 +353,7 @@ void integers(Input<int64_t, 1> indices, std::optional<Input<int64_t, 1>> repeat
 NB_MODULE(_core, m) {
     using namespace fastload;
 
+    libjpeg();  // now, so that a library that is missing makes the import fail and not the first batch
     m.def("uniforms", &uniforms, "indices"_a, "repeats"_a.none(), "seed"_a, "epoch"_a, "stream"_a, "out"_a);
     m.def("integers", &integers, "indices"_a, "repeats"_a.none(), "seed"_a, "epoch"_a, "stream"_a, "out"_a);
 

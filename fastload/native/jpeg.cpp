@@ -7,9 +7,7 @@
 #include <vector>
 
 #include "kernels.hpp"
-
-// After <cstdio>, which it needs.
-#include <jpeglib.h>
+#include "libjpeg.hpp"
 
 #include <jerror.h>
 
@@ -90,7 +88,7 @@ struct JpegDecoder::State {
     std::vector<uint8_t> rows;
 
     Outcome damage() {
-        jpeg_abort_decompress(&info);
+        libjpeg().abort_decompress(&info);
         open = false;
         return {Status::damaged, error.message};
     }
@@ -106,7 +104,7 @@ struct JpegDecoder::State {
 
 bool JpegDecoder::State::create() {
     if (setjmp(error.escape)) return false;
-    jpeg_create_decompress(&info);
+    libjpeg().create_decompress(&info, JPEG_LIB_VERSION, sizeof info);
     progress.progress_monitor = on_progress;
     info.progress = &progress;
     created = true;
@@ -115,8 +113,8 @@ bool JpegDecoder::State::create() {
 
 bool JpegDecoder::State::read_header(const uint8_t* data, size_t size) {
     if (setjmp(error.escape)) return false;
-    jpeg_mem_src(&info, data, static_cast<unsigned long>(size));
-    jpeg_read_header(&info, TRUE);
+    libjpeg().mem_src(&info, data, static_cast<unsigned long>(size));
+    libjpeg().read_header(&info, TRUE);
     return !error.damaged;
 }
 
@@ -125,33 +123,33 @@ bool JpegDecoder::State::start() {
     info.out_color_space = JCS_EXT_RGBX;
     info.dct_method = JDCT_ISLOW;
     info.do_fancy_upsampling = TRUE;
-    jpeg_start_decompress(&info);
+    libjpeg().start_decompress(&info);
     return !error.damaged;
 }
 
 bool JpegDecoder::State::choose_columns(JDIMENSION* start, JDIMENSION* width) {
     if (setjmp(error.escape)) return false;
-    jpeg_crop_scanline(&info, start, width);
+    libjpeg().crop_scanline(&info, start, width);
     return !error.damaged;
 }
 
 bool JpegDecoder::State::skip(JDIMENSION count) {
     if (setjmp(error.escape)) return false;
-    jpeg_skip_scanlines(&info, count);
+    libjpeg().skip_scanlines(&info, count);
     return !error.damaged;
 }
 
 bool JpegDecoder::State::read_rows(JSAMPARRAY into, JDIMENSION count) {
     if (setjmp(error.escape)) return false;
     for (JDIMENSION done = 0; done < count && !error.damaged;) {
-        done += jpeg_read_scanlines(&info, into + done, count - done);
+        done += libjpeg().read_scanlines(&info, into + done, count - done);
     }
     return !error.damaged;
 }
 
 JpegDecoder::JpegDecoder() : state_(std::make_unique<State>()) {
     State& s = *state_;
-    s.info.err = jpeg_std_error(&s.error.base);
+    s.info.err = libjpeg().std_error(&s.error.base);
     s.error.base.error_exit = on_error;
     s.error.base.emit_message = on_message;
     s.error.damaged = false;
@@ -160,14 +158,14 @@ JpegDecoder::JpegDecoder() : state_(std::make_unique<State>()) {
 }
 
 JpegDecoder::~JpegDecoder() {
-    if (state_->created) jpeg_destroy_decompress(&state_->info);
+    if (state_->created) libjpeg().destroy_decompress(&state_->info);
 }
 
 const JpegHeader& JpegDecoder::header() const { return state_->header; }
 
 void JpegDecoder::close() {
     State& s = *state_;
-    if (s.open) jpeg_abort_decompress(&s.info);
+    if (s.open) libjpeg().abort_decompress(&s.info);
     s.open = false;
 }
 
@@ -235,7 +233,7 @@ Outcome JpegDecoder::read(const Box& box, bool whole, RowSink& sink) {
     if (whole && below > 1 && !s.skip(static_cast<JDIMENSION>(below - 1))) return s.damage();
     if (whole && below > 0 && !s.read_rows(targets, 1)) return s.damage();
     const jpeg_source_mgr& source = *s.info.src;
-    const bool ends = below == 0 || s.info.unread_marker == JPEG_EOI || jpeg_input_complete(&s.info) ||
+    const bool ends = below == 0 || s.info.unread_marker == JPEG_EOI || libjpeg().input_complete(&s.info) ||
                       has_end_marker(source.next_input_byte, source.bytes_in_buffer);
     close();
     if (!ends) return {Status::damaged, "Premature end of JPEG file"};

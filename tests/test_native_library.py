@@ -1,0 +1,38 @@
+"""Which libjpeg the native core works with."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fastload import native
+
+pytestmark = pytest.mark.skipif(not native.available(), reason="the native core is not built")
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler to make another libjpeg")
+@pytest.mark.parametrize("soname", ["libjpeg.so.62", "libjpeg.so.8"])
+def test_another_libjpeg_in_the_process_does_not_get_in_the_way(tmp_path: Path, soname: str) -> None:
+    """torchvision brings one of the same name for the dynamic linker, in some versions without what the core needs."""
+    other = tmp_path / "other.so"
+    subprocess.run(
+        ["cc", "-shared", f"-Wl,-soname,{soname}", "-x", "c", "/dev/null", "-o", str(other)], check=True, timeout=60
+    )
+    program = f"""
+import ctypes
+ctypes.CDLL({str(other)!r}, mode=ctypes.RTLD_GLOBAL)
+from fastload.native import NativePool
+from tests.images import jpeg, photo
+sizes, failures = NativePool(1).read_headers([jpeg(photo(20, 30))])
+assert not failures
+assert sizes[0, :2].tolist() == [20, 30]
+"""
+    root = str(Path(__file__).parent.parent)
+    run = subprocess.run(
+        [sys.executable, "-c", program], cwd=root, capture_output=True, text=True, timeout=100, check=False
+    )
+    assert run.returncode == 0, run.stderr
