@@ -33,6 +33,10 @@ if ! printf '#include <stddef.h>\n#include <stdio.h>\n#include <jpeglib.h>\n' | 
 fi
 python_h=$("$PYTHON" -c 'import os, sysconfig; print(os.path.join(sysconfig.get_paths()["include"], "Python.h"))')
 [ -f "$python_h" ] || missing+=(python3-dev)
+case ",$EXTRAS," in *,dev,*) # for the tests of `fastload bench --html`, which are skipped without
+    command -v chromium >/dev/null || command -v google-chrome >/dev/null || missing+=(chromium)
+    command -v chromedriver >/dev/null || missing+=(chromium-driver) ;;
+esac
 
 ubuntu_names() { # Ubuntu calls Debian's libturbojpeg0 libturbojpeg
     if ! apt-cache show libturbojpeg0 >/dev/null 2>&1 && apt-cache show libturbojpeg >/dev/null 2>&1; then

@@ -35,7 +35,10 @@ def decode(
     threads: Annotated[
         str | None, typer.Option(help="Numbers with commas between. Without it: 1, 2, 4 ... all usable cores.")
     ] = None,
-    time: Annotated[float, typer.Option(min=0.0, help="Seconds to measure each row, over all rounds.")] = 1.0,
+    time: Annotated[
+        float,
+        typer.Option(min=0.0, help="Seconds to measure each row, at least; rounds are whole passes over the images."),
+    ] = 1.0,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds in which all take turns.")] = 5,
     json: Annotated[Path | None, typer.Option(help="Write everything here, for `fastload bench compare`.")] = None,
     csv: Annotated[Path | None, typer.Option(help="Write a line for each row here.")] = None,

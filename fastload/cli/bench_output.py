@@ -32,7 +32,16 @@ class Files:
 
 
 def check_files(files: Files) -> None:
-    """Refuse, before minutes of measuring, what cannot be written after them. Raises ConfigurationError."""
+    """Refuse, before minutes of measuring, what cannot be written after them.
+
+    Raises:
+        ConfigurationError: the place is no good.
+        BackendUnavailableError: what draws the charts is not installed.
+    """
+    if files.html is not None:
+        from fastload.bench.report import require_charts
+
+        require_charts()
     for option, path in (("--json", files.json), ("--csv", files.csv), ("--html", files.html)):
         if path is None:
             continue

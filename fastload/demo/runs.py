@@ -9,7 +9,18 @@ from typing import Any
 
 import torch
 
-__all__ = ["Run", "measure"]
+__all__ = ["Run", "SimulatedTrainer", "measure", "wait_for_copy"]
+
+
+@dataclass(frozen=True)
+class SimulatedTrainer:
+    """Takes batches at a given rate, by sleeping as a process does whose GPU is at work: it takes no processor time."""
+
+    rate: float
+    """Images a second."""
+
+    def step(self, images: torch.Tensor) -> None:
+        time.sleep(len(images) / self.rate)
 
 
 @dataclass(frozen=True)
@@ -35,8 +46,6 @@ def measure(
 ) -> Run:
     """Take batches for `seconds` at full speed, then for `seconds` as a trainer of `trainer_rate` images/s would.
 
-    The trainer is simulated by sleeping, as a process does whose GPU is at work: it takes no processor time.
-
     Args:
         loader: yields (images, labels); iterated again at each epoch end.
         progress: called with the share done of the whole, 0 to 1.
@@ -45,24 +54,25 @@ def measure(
     started = time.perf_counter()
     batches = _endless(loader)
     images, _ = next(batches)
-    _finish(images)
+    wait_for_copy(images)
     first = time.perf_counter() - started
 
     count, begun = 0, time.perf_counter()
     while (elapsed := time.perf_counter() - begun) < seconds or count == 0:
         images, _ = next(batches)
-        _finish(images)
+        wait_for_copy(images)
         count += len(images)
         report(min(elapsed / seconds, 1.0) / 2)
     rate = count / (time.perf_counter() - begun)
 
+    trainer = SimulatedTrainer(trainer_rate)
     waited, begun = 0.0, time.perf_counter()
     while (elapsed := time.perf_counter() - begun) < seconds:
         before = time.perf_counter()
         images, _ = next(batches)
-        _finish(images)
+        wait_for_copy(images)
         waited += time.perf_counter() - before
-        time.sleep(len(images) / trainer_rate)
+        trainer.step(images)
         report(0.5 + min(elapsed / seconds, 1.0) / 2)
     return Run(rate, first, waited / (time.perf_counter() - begun), count)
 
@@ -72,7 +82,7 @@ def _endless(loader: Iterable[Any]) -> Iterator[Any]:
         yield from loader
 
 
-def _finish(images: torch.Tensor) -> None:
+def wait_for_copy(images: torch.Tensor) -> None:
     """A batch on a GPU counts when it is there."""
     if images.is_cuda:
         torch.cuda.current_stream(images.device).synchronize()

@@ -9,7 +9,7 @@ from fastload.bench.decode.modes import MODES
 from fastload.bench.results import Measurement, Results
 from fastload.bench.words import heading, per_cent, print_fitting, problems
 
-__all__ = ["print_decode"]
+__all__ = ["cells", "print_decode"]
 
 _SOURCES = {"memory": "from memory", "page cache": "files in the page cache", "cold": "files on disk"}
 
@@ -52,10 +52,10 @@ def _table(console: Console, mode: str, source: str, rows: list[Measurement]) ->
     for row in rows:
         speed[row.contestant] = max(speed.get(row.contestant, 0.0), row.rate.median if row.rate else 0.0)
     ordered = sorted(rows, key=lambda row: (-speed[row.contestant], row.contestant, row.parameters["threads"]))
-    print_fitting(console, [_cells(row, best) for row in ordered], droppable=_DROPPABLE)
+    print_fitting(console, [cells(row, best) for row in ordered], droppable=_DROPPABLE)
 
 
-def _cells(row: Measurement, best: float) -> dict[str, str | Text]:
+def cells(row: Measurement, best: float) -> dict[str, str | Text]:
     """Heading: cell."""
     rate, pixels, cpu = row.rate, row.metric("pixels_per_second"), row.cpu_seconds_per_1000
     assert rate is not None

@@ -1,0 +1,214 @@
+"""The loader benchmark from settings to results."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from pathlib import Path
+
+import torch
+
+import fastload
+from fastload.bench.loader.gpu import GpuWatch, gpu_watch
+from fastload.bench.loader.images import LoaderImages, read_loader_images
+from fastload.bench.loader.rows import (
+    DATALOADER,
+    Conditions,
+    Row,
+    check_contestants,
+    contestant_names,
+    rows,
+)
+from fastload.bench.loader.runner import LoaderRunner
+from fastload.bench.loader.trainer import SMALL, NetworkTrainer, RateTrainer, Trainer
+from fastload.bench.loader.verdict import Situation, verdict
+from fastload.bench.machine import describe_machine
+from fastload.bench.measure import Entry, Progress, measure
+from fastload.bench.results import Measurement, Results
+from fastload.cpu import affinity_cores, quota_cores
+from fastload.errors import ConfigurationError
+
+__all__ = ["LoaderSettings", "run_loader_benchmark"]
+
+_WARM_UP = 0.3
+"""Of the length of a round."""
+
+
+@dataclass(frozen=True)
+class LoaderSettings:
+    """What is asked for. Raises ConfigurationError."""
+
+    folder: Path
+    made: bool = False
+    """The folder is the sample set, not the user's."""
+    images: int = 1024
+    batch_size: int = 64
+    backends: tuple[str, ...] | None = None
+    """None: the DataLoader and all backends."""
+    workers: tuple[int, ...] = ()
+    """To sweep over."""
+    prefetch: tuple[int, ...] = ()
+    """To sweep over."""
+    network: str = SMALL
+    consume: float | None = None
+    """Simulate a trainer of this rate [img/s] instead of training a network."""
+    device: str | None = None
+    """None: the GPU if there is one."""
+    seconds: float = 10.0
+    """Of measuring, for each row, over all rounds."""
+    rounds: int = 5
+
+    def __post_init__(self) -> None:
+        for option, values, least in (("--workers", self.workers, 0), ("--prefetch", self.prefetch, 1)):
+            if any(value < least for value in values):
+                raise ConfigurationError(f"{option}: {values} must be numbers of at least {least}.")
+        if self.consume is not None and not self.consume > 0:
+            raise ConfigurationError(f"--consume: {self.consume} must be a rate above 0, in images a second.")
+        if self.batch_size < 1:
+            raise ConfigurationError(f"--batch-size: {self.batch_size} must be at least 1.")
+        check_contestants(self.backends or ())
+        if self.where.type == "cuda" and not torch.cuda.is_available():
+            raise ConfigurationError(
+                f"--device {self.device}: torch sees no CUDA device here; leave it out, or see fastload doctor."
+            )
+
+    @property
+    def where(self) -> torch.device:
+        """The device. Raises ConfigurationError: it is none."""
+        try:
+            device = torch.device(self.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        except RuntimeError as error:
+            raise ConfigurationError(f"--device {self.device}: is no device of torch ({error}).") from error
+        if device != torch.device("cuda") or not torch.cuda.is_available():
+            return device
+        return torch.device("cuda", torch.cuda.current_device())
+
+
+def run_loader_benchmark(
+    settings: LoaderSettings,
+    *,
+    on_progress: Callable[[Progress], None] | None = None,
+    say: Callable[[str], None] = lambda message: None,
+) -> Results:
+    """Measure. KeyboardInterrupt during the rounds gives what there is, marked as incomplete.
+
+    Args:
+        say: told what takes its time before the rounds begin.
+
+    Raises:
+        SourceError: the folder has no usable images.
+        ConfigurationError: something that cannot be honoured.
+    """
+    device = settings.where
+    with tempfile.TemporaryDirectory(prefix="fastload-bench-") as room:
+        say("Reading the images and checking them.")
+        images = read_loader_images(settings.folder, settings.images, Path(room) / "sample")
+        conditions = Conditions(images, settings.batch_size, device, Path(room) / "cache")
+        names = settings.backends or contestant_names()
+        if "cache" in names:
+            say("Building a cache of them, which is not measured.")
+            fastload.build_cache(str(images.folder), conditions.cache, progress=False, on_error="substitute")
+        trainer: Trainer
+        if settings.consume is None:
+            trainer = NetworkTrainer(settings.network, images.classes, device)
+        else:
+            trainer = RateTrainer(settings.consume)
+        watch, absent = gpu_watch(device)
+        chosen = rows(names, settings.workers, settings.prefetch, alone=settings.consume is None)
+        measured = measure(
+            [_entry(row, conditions, trainer, watch) for row in chosen],
+            rounds=settings.rounds,
+            seconds=settings.seconds / settings.rounds,
+            warmup_seconds=_WARM_UP * settings.seconds / settings.rounds,
+            keep_open=False,
+            on_progress=on_progress,
+        )
+    machine = describe_machine()
+    situation = Situation(
+        settings.consume,
+        images.cache_bytes,
+        machine.memory,
+        _cores(),
+        tuple(name for name, values in (("workers", settings.workers), ("prefetch", settings.prefetch)) if values),
+    )
+    measurements = _with_remedies(measured.measurements)
+    return Results(
+        benchmark="loader",
+        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        fastload=fastload.__version__,
+        machine=machine,
+        settings={
+            "folder": "sample set" if settings.made else str(settings.folder),
+            "images": len(images.source),
+            "images_in_folder": images.total,
+            "batch_size": settings.batch_size,
+            "device": str(device),
+            "network": None if settings.consume is not None else settings.network,
+            "consume": settings.consume,
+            "workers": list(settings.workers),
+            "prefetch": list(settings.prefetch),
+            "cache_bytes": images.cache_bytes,
+            "seconds": settings.seconds,
+            "rounds": settings.rounds,
+        },
+        measurements=measurements,
+        complete=measured.complete,
+        notes=(*verdict(measurements, situation), *_notes(images, names, watch, absent)),
+    )
+
+
+def _entry(row: Row, conditions: Conditions, trainer: Trainer, watch: GpuWatch | None) -> Entry:
+    open_feed = row.opener(conditions)
+    images = conditions.images
+    named = {images.original(path): message for path, message in images.damaged.items()}
+    mode = "simulated trainer" if isinstance(trainer, RateTrainer) else "training"
+
+    def open_runner() -> LoaderRunner:
+        return LoaderRunner(
+            open_feed,
+            trainer,
+            cores=_cores(),
+            watch=watch,
+            see_epoch_end=bool(row.parameters),
+            damaged=named,
+        )
+
+    version = torch.__version__ if row.contestant == DATALOADER else fastload.__version__
+    return Entry(row.contestant, mode, row.parameters, open_runner, version)
+
+
+def _with_remedies(measurements: Sequence[Measurement]) -> tuple[Measurement, ...]:
+    """A backend that is not there says so once, not once for each setting."""
+    kept: list[Measurement] = []
+    for row in measurements:
+        if row.status == "unavailable":
+            if any(other.contestant == row.contestant for other in kept):
+                continue
+            row = replace(row, parameters={})
+        kept.append(row)
+    return tuple(kept)
+
+
+def _notes(images: LoaderImages, names: Sequence[str], watch: GpuWatch | None, absent: str) -> list[str]:
+    notes = []
+    if watch is None:
+        notes.append(f"GPU busy share and windows at 0%: not measured, {absent}.")
+    if images.total > len(images.source):
+        notes.append(
+            f"Measured on {len(images.source):,} of the {images.total:,} images: they stay in the page cache, and an "
+            f"epoch ends {images.total / len(images.source):,.0f} times as often as with all."
+        )
+    if images.damaged:
+        count = len(images.damaged)
+        named = f"{count} damaged {'file' if count == 1 else 'files'} among {len(images.source):,}"
+        notes.append(f"{named}: fastload replaced {'it' if count == 1 else 'them'} and went on.")
+        if DATALOADER in names:
+            notes.append(f"A {DATALOADER} would have stopped there, so it was measured without.")
+    return notes
+
+
+def _cores() -> float:
+    quota = quota_cores()
+    return float(affinity_cores()) if quota is None else min(float(affinity_cores()), quota)

@@ -1,0 +1,87 @@
+"""What takes the batches: a network that is really trained, or a pause of the length that a step would take."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch import nn
+
+from fastload.bench.loader.clocks import Clock, CudaClock, HostClock
+from fastload.demo.runs import SimulatedTrainer, wait_for_copy
+from fastload.demo.training import SmallNetwork
+from fastload.errors import ConfigurationError
+
+__all__ = ["SMALL", "NetworkTrainer", "RateTrainer", "Trainer"]
+
+SMALL = "small"
+"""The network of the demo; all other names are torchvision's."""
+
+
+class Trainer(Protocol):
+    """Takes one batch after the other; its clock knows when it was busy."""
+
+    clock: Clock
+
+    def step(self, images: torch.Tensor, labels: torch.Tensor) -> None: ...
+
+
+class RateTrainer:
+    """A trainer of a given rate [images/s], which takes no processor time."""
+
+    def __init__(self, rate: float) -> None:
+        self.clock: Clock = HostClock()
+        self._trainer = SimulatedTrainer(rate)
+
+    def step(self, images: torch.Tensor, labels: torch.Tensor) -> None:
+        wait_for_copy(images)
+        self.clock.begin()
+        self._trainer.step(images)
+        self.clock.end()
+
+
+class NetworkTrainer:
+    """Forward, backward and SGD with momentum; in bfloat16 on a GPU, where the labels are too."""
+
+    def __init__(self, network: str, classes: int, device: torch.device) -> None:
+        """
+        Raises:
+            ConfigurationError: torchvision has no such network, or it does not fit on the device.
+        """
+        self.clock: Clock = CudaClock(device) if device.type == "cuda" else HostClock()
+        self._device = device
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            torch.manual_seed(0)
+            built = _network(network, classes)
+        self._network = built.to(device).to(memory_format=torch.channels_last).train()
+        self._optimizer = torch.optim.SGD(self._network.parameters(), lr=0.01, momentum=0.9)
+
+    def step(self, images: torch.Tensor, labels: torch.Tensor) -> None:
+        self.clock.begin()
+        try:
+            with torch.autocast(self._device.type, dtype=torch.bfloat16, enabled=self._device.type == "cuda"):
+                loss = nn.functional.cross_entropy(self._network(images), labels)
+            self._optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            self._optimizer.step()
+        except torch.cuda.OutOfMemoryError as error:
+            raise ConfigurationError(
+                f"--batch-size: a batch of {len(images)} does not fit in the memory of {self._device} "
+                f"({str(error).splitlines()[0]}). Take a smaller one, or a smaller --network."
+            ) from error
+        self.clock.end()
+
+
+def _network(name: str, classes: int) -> nn.Module:
+    if name == SMALL:
+        return SmallNetwork(classes)
+    from torchvision.models import get_model
+
+    try:
+        built: nn.Module = get_model(name, weights=None, num_classes=classes)
+    except (ValueError, TypeError) as error:  # unknown; or made for other tasks
+        raise ConfigurationError(
+            f"--network {name}: torchvision cannot build it as a classifier ({error}). Take {SMALL!r}, or a name such "
+            "as resnet18 or resnet50."
+        ) from error
+    return built
