@@ -174,6 +174,15 @@ def test_who_is_absent_or_fails_is_a_row_and_the_others_go_on() -> None:
     assert len(by_name["good"].rounds) == 3
 
 
+def test_an_exception_of_a_library_does_not_take_the_others_with_it() -> None:
+    def breaks(call: int) -> Work:
+        raise RuntimeError("out of memory")
+
+    broken, good = measure([*fakes([], "broken", act=breaks), *fakes([], "good")], rounds=2).measurements
+    assert (broken.status, broken.note) == ("failed", "RuntimeError: out of memory")
+    assert len(good.rounds) == 2
+
+
 @pytest.mark.parametrize("keep_open", [True, False])
 def test_an_interruption_keeps_the_finished_rounds_and_closes(keep_open: bool) -> None:
     log: list[str] = []

@@ -87,8 +87,8 @@ def measured(results: Results) -> list[Measurement]:
 
 def test_the_command_prints_tables_and_writes_files(photographs: Path, tmp_path: Path) -> None:
     files = ["--json", tmp_path / "r.json", "--csv", tmp_path / "r.csv"]
-    some = "pillow,simplejpeg,torchvision,opencv,native,native-region"
-    done = bench_decode(photographs, "--time", 0, "--rounds", 3, "--threads", "1,2", "--decoders", some, *files)
+    some = "pillow,simplejpeg,native,native-region"
+    done = bench_decode(photographs, "--time", 0, "--rounds", 2, "--threads", "1,2", "--decoders", some, *files)
     assert done.code == 0, done.out + done.err
     for mode in MODES.values():
         assert done.out.count(f"{mode.title[0].upper()}{mode.title[1:]}, from memory") == 1
@@ -102,11 +102,11 @@ def test_the_command_prints_tables_and_writes_files(photographs: Path, tmp_path:
     assert list(violations(document, results_schema())) == []
     results = read_json(tmp_path / "r.json")
     assert results.complete
-    expected = {"pillow", "simplejpeg", "torchvision"}
+    expected = {"pillow", "simplejpeg"}
     expected |= {"native", "native-region"} if native.available() else set()
     assert expected <= {row.contestant for row in measured(results)}
     for row in measured(results):
-        assert len(row.rounds) == 3
+        assert len(row.rounds) == 2
         assert all(r.samples == 12 for r in row.rounds), "each round is one whole pass"
         assert row.latency is not None
         assert 0 < row.latency.p50 <= row.latency.p99
@@ -114,7 +114,7 @@ def test_the_command_prints_tables_and_writes_files(photographs: Path, tmp_path:
         pixels = row.metric("pixels_per_second")
         assert pixels is not None
         passed = sum(r.seconds * (r.metrics["pixels_per_second"] or 0) for r in row.rounds)
-        assert passed == pytest.approx(3e6 * results.settings["megapixels"])  # type: ignore[operator]
+        assert passed == pytest.approx(2e6 * results.settings["megapixels"])  # type: ignore[operator]
     modes = {(row.contestant, row.mode) for row in measured(results)}
     assert ("native-region", "full") not in modes
     # Files in the first mode only, with the largest number of threads.
@@ -196,8 +196,19 @@ def test_ctrl_c_prints_and_saves_what_was_measured(photographs: Path, tmp_path: 
     environment = os.environ | {"TMPDIR": str(tmp_path), "PYTHONUNBUFFERED": "1", "COLUMNS": "80"}
     code = "from fastload.cli import main; main()"
     target = tmp_path / "r.json"
-    command = [sys.executable, "-c", code, "bench", "decode", str(photographs), "--time", "1", "--rounds", "1000"]
-    command += ["--decoders", "pillow,simplejpeg", "--modes", "full,crop224", "--threads", "2", "--json", str(target)]
+    command = [sys.executable, "-c", code, "bench", "decode", str(photographs), "--time", "0", "--rounds", "5000"]
+    command += [
+        "--from",
+        "memory",
+        "--decoders",
+        "pillow,simplejpeg",
+        "--modes",
+        "full,crop224",
+        "--threads",
+        "2",
+        "--json",
+        str(target),
+    ]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True
     ) as process:
@@ -213,7 +224,7 @@ def test_ctrl_c_prints_and_saves_what_was_measured(photographs: Path, tmp_path: 
     assert re.search(r"^simplejpeg\s+2\s+[\d,]+ ", out, re.MULTILINE)
     results = read_json(target)
     assert not results.complete
-    assert all(2 <= len(row.rounds) < 1000 for row in measured(results))
+    assert all(2 <= len(row.rounds) < 5000 for row in measured(results))
 
 
 # -- Pixels, damage ----------------------------------------------------------------------------------------------------
@@ -327,6 +338,20 @@ def test_an_image_that_fails_only_in_the_rounds_is_a_failure(
     (row,) = measured(run_decode_benchmark(small(photographs, images=8, decoders=("ours",))))
     assert [failure.message for failure in row.failures] == ["not today"]
     assert row.rounds[0].samples == 7
+
+
+def test_a_contestant_whose_library_breaks_is_a_row(photographs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken(PillowStep):
+        def __call__(self, data: bytes, size: tuple[int, int], place: Place | None) -> Pixels:
+            raise RuntimeError("internal")
+
+    with_contestant(monkeypatch, Broken)
+    broken, good = sorted(
+        run_decode_benchmark(small(photographs, images=8, decoders=("ours", "pillow"))).measurements,
+        key=lambda row: row.status,
+    )
+    assert (broken.contestant, broken.status, broken.note) == ("ours", "failed", "RuntimeError: internal")
+    assert (good.contestant, good.status) == ("pillow", "measured")
 
 
 # -- Pillow-SIMD in a process of its own -------------------------------------------------------------------------------

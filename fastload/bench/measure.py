@@ -8,7 +8,8 @@ The contract:
     measured.complete       # False after Ctrl-C: what was measured until then is there
 
 An `Entry` is one row: who, in which mode, with which parameters, and `open()`, which makes a `Runner`. `open` may raise
-`BackendUnavailableError` (the row says what to install) or any other `FastloadError` (the row says what failed).
+`BackendUnavailableError`: the row says what to install. Any other exception, from `open` or from `run`, ends this
+contestant and not the benchmark: the row says what failed.
 
 A `Runner` has `run(seconds) -> Work` and `close()`. `run` works for about `seconds` (at least one whole unit: a pass
 over the images, an epoch, a few batches) and says what it did. The clock, CPU seconds (worker processes included) and
@@ -109,6 +110,8 @@ def measure(
                         record.end("unavailable", str(error))
                     except FastloadError as error:
                         record.end("failed", str(error))
+                    except Exception as error:  # of a library: minutes of the others' rounds must not go with it
+                        record.end("failed", f"{type(error).__name__}: {error}")
         except KeyboardInterrupt:
             complete = False
     return Measured(tuple(record.measurement() for record in records), complete)

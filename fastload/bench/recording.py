@@ -39,7 +39,7 @@ class Runner(Protocol):
     """A contestant at work."""
 
     def run(self, seconds: float) -> Work:
-        """Work for about so long. A FastloadError ends the contestant: its row is marked as failed."""
+        """Work for about so long. An exception ends the contestant: its row is marked as failed."""
         ...
 
     def close(self) -> None:

@@ -168,6 +168,9 @@ def _trial(
         absent.append(_absent(contestant, error))
     except FastloadError as error:
         absent.append(Measurement(contestant.name, mode, status="failed", note=str(error)))
+    except Exception as error:  # of its library; the others go on
+        note = f"{type(error).__name__}: {error}"
+        absent.append(Measurement(contestant.name, mode, status="failed", note=note))
     return None
 
 

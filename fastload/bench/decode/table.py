@@ -31,6 +31,8 @@ def print_decode(results: Results, console: Console) -> None:
         _table(console, mode, source, members)
     marked = sorted({row.latency.of for row in rows if row.latency is not None and row.latency.of != "sample"})
     console.print()
+    versions = {row.contestant: row.version for row in rows if row.version}
+    console.print(", ".join(f"{name} {version}" for name, version in versions.items()) + ".", soft_wrap=True)
     if marked:
         console.print(f"* of a {', '.join(marked)}.", style="dim")
     console.print(
