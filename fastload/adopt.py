@@ -18,10 +18,9 @@ from torch.utils.data import (
 )
 
 from fastload.backends.base import BackendOptions
-from fastload.errors import ConfigurationError
-from fastload.factory import resolve
+from fastload.errors import ConfigurationError, OnError
 from fastload.loader import Loader
-from fastload.pipeline import OnError
+from fastload.request import resolve
 from fastload.sampler import Shard
 
 __all__ = ["from_dataloader"]

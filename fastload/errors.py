@@ -7,17 +7,24 @@ string, so that they survive pickling between processes.
 
 from __future__ import annotations
 
+from typing import Literal
+
 __all__ = [
     "BackendUnavailableError",
     "CacheError",
     "ConfigurationError",
     "DecodeError",
     "FastloadError",
+    "OnError",
     "SourceError",
     "StateMismatchError",
     "UnsupportedTransformError",
     "WorkerError",
 ]
+
+
+OnError = Literal["raise", "substitute"]
+"""What a sample that cannot be read leads to: its error, or another sample in its place."""
 
 
 class FastloadError(Exception):

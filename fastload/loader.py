@@ -14,8 +14,8 @@ import torch
 from fastload.backends.base import Backend
 from fastload.device.stage import DeviceStage
 from fastload.draws import Draws, Stream
-from fastload.errors import ConfigurationError, FastloadError, StateMismatchError
-from fastload.pipeline import READY, OnError, Pipeline
+from fastload.errors import ConfigurationError, FastloadError, OnError, StateMismatchError
+from fastload.pipeline import READY, Pipeline
 from fastload.sampler import ForeignOrder, LoaderSampler, Order
 from fastload.sources.base import Source, fingerprint_of
 
@@ -87,6 +87,8 @@ class Loader:
         """Batches of `_epoch` handed out."""
         self._resuming = True
         """Whether the next iterator goes on at (`_epoch`, `_step`) rather than beginning an epoch."""
+        self._chosen: int | None = None
+        """Epoch of the next iterator, where `set_epoch` was called in the middle of one that went on."""
         self._iteration = 0
         self._started = 0.0
         self.dataset = parts.source if parts.dataset is None else parts.dataset
@@ -113,7 +115,7 @@ class Loader:
             WorkerError: a worker process died.
         """
         begun = False
-        iteration = -1
+        iteration = epoch = step = -1
         while True:
             entered = time.perf_counter()
             if not begun:
@@ -121,22 +123,26 @@ class Loader:
                 self._iteration += 1
                 iteration = self._iteration
                 if not self._resuming:
-                    self._epoch, self._step = self._epoch + 1, 0
-                self._resuming = False
+                    self._epoch, self._step = self._following_epoch(), 0
+                self._resuming, self._chosen = False, None
+                epoch = self._epoch
             elif iteration != self._iteration:
                 raise FastloadError(
                     "this iterator has ended, because iter() was called again on the same Loader (or a state was "
                     "loaded). Create a second Loader to iterate twice at the same time."
                 )
-            epoch = self._epoch
+            elif self._resuming:  # set_epoch() was called since: that is for the next iter(), and this epoch goes on
+                self._chosen = self._epoch
+                self._epoch, self._step, self._resuming = epoch, step, False
             if self._step >= len(self):
-                self._epoch, self._step, self._resuming = epoch + 1, 0, True
+                self._epoch, self._step, self._resuming = self._following_epoch(), 0, True
                 return
             self._pipeline.seek((epoch, self._step))
             batch = self._parts.stage.deliver(self._pipeline.next())
             if self._parts.batch_transform is not None:
                 batch = self._transform(batch)
             self._step += 1
+            step = self._step
             self._count(batch, entered)
             yield batch
 
@@ -146,7 +152,7 @@ class Loader:
         return self._parts.backend.depth + READY
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch of the next `iter()`. Optional: epochs count up by themselves.
+        """Choose the epoch of the next `iter()`; one under way goes on. Optional: epochs count up by themselves.
 
         The epoch that a loaded state is in the middle of may be set again without losing its place.
         """
@@ -154,7 +160,7 @@ class Loader:
             raise ConfigurationError(f"epoch: must be 0 or more, got {epoch}.")
         if self._resuming and epoch == self._epoch:
             return
-        self._epoch, self._step, self._resuming = epoch, 0, True
+        self._epoch, self._step, self._resuming, self._chosen = epoch, 0, True, None
 
     def state_dict(self) -> dict[str, Any]:
         """Where the trainer is: small, made of plain Python values, the same on every rank.
@@ -210,7 +216,7 @@ class Loader:
                 "the state was taken, so the remaining batches cannot be known. Use a sampler whose order follows "
                 "from set_epoch(), or shuffle=True."
             )
-        self._epoch, self._step, self._resuming = epoch, step, True
+        self._epoch, self._step, self._resuming, self._chosen = epoch, step, True, None
         self._iteration += 1
 
     def stats(self) -> Stats:
@@ -245,6 +251,9 @@ class Loader:
             f"batch size {self.batch_size}, {len(self)} batches, backend {self.backend}, on {self.device}>"
         )
 
+    def _following_epoch(self) -> int:
+        return self._epoch + 1 if self._chosen is None else self._chosen
+
     def _order_fingerprint(self) -> dict[str, str]:
         """Orders that are not ours are remembered by a hash, so that resuming into another one is noticed."""
         order = self._parts.order
@@ -260,7 +269,7 @@ class Loader:
             torch.manual_seed(int(draws.integers(Stream.BATCH_TRANSFORM)[0]) >> 1)
             function = self._parts.batch_transform
             assert function is not None
-            return function(*batch) if isinstance(batch, tuple) else function(batch)
+            return function(*batch) if isinstance(batch, tuple | list) else function(batch)
 
     def _count(self, batch: Any, entered: float) -> None:
         now = time.perf_counter()

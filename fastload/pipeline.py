@@ -1,43 +1,37 @@
 """The machine between a backend and the Loader: keeps batches coming, in order, across epoch ends.
 
-One thread asks the backend for batches ahead of the trainer, repairs what could not be read, and starts the device
-stage; the trainer takes finished batches from a short queue. Backends that must work in the caller's thread are driven
-from there, by the same steps.
+One thread asks the backend for batches ahead of the trainer, has what could not be read substituted, and starts the
+device stage; the trainer takes finished batches from a short queue. Backends that must work in the caller's thread are
+driven from there, by the same steps.
 """
 
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import threading
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
-from fastload.backends.base import KILLED_WORKER, Backend, HostBatch
+from fastload.backends.base import KILLED_WORKER, Backend
 from fastload.device.intraop import use_one_thread_here
 from fastload.device.stage import DeviceStage, Staged
-from fastload.draws import Draws, Stream
-from fastload.errors import DecodeError, FastloadError, WorkerError
+from fastload.draws import Draws
+from fastload.errors import FastloadError, OnError, WorkerError
 from fastload.sampler import ForeignOrder, Order, count_repeats
+from fastload.substitution import Substitution
 
 __all__ = ["Pipeline", "Position"]
 
-logger = logging.getLogger("fastload")
-
-_SUBSTITUTE_TRIES = 32
 READY = 2
 """Finished batches kept for the trainer: one it is about to take, one being finished."""
 _PATIENCE = 10.0
 """Seconds that `close` waits for the batch under way."""
 
-OnError = Literal["raise", "substitute"]
 Position = tuple[int, int]
 """(epoch, step), both 0-based."""
 
@@ -66,13 +60,10 @@ class Pipeline:
         order: Order,
         on_error: OnError,
     ) -> None:
-        self.substituted = 0
-        """Samples replaced so far because they could not be read."""
         self._backend = backend
         self._stage = stage
         self._order = order
-        self._on_error = on_error
-        self._reported: set[int] = set()
+        self._substitution = Substitution(backend=backend, order=order, on_error=on_error)
         self._orders: dict[int, tuple[npt.NDArray[np.int64], npt.NDArray[np.int64] | None]] = {}
 
         self._expected: Position | None = None
@@ -143,6 +134,11 @@ class Pipeline:
         """The (global) order of an epoch, kept for the epochs under way."""
         return self._order_and_repeats(epoch)[0]
 
+    @property
+    def substituted(self) -> int:
+        """Samples replaced so far because they could not be read, those prefetched included."""
+        return self._substitution.count
+
     def close(self) -> None:
         """Stop the thread and the backend. A second call does nothing; in a forked child nothing is touched."""
         if os.getpid() != self._pid:
@@ -211,7 +207,7 @@ class Pipeline:
             ticket = self._submitted.popleft()
             self._top_up()
             if host.failures:
-                host = self._repair(host, ticket)
+                host = self._substitution.repair(host, ticket.draws, self.order_of(ticket.position[0]))
             return _Item(ticket.position, self._stage.run(host, ticket.draws, ticket.position[1]))
         except BaseException as error:  # handed to the trainer's thread, which raises it
             with contextlib.suppress(FastloadError):
@@ -265,58 +261,3 @@ class Pipeline:
     def _draw_order(self, epoch: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64] | None]:
         order = self._order.epoch(epoch)
         return order, count_repeats(order) if isinstance(self._order, ForeignOrder) else None
-
-    # -- samples that could not be read
-
-    def _repair(self, host: HostBatch, ticket: _Ticket) -> HostBatch:
-        """Raise the first failure, or replace every failed row by another sample of this rank's shard."""
-        if self._on_error == "raise":
-            first, others = host.failures[0].error, len(host.failures) - 1
-            if others and isinstance(first, DecodeError):
-                raise DecodeError(f"{first} ({others} more of the same batch could not be read.)") from first
-            raise first
-        indices = ticket.draws.indices.copy()
-        replacements: dict[int, HostBatch] = {}
-        for failure in host.failures:
-            index = int(indices[failure.row])
-            if index not in self._reported:
-                self._reported.add(index)
-                logger.warning("%s (Replaced by another sample, as on_error='substitute' asks.)", failure.error)
-            indices[failure.row], replacements[failure.row] = self._replacement_for(failure.row, failure.error, ticket)
-            self.substituted += 1
-        if not host.columns:  # a collated batch, or one of which nothing could be read
-            return self._backend.reread(Draws(ticket.draws.seed, ticket.draws.epoch, indices))
-        for failure in host.failures:
-            for name, rows in replacements[failure.row].columns.items():
-                target = host.columns[name]
-                if tuple(target.shape[1:]) != tuple(rows.shape[1:]):
-                    raise DecodeError(
-                        f"{failure.error} It cannot be substituted either: its replacement has the shape "
-                        f"{tuple(rows.shape[1:])}, the batch {tuple(target.shape[1:])}. Add a Resize or a crop."
-                    )
-                if isinstance(target, torch.Tensor):
-                    target[failure.row] = torch.as_tensor(rows[0])
-                else:
-                    target[failure.row] = np.asarray(rows[0])
-        return host
-
-    def _replacement_for(self, row: int, error: Exception, ticket: _Ticket) -> tuple[int, HostBatch]:
-        """Index and batch of one: a sample of this rank's part of the epoch that can be read.
-
-        Which one is chosen by (seed, epoch, index of the bad sample) alone, so every run finds the same.
-        """
-        epoch = ticket.position[0]
-        order = self.order_of(epoch)
-        lottery = ticket.draws.take(slice(row, row + 1)).uniform(Stream.SUBSTITUTE, 2 * _SUBSTITUTE_TRIES)[0]
-        for attempt in range(_SUBSTITUTE_TRIES):
-            rows = self._order.batch(int(lottery[2 * attempt] * self._order.steps))
-            if not len(rows):
-                continue
-            index = order[rows[int(lottery[2 * attempt + 1] * len(rows))]]
-            batch = self._backend.reread(Draws(self._order.seed, epoch, np.array([index], dtype=np.int64)))
-            if not batch.failures:
-                return int(index), batch
-        raise DecodeError(
-            f"{error} No replacement for it could be read either, in {_SUBSTITUTE_TRIES} tries: is most of the data "
-            "set damaged? `on_error='raise'` names the first bad file."
-        ) from error

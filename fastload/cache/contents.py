@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -16,13 +16,12 @@ from fastload.cache.progress import progress_bar
 from fastload.cache.samples import Sample, Samples
 from fastload.cache.shrink import shrink, shrunk_sizes
 from fastload.cache.writing import ColumnWriter, file_stem, write_values
-from fastload.errors import DecodeError
+from fastload.errors import DecodeError, OnError
 from fastload.sources.base import Source, Values
 from fastload.sources.cache_manifest import ColumnEntry, Manifest, Variant, write_manifest
 
-__all__ = ["Contents", "OnError"]
+__all__ = ["Contents"]
 
-OnError = Literal["raise", "substitute"]
 T = TypeVar("T")
 
 _HEADERS_PER_TASK = 64
