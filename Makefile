@@ -3,12 +3,14 @@
 #   make demo PHOTOS=~/pictures   the demo on your own folder of images (one folder per class)
 #   make test EXTRAS=dev          without DALI (800 MB)
 #   make setup PYTHON=python3.12  another interpreter
+#   make bench-peers DATA=folder  the comparison on your own JPEGs (one folder per class)
 
 PYTHON ?= python3
 VENV   ?= .venv
 EXTRAS ?= dev,dali
 PHOTOS ?=
 PYTEST ?=
+DATA   ?=
 
 BIN       := $(VENV)/bin
 INSTALLED := $(VENV)/.fastload-installed
@@ -18,10 +20,10 @@ BUILD_INPUTS := pyproject.toml scripts/setup.sh $(wildcard CMakeLists.txt) \
                 $(wildcard fastload/native/CMakeLists.txt)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup reinstall demo doctor test lint format clean
+.PHONY: help setup reinstall demo doctor test bench-peers lint format clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
 
 $(INSTALLED): $(BUILD_INPUTS)
 	@PYTHON="$(PYTHON)" VENV="$(VENV)" EXTRAS="$(EXTRAS)" bash scripts/setup.sh
@@ -46,6 +48,9 @@ lint: $(INSTALLED) ## ruff and mypy --strict
 
 test: lint ## lint, then all tests; PYTEST="-k resume" passes options on
 	$(BIN)/python -m pytest $(PYTEST)
+
+bench-peers: $(INSTALLED) ## fastload beside DataLoader, DALI and FFCV, about 12 minutes; DATA=folder for your own JPEGs
+	$(BIN)/python -m benchmarks.peers $(if $(DATA),--data "$(DATA)") --json benchmarks/results/peers.json
 
 format: $(INSTALLED) ## rewrite sources to the house format
 	$(BIN)/ruff check --fix .

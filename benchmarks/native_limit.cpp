@@ -5,9 +5,10 @@
 //     build/native_limit FOLDER [threads=2] [rounds=15] [simd=auto] [contestant]
 //
 // A contestant (0 to 3, in the order printed) runs alone, for a profiler; with rounds=0 it waits for a line of input
-// before each round, and answers with images, seconds and processor seconds (benchmarks/peers does that). FOLDER is searched for .jpg and .jpeg files. All contestants take the same random resized crops (224, as for
-// ImageNet) on the same pool of threads, in turn within each round; rates are medians over the rounds with the
-// quartiles, ratios are medians of the ratios within a round.
+// before each round, and answers with images, seconds and processor seconds (benchmarks/peers does that). FOLDER is
+// searched for .jpg and .jpeg files. All contestants take the same random resized crops (224, as for ImageNet) on the
+// same pool of threads, in turn within each round; rates are medians over the rounds with the quartiles, ratios are
+// medians of the ratios within a round.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
