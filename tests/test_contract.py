@@ -18,7 +18,7 @@ from torchvision.transforms.v2 import functional as F
 
 import fastload
 from fastload.draws import Draws
-from fastload.errors import FastloadError, StateMismatchError
+from fastload.errors import ConfigurationError, FastloadError, StateMismatchError
 from fastload.recipe import Recipe
 from tests.backends import Contestant, contestants
 from tests.images import jpeg, photo, png
@@ -151,10 +151,17 @@ def test_backends_agree_on_every_random_choice(contestant: Contestant, create: A
 
 @contestants()
 def test_shuffling_differs_by_epoch_and_by_seed(contestant: Contestant, create: Any) -> None:
-    loader, other = create(contestant), create(contestant, seed=6)
+    # No random crop: it is the order alone that must differ.
+    loader, other = (create(contestant, transform=RESIZE_CENTER, seed=seed) for seed in (5, 6))
     first, second = epoch_of(loader), epoch_of(loader)
     assert not same(first, second)
     assert not same(first, epoch_of(other))
+
+
+@contestants()
+def test_random_choices_differ_by_epoch(contestant: Contestant, create: Any) -> None:
+    loader = create(contestant, shuffle=False)
+    assert not same(epoch_of(loader), epoch_of(loader))
 
 
 @contestants("turbojpeg", "torch-2", "dali")
@@ -401,6 +408,16 @@ class Blur:
 
     def __call__(self, image: Any) -> Any:
         return image.convert("RGB").resize((SIZE, SIZE)).rotate(float(torch.rand(()) * 90))
+
+
+@contestants()
+def test_a_collate_function_runs_in_torch_and_is_refused_elsewhere(contestant: Contestant, create: Any) -> None:
+    for transform in (None, RRC_FLIP):
+        if contestant.opaque:
+            assert len(next(iter(create(contestant, transform=transform, collate_fn=list)))) == 4
+            continue
+        with pytest.raises(ConfigurationError, match="collate_fn"):
+            create(contestant, transform=transform, collate_fn=list)
 
 
 @contestants()

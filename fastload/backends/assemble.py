@@ -208,7 +208,7 @@ class Assembler:
         failures = dict(prepared.failures)
         for name, column in self._source.images.items():
             assert prepared.geometry is not None
-            resampling = self._resampling(column)
+            resampling = Resampling.of(self._plan, column.role)
             if isinstance(column, EncodedImages):
                 rows = [sample for row, sample in prepared.encoded[name].items() if row not in failures]
                 failures |= self._renderer.render(
@@ -225,12 +225,6 @@ class Assembler:
             if isinstance(values, Values):
                 out[name][...] = values.at(prepared.indices)
         return [Failure(row, failures[row]) for row in sorted(failures)]
-
-    def _resampling(self, column: EncodedImages | PixelImages) -> Resampling:
-        plan = self._plan
-        if column.role == "mask":
-            return Resampling("mask", "nearest", False, plan.padding_mode, plan.mask_fill)
-        return Resampling("image", plan.interpolation, plan.antialias, plan.padding_mode, plan.fill)
 
 
 def _allocate(shape: tuple[int, ...]) -> npt.NDArray[Any]:

@@ -14,6 +14,7 @@ import torch
 
 from fastload.decode.base import DecodeSettings
 from fastload.draws import Draws
+from fastload.errors import ConfigurationError
 from fastload.recipe import SplitRecipe
 from fastload.sources.base import Source
 
@@ -44,7 +45,7 @@ class BackendOptions:
 
 @dataclass(frozen=True)
 class Context:
-    """What a backend is built from."""
+    """What a backend is built from. The numbers are in range: `create_loader` has checked them."""
 
     source: Source
     recipe: SplitRecipe
@@ -60,6 +61,20 @@ class Context:
     """Gives a uint8 array of a shape, pinned and recycled; None: plain numpy."""
     collate_fn: Callable[[list[Any]], Any] | None = None
     worker_init_fn: Callable[[int], None] | None = None
+
+    def require_whole_batches(self, backend: str) -> None:
+        """Refuse, on behalf of a backend that makes whole batches, what takes samples one by one in Python.
+
+        Raises:
+            ConfigurationError: a collate function was given.
+            UnsupportedTransformError: the recipe has an opaque part.
+        """
+        if self.collate_fn is not None:
+            raise ConfigurationError(
+                f"collate_fn: backend {backend!r} makes whole batches and has no samples to collate. Use "
+                "backend='torch', or leave collate_fn out."
+            )
+        self.recipe.require_no_opaque(backend, ("torch",))
 
 
 @dataclass(frozen=True)

@@ -79,17 +79,10 @@ class CacheBackend:
             ConfigurationError: an option or argument that cannot be honoured.
             UnsupportedTransformError: the recipe has an opaque part.
         """
-        context.recipe.require_no_opaque("cache", ("torch",))
-        if context.collate_fn is not None:
-            raise ConfigurationError(
-                "collate_fn: backend 'cache' makes whole batches and has no samples to collate. Use backend='torch', "
-                "or leave collate_fn out."
-            )
+        context.require_whole_batches(self.name)
         if options.storage not in get_args(Storage):
             raise ConfigurationError(f"storage: must be 'disk', 'ram' or 'device', got {options.storage!r}.")
         self._variant = Variant(options.short_side, options.exif_orientation, options.max_pixels)
-        if context.num_workers is not None and context.num_workers < 0:
-            raise ConfigurationError(f"num_workers: must be None, 0 or more, got {context.num_workers}.")
         self._context = context
         self._options = options
         self._threads = max(1, usable_cores() if context.num_workers is None else context.num_workers)
@@ -167,7 +160,7 @@ class CacheBackend:
             out = self._allocate((len(draws), *batch.placed.size, column.channels))
             batch.columns[name] = out
             if len(draws):
-                resampling = self._resampling(column)
+                resampling = Resampling.of(self._context.recipe.geometry, column.role)
                 batch.pending.append(self._server.render(column, draws.indices, batch.placed.geometry, resampling, out))
         return batch
 
@@ -197,7 +190,8 @@ class CacheBackend:
         assert batch.placed is not None
         column = self._source.columns[name]
         assert isinstance(column, PixelImages)
-        return resident.render(indices, batch.placed.geometry, self._resampling(column), batch.placed.size)
+        resampling = Resampling.of(self._context.recipe.geometry, column.role)
+        return resident.render(indices, batch.placed.geometry, resampling, batch.placed.size)
 
     def _open(self) -> Source:
         """Build what must be built, and bring the arrays to where they are served from."""
@@ -238,12 +232,6 @@ class CacheBackend:
     def _allocate(self, shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
         allocate = self._context.allocate
         return np.empty(shape, dtype=np.uint8) if allocate is None else allocate(shape)
-
-    def _resampling(self, column: PixelImages) -> Resampling:
-        plan = self._context.recipe.geometry
-        if column.role == "mask":
-            return Resampling("mask", "nearest", False, plan.padding_mode, plan.mask_fill)
-        return Resampling("image", plan.interpolation, plan.antialias, plan.padding_mode, plan.fill)
 
     def _explain_origin(self) -> str:
         source = self._context.source

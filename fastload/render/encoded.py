@@ -1,6 +1,6 @@
-"""Compressed samples into rows of the batch: the loop that costs the time, and so the place to speed up.
+"""Compressed samples into rows of the batch: the contract, and the renderer that works with any decoder.
 
-`PythonRenderer` works with any decoder. A native renderer implements the same contract and hands it what it cannot do.
+A backend with a renderer of its own (DALI) leaves to `PythonRenderer` what it cannot decode.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fastload.decode.image import decode_image
 from fastload.decode.registry import get_decoder
 from fastload.decode.scratch import Scratch
 from fastload.errors import DecodeError
-from fastload.recipe.geometry import Geometry
+from fastload.recipe.geometry import Geometry, GeometryPlan
 from fastload.recipe.ops import Fill, Interpolation, PaddingMode
 from fastload.render.image import render_into
 
@@ -46,6 +46,13 @@ class Resampling:
     antialias: bool = True
     padding_mode: PaddingMode = "constant"
     fill: Fill = (0.0,)
+
+    @classmethod
+    def of(cls, plan: GeometryPlan, role: Literal["image", "mask"]) -> Resampling:
+        """What a plan means for images, or for the masks that belong to them: nearest, with a fill of their own."""
+        if role == "mask":
+            return cls("mask", "nearest", False, plan.padding_mode, plan.mask_fill)
+        return cls("image", plan.interpolation, plan.antialias, plan.padding_mode, plan.fill)
 
 
 class EncodedRenderer(Protocol):

@@ -50,9 +50,10 @@ class DaliBackend:
             BackendUnavailableError: DALI is not installed or too old.
             UnsupportedTransformError: the recipe has a part that only Python can run, or an interpolation that DALI
                 does otherwise than torchvision.
-            ConfigurationError: the samples are Python objects, or there is no GPU where one is asked for.
+            ConfigurationError: the samples are Python objects, there is a collate function, or there is no GPU where
+                one is asked for.
         """
-        context.recipe.require_no_opaque("dali", ("torch",))
+        context.require_whole_batches(self.name)
         for name, column in context.source.columns.items():
             if isinstance(column, Objects):
                 raise ConfigurationError(

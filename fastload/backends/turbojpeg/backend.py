@@ -29,25 +29,19 @@ class TurboJpegBackend:
     def __init__(self, context: Context, options: TurboJpegOptions) -> None:
         """
         Raises:
-            ConfigurationError: the source has columns that only Python can produce, or the options are not valid.
+            ConfigurationError: the source has columns that only Python can produce, there is a collate function, or
+                the options are not valid.
             UnsupportedTransformError: the recipe has an opaque part.
             BackendUnavailableError: the decoder is not installed.
         """
         for column in context.source.columns.values():
             if isinstance(column, Objects):
                 raise ConfigurationError(
-                    f"backend 'turbojpeg' reads image files, but the samples of {context.source.name} are made by the "
+                    f"backend: 'turbojpeg' reads image files, but the samples of {context.source.name} are made by the "
                     f"Python code of {type(column.dataset).__name__}. Use backend='torch', which runs it, or "
                     "backend='cache', which runs it once."
                 )
-        context.recipe.require_no_opaque("turbojpeg", ("torch",))
-        if context.collate_fn is not None:
-            raise ConfigurationError(
-                "collate_fn: backend 'turbojpeg' makes whole batches and has no samples to collate. "
-                "Use backend='torch', or leave collate_fn out."
-            )
-        if context.num_workers is not None and context.num_workers < 0:
-            raise ConfigurationError(f"num_workers={context.num_workers} must be None, 0 or more.")
+        context.require_whole_batches(self.name)
         self._assembler = Assembler(
             context.source,
             context.recipe.geometry,
