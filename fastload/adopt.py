@@ -22,6 +22,7 @@ from fastload.errors import ConfigurationError, OnError
 from fastload.loader import Loader
 from fastload.request import resolve
 from fastload.sampler import Shard
+from fastload.sources import open_indexed
 
 __all__ = ["from_dataloader"]
 
@@ -64,7 +65,9 @@ def from_dataloader(
     """
     _refuse_what_would_change(existing)
     changes: list[str] = []
-    sampler: Any = existing.sampler
+    # Made by the DataLoader or given to it: in the second case its own sampler, batch_size and drop_last mean nothing.
+    batches: Any = existing.batch_sampler
+    sampler: Any = batches.sampler
     shuffle = False
     found_shard, found_seed = Shard(), 0
     if existing.generator is not None:
@@ -74,6 +77,13 @@ def from_dataloader(
     elif _is_plain_shuffle(sampler, existing.dataset):
         sampler, shuffle = None, True
         changes.append("RandomSampler -> fastload's shuffle: another order, a function of (seed, epoch)")
+        if shard is None and (world := Shard.detect().world_size) > 1:
+            logger.warning(
+                "from_dataloader: this is one of %d ranks, and the DataLoader has no DistributedSampler, so every rank "
+                "gets all samples, in one and the same order. Pass shard=fastload.Shard.detect() to share them.",
+                world,
+            )
+            changes.append(f"each of the {world} ranks gets all samples, in the same order")
     elif type(sampler) is DistributedSampler and sampler.dataset is existing.dataset:
         found_shard, found_seed, shuffle = Shard(sampler.rank, sampler.num_replicas), sampler.seed, sampler.shuffle
         changes.append(_distributed_change(sampler))
@@ -83,11 +93,13 @@ def from_dataloader(
             f"shard: the DataLoader's {type(sampler).__name__} already decides which samples this rank gets; leave "
             "shard out, or give the DataLoader shuffle=True in place of the sampler."
         )
+    else:
+        found_shard = Shard.detect()  # a random sampler of the user's must not draw the same on every rank
     request = resolve(
-        existing.dataset,
-        existing.batch_size or 1,
+        open_indexed(existing.dataset),
+        batches.batch_size,
         shuffle=shuffle,
-        drop_last=existing.drop_last,
+        drop_last=batches.drop_last,
         transform=None,
         batch_transform=batch_transform,
         num_workers=existing.num_workers,
@@ -103,6 +115,7 @@ def from_dataloader(
         on_error=on_error,
         options=options,
     )
+    request = replace(request, dataset=existing.dataset)
     if backend == "torch" or (backend == "auto" and request.ruled()[0] == "torch"):
         request = replace(request, worker_init_fn=existing.worker_init_fn, options=_torch_options(existing, options))
     else:

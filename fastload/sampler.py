@@ -127,8 +127,8 @@ class ForeignOrder:
     """The order of a torch sampler (or any iterable of indices) given by the user, taken as this rank's own.
 
     The sampler is asked once an epoch, after `set_epoch(epoch)` if it has that. torch's random samplers draw from a
-    generator derived from (seed, epoch), on a copy, so that resuming finds the same order and no global random state
-    is touched.
+    generator derived from (seed, epoch, rank), on a copy, so that resuming finds the same order, no two ranks get the
+    same one, and no global random state is touched.
     """
 
     sampler: Iterable[int]
@@ -171,7 +171,7 @@ class ForeignOrder:
             sampler.set_epoch(epoch)
         if type(sampler) in _SEEDABLE:
             sampler = copy.copy(sampler)
-            bits = Draws(self.seed, epoch, np.zeros(1, dtype=np.int64)).integers(Stream.ORDER)[0]
+            bits = Draws(self.seed, epoch, np.array([self.shard.rank], dtype=np.int64)).integers(Stream.ORDER)[0]
             sampler.generator = torch.Generator().manual_seed(int(bits) >> 1)
         order = np.fromiter((int(i) for i in sampler), dtype=np.int64)
         if len(order) != self._samples:

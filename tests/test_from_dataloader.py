@@ -197,3 +197,66 @@ def test_the_generators_seed_is_taken() -> None:
 
     assert first(1) == first(1)
     assert first(1) != first(2)
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_the_batch_sampler_decides_and_not_the_attributes_beside_it(shuffle: bool) -> None:
+    data = TensorDataset(torch.arange(10))
+    order = RandomSampler(data) if shuffle else SequentialSampler(data)
+    existing = DataLoader(data, batch_sampler=BatchSampler(order, 3, drop_last=True))
+    with fastload.from_dataloader(existing) as loader:
+        assert len(loader) == 3
+        assert loader.drop_last
+        found = [batch[0].tolist() for batch in loader]
+        assert [len(batch) for batch in found] == [3, 3, 3]
+        assert (found == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]) is not shuffle
+
+
+@pytest.mark.parametrize(
+    "dataset",
+    [
+        [torch.full((2,), float(n)) for n in range(5)],
+        torch.arange(20).reshape(5, 4),
+        torch.arange(5 * 48, dtype=torch.uint8).reshape(5, 3, 4, 4),
+        torch.arange(5 * 48, dtype=torch.uint8).reshape(5, 4, 4, 3).numpy(),
+        list("abcde"),
+        dict(enumerate(range(5))),
+        tuple(range(5)),
+    ],
+    ids=["tensors", "rows", "tensor-of-images", "array-of-images", "strings", "dict", "tuple"],
+)
+def test_a_dataset_is_indexed_as_the_dataloader_would(dataset: Any) -> None:
+    """Such things given to create_loader are columns and images; a DataLoader takes items out of them."""
+    existing = DataLoader(dataset, batch_size=2)
+    with fastload.from_dataloader(existing) as loader:
+        for ours, theirs in zip(loader, existing, strict=True):
+            assert type(ours) is type(theirs)
+            assert torch.equal(ours, theirs) if isinstance(theirs, torch.Tensor) else ours == theirs
+        assert loader.dataset is dataset
+
+
+def test_ranks_do_not_draw_the_same_from_a_random_sampler(monkeypatch: pytest.MonkeyPatch) -> None:
+    def first(rank: int) -> list[int]:
+        monkeypatch.setenv("RANK", str(rank))
+        monkeypatch.setenv("WORLD_SIZE", "2")
+        existing = DataLoader(TensorDataset(torch.arange(100)), 10, sampler=WeightedRandomSampler([1.0] * 100, 20))
+        with fastload.from_dataloader(existing) as loader:
+            return list(next(iter(loader))[0].tolist())
+
+    assert first(0) == first(0)
+    assert first(0) != first(1)
+
+
+def test_shuffling_without_a_distributed_sampler_on_several_ranks_is_warned_of(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    existing = DataLoader(TensorDataset(torch.arange(8)), 2, shuffle=True)
+    with fastload.from_dataloader(existing) as loader:
+        assert "DistributedSampler" in caplog.text
+        assert "same order" in loader.explain()
+    caplog.clear()
+    with fastload.from_dataloader(existing, shard=fastload.Shard.detect()) as loader:
+        assert len(loader) == 2
+        assert not caplog.text

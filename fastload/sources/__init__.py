@@ -16,7 +16,7 @@ from fastload.sources.base import Source
 from fastload.sources.built_cache import is_built_cache, open_built_cache
 from fastload.sources.cifar import is_cifar, open_cifar
 from fastload.sources.class_folder import is_class_folder, open_class_folder
-from fastload.sources.dataset import open_dataset
+from fastload.sources.dataset import open_dataset, refuse_collections
 from fastload.sources.idx import is_idx, open_idx
 from fastload.sources.location import locate
 from fastload.sources.opening import Format, Opened, OpenOptions
@@ -25,7 +25,7 @@ from fastload.sources.shared import share
 from fastload.sources.tar_shards import is_tar_shards, open_tar_shards
 from fastload.sources.torchvision_datasets import is_known_dataset, open_known_dataset
 
-__all__ = ["FORMATS", "Format", "OpenOptions", "Opened", "Source", "open_source", "share"]
+__all__ = ["FORMATS", "Format", "OpenOptions", "Opened", "Source", "open_indexed", "open_source", "share"]
 
 FORMATS: tuple[Format, ...] = (
     Format("fastload cache", is_built_cache, open_built_cache),
@@ -84,7 +84,20 @@ def open_source(
             "Unpack other archives first; load .npz and other files of arrays yourself and give the arrays."
         )
     _refuse_unused(options, frozenset(), f"a {type(spec).__name__}")
+    refuse_collections(spec)
     return open_dataset(spec, options)
+
+
+def open_indexed(dataset: Any) -> Opened:
+    """Open what a DataLoader has as its dataset: item by item, as the DataLoader would, whatever it is.
+
+    `open_source` would take a list of arrays for columns, and a tensor for images.
+
+    Raises:
+        SourceError: as `open_dataset`.
+    """
+    known = is_known_dataset(dataset)
+    return open_known_dataset(dataset, OpenOptions()) if known else open_dataset(dataset, OpenOptions())
 
 
 def _strings(name: str, value: Sequence[str] | None) -> tuple[str, ...] | None:

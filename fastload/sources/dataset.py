@@ -14,7 +14,7 @@ from fastload.errors import SourceError
 from fastload.sources.base import Objects, Source, fingerprint_of
 from fastload.sources.opening import Opened, OpenOptions
 
-__all__ = ["open_dataset"]
+__all__ = ["open_dataset", "refuse_collections"]
 
 
 def open_dataset(dataset: Any, options: OpenOptions, *, reason: str | None = None) -> Opened:
@@ -33,7 +33,6 @@ def open_dataset(dataset: Any, options: OpenOptions, *, reason: str | None = Non
         raise SourceError(
             f"The source is a {kind}; give it to fastload.from_dataloader(...), or give its .dataset here."
         )
-    _refuse_collections(dataset)
     if isinstance(dataset, IterableDataset) or not hasattr(type(dataset), "__getitem__"):
         raise SourceError(
             f"The source is a {kind}, which can only be iterated: without access by index its order cannot be "
@@ -57,8 +56,12 @@ def open_dataset(dataset: Any, options: OpenOptions, *, reason: str | None = Non
     return Opened(source, notes=(note,))
 
 
-def _refuse_collections(spec: Any) -> None:
-    """Python has an index and a length on much that is not a data set, and would serve it in silence."""
+def refuse_collections(spec: Any) -> None:
+    """Python has an index and a length on much that is not a data set, and would serve it in silence.
+
+    Raises:
+        SourceError: a tuple, a mapping, or a list of what is no sample; the message says what to use instead.
+    """
     if isinstance(spec, tuple | Mapping):
         items = spec.items() if isinstance(spec, Mapping) else enumerate(spec)
         found = ", ".join(f"{key!r}: {type(value).__name__}" for key, value in items)
