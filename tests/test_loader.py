@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 from torchvision.transforms import v2
 
 import fastload
@@ -130,6 +131,27 @@ def test_epochs_count_up_and_set_epoch_overrides() -> None:
     assert run(2, None) == [two, run(3)[0]]
     assert run(1, 1, 0) == [one, one, zero]
     assert run(0, 1, 2) == [zero, one, two]
+
+
+@pytest.mark.parametrize("epoch", [0, 5])
+def test_set_epoch_in_the_middle_of_an_epoch_is_for_the_next_one(epoch: int) -> None:
+    order = EpochOrder(8, 2, shuffle=True)
+
+    def batches_of(epoch: int) -> list[list[int]]:
+        return [order.epoch(epoch)[order.batch(step)].tolist() for step in range(4)]
+
+    with loader_over(Recorder(), order) as loader:
+        seen = []
+        for batch in loader:
+            seen.append(batch[0].tolist())
+            loader.set_epoch(epoch)
+            assert len(seen) <= 4
+        assert seen == batches_of(0)
+        assert indices_of(loader) == batches_of(epoch)
+        for _ in loader:
+            loader.set_epoch(epoch)
+            break
+        assert indices_of(loader) == batches_of(epoch)
 
 
 def test_set_epoch_reaches_the_loader_through_its_samplers() -> None:
@@ -327,6 +349,53 @@ def test_a_killed_worker_is_an_error_within_seconds(tmp_path: Path) -> None:
         with pytest.raises(WorkerError, match="memory"):
             for _ in range(100):
                 next(iterator)
+
+
+@pytest.mark.parametrize("error", [ConnectionResetError(104, "Connection reset by peer"), EOFError()])
+def test_a_worker_that_dies_while_handing_over_a_batch_is_a_worker_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def broken(_: Any) -> Any:
+        raise error
+
+    folder = write_photo_folder(tmp_path, per_class=8)
+    transform = v2.RandomResizedCrop(16, antialias=True)
+    with fastload.create_loader(folder, 2, backend="torch", num_workers=1, transform=transform) as loader:
+        iterator = iter(loader)
+        next(iterator)
+        monkeypatch.setattr(_MultiProcessingDataLoaderIter, "_next_data", broken)
+        with pytest.raises(WorkerError, match="memory"):
+            for _ in range(100):
+                next(iterator)
+
+
+def test_an_error_of_the_users_collate_function_is_no_worker_error() -> None:
+    def collate(items: list[Any]) -> Any:
+        raise FileNotFoundError("no worker is to blame")
+
+    for workers in (0, 1):
+        with (
+            fastload.create_loader([1, 2, 3], 2, collate_fn=collate, num_workers=workers) as loader,
+            pytest.raises(FileNotFoundError, match="no worker is to blame"),
+        ):
+            next(iter(loader))
+
+
+def test_closing_after_a_worker_was_killed_raises_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutdown = _MultiProcessingDataLoaderIter._shutdown_workers
+
+    def interrupted(self: Any) -> None:
+        if not self._shutdown:
+            shutdown(self)
+            raise RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed.")
+
+    folder = write_photo_folder(tmp_path, per_class=8)
+    loader = fastload.create_loader(
+        folder, 2, backend="torch", num_workers=1, transform=v2.RandomResizedCrop(16, antialias=True)
+    )
+    next(iter(loader))
+    monkeypatch.setattr(_MultiProcessingDataLoaderIter, "_shutdown_workers", interrupted)
+    loader.close()
 
 
 def test_a_forked_child_is_told_and_does_not_hang(tmp_path: Path) -> None:

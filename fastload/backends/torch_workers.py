@@ -32,6 +32,9 @@ logger = logging.getLogger("fastload")
 DEFAULT_PREFETCH = 2
 """Batches in flight per worker: torch's own default. More costs memory and gains nothing once workers are busy."""
 
+_FROM_USER_CODE = "Caught "
+"""How torch's messages begin when it raises again what a worker's own code has raised."""
+
 
 @dataclass(frozen=True)
 class TorchOptions(BackendOptions):
@@ -102,7 +105,10 @@ class TorchBackend:
         self._outstanding = self._stale = 0
         shutdown = getattr(batches, "_shutdown_workers", None)
         if shutdown is not None:
-            shutdown()
+            try:
+                shutdown()
+            except RuntimeError as error:  # from torch's handler of SIGCHLD, which has still ended all workers
+                logger.debug("Ignored while the workers were stopped: %s", error)
 
     def explain(self) -> Mapping[str, str]:
         if not self._workers:
@@ -140,8 +146,11 @@ class TorchBackend:
                 pass
         except FastloadError:
             raise
-        except RuntimeError as error:
-            if "DataLoader" not in str(error) and "worker" not in str(error):
+        except (RuntimeError, OSError, EOFError) as error:
+            if not self._workers or str(error).startswith(_FROM_USER_CODE):
+                raise
+            # OSError, EOFError: a worker that dies between announcing a batch and handing it over.
+            if isinstance(error, RuntimeError) and "DataLoader" not in str(error) and "worker" not in str(error):
                 raise
             raise WorkerError(
                 f"backend 'torch', {self._workers} workers, {self._prefetch} batches in flight for each: {error} "
