@@ -54,12 +54,18 @@ def _install(room: Path) -> None:
     command = [sys.executable, "-m", "pip", "install", "--no-deps", "--no-binary", "pillow-simd", "--no-cache-dir"]
     command += ["--disable-pip-version-check", "--quiet", "--target", str(room), "pillow-simd"]
     # Its SIMD code is chosen when it is compiled. No cache: a wheel in there may have been compiled without.
-    done = subprocess.run(command, env=os.environ | {"CC": "cc -mavx2"}, capture_output=True, text=True, check=False)
-    if done.returncode:
+    code, output = _run(command, os.environ | {"CC": "cc -mavx2"})
+    if code:
         raise BackendUnavailableError(
-            f"Pillow-SIMD could not be built ({_reason(done.stderr)}). It needs pip, a network, a C compiler and "
+            f"Pillow-SIMD could not be built ({_reason(output)}). It needs pip, a network, a C compiler and "
             f"headers: {_HEADERS}"
         )
+
+
+def _run(command: list[str], environment: dict[str, str]) -> tuple[int, str]:
+    """(exit code, error output)"""
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    return done.returncode, done.stderr
 
 
 def _reason(output: str) -> str:
