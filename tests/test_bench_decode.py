@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -406,16 +405,16 @@ def test_it_is_measured_once_it_is_built(
 ) -> None:
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
 
-    def pip(command: Sequence[str], *, env: dict[str, str], **_: Any) -> SimpleNamespace:
+    def pip(command: list[str], env: dict[str, str]) -> tuple[int, str]:
         assert env["CC"] == "cc -mavx2"
-        target = Path(command[list(command).index("--target") + 1])
+        target = Path(command[command.index("--target") + 1])
         assert target.is_relative_to(tmp_path / "xdg"), "not into this environment"
         (target / "PIL").symlink_to(stand_in / "PIL")
         for libraries in stand_in.glob("[pP]illow.libs"):
             (target / libraries.name).symlink_to(libraries)
-        return SimpleNamespace(returncode=0, stderr="")
+        return 0, ""
 
-    monkeypatch.setattr("fastload.bench.decode.pillow_simd.subprocess.run", pip)
+    monkeypatch.setattr("fastload.bench.decode.pillow_simd._run", pip)
     results = run_decode_benchmark(small(photographs, images=8, decoders=("pillow", "pillow-simd")))
     assert {row.contestant for row in measured(results)} == {"pillow", "pillow-simd"}
     assert build_pillow_simd() == pillow_simd_folder()
@@ -424,10 +423,8 @@ def test_it_is_measured_once_it_is_built(
 
 def test_where_it_cannot_be_built_the_row_says_why(photographs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
-    failed = SimpleNamespace(
-        returncode=1, stderr="...\n  The headers or library files could not be found: required zlib"
-    )
-    monkeypatch.setattr("fastload.bench.decode.pillow_simd.subprocess.run", lambda *_, **__: failed)
+    failed = (1, "...\n  The headers or library files could not be found: required zlib")
+    monkeypatch.setattr("fastload.bench.decode.pillow_simd._run", lambda command, environment: failed)
     results = run_decode_benchmark(small(photographs, images=8, decoders=("pillow", "pillow-simd")))
     (row,) = [row for row in results.measurements if row.contestant == "pillow-simd"]
     assert row.status == "unavailable"
