@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import random
 import threading
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torchvision import tv_tensors
+from PIL import Image
 from torchvision.datasets import ImageFolder
-from torchvision.transforms import v2
+from torchvision.transforms import InterpolationMode, v2
 from torchvision.transforms.v2 import functional as F
 
 import fastload
@@ -115,7 +116,6 @@ def test_pixels_agree_with_torchvision_on_the_same_boxes(
     got = torch.cat([images for images, _ in loader])
     assert got.dtype == torch.uint8
     assert got.shape == (SAMPLES, 3, SIZE, SIZE)
-    assert got[:4].contiguous(memory_format=torch.channels_last).is_contiguous(memory_format=torch.channels_last)
     for row, index in enumerate(order_of(folder, loader, 0).tolist()):
         image = F.pil_to_tensor(reference[index][0])
         geometry = plan.resolve(Draws(5, 0, np.array([index])), np.array([image.shape[-2:]]))
@@ -367,6 +367,27 @@ def test_a_new_iterator_ends_the_old_one(contestant: Contestant, create: Any) ->
         next(old)
 
 
+@contestants()
+def test_batches_come_in_the_dtype_and_memory_format_asked_for(contestant: Contestant, create: Any) -> None:
+    images, _ = next(iter(create(contestant)))
+    assert images.dtype == torch.uint8
+    assert images.is_contiguous(memory_format=torch.channels_last)
+    halves, labels = next(iter(create(contestant, dtype=torch.float16, memory_format=torch.contiguous_format)))
+    assert halves.is_contiguous()
+    assert labels.dtype == torch.int64
+    assert torch.equal(halves, images.half()), "values keep their range"
+
+
+@contestants()
+def test_iterating_leaves_the_global_random_state_alone(contestant: Contestant, create: Any) -> None:
+    loader = create(contestant, transform=Blur() if contestant.opaque else RRC_FLIP)
+    before = torch.random.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()
+    epoch_of(loader)
+    after = torch.random.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()
+    assert torch.equal(after[0], before[0])
+    assert after[1:] == before[1:]
+
+
 # -- pairs, masks, opaque transforms
 
 
@@ -383,8 +404,11 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @contestants()
-def test_masks_take_the_same_geometry_and_no_colour(contestant: Contestant, create: Any, pairs: Path) -> None:
-    transform = v2.Compose([v2.RandomCrop(40), v2.RandomHorizontalFlip(), v2.ColorJitter(0.5, 0.5)])
+@pytest.mark.parametrize("crop", [v2.RandomCrop(40), v2.RandomResizedCrop(40, antialias=True)], ids=["cut", "resized"])
+def test_masks_take_the_same_geometry_and_no_colour(
+    contestant: Contestant, create: Any, pairs: Path, crop: Any
+) -> None:
+    transform = v2.Compose([crop, v2.RandomHorizontalFlip(), v2.ColorJitter(0.5, 0.5)])
     loader = create(contestant, pairs, transform=transform, batch_size=3, shuffle=False)
     images, masks = (torch.cat(column) for column in zip(*loader, strict=True))
     assert images.shape == (6, 3, 40, 40)
@@ -392,12 +416,11 @@ def test_masks_take_the_same_geometry_and_no_colour(contestant: Contestant, crea
     assert masks.dtype == torch.uint8
     plan = Recipe.from_transform(transform).split().geometry
     for index in range(6):
-        from PIL import Image
-
         mask = F.pil_to_tensor(Image.open(pairs / "masks" / f"{index}.png"))
         geometry = plan.resolve(Draws(5, 0, np.array([index])), np.array([mask.shape[-2:]]))
-        wanted = F.crop(tv_tensors.Mask(mask), *geometry.window[0].tolist())
-        wanted = F.crop(tv_tensors.Mask(F.crop(mask, *geometry.box[0].tolist())), *geometry.window[0].tolist())
+        wanted = F.crop(mask, *geometry.box[0].tolist())
+        wanted = F.resize(wanted, geometry.size[0].tolist(), interpolation=InterpolationMode.NEAREST)
+        wanted = F.crop(wanted, *geometry.window[0].tolist())
         if geometry.flip[0, 0]:
             wanted = F.horizontal_flip(wanted)
         assert torch.equal(masks[index], wanted[0])

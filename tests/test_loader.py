@@ -248,14 +248,14 @@ def test_a_new_iterator_throws_away_what_was_under_way() -> None:
 
 
 def test_substitutes_come_from_the_ranks_own_shard() -> None:
-    bad = frozenset({3, 8, 13})
+    bad = frozenset(range(0, 64, 4))  # many: a few might come from the right shard by luck
     for rank in range(2):
         backend = Recorder(bad=bad)
-        order = EpochOrder(16, 2, Shard(rank, 2), shuffle=True, seed=2)
+        order = EpochOrder(64, 2, Shard(rank, 2), shuffle=True, seed=2)
         own = {i for step in range(order.steps) for i in order.epoch(0)[order.batch(step)].tolist()}
         with loader_over(backend, order, on_error="substitute") as loader:
             batches = indices_of(loader)
-            assert [len(batch) for batch in batches] == [2] * 4
+            assert [len(batch) for batch in batches] == [2] * 16
             got = {i for batch in batches for i in batch}
             assert got <= own - bad
             assert own - bad <= got
