@@ -113,14 +113,14 @@ def torn(jpeg_data: bytes, *, keep: float = 0.5) -> bytes:
     return jpeg_data[:cut] + b"\xff\xd9"
 
 
-def corrupt(jpeg_data: bytes) -> bytes:
-    """A JPEG with a run of one bits in its entropy-coded data, which is no Huffman code."""
+def corrupt(jpeg_data: bytes, where: float = 0.5) -> bytes:
+    """A JPEG with a run of one bits, which is no Huffman code, at a place in its entropy-coded data (0 to 1)."""
     start = scan_start(jpeg_data)
-    middle = (start + len(jpeg_data)) // 2
+    place = start + int((len(jpeg_data) - start) * where)
     run = b"\xff\x00" * 16
-    while jpeg_data[middle - 1] == 0xFF:
-        middle -= 1
-    return jpeg_data[:middle] + run + jpeg_data[middle + len(run) :]
+    while jpeg_data[place - 1] == 0xFF:
+        place -= 1
+    return jpeg_data[:place] + run + jpeg_data[place + len(run) :]
 
 
 def with_extraneous_bytes(jpeg_data: bytes) -> bytes:

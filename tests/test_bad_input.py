@@ -1,4 +1,4 @@
-"""What bad input gets: the same error from every backend, naming the file and the remedy; or a counted substitute."""
+"""What bad input gets: an error that names the file and the remedy, from every backend; or a counted substitute."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F
 
 import fastload
+from fastload import native
 from fastload.backends.base import BackendOptions
+from fastload.backends.turbojpeg import TurboJpegOptions
 from fastload.errors import DecodeError, SourceError
 from tests.backends import Contestant, contestants
 from tests.images import (
@@ -207,6 +209,19 @@ def test_a_mask_of_another_size_than_its_image_is_named(contestant: Contestant, 
 def test_damage_inside_the_compressed_data_is_found(contestant: Contestant, tmp_path: Path) -> None:
     path = write(tmp_path / "data", corrupt(GOOD))
     with contestant.create(tmp_path / "data", tmp_path, batch_size=3, transform=RESIZE) as loader:
+        with pytest.raises(DecodeError, match=re.escape(str(path))):
+            list(loader)
+
+
+@pytest.mark.skipif(not native.available(), reason="the native core is not built here")
+def test_damage_below_the_crop_is_found_where_the_options_ask_for_it(tmp_path: Path) -> None:
+    path = write(tmp_path / "data", corrupt(GOOD, where=0.95))
+    arguments: dict[str, Any] = {"batch_size": 6, "transform": v2.CenterCrop(8), "backend": "turbojpeg"}
+    with fastload.create_loader(tmp_path / "data", **arguments) as loader:
+        assert "damage outside a crop is not looked for" in loader.explain()
+        assert len(list(loader)) == 1
+    options = TurboJpegOptions(check_whole=True)
+    with fastload.create_loader(tmp_path / "data", options=options, **arguments) as loader:
         with pytest.raises(DecodeError, match=re.escape(str(path))):
             list(loader)
 

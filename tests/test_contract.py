@@ -164,7 +164,7 @@ def test_random_choices_differ_by_epoch(contestant: Contestant, create: Any) -> 
     assert not same(epoch_of(loader), epoch_of(loader))
 
 
-@contestants("turbojpeg", "torch-2", "dali")
+@contestants("turbojpeg", "torch-2", "cache-disk", "dali")
 @pytest.mark.filterwarnings("ignore:This DataLoader will create 3 worker processes")
 @pytest.mark.parametrize("workers", [1, 3])
 def test_worker_count_changes_nothing(contestant: Contestant, create: Any, workers: int) -> None:
