@@ -16,6 +16,7 @@ from PIL import Image, ImageOps
 from torchvision.transforms.v2.functional import resized_crop, to_dtype
 
 import fastload
+from fastload import native
 from fastload.decode import (
     DecodeSettings,
     available_decoders,
@@ -276,6 +277,18 @@ def test_decode_jpeg_crops_and_resizes_as_torchvision() -> None:
     expected = resized_crop(planes, *box, size=[32, 48], antialias=True).permute(1, 2, 0).numpy()
     result = decode_jpeg(data, box=box, size=(32, 48))
     assert np.abs(result.astype(int) - expected.astype(int)).max() <= 1
+
+
+@pytest.mark.parametrize("core", [True, False])
+def test_decode_jpeg_is_the_same_with_and_without_the_core(core: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if core and not native.available():
+        pytest.skip("the native core is not built")
+    monkeypatch.setattr(native, "available", lambda: core)
+    box = (5, 8, 61, 83)
+    for data in (images.jpeg(PHOTO, progressive=True), images.cmyk_jpeg(PHOTO), images.png(PHOTO)):
+        assert np.array_equal(decode_jpeg(data, box=box), decode_jpeg(data)[5:66, 8:91])
+    with pytest.raises(DecodeError, match="truncated"):
+        decode_jpeg(images.truncated(images.jpeg(PHOTO)), box=box)
 
 
 def test_decode_jpeg_refuses_what_does_not_fit(tmp_path: Path) -> None:
