@@ -1,0 +1,140 @@
+"""The comparison with peers: its input, its processes and its verdicts. Speed is not tested."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from benchmarks.peers import bars, data, table
+from benchmarks.peers.contestants import CONTESTANTS, FASTLOAD_TURBOJPEG, FFCV_JPEG, PILLOW, PILLOW_SMALL, Row
+from benchmarks.peers.process import ContestantProcess, Interpreters, StreamRunner
+from benchmarks.peers.setting import Setting
+from fastload.bench.results import Measurement, Round
+from fastload.errors import FastloadError, SourceError, WorkerError
+
+HERE = Interpreters(sys.executable, sys.executable)
+
+
+@pytest.fixture
+def setting(tmp_path: Path) -> Setting:
+    small = data.small_images(tmp_path, 96)
+    return Setting(photographs="", small=str(small), ffcv="", cache="", batch_size=16, threads=1)
+
+
+def rounds(*rates: float) -> tuple[Round, ...]:
+    return tuple(Round(samples=round(10 * rate), seconds=10.0, cpu_seconds=20.0) for rate in rates)
+
+
+def test_few_photographs_are_repeated_and_none_is_left_out(tmp_path: Path) -> None:
+    for part, label in (("train", "cat"), ("train", "dog"), ("val", "dog")):
+        folder = tmp_path / "source" / part / label
+        folder.mkdir(parents=True)
+        Image.fromarray(np.zeros((8, 8, 3), np.uint8)).save(folder / "same_name.jpg")
+        (folder / "notes.txt").write_text("not an image")
+    found = data.photographs(tmp_path / "source", tmp_path / "work", 10)
+    links = [path.resolve() for path in found.folder.glob("*/*")]
+    originals = sorted((tmp_path / "source").rglob("*.jpg"))
+    assert found.files == len(links) == 12
+    assert sorted(set(links)) == originals
+    assert all(links.count(path) == 4 for path in originals)
+    assert sorted(path.resolve() for path in found.few.glob("*/*")) == originals
+
+
+def test_a_folder_without_photographs_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="DATA=folder"):
+        data.photographs(tmp_path, tmp_path / "work", 10)
+
+
+def test_a_contestant_counts_whole_batches_and_stays_warm(setting: Setting) -> None:
+    runner = StreamRunner(PILLOW_SMALL, setting, HERE)
+    try:
+        for _ in range(2):
+            work = runner.run(0.05)
+            assert work.samples > 0
+            assert work.samples % setting.batch_size == 0
+            assert work.seconds is not None
+            assert work.seconds >= 0.05
+            assert work.cpu_seconds is not None
+            assert work.metrics["mean_pixel"] is not None
+    finally:
+        runner.close()
+
+
+def test_intervals_and_memory_have_one_number_an_epoch(setting: Setting) -> None:
+    process = ContestantProcess(PILLOW_SMALL, setting, HERE)
+    try:
+        process.ask("open")
+        answer = process.ask("epochs", count=3)
+    finally:
+        process.close()
+    assert len(answer["across"]) == len(answer["memory"]) == 3
+    # Six batches an epoch: five intervals within it, the first of which the measuring itself would disturb.
+    assert len(answer["within"]) in (8, 12)
+    assert all(size > 0 for size in answer["memory"])
+
+
+@pytest.mark.parametrize(
+    ("opener", "error", "words"),
+    [
+        ("dataloader:pillow", FastloadError, "FileNotFoundError"),  # the contestant raises
+        ("no_such_module:at_all", FastloadError, "ModuleNotFoundError"),
+    ],
+)
+def test_what_a_contestant_raises_is_reported(
+    setting: Setting, opener: str, error: type[Exception], words: str
+) -> None:
+    process = ContestantProcess(Row("broken", "photographs", opener), setting, HERE)
+    try:
+        with pytest.raises(error, match=words):
+            process.ask("open")
+    finally:
+        process.close()
+
+
+def test_a_process_that_ends_is_an_error(setting: Setting, tmp_path: Path) -> None:
+    process = ContestantProcess(PILLOW_SMALL, setting, Interpreters("/bin/false", "/bin/false"))
+    try:
+        with pytest.raises(WorkerError, match="did not answer 'open'"):
+            process.ask("open")
+    finally:
+        process.close()
+
+
+def test_bars_compare_round_by_round() -> None:
+    ours, theirs = rounds(300, 600, 330), rounds(100, 200, 100)  # the second round ran on a machine twice as fast
+    measured = [
+        Measurement(FASTLOAD_TURBOJPEG.contestant, FASTLOAD_TURBOJPEG.task, rounds=ours),
+        Measurement(PILLOW.contestant, PILLOW.task, rounds=theirs),
+        Measurement(FFCV_JPEG.contestant, FFCV_JPEG.task, rounds=rounds(200, 400, 200)),
+    ]
+    verdicts = {verdict.bar.what: verdict for verdict in bars.judge(measured)}
+    faster = verdicts["fastload turbojpeg / DataLoader, Pillow (photographs)"]
+    assert faster.value == pytest.approx(3.0)
+    assert faster.reached
+    missed = verdicts["fastload turbojpeg / FFCV, JPEG q90 (photographs)"]
+    assert missed.value == pytest.approx(1.5)
+    assert missed.reached is False
+    assert str(missed).startswith("MISSED by 9%")
+    cost = verdicts["CPU seconds per image: fastload turbojpeg / DataLoader, Pillow"]
+    assert cost.value == pytest.approx(1 / 3)
+    assert verdicts["fastload turbojpeg / DALI, CPU (photographs)"].reached is None
+
+
+def test_other_pixels_are_noticed() -> None:
+    def row(contestant: str, mean: float) -> Measurement:
+        return Measurement(contestant, "photographs", rounds=(Round(1, 1.0, 1.0, {"mean_pixel": mean}),))
+
+    warnings = table.other_pixels([row("a", 110.0), row("b", 111.0), row("black", 3.0)])
+    assert len(warnings) == 1
+    assert "black" in warnings[0]
+
+
+def test_every_bar_is_about_rows_that_take_part() -> None:
+    made_up = [Measurement(row.contestant, row.task, rounds=rounds(1.0)) for row in CONTESTANTS]
+    compared = [verdict for verdict in bars.judge(made_up) if "/" in verdict.bar.what]
+    assert compared
+    assert all(verdict.found is not None for verdict in compared)
