@@ -22,6 +22,8 @@ from torchvision.transforms import v2
 
 import fastload
 from fastload.backends.base import Failure, HostBatch
+from fastload.backends.torch_workers import TorchOptions
+from fastload.backends.turbojpeg import TurboJpegOptions
 from fastload.device.buffers import BufferPool
 from fastload.device.intraop import use_one_thread_here
 from fastload.device.stage import DeviceStage
@@ -454,6 +456,15 @@ def test_stats_and_explain_tell_what_happened(tmp_path: Path) -> None:
         assert "8 samples" in repr(loader)
 
 
+def test_explain_says_which_decoder_would_not_notice_damage(tmp_path: Path) -> None:
+    folder = write_photo_folder(tmp_path, per_class=2)
+    for backend, options in (("torch", TorchOptions), ("turbojpeg", TurboJpegOptions)):
+        for decoder, silent in (("pillow", True), ("simplejpeg", False)):
+            loader = fastload.create_loader(folder, backend=backend, options=options(decoder=decoder))
+            assert decoder in loader.explain()
+            assert ("does not report damage" in loader.explain()) == silent
+
+
 def test_batch_transforms_are_mixed_or_called_with_seeded_numbers(tmp_path: Path) -> None:
     folder = write_photo_folder(tmp_path, per_class=4)
     transform = v2.Compose([v2.RandomResizedCrop(16, antialias=True), v2.ToImage(), v2.ToDtype(torch.float32, True)])
@@ -501,6 +512,31 @@ def test_buffers_return_when_their_last_view_is_gone() -> None:
     for _ in range(100):
         pool.allocate((2, 3))
     assert pool.allocated <= used + 12
+
+
+def test_page_locked_batches_on_the_cpu_come_from_torchs_allocator(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It alone knows of copies that the trainer has queued; a pool of ours would overwrite a batch under them."""
+    pinned: list[int] = []
+
+    def pin(tensor: torch.Tensor) -> torch.Tensor:
+        copy = tensor.clone()
+        pinned.append(copy.data_ptr())
+        return copy
+
+    pools: list[bool] = []
+    made = BufferPool.__init__
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.Tensor, "pin_memory", pin)
+    monkeypatch.setattr(BufferPool, "__init__", lambda self, pinned=False: (pools.append(pinned), made(self))[1])
+    folder = write_photo_folder(tmp_path)
+    transform = v2.RandomResizedCrop(16, antialias=True)
+    with fastload.create_loader(folder, 2, transform=transform, pin_memory=True, num_workers=1) as loader:
+        images, labels = next(iter(loader))
+        assert images.data_ptr() in pinned
+        assert labels.data_ptr() in pinned
+    assert not any(pools)
 
 
 def test_a_closed_loader_says_so() -> None:

@@ -21,8 +21,10 @@ from torch.utils.data import DataLoader, Dataset
 from fastload.backends.assemble import BatchAssembler, assembler_for
 from fastload.backends.base import KILLED_WORKER, BackendOptions, Context, HostBatch
 from fastload.cpu import usable_cores
+from fastload.decode.registry import describe_decoder, get_decoder
 from fastload.draws import Draws
 from fastload.errors import FastloadError, WorkerError
+from fastload.sources.base import EncodedImages
 from fastload.sources.shared import share
 
 __all__ = ["TorchBackend", "TorchOptions"]
@@ -111,10 +113,15 @@ class TorchBackend:
                 logger.debug("Ignored while the workers were stopped: %s", error)
 
     def explain(self) -> Mapping[str, str]:
-        if not self._workers:
-            return {"torch": "batches are assembled in the calling thread (num_workers=0)"}
         chosen = "as asked" if self._context.num_workers is not None else "one for each usable core"
-        return {"torch": f"{self._workers} worker processes ({chosen}), {self._prefetch} batches in flight for each"}
+        rows = {
+            "torch": f"{self._workers} worker processes ({chosen}), {self._prefetch} batches in flight for each"
+            if self._workers
+            else "batches are assembled in the calling thread (num_workers=0)"
+        }
+        if any(isinstance(column, EncodedImages) for column in self._context.source.columns.values()):
+            rows["decoder"] = describe_decoder(get_decoder(self._options.decoder))
+        return rows
 
     def _start(self) -> None:
         options, context = self._options, self._context

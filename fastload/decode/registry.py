@@ -14,7 +14,7 @@ from fastload.decode.simplejpeg import SimpleJpegDecoder
 from fastload.decode.torchvision import TorchvisionDecoder
 from fastload.errors import BackendUnavailableError, ConfigurationError
 
-__all__ = ["DecoderInfo", "available_decoders", "decoder_names", "get_decoder"]
+__all__ = ["DecoderInfo", "available_decoders", "decoder_names", "describe_decoder", "get_decoder"]
 
 _DECODERS: dict[str, Callable[[], Decoder]] = {
     # In the order in which "auto" tries them, which is that of measured speed on two threads. The first two are also
@@ -77,3 +77,9 @@ def available_decoders() -> list[DecoderInfo]:
         else:
             rows.append(DecoderInfo(name, True, decoder.version, decoder.strict, ""))
     return rows
+
+
+def describe_decoder(decoder: Decoder) -> str:
+    """For `explain()`: name, version, and whether damaged data would go unnoticed."""
+    strict = "" if decoder.strict else "; it does not report damage inside an otherwise complete JPEG"
+    return f"{decoder.name} {decoder.version}{strict}"

@@ -14,7 +14,7 @@ from typing import Any
 from fastload.backends.assemble import Assembler, Buffers
 from fastload.backends.base import BufferAllocator, Failure, HostBatch
 from fastload.backends.turbojpeg.engine import Task
-from fastload.decode.registry import get_decoder
+from fastload.decode.registry import describe_decoder, get_decoder
 from fastload.draws import Draws
 from fastload.errors import FastloadError, WorkerError
 
@@ -69,9 +69,8 @@ class ThreadEngine:
             pool.shutdown(wait=True)
 
     def explain(self) -> Mapping[str, str]:
-        strict = "" if self._decoder.strict else "; it does not report damage inside an otherwise complete JPEG"
         return {
-            "decoder": f"{self._decoder.name} {self._decoder.version}{strict}",
+            "decoder": describe_decoder(self._decoder),
             "threads": f"{self._threads}, slices of {self._slice} samples, {self.depth} batches in flight",
         }
 
