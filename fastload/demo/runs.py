@@ -12,15 +12,35 @@ import torch
 __all__ = ["Run", "SimulatedTrainer", "measure", "wait_for_copy"]
 
 
-@dataclass(frozen=True)
 class SimulatedTrainer:
-    """Takes batches at a given rate, by sleeping as a process does whose GPU is at work: it takes no processor time."""
+    """A process whose GPU takes images at a given rate: it sleeps meanwhile, and takes no processor time.
 
-    rate: float
-    """Images a second."""
+    As a GPU does, it works behind its process: a step returns when its work has begun, and the end is known beforehand.
+    So a process that fetches the next batch meanwhile, or wakes late, does not slow it down.
+    """
 
-    def step(self, images: torch.Tensor) -> None:
-        time.sleep(len(images) / self.rate)
+    def __init__(self, rate: float) -> None:
+        """
+        Args:
+            rate: images a second.
+        """
+        self._rate = rate
+        self._free = time.perf_counter()
+        self.waited = 0.0
+        """Time without work since it was made [seconds]."""
+
+    def step(self, images: torch.Tensor) -> tuple[float, float]:
+        """Begin and end of the work on these images [seconds, of time.perf_counter]."""
+        now = time.perf_counter()
+        begin = max(now, self._free)
+        self.waited += begin - self._free
+        self._free = begin + len(images) / self._rate
+        time.sleep(begin - now)
+        return begin, self._free
+
+    def synchronize(self) -> None:
+        """Wait until all work is done."""
+        time.sleep(max(0.0, self._free - time.perf_counter()))
 
 
 @dataclass(frozen=True)
@@ -65,16 +85,15 @@ def measure(
         report(min(elapsed / seconds, 1.0) / 2)
     rate = count / (time.perf_counter() - begun)
 
+    begun = time.perf_counter()
     trainer = SimulatedTrainer(trainer_rate)
-    waited, begun = 0.0, time.perf_counter()
     while (elapsed := time.perf_counter() - begun) < seconds:
-        before = time.perf_counter()
         images, _ = next(batches)
         wait_for_copy(images)
-        waited += time.perf_counter() - before
         trainer.step(images)
         report(0.5 + min(elapsed / seconds, 1.0) / 2)
-    return Run(rate, first, waited / (time.perf_counter() - begun), count)
+    trainer.synchronize()
+    return Run(rate, first, trainer.waited / (time.perf_counter() - begun), count)
 
 
 def _endless(loader: Iterable[Any]) -> Iterator[Any]:

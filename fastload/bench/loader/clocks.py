@@ -13,7 +13,7 @@ from typing import Protocol
 
 import torch
 
-__all__ = ["Clock", "CudaClock", "HostClock", "busy_series", "gaps"]
+__all__ = ["Clock", "CudaClock", "HostClock", "Steps", "busy_series", "gaps"]
 
 Steps = Sequence[tuple[float, float]]
 """(begin, end) of each step [seconds since the restart], in order."""

@@ -54,12 +54,12 @@ class LoaderRunner:
 
     def run(self, seconds: float) -> Work:
         """For `seconds`, and then up to the first batch of a new epoch, if that comes soon."""
-        trainer, clock = self._trainer, self._trainer.clock
+        trainer = self._trainer
         samples, firsts = 0, list[int]()
         if self._watch is not None:
             self._watch.start()
         try:
-            clock.restart()
+            trainer.restart()
             begun, cpu = time.perf_counter(), cpu_seconds()
             for number in range(1 << 62):
                 (images, labels), is_first = self._next(begun)
@@ -71,7 +71,7 @@ class LoaderRunner:
                 seen = any(first > 0 for first in firsts)  # the first step of a round has no step before it
                 if elapsed >= seconds and (seen or elapsed >= self._patience * seconds):
                     break
-            steps = clock.steps()
+            steps = trainer.steps()
             cpu = cpu_seconds() - cpu
         finally:
             reading = None if self._watch is None else self._watch.stop()

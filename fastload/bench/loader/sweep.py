@@ -13,7 +13,7 @@ __all__ = ["SWEPT", "Curve", "curves"]
 SWEPT = {"workers": "workers", "prefetch": "batches of prefetch"}
 """Parameter: what it counts, for people."""
 
-_CLOSE = 0.97
+_CLOSE = 0.95
 """Share of the best rate from which on a setting is as good as the best."""
 
 
@@ -33,33 +33,35 @@ class Curve:
 
     @property
     def turn(self) -> int:
-        """The smallest value that is as fast as the best, as far as can be told: no more is needed."""
+        """The smallest value that is as fast as the best: no more is needed."""
         top = dict(self.points)[self.best]
-        return next(v for v, rate in self.points if rate.median >= _CLOSE * top.median or _within_noise(rate, top))
+        return next(value for value, rate in self.points if rate.median >= _CLOSE * top.median)
 
     @property
     def falls(self) -> int | None:
         """The smallest value above the best that is really slower than the best; None if none is."""
         top = dict(self.points)[self.best]
-        slower = (v for v, rate in self.points if v > self.best and difference_is_real(rate, top))
+        later = [(value, rate) for value, rate in self.points if value > self.best]
+        slower = (v for v, rate in later if rate.median < _CLOSE * top.median and difference_is_real(rate, top))
         return next(slower, None)
 
+    @property
+    def certain(self) -> bool:
+        """Whether any value is really slower than the best; otherwise all of it may be scatter."""
+        top = dict(self.points)[self.best]
+        return any(difference_is_real(rate, top) for _, rate in self.points)
+
     def words(self) -> str:
-        """Where it turns, for people."""
-        rates, unit = {value: rate.median for value, rate in self.points}, SWEPT[self.parameter]
+        """Where it turns, for people: "turbojpeg 1,850 img/s with 2, no more with more"."""
+        rates = {value: rate.median for value, rate in self.points}
         turn, last = self.turn, self.points[-1][0]
         if self.falls is not None:
-            verdict = f"{self.best} are best ({rates[self.best]:,.0f} img/s); {self.falls} are slower"
-            verdict += f" ({rates[self.falls]:,.0f})"
+            verdict = f"{rates[self.best]:,.0f} img/s with {self.best}, only {rates[self.falls]:,.0f} with {self.falls}"
         elif turn == last:
-            verdict = f"still rising at {last} ({rates[last]:,.0f} img/s): more may give more"
+            verdict = f"{rates[last]:,.0f} img/s with {last} and still rising"
         else:
-            verdict = f"{turn} give {rates[turn]:,.0f} img/s, more give no more"
-        return f"{unit.capitalize()}, {self.contestant}: {verdict}."
-
-
-def _within_noise(rate: Summary, top: Summary) -> bool:
-    return difference_is_real(rate, top) is False
+            verdict = f"{rates[turn]:,.0f} img/s with {turn}, no more with more"
+        return f"{self.contestant} {verdict}{'' if self.certain else ' (all within the scatter)'}"
 
 
 def curves(measurements: Sequence[Measurement], parameter: str) -> list[Curve]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from typing import Protocol
 
 import torch
 from torch import nn
 
-from fastload.bench.loader.clocks import Clock, CudaClock, HostClock
+from fastload.bench.loader.clocks import Clock, CudaClock, HostClock, Steps
 from fastload.demo.runs import SimulatedTrainer, wait_for_copy
 from fastload.demo.training import SmallNetwork
 from fastload.errors import ConfigurationError
@@ -19,25 +20,41 @@ SMALL = "small"
 
 
 class Trainer(Protocol):
-    """Takes one batch after the other; its clock knows when it was busy."""
+    """Takes one batch after the other, and knows when it was busy."""
 
-    clock: Clock
+    def restart(self) -> None:
+        """Finish what there is to do, and forget it; time 0 is now."""
+        ...
 
-    def step(self, images: torch.Tensor, labels: torch.Tensor) -> None: ...
+    def step(self, images: torch.Tensor, labels: torch.Tensor) -> None:
+        """Take a batch; may return before its work is done."""
+        ...
+
+    def steps(self) -> Steps:
+        """All steps since the restart; waits until the last one is done."""
+        ...
 
 
 class RateTrainer:
     """A trainer of a given rate [images/s], which takes no processor time."""
 
     def __init__(self, rate: float) -> None:
-        self.clock: Clock = HostClock()
         self._trainer = SimulatedTrainer(rate)
+        self.restart()
+
+    def restart(self) -> None:
+        self._trainer.synchronize()
+        self._zero = time.perf_counter()
+        self._steps: list[tuple[float, float]] = []
 
     def step(self, images: torch.Tensor, labels: torch.Tensor) -> None:
         wait_for_copy(images)
-        self.clock.begin()
-        self._trainer.step(images)
-        self.clock.end()
+        begin, end = self._trainer.step(images)
+        self._steps.append((begin - self._zero, end - self._zero))
+
+    def steps(self) -> Steps:
+        self._trainer.synchronize()
+        return self._steps
 
 
 class NetworkTrainer:
@@ -48,7 +65,7 @@ class NetworkTrainer:
         Raises:
             ConfigurationError: torchvision has no such network, or it does not fit on the device.
         """
-        self.clock: Clock = CudaClock(device) if device.type == "cuda" else HostClock()
+        self._clock: Clock = CudaClock(device) if device.type == "cuda" else HostClock()
         self._device = device
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             torch.manual_seed(0)
@@ -56,8 +73,14 @@ class NetworkTrainer:
         self._network = built.to(device).to(memory_format=torch.channels_last).train()
         self._optimizer = torch.optim.SGD(self._network.parameters(), lr=0.01, momentum=0.9)
 
+    def restart(self) -> None:
+        self._clock.restart()
+
+    def steps(self) -> Steps:
+        return self._clock.steps()
+
     def step(self, images: torch.Tensor, labels: torch.Tensor) -> None:
-        self.clock.begin()
+        self._clock.begin()
         try:
             with torch.autocast(self._device.type, dtype=torch.bfloat16, enabled=self._device.type == "cuda"):
                 loss = nn.functional.cross_entropy(self._network(images), labels)
@@ -69,7 +92,7 @@ class NetworkTrainer:
                 f"--batch-size: a batch of {len(images)} does not fit in the memory of {self._device} "
                 f"({str(error).splitlines()[0]}). Take a smaller one, or a smaller --network."
             ) from error
-        self.clock.end()
+        self._clock.end()
 
 
 def _network(name: str, classes: int) -> nn.Module:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from fastload.bench.loader.rows import ALONE, DATALOADER, DEFAULT
-from fastload.bench.loader.sweep import curves
+from fastload.bench.loader.sweep import SWEPT, curves
 from fastload.bench.results import Measurement
 from fastload.bench.statistics import difference_is_real
 
@@ -51,7 +51,8 @@ def verdict(measurements: Sequence[Measurement], situation: Situation) -> tuple[
     sentences = [_story(measurements, situation, base, best, cache)] if base or best or cache else []
     sentences += _remarks(measured, situation, base, best or cache)
     for parameter in situation.swept:
-        sentences += [curve.words() for curve in curves(measured, parameter)]
+        if found := curves(measured, parameter):
+            sentences.append(f"{SWEPT[parameter].capitalize()}: {'; '.join(curve.words() for curve in found)}.")
     return tuple(filter(None, sentences))
 
 
@@ -65,7 +66,7 @@ def _story(
     takes = trainer_rate(rows, situation.consume)
     parts = []
     if takes is not None:
-        who = "Your trainer takes" if situation.consume is None else "A trainer as asked takes"
+        who = "Your trainer takes" if situation.consume is None else "The simulated trainer takes"
         parts.append(f"{who} {takes:,.0f} img/s")
     if base is not None:
         parts.append(f"the {DATALOADER}{_settings(base)} gives {_rate(base):,.0f}{_waiting(base, best is None)}")

@@ -98,14 +98,16 @@ def bars(title: str, unit: str, given: Sequence[Bar], *, limit: tuple[float, str
             axes.barh(row, bar.value, height=0.66, color=bar.colour)
             axes.plot([bar.low, bar.high], [row, row], color=INK, linewidth=1.2)
             axes.plot([bar.low, bar.high], [row, row], "|", color=INK, markersize=7)
-            axes.text(bar.high + 0.012 * top, row, _number(bar.value), va="center", color=INK)
+            axes.annotate(
+                _number(bar.value), (bar.high, row), (7, 0), textcoords="offset points", va="center", color=INK
+            )
         if limit is not None:
             axes.axvline(limit[0], color=MUTED, linewidth=1.2, linestyle=(0, (4, 3)))
             side = "right" if limit[0] > 0.5 * top else "left"
             axes.text(limit[0], -0.75, f" {limit[1]} ", ha=side, va="bottom", color=MUTED, fontsize=11)
         axes.set_yticks(range(len(given)), [bar.name for bar in given], color=INK)
         axes.set_ylim(len(given) - 0.4, -0.6 if limit is None else -1.4)
-        axes.set_xlim(0, top * (1.1 if width == _WIDE else 1.2))
+        axes.set_xlim(0, top * (1.1 if width == _WIDE else 1.25))
         axes.xaxis.set_major_locator(MaxNLocator(6 if width == _WIDE else 3))
         axes.xaxis.set_major_formatter(_THOUSANDS)
         axes.grid(False, axis="y")
@@ -121,7 +123,7 @@ def curves(title: str, x: str, y: str, given: Sequence[Line]) -> str:
     """Curves over a few whole numbers, with error bars; rings where they turn."""
 
     def draw(width: int) -> Figure:
-        rows = -(-len(given) // (4 if width == _WIDE else 2))
+        rows = -(-len(given) // (5 if width == _WIDE else 2))
         figure = _figure(width, (300 if width == _WIDE else 250) + 22 * rows)
         axes = figure.add_subplot()
         places = sorted({point[0] for line in given for point in line.points})
@@ -153,7 +155,7 @@ def curves(title: str, x: str, y: str, given: Sequence[Line]) -> str:
         axes.tick_params(length=0)
         axes.set_xlabel(x)
         axes.set_ylabel(y)
-        figure.legend(loc="outside upper left", ncols=4 if width == _WIDE else 2, handlelength=1.4, columnspacing=1.4)
+        figure.legend(loc="outside upper left", ncols=5 if width == _WIDE else 2, handlelength=1.4, columnspacing=1.4)
         return figure
 
     return _both(title, draw)
@@ -163,7 +165,7 @@ def timelines(title: str, given: Sequence[Timeline]) -> str:
     """Strips under each other on one axis of seconds: high when busy, low when waiting."""
 
     def draw(width: int) -> Figure:
-        figure = _figure(width, (46 if width == _WIDE else 62) * len(given) + 50)
+        figure = _figure(width, (46 if width == _WIDE else 66) * len(given) + 50)
         grid: Any = figure.subplots(len(given), 1, sharex=True, squeeze=False)
         end = max(line.points[-1][0] for line in given)
         for axes, line in zip(grid[:, 0], given, strict=True):
@@ -179,7 +181,7 @@ def timelines(title: str, given: Sequence[Timeline]) -> str:
             if width == _WIDE:
                 axes.set_ylabel(line.name, rotation=0, ha="right", va="center", color=INK, labelpad=4)
             else:
-                axes.set_title(line.name, loc="left", fontsize=12, pad=3)
+                axes.set_title(line.name, loc="left", fontsize=12, pad=6)
         grid[-1, 0].set_xlabel("seconds of the last round")
         return figure
 

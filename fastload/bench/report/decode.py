@@ -14,6 +14,8 @@ from fastload.bench.results import Measurement, Results
 
 __all__ = ["decode_sections"]
 
+_FROM = {"memory": "from memory", "page cache": "files in the page cache", "cold": "files on disk, not in memory"}
+
 
 def decode_sections(results: Results) -> dict[str, str]:
     """Heading: HTML."""
@@ -32,7 +34,8 @@ def decode_sections(results: Results) -> dict[str, str]:
     first = next(iter(sections))
     about = (
         f"{settings['images']} JPEGs of {settings['folder']}, {settings['rounds']} interleaved rounds. "
-        "Error bars and ±: the middle half of the rounds."
+        "Error bars and ±: the middle half of the rounds. p50, p99: milliseconds an image takes (* a batch). memory: "
+        "what a decoder adds to the process. max, mean, PSNR: distance of its pixels (0 to 255) from the reference."
     )
     sections[first] = f"<p>{escape(about)}</p>\n{sections[first]}"
     return sections
@@ -41,7 +44,7 @@ def decode_sections(results: Results) -> dict[str, str]:
 def _speeds(title: str, rows: Sequence[Measurement], colour: dict[str, str]) -> str:
     """A chart for each place that bytes come from, with all threads."""
     html = ""
-    for source in dict.fromkeys(row.parameters["from"] for row in rows):
+    for source in dict.fromkeys(str(row.parameters["from"]) for row in rows):
         members = [row for row in rows if row.parameters["from"] == source]
         most = max(_threads_of(row) for row in members)
         given = [
@@ -50,7 +53,9 @@ def _speeds(title: str, rows: Sequence[Measurement], colour: dict[str, str]) -> 
             if row.rate is not None and _threads_of(row) == most
         ]
         given.sort(key=lambda bar: -bar.value)
-        html += bars(f"{title[0].upper()}{title[1:]}, from {source}", f"images a second, {_count(most)}", given)
+        html += bars(
+            f"{title[0].upper()}{title[1:]}, {_FROM.get(source, source)}", f"images a second, {_count(most)}", given
+        )
     return html
 
 
@@ -70,7 +75,8 @@ def _table(rows: Sequence[Measurement]) -> str:
     lines = []
     for row in rows:
         line = {name: str(cell) for name, cell in cells(row, best).items()}
-        lines.append(line | {"bytes from": str(row.parameters["from"])} if several else line)
+        where = {"bytes from": str(row.parameters["from"])} if several else {}
+        lines.append({"decoder": row.contestant} | where | line)
     return table(lines, text_columns=("decoder", "bytes from"))
 
 

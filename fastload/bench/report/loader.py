@@ -28,7 +28,9 @@ def loader_sections(results: Results) -> dict[str, str]:
     colour = colours([row.contestant for row in rows if row.contestant != ALONE]) | {ALONE: MUTED}
     plain = [row for row in rows if _is_plain(row, rows)]
     return {
-        "What the trainer gets": _rates(results, plain, colour) + _waiting(plain, colour),
+        "What the trainer gets": _rates(results, plain, colour)
+        + _waiting(plain, colour)
+        + '<p class="muted">Error bars: the middle half of the rounds.</p>\n',
         "When the trainer was busy": _busy(plain, colour),
         "When the GPU was busy": _utilisation(plain, colour),
         "Workers and prefetch": _sweeps(results, rows, colour),
@@ -63,9 +65,9 @@ def _rates(results: Results, rows: Sequence[Measurement], colour: dict[str, str]
         return ""
     return bars(
         "Throughput through the training step",
-        "images a second; error bars: the middle half of the rounds",
+        "images a second",
         given,
-        limit=None if takes is None else (takes, f"the trainer alone: {takes:,.0f}"),
+        limit=None if takes is None else (takes, f"{ALONE if consume is None else 'simulated trainer'}: {takes:,.0f}"),
     )
 
 

@@ -55,12 +55,12 @@ def _subtitle(results: Results) -> str:
 
 
 def _notes(results: Results) -> str:
-    """The verdict first, larger; then the rest."""
-    if not results.notes:
-        return ""
-    first, *others = results.notes
-    rest = "".join(f"<li>{_marked(note)}</li>\n" for note in others)
-    return f'<p class="verdict">{_marked(first)}</p>\n' + (f'<ul class="notes">\n{rest}</ul>\n' if rest else "")
+    """A verdict first, larger; then the rest."""
+    has_verdict = results.benchmark == "loader" and any(row.rounds for row in results.measurements)
+    notes = list(map(_marked, results.notes))
+    lead = f'<p class="verdict">{notes.pop(0)}</p>\n' if has_verdict and notes else ""
+    rest = "".join(f"<li>{note}</li>\n" for note in notes)
+    return lead + (f'<ul class="notes">\n{rest}</ul>\n' if rest else "")
 
 
 def _marked(text: str) -> str:
