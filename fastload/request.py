@@ -59,6 +59,11 @@ def resolve(
     if sampler is not None and shuffle:
         raise ConfigurationError("shuffle: must be False when a sampler is given, which decides the order.")
     opened = open_source(source)
+    if dtype is not None and not opened.source.images and not _has_objects(opened.source):
+        raise ConfigurationError(
+            f"dtype: it is for images, and {opened.source.name} has none (columns: "
+            f"{', '.join(opened.source.columns)}); leave it out and convert the data, or use batch_transform."
+        )
     return LoaderRequest(
         source=opened.source,
         dataset=source,
@@ -140,7 +145,8 @@ class LoaderRequest:
                 num_workers=self.num_workers,
                 prefetch_factor=self.prefetch_factor,
                 device=self.device,
-                allocate=BufferPool(pinned=pinned).allocate,
+                # Delivered on the CPU, a batch leaves our hands before the trainer's copies out of it are done.
+                allocate=BufferPool(pinned=pinned and self.device.type == "cuda").allocate,
                 collate_fn=self.collate_fn,
                 worker_init_fn=self.worker_init_fn,
             ),

@@ -76,8 +76,16 @@ class ObjectAssembler:
             return HostBatch({}, failures, collated=self._collate_fn(items))
         fields, layout = _fields_of(items[0])
         if fields is None or (not self._recipe.placement and not _is_pixels(fields.get("image"))):
-            return HostBatch({}, failures, collated=_collate(items))
+            return HostBatch({}, failures, collated=_collate(items), layout=layout)
         rows = [_fields_of(item)[0] or {} for item in items]
+        for row, found in zip(good_rows, rows, strict=True):
+            if found.keys() != fields.keys():
+                raise ConfigurationError(
+                    f"source: the samples of a batch have different fields: "
+                    f"{self._source.describe(int(draws.indices[good_rows[0]]))} has {len(fields)} "
+                    f"({', '.join(map(str, fields))}), {self._source.describe(int(draws.indices[row]))} has "
+                    f"{len(found)} ({', '.join(map(str, found))}). Give all the same, or pass a collate_fn."
+                )
         columns: dict[str, Any] = {}
         for name in fields:
             values = [row[name] for row in rows]
@@ -85,6 +93,8 @@ class ObjectAssembler:
                 columns[name] = self._images(values, draws.take(good_rows), failures, good_rows)
             else:
                 columns[name] = _masks(values) if name == "mask" else _collate(values)
+        if failures and not all(isinstance(column, np.ndarray | torch.Tensor) for column in columns.values()):
+            return HostBatch({}, failures)  # no rows to replace in what is no array: the whole batch is read again
         if failures:
             columns = {name: _spread(column, good_rows, len(draws)) for name, column in columns.items()}
         return HostBatch(columns, failures, layout=layout)
@@ -220,6 +230,11 @@ def _is_pixels(value: Any) -> bool:
 def _as_hwc_tensor(image: Any) -> torch.Tensor:
     """(H, W, C): from a PIL image, a (H, W), (H, W, C) array, or a (C, H, W) or (H, W) tensor."""
     if isinstance(image, Image.Image):
+        if image.mode in ("I", "F") or image.mode.startswith("I;16"):  # which convert() would clip
+            raise ConfigurationError(
+                f"transform: the dataset gives a PIL image of mode {image.mode}, more than 8 bits a pixel, and crops "
+                "and resizes work on 8. Convert it in the dataset, or let the dataset apply the transform."
+            )
         array = np.asarray(image if image.mode in ("L", "RGB") else image.convert("RGB"))
         return torch.from_numpy(array.copy()).reshape(*array.shape[:2], -1)
     if isinstance(image, np.ndarray):

@@ -6,9 +6,10 @@ waits for the device.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,7 @@ import torch
 from fastload.backends.base import HostBatch
 from fastload.device.buffers import BufferPool
 from fastload.draws import Draws
+from fastload.errors import ConfigurationError
 from fastload.recipe.batch import BatchProgram
 from fastload.recipe.mix import Mix
 from fastload.sources.base import Role
@@ -59,7 +61,9 @@ class DeviceStage:
         self._mix = mix
         self._seed = seed
         self._pinned = pinned
-        self._outputs = BufferPool(pinned=pinned) if device.type == "cpu" else None
+        # Not of page-locked memory: the trainer may have queued a copy out of a batch that it has let go of. torch's
+        # own allocator, which `pin_memory` takes from, waits for such copies before it reuses the memory.
+        self._outputs = BufferPool() if device.type == "cpu" and not pinned else None
         self._stream: torch.cuda.Stream | None = None
         self._copying: deque[tuple[torch.cuda.Event, list[torch.Tensor]]] = deque()
 
@@ -104,7 +108,8 @@ class DeviceStage:
 
     def _assemble(self, host: HostBatch, draws: Draws, batch_number: int, keep: list[torch.Tensor] | None) -> Any:
         if host.collated is not None:
-            return _map_tensors(host.collated, lambda t: self._to_device(t, keep))
+            batch = _map_tensors(host.collated, lambda t: self._to_device(t, keep))
+            return self._finish_collated(batch, draws.epoch, batch_number, ours=host.layout is not None)
         columns: dict[str, Any] = {}
         for name, value in host.columns.items():
             if isinstance(value, np.ndarray):
@@ -113,8 +118,13 @@ class DeviceStage:
             columns[name] = column.permute(0, 3, 1, 2) if self._roles.get(name) in ("image", "mask") else column
         columns = self._program(columns, self._roles, draws, empty=self._recycled if self._outputs else None)
         images = next((n for n, role in self._roles.items() if role == "image" and n in columns), None)
-        if self._mix is not None and images is not None:
-            target = next(n for n in columns if n != images)
+        if self._mix is not None:
+            target = next((n for n in columns if n != images), None)
+            if images is None or target is None:
+                raise ConfigurationError(
+                    f"batch_transform: {type(self._mix).__name__} mixes images with their labels, and the columns here "
+                    f"({', '.join(columns)}) are not known as such. Leave it out, or give a function of the batch."
+                )
             columns[images], columns[target] = self._mix.apply(
                 columns[images], columns[target], seed=self._seed, epoch=draws.epoch, batch_number=batch_number
             )
@@ -124,6 +134,50 @@ class DeviceStage:
         if layout == "single":
             return next(iter(columns.values()))
         return columns if layout == "dict" else tuple(columns.values())
+
+    def _finish_collated(self, batch: Any, epoch: int, batch_number: int, *, ours: bool) -> Any:
+        """What was asked for the images, done to a batch that Python code has put together, or refused.
+
+        Args:
+            ours: whether it was put together by default_collate; a collate function's memory format is left alone.
+        """
+        if self._mix is None and self._dtype is None and not ours:
+            return batch
+        keys: list[Any] = []
+        if isinstance(batch, Mapping):
+            keys = [key for key in ("image", "label") if key in batch]
+        elif isinstance(batch, list | tuple):
+            keys = list(range(len(batch)))
+        images = batch[keys[0]] if keys else batch
+        known = isinstance(images, torch.Tensor) and images.ndim == 4
+        if not known and (self._mix is not None or self._dtype is not None):
+            name = "dtype" if self._mix is None else "batch_transform"
+            raise ConfigurationError(
+                f"{name}: it is for images (B, C, H, W), first in a batch or named 'image', and there are none in the "
+                f"{type(batch).__name__} that the dataset or the collate_fn makes. Leave it out, or give a function "
+                "of the batch as batch_transform."
+            )
+        changed: dict[Any, Any] = {}
+        if known:
+            if self._mix is not None:
+                if len(keys) != 2 or not isinstance(batch[keys[1]], torch.Tensor):
+                    raise ConfigurationError(
+                        f"batch_transform: {type(self._mix).__name__} needs batches (images, labels), or dicts with "
+                        "'image' and 'label', and the dataset or the collate_fn makes others. Give a function of the "
+                        "batch instead."
+                    )
+                images, changed[keys[1]] = self._mix.apply(
+                    images, batch[keys[1]], seed=self._seed, epoch=epoch, batch_number=batch_number
+                )
+            images = images if self._dtype is None else images.to(self._dtype)
+            changed[keys[0] if keys else None] = (
+                images.contiguous(memory_format=self._memory_format) if ours else images
+            )
+        if not keys:
+            return changed.get(None, batch)
+        if isinstance(batch, Mapping):
+            return _rebuilt_mapping(batch, {**batch, **changed})
+        return _rebuilt_sequence(batch, [changed.get(key, batch[key]) for key in keys])
 
     def _recycled(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """(B, C, H, W) in the memory format to deliver, in memory of a batch that the trainer has let go of."""
@@ -160,12 +214,28 @@ def _map_tensors(value: Any, function: Callable[[torch.Tensor], torch.Tensor]) -
     if isinstance(value, torch.Tensor):
         return function(value)
     if isinstance(value, Mapping):
-        return {key: _map_tensors(item, function) for key, item in value.items()}
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(_map_tensors(item, function) for item in value))
+        return _rebuilt_mapping(value, {key: _map_tensors(item, function) for key, item in value.items()})
     if isinstance(value, list | tuple):
-        return type(value)(_map_tensors(item, function) for item in value)
+        return _rebuilt_sequence(value, [_map_tensors(item, function) for item in value])
     return value
+
+
+def _rebuilt_mapping(value: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
+    """A mapping of the same type with these items; the very same one if nothing changed."""
+    if all(items[key] is item for key, item in value.items()):
+        return value
+    if type(value) is dict or not isinstance(value, MutableMapping):
+        return items
+    rebuilt = copy.copy(value)
+    rebuilt.update(items)
+    return rebuilt
+
+
+def _rebuilt_sequence(value: list[Any] | tuple[Any, ...], items: list[Any]) -> Any:
+    """A list or tuple of the same type with these items; the very same one if nothing changed."""
+    if all(new is old for new, old in zip(items, value, strict=True)):
+        return value
+    return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
 
 
 def _each_tensor(value: Any, function: Callable[[torch.Tensor], Any]) -> None:

@@ -1,0 +1,155 @@
+"""Batches that a dataset's own code or a collate function makes: what a loader is asked for holds, or is refused."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import Dataset, TensorDataset
+from torchvision.transforms import v2
+
+import fastload
+from fastload.errors import ConfigurationError
+from fastload.recipe.mix import MixUp
+
+CROP = v2.Compose([v2.RandomCrop(6), v2.ToImage()])
+
+
+class Items(Dataset[Any]):
+    """A dataset from a function of the index."""
+
+    def __init__(self, make: Callable[[int], Any], length: int = 8) -> None:
+        self._make = make
+        self._length = length
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, index: int) -> Any:
+        return self._make(index)
+
+
+def first_batch(dataset: Any, **arguments: Any) -> Any:
+    with fastload.create_loader(dataset, 4, num_workers=0, **arguments) as loader:
+        return next(iter(loader))
+
+
+def noise(index: int) -> torch.Tensor:
+    return torch.rand(3, 5, 5, generator=torch.Generator().manual_seed(index))
+
+
+class Named(NamedTuple):
+    picture: torch.Tensor
+    kind: int
+
+
+@pytest.mark.parametrize(
+    ("make", "parts"),
+    [
+        (lambda i: (noise(i), i % 3), lambda batch: batch),
+        (lambda i: Named(noise(i), i % 3), lambda batch: (batch.picture, batch.kind)),
+        (
+            lambda i: {"id": str(i), "label": i % 3, "image": noise(i)},
+            lambda batch: (batch["image"], batch["label"]),
+        ),
+    ],
+    ids=["tuple", "namedtuple", "dict"],
+)
+def test_mixup_reaches_batches_of_tensors(make: Callable[[int], Any], parts: Callable[[Any], Any]) -> None:
+    mixed = first_batch(Items(make), batch_transform=v2.MixUp(num_classes=3), dtype=torch.float64)
+    images, labels = parts(mixed)
+    expected = MixUp(num_classes=3).apply(
+        torch.stack([noise(i) for i in range(4)]),
+        torch.tensor([0, 1, 2, 0]),
+        seed=0,
+        epoch=0,
+        batch_number=0,
+    )
+    assert images.dtype is torch.float64
+    assert images.is_contiguous(memory_format=torch.channels_last)
+    assert torch.equal(images, expected[0].double())
+    assert torch.equal(labels, expected[1])
+
+
+def test_a_collate_functions_layout_is_left_alone_and_its_images_mixed() -> None:
+    def collate(items: list[Any]) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.stack([image for image, _ in items]), torch.tensor([label for _, label in items])
+
+    plain = first_batch(Items(lambda i: (noise(i), i)), collate_fn=collate)
+    assert plain[0].is_contiguous()
+    mixed = first_batch(Items(lambda i: (noise(i), i)), collate_fn=collate, batch_transform=v2.CutMix(num_classes=8))
+    assert mixed[0].is_contiguous()
+    assert mixed[1].shape == (4, 8)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "arguments", "words"),
+    [
+        (Items(lambda i: {"x": noise(i), "y": i}), {"batch_transform": v2.MixUp(num_classes=8)}, "batch_transform"),
+        (Items(lambda i: (noise(i), i, i)), {"batch_transform": v2.MixUp(num_classes=8)}, "MixUp needs batches"),
+        (Items(lambda i: noise(i)), {"batch_transform": v2.MixUp(num_classes=8)}, "MixUp needs batches"),
+        (Items(lambda i: (i, noise(i))), {"dtype": torch.float16}, "dtype"),
+        (TensorDataset(torch.arange(8)), {"dtype": torch.float16}, "dtype"),
+        (TensorDataset(torch.arange(8)), {"batch_transform": v2.MixUp(num_classes=8)}, "batch_transform"),
+        (np.zeros((8, 5, 5, 3), np.uint8), {"batch_transform": v2.MixUp(num_classes=8)}, "batch_transform"),
+    ],
+)
+def test_what_cannot_be_done_to_a_batch_is_refused(dataset: Any, arguments: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        first_batch(dataset, **arguments)
+
+
+def test_a_function_of_the_batch_gets_its_parts() -> None:
+    images, labels = first_batch(Items(lambda i: (noise(i), i)), batch_transform=lambda x, y: (2 * x, y))
+    assert torch.equal(images, 2 * torch.stack([noise(i) for i in range(4)]))
+    assert labels.tolist() == [0, 1, 2, 3]
+
+
+class Encoding(collections.UserDict[str, Any]):
+    """As the tokenizers of transformers give: a mapping with attributes."""
+
+    def __getattr__(self, name: str) -> Any:
+        return self.data[name]
+
+
+def test_what_a_collate_function_makes_keeps_its_type() -> None:
+    batch = first_batch(Items(lambda i: i), collate_fn=lambda items: Encoding(ids=torch.tensor(items)))
+    assert type(batch) is Encoding
+    assert batch.ids.tolist() == [0, 1, 2, 3]
+    moved = first_batch(Items(lambda i: i), collate_fn=lambda items: Encoding(ids=torch.tensor(items)), device="meta")
+    assert type(moved) is Encoding
+    assert moved.ids.device.type == "meta"
+
+
+def test_samples_of_different_fields_are_refused_and_not_cut() -> None:
+    def make(index: int) -> Any:
+        return (Image.new("RGB", (8, 8)), *[index] * (1 + index % 2))
+
+    with pytest.raises(ConfigurationError, match="different fields.*Items\\[1\\]"):
+        first_batch(Items(make), transform=CROP)
+
+
+def test_fields_that_are_no_arrays_can_be_substituted() -> None:
+    def make(index: int) -> Any:
+        if index == 2:
+            raise OSError("gone")
+        return {"image": Image.new("RGB", (8, 8), (index, 0, 0)), "path": f"p{index}", "box": (index, float(index))}
+
+    batch = first_batch(Items(make), transform=CROP, on_error="substitute")
+    numbers = batch["image"][:, 0, 0, 0].tolist()
+    assert numbers[:2] + numbers[3:] == [0, 1, 3]
+    assert numbers[2] != 2
+    assert batch["path"] == [f"p{n}" for n in numbers]
+    assert batch["box"][0].tolist() == numbers
+
+
+@pytest.mark.parametrize("mode", ["I;16", "I", "F"])
+def test_images_of_more_than_eight_bits_are_refused_and_not_clipped(mode: str) -> None:
+    dtype = {"I;16": np.uint16, "I": np.int32, "F": np.float32}[mode]
+    with pytest.raises(ConfigurationError, match=mode):
+        first_batch(Items(lambda i: (Image.fromarray(np.full((8, 8), 30_000, dtype)), i)), transform=CROP)
