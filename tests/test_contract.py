@@ -373,6 +373,7 @@ def test_batches_come_in_the_dtype_and_memory_format_asked_for(contestant: Conte
     assert images.dtype == torch.uint8
     assert images.is_contiguous(memory_format=torch.channels_last)
     halves, labels = next(iter(create(contestant, dtype=torch.float16, memory_format=torch.contiguous_format)))
+    assert halves.dtype == torch.float16
     assert halves.is_contiguous()
     assert labels.dtype == torch.int64
     assert torch.equal(halves, images.half()), "values keep their range"

@@ -1,13 +1,13 @@
-"""The contract of a backend: it turns (indices, draws) into host batches of uint8 pixels, and knows nothing else.
+"""The contract of a backend: it turns (indices, draws) into batches of pixels, and knows nothing else.
 
-Epochs, ranks, resuming, devices and substitution live once, in the Loader.
+Epochs, ranks, resuming, the device stage and substitution live once, in the Loader.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import numpy.typing as npt
 import torch
@@ -92,7 +92,8 @@ class HostBatch:
     """What a backend hands over."""
 
     columns: dict[str, npt.NDArray[Any] | torch.Tensor]
-    """Images (B, H, W, C) uint8, masks (B, H, W, 1) uint8, values (B, ...); tensors where they are on a device."""
+    """Images (B, H, W, C) uint8, or of the dtype that an opaque transform made of them; masks (B, H, W, 1) uint8;
+    values (B, ...). Tensors where they are on a device."""
     failures: list[Failure] = field(default_factory=list)
     collated: Any = None
     """Instead of columns: a finished batch from a dataset or collate function that fastload cannot look into."""
@@ -103,10 +104,12 @@ class HostBatch:
 class Backend(Protocol):
     """Submit batches, receive them in the same order.
 
-    All calls come from one thread at a time. A backend may start threads or processes at the first `submit`,
-    not before.
+    The class is called with (context, options). All calls come from one thread at a time. A backend may start threads
+    or processes at the first `submit`, not before.
     """
 
+    Options: ClassVar[type[BackendOptions]]
+    """The frozen dataclass of its options, all of which have defaults."""
     name: str
     depth: int
     """How many batches it wants in flight."""
