@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable
 from typing import Any
@@ -44,7 +45,7 @@ def measure(ruled: str, make: Callable[[str], Loader]) -> tuple[str, str]:
     for name in candidates:
         try:
             with make(name) as loader:
-                rates[name] = _images_per_second(loader)
+                rates[name] = _samples_per_second(loader)
         except FastloadError as error:
             notes.append(f"{name}: not measured ({str(error).split('. ')[0]})")
     if not rates:
@@ -54,20 +55,13 @@ def measure(ruled: str, make: Callable[[str], Loader]) -> tuple[str, str]:
     return best, "the fastest measured here\n" + "\n".join(rows + notes)
 
 
-def _images_per_second(loader: Loader) -> float:
-    """Samples a second in the steady state: batches finished ahead during the first one do not count."""
-    ahead = loader.batches_in_flight
-    samples, begin = 0, 0.0
-    for number in range(1 << 30):
-        if number % len(loader) == 0:
-            iterator = iter(loader)
-        before = loader.stats().samples
-        next(iterator, None)
-        got = loader.stats().samples - before
-        if number < ahead:
-            begin = time.perf_counter()
-            continue
-        samples += got
-        if time.perf_counter() - begin > MEASURED_SECONDS and samples:
+def _samples_per_second(loader: Loader) -> float:
+    """In the steady state: batches finished ahead during the first one do not count."""
+    batches = itertools.chain.from_iterable(itertools.repeat(loader))  # epoch after epoch
+    for _ in itertools.islice(batches, loader.batches_in_flight):
+        pass
+    begin, before = time.perf_counter(), loader.stats().samples
+    for _ in batches:
+        if time.perf_counter() - begin > MEASURED_SECONDS:
             break
-    return samples / (time.perf_counter() - begin)
+    return (loader.stats().samples - before) / (time.perf_counter() - begin)

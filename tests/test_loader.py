@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import multiprocessing
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import weakref
 from collections import deque
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -456,6 +458,16 @@ def test_stats_and_explain_tell_what_happened(tmp_path: Path) -> None:
         assert "8 samples" in repr(loader)
 
 
+def test_stats_count_the_time_that_the_trainer_waited(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A clock that is one second further each time the loader looks: when a batch is asked for, and when it is there.
+    monkeypatch.setattr("fastload.loader.time", SimpleNamespace(perf_counter=itertools.count(100.0).__next__))
+    with loader_over(Recorder(), EpochOrder(10, 2)) as loader:
+        assert len(list(loader)) == 5
+        stats = loader.stats()
+    assert (stats.first_batch_seconds, stats.wait_seconds, stats.elapsed_seconds) == (1.0, 4.0, 8.0)
+    assert stats.wait_share == 0.5
+
+
 def test_explain_says_which_decoder_would_not_notice_damage(tmp_path: Path) -> None:
     folder = write_photo_folder(tmp_path, per_class=2)
     for backend, options in (("torch", TorchOptions), ("turbojpeg", TurboJpegOptions)):
@@ -484,18 +496,6 @@ def test_batch_transforms_are_mixed_or_called_with_seeded_numbers(tmp_path: Path
         _, labels = next(iter(loader))
         assert labels.shape == (4, 2)
         assert torch.allclose(labels.sum(1), torch.ones(4))
-
-
-def test_tuning_measures_the_candidates_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fastload.selection.MEASURED_SECONDS", 0.05)
-    folder = write_photo_folder(tmp_path, per_class=8)
-    transform = v2.RandomResizedCrop(16, antialias=True)
-    with fastload.create_loader(folder, 4, transform=transform, tune=True) as loader:
-        text = loader.explain()
-        assert "samples/s" in text
-        assert "torch:" in text
-        assert "turbojpeg:" in text
-        assert len(list(loader)) == 4
 
 
 def test_buffers_return_when_their_last_view_is_gone() -> None:

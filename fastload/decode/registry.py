@@ -62,7 +62,7 @@ def get_decoder(name: str = "auto") -> Decoder:
                 continue  # Pillow, the last, needs nothing that is not a dependency
     if name not in _DECODERS:
         known = ", ".join(repr(n) for n in ("auto", *_DECODERS))
-        raise ConfigurationError(f"decoder={name!r} is not known; choose one of {known}.")
+        raise ConfigurationError(f"decoder: {name!r} is not known; choose one of {known}.")
     return _DECODERS[name]()
 
 
