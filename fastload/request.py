@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any, cast, get_args
 
+import numpy as np
 import torch
 from torch.utils.data import default_collate
 
@@ -47,13 +49,25 @@ def resolve(
     options: BackendOptions | None,
 ) -> LoaderRequest:
     """Check the arguments of `create_loader` and open the source."""
-    _check_count("batch_size", batch_size, 1)
-    if num_workers is not None:
-        _check_count("num_workers", num_workers, 0)
-    if prefetch_factor is not None:
-        _check_count("prefetch_factor", prefetch_factor, 1)
-    if isinstance(seed, bool) or not isinstance(seed, int):
-        raise ConfigurationError(f"seed: must be an int, got {seed!r}.")
+    batch_size = _integer("batch_size", batch_size, 1)
+    num_workers = None if num_workers is None else _integer("num_workers", num_workers, 0)
+    prefetch_factor = None if prefetch_factor is None else _integer("prefetch_factor", prefetch_factor, 1)
+    seed = _integer("seed", seed)
+    shuffle, drop_last = _flag("shuffle", shuffle), _flag("drop_last", drop_last)
+    for name, value, wanted in (
+        ("shard", shard, Shard),
+        ("dtype", dtype, torch.dtype),
+        ("memory_format", memory_format, torch.memory_format),
+    ):
+        if value is not None and not isinstance(value, wanted):
+            raise ConfigurationError(f"{name}: must be a {_qualified(wanted)}, got {value!r}.")
+    if memory_format not in (torch.channels_last, torch.contiguous_format):
+        raise ConfigurationError(
+            f"memory_format: images are delivered in torch.channels_last or torch.contiguous_format, got "
+            f"{memory_format}."
+        )
+    if collate_fn is not None and not callable(collate_fn):
+        raise ConfigurationError(f"collate_fn: must be a function of a list of samples, got {collate_fn!r}.")
     if on_error not in get_args(OnError):
         raise ConfigurationError(f"on_error: must be 'raise' or 'substitute', got {on_error!r}.")
     if sampler is not None and shuffle:
@@ -181,9 +195,23 @@ class LoaderRequest:
         )
 
 
-def _check_count(name: str, value: Any, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ConfigurationError(f"{name}: must be an int of at least {least}, got {value!r}.")
+def _integer(name: str, value: Any, least: int | None = None) -> int:
+    """An int, of Python's type or numpy's."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or (least is not None and int(value) < least):
+        what = "an int" if least is None else f"an int of at least {least}"
+        raise ConfigurationError(f"{name}: must be {what}, got {value!r}.")
+    return int(value)
+
+
+def _flag(name: str, value: Any) -> bool:
+    """A bool, of Python's type or numpy's; DataLoader takes None for False."""
+    if value is not None and not isinstance(value, bool | np.bool_):
+        raise ConfigurationError(f"{name}: must be True or False, got {value!r}.")
+    return bool(value)
+
+
+def _qualified(kind: type[Any]) -> str:
+    return f"fastload.{kind.__name__}" if kind is Shard else f"torch.{kind.__name__}"
 
 
 def _order(
@@ -200,6 +228,8 @@ def _order(
         order: Order = ForeignOrder(sampler, batch_size, len(source), drop_last, seed, shard)
     else:
         order = EpochOrder(len(source), batch_size, shard, shuffle, drop_last, seed)
+    if sampler is not None and not len(sampler):  # type: ignore[arg-type]
+        raise ConfigurationError(f"sampler: {type(sampler).__name__} is empty; leave it out to serve all samples.")
     if order.steps == 0:
         raise ConfigurationError(
             f"drop_last: {len(source)} samples do not fill one global batch of {order.global_batch_size} "

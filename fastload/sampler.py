@@ -10,6 +10,7 @@ import copy
 import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from operator import index
 from typing import Any, Protocol
 
 import numpy as np
@@ -173,7 +174,10 @@ class ForeignOrder:
             sampler = copy.copy(sampler)
             bits = Draws(self.seed, epoch, np.array([self.shard.rank], dtype=np.int64)).integers(Stream.ORDER)[0]
             sampler.generator = torch.Generator().manual_seed(int(bits) >> 1)
-        order = np.fromiter((int(i) for i in sampler), dtype=np.int64)
+        try:
+            order = np.fromiter((index(i) for i in sampler), dtype=np.int64)
+        except TypeError as error:
+            raise ConfigurationError(f"sampler: {type(sampler).__name__} must give ints ({error}).") from error
         if len(order) != self._samples:
             raise ConfigurationError(
                 f"sampler: {type(sampler).__name__} says that it has {self._samples} indices, but gave {len(order)}."

@@ -21,7 +21,7 @@ import fastload
 from fastload import native
 from fastload.backends.base import BackendOptions
 from fastload.backends.turbojpeg import TurboJpegOptions
-from fastload.errors import DecodeError, SourceError
+from fastload.errors import ConfigurationError, DecodeError, SourceError
 from tests.backends import Contestant, contestants
 from tests.images import (
     cmyk_jpeg,
@@ -257,6 +257,14 @@ def test_a_file_without_permission_is_named(contestant: Contestant, tmp_path: Pa
         ({"num_workers": -1}, "num_workers"),
         ({"prefetch_factor": 0}, "prefetch_factor"),
         ({"seed": "x"}, "seed"),
+        ({"shuffle": "yes"}, "shuffle"),
+        ({"drop_last": 2}, "drop_last"),
+        ({"shard": (0, 2)}, "fastload.Shard"),
+        ({"dtype": "float16"}, "torch.dtype"),
+        ({"memory_format": "channels_last"}, "torch.memory_format"),
+        ({"memory_format": torch.channels_last_3d}, "memory_format"),
+        ({"collate_fn": "list"}, "collate_fn"),
+        ({"sampler": []}, "sampler: list is empty"),
         ({"on_error": "ignore"}, "on_error"),
         ({"backend": "fast"}, "'turbojpeg'"),
         ({"device": "warp"}, "device"),
@@ -273,6 +281,21 @@ def test_arguments_that_cannot_be_honoured_are_named(tmp_path: Path, arguments: 
     with pytest.raises(ValueError, match=words) as caught:
         next(iter(fastload.create_loader(folder, **{"transform": RESIZE, **arguments})))
     assert isinstance(caught.value, fastload.errors.FastloadError)
+
+
+def test_numpys_integers_are_integers(tmp_path: Path) -> None:
+    two = np.int64(2)
+    folder = write_photo_folder(tmp_path)
+    with fastload.create_loader(folder, two, num_workers=two, seed=two, transform=RESIZE) as loader:
+        assert len(next(iter(loader))[1]) == 2
+        assert all(type(value) is int for value in (loader.state_dict()["order"]["seed"], loader.batch_size))
+
+
+def test_a_sampler_of_fractions_is_refused(tmp_path: Path) -> None:
+    folder = write_photo_folder(tmp_path)
+    with fastload.create_loader(folder, 2, sampler=[0.5, 1.5], transform=RESIZE) as loader:
+        with pytest.raises(ConfigurationError, match="sampler: list must give ints"):
+            next(iter(loader))
 
 
 def test_cuda_without_a_device_says_so(tmp_path: Path) -> None:
