@@ -121,6 +121,7 @@ def test_damaged_files_are_counted_and_named_and_stop_nothing(damaged: Path) -> 
     for backend in ("torch", "turbojpeg", "cache"):
         row = _row(results, backend)
         assert {failure.name for failure in row.failures} == names
+        assert not any(failure.name in failure.message for failure in row.failures), "said once is enough"
         replaced = row.metric("substituted")
         assert replaced is not None
         assert replaced.median >= 2
@@ -399,6 +400,11 @@ def test_verdict_says_when_there_is_nothing_to_gain() -> None:
     assert found[0].endswith("a cache (40 MB) gives 1,001 and leaves 0% waiting: no real gain.")
     assert "differ by no more than the rounds scatter" in found[1]
     assert "larger than this machine's memory (10 MB)" in found[2]
+
+
+def test_verdict_of_one_round_claims_no_difference() -> None:
+    found = verdict([_measured("DataLoader", [1000], workers=4), _measured("turbojpeg", [900])], _SITUATION)
+    assert found[1:] == ("Fewer than three rounds of some: too few to tell a difference from scatter.",)
 
 
 def test_verdict_of_nothing_is_nothing() -> None:

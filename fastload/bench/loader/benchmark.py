@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -102,7 +104,7 @@ def run_loader_benchmark(
         ConfigurationError: something that cannot be honoured.
     """
     device = settings.where
-    with tempfile.TemporaryDirectory(prefix="fastload-bench-") as room:
+    with _named_once(), tempfile.TemporaryDirectory(prefix="fastload-bench-") as room:
         say("Reading the images and checking them.")
         images = read_loader_images(settings.folder, settings.images, Path(room) / "sample")
         conditions = Conditions(images, settings.batch_size, device, Path(room) / "cache")
@@ -157,6 +159,18 @@ def run_loader_benchmark(
         complete=measured.complete,
         notes=(*verdict(measurements, situation), *_notes(images, names, watch, absent)),
     )
+
+
+@contextmanager
+def _named_once() -> Iterator[None]:
+    """Damaged files are in the results; each loader of each round would log them too."""
+    logger = logging.getLogger("fastload")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
 
 
 def _entry(row: Row, conditions: Conditions, trainer: Trainer, watch: GpuWatch | None) -> Entry:

@@ -66,8 +66,12 @@ def read_loader_images(folder: Path, most: int, room: Path) -> LoaderImages:
     source = _open(part)
     damaged = dict(find_damaged(source))
     if len(damaged) == len(source):
-        raise SourceError(f"{folder}: none of the {len(source)} images can be decoded: {next(iter(damaged.values()))}")
+        raise SourceError(f"{folder}: none of the {len(source)} images can be decoded. {_first(damaged)}")
     return LoaderImages(part, source, len(whole), cache_bytes(whole), damaged)
+
+
+def _first(damaged: Mapping[str, str]) -> str:
+    return ": ".join(next(iter(damaged.items())))
 
 
 def _open(folder: Path) -> Source:
@@ -104,4 +108,5 @@ def find_damaged(source: Source) -> Iterator[tuple[str, str]]:
     with ThreadPoolExecutor(usable_cores()) as pool:
         for index, error in enumerate(pool.map(trouble, range(len(source)))):
             if error is not None:
-                yield source.describe(index), str(error)
+                name = source.describe(index)
+                yield name, str(error).removeprefix(f"{name}: ")

@@ -46,10 +46,13 @@ class Curve:
         return next(slower, None)
 
     @property
-    def certain(self) -> bool:
-        """Whether any value is really slower than the best; otherwise all of it may be scatter."""
+    def doubt(self) -> str:
+        """Why all of it may be scatter; empty where some value is really slower than the best."""
         top = dict(self.points)[self.best]
-        return any(difference_is_real(rate, top) for _, rate in self.points)
+        found = {difference_is_real(rate, top) for value, rate in self.points if value != self.best}
+        if True in found:
+            return ""
+        return " (too few rounds to be sure)" if None in found else " (all within the scatter)"
 
     def words(self) -> str:
         """Where it turns, for people: "turbojpeg 1,850 img/s with 2, no more with more"."""
@@ -61,7 +64,7 @@ class Curve:
             verdict = f"{rates[last]:,.0f} img/s with {last} and still rising"
         else:
             verdict = f"{rates[turn]:,.0f} img/s with {turn}, no more with more"
-        return f"{self.contestant} {verdict}{'' if self.certain else ' (all within the scatter)'}"
+        return f"{self.contestant} {verdict}{self.doubt}"
 
 
 def curves(measurements: Sequence[Measurement], parameter: str) -> list[Curve]:

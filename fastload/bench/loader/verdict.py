@@ -104,7 +104,10 @@ def _remarks(
     rows: Sequence[Measurement], situation: Situation, base: Measurement | None, best: Measurement | None
 ) -> Iterator[str]:
     if base and best and base.rate and best.rate:
-        if difference_is_real(base.rate, best.rate) is False:
+        real = difference_is_real(base.rate, best.rate)
+        if real is None:
+            yield "Fewer than three rounds of some: too few to tell a difference from scatter."
+        elif not real:
             yield f"The {DATALOADER} and `{best.contestant}` differ by no more than the rounds scatter."
         elif best.rate.median > base.rate.median:
             yield f"`{best.contestant}` is {best.rate.median / base.rate.median:.1f} times as fast as the {DATALOADER}."
