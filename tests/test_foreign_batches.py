@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import collections
+import multiprocessing
+import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -14,7 +16,7 @@ from torch.utils.data import Dataset, TensorDataset
 from torchvision.transforms import v2
 
 import fastload
-from fastload.errors import ConfigurationError
+from fastload.errors import ConfigurationError, WorkerError
 from fastload.recipe.mix import MixUp
 
 CROP = v2.Compose([v2.RandomCrop(6), v2.ToImage()])
@@ -153,3 +155,49 @@ def test_images_of_more_than_eight_bits_are_refused_and_not_clipped(mode: str) -
     dtype = {"I;16": np.uint16, "I": np.int32, "F": np.float32}[mode]
     with pytest.raises(ConfigurationError, match=mode):
         first_batch(Items(lambda i: (Image.fromarray(np.full((8, 8), 30_000, dtype)), i)), transform=CROP)
+
+
+class Whereabouts(Dataset[Any]):
+    """Random items that say in which process they were made; two of them are broken."""
+
+    def __len__(self) -> int:
+        return 23
+
+    def __getitem__(self, index: int) -> Any:
+        if index in (4, 11):
+            raise OSError("gone")
+        return {"number": index, "noise": torch.rand(2), "process": os.getpid()}
+
+
+def test_replacements_are_made_in_the_workers() -> None:
+    """In this process they would draw from the random state that the trainer is using."""
+
+    def run(workers: int) -> list[Any]:
+        with fastload.create_loader(
+            Whereabouts(), 4, shuffle=True, num_workers=workers, on_error="substitute"
+        ) as loader:
+            batches = [batch for _ in range(3) for batch in loader]
+            next(iter(loader))  # abandoned, perhaps with batches received early
+            batches += list(loader)
+            assert loader.stats().substituted >= 8
+        return batches
+
+    here, there = run(0), run(2)
+    assert len(here) == len(there) == 24
+    for ours, theirs in zip(here, there, strict=True):
+        assert torch.equal(ours["number"], theirs["number"])
+        assert torch.equal(ours["noise"], theirs["noise"])
+        assert (ours["process"] == os.getpid()).all()
+        assert (theirs["process"] != os.getpid()).all()
+
+
+def test_a_loader_whose_workers_are_all_dead_says_so_every_time() -> None:
+    with fastload.create_loader(list(range(64)), 2, num_workers=2) as loader:
+        next(iter(loader))
+        workers = multiprocessing.active_children()
+        assert len(workers) == 2
+        for worker in workers:
+            worker.kill()
+        for _ in range(3):
+            with pytest.raises(WorkerError, match="memory"):
+                list(loader)

@@ -69,6 +69,8 @@ class TorchBackend:
         """Submitted and not received, nor cancelled."""
         self._stale = 0
         """Cancelled, but already on their way through the workers."""
+        self._early: deque[HostBatch | Exception] = deque()
+        """Received while a sample was read again that came after them; still outstanding or stale."""
         self._batches: Iterator[HostBatch | None] | None = None
         self._assembler = assembler_for(context, options.decode_settings, options.decoder)
 
@@ -85,16 +87,29 @@ class TorchBackend:
         while self._stale:
             self._stale -= 1
             try:
-                self._next()
+                self._oldest()
             except WorkerError:
                 raise
             except Exception as error:  # of a batch that nobody wants any more
                 logger.debug("Ignored in a cancelled batch: %s", error)
         self._outstanding -= 1
-        return self._next()
+        return self._oldest()
 
     def reread(self, draws: Draws) -> HostBatch:
-        return self._assembler.batch(draws, None)
+        if self._batches is None or not self._workers:
+            return self._assembler.batch(draws, None)
+        # In a worker too: the user's code may need what worker_init_fn has opened there, and here it would draw from
+        # the trainer's random state, which is in use while this thread runs.
+        on_their_way = self._stale + self._outstanding - len(self._submitted.queue) - len(self._early)
+        self._submitted.queue.appendleft(draws)
+        for _ in range(on_their_way):
+            try:
+                self._early.append(self._next())
+            except WorkerError:
+                raise
+            except Exception as error:  # for whoever receives that batch
+                self._early.append(error)
+        return self._next()
 
     def cancel(self) -> None:
         self._stale += self._outstanding - len(self._submitted.queue)
@@ -104,6 +119,7 @@ class TorchBackend:
     def close(self) -> None:
         batches, self._batches = self._batches, None
         self._submitted.queue.clear()
+        self._early.clear()
         self._outstanding = self._stale = 0
         shutdown = getattr(batches, "_shutdown_workers", None)
         if shutdown is not None:
@@ -145,7 +161,17 @@ class TorchBackend:
         )
         self._batches = iter(loader)
 
+    def _oldest(self) -> HostBatch:
+        """The oldest batch that has not been received."""
+        if not self._early:
+            return self._next()
+        found = self._early.popleft()
+        if isinstance(found, Exception):
+            raise found
+        return found
+
     def _next(self) -> HostBatch:
+        """The next batch that the workers hand over."""
         assert self._batches is not None
         try:
             # The DataLoader takes requests in advance. Where none was submitted it got an idle one: skip its answer.
@@ -153,6 +179,13 @@ class TorchBackend:
                 pass
         except FastloadError:
             raise
+        except StopIteration as error:
+            if not self._workers or error.args:  # of the user's own code
+                raise
+            raise WorkerError(
+                f"backend 'torch': all {self._workers} workers have ended. {KILLED_WORKER} Create a new loader and "
+                "load this one's state_dict() to go on."
+            ) from None
         except (RuntimeError, OSError, EOFError) as error:
             if not self._workers or str(error).startswith(_FROM_USER_CODE):
                 raise
@@ -160,8 +193,8 @@ class TorchBackend:
             if isinstance(error, RuntimeError) and "DataLoader" not in str(error) and "worker" not in str(error):
                 raise
             raise WorkerError(
-                f"backend 'torch', {self._workers} workers, {self._prefetch} batches in flight for each: {error} "
-                f"{KILLED_WORKER}"
+                f"backend 'torch', {self._workers} workers, {self._prefetch} batches in flight for each: "
+                f"{str(error).rstrip('. ')}. {KILLED_WORKER}"
             ) from error
         return batch
 
