@@ -113,12 +113,7 @@ class Pipeline:
         if os.getpid() != self._pid:
             raise FastloadError("the loader was started in another process; create one after the fork.")
         if self._backend.background:
-            try:
-                item = self._take()
-            except RuntimeError as error:
-                # torch's handler of SIGCHLD raises in the main thread, wherever it is, when a worker dies.
-                self._expected = None
-                raise WorkerError(f"{error} {KILLED_WORKER}") from error
+            item = self._take()
         else:
             item = self._produce() or _Item(None, error=WorkerError("the backend produced no batch."))
         if item.error is not None:
@@ -168,11 +163,16 @@ class Pipeline:
             self._top_up()
             self._thread = threading.Thread(target=self._run, name="fastload-pipeline", daemon=True)
             self._thread.start()
-        with self._change:
-            while not self._ready:
-                self._change.wait()
-            item = self._ready.popleft()
-            self._change.notify_all()
+        try:
+            with self._change:
+                while not self._ready:
+                    self._change.wait()
+                item = self._ready.popleft()
+                self._change.notify_all()
+        except RuntimeError as error:
+            # torch's handler of SIGCHLD raises in the main thread, wherever it is, when a worker dies.
+            self._expected = None
+            raise WorkerError(f"{error} {KILLED_WORKER}") from error
         return item
 
     def _run(self) -> None:

@@ -568,3 +568,22 @@ def test_one_intraop_thread_in_one_thread_only() -> None:
         assert torch.get_num_threads() == 3
     finally:
         torch.set_num_threads(before)
+
+
+def test_a_default_device_of_the_users_changes_nothing(tmp_path: Path) -> None:
+    folder = write_photo_folder(tmp_path, per_class=4)
+    transform = v2.Compose(
+        [
+            v2.RandomResizedCrop(16, antialias=True),
+            v2.ToImage(),
+            v2.ToDtype(torch.float32, True),
+            v2.Normalize([0.5], [1]),
+        ]
+    )
+    for backend in ("turbojpeg", "torch"):
+        with (
+            torch.device("meta"),
+            fastload.create_loader(folder, 4, transform=transform, backend=backend, num_workers=1) as loader,
+        ):
+            for images, labels in loader:
+                assert images.device.type == labels.device.type == "cpu"

@@ -159,7 +159,8 @@ class TorchBackend:
             timeout=options.worker_timeout if self._workers else 0,
             generator=torch.Generator(),  # or it would take a number from the global one
         )
-        self._batches = iter(loader)
+        with torch.device("cpu"):  # torch draws its seed on the user's default device, which may have no generator
+            self._batches = iter(loader)
 
     def _oldest(self) -> HostBatch:
         """The oldest batch that has not been received."""

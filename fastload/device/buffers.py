@@ -39,7 +39,7 @@ class BufferPool:
             free = self._free[nbytes]
             memory = free.pop() if free else None
         if memory is None:
-            memory = torch.empty(nbytes, dtype=torch.uint8, pin_memory=self.pinned)
+            memory = torch.empty(nbytes, dtype=torch.uint8, device="cpu", pin_memory=self.pinned)
             self.allocated += nbytes
         # numpy points the views of an array at the outermost array it finds. Through a memoryview that is `lease`
         # itself, so `lease` lives exactly as long as the last view.

@@ -81,7 +81,7 @@ def read_bounds(value: Any) -> tuple[float, float] | None:
 
 def read_floats(value: Any) -> tuple[float, ...]:
     """From a number, a sequence of numbers, an array or a tensor."""
-    return tuple(torch.as_tensor(value, dtype=torch.float64).flatten().tolist())
+    return tuple(torch.as_tensor(value, dtype=torch.float64, device="cpu").flatten().tolist())
 
 
 def read_for_images(value: Any) -> Any:

@@ -159,7 +159,7 @@ class BatchProgram:
                 if start == 0:
                     whole = (batch, *part.shape[1:])
                     result[name] = (
-                        torch.empty(whole, dtype=part.dtype, memory_format=_format_of(part))
+                        torch.empty(whole, dtype=part.dtype, device="cpu", memory_format=_format_of(part))
                         if empty is None
                         else empty(whole, part.dtype)
                     )
