@@ -56,6 +56,7 @@ CONTESTANTS = [
     Contestant("turbojpeg-threads", "turbojpeg", {"num_workers": 2}, options=_python_threads),
     Contestant("cache-disk", "cache", options=_cache("disk")),
     Contestant("cache-ram", "cache", options=_cache("ram")),
+    Contestant("cache-device", "cache", options=_cache("device")),
     Contestant("dali", "dali", {"num_workers": 2}, psnr=45.0),
 ]
 
