@@ -8,7 +8,6 @@ import multiprocessing
 import subprocess
 import sys
 import threading
-import time
 import weakref
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -36,6 +35,7 @@ from fastload.recipe.batch import BatchProgram
 from fastload.sampler import EpochOrder, ForeignOrder, Order, Shard
 from fastload.sources.base import Source, Values
 from tests.images import write_photo_folder
+from tests.waiting import wait_until
 
 
 class Recorder:
@@ -94,13 +94,6 @@ def loader_over(backend: Any, order: Order, **arguments: Any) -> Loader:
 
 def indices_of(loader: Loader) -> list[list[int]]:
     return [values.tolist() for values, _ in loader]
-
-
-def wait_until(condition: Any) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not come true within 20 s"
-        time.sleep(0.001)
 
 
 def test_the_next_epoch_is_under_way_when_one_ends() -> None:

