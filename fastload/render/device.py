@@ -83,7 +83,8 @@ def _nearest(geometry: Geometry, axis: int, grid: npt.NDArray[np.int64], *, exac
     scale = length.astype(np.float32) / limit.astype(np.float32)
     positions = grid.astype(np.float32) + np.float32(0.5 if exact else 0.0)
     chosen = np.where(length == limit, grid, np.floor(positions * scale).astype(np.int64))
-    result: npt.NDArray[np.int64] = geometry.box[:, axis, None] + np.clip(chosen, 0, length - 1)
+    start = geometry.box[:, axis, None].astype(np.int64)
+    result: npt.NDArray[np.int64] = start + np.clip(chosen, 0, length - 1)
     return result
 
 
