@@ -199,6 +199,8 @@ class Pipeline:
         """One step: top up, receive the oldest, finish it. None when there is nothing to produce."""
         ticket: _Ticket | None = None
         try:
+            if self._backend.background:  # then this is our own thread
+                self._stage.claim_thread()
             self._obey_seek()
             self._top_up()
             if not self._submitted:

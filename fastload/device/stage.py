@@ -67,6 +67,15 @@ class DeviceStage:
         self._stream: torch.cuda.Stream | None = None
         self._copying: deque[tuple[torch.cuda.Event, list[torch.Tensor]]] = deque()
 
+    def claim_thread(self) -> None:
+        """Let all that the calling thread does on the device, the backend's work included, go to the stage's stream.
+
+        Threads begin on the default stream, which the trainer uses: its queue is long, every batch made on the GPU
+        would wait for the end of it, and every blocking copy would make the thread wait as well.
+        """
+        if self.device.type == "cuda":
+            torch.cuda.set_stream(self._own_stream())
+
     def run(self, host: HostBatch, draws: Draws, batch_number: int) -> Staged:
         """Start the work for one batch; on CUDA it is queued on the stage's stream and not waited for.
 
@@ -78,17 +87,16 @@ class DeviceStage:
         if self.device.type != "cuda":
             batch = self._assemble(host, draws, batch_number, keep=None)
             return Staged(_map_tensors(batch, torch.Tensor.pin_memory) if self._pinned else batch, None)
-        if self._stream is None:
-            self._stream = torch.cuda.Stream(self.device)
+        own = self._own_stream()
         while self._copying and self._copying[0][0].query():
             self._copying.popleft()
         keep: list[torch.Tensor] = []
         # Whatever made device tensors in the backend (GPU decoding, resident caches) did so on its current stream.
-        self._stream.wait_stream(torch.cuda.current_stream(self.device))
-        with torch.cuda.device(self.device), torch.cuda.stream(self._stream):
+        own.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.device(self.device), torch.cuda.stream(own):
             batch = self._assemble(host, draws, batch_number, keep)
             ready = torch.cuda.Event()
-            ready.record(self._stream)
+            ready.record(own)
         # The pinned buffers must not be refilled before the copy out of them is done.
         self._copying.append((ready, keep))
         return Staged(batch, ready)
@@ -105,6 +113,11 @@ class DeviceStage:
         """Wait for copies under way and let go of the host buffers."""
         while self._copying:
             self._copying.popleft()[0].synchronize()
+
+    def _own_stream(self) -> torch.cuda.Stream:
+        if self._stream is None:
+            self._stream = torch.cuda.Stream(self.device)
+        return self._stream
 
     def _assemble(self, host: HostBatch, draws: Draws, batch_number: int, keep: list[torch.Tensor] | None) -> Any:
         if host.collated is not None:

@@ -180,7 +180,8 @@ def _join(placed: DeviceRows, bad: list[int]) -> torch.Tensor:
     pixels = placed.pixels
     if len(placed.rows) == len(placed.out) and not bad:
         return pixels
-    with torch.cuda.device(pixels.device):
+    # A stream of its own: on the default one this would wait for all that the trainer has queued.
+    with torch.cuda.device(pixels.device), torch.cuda.stream(torch.cuda.Stream(pixels.device)):
         joined = torch.as_tensor(placed.out).to(pixels.device)
         joined[torch.as_tensor(placed.rows, device=pixels.device)] = pixels
         joined[bad] = 0
