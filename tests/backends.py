@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import fastload
 from fastload.backends import available_backends
+from fastload.decode.registry import available_decoders
+
+DEVICE = torch.device(os.environ.get("FASTLOAD_TEST_DEVICE", "cpu"))
+"""Where the batches of the contract suite are delivered."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +30,8 @@ class Contestant:
     """Makes the options, given a fresh directory."""
     psnr: float | None = None
     """Published bound [dB] where the backend has a resampler of its own; None: maximum 2, mean 0.2 of 255."""
+    decoder: str | None = None
+    """The decoder that its options name."""
     opaque: bool = False
     """Whether it runs transforms that fastload cannot look into."""
 
@@ -31,7 +39,17 @@ class Contestant:
         """create_loader on this backend; `directory` is where it may keep files."""
         if self.options is not None:
             arguments.setdefault("options", self.options(directory))
+        arguments.setdefault("device", DEVICE)
         return fastload.create_loader(source, backend=self.backend, **{**self.arguments, **arguments})
+
+    @property
+    def absent(self) -> str:
+        """What it lacks here and how to get it; empty if nothing."""
+        backend = next(row for row in available_backends() if row.name == self.backend)
+        if not backend.available:
+            return f"{self.backend} is not installed: {backend.remedy}"
+        decoder = next((row for row in available_decoders() if row.name == self.decoder), None)
+        return "" if decoder is None or decoder.available else f"{decoder.name} is not installed: {decoder.hint}"
 
 
 def _cache(storage: str) -> Callable[[Path], Any]:
@@ -49,32 +67,30 @@ def _python_threads(directory: Path) -> Any:
     return TurboJpegOptions(decoder="simplejpeg")
 
 
+def _dali_on_cpu(directory: Path) -> Any:
+    from fastload.backends.dali import DaliOptions
+
+    return DaliOptions(device="cpu")
+
+
 CONTESTANTS = [
     Contestant("torch-0", "torch", {"num_workers": 0}, opaque=True),
     Contestant("torch-2", "torch", {"num_workers": 2}, opaque=True),
     Contestant("turbojpeg", "turbojpeg", {"num_workers": 2}),
-    Contestant("turbojpeg-threads", "turbojpeg", {"num_workers": 2}, options=_python_threads),
+    Contestant("turbojpeg-threads", "turbojpeg", {"num_workers": 2}, options=_python_threads, decoder="simplejpeg"),
     Contestant("cache-disk", "cache", options=_cache("disk")),
     Contestant("cache-ram", "cache", options=_cache("ram")),
     Contestant("cache-device", "cache", options=_cache("device")),
-    Contestant("dali", "dali", {"num_workers": 2}, psnr=45.0),
+    Contestant("dali", "dali", {"num_workers": 2}, psnr=45.0 if DEVICE.type == "cpu" else 40.0),
 ]
+if DEVICE.type != "cpu":  # where "dali" ends on the device itself
+    CONTESTANTS.append(Contestant("dali-cpu", "dali", {"num_workers": 2}, options=_dali_on_cpu, psnr=45.0))
 
 
 def contestants(*names: str) -> Any:
     """A parametrisation over all backends, or over those named; one that is not installed skips with the command."""
-    status = {row.name: row for row in available_backends()}
     chosen = [c for c in CONTESTANTS if not names or c.name in names or c.backend in names]
     return pytest.mark.parametrize(
         "contestant",
-        [
-            pytest.param(
-                c,
-                id=c.name,
-                marks=()
-                if status[c.backend].available
-                else pytest.mark.skip(reason=f"{c.backend} is not installed: {status[c.backend].remedy}"),
-            )
-            for c in chosen
-        ],
+        [pytest.param(c, id=c.name, marks=pytest.mark.skip(reason=c.absent) if c.absent else ()) for c in chosen],
     )

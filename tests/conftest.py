@@ -1,9 +1,18 @@
-"""Set-up that every test shares."""
+"""Set-up that every test shares.
+
+The contract suite runs on another device with FASTLOAD_TEST_DEVICE=cuda.
+"""
 
 from __future__ import annotations
 
 import pytest
 import torch
+
+from tests.backends import DEVICE
+
+
+def pytest_report_header() -> str:
+    return f"contract suite on: {DEVICE}"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

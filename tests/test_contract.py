@@ -21,7 +21,7 @@ import fastload
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError, FastloadError, StateMismatchError
 from fastload.recipe import Recipe
-from tests.backends import Contestant, contestants
+from tests.backends import DEVICE, Contestant, contestants
 from tests.images import jpeg, photo, png
 from tests.waiting import wait_until
 
@@ -68,6 +68,7 @@ def epoch_of(loader: fastload.Loader) -> list[tuple[torch.Tensor, torch.Tensor]]
 
 
 def same(a: Any, b: Any) -> bool:
+    """Equal, and on the same device."""
     return len(a) == len(b) and all(
         torch.equal(x, y) for left, right in zip(a, b, strict=True) for x, y in zip(left, right, strict=True)
     )
@@ -79,7 +80,7 @@ def order_of(folder: Path, loader: fastload.Loader, epoch: int) -> np.ndarray:
 
 def check_bound(contestant: Contestant, got: torch.Tensor, wanted: torch.Tensor) -> None:
     """Pixels within the bound that the backend publishes."""
-    difference = (got.to(torch.int16) - wanted.to(torch.int16)).abs().float()
+    difference = (got.cpu().to(torch.int16) - wanted.to(torch.int16)).abs().float()
     if contestant.psnr is None:
         assert difference.max() <= 2, f"largest difference {difference.max()}"
         assert difference.mean() <= 0.2, f"mean difference {difference.mean()}"
@@ -369,7 +370,8 @@ def test_a_new_iterator_ends_the_old_one(contestant: Contestant, create: Any) ->
 
 @contestants()
 def test_batches_come_in_the_dtype_and_memory_format_asked_for(contestant: Contestant, create: Any) -> None:
-    images, _ = next(iter(create(contestant)))
+    images, labels = next(iter(create(contestant)))
+    assert images.device.type == labels.device.type == DEVICE.type
     assert images.dtype == torch.uint8
     assert images.is_contiguous(memory_format=torch.channels_last)
     halves, labels = next(iter(create(contestant, dtype=torch.float16, memory_format=torch.contiguous_format)))
@@ -379,14 +381,18 @@ def test_batches_come_in_the_dtype_and_memory_format_asked_for(contestant: Conte
     assert torch.equal(halves, images.half()), "values keep their range"
 
 
+def random_states() -> list[Any]:
+    """Of every generator that code may share with the loader."""
+    of_torch = [torch.random.get_rng_state()] + ([torch.cuda.get_rng_state(DEVICE)] if DEVICE.type == "cuda" else [])
+    return [random.getstate(), np.random.get_state()[1].tolist(), *(state.tolist() for state in of_torch)]
+
+
 @contestants()
 def test_iterating_leaves_the_global_random_state_alone(contestant: Contestant, create: Any) -> None:
     loader = create(contestant, transform=Blur() if contestant.opaque else RRC_FLIP)
-    before = torch.random.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()
+    before = random_states()
     epoch_of(loader)
-    after = torch.random.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()
-    assert torch.equal(after[0], before[0])
-    assert after[1:] == before[1:]
+    assert random_states() == before
 
 
 # -- pairs, masks, opaque transforms
@@ -424,7 +430,7 @@ def test_masks_take_the_same_geometry_and_no_colour(
         wanted = F.crop(wanted, *geometry.window[0].tolist())
         if geometry.flip[0, 0]:
             wanted = F.horizontal_flip(wanted)
-        assert torch.equal(masks[index], wanted[0])
+        assert torch.equal(masks[index].cpu(), wanted[0])
 
 
 class Blur:
