@@ -1,0 +1,258 @@
+"""What the time of a device went to: the words for it, and the sums.
+
+A step is marked where the trainer begins something else. On a GPU each mark has two times, that of the host, when it
+was said, and that of the device, when the work queued before it was done. Together they tell why a device had nothing
+to do.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal, NamedTuple, get_args
+
+__all__ = ["BUSY", "PHASES", "Activity", "Gap", "IdleSummary", "Mark", "Phase", "Segment", "Step", "Tally", "segments"]
+
+Phase = Literal["wait", "copy", "compute", "exchange", "update"]
+"""What a trainer says it begins: to ask for a batch; to put it in place; forward and backward; the exchange of
+gradients that nothing else hides; the optimizer's step."""
+Activity = Literal["wait", "copy", "launch", "exchange", "compute", "update"]
+"""What a device's time goes to. `compute` and `update` are work. The others are causes of idleness: `wait`, the next
+batch is not there; `copy`, it is on its way to the device; `launch`, the host is busy with something else (logging,
+saving, validation); `exchange`, gradients are under way between devices."""
+
+PHASES: tuple[Phase, ...] = get_args(Phase)
+BUSY: tuple[Activity, ...] = ("compute", "update")
+
+
+class Mark(NamedTuple):
+    """The begin of a phase, on one clock [seconds]."""
+
+    phase: Phase | None
+    """None: the end of the step."""
+    host: float
+    """When the trainer said so."""
+    device: float
+    """When the device had done all work queued before; never before `host`, and the same where there is no queue."""
+
+
+class Segment(NamedTuple):
+    """A stretch of a device's time."""
+
+    activity: Activity
+    begin: float
+    """[seconds]"""
+    end: float
+    """[seconds]"""
+
+    @property
+    def seconds(self) -> float:
+        return self.end - self.begin
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step on the device's timeline, from the end of the step before it."""
+
+    number: int
+    """0-based, since the clock was made."""
+    segments: tuple[Segment, ...]
+    """Without holes between them; on the clock of `time.perf_counter`."""
+
+    @property
+    def begin(self) -> float:
+        return self.segments[0].begin
+
+    @property
+    def end(self) -> float:
+        return self.segments[-1].end
+
+
+@dataclass(frozen=True)
+class Gap:
+    """A time in which a device did no work, for one reason."""
+
+    begin: float
+    """[seconds since the summary begins]"""
+    seconds: float
+    cause: Activity
+
+
+@dataclass(frozen=True)
+class IdleSummary:
+    """Where the time of some consecutive steps went. The shares of the six activities add up to 1."""
+
+    steps: int
+    wait_seconds: float
+    """No batch was there."""
+    copy_seconds: float
+    """The batch was on its way to the device."""
+    launch_seconds: float
+    """The host was busy with something other than waiting for data, and had queued no work."""
+    exchange_seconds: float
+    """Gradients were under way, and no computation hid it."""
+    compute_seconds: float
+    update_seconds: float
+    first_batch_seconds: float
+    """From the first `begin` until the first batch was in place: start-up, in no other figure. 0 after a restart."""
+    gaps: tuple[Gap, ...]
+    """Those of at least the clock's threshold, oldest first; the latest 1,000 of them."""
+    long_gaps: int
+    """How many gaps reached the threshold."""
+    short_gaps: int
+    """How many did not."""
+
+    @property
+    def seconds(self) -> float:
+        """All time but start-up."""
+        return self.busy_seconds + self.idle_seconds
+
+    @property
+    def busy_seconds(self) -> float:
+        return self.compute_seconds + self.update_seconds
+
+    @property
+    def idle_seconds(self) -> float:
+        return self.wait_seconds + self.copy_seconds + self.launch_seconds + self.exchange_seconds
+
+    @property
+    def busy_share(self) -> float:
+        """Share of the time that the device computed, 0 to 1; so are the shares below."""
+        return self._share(self.busy_seconds)
+
+    @property
+    def wait_share(self) -> float:
+        return self._share(self.wait_seconds)
+
+    @property
+    def copy_share(self) -> float:
+        return self._share(self.copy_seconds)
+
+    @property
+    def launch_share(self) -> float:
+        return self._share(self.launch_seconds)
+
+    @property
+    def exchange_share(self) -> float:
+        return self._share(self.exchange_seconds)
+
+    @property
+    def compute_share(self) -> float:
+        return self._share(self.compute_seconds)
+
+    @property
+    def update_share(self) -> float:
+        return self._share(self.update_seconds)
+
+    def metrics(self) -> dict[str, float]:
+        """For logs: the steps, all seconds, and all shares."""
+        shares = ("busy", "wait", "copy", "launch", "exchange", "compute", "update")
+        return {
+            "steps": float(self.steps),
+            "seconds": self.seconds,
+            "first_batch_seconds": self.first_batch_seconds,
+            **{f"{name}_share": getattr(self, f"{name}_share") for name in shares},
+            "long_gaps": float(self.long_gaps),
+        }
+
+    def _share(self, seconds: float) -> float:
+        return seconds / self.seconds if self.seconds else 0.0
+
+
+def segments(marks: Sequence[Mark], before: float) -> tuple[Segment, ...]:
+    """What the device did, or why it did nothing, from the end of the step before to the end of this one.
+
+    Args:
+        marks: of one step; the last one is its end.
+        before: when the device had done the work of the step before [seconds].
+    """
+    pieces = [Segment("launch", before, marks[0].device)]
+    for this, following in pairwise(marks):
+        assert this.phase is not None
+        if this.phase == "wait":
+            # No work is queued between the two. Until the host had the batch, the device waited for it as the host
+            # did; after that, for the copy that the loader has put before whatever comes next.
+            there = min(max(following.host, this.device), following.device)
+            pieces += [Segment("wait", this.device, there), Segment("copy", there, following.device)]
+        else:
+            pieces.append(Segment(this.phase, this.device, following.device))
+    joined: list[Segment] = []
+    for piece in pieces:
+        if piece.seconds <= 0:
+            continue
+        if joined and joined[-1].activity == piece.activity:
+            piece = Segment(piece.activity, joined.pop().begin, piece.end)
+        joined.append(piece)
+    return tuple(joined)
+
+
+_GAPS = 1000
+
+
+class Tally:
+    """Adds up steps as they come; its size does not grow with their number."""
+
+    def __init__(self, threshold: float, begin: float | None = None) -> None:
+        """
+        Args:
+            threshold: gaps from here on are kept one by one [seconds].
+            begin: what the gaps' begins count from [seconds]; None: the first batch, and the time up to it is start-up.
+        """
+        self._threshold = threshold
+        self._begin = begin
+        self._first_batch = 0.0
+        self._seconds: dict[Activity, float] = dict.fromkeys(get_args(Activity), 0.0)
+        self._steps = self._long = self._short = 0
+        self._gaps: deque[Gap] = deque(maxlen=_GAPS)
+        self._last: Segment | None = None
+        """The gap that the next segment may prolong."""
+
+    def add(self, pieces: Iterable[Segment]) -> None:
+        """One more step."""
+        self._steps += 1
+        for piece in pieces:
+            if self._begin is None:
+                if piece.activity in ("launch", "wait", "copy"):
+                    self._first_batch += piece.seconds
+                    continue
+                self._begin = piece.begin
+            self._seconds[piece.activity] += piece.seconds
+            self._follow(piece)
+
+    def summary(self) -> IdleSummary:
+        """Of all steps so far."""
+        gaps, long, short = list(self._gaps), self._long, self._short
+        if self._last is not None:  # as if it ended here
+            gap = self._gap(self._last)
+            if gap.seconds >= self._threshold:
+                gaps, long = [*gaps, gap][-_GAPS:], long + 1
+            else:
+                short += 1
+        return IdleSummary(
+            steps=self._steps,
+            first_batch_seconds=self._first_batch,
+            gaps=tuple(gaps),
+            long_gaps=long,
+            short_gaps=short,
+            **{f"{name}_seconds": seconds for name, seconds in self._seconds.items()},
+        )
+
+    def _follow(self, piece: Segment) -> None:
+        last = self._last
+        if last is not None:
+            if last.activity == piece.activity:
+                self._last = Segment(last.activity, last.begin, piece.end)
+                return
+            gap = self._gap(last)
+            if gap.seconds >= self._threshold:
+                self._gaps.append(gap)
+                self._long += 1
+            else:
+                self._short += 1
+        self._last = None if piece.activity in BUSY else piece
+
+    def _gap(self, piece: Segment) -> Gap:
+        assert self._begin is not None
+        return Gap(piece.begin - self._begin, piece.seconds, piece.activity)
