@@ -18,6 +18,7 @@ from fastload.errors import ConfigurationError, FastloadError, OnError, StateMis
 from fastload.pipeline import READY, Pipeline
 from fastload.sampler import ForeignOrder, LoaderSampler, Order
 from fastload.sources.base import Source, fingerprint_of
+from fastload.spans import SpanLog
 
 __all__ = ["Loader", "LoaderParts", "Stats"]
 
@@ -82,6 +83,7 @@ class Loader:
         )
         self._finalizer = weakref.finalize(self, self._pipeline.close)
         self._stats = Stats()
+        self._spans: SpanLog | None = None
         self._epoch = 0
         self._step = 0
         """Batches of `_epoch` handed out."""
@@ -144,6 +146,9 @@ class Loader:
             self._step += 1
             step = self._step
             self._count(batch, entered)
+            if self._spans is not None:
+                args = {"epoch": epoch, "step": step - 1}
+                self._spans.add("wait for a batch", entered, time.perf_counter(), track="trainer", args=args)
             yield batch
 
     @property
@@ -222,6 +227,16 @@ class Loader:
     def stats(self) -> Stats:
         """Counts and times so far; an immutable snapshot."""
         return replace(self._stats, substituted=self._pipeline.substituted)
+
+    def record(self, spans: SpanLog | None) -> None:
+        """Write what each batch spends its time on to a log, from now on; None: no longer.
+
+        Tracks: "backend", where each batch is from being asked for to being taken; "loader", the stages in the
+        loader's own thread (submit, receive, substitute, device stage); "copy", the device stage on the GPU's own
+        timeline; "trainer", the time inside `next`. Each span has `epoch` and `step` (0-based).
+        """
+        self._spans = spans
+        self._pipeline.record(spans)
 
     def explain(self) -> str:
         """For a person: which backend was chosen and why, what was measured, and where each transform runs."""

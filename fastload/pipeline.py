@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from fastload.device.stage import DeviceStage, Staged
 from fastload.draws import Draws
 from fastload.errors import FastloadError, OnError, WorkerError
 from fastload.sampler import ForeignOrder, Order, count_repeats
+from fastload.spans import SpanLog, span
 from fastload.substitution import Substitution
 
 __all__ = ["Pipeline", "Position"]
@@ -40,6 +42,13 @@ Position = tuple[int, int]
 class _Ticket:
     position: Position
     draws: Draws
+
+
+@dataclass(frozen=True)
+class _Submitted:
+    ticket: _Ticket
+    at: float
+    """[seconds of time.perf_counter]"""
 
 
 @dataclass(frozen=True)
@@ -65,6 +74,7 @@ class Pipeline:
         self._order = order
         self._substitution = Substitution(backend=backend, order=order, on_error=on_error)
         self._orders: dict[int, tuple[npt.NDArray[np.int64], npt.NDArray[np.int64] | None]] = {}
+        self._spans: SpanLog | None = None
 
         self._expected: Position | None = None
         """Position of the next batch that `next` will hand out."""
@@ -72,7 +82,7 @@ class Pipeline:
         """Where the tickets end: orders that may only be drawn when their epoch starts. None: never."""
         self._tickets: Iterator[_Ticket] = iter(())
         self._exhausted = True
-        self._submitted: deque[_Ticket] = deque()
+        self._submitted: deque[_Submitted] = deque()
 
         self._ready: deque[_Item] = deque()
         self._change = threading.Condition()
@@ -133,6 +143,11 @@ class Pipeline:
     def substituted(self) -> int:
         """Samples replaced so far because they could not be read, those prefetched included."""
         return self._substitution.count
+
+    def record(self, spans: SpanLog | None) -> None:
+        """Write to a log, from the next stage on, what each batch spends its time on; None: no longer."""
+        self._spans = spans
+        self._stage.record(spans)
 
     def close(self) -> None:
         """Stop the thread and the backend. A second call does nothing; in a forked child nothing is touched."""
@@ -205,12 +220,20 @@ class Pipeline:
             self._top_up()
             if not self._submitted:
                 return None
-            host = self._backend.receive()
-            ticket = self._submitted.popleft()
+            spans, submitted = self._spans, self._submitted[0]
+            position = submitted.ticket.position
+            with span(spans, "receive", "loader", position):
+                host = self._backend.receive()
+            if spans is not None:
+                args = {"epoch": position[0], "step": position[1]}
+                spans.add("batch in the backend", submitted.at, time.perf_counter(), track="backend", args=args)
+            ticket = self._submitted.popleft().ticket
             self._top_up()
             if host.failures:
-                host = self._substitution.repair(host, ticket.draws, self.order_of(ticket.position[0]))
-            return _Item(ticket.position, self._stage.run(host, ticket.draws, ticket.position[1]))
+                with span(spans, "substitute", "loader", position):
+                    host = self._substitution.repair(host, ticket.draws, self.order_of(position[0]))
+            with span(spans, "device stage", "loader", position):
+                return _Item(position, self._stage.run(host, ticket.draws, position[1]))
         except BaseException as error:  # handed to the trainer's thread, which raises it
             with contextlib.suppress(FastloadError):
                 self._backend.cancel()
@@ -234,8 +257,10 @@ class Pipeline:
             if ticket is None:
                 self._exhausted = True
                 return
-            self._backend.submit(ticket.draws)
-            self._submitted.append(ticket)
+            begun = time.perf_counter()
+            with span(self._spans, "submit", "loader", ticket.position):
+                self._backend.submit(ticket.draws)
+            self._submitted.append(_Submitted(ticket, begun))
 
     def _tickets_from(self, position: Position) -> Iterator[_Ticket]:
         epoch, step = position

@@ -107,7 +107,7 @@ class SpanLog:
                 self._resolve(self._pending.popleft())
 
     def anchor(self, device: Any) -> None:
-        """Tie the clock of a CUDA device to that of the host now, rather than at its first span."""
+        """Tie the clock of a CUDA device to that of the host, if that is not done yet: before its first event."""
         with self._lock:
             self._anchor_of(device)
 

@@ -23,6 +23,7 @@ from fastload.errors import ConfigurationError
 from fastload.recipe.batch import BatchProgram
 from fastload.recipe.mix import Mix
 from fastload.sources.base import Role
+from fastload.spans import SpanLog
 
 __all__ = ["DeviceStage", "Staged"]
 
@@ -66,6 +67,7 @@ class DeviceStage:
         self._outputs = BufferPool() if device.type == "cpu" and not pinned else None
         self._stream: torch.cuda.Stream | None = None
         self._copying: deque[tuple[torch.cuda.Event, list[torch.Tensor]]] = deque()
+        self._spans: SpanLog | None = None
 
     def claim_thread(self) -> None:
         """Let all that the calling thread does on the device, the backend's work included, go to the stage's stream.
@@ -87,16 +89,25 @@ class DeviceStage:
         if self.device.type != "cuda":
             batch = self._assemble(host, draws, batch_number, keep=None)
             return Staged(_map_tensors(batch, torch.Tensor.pin_memory) if self._pinned else batch, None)
-        own = self._own_stream()
+        own, spans = self._own_stream(), self._spans
         while self._copying and self._copying[0][0].query():
             self._copying.popleft()
         keep: list[torch.Tensor] = []
         # Whatever made device tensors in the backend (GPU decoding, resident caches) did so on its current stream.
         own.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.device(self.device), torch.cuda.stream(own):
+            begin = None
+            if spans is not None:
+                spans.anchor(self.device)
+                begin = torch.cuda.Event(enable_timing=True)
+                begin.record(own)
             batch = self._assemble(host, draws, batch_number, keep)
-            ready = torch.cuda.Event()
+            ready = torch.cuda.Event(enable_timing=spans is not None)
             ready.record(own)
+        if spans is not None and begin is not None:
+            spans.device_span(
+                "copy and batch transforms", begin, ready, args={"epoch": draws.epoch, "step": batch_number}
+            )
         # The pinned buffers must not be refilled before the copy out of them is done.
         self._copying.append((ready, keep))
         return Staged(batch, ready)
@@ -108,6 +119,10 @@ class DeviceStage:
             stream.wait_event(staged.ready)
             _each_tensor(staged.batch, lambda t: t.record_stream(stream) if t.is_cuda else None)
         return staged.batch
+
+    def record(self, spans: SpanLog | None) -> None:
+        """Write to a log when a GPU works on each batch, on its own timeline; None: no longer."""
+        self._spans = spans
 
     def close(self) -> None:
         """Wait for copies under way and let go of the host buffers."""
