@@ -12,7 +12,10 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = ["DeviceEvent", "Span", "SpanLog", "span"]
 
@@ -39,7 +42,7 @@ class DeviceEvent(Protocol):
     """What is used of a `torch.cuda.Event` with timing."""
 
     @property
-    def device(self) -> Any: ...
+    def device(self) -> torch.device: ...
 
     def query(self) -> bool: ...
 
@@ -74,7 +77,8 @@ class SpanLog:
         self._limit = limit
         self._spans: list[Span] = []
         self._pending: deque[_Pending] = deque()
-        self._anchors: dict[Any, tuple[DeviceEvent, float]] = {}
+        self._anchors: dict[int, tuple[DeviceEvent, float]] = {}
+        """An event of each CUDA device, and the time of the host when it happened [seconds]."""
         self._dropped = 0
         self._lock = threading.Lock()
 
@@ -106,7 +110,7 @@ class SpanLog:
             while self._pending and self._pending[0].end.query():
                 self._resolve(self._pending.popleft())
 
-    def anchor(self, device: Any) -> None:
+    def anchor(self, device: torch.device) -> None:
         """Tie the clock of a CUDA device to that of the host, if that is not done yet: before its first event."""
         with self._lock:
             self._anchor_of(device)
@@ -138,15 +142,16 @@ class SpanLog:
         return False
 
     def _resolve(self, pending: _Pending) -> None:
-        anchor, zero = self._anchors[pending.begin.device]
+        anchor, zero = self._anchors[_index(pending.begin.device)]
         begin = zero + anchor.elapsed_time(pending.begin) / 1000
         # Not from the anchor again: CUDA gives times as float32, which after an hour is good to 0.25 ms only.
         end = begin + pending.begin.elapsed_time(pending.end) / 1000
         self._spans.append(Span(pending.name, pending.track, begin, end, pending.thread, pending.args))
 
-    def _anchor_of(self, device: Any) -> None:
-        if device not in self._anchors:
-            self._anchors[device] = _anchor(device)
+    def _anchor_of(self, device: torch.device) -> None:
+        index = _index(device)
+        if index not in self._anchors:
+            self._anchors[index] = _anchor(index)
 
 
 class _Open:
@@ -174,8 +179,16 @@ def span(log: SpanLog | None, name: str, track: str, position: tuple[int, int]) 
     return log.span(name, track=track, args={"epoch": position[0], "step": position[1]})
 
 
-def _anchor(device: Any) -> tuple[DeviceEvent, float]:
-    """An event of the device, and the time of the host when it happened [seconds]."""
+def _index(device: torch.device) -> int:
+    index: int | None = device.index
+    if index is None:
+        import torch
+
+        index = torch.cuda.current_device()
+    return index
+
+
+def _anchor(device: int) -> tuple[DeviceEvent, float]:
     import torch
 
     # On a stream of its own, where it happens at once: the work queued on others is not waited for.

@@ -7,7 +7,6 @@ import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,11 +19,10 @@ import fastload
 from fastload.backends import BackendStatus
 from fastload.bench.loader import benchmark, rows
 from fastload.bench.loader.benchmark import LoaderSettings, run_loader_benchmark
-from fastload.bench.loader.clocks import HostClock, busy_series, gaps
 from fastload.bench.loader.feeds import Batch, PlainFeed
-from fastload.bench.loader.gpu import GpuWatch, gpu_watch, reading_of
 from fastload.bench.loader.images import cache_bytes, read_loader_images
 from fastload.bench.loader.runner import LoaderRunner
+from fastload.bench.loader.steps import busy_series, gaps
 from fastload.bench.loader.sweep import curves
 from fastload.bench.loader.trainer import NetworkTrainer, RateTrainer
 from fastload.bench.loader.verdict import Situation, verdict
@@ -266,16 +264,22 @@ def test_gaps_and_busy_share_of_a_known_timeline() -> None:
     assert busy_series([], bins=4) == ()
 
 
-def test_host_clock_brackets_the_steps() -> None:
-    clock = HostClock()
-    clock.begin()
-    clock.end()
-    clock.begin()
-    clock.end()
-    flat = [time for step in clock.steps() for time in step]
+def test_network_trainer_knows_when_it_was_busy() -> None:
+    trainer = NetworkTrainer("small", 2, torch.device("cpu"))
+    trainer.restart()
+    begun = time.perf_counter()
+    time.sleep(0.05)
+    for _ in range(2):
+        trainer.step(torch.zeros(2, 3, 32, 32), torch.zeros(2, dtype=torch.int64))
+    elapsed = time.perf_counter() - begun
+    steps = trainer.steps()
+    flat = [at for step in steps for at in step]
     assert flat == sorted(flat)
-    clock.restart()
-    assert clock.steps() == []
+    assert 0.05 <= flat[0] < flat[-1] <= elapsed + 0.01
+    assert len(gaps(steps)) == len(steps) == 2
+    assert gaps(steps)[0] >= 0.05
+    trainer.restart()
+    assert trainer.steps() == []
 
 
 class _Epochs:
@@ -306,48 +310,6 @@ def test_a_round_goes_on_to_the_end_of_an_epoch() -> None:
     assert work.seconds == pytest.approx(0.008, rel=0.5), "the trainer's own time, not that of the test"
     runner.close()
     assert feed.closed
-
-
-def test_gpu_reading_counts_the_windows_at_zero() -> None:
-    samples = [(0.0, 0.0), (1.0, 0.5), (2.0, 0.0), (3.0, 0.0), (4.0, 1.0)]
-    reading = reading_of(samples, 5.0, 7)
-    assert (reading.idle_windows, reading.idle_seconds, reading.longest_idle_seconds) == (2, 3.0, 2.0)
-    assert reading.busy_share == pytest.approx((0.5 + 1.0) / 5)
-    assert reading.metrics()["peak_gpu_memory_bytes"] == 7
-
-
-class _Driver:
-    """NVML as far as the watch asks it."""
-
-    class NVMLError(Exception):
-        pass
-
-    def __init__(self, answers: int) -> None:
-        self.left = answers
-
-    def nvmlDeviceGetUtilizationRates(self, handle: object) -> SimpleNamespace:  # noqa: N802
-        if not self.left:
-            raise self.NVMLError
-        self.left -= 1
-        return SimpleNamespace(gpu=40)
-
-    def nvmlDeviceGetComputeRunningProcesses(self, handle: object) -> list[object]:  # noqa: N802
-        return []
-
-    def nvmlDeviceGetMemoryInfo(self, handle: object) -> SimpleNamespace:  # noqa: N802
-        return SimpleNamespace(used=123)
-
-
-def test_gpu_watch_asks_the_driver_until_it_answers_no_more() -> None:
-    watch = GpuWatch(_Driver(answers=1), None)
-    watch.start()
-    reading = watch.stop()
-    assert reading is not None
-    assert (reading.busy_share, reading.peak_memory) == (pytest.approx(0.4), 123)
-    silent = GpuWatch(_Driver(answers=0), None)
-    silent.start()
-    assert silent.stop() is None
-    assert gpu_watch(torch.device("cpu")) == (None, "the batches go to the CPU")
 
 
 @pytest.mark.gpu

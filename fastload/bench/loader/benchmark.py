@@ -13,7 +13,6 @@ from pathlib import Path
 import torch
 
 import fastload
-from fastload.bench.loader.gpu import GpuWatch, gpu_watch
 from fastload.bench.loader.images import LoaderImages, read_loader_images
 from fastload.bench.loader.rows import (
     DATALOADER,
@@ -31,6 +30,7 @@ from fastload.bench.measure import Entry, Progress, measure
 from fastload.bench.results import Measurement, Results
 from fastload.cpu import affinity_cores, quota_cores
 from fastload.errors import ConfigurationError
+from fastload.monitor import GpuMonitor
 
 __all__ = ["LoaderSettings", "run_loader_benchmark"]
 
@@ -117,7 +117,7 @@ def run_loader_benchmark(
             trainer = NetworkTrainer(settings.network, images.classes, device)
         else:
             trainer = RateTrainer(settings.consume)
-        watch, absent = gpu_watch(device)
+        watch = GpuMonitor(device)
         chosen = rows(names, settings.workers, settings.prefetch, alone=settings.consume is None)
         measured = measure(
             [_entry(row, conditions, trainer, watch) for row in chosen],
@@ -157,7 +157,7 @@ def run_loader_benchmark(
         },
         measurements=measurements,
         complete=measured.complete,
-        notes=(*verdict(measurements, situation), *_notes(images, names, watch, absent)),
+        notes=(*verdict(measurements, situation), *_notes(images, names, watch)),
     )
 
 
@@ -173,7 +173,7 @@ def _named_once() -> Iterator[None]:
         logger.setLevel(before)
 
 
-def _entry(row: Row, conditions: Conditions, trainer: Trainer, watch: GpuWatch | None) -> Entry:
+def _entry(row: Row, conditions: Conditions, trainer: Trainer, watch: GpuMonitor) -> Entry:
     open_feed = row.opener(conditions)
     images = conditions.images
     named = {images.original(path): message for path, message in images.damaged.items()}
@@ -205,10 +205,10 @@ def _with_remedies(measurements: Sequence[Measurement]) -> tuple[Measurement, ..
     return tuple(kept)
 
 
-def _notes(images: LoaderImages, names: Sequence[str], watch: GpuWatch | None, absent: str) -> list[str]:
+def _notes(images: LoaderImages, names: Sequence[str], watch: GpuMonitor) -> list[str]:
     notes = []
-    if watch is None:
-        notes.append(f"GPU busy share and windows at 0%: not measured, {absent}.")
+    if not watch.available:
+        notes.append(f"GPU busy share and windows at 0%: not measured, {watch.reason}.")
     if images.total > len(images.source):
         notes.append(
             f"Measured on {len(images.source):,} of the {images.total:,} images: they stay in the page cache, and an "

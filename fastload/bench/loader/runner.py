@@ -5,15 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 
-from fastload.bench.loader.clocks import Steps, busy_series, gaps
 from fastload.bench.loader.feeds import Batch, Feed
-from fastload.bench.loader.gpu import GpuWatch
+from fastload.bench.loader.steps import Steps, busy_series, gaps
 from fastload.bench.loader.trainer import Trainer
 from fastload.bench.recording import Work
 from fastload.bench.resources import cpu_seconds
 from fastload.bench.statistics import quantile
 from fastload.demo.runs import wait_for_copy
 from fastload.errors import SourceError
+from fastload.monitor import GpuMonitor
 
 __all__ = ["LoaderRunner"]
 
@@ -33,7 +33,7 @@ class LoaderRunner:
         trainer: Trainer,
         *,
         cores: float,
-        watch: GpuWatch | None = None,
+        watch: GpuMonitor | None = None,
         see_epoch_end: bool = True,
         damaged: Mapping[str, str] | None = None,
     ) -> None:

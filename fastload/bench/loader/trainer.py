@@ -8,12 +8,16 @@ from typing import Protocol
 import torch
 from torch import nn
 
-from fastload.bench.loader.clocks import Clock, CudaClock, HostClock, Steps
+from fastload.bench.loader.steps import Steps
 from fastload.demo.runs import SimulatedTrainer, wait_for_copy
 from fastload.demo.training import SmallNetwork
 from fastload.errors import ConfigurationError
+from fastload.monitor import step_clock
 
 __all__ = ["SMALL", "NetworkTrainer", "RateTrainer", "Trainer"]
+
+_AHEAD = 2
+"""Steps that the host may be ahead of the GPU: enough to keep it busy, and the round still ends in time."""
 
 SMALL = "small"
 """The network of the demo; all other names are torchvision's."""
@@ -65,7 +69,7 @@ class NetworkTrainer:
         Raises:
             ConfigurationError: torchvision has no such network, or it does not fit on the device.
         """
-        self._clock: Clock = CudaClock(device) if device.type == "cuda" else HostClock()
+        self._clock = step_clock(device, keep=None, ahead=_AHEAD)
         self._device = device
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             torch.manual_seed(0)
@@ -77,10 +81,14 @@ class NetworkTrainer:
         self._clock.restart()
 
     def steps(self) -> Steps:
-        return self._clock.steps()
+        steps = self._clock.steps(wait=True)
+        # A step begins where the trainer has its batch; from the end of the one before until there it did nothing.
+        worked = [next(piece for piece in step.segments if piece.activity == "compute") for step in steps]
+        return [(piece.begin - steps[0].begin, piece.end - steps[0].begin) for piece in worked]
 
     def step(self, images: torch.Tensor, labels: torch.Tensor) -> None:
         self._clock.begin()
+        self._clock.mark("compute")
         try:
             with torch.autocast(self._device.type, dtype=torch.bfloat16, enabled=self._device.type == "cuda"):
                 loss = nn.functional.cross_entropy(self._network(images), labels)
