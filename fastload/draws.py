@@ -37,6 +37,8 @@ class Stream:
     """MixUp and CutMix; the index is the batch's number."""
     MIX_CHOICE = 0xFFFA
     """Which of the two."""
+    MASKED_TOKENS = 0xFFF9
+    """Which tokens the trainer hides, and behind what; the index is the sample's place in the epoch's order."""
 
 
 _U32 = np.uint64(0xFFFFFFFF)

@@ -1,0 +1,27 @@
+"""What can be trained. A new task is a file beside these, a line here, and its name in `TrainConfig.task`."""
+
+from __future__ import annotations
+
+from fastload.train.config import TrainConfig
+from fastload.train.tasks.base import Inputs, Task, draws_of
+from fastload.train.tasks.classification import Classification
+from fastload.train.tasks.masked_lm import MaskedLanguage
+from fastload.train.tasks.segmentation import Segmentation
+
+__all__ = ["Inputs", "Task", "create_task", "draws_of"]
+
+
+def create_task(config: TrainConfig, *, num_classes: int) -> Task:
+    """The task that the configuration names.
+
+    Args:
+        config: of the run.
+        num_classes: outputs of the network; of masked-lm, the size of the vocabulary with the mask token as its last.
+    """
+    match config.task:
+        case "classification":
+            return Classification(num_classes=num_classes, label_smoothing=config.optimizer.label_smoothing)
+        case "segmentation":
+            return Segmentation()
+        case "masked-lm":
+            return MaskedLanguage(num_classes=num_classes)

@@ -1,0 +1,140 @@
+"""The contract of a task: what a batch becomes, what is minimised, and what is counted.
+
+Everything that is counted is a sum over samples, so that neither batches nor ranks change a result. Nothing here waits
+for the device: sums stay there until the epoch's end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import torch
+
+from fastload.draws import Draws
+from fastload.errors import ConfigurationError, StateMismatchError
+from fastload.loader import Loader
+from fastload.sources.base import Source
+
+__all__ = ["Inputs", "Stateless", "Task", "draws_of", "mean_of", "two_parts"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inputs:
+    """One batch as the network and the loss take it."""
+
+    model_input: torch.Tensor
+    """What the network is called with, its first dimension the samples."""
+    target: Any
+    """What `losses` and `metrics` compare the output with; tensors on the same device."""
+    count: int
+    """Samples; may be 0."""
+
+
+class Task(Protocol):
+    """One kind of training. Implementations hold no counts: those are the caller's `MetricSums`."""
+
+    unit: str
+    """What a sample is called in the log: "images"."""
+    counted: tuple[str, ...]
+    """The keys that `metrics` returns, always all of them."""
+    best: tuple[str, Literal["min", "max"]]
+    """Which result of the validation makes a checkpoint the best one, and whether low or high is good."""
+
+    def study(self, source: Source) -> str | None:
+        """Find what must be known about the training data before the first step: a line for the log, if anything.
+
+        Deterministic, so that every rank may do it and all find the same. Not called where a state was loaded.
+        """
+        ...
+
+    def prepare(self, batch: Any, draws: Draws) -> Inputs:
+        """What the loader yields, as inputs. `draws` are those of the batch's samples; see `draws_of`."""
+        ...
+
+    def losses(self, output: torch.Tensor, target: Any, *, training: bool = True) -> torch.Tensor:
+        """(B,) float32: the loss of each sample, itself a mean over the sample's pixels or tokens.
+
+        Args:
+            output: of the network, in the precision it ran in.
+            target: `Inputs.target`.
+            training: False leaves out what only regularises (label smoothing).
+        """
+        ...
+
+    def metrics(self, output: torch.Tensor, target: Any, losses: torch.Tensor) -> dict[str, torch.Tensor]:
+        """A scalar tensor for each of `counted`: the sum over the samples of this batch; counts are exact.
+
+        Args:
+            output: of the network.
+            target: `Inputs.target`.
+            losses: what `losses` gave for them.
+        """
+        ...
+
+    def result(self, sums: Mapping[str, float]) -> dict[str, float]:
+        """What a person reads ("loss", "top1"...) from sums over at least one sample."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """What `study` found, as plain values; belongs in the checkpoint."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """In place of `study`, when a run is resumed. Raises StateMismatchError for the state of another task."""
+        ...
+
+
+class Stateless:
+    """The part of a task that needs to know nothing about its data beforehand."""
+
+    def study(self, source: Source) -> str | None:
+        return None
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        if state:
+            raise StateMismatchError(
+                f"state: {type(self).__name__} keeps none, got one with {', '.join(map(str, state))}; "
+                "the checkpoint is of another task. Resume with the task it was made with."
+            )
+
+
+def draws_of(loader: Loader, *, epoch: int, step: int) -> Draws:
+    """The random numbers of a batch's samples, for `Task.prepare`.
+
+    They are functions of (the loader's seed, epoch, place of the sample in the epoch's order), which is global: the
+    number of ranks, the batch size and the step that a run was resumed at cannot change them.
+
+    Args:
+        loader: that the batch comes from.
+        epoch: 0-based.
+        step: the batch's number within the epoch, 0-based.
+    """
+    order = loader.sampler.order
+    return Draws(order.seed, epoch, order.batch(step))
+
+
+def two_parts(batch: Any, task: str, wanted: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """The two tensors of a batch of pairs.
+
+    Raises:
+        ConfigurationError: it is something else; the data does not fit the task.
+    """
+    if isinstance(batch, tuple | list) and len(batch) == 2:
+        first, second = batch
+        if isinstance(first, torch.Tensor) and isinstance(second, torch.Tensor):
+            return first, second
+    found = f"a dict of {', '.join(batch)}" if isinstance(batch, Mapping) else f"a {type(batch).__name__}"
+    raise ConfigurationError(
+        f"task: {task} needs batches of {wanted}, the data gives {found}; choose the task that fits the data, or other "
+        "data."
+    )
+
+
+def mean_of(sums: Mapping[str, float], name: str) -> float:
+    """A sum divided by the number of samples."""
+    return sums[name] / sums["samples"]

@@ -1,0 +1,106 @@
+"""Masked language modelling as in BERT (Devlin et al., 2019): guess the tokens that were hidden."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from fastload.draws import Draws, Stream
+from fastload.errors import ConfigurationError
+from fastload.train.tasks.base import Inputs, Stateless, mean_of
+
+__all__ = ["Hidden", "MaskedLanguage"]
+
+_HIDDEN_SHARE = 0.15
+_MASK_SHARE, _RANDOM_SHARE = 0.8, 0.1
+"""Of the hidden tokens: replaced by the mask token, by a random one; the rest are left as they are."""
+
+
+class Hidden(NamedTuple):
+    """What is to be guessed."""
+
+    positions: torch.Tensor
+    """(B, M) int64: places in the sequence, rising."""
+    tokens: torch.Tensor
+    """(B, M) int64: what stood there."""
+
+
+class MaskedLanguage(Stateless):
+    """Input (B, L) token numbers, output (B, L, V) scores; V is `num_classes`, its last token the mask token.
+
+    Every sequence has the same number of hidden positions, round(0.15 L) and at least one, so that a batch has a fixed
+    shape and each sequence the same weight. Which ones, and what stands in their place, is a function of the draws
+    alone: other ones each epoch, the same ones in every validation.
+    """
+
+    unit = "sequences"
+    counted: tuple[str, ...] = ("samples", "loss", "tokens", "top1")
+    best: tuple[str, Literal["min", "max"]] = ("loss", "min")
+
+    def __init__(self, *, num_classes: int) -> None:
+        if num_classes < 3:
+            raise ConfigurationError(
+                f"num_classes: masked-lm needs the size of the vocabulary, its last token being the mask token, got "
+                f"{num_classes}."
+            )
+        self._mask_token = num_classes - 1
+
+    def prepare(self, batch: Any, draws: Draws) -> Inputs:
+        tokens = _tokens(batch)
+        count, length = tokens.shape
+        hidden = max(1, round(_HIDDEN_SHARE * length))
+        # One stream: a key for each position, then two numbers for each hidden one.
+        numbers = draws.uniform(Stream.MASKED_TOKENS, length + 2 * hidden)
+        chosen = np.sort(np.argsort(numbers[:, :length], axis=1, kind="stable")[:, :hidden], axis=1)
+        fates, words = numbers[:, length : length + hidden], numbers[:, length + hidden :]
+        # -1: leave the token as it is. Random tokens are any but the mask token.
+        replacement = np.where(
+            fates < _MASK_SHARE,
+            self._mask_token,
+            np.where(fates < _MASK_SHARE + _RANDOM_SHARE, (words * self._mask_token).astype(np.int64), -1),
+        )
+        positions = torch.from_numpy(chosen).to(tokens.device, non_blocking=True)
+        replacements = torch.from_numpy(replacement).to(tokens.device, non_blocking=True)
+        originals = tokens.gather(1, positions)
+        shown = torch.where(replacements < 0, originals, replacements)
+        return Inputs(model_input=tokens.scatter(1, positions, shown), target=Hidden(positions, originals), count=count)
+
+    def losses(self, output: torch.Tensor, target: Hidden, *, training: bool = True) -> torch.Tensor:
+        # Flat, because over (B, V, M) the device has no deterministic algorithm.
+        scores = _at(output, target.positions).flatten(0, 1)
+        losses = F.cross_entropy(scores, target.tokens.flatten(), reduction="none")
+        return losses.view_as(target.tokens).mean(1)
+
+    def metrics(self, output: torch.Tensor, target: Hidden, losses: torch.Tensor) -> dict[str, torch.Tensor]:
+        right = _at(output, target.positions).argmax(2) == target.tokens
+        return {
+            "samples": torch.full((), len(right), dtype=torch.float64, device=output.device),
+            "loss": losses.sum(dtype=torch.float64),
+            "tokens": torch.full((), right.numel(), dtype=torch.float64, device=output.device),
+            "top1": right.sum(),
+        }
+
+    def result(self, sums: Mapping[str, float]) -> dict[str, float]:
+        """loss [nats a hidden token], top1 [share of the hidden tokens guessed, 0 to 1]."""
+        return {"loss": mean_of(sums, "loss"), "top1": sums["top1"] / sums["tokens"]}
+
+
+def _tokens(batch: Any) -> torch.Tensor:
+    """(B, L) int64 from what the loader yields: a tensor, or a dict with input_ids."""
+    tokens = batch.get("input_ids") if isinstance(batch, Mapping) else batch
+    if isinstance(tokens, torch.Tensor) and tokens.ndim == 2 and not tokens.is_floating_point():
+        return tokens.long()
+    raise ConfigurationError(
+        "task: masked-lm needs sequences of token numbers, (N, L) integers in a .npy file, got batches of "
+        f"{type(batch).__name__}; choose the task that fits the data, or other data."
+    )
+
+
+def _at(output: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    """(B, M, V) float32: the scores at the hidden positions."""
+    rows = torch.arange(len(positions), device=positions.device)[:, None]
+    return output[rows, positions].float()
