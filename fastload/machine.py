@@ -13,6 +13,7 @@ from pathlib import Path
 
 __all__ = [
     "Gpus",
+    "cache_home",
     "cpu_model",
     "dali_version",
     "driver_gpus",
@@ -61,6 +62,12 @@ def memory_bytes(cgroups: Path = Path("/sys/fs/cgroup")) -> int:
         except (OSError, ValueError):
             continue  # absent, or "max"
     return total
+
+
+def cache_home() -> Path:
+    """The folder of fastload's caches, unless a command or an argument names another; it need not be there yet."""
+    home = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return (home if home.is_absolute() else Path.home() / ".cache") / "fastload"
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ import fastload
 from fastload.backends import BackendStatus
 from fastload.cli import machine, software
 from fastload.cli.app import app
+from fastload.cli.surroundings import shared_memory
 from fastload.demo.agreement import Pixels, compare, torchvision_images
 from fastload.demo.folders import image_folders
 from fastload.demo.photographs import SCENES, write_photographs
@@ -249,7 +250,7 @@ def test_doctor_fails_when_something_is_broken(monkeypatch: pytest.MonkeyPatch) 
 def test_doctor_warns_of_what_costs_speed(monkeypatch: pytest.MonkeyPatch) -> None:
     tiny = SimpleNamespace(f_blocks=16384, f_frsize=4096, f_bavail=16384)
     monkeypatch.setattr(os, "statvfs", lambda path: tiny)
-    (shared,) = machine.shared_memory()
+    (shared,) = shared_memory()
     assert (shared.status, "--shm-size" in shared.advice) == ("warning", True)
     monkeypatch.setattr(machine.resource, "getrlimit", lambda which: (1024, 65536))
     (files,) = machine.descriptors()

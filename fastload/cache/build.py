@@ -17,6 +17,7 @@ from fastload.cache.samples import Samples, samples_of
 from fastload.cpu import usable_cores
 from fastload.decode.base import DecodeSettings
 from fastload.errors import CacheError, ConfigurationError, DecodeError, OnError
+from fastload.machine import cache_home
 from fastload.sources.base import Source
 from fastload.sources.built_cache import source_of
 from fastload.sources.cache_manifest import Manifest, Variant, is_cache, read_manifest
@@ -97,9 +98,7 @@ def build_cache(
 
 def default_directory(source: Source, variant: Variant) -> Path:
     """Where the cache of a source is kept unless a directory is given."""
-    home = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    root = home if home.is_absolute() else Path.home() / ".cache"
-    return root / "fastload" / variant.directory_name(source.fingerprint)
+    return cache_home() / variant.directory_name(source.fingerprint)
 
 
 @dataclass(frozen=True)

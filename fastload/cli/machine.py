@@ -1,4 +1,4 @@
-"""The doctor's look at the machine: processor, shared memory, file descriptors, GPU."""
+"""The doctor's look at the machine: processor, file descriptors, GPU, and what surrounds the process."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ import resource
 from collections.abc import Iterator
 
 from fastload.cli.findings import Finding
+from fastload.cli.surroundings import surroundings
 from fastload.machine import driver_gpus, simd_extensions
 
-__all__ = ["descriptors", "gpus", "machine", "processor", "shared_memory"]
-
-_GIB = 1 << 30
+__all__ = ["descriptors", "gpus", "machine", "processor"]
 
 
 def machine() -> Iterator[Finding]:
     """Everything below."""
     yield from processor()
-    yield from shared_memory()
     yield from descriptors()
+    found = list(surroundings())
+    yield from (finding for finding in found if finding.group == "machine")
     yield from gpus()
+    yield from (finding for finding in found if finding.group == "GPU")
 
 
 def processor() -> Iterator[Finding]:
@@ -49,28 +50,6 @@ def processor() -> Iterator[Finding]:
             "warning",
             "This variable turns SIMD off in libjpeg-turbo, which makes decoding several times slower: unset it.",
         )
-
-
-def shared_memory(path: str = "/dev/shm") -> Iterator[Finding]:
-    """The `torch` backend's workers hand batches over through it."""
-    try:
-        stat = os.statvfs(path)
-    except OSError as error:
-        yield Finding(
-            "machine", path, f"absent ({error.strerror})", "warning", "Worker processes need it: mount a tmpfs there."
-        )
-        return
-    total, free = stat.f_blocks * stat.f_frsize, stat.f_bavail * stat.f_frsize
-    small = free < _GIB
-    yield Finding(
-        "machine",
-        path,
-        f"{free / _GIB:.1f} GiB free of {total / _GIB:.1f}",
-        "warning" if small else "ok",
-        "Worker processes pass batches through it and die when it is full: docker run --shm-size=8g (or --ipc=host)."
-        if small
-        else "",
-    )
 
 
 def descriptors() -> Iterator[Finding]:

@@ -15,6 +15,7 @@ import tempfile
 from pathlib import Path
 
 from fastload.errors import BackendUnavailableError
+from fastload.machine import cache_home
 
 __all__ = ["build_pillow_simd", "pillow_simd_folder"]
 
@@ -23,9 +24,7 @@ _HEADERS = "sudo apt-get install -y gcc zlib1g-dev libjpeg-dev python3-dev"
 
 def pillow_simd_folder() -> Path:
     """Where it is kept for this Python: under $XDG_CACHE_HOME or ~/.cache."""
-    home = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    root = home if home.is_absolute() else Path.home() / ".cache"
-    return root / "fastload" / "pillow-simd" / str(sysconfig.get_config_var("SOABI") or sys.implementation.cache_tag)
+    return cache_home() / "pillow-simd" / str(sysconfig.get_config_var("SOABI") or sys.implementation.cache_tag)
 
 
 def build_pillow_simd() -> Path:
