@@ -1,0 +1,254 @@
+"""What a run tells a person and keeps for later: a progress bar, a line and a JSON object an epoch, TensorBoard."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from fastload.errors import BackendUnavailableError
+from fastload.train.config import LogConfig
+
+__all__ = ["EPOCHS_FILE", "RunLog", "open_log"]
+
+EPOCHS_FILE = "epochs.jsonl"
+
+
+class RunLog(Protocol):
+    """Rank 0 has one that tells; the others one that does nothing."""
+
+    def say(self, line: str) -> None:
+        """A line of text, above the bar."""
+        ...
+
+    def begin_epoch(self, number: int, *, steps: int, done: int = 0) -> None:
+        """Start the bar of an epoch.
+
+        Args:
+            number: 1-based.
+            steps: optimizer steps of the epoch.
+            done: of these, before this run was resumed.
+        """
+        ...
+
+    def progress(self, done: int, *, rate: float, wait: float, loss: float | None = None) -> None:
+        """Move the bar.
+
+        Args:
+            done: optimizer steps of this epoch.
+            rate: samples a second, over all ranks.
+            wait: share of the time spent waiting for data, 0 to 1.
+            loss: if it was read since; otherwise the bar keeps the one it has.
+        """
+        ...
+
+    def scalars(self, step: int, values: Mapping[str, float]) -> None:
+        """Curves by optimizer step of the whole run, for TensorBoard: {"train/loss": 0.7}."""
+        ...
+
+    def end_epoch(self, record: Mapping[str, Any], *, step: int) -> None:
+        """Keep an epoch: an object in epochs.jsonl, its numbers as curves, and a line for the person.
+
+        To be called before the checkpoint is written: a run that is stopped between the two repeats the end of the
+        epoch and its record; the other way round the record would be missing.
+
+        Args:
+            record: plain values: "epoch" (1-based), "train" and "val" (mappings of results; "val" may be None),
+                "images_per_second" (samples, over all ranks), "wait_share" (0 to 1), "seconds", and whatever else is
+                to be kept.
+            step: optimizer steps of the run so far.
+        """
+        ...
+
+
+@contextmanager
+def open_log(
+    config: LogConfig,
+    folder: str | os.PathLike[str],
+    *,
+    rank: int,
+    epochs: int,
+    unit: str = "images",
+    epochs_done: int = 0,
+    steps_done: int = 0,
+    console: Console | None = None,
+) -> Iterator[RunLog]:
+    """The log of a run, closed at the end.
+
+    Args:
+        config: bar and TensorBoard.
+        folder: of the run; epochs.jsonl and the folder tensorboard are put there.
+        rank: only rank 0 tells and writes.
+        epochs: of the whole run.
+        unit: what samples are called.
+        epochs_done: whole epochs before this run was resumed; records of later ones, which it will repeat, are removed
+            from epochs.jsonl.
+        steps_done: optimizer steps before that; later points of TensorBoard's curves are superseded.
+        console: to print on; standard output by default.
+
+    Raises:
+        BackendUnavailableError: TensorBoard is asked for and not installed.
+    """
+    if rank != 0:
+        yield _Silent()
+        return
+    with ExitStack() as stack:
+        writer = _tensorboard(Path(folder) / "tensorboard", steps_done) if config.tensorboard else None
+        if writer is not None:
+            stack.callback(writer.close)
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        _keep_epochs(Path(folder) / EPOCHS_FILE, epochs_done)
+        console = console or Console()
+        bar = _bar(console, unit) if config.progress and console.is_terminal else None
+        if bar is not None:
+            stack.enter_context(bar)
+        yield _Telling(Path(folder) / EPOCHS_FILE, console, bar, writer, epochs, unit)
+
+
+class _Silent:
+    def say(self, line: str) -> None: ...
+
+    def begin_epoch(self, number: int, *, steps: int, done: int = 0) -> None: ...
+
+    def progress(self, done: int, *, rate: float, wait: float, loss: float | None = None) -> None: ...
+
+    def scalars(self, step: int, values: Mapping[str, float]) -> None: ...
+
+    def end_epoch(self, record: Mapping[str, Any], *, step: int) -> None: ...
+
+
+class _Telling:
+    def __init__(
+        self, path: Path, console: Console, bar: Progress | None, writer: Any | None, epochs: int, unit: str
+    ) -> None:
+        self._path = path
+        self._console = console
+        self._bar = bar
+        self._task: TaskID | None = None
+        self._writer = writer
+        self._epochs = epochs
+        self._unit = unit
+        self._loss = "-"
+        """The last one read, as shown."""
+
+    def say(self, line: str) -> None:
+        # Never wrapped: a line is a line for `grep` too. Square brackets are text.
+        self._console.print(line, markup=False, highlight=False, emoji=False, soft_wrap=True)
+
+    def begin_epoch(self, number: int, *, steps: int, done: int = 0) -> None:
+        if self._bar is None:
+            return
+        self._end_bar()
+        title = f"epoch {number}/{self._epochs}"
+        self._task = self._bar.add_task(title, total=steps, completed=done, rate="-", loss=self._loss, wait="-")
+
+    def progress(self, done: int, *, rate: float, wait: float, loss: float | None = None) -> None:
+        if self._bar is None or self._task is None:
+            return
+        if loss is not None:
+            self._loss = f"{loss:.4f}"
+        self._bar.update(self._task, completed=done, rate=f"{rate:,.0f}", wait=f"{wait:.1%}", loss=self._loss)
+
+    def scalars(self, step: int, values: Mapping[str, float]) -> None:
+        if self._writer is not None:
+            for name, value in values.items():
+                self._writer.add_scalar(name, value, step)
+
+    def end_epoch(self, record: Mapping[str, Any], *, step: int) -> None:
+        self._end_bar()
+        with open(self._path, "a", encoding="utf-8") as file:
+            file.write(json.dumps(_finite(record), allow_nan=False) + "\n")
+        self.scalars(step, {f"epoch/{name}": value for name, value in _numbers(record).items()})
+        if self._writer is not None:
+            self._writer.flush()
+        self.say(_line(record, self._epochs, self._unit))
+
+    def _end_bar(self) -> None:
+        if self._bar is not None and self._task is not None:
+            self._bar.remove_task(self._task)
+            self._task = None
+
+
+def _bar(console: Console, unit: str) -> Progress:
+    """Steps of the epoch, samples a second, loss, and the share of time that the trainer waited for data."""
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn(f"{{task.fields[rate]}} {unit}/s"),
+        TextColumn("loss {task.fields[loss]}"),
+        TextColumn("wait {task.fields[wait]}"),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+    )
+
+
+def _tensorboard(folder: Path, steps_done: int) -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise BackendUnavailableError(
+            f'tensorboard: the package is not installed ({error}): pip install "fastload[train]", or leave '
+            "--tensorboard out; epochs.jsonl is written without it."
+        ) from error
+    # TensorBoard hides what was written at this step and later before the run was stopped.
+    return SummaryWriter(str(folder), purge_step=steps_done + 1 if steps_done else None)
+
+
+def _keep_epochs(path: Path, epochs_done: int) -> None:
+    """Leave the records of so many epochs, and no line that was only half written."""
+    if not path.exists():
+        return
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    kept = [line for line in lines if 1 <= _epoch_of(line) <= epochs_done]
+    rest = path.with_name(path.name + ".tmp")
+    rest.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
+    os.replace(rest, path)
+
+
+def _epoch_of(line: str) -> int:
+    """The number of the epoch that a line is the record of; 0 if it is none."""
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return 0
+    number = record.get("epoch") if isinstance(record, dict) else None
+    return number if isinstance(number, int) else 0
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no NaN and no infinity: null."""
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _numbers(record: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
+    """All numbers of a record by name: {"val/top1": 0.9, "seconds": 12.5}."""
+    found: dict[str, float] = {}
+    for name, value in record.items():
+        if isinstance(value, Mapping):
+            found |= _numbers(value, f"{prefix}{name}/")
+        elif isinstance(value, int | float) and name != "epoch":
+            found[prefix + name] = value
+    return found
+
+
+def _line(record: Mapping[str, Any], epochs: int, unit: str) -> str:
+    parts = [
+        f"{part} " + ", ".join(f"{name} {value:.4f}" for name, value in record[part].items())
+        for part in ("train", "val")
+        if record.get(part)
+    ]
+    parts.append(
+        f"{record['images_per_second']:,.0f} {unit}/s, wait {record['wait_share']:.1%}, {record['seconds']:.1f} s"
+    )
+    return f"epoch {record['epoch']}/{epochs}: {'; '.join(parts)}"
