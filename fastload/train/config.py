@@ -7,7 +7,7 @@ field names are therefore unique over all groups. Nothing here imports torch.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args, get_origin, get_type_hints
 
 from fastload.errors import ConfigurationError
 
@@ -23,8 +23,17 @@ __all__ = [
 ]
 
 
+class _Choices:
+    """Holds every field that is one of some words to these words."""
+
+    def __post_init__(self) -> None:
+        for name, hint in get_type_hints(type(self)).items():
+            if get_origin(hint) is Literal:
+                _require(name, getattr(self, name), getattr(self, name) in get_args(hint), _either(get_args(hint)))
+
+
 @dataclass(frozen=True, kw_only=True)
-class DataConfig:
+class DataConfig(_Choices):
     """What is trained on, and how it is loaded. Takes whatever `fastload.create_loader` takes as a path."""
 
     data: str | None = None
@@ -50,13 +59,14 @@ class DataConfig:
     """A sample that cannot be read ends the run, or is replaced by another one and counted."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         _require("image_size", self.image_size, all(side > 0 for side in self.image_size), "sides of at least 1")
         _require("std", self.std, all(value > 0 for value in self.std), "numbers above 0")
         _require("mean", self.mean, len(self.mean) == len(self.std), f"as many numbers as std, {len(self.std)}")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelConfig:
+class ModelConfig(_Choices):
     """The network."""
 
     model: str = "torchvision:resnet50"
@@ -73,12 +83,13 @@ class ModelConfig:
     """Decay of an exponential moving average of the weights, which is then what is validated."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         _require("model", self.model, self.model.count(":") >= 1, "LIBRARY:NAME, such as torchvision:resnet50")
         _require("ema", self.ema, self.ema is None or 0 < self.ema < 1, "a decay between 0 and 1, such as 0.9999")
 
 
 @dataclass(frozen=True, kw_only=True)
-class OptimizerConfig:
+class OptimizerConfig(_Choices):
     """Batch, loss and optimizer."""
 
     batch_size: int = 64
@@ -90,7 +101,7 @@ class OptimizerConfig:
     lr: float = 0.1
     """Learning rate at the reference batch, after warm-up."""
     reference_batch: int | None = 256
-    """Global batch that `lr` is for: it is scaled in proportion to the real one. 0 on the command line: not scaled."""
+    """Global batch that `lr` is for: it is scaled in proportion to the real one. 0, as None: not scaled."""
     momentum: float = 0.9
     """Of SGD (Nesterov where above 0), or beta1 of AdamW."""
     weight_decay: float = 1e-4
@@ -107,9 +118,12 @@ class OptimizerConfig:
     """Automatic mixed precision; fp16 with a gradient scaler."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         _require("batch_size", self.batch_size, self.batch_size >= 1, "at least 1")
         _require("accumulate", self.accumulate, self.accumulate >= 1, "at least 1")
         _require("lr", self.lr, self.lr > 0, "a rate above 0")
+        if self.reference_batch == 0:
+            object.__setattr__(self, "reference_batch", None)
         _require("reference_batch", self.reference_batch, (self.reference_batch or 1) >= 1, "at least 1, or 0 for none")
         _require("momentum", self.momentum, 0 <= self.momentum < 1, "0 or more, below 1")
         _require("weight_decay", self.weight_decay, self.weight_decay >= 0, "0 or more")
@@ -120,7 +134,7 @@ class OptimizerConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScheduleConfig:
+class ScheduleConfig(_Choices):
     """How long, and the learning rate on the way."""
 
     epochs: int = 90
@@ -137,6 +151,7 @@ class ScheduleConfig:
     """What it falls by."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         _require("epochs", self.epochs, self.epochs >= 1, "at least 1")
         _require("max_steps", self.max_steps, self.max_steps is None or self.max_steps >= 1, "at least 1")
         _require("warmup_epochs", self.warmup_epochs, 0 <= self.warmup_epochs < self.epochs, "0 or more, below epochs")
@@ -146,7 +161,7 @@ class ScheduleConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckpointConfig:
+class CheckpointConfig(_Choices):
     """What is kept on disk, and where a run goes on."""
 
     out: str = "runs/fastload"
@@ -159,12 +174,13 @@ class CheckpointConfig:
     """Write last.pt after every so many optimizer steps too, not only at the end of an epoch."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         _require("save_epochs", self.save_epochs, self.save_epochs is None or self.save_epochs >= 1, "at least 1")
         _require("save_steps", self.save_steps, self.save_steps is None or self.save_steps >= 1, "at least 1")
 
 
 @dataclass(frozen=True, kw_only=True)
-class LogConfig:
+class LogConfig(_Choices):
     """What is told while it runs. Rank 0 tells it."""
 
     progress: bool = True
@@ -179,12 +195,13 @@ class LogConfig:
     """Profile so many steps with torch.profiler and report every gap on the device's timeline."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         _require("log_steps", self.log_steps, self.log_steps >= 1, "at least 1")
         _require("profile_steps", self.profile_steps, self.profile_steps >= 0, "0 or more")
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunConfig:
+class RunConfig(_Choices):
     """Where and how it runs."""
 
     device: str = "auto"
@@ -197,11 +214,12 @@ class RunConfig:
     """Only algorithms that give the same bits every time; slower."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         _require("seed", self.seed, self.seed >= 0, "0 or more")
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainConfig:
+class TrainConfig(_Choices):
     """A whole run."""
 
     task: Literal["classification", "segmentation", "masked-lm"] = "classification"
@@ -213,6 +231,10 @@ class TrainConfig:
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     log: LogConfig = field(default_factory=LogConfig)
     run: RunConfig = field(default_factory=RunConfig)
+
+
+def _either(words: tuple[str, ...]) -> str:
+    return f"{', '.join(words[:-1])} or {words[-1]}"
 
 
 def _require(name: str, value: object, holds: bool, wanted: str) -> None:

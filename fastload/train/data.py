@@ -1,0 +1,275 @@
+"""The data of a run: found, split into training and validation, and put behind loaders."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torchvision.transforms import v2
+
+import fastload
+from fastload.errors import ConfigurationError, SourceError
+from fastload.loader import Loader
+from fastload.sources import Opened, open_source
+from fastload.sources.base import PixelImages, Source, Values
+from fastload.sources.class_folder import SPLIT_NAMES
+from fastload.sources.folder_scan import sampled_rows, subfolders
+from fastload.train.config import TrainConfig
+
+__all__ = ["TOKENS", "TrainingData", "open_data"]
+
+TOKENS = "input_ids"
+"""The key of token ids in a batch of text."""
+
+_VALIDATION = ("val", "valid", "validation", "test")
+"""Splits that are validated on, the first that there is."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingData:
+    """What a run reads. Batches are on the device: (images, labels), (images, masks), or {"input_ids": tokens}."""
+
+    train: Loader
+    """Shuffled; incomplete global batches are left out, unless there is no complete one."""
+    val: Loader | None
+    """In order, every sample once over all ranks: the last batches of some ranks are smaller, even empty."""
+    num_classes: int
+    """Outputs that the network needs; of text, the size of the vocabulary."""
+    classes: tuple[str, ...] | None
+    """Class names by label, where the data have them."""
+    in_channels: int
+    """Of the images; 1 for text."""
+    samples: int
+    """In the training data, over all ranks."""
+    source: Source
+    """The training data themselves, for what must be known of them beforehand."""
+
+
+def open_data(config: TrainConfig, *, shard: fastload.Shard, device: torch.device) -> TrainingData:
+    """Open the training and validation data of a run. Nothing is read before the loaders are iterated.
+
+    Args:
+        config: of the run.
+        shard: this rank among those that train.
+        device: where batches are delivered.
+
+    Raises:
+        ConfigurationError: no data given, or settings that do not fit the data.
+        SourceError: nothing there, or not data of this task.
+    """
+    opened, validation = _open(config)
+    source = opened.source
+    _check_kind(source, config)
+    if validation is not None:
+        _check_kind(validation.source, config)
+    channels = _channels(source)
+    num_classes = _num_classes(source, None if validation is None else validation.source, config)
+    common: dict[str, Any] = {
+        "backend": config.data.backend,
+        "num_workers": config.data.num_workers,
+        "prefetch_factor": config.data.prefetch_factor,
+        "on_error": config.data.on_error,
+        "memory_format": torch.channels_last if config.model.channels_last else torch.contiguous_format,
+        "seed": config.run.seed,
+        "shard": shard,
+        "device": device,
+    }
+    transforms = _transforms(config, source, channels) if source.images else (None, None)
+    batch = config.optimizer.batch_size
+    train = fastload.create_loader(
+        opened,
+        batch,
+        shuffle=True,
+        drop_last=len(source) >= batch * shard.world_size,
+        transform=transforms[0],
+        batch_transform=_mix(config, num_classes),
+        **common,
+    )
+    val = None
+    if validation is not None:
+        val = fastload.create_loader(validation, batch, transform=transforms[1], **common)
+    return TrainingData(
+        train=train,
+        val=val,
+        num_classes=num_classes,
+        classes=source.classes,
+        in_channels=channels,
+        samples=len(source),
+        source=source,
+    )
+
+
+# -- Which data --------------------------------------------------------------------------------------------------------
+
+
+def _open(config: TrainConfig) -> tuple[Opened, Opened | None]:
+    """The training data, and the validation data if there are any."""
+    if config.data.data is None:
+        raise ConfigurationError("data: none given; say --data with a folder, an archive or files.")
+    train, val = _open_splits(config.data.data, config.task)
+    if config.data.val_data is not None:
+        whole, part = _open_splits(config.data.val_data, config.task)
+        val = part or whole
+    return train, val
+
+
+def _open_splits(data: str, task: str) -> tuple[Opened, Opened | None]:
+    """The part to train on and the one to validate on; all of it, where it has no splits."""
+    folder = os.path.abspath(os.path.expanduser(data))
+    if os.path.isdir(folder):
+        files = {split: os.path.join(folder, f"{split}.npy") for split in ("train", *_VALIDATION)}
+        if os.path.isfile(files["train"]):
+            found = next((file for split, file in files.items() if split != "train" and os.path.isfile(file)), None)
+            return _open_files(files["train"], task), None if found is None else _open_files(found, task)
+        names = set(subfolders(folder))
+        # A class may be called "train" too; but then there is no second folder with the name of a split.
+        if "train" in names and (names <= SPLIT_NAMES or len(names & SPLIT_NAMES) > 1):
+            split = next((split for split in _VALIDATION if split in names), None)
+            return open_source(data, split="train"), None if split is None else open_source(data, split=split)
+    train = _open_split(data, "train")
+    if train is None:
+        return _open_files(data, task), None
+    return train, next((val for split in _VALIDATION if (val := _open_split(data, split)) is not None), None)
+
+
+def _open_split(data: str, split: str) -> Opened | None:
+    """One split of official files or an archive, which refuse names that they do not have."""
+    try:
+        return open_source(data, split=split)
+    except ConfigurationError:
+        return None
+
+
+def _open_files(data: str, task: str) -> Opened:
+    """What has no splits; .npy files of images and labels with a comma between; one of token ids."""
+    if task == "masked-lm":
+        return open_source({TOKENS: data} if data.endswith(".npy") else data)
+    files = tuple(part.strip() for part in data.split(","))
+    return open_source(files if len(files) > 1 and all(file.endswith(".npy") for file in files) else data)
+
+
+# -- What it is --------------------------------------------------------------------------------------------------------
+
+
+def _check_kind(source: Source, config: TrainConfig) -> None:
+    """Refuse data of another task, before a network is made for them."""
+    roles = [column.role for column in source.columns.values()]
+    fits = {
+        "classification": roles[0] == "image" and "label" in source.columns,
+        "segmentation": roles == ["image", "mask"],
+        "masked-lm": isinstance(source.columns.get(TOKENS), Values),
+    }
+    if not fits[config.task]:
+        wanted = {
+            "classification": "images with labels (a folder of classes, CIFAR, IDX...)",
+            "segmentation": "images with masks (a folder with images/ and masks/)",
+            "masked-lm": "token ids (a .npy file of (N, L) integers, or a folder with train.npy and val.npy)",
+        }
+        raise SourceError(
+            f"{source.name}: {config.task} needs {wanted[config.task]}; these are {source.format} with the columns "
+            f"{', '.join(source.columns)}. Choose the task that fits (--task), or other data."
+        )
+    if config.task == "masked-lm":
+        _check_tokens(source, config.model.num_classes)
+
+
+def _check_tokens(source: Source, vocabulary: int | None) -> None:
+    tokens = source.columns[TOKENS]
+    assert isinstance(tokens, Values)
+    if vocabulary is None:
+        raise ConfigurationError(
+            "num_classes: masked-lm needs the size of the vocabulary, the last id of which is the mask token; "
+            "say --num-classes 50265 for RoBERTa's."
+        )
+    if tokens.array.ndim != 2 or tokens.array.dtype.kind not in "iu":
+        raise SourceError(
+            f"{source.name}: token ids are (N, L) integers, found {tokens.array.dtype} of shape {tokens.array.shape}."
+        )
+    some = tokens.at(sampled_rows(len(source)))
+    if some.min() < 0 or some.max() >= vocabulary:
+        raise ConfigurationError(
+            f"num_classes: the vocabulary has ids from 0 to {vocabulary - 1}, but {source.name} has ids from "
+            f"{some.min()} to {some.max()}; give the size of the tokenizer's vocabulary."
+        )
+
+
+def _channels(source: Source) -> int:
+    """Of the images; encoded ones are decoded to RGB."""
+    image = next(iter(source.images.values()), None)
+    return 1 if image is None else image.channels if isinstance(image, PixelImages) else 3
+
+
+def _num_classes(source: Source, validation: Source | None, config: TrainConfig) -> int:
+    asked = config.model.num_classes
+    if config.task != "classification":
+        return 1 if asked is None else asked
+    if validation is not None and validation.classes and source.classes and validation.classes != source.classes:
+        differing = sorted(set(source.classes) ^ set(validation.classes)) or list(validation.classes)
+        raise SourceError(
+            f"{validation.name}: its classes are not those of {source.name}, so that its labels mean others "
+            f"(differing: {', '.join(differing[:5])}); make the two alike."
+        )
+    labels = [1 + int(column.at(np.arange(len(column))).max()) for column in _labels(source, validation)]
+    found = max(len(source.classes or ()), *labels)
+    if asked is not None and asked < found:
+        raise ConfigurationError(f"num_classes: the data have {found} classes, got {asked}; give at least {found}.")
+    return found if asked is None else asked
+
+
+def _labels(*sources: Source | None) -> Iterator[Values]:
+    for source in sources:
+        if source is not None:
+            column = source.columns["label"]
+            assert isinstance(column, Values)
+            yield column
+
+
+# -- What is done to it ------------------------------------------------------------------------------------------------
+
+
+def _transforms(config: TrainConfig, source: Source, channels: int) -> tuple[v2.Compose, v2.Compose]:
+    """For training, and for validation. Masks get the same geometry as their images."""
+    data = config.data
+    if len(data.mean) not in (1, channels):
+        raise ConfigurationError(
+            f"mean: {len(data.mean)} numbers, but {source.name} has images of {channels} channel(s); give --mean and "
+            "--std as many."
+        )
+    if data.augment == "trivial" and config.task == "segmentation":
+        raise ConfigurationError("augment: trivial moves the image but not its mask; take rrc-flip for segmentation.")
+    height, width = data.image_size
+    size = [height, width]
+    finish = [v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(list(data.mean), list(data.std))]
+    first = next(iter(source.images.values()))
+    exact = isinstance(first, PixelImages) and first.fixed_size == data.image_size
+    resize = [] if exact else [v2.Resize(size, antialias=True)]
+    flip = v2.RandomHorizontalFlip()
+    # Seven eighths of the shorter side are shown: training objects look larger than they are, by the random crops.
+    evaluate = (
+        [v2.Resize(max(size) * 8 // 7, antialias=True), v2.CenterCrop(size)]
+        if data.augment in ("rrc-flip", "trivial") and config.task == "classification"
+        else resize
+    )
+    training: dict[str, list[Any]] = {
+        "none": resize,
+        "flip": [*resize, flip],
+        "crop-flip": [*resize, v2.RandomCrop(size, padding=[width // 8, height // 8]), flip],
+        "rrc-flip": [v2.RandomResizedCrop(size, antialias=True), flip],
+        "trivial": [v2.RandomResizedCrop(size, antialias=True), flip, v2.TrivialAugmentWide()],
+    }
+    return v2.Compose([*training[data.augment], *finish]), v2.Compose([*evaluate, *finish])
+
+
+def _mix(config: TrainConfig, num_classes: int) -> Callable[..., Any] | None:
+    """MixUp, CutMix, or one of them for each batch."""
+    alphas = {v2.MixUp: config.optimizer.mixup, v2.CutMix: config.optimizer.cutmix}
+    mixes = [kind(alpha=alpha, num_classes=num_classes) for kind, alpha in alphas.items() if alpha > 0]
+    if mixes and config.task != "classification":
+        raise ConfigurationError(
+            f"mixup, cutmix: they mix the labels of images, which {config.task} has not; leave them out."
+        )
+    return v2.RandomChoice(mixes) if len(mixes) > 1 else next(iter(mixes), None)
