@@ -221,8 +221,12 @@ class Tally:
             self._seconds[piece.activity] += piece.seconds
             self._follow(piece)
 
-    def summary(self) -> IdleSummary:
-        """Of all steps so far."""
+    def summary(self, *, steps: int | None = None) -> IdleSummary:
+        """Of all steps so far.
+
+        Args:
+            steps: how many they are, where they were not added one by one.
+        """
         gaps, long, short = list(self._gaps), self._long, self._short
         if self._last is not None:  # as if it ended here
             gap = self._gap(self._last)
@@ -231,7 +235,7 @@ class Tally:
             else:
                 short += 1
         return IdleSummary(
-            steps=self._steps,
+            steps=self._steps if steps is None else steps,
             first_batch_seconds=self._first_batch,
             gaps=tuple(gaps),
             long_gaps=long,

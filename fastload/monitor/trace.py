@@ -1,0 +1,182 @@
+"""Loader, copies and steps as one timeline: a Chrome trace, which https://ui.perfetto.dev opens.
+
+The format is the JSON object of the Trace Event Format: "X" events with microseconds, "M" events for names. Viewers
+draw an event only if it lies within the one it overlaps, and hide process 0. So spans that overlap get rows of their
+own, and ranks count from process 1.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fastload.errors import ConfigurationError
+from fastload.monitor.idle import Step
+from fastload.spans import Span
+
+__all__ = ["merge_traces", "rank_path", "write_trace"]
+
+_TRACKS = ("step", "trainer", "copy", "loader", "backend")
+"""From top to bottom; others follow in the order of their names."""
+_ZERO = "unix_seconds_at_zero"
+
+Event = dict[str, Any]
+
+
+def rank_path(path: str | os.PathLike[str], rank: int, world_size: int) -> Path:
+    """Where a rank writes its trace: `path` itself if it is alone, else "trace.rank3.json" for "trace.json"."""
+    path = Path(path)
+    return path if world_size == 1 else path.with_name(f"{path.stem}.rank{rank}{path.suffix}")
+
+
+def write_trace(
+    path: str | os.PathLike[str],
+    spans: Iterable[Span],
+    steps: Iterable[Step] = (),
+    metadata: Mapping[str, Any] | None = None,
+    *,
+    rank: int = 0,
+) -> None:
+    """Write one process's timeline, all of it or nothing.
+
+    Args:
+        spans: of the loader and whatever else was recorded: a `SpanLog`.
+        steps: of a `StepClock`; each is an event with its activities within.
+        metadata: anything that JSON can say: the command, the machine.
+        rank: of this process.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    rows = _rows([*spans, *_spans_of(steps)])
+    first = min((span.begin for _, row in rows for span in row), default=0.0)
+    pid = rank + 1
+    events: list[Event] = [
+        _name("process_name", pid, 0, name=f"rank {rank}"),
+        _name("process_sort_index", pid, 0, sort_index=rank),
+    ]
+    for tid, (name, row) in enumerate(rows, 1):
+        events.append(_name("thread_name", pid, tid, name=name))
+        events.append(_name("thread_sort_index", pid, tid, sort_index=tid))
+        events += [_event(span, pid, tid, first) for span in row]
+    # The monotonic clocks of two machines have nothing in common; their calendars nearly agree.
+    zero = time.time() - time.perf_counter() + first
+    _write(path, events, {**(metadata or {}), _ZERO: zero})
+
+
+def merge_traces(paths: Sequence[str | os.PathLike[str]], out: str | os.PathLike[str]) -> None:
+    """Put the traces of several ranks under each other, on one axis of time.
+
+    Ranks on one machine agree to some microseconds; on several, as well as their clocks are set.
+
+    Raises:
+        ConfigurationError: no files, one that `write_trace` has not written, or two of the same rank.
+        OSError: a file cannot be read or written.
+    """
+    if not paths:
+        raise ConfigurationError("paths: no traces to merge; give the files that the ranks have written.")
+    traces = [(Path(path), *_read(Path(path))) for path in paths]
+    first = min(float(other[_ZERO]) for _, _, other in traces)
+    merged: list[Event] = []
+    owner: dict[int, Path] = {}
+    metadata: dict[str, Any] = {}
+    for path, events, other in traces:
+        for pid in {event["pid"] for event in events}:
+            if owner.setdefault(pid, path) is not path:
+                raise ConfigurationError(f"paths: {owner[pid]} and {path} are both of rank {pid - 1}.")
+        shift = (other[_ZERO] - first) * 1e6
+        merged += [event | {"ts": round(event["ts"] + shift, 3)} if "ts" in event else event for event in events]
+        metadata[path.name] = other
+    _write(out, merged, {**metadata, _ZERO: first})
+
+
+def _spans_of(steps: Iterable[Step]) -> list[Span]:
+    found = []
+    for step in steps:
+        args = {"step": step.number}
+        found.append(Span(f"step {step.number}", "step", step.begin, step.end, "", args))
+        found += [Span(piece.activity, "step", piece.begin, piece.end, "", args) for piece in step.segments]
+    return found
+
+
+def _rows(spans: Iterable[Span]) -> list[tuple[str, list[Span]]]:
+    """(name, spans) of each row, from top to bottom; within a row spans are apart or one within the other."""
+    tracks: dict[str, list[Span]] = {}
+    # The longer one first, where two begin together: it is around the other.
+    for span in sorted(spans, key=lambda span: (span.begin, -span.end)):
+        tracks.setdefault(span.track, []).append(span)
+    rank = {name: number for number, name in enumerate(_TRACKS)}
+    rows = []
+    for track in sorted(tracks, key=lambda name: (rank.get(name, len(rank)), name)):
+        lanes = _lanes(tracks[track])
+        rows += [(track if len(lanes) == 1 else f"{track} {n}", lane) for n, lane in enumerate(lanes, 1)]
+    return rows
+
+
+def _lanes(spans: Sequence[Span]) -> list[list[Span]]:
+    lanes: list[list[Span]] = []
+    open_ends: list[list[float]] = []
+    """Of the spans that each lane is within, the innermost last."""
+    for span in spans:
+        number = next((n for n, ends in enumerate(open_ends) if _fits(span, ends)), len(lanes))
+        if number == len(lanes):
+            lanes.append([])
+            open_ends.append([])
+        lanes[number].append(span)
+        open_ends[number].append(span.end)
+    return lanes
+
+
+def _fits(span: Span, ends: list[float]) -> bool:
+    """Whether the span lies within the innermost one that is still open when it begins."""
+    while ends and ends[-1] <= span.begin:
+        ends.pop()
+    return not ends or span.end <= ends[-1]
+
+
+def _event(span: Span, pid: int, tid: int, first: float) -> Event:
+    # Both ends are rounded, to nanoseconds, and the duration is between them: what touched still touches.
+    begin, end = round((span.begin - first) * 1e6, 3), round((span.end - first) * 1e6, 3)
+    args = dict(span.args) | ({"thread": span.thread} if span.thread else {})
+    return {
+        "name": span.name,
+        "cat": span.track,
+        "ph": "X",
+        "ts": begin,
+        "dur": round(end - begin, 3),
+        "pid": pid,
+        "tid": tid,
+        "args": args,
+    }
+
+
+def _name(kind: str, pid: int, tid: int, **args: str | int) -> Event:
+    return {"name": kind, "ph": "M", "pid": pid, "tid": tid, "args": args}
+
+
+def _read(path: Path) -> tuple[list[Event], dict[str, Any]]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        events, other = content["traceEvents"], content["otherData"]
+        float(other[_ZERO])
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigurationError(
+            f"paths: {path} is not a trace that fastload has written ({type(error).__name__}: {error})."
+        ) from error
+    return events, other
+
+
+def _write(path: str | os.PathLike[str], events: list[Event], metadata: Mapping[str, Any]) -> None:
+    path = Path(path)
+    content = {"traceEvents": events, "displayTimeUnit": "ms", "otherData": metadata}
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with part.open("w", encoding="utf-8") as file:
+            json.dump(content, file, separators=(",", ":"))
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
