@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["cpu_seconds", "peak_memory", "reset_peak_memory", "resident_memory"]
+__all__ = ["birth", "cpu_seconds", "descendants", "peak_memory", "reset_peak_memory", "resident_memory"]
 
 _PROC = Path("/proc")
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -25,7 +25,7 @@ def cpu_seconds() -> float:
     for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN):
         usage = resource.getrusage(who)
         total += usage.ru_utime + usage.ru_stime
-    for pid in _descendants(os.getpid()):
+    for pid in descendants(os.getpid()):
         fields = _stat(pid)
         if fields:
             total += sum(int(value) for value in fields[11:15]) / _TICKS  # utime, stime, cutime, cstime
@@ -54,10 +54,11 @@ def reset_peak_memory() -> None:
 
 
 def _descendants_memory() -> int:
-    return sum(_proportional(pid) for pid in _descendants(os.getpid()))
+    return sum(_proportional(pid) for pid in descendants(os.getpid()))
 
 
-def _descendants(pid: int) -> Iterator[int]:
+def descendants(pid: int) -> Iterator[int]:
+    """Ids of what the process has started and what those have, as far as they live."""
     try:
         tasks = os.listdir(_PROC / str(pid) / "task")
     except OSError:
@@ -65,7 +66,14 @@ def _descendants(pid: int) -> Iterator[int]:
     for task in tasks:
         for child in _read(_PROC / str(pid) / "task" / task / "children").split():
             yield int(child)
-            yield from _descendants(int(child))
+            yield from descendants(int(child))
+
+
+def birth(pid: int) -> int | None:
+    """When the process began, in the kernel's ticks; None if there is none. With the id, which the kernel gives again
+    to others, it tells one process from all."""
+    fields = _stat(pid)
+    return int(fields[19]) if fields else None
 
 
 def _stat(pid: int) -> list[str]:

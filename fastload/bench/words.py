@@ -10,7 +10,7 @@ from rich.text import Text
 
 from fastload.bench.results import Machine, Results
 
-__all__ = ["heading", "machine_line", "per_cent", "print_fitting", "problems"]
+__all__ = ["duration", "heading", "machine_line", "per_cent", "print_fitting", "problems"]
 
 _NAMES = 5
 """Failed files listed; the JSON has all of them."""
@@ -22,6 +22,14 @@ def per_cent(part: float, whole: float) -> str:
         return ""
     share = 100 * part / whole
     return f"{share:.1f}%" if share < 1 else f"{share:.0f}%"
+
+
+def duration(seconds: float) -> str:
+    """ "3.5 s", "2:05 min", "1:40 h"."""
+    if seconds < 100:
+        return f"{seconds:.3g} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02d} h" if minutes >= 100 else f"{minutes}:{rest:02d} min"
 
 
 def machine_line(machine: Machine) -> str:

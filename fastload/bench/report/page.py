@@ -2,29 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from html import escape
-from importlib.resources import files
 
 from fastload.bench.report.decode import decode_sections
 from fastload.bench.report.loader import loader_sections
 from fastload.bench.report.tables import table
-from fastload.bench.results import Results
+from fastload.bench.report.theme import style_sheet
+from fastload.bench.results import Machine, Results
 
-__all__ = ["page"]
+__all__ = ["document", "machine_sections", "made_on", "notes", "page"]
 
 _TITLES = {"decode": "JPEG decoders", "loader": "Data loaders"}
 
 
 def page(results: Results) -> str:
     """A whole HTML document."""
-    title = f"{_TITLES[results.benchmark]} side by side"
     sections = decode_sections(results) if results.benchmark == "decode" else loader_sections(results)
-    style = files("fastload.bench.report").joinpath("style.css").read_text(encoding="utf-8")
-    body = "".join(f"<section><h2>{escape(name)}</h2>\n{html}</section>\n" for name, html in sections.items() if html)
-    stopped = (
-        "" if results.complete else '<p class="warning">Stopped early: some rows have fewer rounds, or none.</p>\n'
+    has_verdict = results.benchmark == "loader" and any(row.rounds for row in results.measurements)
+    stopped = "" if results.complete else "Stopped early: some rows have fewer rounds, or none."
+    return document(
+        f"{_TITLES[results.benchmark]} side by side",
+        made_on(results.machine, results.fastload, results.created),
+        stopped=stopped,
+        notes=notes(results.notes, has_verdict=has_verdict),
+        sections=sections | _problems(results) | machine_sections(results.machine, results.settings),
     )
+
+
+def document(title: str, subtitle: str, *, stopped: str, notes: str, sections: Mapping[str, str]) -> str:
+    """The frame of any page.
+
+    Args:
+        stopped: a warning above everything; "" for none.
+        notes: HTML under it.
+        sections: heading: HTML; those without any are left out.
+    """
+    body = "".join(f"<section><h2>{escape(name)}</h2>\n{html}</section>\n" for name, html in sections.items() if html)
+    warning = f'<p class="warning">{escape(stopped)}</p>\n' if stopped else ""
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -34,32 +49,31 @@ def page(results: Results) -> str:
 <link rel="icon" href="data:,">
 <title>{escape(title)} - fastload</title>
 <style>
-{style}</style>
+{style_sheet()}</style>
 </head>
 <body>
 <header>
 <h1>{escape(title)}</h1>
-<p class="muted">{escape(_subtitle(results))}</p>
+<p class="muted">{escape(subtitle)}</p>
 </header>
 <main>
-{stopped}{_notes(results)}{body}{_problems(results)}{_machine(results)}</main>
+{warning}{notes}{body}</main>
 </body>
 </html>
 """
 
 
-def _subtitle(results: Results) -> str:
-    machine = results.machine
+def made_on(machine: Machine, version: str, created: str) -> str:
+    """Where and when, in a line."""
     where = ", ".join([machine.cpu, f"{machine.affinity_cores} cores", *machine.gpus])
-    return f"{where}. fastload {results.fastload}, {results.created.replace('T', ' ').replace('+00:00', ' UTC')}"
+    return f"{where}. fastload {version}, {created.replace('T', ' ').replace('+00:00', ' UTC')}"
 
 
-def _notes(results: Results) -> str:
-    """A verdict first, larger; then the rest."""
-    has_verdict = results.benchmark == "loader" and any(row.rounds for row in results.measurements)
-    notes = list(map(_marked, results.notes))
-    lead = f'<p class="verdict">{notes.pop(0)}</p>\n' if has_verdict and notes else ""
-    rest = "".join(f"<li>{note}</li>\n" for note in notes)
+def notes(given: Sequence[str], *, has_verdict: bool) -> str:
+    """A verdict first, larger, if the first one is; then the rest."""
+    marked = list(map(_marked, given))
+    lead = f'<p class="verdict">{marked.pop(0)}</p>\n' if has_verdict and marked else ""
+    rest = "".join(f"<li>{note}</li>\n" for note in marked)
     return lead + (f'<ul class="notes">\n{rest}</ul>\n' if rest else "")
 
 
@@ -71,8 +85,8 @@ def _marked(text: str) -> str:
     return "".join(f"<code>{part}</code>" if number % 2 else part for number, part in enumerate(parts))
 
 
-def _problems(results: Results) -> str:
-    """What was not measured and why, and the files that failed."""
+def _problems(results: Results) -> dict[str, str]:
+    """Heading: what was not measured and why, and the files that failed."""
     rows = [row for row in results.measurements if row.status in ("unavailable", "failed")]
     html = "".join(
         f"<li><strong>{escape(row.contestant)}</strong>, {row.status}: {escape(row.note)}</li>\n" for row in rows
@@ -88,11 +102,11 @@ def _problems(results: Results) -> str:
         [{"file": name, "said by": ", ".join(who), "what": message} for (name, message), who in sorted(failed.items())],
         text_columns=("file", "said by", "what"),
     )
-    return f"<section><h2>Not measured, and damaged</h2>\n{html}</section>\n" if html else ""
+    return {"Not measured, and damaged": html}
 
 
-def _machine(results: Results) -> str:
-    machine = results.machine
+def machine_sections(machine: Machine, given: Mapping[str, object]) -> dict[str, str]:
+    """Heading: where it ran, and what was asked for."""
     quota = "none" if machine.quota_cores is None else f"{machine.quota_cores:g} cores"
     rows = {
         "processor": machine.cpu,
@@ -104,11 +118,8 @@ def _machine(results: Results) -> str:
         "Python": machine.python,
         **machine.libraries,
     }
-    settings = {name.replace("_", " "): _setting(value) for name, value in results.settings.items()}
-    return (
-        f"<section><h2>The machine</h2>\n{_list(rows)}</section>\n"
-        f"<section><h2>The settings</h2>\n{_list(settings)}</section>\n"
-    )
+    settings = {name.replace("_", " "): _setting(value) for name, value in given.items()}
+    return {"The machine": _list(rows), "The settings": _list(settings)}
 
 
 def _list(rows: Mapping[str, str]) -> str:

@@ -7,9 +7,13 @@ variable in the finished SVG.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from typing import TypeVar
 
-__all__ = ["GRID", "INK", "MUTED", "PAPER", "SERIES", "colours", "themed"]
+__all__ = ["GRID", "INK", "MUTED", "PAPER", "SERIES", "colours", "light", "style_sheet", "themed"]
+
+Setting = TypeVar("Setting")
 
 INK, MUTED, GRID, PAPER = "#010203", "#010204", "#010205", "#010206"
 SERIES = tuple(f"#0102{number:02x}" for number in range(16, 26))
@@ -29,3 +33,14 @@ def colours(contestants: Sequence[str]) -> dict[str, str]:
 def themed(svg: str) -> str:
     """The SVG with variables of the style sheet in place of the colours above."""
     return _COLOUR.sub(lambda match: f"var(--{_NAMES[match[0]]})", svg)
+
+
+def style_sheet() -> str:
+    """The page's."""
+    return files("fastload.bench.report").joinpath("style.css").read_text(encoding="utf-8")
+
+
+def light(colour: Setting) -> Setting | str:
+    """For a picture without a style sheet: one of the colours above as it is in light mode. Anything else as it is."""
+    variables: Mapping[str, str] = dict(reversed(re.findall(r"--(\w+): (#\w+)", style_sheet())))  # the first: light
+    return variables[_NAMES[colour]] if isinstance(colour, str) and colour in _NAMES else colour
