@@ -20,10 +20,13 @@ from fastload.backends.base import Context, HostBatch
 from fastload.backends.cache import CacheBackend, CacheOptions
 from fastload.cache import build_cache, open_cache
 from fastload.cache.memory import available_memory, in_memory, is_mapped
+from fastload.cache.placing import settled_size
 from fastload.cache.serving import ThreadServer, _ThreadPixels
 from fastload.draws import Draws
 from fastload.errors import CacheError, ConfigurationError, DecodeError, UnsupportedTransformError
 from fastload.recipe import Recipe
+from fastload.recipe.geometry import GeometryPlan
+from fastload.recipe.ops import CenterCrop, RandomCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
 from fastload.sources.base import EncodedImages, PixelImages, Source, Values
 from fastload.sources.paths import PathTable
 from tests import images
@@ -397,3 +400,26 @@ def test_an_error_in_a_thread_is_not_swallowed(monkeypatch: pytest.MonkeyPatch) 
         batch_of(backend, range(8))
     assert isinstance(backend._server, ThreadServer)
     backend.close()
+
+
+@pytest.mark.parametrize(
+    ("ops", "equal", "mixed"),
+    [
+        ([], (8, 9), None),
+        ([RandomCrop((6, 5))], (6, 5), None),
+        ([RandomCrop((9, 5))], None, None),  # some image is smaller
+        ([RandomCrop((9, 9), padding=(9, 9, 9, 9), padding_mode="reflect")], None, None),
+        ([RandomResizedCrop((6, 5)), RandomHorizontalFlip()], (6, 5), (6, 5)),
+        ([Resize(size=(4, 4)), CenterCrop((6, 5))], (6, 5), (6, 5)),
+        ([Resize(shorter=5), CenterCrop((6, 5))], (6, 5), None),  # there are images too narrow for it
+    ],
+)
+def test_when_the_size_of_batches_is_settled_before_any_draw(ops: list[Any], equal: Any, mixed: Any) -> None:
+    window = next((op.size for op in reversed(ops) if hasattr(op, "size") and op.size), None)
+    plan = GeometryPlan(tuple(enumerate(ops)), out_size=window)
+    same = PixelImages(np.zeros((4, 8, 9, 3), np.uint8))
+    sizes = np.array([[8, 9], [7, 9]], np.int32)
+    differing = PixelImages(np.zeros(405, np.uint8), sizes=sizes, offsets=np.array([0, 216]))
+    broken = PixelImages(np.zeros((4, 8, 9, 3), np.uint8), failed={2: "damaged"})
+    for column, wanted in ((same, equal), (differing, mixed), (broken, None)):
+        assert settled_size(Source({"image": column}, "f", "test"), plan) == wanted

@@ -111,6 +111,47 @@ def test_resized_crops_from_a_flat_buffer(pool: Any, channels: int, interpolatio
     np.testing.assert_array_equal(again, out)
 
 
+@pytest.mark.parametrize(
+    "ops",
+    [
+        [],
+        [RandomHorizontalFlip(), RandomVerticalFlip(0.3)],
+        [RandomCrop((9, 14))],
+        [RandomCrop((15, 16), padding=(1, 4, 3, 2)), RandomHorizontalFlip()],
+        [RandomCrop((15, 16), padding=(1, 4, 3, 2), padding_mode="edge"), RandomVerticalFlip()],
+        [RandomCrop((3, 2), padding=(5, 4, 3, 20))],  # windows of nothing but padding
+    ],
+)
+@pytest.mark.parametrize("channels", [1, 3, 4])
+def test_crops_that_the_core_draws_itself(pool: Any, ops: list[Any], channels: int) -> None:
+    array = np.random.default_rng(0).integers(1, 256, (30, 12, 15, channels), dtype=np.uint8)
+    source = PixelImages(array, channels=channels)
+    plan = GeometryPlan(tuple(enumerate(ops)))
+    draws = Draws(3, 1, np.arange(300))
+    indices = np.arange(300) % 30
+    placed = plan.resolve(draws, source.sizes_of(indices))
+    assert placed.errors == {}
+    mode = ops[0].padding_mode if ops and isinstance(ops[0], RandomCrop) else "constant"
+    sampling = native.Sampling(padding_mode=mode, fill=(7.0,))
+    wanted = gather(pool, source, indices, placed, sampling=sampling)
+    fused = native.fuse(plan, draws)
+    assert fused is not None
+    assert not fused.resamples
+    out = np.zeros_like(wanted)
+    assert pool.gather_batch(source, indices, geometry=fused, out=out, sampling=sampling).wait() == []
+    np.testing.assert_array_equal(out, wanted)
+
+
+def test_a_crop_larger_than_the_image_is_a_failure(pool: Any) -> None:
+    source = PixelImages(np.ones((2, 8, 9, 3), np.uint8))
+    fused = native.fuse(GeometryPlan(((0, RandomCrop((12, 9), padding=(0, 1, 0, 2))),)), Draws(0, 0, np.arange(2)))
+    out = np.ones((2, 12, 9, 3), np.uint8)
+    failures = pool.gather_batch(source, np.arange(2), geometry=fused, out=out).wait()
+    assert [failure.status for failure in failures] == [native.Status.BAD_GEOMETRY] * 2
+    assert "12x9 is larger than the image of 8x9" in failures[0].message
+    assert not out.any()
+
+
 def test_memory_map_and_subset(pool: Any, tmp_path: Any) -> None:
     array = np.random.default_rng(0).integers(0, 256, (9, 6, 6, 3), dtype=np.uint8)
     np.save(tmp_path / "a.npy", array)

@@ -11,6 +11,7 @@ from fastload.recipe.geometry import GeometryPlan
 from fastload.recipe.ops import (
     CenterCrop,
     GeometryOp,
+    Pad,
     RandomCrop,
     RandomHorizontalFlip,
     RandomResizedCrop,
@@ -71,6 +72,14 @@ def test_resize_and_center_crop(ops: list[GeometryOp]) -> None:
     assert_equal(plan, Draws(seed=0, epoch=0, indices=np.arange(len(sizes))), sizes)
 
 
-@pytest.mark.parametrize("ops", [[RandomCrop((32, 32))], [RandomHorizontalFlip(), CenterCrop((8, 8))], []])
+@pytest.mark.parametrize(
+    "ops",
+    [
+        [RandomHorizontalFlip(), CenterCrop((8, 8))],
+        [RandomCrop((32, 32), pad_if_needed=True)],
+        [RandomCrop((32, 32), padding=(4, 4, 4, 4), padding_mode="reflect")],
+        [Pad((1, 1, 1, 1)), RandomCrop((32, 32))],
+    ],
+)
 def test_other_plans_are_left_to_python(ops: list[GeometryOp]) -> None:
     assert native.fuse(GeometryPlan(tuple(enumerate(ops))), Draws(0, 0, np.arange(4))) is None

@@ -20,12 +20,13 @@ from fastload.backends.base import BackendOptions, Context, Failure, HostBatch
 from fastload.cache import build_cache, open_cache
 from fastload.cache.build import default_directory
 from fastload.cache.memory import in_memory, is_mapped, with_rows_contiguous
-from fastload.cache.placing import PlacedBatch, place_batch
+from fastload.cache.placing import PlacedBatch, place_batch, settled_size
 from fastload.cache.resident import ResidentPixels, ResidentValues, check_room
 from fastload.cache.serving import HostServer, PendingPixels, host_server
 from fastload.cpu import usable_cores
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError
+from fastload.recipe.geometry import Geometry
 from fastload.render.encoded import Resampling
 from fastload.sources.base import EncodedImages, Objects, PixelImages, Source, Values
 from fastload.sources.cache_manifest import Variant, read_manifest
@@ -93,6 +94,8 @@ class CacheBackend:
         self._source: Source | None = None
         """What is served, once it is open."""
         self._server: HostServer | None = None
+        self._settled: tuple[int, int] | None = None
+        """Size of all outputs, where no batch can hold a surprise: the server may then resolve geometries itself."""
         self._resident: dict[str, ResidentPixels | ResidentValues] = {}
         self._submitted: deque[_Batch] = deque()
 
@@ -145,7 +148,7 @@ class CacheBackend:
         batch = _Batch(draws)
         if source.images:
             try:
-                batch.placed = place_batch(source, self._context.recipe.geometry, draws)
+                batch.placed = self._place(source, draws)
             except ConfigurationError as error:
                 batch.error = error
                 return batch
@@ -163,6 +166,14 @@ class CacheBackend:
                 resampling = Resampling.of(self._context.recipe.geometry, column.role)
                 batch.pending.append(self._server.render(column, draws.indices, batch.placed.geometry, resampling, out))
         return batch
+
+    def _place(self, source: Source, draws: Draws) -> PlacedBatch:
+        plan = self._context.recipe.geometry
+        if self._settled is not None and self._server is not None:
+            fused = self._server.fuse(plan, draws)
+            if fused is not None:
+                return PlacedBatch(fused, self._settled, {})
+        return place_batch(source, plan, draws)
 
     def _finish(self, batch: _Batch) -> HostBatch:
         for pixels in batch.pending:
@@ -191,6 +202,7 @@ class CacheBackend:
         column = self._source.columns[name]
         assert isinstance(column, PixelImages)
         resampling = Resampling.of(self._context.recipe.geometry, column.role)
+        assert isinstance(batch.placed.geometry, Geometry)
         return resident.render(indices, batch.placed.geometry, resampling, batch.placed.size)
 
     def _open(self) -> Source:
@@ -226,6 +238,7 @@ class CacheBackend:
                 torch.cuda.current_stream(context.device).synchronize()
         elif source.images:
             self._server = host_server(self._threads)
+            self._settled = settled_size(source, context.recipe.geometry)
         self._source = source
         return source
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +13,10 @@ from fastload.errors import ConfigurationError, DecodeError
 from fastload.recipe.geometry import Geometry, GeometryPlan
 from fastload.sources.base import PixelImages, Source
 
-__all__ = ["PlacedBatch", "place_batch"]
+if TYPE_CHECKING:
+    from fastload.native import FusedGeometry
+
+__all__ = ["PlacedBatch", "place_batch", "settled_size"]
 
 Int64Array = npt.NDArray[np.int64]
 
@@ -22,12 +25,30 @@ Int64Array = npt.NDArray[np.int64]
 class PlacedBatch:
     """The geometry of a batch and the samples that it cannot serve."""
 
-    geometry: Geometry
+    geometry: Geometry | FusedGeometry
     """For every row, failed ones too (theirs is harmless)."""
     size: tuple[int, int]
     """(height, width) of all outputs."""
     failures: dict[int, DecodeError]
     """By row; their pixels are to be zeroed."""
+
+
+def settled_size(source: Source, plan: GeometryPlan) -> tuple[int, int] | None:
+    """(height, width) of every output, where that and all else is known before any draw; else None.
+
+    It is where all images could be decoded, and either are of one size, so that what the plan can do to one it can do
+    to all, or the plan can be applied to any image.
+    """
+    columns = [column for column in source.images.values() if isinstance(column, PixelImages)]
+    if len({column.fixed_size for column in columns}) != 1 or any(column.failed for column in columns):
+        return None
+    size = columns[0].fixed_size
+    if size is None:
+        return plan.out_size if len(columns) == 1 and plan.fits_every_image else None
+    one = plan.resolve(Draws(0, 0, np.zeros(1, dtype=np.int64)), np.array([size], dtype=np.int64))
+    if one.errors:
+        return None
+    return plan.out_size or (int(one.window[0, 2]), int(one.window[0, 3]))
 
 
 def place_batch(source: Source, plan: GeometryPlan, draws: Draws) -> PlacedBatch:

@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from fastload.draws import Draws
 from fastload.errors import DecodeError, WorkerError
-from fastload.recipe.geometry import Geometry
+from fastload.recipe.geometry import Geometry, GeometryPlan
 from fastload.render.encoded import Resampling, render_row
 from fastload.render.gather import gather_batch, needs_resampling
 from fastload.sources.base import PixelImages
 
 if TYPE_CHECKING:
-    from fastload.native import Pending
+    from fastload.native import FusedGeometry, Pending
 
 __all__ = ["HostServer", "NativeServer", "PendingPixels", "ThreadServer", "host_server"]
 
@@ -50,8 +51,17 @@ class HostServer(Protocol):
     description: str
     """For `explain()`."""
 
+    def fuse(self, plan: GeometryPlan, draws: Draws) -> FusedGeometry | None:
+        """A geometry that is resolved while rendering, in place of `plan.resolve`; None if that cannot be done."""
+        ...
+
     def render(
-        self, images: PixelImages, indices: Int64Array, geometry: Geometry, resampling: Resampling, out: Pixels
+        self,
+        images: PixelImages,
+        indices: Int64Array,
+        geometry: Geometry | FusedGeometry,
+        resampling: Resampling,
+        out: Pixels,
     ) -> PendingPixels:
         """Write `out[i]` = image `indices[i]` under row i of the geometry. `out` is (B, h, w, C), C-contiguous."""
         ...
@@ -72,17 +82,23 @@ class NativeServer:
     """On the threads of the native core."""
 
     def __init__(self, threads: int) -> None:
-        from fastload.native import NativePool
+        from fastload.native import NativePool, Sampling, fuse
 
+        self._sampling, self.fuse = Sampling, fuse
         self._pool = NativePool(threads)
         self.description = f"native core ({self._pool.simd}), {threads} threads"
 
     def render(
-        self, images: PixelImages, indices: Int64Array, geometry: Geometry, resampling: Resampling, out: Pixels
+        self,
+        images: PixelImages,
+        indices: Int64Array,
+        geometry: Geometry | FusedGeometry,
+        resampling: Resampling,
+        out: Pixels,
     ) -> PendingPixels:
-        from fastload.native import Sampling
-
-        sampling = Sampling(resampling.interpolation, resampling.antialias, resampling.padding_mode, resampling.fill)
+        sampling = self._sampling(
+            resampling.interpolation, resampling.antialias, resampling.padding_mode, resampling.fill
+        )
         return _NativePixels(self._pool.gather_batch(images, indices, geometry=geometry, out=out, sampling=sampling))
 
     def close(self) -> None:
@@ -113,9 +129,18 @@ class ThreadServer:
         self._pool: ThreadPoolExecutor | None = None
         self.description = f"{threads} Python threads (the native core is not installed)"
 
+    def fuse(self, plan: GeometryPlan, draws: Draws) -> FusedGeometry | None:
+        return None
+
     def render(
-        self, images: PixelImages, indices: Int64Array, geometry: Geometry, resampling: Resampling, out: Pixels
+        self,
+        images: PixelImages,
+        indices: Int64Array,
+        geometry: Geometry | FusedGeometry,
+        resampling: Resampling,
+        out: Pixels,
     ) -> PendingPixels:
+        assert isinstance(geometry, Geometry)
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="fastload-cache")
         whole = images.sizes is None and not needs_resampling(geometry)

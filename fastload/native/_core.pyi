@@ -60,6 +60,16 @@ class Geometries:
         longest: int,
         crop: tuple[int, int] | None,
     ) -> Geometries: ...
+    @staticmethod
+    def padded_crops(
+        uniforms: npt.NDArray[np.float64],
+        flip: npt.NDArray[np.bool_],
+        size: tuple[int, int],
+        before: tuple[int, int],
+        after: tuple[int, int],
+    ) -> Geometries: ...
+    @staticmethod
+    def whole(flip: npt.NDArray[np.bool_]) -> Geometries: ...
     def resolve(self, sizes: Int64Array, out: Int32Array) -> None: ...
     def __len__(self) -> int: ...
 

@@ -172,6 +172,21 @@ Geometries resized(Input<bool, 2> flip, std::optional<std::tuple<int, int>> size
     return {std::make_shared<ResizedImages>(flip.data(), plan), flip.shape(0), {nb::cast(flip)}};
 }
 
+Geometries padded_crops(Input<double, 2> uniforms, Input<bool, 2> flip, std::tuple<int, int> size,
+                        std::tuple<int, int> before, std::tuple<int, int> after) {
+    const size_t count = uniforms.shape(0);
+    require(uniforms.shape(1) == kPaddedCropUniforms && flip.shape(0) == count && flip.shape(1) == 2,
+            "uniforms (B, 2) and flip (B, 2) are needed");
+    const PaddedCropPlan plan = {size_of(size), size_of(before), size_of(after)};
+    return {std::make_shared<PaddedCrops>(uniforms.data(), flip.data(), plan), count,
+            {nb::cast(uniforms), nb::cast(flip)}};
+}
+
+Geometries whole(Input<bool, 2> flip) {
+    require(flip.shape(1) == 2, "flip (B, 2) is needed");
+    return {std::make_shared<WholeImages>(flip.data()), flip.shape(0), {nb::cast(flip)}};
+}
+
 // The geometry of each row for an image of each size, for tests and for callers that want to see it.
 void resolve_all(const Geometries& geometries, Input<int64_t, 2> sizes, Array<int32_t, 2> out) {
     require(sizes.shape(0) == geometries.count && sizes.shape(1) == 2, "sizes (B, 2) are needed");
@@ -207,6 +222,8 @@ ResampleOptions resample_options(int filter, bool antialias, int padding, std::t
 
 std::unique_ptr<Ticket> submit(Pool& pool, std::shared_ptr<Job> job, Kept kept) {
     auto ticket = std::make_unique<Ticket>(job, std::move(kept));
+    // Giving the GIL away for some microseconds costs more than that: another thread takes it, for far longer.
+    if (pool.try_submit(job)) return ticket;
     nb::gil_scoped_release release;
     pool.submit(std::move(job));
     return ticket;
@@ -367,6 +384,8 @@ NB_MODULE(_core, m) {
         .def_static("given", &given, "box"_a, "size"_a, "window"_a, "flip"_a)
         .def_static("drawn_crops", &drawn_crops, "uniforms"_a, "flip"_a, "size"_a, "scale"_a, "ratio"_a,
                     "log_ratio"_a)
+        .def_static("padded_crops", &padded_crops, "uniforms"_a, "flip"_a, "size"_a, "before"_a, "after"_a)
+        .def_static("whole", &whole, "flip"_a)
         .def_static("resized", &resized, "flip"_a, "size"_a.none(), "shorter"_a, "longest"_a, "crop"_a.none())
         .def("resolve", &resolve_all, "sizes"_a, "out"_a)
         .def("__len__", [](const Geometries& self) { return self.count; });

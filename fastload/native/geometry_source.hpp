@@ -72,4 +72,37 @@ class ResizedImages final : public GeometrySource {
     ResizePlan plan_;
 };
 
+// Cuts of padded images from (B, 2) uniform numbers. Borrowed.
+class PaddedCrops final : public GeometrySource {
+  public:
+    PaddedCrops(const double* uniforms, const bool* flips, const PaddedCropPlan& plan)
+        : uniforms_(uniforms), flips_(flips), plan_(plan) {}
+
+    Outcome resolve(int row, Size image, Geometry& geometry) const override {
+        geometry.mirror = flips_[2 * int64_t{row}];
+        geometry.upside_down = flips_[2 * int64_t{row} + 1];
+        return fastload::resolve(uniforms_ + kPaddedCropUniforms * int64_t{row}, image, plan_, geometry);
+    }
+
+  private:
+    const double* uniforms_;
+    const bool* flips_;
+    PaddedCropPlan plan_;
+};
+
+// Images as they are, but for flips. Borrowed.
+class WholeImages final : public GeometrySource {
+  public:
+    explicit WholeImages(const bool* flips) : flips_(flips) {}
+
+    Outcome resolve(int row, Size image, Geometry& geometry) const override {
+        const bool* flip = flips_ + 2 * int64_t{row};
+        geometry = {{0, 0, image.height, image.width}, image, {0, 0, image.height, image.width}, flip[0], flip[1]};
+        return {};
+    }
+
+  private:
+    const bool* flips_;
+};
+
 }  // namespace fastload

@@ -107,4 +107,20 @@ Outcome resolve(Size image, const ResizePlan& plan, Geometry& geometry) {
     return {};
 }
 
+Outcome resolve(const double* uniforms, Size image, const PaddedCropPlan& plan, Geometry& geometry) {
+    const int64_t down = int64_t{image.height} + plan.before.height + plan.after.height - plan.size.height;
+    const int64_t across = int64_t{image.width} + plan.before.width + plan.after.width - plan.size.width;
+    if (down < 0 || across < 0) {
+        return {Status::bad_geometry, "a crop of " + std::to_string(plan.size.height) + "x" +
+                                          std::to_string(plan.size.width) + " is larger than the image of " +
+                                          std::to_string(image.height) + "x" + std::to_string(image.width) +
+                                          " pixels with its padding"};
+    }
+    geometry.box = {0, 0, image.height, image.width};
+    geometry.size = image;
+    geometry.window = {pick(uniforms[0], down + 1) - plan.before.height,
+                       pick(uniforms[1], across + 1) - plan.before.width, plan.size.height, plan.size.width};
+    return {};
+}
+
 }  // namespace fastload

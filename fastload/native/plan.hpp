@@ -22,10 +22,19 @@ struct ResizePlan {
     Size crop;         // central crop afterwards; 0x0 for none
 };
 
+// Padding around the whole image, then a cut of one size anywhere. Takes two uniform numbers: top, left.
+struct PaddedCropPlan {
+    Size size;
+    Size before, after;  // rows and columns of padding
+};
+constexpr int kPaddedCropUniforms = 2;
+
 // Equal to fastload/recipe/boxes.py and geometry.py, bit for bit: the same IEEE operations in the same order. This
 // file's code must be compiled without contraction into fused multiply-adds.
 Box random_resized_box(const double* uniforms, Size image, const RandomResizedCropPlan& plan);
 Geometry resolve(const double* uniforms, Size image, const RandomResizedCropPlan& plan);
 Outcome resolve(Size image, const ResizePlan& plan, Geometry& geometry);
+// The box is the whole image, where Python's is what the window shows of it: the same pixels.
+Outcome resolve(const double* uniforms, Size image, const PaddedCropPlan& plan, Geometry& geometry);
 
 }  // namespace fastload

@@ -19,6 +19,7 @@ from fastload.recipe.ops import (
     GeometryOp,
     Interpolation,
     PaddingMode,
+    RandomCrop,
     RandomHorizontalFlip,
     RandomResizedCrop,
     RandomVerticalFlip,
@@ -66,12 +67,14 @@ class FusedGeometry:
     """A plan and its draws, resolved by the core itself as soon as it knows the size of an image. Made by `fuse`."""
 
     native: _core.Geometries
+    resamples: bool
+    """Whether boxes are resampled to another size."""
 
     def __len__(self) -> int:
         return len(self.native)
 
     def resolve(self, sizes: npt.NDArray[np.int64]) -> Geometry:
-        """What the core will do for images of these (B, 2) sizes; equal to `GeometryPlan.resolve`."""
+        """What the core will do for images of these (B, 2) sizes; the same pixels as of `GeometryPlan.resolve`."""
         out = np.empty((len(self), 12), dtype=np.int32)
         self.native.resolve(np.ascontiguousarray(sizes, dtype=np.int64), out)
         return Geometry(out[:, :4], out[:, 4:6], out[:, 6:10], out[:, 10:].astype(np.bool_))
@@ -82,7 +85,8 @@ def fuse(plan: GeometryPlan, draws: Draws) -> FusedGeometry | None:
 
     Returns:
         None where the core does not know the plan: then read the headers, `resolve`, and give the `Geometry`. It knows
-        RandomResizedCrop, and Resize with or without CenterCrop, each followed by any flips.
+        whole images, RandomCrop with padding, RandomResizedCrop, and Resize with or without CenterCrop, each followed
+        by any flips.
     """
     ops = list(plan.ops)
     flips = np.zeros((len(draws), 2), dtype=np.bool_)
@@ -99,13 +103,22 @@ def fuse(plan: GeometryPlan, draws: Draws) -> FusedGeometry | None:
 def _fuse_crop(ops: list[tuple[int, GeometryOp]], draws: Draws, flips: npt.NDArray[np.bool_]) -> FusedGeometry | None:
     kind: type[_core.Geometries] = load().Geometries
     match [op for _, op in ops]:
+        case []:
+            return FusedGeometry(kind.whole(flips), resamples=False)
+        # The core reflects however wide the padding is; which of that is an error, `resolve` knows.
+        case [RandomCrop(pad_if_needed=False, padding_mode="constant" | "edge") as op]:
+            left, top, right, bottom = op.padding or (0, 0, 0, 0)
+            uniforms = draws.uniform(ops[0][0], 2)
+            return FusedGeometry(
+                kind.padded_crops(uniforms, flips, op.size, (top, left), (bottom, right)), resamples=False
+            )
         case [RandomResizedCrop() as op]:
             uniforms = draws.uniform(ops[0][0], RANDOM_RESIZED_CROP_UNIFORMS)
             logs = (math.log(op.ratio[0]), math.log(op.ratio[1]))
-            return FusedGeometry(kind.drawn_crops(uniforms, flips, op.size, op.scale, op.ratio, logs))
+            return FusedGeometry(kind.drawn_crops(uniforms, flips, op.size, op.scale, op.ratio, logs), resamples=True)
         case [Resize() as op]:
-            return FusedGeometry(kind.resized(flips, op.size, op.shorter or 0, op.max_size or 0, None))
+            return FusedGeometry(kind.resized(flips, op.size, op.shorter or 0, op.max_size or 0, None), resamples=True)
         case [Resize() as op, CenterCrop(size=crop)]:
-            return FusedGeometry(kind.resized(flips, op.size, op.shorter or 0, op.max_size or 0, crop))
+            return FusedGeometry(kind.resized(flips, op.size, op.shorter or 0, op.max_size or 0, crop), resamples=True)
         case _:
             return None

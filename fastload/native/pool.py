@@ -264,7 +264,9 @@ def _geometries(geometry: Geometry | FusedGeometry) -> _core.Geometries:
 
 
 def _resamples(geometry: Geometry | FusedGeometry) -> bool:
-    return isinstance(geometry, FusedGeometry) or bool((geometry.box[:, 2:] != geometry.size).any())
+    if isinstance(geometry, FusedGeometry):
+        return geometry.resamples
+    return bool((geometry.box[:, 2:] != geometry.size).any())
 
 
 def _check_out(out: npt.NDArray[Any], *, channels: int) -> None:

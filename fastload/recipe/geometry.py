@@ -23,6 +23,7 @@ from fastload.recipe.ops import (
     Pad,
     PaddingMode,
     RandomCrop,
+    RandomHorizontalFlip,
     RandomResizedCrop,
     RandomVerticalFlip,
     Resize,
@@ -88,6 +89,12 @@ class GeometryPlan:
     def resamples(self) -> bool:
         """Whether there is a resampling; if not, outputs are crops of source pixels, and padding."""
         return any(isinstance(op, RandomResizedCrop | Resize) for _, op in self.ops)
+
+    @property
+    def fits_every_image(self) -> bool:
+        """Whether no image is too small or too narrow for it: `resolve` then gives no errors."""
+        always = (RandomResizedCrop, CenterCrop, RandomHorizontalFlip, RandomVerticalFlip)
+        return all(isinstance(op, always) or (isinstance(op, Resize) and op.size is not None) for _, op in self.ops)
 
     def resolve(self, draws: Draws, sizes: npt.NDArray[np.integer[Any]]) -> Geometry:
         """Where the pixels of each output come from.
