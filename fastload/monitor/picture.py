@@ -24,6 +24,8 @@ _KINDS: tuple[tuple[str, str, tuple[Activity, ...]], ...] = (
 _INK, _MUTED = "#1c2126", "#5b646c"
 _INCHES = 9.6, 0.62
 """Width of the picture, height of a strip."""
+_VISIBLE = 0.002
+"""Share of the time from which on the legend names a kind."""
 
 
 def draw_timelines(
@@ -41,7 +43,7 @@ def draw_timelines(
         timelines: name: its steps, as `StepClock.steps` gives them.
         seconds: that are shown; None: as many as the shortest timeline has.
         title: above.
-        note: below, small: the machine, the batch size.
+        note: below the title, small: the machine, the batch size.
 
     Raises:
         ConfigurationError: nothing to draw, or `path` of another kind.
@@ -74,8 +76,9 @@ def draw_timelines(
             shown = _shown(steps, length)
             for label, colour, activities in _KINDS:
                 bars = [(piece.begin, piece.seconds) for piece in shown if piece.activity in activities]
-                if bars:
+                if sum(width for _, width in bars) >= _VISIBLE * length:
                     seen.add(label)
+                if bars:
                     axes.broken_barh(bars, (row - 0.36, 0.72), facecolors=colour, linewidth=0)
             total = sum(piece.seconds for piece in shown)
             busy = sum(piece.seconds for piece in shown if piece.activity in BUSY)
@@ -96,12 +99,10 @@ def draw_timelines(
         axes.tick_params(axis="y", labelcolor=_INK)
         for spine in axes.spines.values():
             spine.set_visible(False)
-        if title:
-            figure.suptitle(title, x=0.01, ha="left", weight="bold", fontsize=13)
+        axes.set_title(title, loc="left", weight="bold", fontsize=13, pad=26 if note else 10)
+        axes.annotate(note, (0, 1), (0, 9), xycoords="axes fraction", textcoords="offset points", color=_MUTED)
         handles = [Patch(color=colour, label=label) for label, colour, _ in _KINDS if label in seen]
         figure.legend(handles=handles, loc="outside lower left", ncols=len(handles), frameon=False, handlelength=1)
-        if note:
-            figure.supxlabel(note, x=0.01, ha="left", fontsize=9, color=_MUTED)
         # No date in the file: the same steps give the same picture.
         metadata = {"Date": None} if path.suffix == ".svg" else None
         figure.savefig(path, dpi=160, metadata=metadata)
