@@ -17,27 +17,25 @@ TASKS = ("classification",)
 def build(request: ModelRequest) -> nn.Module:
     """A network with as many outputs and input channels as asked.
 
-    The name may have a tag, `resnet50.a1_in1k`; with any `weights` those of the tag are downloaded, and "DEFAULT" are
-    those of the name as it is.
+    `weights` are a tag of timm's, such as "a1_in1k" for resnet50, or "DEFAULT" for the first one that it lists.
     """
     timm: Any = import_library("timm", "timm")
-    name, _, tag = request.name.partition(".")
+    name = request.name
     if not timm.is_model(name):
-        raise unknown(f"model 'timm:{request.name}'", name, timm.list_models())
-    if request.weights not in (None, "DEFAULT"):
-        tag = request.weights
-    tags = timm.list_pretrained(name) if request.weights is not None or tag else []
-    full = f"{name}.{tag}" if tag else name
-    if tag and full not in tags:
-        raise unknown(f"weights of timm:{name}: {tag!r}", full, tags)
-    if request.weights is not None and not tags:
-        raise ConfigurationError(f"weights: timm has none for {name}; leave them out.")
+        raise unknown(f"model 'timm:{name}'", name, timm.list_models())
+    if request.weights is not None:
+        tags = [full.partition(".")[2] for full in timm.list_pretrained(name)]
+        if not tags:
+            raise ConfigurationError(f"weights: timm has none for {name}; leave them out.")
+        if request.weights != "DEFAULT":
+            if request.weights not in tags:
+                raise unknown(f"weights of timm:{name}: {request.weights!r}", request.weights, tags)
+            name = f"{name}.{request.weights}"
     options: dict[str, Any] = {}
-    settings = timm.get_pretrained_cfg(full, allow_unregistered=True)
-    if settings is not None and settings.fixed_input_size:
+    if timm.get_pretrained_cfg(name, allow_unregistered=True).fixed_input_size:
         options["img_size"] = request.image_size  # of its position embeddings
     model: nn.Module = timm.create_model(
-        full,
+        name,
         pretrained=request.weights is not None,
         num_classes=request.num_classes,
         in_chans=request.in_channels,

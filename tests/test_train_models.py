@@ -1,0 +1,183 @@
+"""Networks by name: what they return, what they refuse, and that nothing is downloaded or imported without need."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torchvision
+from torch import nn
+
+from fastload.errors import BackendUnavailableError, ConfigurationError
+from fastload.train.config import ModelConfig
+from fastload.train.models import create_model
+from fastload.train.models.pyramidnet import PyramidNet
+
+TASK_OF = {"smp": "segmentation", "transformers": "masked-lm"}
+
+
+@pytest.fixture(autouse=True)
+def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> None:
+        raise AssertionError("something is being downloaded")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+
+
+def create(name: str, *, weights: str | None = None, task: str | None = None, **changes: Any) -> nn.Module:
+    torch.manual_seed(0)
+    shape = {"num_classes": 7, "in_channels": 3, "image_size": (64, 64), **changes}
+    task = task or TASK_OF.get(name.partition(":")[0], "classification")
+    return create_model(ModelConfig(model=name, weights=weights), task=task, **shape)
+
+
+@pytest.mark.parametrize(
+    ("name", "channels", "size"),
+    [
+        ("fastload:mlp", 1, (28, 28)),
+        ("fastload:small", 3, (32, 32)),
+        ("fastload:vgg19", 1, (32, 32)),
+        ("fastload:pyramidnet-20-12", 3, (32, 32)),
+        ("torchvision:resnet18", 1, (64, 64)),
+        ("torchvision:squeezenet1_1", 3, (64, 64)),
+        ("torchvision:googlenet", 3, (64, 64)),  # with two more outputs while training, unless told
+        ("timm:resnet10t", 1, (64, 64)),
+        ("timm:vit_tiny_patch16_224", 3, (32, 48)),  # of a fixed size, unless told
+    ],
+)
+def test_classifiers_take_the_channels_and_size_of_the_data(name: str, channels: int, size: tuple[int, int]) -> None:
+    model = create(name, in_channels=channels, image_size=size).train()
+    logits = model(torch.randn(2, channels, *size))
+    assert logits.shape == (2, 7)
+    logits.sum().backward()
+    assert [name for name, weight in model.named_parameters() if weight.grad is None] == []
+
+
+@pytest.mark.parametrize("name", ["smp:Unet/resnet18", "smp:fpn/mobilenet_v2"])
+def test_segmentation_networks_answer_for_every_pixel(name: str) -> None:
+    assert create(name, num_classes=1)(torch.randn(2, 3, 64, 96)).shape == (2, 1, 64, 96)
+
+
+def test_unet_vgg16_has_the_convolutions_of_vgg16() -> None:
+    model: Any = create("smp:Unet/vgg16_bn", num_classes=1)
+    convolutions = [layer for layer in model.encoder.modules() if isinstance(layer, nn.Conv2d)]
+    theirs = [layer for layer in torchvision.models.vgg16_bn().features if isinstance(layer, nn.Conv2d)]
+    assert [layer.weight.shape for layer in convolutions] == [layer.weight.shape for layer in theirs]
+
+
+def test_a_token_is_answered_with_scores_for_the_vocabulary_whatever_the_padding() -> None:
+    model = create("transformers:roberta-tiny", num_classes=100).eval()
+    tokens = torch.randint(4, 100, (2, 12))
+    padded = torch.cat([tokens, torch.ones(2, 5, dtype=torch.int64)], dim=1)
+    with torch.inference_mode():
+        scores, padded_scores = model(tokens), model(padded)
+    assert scores.shape == (2, 12, 100)
+    torch.testing.assert_close(padded_scores[:, :12], scores, rtol=1e-4, atol=1e-5)
+    with pytest.raises(ConfigurationError, match="513 tokens, but RoBERTa takes 512"):
+        model(torch.ones(1, 513, dtype=torch.int64))
+
+
+def test_pyramidnet_is_that_of_the_paper() -> None:
+    model = PyramidNet(110, 48, num_classes=10)
+    assert round(sum(weight.numel() for weight in model.parameters()) / 1e6, 1) == 1.8  # "1.7M", cut off, in table 4
+    layers = [layer for layer in model.modules() if isinstance(layer, nn.Conv2d | nn.Linear)]
+    assert len(layers) == 110
+    assert layers[-1].in_features == 16 + 48  # type: ignore[union-attr]
+    widths = [layer.out_channels for layer in layers[1:-1:2] if isinstance(layer, nn.Conv2d)]
+    steps = [after - before for before, after in zip([16, *widths], widths, strict=False)]
+    assert set(steps) <= {0, 1}, "evenly: less than one channel a block"
+    strides = [layer.stride for layer in layers[1:-1:2] if isinstance(layer, nn.Conv2d)]
+    assert [k for k, stride in enumerate(strides) if stride == (2, 2)] == [18, 36]
+    with pytest.raises(ConfigurationError, match="must be 6n \\+ 2, such as 110, got 100"):
+        create("fastload:pyramidnet-100-48")
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        ("torchvison:resnet50", {}, "no library 'torchvison' is known; the nearest: torchvision"),
+        ("torchvision:resnet51", {}, "no such name; the nearest: resnet"),
+        ("torchvision:fcn_resnet50", {}, "no such name; the nearest: "),
+        ("timm:convnext_tinny", {}, "the nearest: .*convnext_tiny"),
+        ("smp:Unnet/resnet34", {}, "the nearest: Unet"),
+        ("smp:Unet/resnet35", {}, "the nearest: .*resnet34"),
+        ("smp:Unet", {}, "needs an encoder as well, such as smp:Unet/resnet34"),
+        ("smp:Linknet/resnet18", {"image_size": (100, 470)}, "multiples of 32, got 100x470; take 96,480"),
+        ("transformers:bert", {}, "the nearest: roberta|there are roberta"),
+        ("fastload:vgg16", {}, "the nearest: vgg19"),
+        ("fastload:mlp", {"weights": "DEFAULT"}, "there are none for fastload:mlp"),
+        ("torchvision:resnet18", {"weights": "IMAGENET1K_V3"}, "the nearest: IMAGENET1K_V1"),
+        ("timm:resnet50", {"weights": "a9_in1k"}, "the nearest: .*a3_in1k"),
+        ("torchvision:vit_b_16", {"image_size": (32, 48)}, "takes squares, got 32x48"),
+        (
+            "torchvision:resnet18",
+            {"task": "segmentation"},
+            "for classification, not for segmentation; take one of smp:",
+        ),
+        ("smp:Unet/resnet18", {"task": "masked-lm"}, "take one of transformers:"),
+    ],
+)
+def test_what_there_is_not_is_refused_with_what_there_is(name: str, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        create(name, **changes)
+
+
+@pytest.mark.parametrize(
+    ("name", "package"),
+    [
+        ("timm:resnet18", "timm"),
+        ("smp:Unet/resnet18", "segmentation_models_pytorch"),
+        ("transformers:roberta", "transformers"),
+    ],
+)
+def test_a_library_that_is_not_installed_is_named_with_its_command(
+    name: str, package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(BackendUnavailableError, match=r'is not installed.*pip install "fastload\[train\]"'):
+        create(name)
+
+
+def test_weights_are_taken_over_but_for_what_has_another_shape(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    published = torchvision.models.resnet18().state_dict()
+    versions = torchvision.models.ResNet18_Weights
+    monkeypatch.setattr(versions, "get_state_dict", lambda *_, **__: published)
+    loaded = create("torchvision:resnet18", weights="DEFAULT").state_dict()
+    assert all(torch.equal(loaded[name], published[name]) for name in published if not name.startswith("fc."))
+    assert "fc.bias" in caplog.text
+    assert "conv1" not in caplog.text
+
+
+def test_weights_of_a_language_model_come_from_a_folder_too(tmp_path: Path) -> None:
+    first: Any = create("transformers:roberta-tiny", num_classes=50)
+    first.network.save_pretrained(tmp_path)
+    torch.manual_seed(1)
+    second = create_model(
+        ModelConfig(model="transformers:roberta", weights=str(tmp_path)),
+        task="masked-lm", num_classes=50, in_channels=1, image_size=(1, 1),
+    )  # fmt: skip
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(first.parameters(), second.parameters(), strict=True))
+    with pytest.raises(ConfigurationError, match="a vocabulary of 50, got 51"):
+        create("transformers:roberta", weights=str(tmp_path), num_classes=51)
+    with pytest.raises(ConfigurationError, match="weights '/no/such/folder'"):
+        create("transformers:roberta", weights="/no/such/folder")
+
+
+def test_only_the_library_that_is_asked_for_is_imported() -> None:
+    code = """
+import sys
+from fastload.train.config import ModelConfig
+from fastload.train.models import create_model
+create_model(ModelConfig(model="fastload:small"), task="classification", num_classes=2, in_channels=3,
+             image_size=(32, 32))
+print(sorted({"timm", "transformers", "segmentation_models_pytorch"} & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=True)
+    assert done.stdout.split() == ["[]"]
