@@ -13,11 +13,11 @@ from typing import Any, Literal, Protocol
 import torch
 
 from fastload.draws import Draws
-from fastload.errors import ConfigurationError, StateMismatchError
+from fastload.errors import StateMismatchError
 from fastload.loader import Loader
 from fastload.sources.base import Source
 
-__all__ = ["Inputs", "Stateless", "Task", "draws_of", "mean_of", "two_parts"]
+__all__ = ["Inputs", "Stateless", "Task", "draws_of", "mean_of"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +50,12 @@ class Task(Protocol):
         ...
 
     def prepare(self, batch: Any, draws: Draws) -> Inputs:
-        """What the loader yields, as inputs. `draws` are those of the batch's samples; see `draws_of`."""
+        """What the loader yields, as inputs.
+
+        Args:
+            batch: of data that fit the task, as `fastload.train.data.open_data` makes sure.
+            draws: those of the batch's samples; see `draws_of`.
+        """
         ...
 
     def losses(self, output: torch.Tensor, target: Any, *, training: bool = True) -> torch.Tensor:
@@ -116,23 +121,6 @@ def draws_of(loader: Loader, *, epoch: int, step: int) -> Draws:
     """
     order = loader.sampler.order
     return Draws(order.seed, epoch, order.batch(step))
-
-
-def two_parts(batch: Any, task: str, wanted: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """The two tensors of a batch of pairs.
-
-    Raises:
-        ConfigurationError: it is something else; the data does not fit the task.
-    """
-    if isinstance(batch, tuple | list) and len(batch) == 2:
-        first, second = batch
-        if isinstance(first, torch.Tensor) and isinstance(second, torch.Tensor):
-            return first, second
-    found = f"a dict of {', '.join(batch)}" if isinstance(batch, Mapping) else f"a {type(batch).__name__}"
-    raise ConfigurationError(
-        f"task: {task} needs batches of {wanted}, the data gives {found}; choose the task that fits the data, or other "
-        "data."
-    )
 
 
 def mean_of(sums: Mapping[str, float], name: str) -> float:

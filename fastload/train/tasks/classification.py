@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from fastload.draws import Draws
-from fastload.train.tasks.base import Inputs, Stateless, mean_of, two_parts
+from fastload.train.tasks.base import Inputs, Stateless, mean_of
 
 __all__ = ["Classification"]
 
@@ -31,7 +31,7 @@ class Classification(Stateless):
         self.counted: tuple[str, ...] = ("samples", "loss", "top1", *(("top5",) if self._top5 else ()))
 
     def prepare(self, batch: Any, draws: Draws) -> Inputs:
-        images, labels = two_parts(batch, "classification", "(images, labels)")
+        images, labels = batch
         return Inputs(model_input=images, target=labels, count=len(labels))
 
     def losses(self, output: torch.Tensor, target: torch.Tensor, *, training: bool = True) -> torch.Tensor:

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from fastload.draws import Draws, Stream
-from fastload.errors import ConfigurationError
+from fastload.recipe.rows import on_device
 from fastload.train.tasks.base import Inputs, Stateless, mean_of
 
 __all__ = ["Hidden", "MaskedLanguage"]
@@ -30,7 +30,9 @@ class Hidden(NamedTuple):
 
 
 class MaskedLanguage(Stateless):
-    """Input (B, L) token numbers, output (B, L, V) scores; V is `num_classes`, its last token the mask token.
+    """Output (B, L, V) scores for sequences of which some tokens were hidden.
+
+    Batches are {"input_ids": (B, L) integers}. V is `num_classes`, and the last of these tokens the mask token.
 
     Every sequence has the same number of hidden positions, round(0.15 L) and at least one, so that a batch has a fixed
     shape and each sequence the same weight. Which ones, and what stands in their place, is a function of the draws
@@ -42,15 +44,10 @@ class MaskedLanguage(Stateless):
     best: tuple[str, Literal["min", "max"]] = ("loss", "min")
 
     def __init__(self, *, num_classes: int) -> None:
-        if num_classes < 3:
-            raise ConfigurationError(
-                f"num_classes: masked-lm needs the size of the vocabulary, its last token being the mask token, got "
-                f"{num_classes}."
-            )
         self._mask_token = num_classes - 1
 
     def prepare(self, batch: Any, draws: Draws) -> Inputs:
-        tokens = _tokens(batch)
+        tokens = batch["input_ids"].long()
         count, length = tokens.shape
         hidden = max(1, round(_HIDDEN_SHARE * length))
         # One stream: a key for each position, then two numbers for each hidden one.
@@ -63,8 +60,7 @@ class MaskedLanguage(Stateless):
             self._mask_token,
             np.where(fates < _MASK_SHARE + _RANDOM_SHARE, (words * self._mask_token).astype(np.int64), -1),
         )
-        positions = torch.from_numpy(chosen).to(tokens.device, non_blocking=True)
-        replacements = torch.from_numpy(replacement).to(tokens.device, non_blocking=True)
+        positions, replacements = on_device(chosen, tokens.device), on_device(replacement, tokens.device)
         originals = tokens.gather(1, positions)
         shown = torch.where(replacements < 0, originals, replacements)
         return Inputs(model_input=tokens.scatter(1, positions, shown), target=Hidden(positions, originals), count=count)
@@ -87,17 +83,6 @@ class MaskedLanguage(Stateless):
     def result(self, sums: Mapping[str, float]) -> dict[str, float]:
         """loss [nats a hidden token], top1 [share of the hidden tokens guessed, 0 to 1]."""
         return {"loss": mean_of(sums, "loss"), "top1": sums["top1"] / sums["tokens"]}
-
-
-def _tokens(batch: Any) -> torch.Tensor:
-    """(B, L) int64 from what the loader yields: a tensor, or a dict with input_ids."""
-    tokens = batch.get("input_ids") if isinstance(batch, Mapping) else batch
-    if isinstance(tokens, torch.Tensor) and tokens.ndim == 2 and not tokens.is_floating_point():
-        return tokens.long()
-    raise ConfigurationError(
-        "task: masked-lm needs sequences of token numbers, (N, L) integers in a .npy file, got batches of "
-        f"{type(batch).__name__}; choose the task that fits the data, or other data."
-    )
 
 
 def _at(output: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:

@@ -17,7 +17,7 @@ from fastload.decode.base import DecodeSettings
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError, DecodeError, SourceError, StateMismatchError
 from fastload.sources.base import Source
-from fastload.train.tasks.base import Inputs, mean_of, two_parts
+from fastload.train.tasks.base import Inputs, mean_of
 
 __all__ = ["Segmentation"]
 
@@ -47,16 +47,11 @@ class Segmentation:
         """Count the training masks: at most 2,000 of them, evenly spread.
 
         Raises:
-            SourceError: no masks, or masks of one value only.
+            SourceError: masks of one value only.
             ConfigurationError: masks that look like class numbers.
             DecodeError: none of the masks can be read.
         """
         masks = {name: column for name, column in source.images.items() if column.role == "mask"}
-        if len(masks) != 1:
-            raise SourceError(
-                f"{source.name}: segmentation needs one mask an image, found columns {', '.join(source.columns)}; lay "
-                "the data out as images/ and masks/ with equal names."
-            )
         pixels, counted = _histogram(Source(masks, source.fingerprint, source.name))
         largest = int(np.flatnonzero(pixels)[-1])
         if 1 < largest < 128:
@@ -80,12 +75,7 @@ class Segmentation:
 
     def prepare(self, batch: Any, draws: Draws) -> Inputs:
         assert self._positive_weight, "study() or load_state_dict() comes first"
-        images, masks = two_parts(batch, "segmentation", "(images, masks)")
-        if masks.ndim != 3 or masks.shape[-2:] != images.shape[-2:]:
-            raise ConfigurationError(
-                f"task: segmentation needs masks (B, H, W) of the images' size, got images {tuple(images.shape)} and "
-                f"{tuple(masks.shape)}; choose the task that fits the data, or other data."
-            )
+        images, masks = batch
         return Inputs(model_input=images, target=(masks > self._threshold).float(), count=len(masks))
 
     def losses(self, output: torch.Tensor, target: torch.Tensor, *, training: bool = True) -> torch.Tensor:
