@@ -187,6 +187,7 @@ def _bar(console: Console, unit: str) -> Progress:
         TextColumn("wait {task.fields[wait]}"),
         TimeRemainingColumn(),
         console=console,
+        refresh_per_second=4,  # each takes the interpreter from the trainer for a moment
         transient=True,
     )
 

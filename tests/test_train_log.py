@@ -1,0 +1,180 @@
+"""What a run tells and keeps: on a terminal, on a pipe, in files, and over a resume."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from fastload.errors import BackendUnavailableError
+from fastload.train.config import LogConfig
+from fastload.train.log import EPOCHS_FILE, open_log
+from tests.waiting import wait_until
+
+
+def pipe() -> Console:
+    return Console(file=io.StringIO(), width=40)
+
+
+def text_of(console: Console) -> str:
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def record(number: int, **more: Any) -> dict[str, Any]:
+    return {
+        "epoch": number,
+        "train": {"loss": 2.0 / number, "top1": 0.125},
+        "val": {"loss": 2.5 / number},
+        "images_per_second": 1234.4,
+        "wait_share": 0.031,
+        "seconds": 12.25,
+        **more,
+    }
+
+
+def records_in(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line, parse_constant=pytest.fail) for line in (folder / EPOCHS_FILE).read_text().splitlines()]
+
+
+def write(folder: Path, numbers: range, config: LogConfig | None = None, *, done: int = 0, **more: Any) -> Console:
+    console = pipe()
+    with open_log(
+        config or LogConfig(), folder, rank=0, epochs=9, epochs_done=done, steps_done=done * 5, console=console
+    ) as log:
+        for number in numbers:
+            log.begin_epoch(number, steps=5)
+            log.progress(3, rate=1234.4, wait=0.031, loss=2.0)
+            log.scalars(number * 5 - 2, {"train/loss": float(number)})
+            log.end_epoch(record(number, **more), step=number * 5)
+    return console
+
+
+def test_on_a_pipe_there_is_one_line_an_epoch(tmp_path: Path) -> None:
+    lines = text_of(write(tmp_path, range(1, 3))).splitlines()
+    assert lines == [
+        "epoch 1/9: train loss 2.0000, top1 0.1250; val loss 2.5000; 1,234 images/s, wait 3.1%, 12.2 s",
+        "epoch 2/9: train loss 1.0000, top1 0.1250; val loss 1.2500; 1,234 images/s, wait 3.1%, 12.2 s",
+    ]
+
+
+def test_without_validation_the_line_does_without(tmp_path: Path) -> None:
+    text = text_of(write(tmp_path, range(1, 2), val=None))
+    assert text == "epoch 1/9: train loss 2.0000, top1 0.1250; 1,234 images/s, wait 3.1%, 12.2 s\n"
+    assert records_in(tmp_path)[0]["val"] is None
+
+
+def test_lines_are_told_as_they_are(tmp_path: Path) -> None:
+    console = pipe()
+    line = 'pip install "fastload[train]": lr 0.1 for a batch of 256, times 512/256 = 0.2'
+    with open_log(LogConfig(), tmp_path, rank=0, epochs=1, console=console) as log:
+        log.say(line)
+    assert text_of(console) == line + "\n"
+
+
+def test_a_terminal_gets_a_bar_and_the_lines(tmp_path: Path) -> None:
+    def shown(config: LogConfig) -> str:
+        console = Console(file=io.StringIO(), width=120, force_terminal=True, force_interactive=True)
+        with open_log(config, tmp_path, rank=0, epochs=9, unit="sequences", console=console) as log:
+            log.begin_epoch(4, steps=500, done=20)
+            log.progress(21, rate=43210.9, wait=0.253, loss=0.51239)
+            log.progress(22, rate=43210.9, wait=0.253)
+            if config.progress:
+                wait_until(lambda: "22/500" in text_of(console))  # drawn by a thread, a few times a second
+            log.say("above the bar")
+            log.end_epoch(record(4), step=500)
+        return text_of(console)
+
+    text = shown(LogConfig())
+    for part in ("epoch 4/9", "22/500", "43,211 sequences/s", "loss 0.5124", "wait 25.3%", "above the bar"):
+        assert part in text
+    assert "epoch 4/9: train loss 0.5000" in text
+    without = shown(LogConfig(progress=False))
+    assert "22/500" not in without
+    assert "epoch 4/9: train loss 0.5000" in without
+
+
+def test_ranks_other_than_0_tell_and_write_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with open_log(LogConfig(tensorboard=True), tmp_path / "run", rank=1, epochs=1) as log:
+        log.say("nothing")
+        log.begin_epoch(1, steps=5)
+        log.progress(1, rate=1.0, wait=0.0)
+        log.scalars(1, {"train/loss": 1.0})
+        log.end_epoch(record(1), step=5)
+    assert not (tmp_path / "run").exists()
+    assert capsys.readouterr() == ("", "")
+
+
+# -- epochs.jsonl ------------------------------------------------------------------------------------------------------
+
+
+def test_every_epoch_is_an_object_of_its_own(tmp_path: Path) -> None:
+    write(tmp_path / "runs" / "new", range(1, 4), lr=0.1)
+    assert records_in(tmp_path / "runs" / "new") == [record(number, lr=0.1) for number in (1, 2, 3)]
+
+
+def test_a_resumed_run_leaves_no_epoch_twice(tmp_path: Path) -> None:
+    write(tmp_path, range(1, 4))
+    # Stopped after writing epoch 3 and before its checkpoint, and half way through writing another line.
+    with open(tmp_path / EPOCHS_FILE, "a", encoding="utf-8") as file:
+        file.write('{"epoch": 4, "tr')
+    write(tmp_path, range(3, 6), done=2, resumed=True)
+    found = records_in(tmp_path)
+    assert [one["epoch"] for one in found] == [1, 2, 3, 4, 5]
+    assert ["resumed" in one for one in found] == [False, False, True, True, True]
+
+
+def test_a_new_run_in_the_same_folder_begins_anew(tmp_path: Path) -> None:
+    write(tmp_path, range(1, 4))
+    write(tmp_path, range(1, 2))
+    assert [one["epoch"] for one in records_in(tmp_path)] == [1]
+
+
+def test_a_loss_that_is_no_number_is_null(tmp_path: Path) -> None:
+    write(tmp_path, range(1, 2), train={"loss": math.nan, "top1": 0.5}, largest=math.inf)
+    (found,) = records_in(tmp_path)
+    assert found["train"] == {"loss": None, "top1": 0.5}
+    assert found["largest"] is None
+
+
+# -- TensorBoard -------------------------------------------------------------------------------------------------------
+
+
+def curves(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    events = accumulator.EventAccumulator(str(folder / "tensorboard")).Reload()
+    return {tag: [(e.step, pytest.approx(e.value)) for e in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
+
+
+def test_tensorboard_reads_the_curves_of_a_resumed_run(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    config = LogConfig(tensorboard=True)
+    write(tmp_path, range(1, 4), config, val={"loss": 9.0})
+    write(tmp_path, range(3, 5), config, done=2)
+    found = curves(tmp_path)
+    assert found["train/loss"] == [(3, 1.0), (8, 2.0), (13, 3.0), (18, 4.0)]
+    assert found["epoch/val/loss"] == [(5, 9.0), (10, 9.0), (15, 2.5 / 3), (20, 2.5 / 4)]
+    assert found["epoch/seconds"][0] == (5, 12.25)
+    assert set(found) == {
+        "train/loss",
+        *(f"epoch/{name}" for name in ("train/loss", "train/top1", "val/loss")),
+        *(f"epoch/{name}" for name in ("images_per_second", "wait_share", "seconds")),
+    }
+
+
+def test_a_missing_tensorboard_is_said_before_anything_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(BackendUnavailableError, match=r'pip install "fastload\[train\]"'):
+        write(tmp_path / "run", range(1, 2), LogConfig(tensorboard=True))
+    assert not (tmp_path / "run").exists()
+
+
+def test_without_tensorboard_its_files_are_not_there(tmp_path: Path) -> None:
+    write(tmp_path, range(1, 2))
+    assert [path.name for path in tmp_path.iterdir()] == [EPOCHS_FILE]
