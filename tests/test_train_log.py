@@ -27,11 +27,11 @@ def text_of(console: Console) -> str:
     return console.file.getvalue()
 
 
-def record(number: int, **more: Any) -> dict[str, Any]:
+def record(epoch: int, **more: Any) -> dict[str, Any]:
     return {
-        "epoch": number,
-        "train": {"loss": 2.0 / number, "top1": 0.125},
-        "val": {"loss": 2.5 / number},
+        "epoch": epoch,
+        "train": {"loss": 2.0 / (epoch + 1), "top1": 0.125},
+        "val": {"loss": 2.5 / (epoch + 1)},
         "images_per_second": 1234.4,
         "wait_share": 0.031,
         "seconds": 12.25,
@@ -43,21 +43,22 @@ def records_in(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line, parse_constant=pytest.fail) for line in (folder / EPOCHS_FILE).read_text().splitlines()]
 
 
-def write(folder: Path, numbers: range, config: LogConfig | None = None, *, done: int = 0, **more: Any) -> Console:
-    console = pipe()
+def write(folder: Path, epochs: range, config: LogConfig | None = None, **more: Any) -> Console:
+    """Log these epochs of five steps each, as a run that begins or goes on with the first of them."""
+    console, first = pipe(), epochs[0]
     with open_log(
-        config or LogConfig(), folder, rank=0, epochs=9, epochs_done=done, steps_done=done * 5, console=console
+        config or LogConfig(), folder, rank=0, epochs=9, first_epoch=first, first_step=first * 5, console=console
     ) as log:
-        for number in numbers:
-            log.begin_epoch(number, steps=5)
+        for epoch in epochs:
+            log.begin_epoch(epoch, steps=5)
             log.progress(3, rate=1234.4, wait=0.031, loss=2.0)
-            log.scalars(number * 5 - 2, {"train/loss": float(number)})
-            log.end_epoch(record(number, **more), step=number * 5)
+            log.scalars(epoch * 5 + 3, {"train/loss": float(epoch)})
+            log.end_epoch(record(epoch, **more), step=epoch * 5 + 5)
     return console
 
 
 def test_on_a_pipe_there_is_one_line_an_epoch(tmp_path: Path) -> None:
-    lines = text_of(write(tmp_path, range(1, 3))).splitlines()
+    lines = text_of(write(tmp_path, range(2))).splitlines()
     assert lines == [
         "epoch 1/9: train loss 2.0000, top1 0.1250; val loss 2.5000; 1,234 images/s, wait 3.1%, 12.2 s",
         "epoch 2/9: train loss 1.0000, top1 0.1250; val loss 1.2500; 1,234 images/s, wait 3.1%, 12.2 s",
@@ -65,7 +66,7 @@ def test_on_a_pipe_there_is_one_line_an_epoch(tmp_path: Path) -> None:
 
 
 def test_without_validation_the_line_does_without(tmp_path: Path) -> None:
-    text = text_of(write(tmp_path, range(1, 2), val=None))
+    text = text_of(write(tmp_path, range(1), val=None))
     assert text == "epoch 1/9: train loss 2.0000, top1 0.1250; 1,234 images/s, wait 3.1%, 12.2 s\n"
     assert records_in(tmp_path)[0]["val"] is None
 
@@ -82,13 +83,13 @@ def test_a_terminal_gets_a_bar_and_the_lines(tmp_path: Path) -> None:
     def shown(config: LogConfig) -> str:
         console = Console(file=io.StringIO(), width=120, force_terminal=True, force_interactive=True)
         with open_log(config, tmp_path, rank=0, epochs=9, unit="sequences", console=console) as log:
-            log.begin_epoch(4, steps=500, done=20)
+            log.begin_epoch(3, steps=500, done=20)
             log.progress(21, rate=43210.9, wait=0.253, loss=0.51239)
             log.progress(22, rate=43210.9, wait=0.253)
             if config.progress:
                 wait_until(lambda: "22/500" in text_of(console))  # drawn by a thread, a few times a second
             log.say("above the bar")
-            log.end_epoch(record(4), step=500)
+            log.end_epoch(record(3), step=500)
         return text_of(console)
 
     text = shown(LogConfig())
@@ -103,10 +104,10 @@ def test_a_terminal_gets_a_bar_and_the_lines(tmp_path: Path) -> None:
 def test_ranks_other_than_0_tell_and_write_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with open_log(LogConfig(tensorboard=True), tmp_path / "run", rank=1, epochs=1) as log:
         log.say("nothing")
-        log.begin_epoch(1, steps=5)
+        log.begin_epoch(0, steps=5)
         log.progress(1, rate=1.0, wait=0.0)
         log.scalars(1, {"train/loss": 1.0})
-        log.end_epoch(record(1), step=5)
+        log.end_epoch(record(0), step=5)
     assert not (tmp_path / "run").exists()
     assert capsys.readouterr() == ("", "")
 
@@ -115,29 +116,29 @@ def test_ranks_other_than_0_tell_and_write_nothing(tmp_path: Path, capsys: pytes
 
 
 def test_every_epoch_is_an_object_of_its_own(tmp_path: Path) -> None:
-    write(tmp_path / "runs" / "new", range(1, 4), lr=0.1)
-    assert records_in(tmp_path / "runs" / "new") == [record(number, lr=0.1) for number in (1, 2, 3)]
+    write(tmp_path / "runs" / "new", range(3), lr=0.1)
+    assert records_in(tmp_path / "runs" / "new") == [record(epoch, lr=0.1) for epoch in range(3)]
 
 
 def test_a_resumed_run_leaves_no_epoch_twice(tmp_path: Path) -> None:
-    write(tmp_path, range(1, 4))
-    # Stopped after writing epoch 3 and before its checkpoint, and half way through writing another line.
+    write(tmp_path, range(3))
+    # Stopped after writing epoch 2 and before its checkpoint, and half way through writing another line.
     with open(tmp_path / EPOCHS_FILE, "a", encoding="utf-8") as file:
-        file.write('{"epoch": 4, "tr')
-    write(tmp_path, range(3, 6), done=2, resumed=True)
+        file.write('{"epoch": 3, "tr')
+    write(tmp_path, range(2, 5), resumed=True)
     found = records_in(tmp_path)
-    assert [one["epoch"] for one in found] == [1, 2, 3, 4, 5]
+    assert [one["epoch"] for one in found] == [0, 1, 2, 3, 4]
     assert ["resumed" in one for one in found] == [False, False, True, True, True]
 
 
 def test_a_new_run_in_the_same_folder_begins_anew(tmp_path: Path) -> None:
-    write(tmp_path, range(1, 4))
-    write(tmp_path, range(1, 2))
-    assert [one["epoch"] for one in records_in(tmp_path)] == [1]
+    write(tmp_path, range(3))
+    write(tmp_path, range(1))
+    assert [one["epoch"] for one in records_in(tmp_path)] == [0]
 
 
 def test_a_loss_that_is_no_number_is_null(tmp_path: Path) -> None:
-    write(tmp_path, range(1, 2), train={"loss": math.nan, "top1": 0.5}, largest=math.inf)
+    write(tmp_path, range(1), train={"loss": math.nan, "top1": 0.5}, largest=math.inf)
     (found,) = records_in(tmp_path)
     assert found["train"] == {"loss": None, "top1": 0.5}
     assert found["largest"] is None
@@ -155,10 +156,10 @@ def curves(folder: Path) -> dict[str, list[tuple[int, float]]]:
 def test_tensorboard_reads_the_curves_of_a_resumed_run(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     config = LogConfig(tensorboard=True)
-    write(tmp_path, range(1, 4), config, val={"loss": 9.0})
-    write(tmp_path, range(3, 5), config, done=2)
+    write(tmp_path, range(3), config, val={"loss": 9.0})
+    write(tmp_path, range(2, 4), config)
     found = curves(tmp_path)
-    assert found["train/loss"] == [(3, 1.0), (8, 2.0), (13, 3.0), (18, 4.0)]
+    assert found["train/loss"] == [(3, 0.0), (8, 1.0), (13, 2.0), (18, 3.0)]
     assert found["epoch/val/loss"] == [(5, 9.0), (10, 9.0), (15, 2.5 / 3), (20, 2.5 / 4)]
     assert found["epoch/seconds"][0] == (5, 12.25)
     assert set(found) == {
@@ -171,10 +172,10 @@ def test_tensorboard_reads_the_curves_of_a_resumed_run(tmp_path: Path) -> None:
 def test_a_missing_tensorboard_is_said_before_anything_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with pytest.raises(BackendUnavailableError, match=r'pip install "fastload\[train\]"'):
-        write(tmp_path / "run", range(1, 2), LogConfig(tensorboard=True))
+        write(tmp_path / "run", range(1), LogConfig(tensorboard=True))
     assert not (tmp_path / "run").exists()
 
 
 def test_without_tensorboard_its_files_are_not_there(tmp_path: Path) -> None:
-    write(tmp_path, range(1, 2))
+    write(tmp_path, range(1))
     assert [path.name for path in tmp_path.iterdir()] == [EPOCHS_FILE]

@@ -28,11 +28,11 @@ class RunLog(Protocol):
         """A line of text, above the bar."""
         ...
 
-    def begin_epoch(self, number: int, *, steps: int, done: int = 0) -> None:
+    def begin_epoch(self, epoch: int, *, steps: int, done: int = 0) -> None:
         """Start the bar of an epoch.
 
         Args:
-            number: 1-based.
+            epoch: 0-based; a person is told of epoch 1 and up.
             steps: optimizer steps of the epoch.
             done: of these, before this run was resumed.
         """
@@ -60,7 +60,7 @@ class RunLog(Protocol):
         epoch and its record; the other way round the record would be missing.
 
         Args:
-            record: plain values: "epoch" (1-based), "train" and "val" (mappings of results; "val" may be None),
+            record: plain values: "epoch" (0-based), "train" and "val" (mappings of results; "val" may be None),
                 "images_per_second" (samples, over all ranks), "wait_share" (0 to 1), "seconds", and whatever else is
                 to be kept.
             step: optimizer steps of the run so far.
@@ -76,8 +76,8 @@ def open_log(
     rank: int,
     epochs: int,
     unit: str = "images",
-    epochs_done: int = 0,
-    steps_done: int = 0,
+    first_epoch: int = 0,
+    first_step: int = 0,
     console: Console | None = None,
 ) -> Iterator[RunLog]:
     """The log of a run, closed at the end.
@@ -88,9 +88,9 @@ def open_log(
         rank: only rank 0 tells and writes.
         epochs: of the whole run.
         unit: what samples are called.
-        epochs_done: whole epochs before this run was resumed; records of later ones, which it will repeat, are removed
-            from epochs.jsonl.
-        steps_done: optimizer steps before that; later points of TensorBoard's curves are superseded.
+        first_epoch: that this run begins or goes on in; records of it and of later ones, which it will repeat, are
+            removed from epochs.jsonl.
+        first_step: optimizer steps done before; later points of TensorBoard's curves are superseded.
         console: to print on; standard output by default.
 
     Raises:
@@ -100,11 +100,11 @@ def open_log(
         yield _Silent()
         return
     with ExitStack() as stack:
-        writer = _tensorboard(Path(folder) / "tensorboard", steps_done) if config.tensorboard else None
+        writer = _tensorboard(Path(folder) / "tensorboard", first_step) if config.tensorboard else None
         if writer is not None:
             stack.callback(writer.close)
         Path(folder).mkdir(parents=True, exist_ok=True)
-        _keep_epochs(Path(folder) / EPOCHS_FILE, epochs_done)
+        _keep_epochs_before(Path(folder) / EPOCHS_FILE, first_epoch)
         console = console or Console()
         bar = _bar(console, unit) if config.progress and console.is_terminal else None
         if bar is not None:
@@ -115,7 +115,7 @@ def open_log(
 class _Silent:
     def say(self, line: str) -> None: ...
 
-    def begin_epoch(self, number: int, *, steps: int, done: int = 0) -> None: ...
+    def begin_epoch(self, epoch: int, *, steps: int, done: int = 0) -> None: ...
 
     def progress(self, done: int, *, rate: float, wait: float, loss: float | None = None) -> None: ...
 
@@ -142,11 +142,11 @@ class _Telling:
         # Never wrapped: a line is a line for `grep` too. Square brackets are text.
         self._console.print(line, markup=False, highlight=False, emoji=False, soft_wrap=True)
 
-    def begin_epoch(self, number: int, *, steps: int, done: int = 0) -> None:
+    def begin_epoch(self, epoch: int, *, steps: int, done: int = 0) -> None:
         if self._bar is None:
             return
         self._end_bar()
-        title = f"epoch {number}/{self._epochs}"
+        title = f"epoch {epoch + 1}/{self._epochs}"
         self._task = self._bar.add_task(title, total=steps, completed=done, rate="-", loss=self._loss, wait="-")
 
     def progress(self, done: int, *, rate: float, wait: float, loss: float | None = None) -> None:
@@ -192,7 +192,7 @@ def _bar(console: Console, unit: str) -> Progress:
     )
 
 
-def _tensorboard(folder: Path, steps_done: int) -> Any:
+def _tensorboard(folder: Path, first_step: int) -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
@@ -201,28 +201,28 @@ def _tensorboard(folder: Path, steps_done: int) -> Any:
             "--tensorboard out; epochs.jsonl is written without it."
         ) from error
     # TensorBoard hides what was written at this step and later before the run was stopped.
-    return SummaryWriter(str(folder), purge_step=steps_done + 1 if steps_done else None)
+    return SummaryWriter(str(folder), purge_step=first_step + 1 if first_step else None)
 
 
-def _keep_epochs(path: Path, epochs_done: int) -> None:
-    """Leave the records of so many epochs, and no line that was only half written."""
+def _keep_epochs_before(path: Path, first_epoch: int) -> None:
+    """Leave the records of the epochs before this one, and no line that was only half written."""
     if not path.exists():
         return
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    kept = [line for line in lines if 1 <= _epoch_of(line) <= epochs_done]
+    kept = [line for line in lines if 0 <= _epoch_of(line) < first_epoch]
     rest = path.with_name(path.name + ".tmp")
     rest.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
     os.replace(rest, path)
 
 
 def _epoch_of(line: str) -> int:
-    """The number of the epoch that a line is the record of; 0 if it is none."""
+    """The epoch that a line is the record of; -1 if it is none."""
     try:
         record = json.loads(line)
     except ValueError:
-        return 0
-    number = record.get("epoch") if isinstance(record, dict) else None
-    return number if isinstance(number, int) else 0
+        return -1
+    epoch = record.get("epoch") if isinstance(record, dict) else None
+    return epoch if isinstance(epoch, int) else -1
 
 
 def _finite(value: Any) -> Any:
@@ -252,4 +252,4 @@ def _line(record: Mapping[str, Any], epochs: int, unit: str) -> str:
     parts.append(
         f"{record['images_per_second']:,.0f} {unit}/s, wait {record['wait_share']:.1%}, {record['seconds']:.1f} s"
     )
-    return f"epoch {record['epoch']}/{epochs}: {'; '.join(parts)}"
+    return f"epoch {record['epoch'] + 1}/{epochs}: {'; '.join(parts)}"

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
-from torch.optim.lr_scheduler import LambdaLR, LRScheduler
+from torch.optim.lr_scheduler import LambdaLR
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from fastload.train.config import OptimizerConfig, ScheduleConfig
@@ -77,7 +77,7 @@ def create_optimizer(model: nn.Module, config: OptimizerConfig, *, lr: float) ->
     return torch.optim.AdamW(groups, lr=lr, betas=(config.momentum, 0.999))
 
 
-def create_schedule(optimizer: torch.optim.Optimizer, config: ScheduleConfig, *, steps_per_epoch: int) -> LRScheduler:
+def create_schedule(optimizer: torch.optim.Optimizer, config: ScheduleConfig, *, steps_per_epoch: int) -> LambdaLR:
     """The rate as a function of the optimizer step, to be stepped after each of them.
 
     With T steps in all and a warm-up of W: at step t < W the rate is 0.01 + 0.99 t / W of the whole; then, of a cosine,
