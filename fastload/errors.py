@@ -12,6 +12,7 @@ from typing import Literal
 __all__ = [
     "BackendUnavailableError",
     "CacheError",
+    "CheckpointError",
     "ConfigurationError",
     "DecodeError",
     "FastloadError",
@@ -61,3 +62,7 @@ class WorkerError(FastloadError, RuntimeError):
 
 class CacheError(FastloadError, OSError):
     """A cache that cannot be built or opened: disk full, directory not writable, damaged, built by someone else."""
+
+
+class CheckpointError(FastloadError, OSError):
+    """A checkpoint that cannot be written: disk full, directory not writable."""

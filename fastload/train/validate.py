@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -18,7 +19,12 @@ __all__ = ["validate"]
 
 
 def validate(
-    model: nn.Module, loader: Loader, task: Task, *, precision: AbstractContextManager[Any]
+    model: nn.Module,
+    loader: Loader,
+    task: Task,
+    *,
+    precision: AbstractContextManager[Any],
+    check: Callable[[], None] | None = None,
 ) -> dict[str, float]:
     """The task's result over all samples of all ranks, the same on every rank. A collective.
 
@@ -29,6 +35,7 @@ def validate(
         loader: not shuffled, `drop_last=False`; a rank may get empty batches.
         task: what is counted.
         precision: the autocast that training runs in; entered once a batch.
+        check: called before each batch, of which all ranks have the same number; ends the validation by raising.
 
     Raises:
         SourceError: no rank had a sample.
@@ -40,6 +47,8 @@ def validate(
     try:
         with torch.inference_mode():
             for step, batch in enumerate(loader):
+                if check is not None:
+                    check()
                 # Always the draws of epoch 0: results of different epochs are to be compared.
                 inputs = task.prepare(batch, draws_of(loader, epoch=0, step=step))
                 if not inputs.count:

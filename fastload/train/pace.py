@@ -1,0 +1,113 @@
+"""How fast a run goes and what holds it up: samples a second and the clock's shares, start-up left out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+from fastload.monitor import IdleSummary, Step, StepClock
+
+__all__ = ["Pace"]
+
+
+class Pace:
+    """Counts what is trained on between `begin` and `end` of each epoch.
+
+    The first steps of a process compile, choose algorithms and allocate; they are in the epoch's own seconds, but in
+    neither the rate of the run nor its shares. Validation and saving, between the epochs, are in nothing.
+    """
+
+    def __init__(self, clock: StepClock, *, warmup: int, trace: bool) -> None:
+        """
+        Args:
+            clock: marked by whoever runs the steps.
+            warmup: steps to leave out.
+            trace: keep every step for a timeline; the clock must keep them too.
+        """
+        self._clock = clock
+        self._left_out = warmup
+        self._trace = trace
+        self._summaries: list[IdleSummary] = []
+        self._samples = 0
+        """In the steps that count."""
+        self._epoch_samples = 0
+        self._epoch_began: float | None = None
+        self._epoch_ended: float | None = None
+        self.timeline: list[Step] = []
+
+    def begin(self) -> None:
+        """An epoch's training begins."""
+        self._clock.restart()
+        self._epoch_samples = 0
+        self._epoch_began = time.perf_counter()
+        self._epoch_ended = None
+
+    def step(self, samples: int) -> None:
+        """A step of so many samples, over all ranks, has ended."""
+        self._epoch_samples += samples
+        if self._left_out:
+            self._left_out -= 1
+            if not self._left_out:
+                self._keep_timeline()
+                self._clock.restart()
+        else:
+            self._samples += samples
+
+    def end(self) -> None:
+        """The epoch's training ends, or is broken off."""
+        self._epoch_ended = time.perf_counter()
+        if not self._left_out:
+            summary = self._clock.summary(wait=True)
+            if summary.steps:
+                self._summaries.append(summary)
+        self._keep_timeline()
+
+    @property
+    def epoch_seconds(self) -> float:
+        """Of training in the latest epoch, so far [seconds]; 0 before the first."""
+        if self._epoch_began is None:
+            return 0.0
+        return (self._epoch_ended or time.perf_counter()) - self._epoch_began
+
+    @property
+    def epoch_rate(self) -> float:
+        """Samples a second in the latest epoch, so far."""
+        seconds = self.epoch_seconds
+        return self._epoch_samples / seconds if seconds else 0.0
+
+    @property
+    def epoch_wait_share(self) -> float:
+        """Of the latest epoch, so far, 0 to 1."""
+        return self._clock.summary().wait_share
+
+    @property
+    def idle(self) -> IdleSummary | None:
+        """Of all that counts; None if nothing does."""
+        return _joined(self._summaries) if self._summaries else None
+
+    @property
+    def rate(self) -> float | None:
+        """Samples a second of all that counts; None if nothing does."""
+        idle = self.idle
+        return self._samples / idle.seconds if idle is not None and idle.seconds else None
+
+    def _keep_timeline(self) -> None:
+        if self._trace:
+            self.timeline.extend(self._clock.steps(wait=True))
+
+
+def _joined(summaries: Sequence[IdleSummary]) -> IdleSummary:
+    """One after the other, as if nothing had been between them."""
+    gaps = []
+    before = 0.0
+    for summary in summaries:
+        gaps += [replace(gap, begin=before + gap.begin) for gap in summary.gaps]
+        before += summary.seconds
+    sums: dict[str, Any] = {
+        field.name: sum(getattr(summary, field.name) for summary in summaries)
+        for field in fields(IdleSummary)
+        if field.name != "gaps"
+    }
+    return IdleSummary(gaps=tuple(gaps), **sums)

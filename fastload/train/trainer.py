@@ -1,0 +1,262 @@
+"""The trainer: one run, from its configuration to its summary.
+
+`train` goes through the epochs. What it goes through them with is in files of its own: `world` and `parallel`
+(processes and devices), `parts` (data, network, optimizer), `window` (one optimizer step), `validate`, `progress` and
+`checkpoint` (what is saved, and how), `stopping` (signals), `pace` (speed and idle time), `log`.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import torch
+from rich.console import Console
+
+from fastload.errors import FastloadError
+from fastload.monitor import GpuMonitor, rank_path, write_trace
+from fastload.spans import SpanLog
+from fastload.train import checkpoint
+from fastload.train.config import TrainConfig
+from fastload.train.log import open_log
+from fastload.train.pace import Pace
+from fastload.train.parts import build
+from fastload.train.profiling import StepProfiler
+from fastload.train.progress import Progress
+from fastload.train.randomness import repeatable
+from fastload.train.stopping import Stopped, Stopping
+from fastload.train.summary import EpochRecord, Summary
+from fastload.train.validate import validate
+from fastload.train.window import Window, precision
+from fastload.train.world import World, open_world
+
+__all__ = ["train"]
+
+
+def train(config: TrainConfig, *, console: Console | None = None, warmup: int = 1) -> Summary:
+    """Train to the end, to `max_steps`, or until SIGTERM or Ctrl-C; the state is saved then, and at each epoch's end.
+
+    Under torchrun, every process calls this. Seeds the global random generators of torch, numpy and Python.
+
+    Args:
+        config: of the run; the same on every rank.
+        console: where rank 0 tells of it; standard output by default.
+        warmup: first steps of this process, which the summary's speed and idle time leave out.
+
+    Raises:
+        ConfigurationError: a setting that cannot be honoured.
+        StateMismatchError: the checkpoint to go on from is of another run.
+        CheckpointError: it could not be written.
+        FastloadError: the loss is not finite, or another rank died; and whatever the loader raises.
+    """
+    with ExitStack() as stack:
+        stack.enter_context(repeatable(config.run.deterministic))
+        world = stack.enter_context(open_world(config.run))
+        return _Run(config, world, console, warmup, stack).go_on()
+
+
+class _Run:
+    """A run on this rank."""
+
+    def __init__(
+        self, config: TrainConfig, world: World, console: Console | None, warmup: int, stack: ExitStack
+    ) -> None:
+        self._began = time.perf_counter()
+        self._config = config
+        self._world = world
+        self._out = Path(config.checkpoint.out)
+        state = world.broadcast(checkpoint.state_to_resume(config) if world.rank == 0 else None)
+        self._parts = build(config, world, stack)
+        self._train = self._parts.data.train
+        self._window = Window(self._parts, config.optimizer)
+        self._progress = Progress(config, self._parts, world)
+        remark = self._progress.begin() if state is None else self._progress.load(state)
+        self._pace = Pace(self._parts.clock, warmup=warmup, trace=config.log.trace is not None)
+        self._spans = SpanLog() if config.log.trace else None
+        self._train.record(self._spans)
+        self._gpu = stack.enter_context(GpuMonitor(world.device)) if world.device.type == "cuda" else None
+        if world.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(world.device)
+        self._log = stack.enter_context(
+            open_log(
+                config.log,
+                self._out,
+                rank=world.rank,
+                epochs=config.schedule.epochs,
+                unit=self._parts.task.unit,
+                first_epoch=self._progress.epoch,
+                first_step=self._progress.step,
+                console=console,
+            )
+        )
+        self._profiler = StepProfiler(world.device, config.log.profile_steps, skip=warmup, say=self._log.say)
+        self._stopping = stack.enter_context(Stopping(world))
+        self._read_before = (0.0, 0.0)
+        """Samples and their loss on this rank, when the loss was last read in this epoch."""
+        self._introduce(remark, resumed=state is not None)
+
+    def go_on(self) -> Summary:
+        """Train, from wherever the run is."""
+        interrupted = False
+        try:
+            while self._progress.epoch < self._config.schedule.epochs and not self._enough:
+                if self._progress.batch < len(self._train):
+                    self._train_epoch()
+                if self._progress.batch == len(self._train):
+                    self._end_epoch()
+            if self._progress.batch:  # max_steps, within an epoch
+                self._save()
+        except Stopped:
+            interrupted = True
+            self._save()
+            self._log.say(
+                f"stopped after step {self._progress.step:,}, saved {self._out / checkpoint.LAST}; the same command "
+                "goes on from there."
+            )
+        self._profiler.close()
+        self._write_trace()
+        return self._summary(interrupted)
+
+    def _train_epoch(self) -> None:
+        """The rest of an epoch, or as much of it as `max_steps` leaves."""
+        progress, every = self._progress, self._config.checkpoint.save_steps
+        done = progress.batch // self._config.optimizer.accumulate
+        self._log.begin_epoch(progress.epoch, steps=self._parts.windows, done=done)
+        self._read_before = (0.0, 0.0)
+        self._parts.model.train()
+        batches = iter(self._train)
+        self._pace.begin()
+        try:
+            while progress.batch < len(self._train) and not self._enough:
+                self._profiler.begin_step()
+                count, samples = self._window.step(batches, progress.sums, epoch=progress.epoch, first=progress.batch)
+                self._profiler.end_step()
+                self._pace.step(samples)
+                progress.batch += count
+                progress.step += 1
+                done += 1
+                if progress.batch == len(self._train):
+                    next(batches, None)  # the loader's epoch ends when it is asked for more
+                if progress.step % self._config.log.log_steps == 0 or progress.batch == len(self._train):
+                    self._read_loss(done)
+                self._stopping.check()
+                if every is not None and progress.step % every == 0 and progress.batch < len(self._train):
+                    self._save()
+        finally:
+            self._pace.end()
+
+    def _end_epoch(self) -> None:
+        """Validate, tell, and keep."""
+        progress, parts = self._progress, self._parts
+        sums = progress.epoch_sums
+        began = time.perf_counter()
+        val = None
+        if parts.data.val is not None:
+            val = validate(
+                parts.validated,
+                parts.data.val,
+                parts.task,
+                precision=precision(self._config.optimizer, self._world.device),
+                check=self._stopping.check,
+            )
+        record = EpochRecord(
+            epoch=progress.epoch,
+            step=progress.step,
+            samples=int(sums["samples"]),
+            lr=float(parts.optimizer.param_groups[0]["lr"]),
+            train=parts.task.result(sums),
+            val=val,
+            images_per_second=self._pace.epoch_rate,
+            wait_share=self._pace.epoch_wait_share,
+            seconds=self._pace.epoch_seconds,
+            val_seconds=time.perf_counter() - began,
+        )
+        best = progress.end_epoch(record)
+        self._log.end_epoch(record.to_dict(), step=progress.step)
+        every = self._config.checkpoint.save_epochs
+        kept = every is not None and progress.epoch % every == 0
+        self._save(*([checkpoint.BEST] if best else []), *([checkpoint.epoch_file(progress.epoch)] if kept else []))
+
+    @property
+    def _enough(self) -> bool:
+        """Whether `max_steps` are done."""
+        limit = self._config.schedule.max_steps
+        return limit is not None and self._progress.step >= limit
+
+    def _save(self, *copies: str) -> None:
+        """Write last.pt, and the same under other names. A collective."""
+        state = self._progress.state()
+        if state is not None:
+            checkpoint.save(self._out / checkpoint.LAST, state)
+            for name in copies:
+                checkpoint.copy_checkpoint(self._out / checkpoint.LAST, self._out / name)
+
+    def _read_loss(self, done: int) -> None:
+        """Wait for the device, look at the loss since the last reading on this rank, and tell of it.
+
+        Raises:
+            FastloadError: it is infinite or not a number.
+        """
+        sums = self._progress.sums.read()
+        samples, loss = sums["samples"], sums["loss"]
+        before = self._read_before
+        self._read_before = samples, loss
+        if not math.isfinite(loss):
+            raise FastloadError(
+                f"step {self._progress.step:,}: the loss is {loss}. The learning rate {self._parts.rate.value:g} may "
+                "be too high (--lr, --warmup-epochs, --clip-norm), or a sample broken; the last checkpoint is from "
+                "before."
+            )
+        mean = (loss - before[1]) / (samples - before[0]) if samples > before[0] else None
+        self._log.progress(done, rate=self._pace.epoch_rate, wait=self._pace.epoch_wait_share, loss=mean)
+        if mean is not None:
+            lr = float(self._parts.optimizer.param_groups[0]["lr"])
+            self._log.scalars(self._progress.step, {"step/loss": mean, "step/lr": lr})
+
+    def _introduce(self, remark: str | None, *, resumed: bool) -> None:
+        """What the run is, in some lines."""
+        world, config, parts, progress = self._world, self._config, self._parts, self._progress
+        ranks = "1 process" if world.world_size == 1 else f"{world.world_size} processes"
+        self._log.say(f"{config.model.model} on {world.device.type}, {ranks}; {parts.data.source.name}")
+        self._log.say(
+            f"a step: batch {config.optimizer.batch_size} x {ranks} x {config.optimizer.accumulate} accumulated = "
+            f"{parts.global_batch:,} {parts.task.unit}; {parts.windows:,} steps an epoch; {parts.rate.sentence}"
+        )
+        if resumed:
+            self._log.say(f"resumed at epoch {progress.epoch}, batch {progress.batch}, step {progress.step:,}")
+        if remark is not None:
+            self._log.say(remark)
+        if progress.epoch >= config.schedule.epochs:
+            self._log.say(
+                f"all {config.schedule.epochs} epochs are done; give more with --epochs, or another folder with --out."
+            )
+
+    def _write_trace(self) -> None:
+        if self._spans is not None and self._config.log.trace is not None:
+            path = rank_path(self._config.log.trace, self._world.rank, self._world.world_size)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            metadata = {"model": self._config.model.model, "data": self._config.data.data}
+            write_trace(path, self._spans, self._pace.timeline, metadata, rank=self._world.rank)
+
+    def _summary(self, interrupted: bool) -> Summary:
+        device, idle = self._world.device, self._pace.idle
+        return Summary(
+            epochs=tuple(self._progress.records),
+            steps=self._progress.step,
+            seconds=time.perf_counter() - self._began,
+            images_per_second=self._pace.rate,
+            measured_steps=0 if idle is None else idle.steps,
+            idle=idle,
+            gpu=None if self._gpu is None else self._gpu.stop(),
+            peak_device_memory=torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None,
+            substituted=self._train.stats().substituted,
+            best=self._progress.best,
+            interrupted=interrupted,
+            samples=self._parts.data.samples,
+            global_batch=self._parts.global_batch,
+            lr=self._parts.rate.value,
+            world_size=self._world.world_size,
+            device=str(device),
+        )

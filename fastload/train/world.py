@@ -1,0 +1,181 @@
+"""The processes that train together: which one this is, on which device, and how they talk.
+
+Ranks come from torchrun's environment (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR...); under SLURM, `srun torchrun ...`
+on each node makes it, or a script that sets RANK=$SLURM_PROCID, LOCAL_RANK=$SLURM_LOCALID and so on. Gradients go over
+NCCL between GPUs and over gloo between CPUs. What the processes agree on besides (when to stop, what a checkpoint
+holds) goes over a gloo group of its own, so that it neither waits for a GPU nor mixes with the gradients.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+
+from fastload.errors import ConfigurationError, FastloadError
+from fastload.sampler import Shard
+from fastload.train.config import RunConfig
+
+__all__ = ["World", "open_world"]
+
+_TORCHRUN = "torchrun --nproc-per-node 2 -m fastload.train ..."
+_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+_CULPRIT_FIRST = 1.0
+"""How long a rank that only lost its peer leaves it to that one to be noticed first [seconds]."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """This process's place among those that train together."""
+
+    device: torch.device
+    parallel: Literal["none", "dp", "ddp"] = "none"
+    rank: int = 0
+    """0-based, over all machines."""
+    world_size: int = 1
+    control: Any = None
+    """The gloo process group of small messages between hosts; None where there is one process."""
+
+    @property
+    def shard(self) -> Shard:
+        """This rank's part of the data."""
+        return Shard(self.rank, self.world_size)
+
+    def gather(self, value: Any) -> list[Any] | None:
+        """The value of every rank, on rank 0; None elsewhere. A collective."""
+        if self.control is None:
+            return [value]
+        values: list[Any] | None = [None] * self.world_size if self.rank == 0 else None
+        dist.gather_object(value, values, group=self.control)
+        return values
+
+    def broadcast(self, value: Any) -> Any:
+        """Rank 0's value, on every rank. A collective."""
+        if self.control is None:
+            return value
+        values = [value]
+        dist.broadcast_object_list(values, group=self.control)
+        return values[0]
+
+
+@contextmanager
+def open_world(run: RunConfig) -> Iterator[World]:
+    """Join the other processes, if there are any, and leave them at the end.
+
+    A process that fails closes its connections, so that the others fail too instead of waiting for it.
+
+    Raises:
+        ConfigurationError: a device or a kind of parallelism that cannot be had here.
+        FastloadError: another rank died.
+    """
+    launched = "WORLD_SIZE" in os.environ
+    number = _environment() if launched else {}
+    parallel = _parallel(run, number.get("WORLD_SIZE", 1), launched)
+    device = _device(run, parallel, number.get("LOCAL_RANK", 0))
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    if parallel != "ddp":
+        yield World(device=device, parallel=parallel)
+        return
+    dist.init_process_group(
+        "nccl" if device.type == "cuda" else "gloo", device_id=device if device.type == "cuda" else None
+    )
+    control: Any = dist.new_group(backend="gloo")
+    try:
+        yield World(
+            device=device,
+            parallel=parallel,
+            rank=number["RANK"],
+            world_size=number["WORLD_SIZE"],
+            control=control,
+        )
+        # Rank 0 may hold the store that the others need to the end.
+        dist.barrier(group=control)
+    except RuntimeError as error:
+        _close(control, device)
+        if isinstance(error, FastloadError) or not _lost_a_peer(error):
+            raise
+        time.sleep(_CULPRIT_FIRST)
+        raise FastloadError(
+            f"rank {number['RANK']} lost the connection to another rank, which has died or failed: look for the error "
+            f"of that one, which torchrun lists as the root cause ({error})."
+        ) from error
+    except BaseException:
+        _close(control, device)
+        raise
+    dist.destroy_process_group()
+
+
+def _close(control: Any, device: torch.device) -> None:
+    """Let go of the others after an error. What NCCL has under way may never end, so its group is not waited for."""
+    dist.destroy_process_group(control if device.type == "cuda" else None)
+
+
+def _environment() -> dict[str, int]:
+    missing = [name for name in _VARIABLES if name not in os.environ]
+    if missing:
+        raise ConfigurationError(
+            f"parallel: the environment has WORLD_SIZE but not {', '.join(missing)}; start with torchrun, which sets "
+            "them all, or set them too."
+        )
+    try:
+        return {name: int(os.environ[name]) for name in _VARIABLES if name != "MASTER_ADDR"}
+    except ValueError as error:
+        raise ConfigurationError(
+            f"parallel: RANK, WORLD_SIZE and the like in the environment must be whole numbers ({error}); start with "
+            "torchrun, which sets them."
+        ) from None
+
+
+def _parallel(run: RunConfig, world_size: int, launched: bool) -> Literal["none", "dp", "ddp"]:
+    from_launch: Literal["none", "ddp"] = "ddp" if launched else "none"
+    parallel = from_launch if run.parallel == "auto" else run.parallel
+    if parallel == "ddp" and not launched:
+        raise ConfigurationError(f"parallel: ddp needs several processes; start them with {_TORCHRUN}")
+    if parallel != "ddp" and world_size > 1:
+        raise ConfigurationError(
+            f"parallel: {parallel} is for one process, but torchrun has started {world_size}, which would train "
+            f"{world_size} times the same; take ddp, or start without torchrun."
+        )
+    return parallel
+
+
+def _device(run: RunConfig, parallel: str, local_rank: int) -> torch.device:
+    gpus = torch.cuda.device_count()
+    wanted = ("cuda" if gpus else "cpu") if run.device == "auto" else run.device
+    try:
+        device = torch.device(wanted)
+    except RuntimeError:
+        raise ConfigurationError(f"device: must be auto, cpu, cuda or cuda:1, got {run.device!r}.") from None
+    if parallel == "dp" and device.type == "cpu":
+        raise ConfigurationError(
+            "parallel: dp (DataParallel) copies the network to several GPUs of one process, and "
+            + ("the device is cpu" if gpus else "there is none here")
+            + f". CPUs train together in several processes: {_TORCHRUN}"
+        )
+    if device.type != "cuda":
+        return device
+    if not gpus:
+        raise ConfigurationError(f"device: {run.device!r}, but torch finds no GPU here; take --device cpu.")
+    if parallel == "ddp" and device.index is not None:
+        raise ConfigurationError(
+            f"device: {run.device!r} would put every rank on one GPU; say cuda, and each takes its own."
+        )
+    index = (local_rank if parallel == "ddp" else 0) if device.index is None else device.index
+    if index >= gpus:
+        raise ConfigurationError(
+            f"device: GPU {index} was asked for, and there are {gpus} (numbered from 0); start at most "
+            f"{gpus} processes a machine (--nproc-per-node {gpus}), or take --device cpu."
+        )
+    return torch.device("cuda", index)
+
+
+def _lost_a_peer(error: RuntimeError) -> bool:
+    """Whether a collective failed because its other end is gone. Gloo says so in words only."""
+    return isinstance(error, dist.DistError) or "gloo" in str(error).lower()
