@@ -126,11 +126,12 @@ def _open_splits(data: str, task: str) -> tuple[Opened, Opened | None]:
             found = next((file for split, file in files.items() if split != "train" and os.path.isfile(file)), None)
             return _open_files(files["train"], task), None if found is None else _open_files(found, task)
         names = set(subfolders(folder))
-        # A class may be called "train" too; but then there is no second folder with the name of a split.
-        if "train" in names and (names <= SPLIT_NAMES or len(names & SPLIT_NAMES) > 1):
+        if "train" in names:
+            if not (names <= SPLIT_NAMES or len(names & SPLIT_NAMES) > 1):
+                return open_source(data), None  # trains are a class here, beside others that are no splits
             split = next((split for split in _VALIDATION if split in names), None)
             return open_source(data, split="train"), None if split is None else open_source(data, split=split)
-    train = _open_split(data, "train")
+    train = None if data.endswith(".npy") else _open_split(data, "train")
     if train is None:
         return _open_files(data, task), None
     return train, next((val for split in _VALIDATION if (val := _open_split(data, split)) is not None), None)

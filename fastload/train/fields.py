@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import os
 import types
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
@@ -119,8 +120,8 @@ def _single(kind: Any, value: object) -> Any:
         return float(value)
     elif kind is int and isinstance(value, str | int):
         return int(value)
-    elif kind not in (int, float) and isinstance(value, str):
-        return value
+    elif kind not in (int, float) and isinstance(value, str | os.PathLike):
+        return os.fspath(value)
     raise TypeError
 
 

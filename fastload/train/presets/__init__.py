@@ -39,8 +39,8 @@ def find_preset(name: str) -> Preset:
     """The preset of this name. Raises ConfigurationError with the names there are."""
     found = {preset.name: preset for preset in PRESETS}
     if name not in found:
-        near = did_you_mean(name, found)
-        raise ConfigurationError(f"preset {name!r}: not known{near or f'; there are {chr(44).join(found)}'}.")
+        rest = did_you_mean(name, found) or "; there are " + ", ".join(found)
+        raise ConfigurationError(f"preset {name!r}: not known{rest}.")
     return found[name]
 
 

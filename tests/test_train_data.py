@@ -1,0 +1,287 @@
+"""What a run is trained and validated on: found in all its forms, transformed as its settings say."""
+
+from __future__ import annotations
+
+import struct
+import tarfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torchvision.transforms import v2
+
+import fastload
+from fastload.errors import ConfigurationError, SourceError
+from fastload.train.data import TrainingData, open_data
+from fastload.train.options import merged
+from tests.images import photo, write_photo_folder
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+@contextmanager
+def opened(data: Path | str | None, shard: fastload.Shard | None = None, **settings: Any) -> Iterator[TrainingData]:
+    given = {"image_size": 16, "batch_size": 4, "num_workers": 1, **settings}
+    config = merged({}, given=given if data is None else {**given, "data": str(data)})
+    found = open_data(config, shard=shard or fastload.Shard(), device=torch.device("cpu"))
+    try:
+        yield found
+    finally:
+        found.train.close()
+        if found.val is not None:
+            found.val.close()
+
+
+@pytest.fixture
+def splits(tmp_path: Path) -> Path:
+    """train/ and val/ of three classes; 12 and 6 images."""
+    write_photo_folder(tmp_path / "photos" / "train", classes=3, per_class=4)
+    write_photo_folder(tmp_path / "photos" / "val", classes=3, per_class=2, seed=9)
+    return tmp_path / "photos"
+
+
+def write_idx(folder: Path, prefix: str, count: int) -> None:
+    rng = np.random.default_rng(count)
+    pixels = rng.integers(0, 256, (count, 28, 28), dtype=np.uint8)
+    labels = (np.arange(count) % 10).astype(np.uint8)
+    (folder / f"{prefix}-images-idx3-ubyte").write_bytes(struct.pack(">IIII", 0x803, *pixels.shape) + pixels.tobytes())
+    (folder / f"{prefix}-labels-idx1-ubyte").write_bytes(struct.pack(">II", 0x801, count) + labels.tobytes())
+
+
+# -- What is found -----------------------------------------------------------------------------------------------------
+
+
+def test_a_folder_of_splits(splits: Path) -> None:
+    with opened(splits) as data:
+        assert (data.num_classes, data.classes, data.in_channels) == (3, ("class_0", "class_1", "class_2"), 3)
+        assert (data.samples, len(data.source), len(data.train)) == (12, 12, 3)
+        assert data.val is not None
+        assert [len(labels) for _, labels in data.val] == [4, 2], "every sample once"
+        images, labels = next(iter(data.train))
+        assert images.shape == (4, 3, 16, 16)
+        assert images.dtype == torch.float32
+        assert images.is_contiguous(memory_format=torch.channels_last)
+        assert labels.dtype == torch.int64
+    with opened(splits, channels_last=False) as data:
+        assert next(iter(data.train))[0].is_contiguous()
+
+
+def test_a_folder_of_classes_has_nothing_to_validate_on_but_what_is_given(splits: Path) -> None:
+    with opened(splits / "train") as data:
+        assert data.samples == 12
+        assert data.val is None
+    with opened(splits / "train", val_data=splits / "val") as data:
+        assert data.val is not None
+        assert sum(len(labels) for _, labels in data.val) == 6
+    with opened(splits / "train", val_data=splits) as data:
+        assert data.val is not None
+        assert sum(len(labels) for _, labels in data.val) == 6, "of a folder of splits, the one to validate on"
+
+
+def test_a_class_may_be_called_train(tmp_path: Path) -> None:
+    for name in ("bus", "train"):
+        write_photo_folder(tmp_path / "new", classes=1, per_class=4)
+        (tmp_path / "vehicles").mkdir(exist_ok=True)
+        (tmp_path / "new" / "class_0").rename(tmp_path / "vehicles" / name)
+    with opened(tmp_path / "vehicles") as data:
+        assert data.classes == ("bus", "train")
+        assert data.val is None
+
+
+def test_official_files_bring_their_test_split(tmp_path: Path) -> None:
+    write_idx(tmp_path, "train", 40)
+    write_idx(tmp_path, "t10k", 10)
+    with opened(tmp_path, image_size=28, mean="0.3", std="0.35", augment="none") as data:
+        assert (data.num_classes, data.in_channels, data.samples) == (10, 1, 40)
+        assert data.val is not None
+        assert sum(len(labels) for _, labels in data.val) == 10
+        assert next(iter(data.train))[0].shape == (4, 1, 28, 28)
+
+
+def test_an_archive_of_splits(splits: Path, tmp_path: Path) -> None:
+    (splits / "val").rename(splits / "test")
+    with tarfile.open(tmp_path / "photos.tar", "w") as archive:
+        archive.add(splits, "photos")
+    with opened(tmp_path / "photos.tar") as data:
+        assert data.samples == 12
+        assert data.val is not None
+        assert sum(len(labels) for _, labels in data.val) == 6
+
+
+def test_arrays_of_images_and_labels(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.zeros((8, 20, 20, 3), np.uint8))
+    np.save(tmp_path / "y.npy", np.arange(8))
+    with opened(f"{tmp_path / 'x.npy'}, {tmp_path / 'y.npy'}") as data:
+        assert (data.num_classes, data.classes, data.samples, data.val) == (8, None, 8, None)
+
+
+@pytest.mark.parametrize("names", [("train", "val"), ("train", "test"), ("train",)])
+def test_tokens(tmp_path: Path, names: tuple[str, ...]) -> None:
+    rng = np.random.default_rng(0)
+    arrays = {name: rng.integers(0, 100, (10, 7)).astype(np.uint16) for name in names}
+    for name, array in arrays.items():
+        np.save(tmp_path / f"{name}.npy", array)
+    with opened(tmp_path, task="masked-lm", num_classes=100) as data:
+        assert (data.num_classes, data.in_channels, data.samples) == (100, 1, 10)
+        rows = torch.cat([batch["input_ids"].long() for batch in data.train])
+        assert rows.shape == (8, 7), "the incomplete batch is left out"
+        theirs = {tuple(row) for row in arrays["train"].tolist()}
+        assert {tuple(row) for row in rows.tolist()} <= theirs
+        assert (data.val is None) == (len(names) == 1)
+        if data.val is not None:
+            rows = torch.cat([batch["input_ids"].long() for batch in data.val])
+            assert rows.tolist() == arrays[names[1]].tolist()
+    with opened(tmp_path / "train.npy", task="masked-lm", num_classes=100) as data:
+        assert data.val is None
+
+
+def test_few_samples_make_one_incomplete_batch(splits: Path) -> None:
+    with opened(splits, fastload.Shard(0, 2), batch_size=7) as data:
+        assert [len(labels) for _, labels in data.train] == [6]
+    with opened(splits, fastload.Shard(1, 2), batch_size=4) as data:
+        assert [len(labels) for _, labels in data.train] == [4]
+
+
+# -- What is refused ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"task": "segmentation"}, "segmentation needs images with masks"),
+        ({"task": "masked-lm", "num_classes": 9}, "masked-lm needs token ids"),
+        ({"num_classes": 2}, "num_classes: the data have 3 classes, got 2"),
+        ({"mean": "0.5,0.5", "std": "1,1"}, "mean: 2 numbers, but .* has images of 3 channel"),
+    ],
+)
+def test_data_and_settings_that_do_not_fit(splits: Path, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises((ConfigurationError, SourceError), match=message), opened(splits, **settings):
+        pass
+
+
+def test_no_data_are_asked_for() -> None:
+    with pytest.raises(ConfigurationError, match="data: none given; say --data"), opened(None):
+        pass
+    with pytest.raises(SourceError, match="no such file or folder"), opened("/no/such/folder"):
+        pass
+
+
+def test_labels_that_mean_other_classes_in_validation_are_refused(splits: Path) -> None:
+    (splits / "val" / "class_1").rename(splits / "val" / "class_9")
+    with pytest.raises(SourceError, match="differing: class_1, class_9"), opened(splits):
+        pass
+
+
+def test_tokens_that_the_vocabulary_does_not_have_are_refused(tmp_path: Path) -> None:
+    np.save(tmp_path / "train.npy", np.full((3, 4), 100))
+    for vocabulary, message in ((100, "ids from 0 to 99, but .* from 100 to 100"), (None, "needs the size of the voc")):
+        with pytest.raises(ConfigurationError, match=message):
+            with opened(tmp_path, task="masked-lm", num_classes=vocabulary):
+                pass
+    np.save(tmp_path / "train.npy", np.zeros((3, 4), np.float32))
+    with pytest.raises(SourceError, match=r"token ids are \(N, L\) integers, found float32"):
+        with opened(tmp_path, task="masked-lm", num_classes=9):
+            pass
+
+
+# -- What is done to it ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("augment", "reference"),
+    [("rrc-flip", [v2.Resize(36), v2.CenterCrop([32, 24])]), ("crop-flip", [v2.Resize([32, 24])])],
+)
+def test_validation_sees_what_torchvision_would_show(splits: Path, augment: str, reference: list[Any]) -> None:
+    transform = v2.Compose([*reference, v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)])
+    with opened(splits, augment=augment, image_size="32,24") as data:
+        assert data.val is not None
+        images = torch.cat([images for images, _ in data.val])
+    files = sorted((splits / "val").rglob("*.jpg"))
+    wanted = torch.stack([transform(Image.open(file)) for file in files])
+    assert (images - wanted).abs().max() <= 2.5 / 255 / min(STD)
+
+
+@pytest.mark.parametrize("augment", ["none", "flip", "crop-flip", "rrc-flip", "trivial"])
+def test_training_images_are_augmented_as_asked(tmp_path: Path, augment: str) -> None:
+    pixels = photo(16, 16)
+    pixels[:, :8] //= 4  # dark on the left, so that mirroring shows
+    np.save(tmp_path / "x.npy", np.repeat(pixels[None], 64, axis=0))
+    np.save(tmp_path / "y.npy", np.zeros(64, np.int64))
+    plain = torch.from_numpy(pixels).permute(2, 0, 1) / 255
+    with opened(
+        f"{tmp_path / 'x.npy'},{tmp_path / 'y.npy'}", augment=augment, mean="0", std="1", batch_size=64
+    ) as data:
+        images, _ = next(iter(data.train))
+    same = (images - plain).abs().amax((1, 2, 3)) < 1e-6
+    mirrored = (images - plain.flip(2)).abs().amax((1, 2, 3)) < 1e-6
+    counts = (int(same.sum()), int(mirrored.sum()))
+    if augment == "none":
+        assert counts == (64, 0)
+    elif augment == "flip":
+        assert sum(counts) == 64
+        assert min(counts) > 16
+    else:
+        assert sum(counts) < 16
+    if augment == "crop-flip":
+        # Moved by at most an eighth, 2 pixels, and black where nothing was: the middle is always there.
+        crops = [torch.nn.functional.pad(side, (2, 2, 2, 2)) for side in (plain, plain.flip(2))]
+        shifts = torch.stack([c[:, y : y + 16, x : x + 16] for c in crops for y in range(5) for x in range(5)])
+        assert all((shifts - image).abs().amax((1, 2, 3)).min() < 1e-6 for image in images)
+
+
+@pytest.mark.parametrize("augment", ["crop-flip", "rrc-flip"])
+def test_masks_move_with_their_images(tmp_path: Path, augment: str) -> None:
+    for split, count in (("train", 8), ("val", 3)):
+        for part in ("images", "masks"):
+            (tmp_path / split / part).mkdir(parents=True)
+        for number in range(count):
+            mask = np.zeros((48, 64), np.uint8)
+            mask[6 + number : 20, 10 : 30 + number] = 255
+            Image.fromarray(mask).save(tmp_path / split / "masks" / f"{number}.png")
+            Image.fromarray(mask).convert("RGB").save(tmp_path / split / "images" / f"{number}.png")
+    settings = {"task": "segmentation", "image_size": "48,64", "mean": "0", "std": "1", "augment": augment}
+    with opened(tmp_path, **settings) as data:
+        assert (data.num_classes, data.samples) == (1, 8)
+        for loader in (data.train, data.val):
+            assert loader is not None
+            for images, masks in loader:
+                assert images.shape == (len(masks), 3, 48, 64)
+                assert masks.dtype == torch.uint8
+                assert set(masks.unique().tolist()) <= {0, 255}
+                there = images.mean(1) > 0.5
+                # Resampled, edges may be a pixel apart; moved otherwise, whole areas would be.
+                wrong = (there != (masks > 0)).float().mean()
+                assert wrong <= (0 if augment == "crop-flip" else 0.03)
+                assert (masks > 0).any()
+    with pytest.raises(ConfigurationError, match="trivial moves the image but not its mask"):
+        with opened(tmp_path, **{**settings, "augment": "trivial"}):
+            pass
+
+
+def test_mixing_makes_labels_soft(splits: Path) -> None:
+    for settings in ({"mixup": 0.5}, {"cutmix": 1.0}, {"mixup": 0.5, "cutmix": 1.0}):
+        with opened(splits, **settings) as data:
+            for _, labels in data.train:
+                assert labels.shape == (4, 3)
+                torch.testing.assert_close(labels.sum(1), torch.ones(4))
+            assert data.val is not None
+            assert next(iter(data.val))[1].shape == (4,), "validation is on the images themselves"
+    with opened(splits, mixup=0.5, cutmix=1.0) as data:
+        images = [next(iter(data.train))[0] for _ in range(8)]
+    with opened(splits, mixup=0.5) as data:
+        mixed = [next(iter(data.train))[0] for _ in range(8)]
+    equal = [torch.equal(one, other) for one, other in zip(images, mixed, strict=True)]
+    assert 0 < sum(equal) < 8, "each batch takes one of the two"
+
+
+def test_the_seed_decides_the_order(splits: Path) -> None:
+    labels = []
+    for seed in (1, 1, 2):
+        with opened(splits, seed=seed) as data:
+            labels.append(torch.cat([labels for _, labels in data.train]).tolist())
+    assert labels[0] == labels[1] != labels[2]
