@@ -222,8 +222,6 @@ ResampleOptions resample_options(int filter, bool antialias, int padding, std::t
 
 std::unique_ptr<Ticket> submit(Pool& pool, std::shared_ptr<Job> job, Kept kept) {
     auto ticket = std::make_unique<Ticket>(job, std::move(kept));
-    // Giving the GIL away for some microseconds costs more than that: another thread takes it, for far longer.
-    if (pool.try_submit(job)) return ticket;
     nb::gil_scoped_release release;
     pool.submit(std::move(job));
     return ticket;

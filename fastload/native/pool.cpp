@@ -151,19 +151,6 @@ void Pool::submit(std::shared_ptr<Job> job) {
         crew_ = std::move(crew);
         owner_ = ::getpid();
     }
-    enqueue(std::move(job));
-}
-
-bool Pool::try_submit(const std::shared_ptr<Job>& job) {
-    if (job->done()) return true;
-    if (owner_ != ::getpid()) return false;
-    std::unique_lock<std::mutex> guard(mutex_, std::try_to_lock);
-    if (!guard.owns_lock() || !crew_) return false;
-    enqueue(job);
-    return true;
-}
-
-void Pool::enqueue(std::shared_ptr<Job> job) {
     {
         std::lock_guard<std::mutex> lock(crew_->mutex);
         crew_->queue.push_back(std::move(job));

@@ -72,8 +72,6 @@ class Pool {
     Pool& operator=(const Pool&) = delete;
 
     void submit(std::shared_ptr<Job> job);
-    // The same where it takes microseconds: false if threads must be started first, or the pool is being closed.
-    bool try_submit(const std::shared_ptr<Job>& job);
     // Joins the threads; a later `submit` starts new ones.
     void close();
 
@@ -83,7 +81,6 @@ class Pool {
   private:
     struct Crew;
     void leave_to_parent();
-    void enqueue(std::shared_ptr<Job> job);
 
     const int threads_;
     const struct Kernels* kernels_;
