@@ -48,7 +48,7 @@ class Substitution:
             if others and isinstance(first, DecodeError):
                 raise DecodeError(f"{first} ({others} more of the same batch could not be read.)") from first
             raise first
-        indices = draws.indices.copy()
+        indices, repeats = draws.indices.copy(), None if draws.repeats is None else draws.repeats.copy()
         replacements: dict[int, HostBatch] = {}
         for failure in host.failures:
             row = failure.row
@@ -57,9 +57,11 @@ class Substitution:
                 self._reported.add(index)
                 logger.warning("%s (Replaced by another sample, as on_error='substitute' asks.)", failure.error)
             indices[row], replacements[row] = self._replacement_for(failure.error, draws, row, epoch_order)
+            if repeats is not None:
+                repeats[row] = 0
             self.count += 1
         if not host.columns:  # a collated batch, or one of which nothing could be read
-            return self._backend.reread(Draws(draws.seed, draws.epoch, indices))
+            return self._backend.reread(Draws(draws.seed, draws.epoch, indices, repeats))
         for failure in host.failures:
             for name, rows in replacements[failure.row].columns.items():
                 target = host.columns[name]

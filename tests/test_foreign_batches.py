@@ -150,6 +150,26 @@ def test_fields_that_are_no_arrays_can_be_substituted() -> None:
     assert batch["box"][0].tolist() == numbers
 
 
+def test_a_replacement_leaves_the_draws_of_samples_that_come_twice_alone() -> None:
+    """The second time of an epoch a sample has other draws than the first, also in a batch made anew."""
+
+    def crops(broken: bool) -> list[torch.Tensor]:
+        def make(index: int) -> Any:
+            if broken and index == 2:
+                raise OSError("gone")
+            ramp = np.arange(64 * 64, dtype=np.uint32).reshape(64, 64, 1)
+            pixels = np.concatenate([ramp // 64, ramp % 64, np.full_like(ramp, index)], axis=2).astype(np.uint8)
+            return {"image": Image.fromarray(pixels), "path": str(index)}
+
+        batch = first_batch(Items(make), transform=CROP, on_error="substitute", sampler=[1, 1, 1, 2])
+        return list(batch["image"])
+
+    sound, repaired = crops(False), crops(True)
+    assert not torch.equal(sound[0], sound[1])
+    for row in range(3):
+        assert torch.equal(sound[row], repaired[row])
+
+
 @pytest.mark.parametrize("mode", ["I;16", "I", "F"])
 def test_images_of_more_than_eight_bits_are_refused_and_not_clipped(mode: str) -> None:
     dtype = {"I;16": np.uint16, "I": np.int32, "F": np.float32}[mode]
