@@ -4,6 +4,7 @@
 #   make test EXTRAS=dev          without DALI (800 MB)
 #   make setup PYTHON=python3.12  another interpreter
 #   make bench-peers DATA=folder  the comparison on your own JPEGs (one folder per class)
+#   make image VARIANT=cpu        the Docker image without CUDA and DALI
 
 PYTHON ?= python3
 VENV   ?= .venv
@@ -11,6 +12,7 @@ EXTRAS ?= dev,dali
 PHOTOS ?=
 PYTEST ?=
 DATA   ?=
+VARIANT ?= cuda
 
 BIN       := $(VENV)/bin
 INSTALLED := $(VENV)/.fastload-installed
@@ -20,10 +22,10 @@ BUILD_INPUTS := pyproject.toml scripts/setup.sh $(wildcard CMakeLists.txt) \
                 $(wildcard fastload/native/CMakeLists.txt)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup reinstall demo doctor test bench-peers lint format clean
+.PHONY: help setup reinstall demo doctor test bench-peers image image-verify lint format clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
 $(INSTALLED): $(BUILD_INPUTS)
 	@PYTHON="$(PYTHON)" VENV="$(VENV)" EXTRAS="$(EXTRAS)" bash scripts/setup.sh
@@ -51,6 +53,12 @@ test: lint ## lint, then all tests; PYTEST="-k resume" passes options on
 
 bench-peers: $(INSTALLED) ## fastload beside DataLoader, DALI and FFCV, about 12 minutes; DATA=folder for your own JPEGs
 	$(BIN)/python -m benchmarks.peers $(if $(DATA),--data "$(DATA)") --json benchmarks/results/peers.json
+
+image: ## the Docker image fastload:cuda; VARIANT=cpu for the one without CUDA
+	@docker/verify.sh $(VARIANT) --build-only
+
+image-verify: ## build the Docker image, run it and report (gigabytes); see docker/README.md
+	@docker/verify.sh $(VARIANT)
 
 format: $(INSTALLED) ## rewrite sources to the house format
 	$(BIN)/ruff check --fix .

@@ -1,0 +1,109 @@
+# shellcheck shell=bash disable=SC2034,SC2154
+# `build`, `start`, `run`, `size` and `stop` without a Docker engine, for verify.sh: Debian's buildah, in a chroot and as
+# root, on a base that debootstrap makes. The machine's apt and pip configuration and its certificates serve the build;
+# of these only the certificates stay, in the base.
+# Reads: $room (a folder to work in), $image (name of the image), $STORAGE_DRIVER.
+
+[ "$(id -u)" = 0 ] || die "no Docker or Podman engine answers, and building without one needs root"
+for program in buildah debootstrap; do
+    command -v "$program" >/dev/null \
+        || die "no Docker or Podman engine answers; to build without one: apt-get install -y buildah debootstrap"
+done
+
+base=localhost/fastload-base:bookworm
+driver=${STORAGE_DRIVER:-overlay}
+container=
+entrypoint=()
+
+# Options of `run` for much or little /dev/shm. The chroot has the machine's.
+much=()
+little=(--volume "$room/shm:/dev/shm")
+mkdir -p "$room/shm" "$room/tmp"
+mountpoint -q "$room/shm" || mount -t tmpfs -o size=64m,mode=1777 fastload-shm "$room/shm"
+
+buildah() { # TMPDIR is also where it keeps the caches of RUN --mount=type=cache
+    TMPDIR="$room/tmp" command buildah --storage-driver "$driver" --root "$room/storage-$driver" \
+        --runroot "$room/run-$driver" "$@"
+}
+
+works() { # a file system that is an overlay itself carries no other
+    local scratch
+    scratch=$(buildah from scratch 2>/dev/null) || return 1
+    buildah mount "$scratch" >/dev/null 2>&1
+    local status=$?
+    buildah rm "$scratch" >/dev/null
+    return $status
+}
+[ -n "${STORAGE_DRIVER:-}" ] || works || driver=vfs
+
+make_base() {
+    local scratch root mirror
+    mirror=$(cat /etc/apt/sources.list /etc/apt/sources.list.d/* 2>/dev/null | sed 's/#.*//' \
+        | grep -oE 'https?://[^ ]+/debian/?( |$)' | head -n 1 || true)
+    scratch=$(buildah from scratch)
+    root=$(buildah mount "$scratch")
+    debootstrap --variant=minbase --include=ca-certificates bookworm "$root" "${mirror:-http://deb.debian.org/debian}"
+    cp /usr/local/share/ca-certificates/*.crt "$root/usr/local/share/ca-certificates/" 2>/dev/null || true
+    env -u TMPDIR chroot "$root" update-ca-certificates
+    rm -rf "$root"/var/cache/apt/archives/*.deb "$root"/var/lib/apt/lists/*
+    buildah config --env PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin --cmd bash "$scratch"
+    buildah umount "$scratch"
+    buildah commit --quiet --disable-compression --rm "$scratch" "$base"
+}
+
+pip_configuration() { # pip's files and variables as one file; prints the folders that they name
+    python3 -m pip config list | python3 -c '
+import ast, collections, os, re, sys
+
+sections = collections.defaultdict(dict)
+for line in sys.stdin:
+    name, _, value = line.rstrip("\n").partition("=")
+    section, _, key = name.rpartition(".")
+    sections["global" if section == ":env:" else section][key] = ast.literal_eval(value)
+folders = set()
+with open(sys.argv[1], "w") as file:
+    for section, settings in sections.items():
+        print(f"[{section}]", file=file)
+        for key, value in settings.items():
+            print(key, "=", value.strip().replace("\n", "\n    "), file=file)
+            folders.update(re.findall(r"(?:^|[ \n]|file://)(/\S+)", value))
+print(*sorted(folder for folder in folders if os.path.isdir(folder)), sep="\n")
+' "$room/pip.conf"
+}
+
+build() {
+    local volumes=(--volume "$room/pip.conf:/etc/pip.conf:ro")
+    local folder
+    for folder in $(pip_configuration); do volumes+=(--volume "$folder:$folder:ro"); done
+    if grep -q '^VERSION_CODENAME=bookworm' /etc/os-release; then volumes+=(--volume /etc/apt:/etc/apt:ro); fi
+    buildah inspect --type image "$base" >/dev/null 2>&1 || make_base
+    # --format docker: the other one has no HEALTHCHECK.
+    buildah build --format docker --isolation chroot --network host --disable-compression \
+        --build-arg "BASE=$base" "${volumes[@]}" "$@" .
+}
+
+start() {
+    container=$(buildah from "$image")
+    mapfile -t entrypoint < <(buildah inspect --type image "$image" \
+        | python3 -c 'import json, sys; print(*json.load(sys.stdin)["Docker"]["config"]["Entrypoint"], sep="\n")')
+}
+
+run() { # run OPTION... -- ARGUMENT... buildah leaves the entry point out, and tini is not process 1
+    local options=()
+    while [ "$1" != -- ]; do
+        options+=("$1")
+        shift
+    done
+    buildah run --isolation chroot --env TINI_SUBREAPER=1 ${options[@]+"${options[@]}"} "$container" -- \
+        "${entrypoint[@]}" "${@:2}"
+}
+
+size() {
+    buildah images --json "$image" | python3 -c 'import json, sys; print(json.load(sys.stdin)[0]["size"])'
+}
+
+stop() {
+    [ -z "$container" ] || buildah rm "$container" >/dev/null
+    umount "$room/shm"
+}
+trap stop EXIT

