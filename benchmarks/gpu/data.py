@@ -49,7 +49,8 @@ def prepare(setting: Setting, given: Path | None, work: Path, say: Callable[[str
     cache = build_cache(str(found.folder), found.folder.parent / "cache", short_side=setting.short_side, progress=False)
     note = (
         f"{found.files:,} file names an epoch, {found.distinct:,} different photographs of "
-        f"{found.mean_bytes / 1000:.0f} kB on average: files are read from memory, whatever the disk. Cache: short side {setting.short_side} pixels."
+        f"{found.mean_bytes / 1000:.0f} kB on average: files are read from memory, whatever the disk. "
+        f"Cache: short side {setting.short_side} pixels."
     )
     return Input(found.folder, Path(cache), note)
 

@@ -11,7 +11,7 @@ from fastload.monitor import Segment, Step, draw_timelines
 __all__ = ["draw", "shown", "steps_of"]
 
 _SECONDS = 2.0
-"""Of each timeline."""
+"""Of each timeline, at most."""
 
 
 def shown(steps: Sequence[Step]) -> list[list[Any]]:
@@ -45,4 +45,4 @@ def draw(path: Path, rows: Sequence[dict[str, Any]], note: str) -> None:
     before = [row for row in measured if row["name"].startswith("DataLoader")]
     after = sorted((row for row in measured if row["fastload"]), key=lambda row: row["images_per_second"])
     timelines = {row["name"]: steps_of(row["timeline"]) for row in [*before, *after]}
-    draw_timelines(path, timelines, _SECONDS, title="What the device does, and what it waits for", note=note)
+    draw_timelines(path, timelines, title="What the device does, and what it waits for", note=note)
