@@ -36,38 +36,63 @@ from fastload.monitor.gpu import reading_of
 from fastload.monitor.idle import Mark, Tally, segments
 from fastload.monitor.profiler import HostRange, Work, _result, divide
 from fastload.sampler import EpochOrder
-from fastload.spans import Span
+from fastload.spans import Span, SpanLog
 
+from .images import write_photo_folder
 from .simulated_gpu import SimulatedGpu
 from .test_loader import Recorder, loader_over
+from .waiting import wait_until
 
 # -- the clock of steps, on the CPU
 
 
-def _slept(seconds: float) -> float:
-    """How long it really was, which on a busy machine is more than was asked for."""
-    begun = time.perf_counter()
-    time.sleep(seconds)
-    return time.perf_counter() - begun
+class _Bracket:
+    """The sum of the times between `open` and `close`, which a figure of the same times cannot exceed.
+
+    On a busy machine a thread may be held up anywhere. So what happened is measured twice, from within and from
+    without, and what is reported must lie between the two; on an idle machine they differ by less than 1%.
+    """
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def open(self) -> None:
+        self._begun = time.perf_counter()
+
+    def close(self) -> None:
+        self.seconds += time.perf_counter() - self._begun
+
+    def sleep(self, seconds: float) -> None:
+        self.open()
+        time.sleep(seconds)
+        self.close()
 
 
 def test_a_slow_source_is_reported_as_waiting_for_data() -> None:
     clock = step_clock("cpu")
-    waited, worked = [], []
-    for _ in range(21):
+    waited, waited_at_most, worked, first, whole = _Bracket(), _Bracket(), _Bracket(), _Bracket(), _Bracket()
+    for number in range(21):
+        within, around = (waited, waited_at_most) if number else (first, _Bracket())
+        around.open()
         clock.begin()
-        waited.append(_slept(0.03))
+        within.sleep(0.03)
         clock.mark("copy")
+        around.close()
+        if not number:
+            whole.open()
         clock.mark("compute")
-        worked.append(_slept(0.02))
+        worked.sleep(0.02)
         clock.end()
+    whole.close()
     summary = clock.summary()
-    assert summary.wait_seconds == pytest.approx(sum(waited[1:]), rel=0.05)
-    assert summary.wait_share == pytest.approx(sum(waited[1:]) / (sum(waited[1:]) + sum(worked)), rel=0.05)
-    assert summary.busy_share == pytest.approx(1 - summary.wait_share, abs=0.05)
-    assert summary.first_batch_seconds == pytest.approx(waited[0], rel=0.05)
-    assert (summary.steps, summary.long_gaps) == (21, 20)
-    assert {gap.cause for gap in summary.gaps} == {"wait"}
+    assert waited.seconds <= summary.wait_seconds <= waited_at_most.seconds
+    assert waited.seconds / whole.seconds <= summary.wait_share
+    assert worked.seconds / whole.seconds <= summary.busy_share <= 1 - summary.wait_share
+    assert summary.first_batch_seconds >= first.seconds
+    assert (summary.steps, len([gap for gap in summary.gaps if gap.cause == "wait"])) == (21, 20)
+    if waited_at_most.seconds < 1.02 * waited.seconds:  # the machine was not busy: then these are good to 5%
+        truth = waited.seconds / (waited.seconds + worked.seconds)
+        assert summary.wait_share == pytest.approx(truth, rel=0.05)
 
 
 class _SlowSource(Recorder):
@@ -83,78 +108,112 @@ class _SlowSource(Recorder):
         return super().receive()
 
 
+def _slept(seconds: float) -> float:
+    """How long it really was, which on a busy machine is more than was asked for."""
+    begun = time.perf_counter()
+    time.sleep(seconds)
+    return time.perf_counter() - begun
+
+
 @pytest.mark.parametrize("prefetched", [False, True])
 def test_the_same_source_behind_prefetch_is_reported_as_none(prefetched: bool) -> None:
-    source, clock = _SlowSource(background=prefetched), step_clock("cpu")
-    with loader_over(source, EpochOrder(60, 2)) as loader:
+    source, clock, around = _SlowSource(background=prefetched), step_clock("cpu"), _Bracket()
+    with loader_over(source, EpochOrder(80, 2)) as loader:
         batches = iter(loader)
-        for _ in range(20):
+        for number in range(20):
+            outside = around if number else _Bracket()
+            outside.open()
             clock.begin()
             next(batches)
             clock.mark("compute")
+            outside.close()
             time.sleep(0.04)
+            if prefetched:  # the trainer is the slower one, however busy the machine may be
+                wait_until(lambda number=number: len(source.slept) > number + 2)
             clock.end()
         stats = loader.stats()
     summary = clock.summary()
     if prefetched:
         assert summary.wait_share < 0.05
     else:
-        assert summary.wait_seconds == pytest.approx(sum(source.slept[1:20]), rel=0.1)
-        assert summary.wait_share == pytest.approx(1 / 3, rel=0.2)
-    assert summary.wait_seconds == pytest.approx(stats.wait_seconds, rel=0.05, abs=0.01), "as the loader sees it"
+        truth = sum(source.slept[1:20])
+        assert truth <= stats.wait_seconds <= summary.wait_seconds <= around.seconds
+        assert summary.wait_share > 0.2
 
 
-def test_phases_may_come_again_and_what_is_between_steps_is_launch() -> None:
+class _Time:
+    """Passes only when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def simulated_time(monkeypatch: pytest.MonkeyPatch) -> _Time:
+    made = _Time()
+    monkeypatch.setattr("fastload.monitor.stamps.time", made)
+    return made
+
+
+def test_phases_may_come_again_and_what_is_between_steps_is_launch(simulated_time: _Time) -> None:
     clock = step_clock("cpu")
-    true: dict[str, float] = {"wait": 0.0, "compute": 0.0, "exchange": 0.0, "update": 0.0, "launch": 0.0}
     clock.restart()
     for _ in range(3):
         clock.begin()
         for part in range(2):
             if part:
                 clock.mark("wait")
-            true["wait"] += _slept(0.01)
+            simulated_time.sleep(1)
+            clock.mark("copy")
+            simulated_time.sleep(2)
             clock.mark("compute")
-            true["compute"] += _slept(0.02)
+            simulated_time.sleep(3)
         clock.mark("exchange")
-        true["exchange"] += _slept(0.015)
+        simulated_time.sleep(4)
         clock.mark("update")
-        true["update"] += _slept(0.01)
+        simulated_time.sleep(5)
         clock.end()
-        true["launch"] += _slept(0.012)
-    clock.begin()
-    clock.mark("compute")
-    clock.end()
+        simulated_time.sleep(6)
     summary = clock.summary()
-    for name, seconds in true.items():
-        assert getattr(summary, f"{name}_seconds") == pytest.approx(seconds, rel=0.1), name
-    shares = [getattr(summary, f"{name}_share") for name in (*true, "copy")]
-    assert sum(shares) == pytest.approx(1)
-    assert summary.busy_share == pytest.approx(summary.compute_share + summary.update_share)
-    assert summary.metrics()["exchange_share"] == summary.exchange_share
+    assert (summary.wait_seconds, summary.copy_seconds, summary.compute_seconds) == (6, 12, 18)
+    assert (summary.exchange_seconds, summary.update_seconds, summary.launch_seconds) == (12, 15, 12)
+    assert (summary.seconds, summary.busy_seconds, summary.idle_seconds) == (75, 33, 42)
+    names = ("wait", "copy", "launch", "exchange", "compute", "update")
+    assert sum(getattr(summary, f"{name}_share") for name in names) == pytest.approx(1)
+    assert summary.busy_share == pytest.approx(33 / 75)
+    assert summary.metrics()["exchange_share"] == pytest.approx(12 / 75)
 
 
-def test_a_step_without_a_batch_is_none_and_a_restart_forgets() -> None:
+def test_a_step_without_a_batch_is_none_and_a_restart_forgets(simulated_time: _Time) -> None:
     clock = step_clock("cpu", keep=2)
-    for _ in range(3):
+
+    def step(seconds: float) -> None:
         clock.begin()
         clock.mark("compute")
+        simulated_time.sleep(seconds)
         clock.end()
-    clock.begin()  # and the epoch is over
+
+    for _ in range(3):
+        step(1)
     clock.begin()
-    clock.mark("compute")
-    clock.end()
-    assert clock.summary().steps == 4
+    simulated_time.sleep(7)  # there was no batch, the epoch is over: validation
+    step(1)
+    summary = clock.summary()
+    assert (summary.steps, summary.wait_seconds, summary.launch_seconds) == (4, 0, 7)
     assert [step.number for step in clock.steps()] == [2, 3], "only the latest are kept"
     first, second = clock.steps()
     assert first.end == second.begin
     clock.restart()
     assert (clock.summary().steps, clock.steps()) == (0, ())
-    slept = _slept(0.02)
-    clock.begin()
-    clock.mark("compute")
-    clock.end()
-    assert clock.summary().launch_seconds == pytest.approx(slept, rel=0.1), "time begins at the restart"
+    simulated_time.sleep(3)
+    step(1)
+    assert clock.summary().launch_seconds == 3, "time begins at the restart"
     assert clock.summary().first_batch_seconds == 0
 
 
@@ -281,6 +340,64 @@ def test_the_exchange_that_nothing_hides_is_marked_from_within_backward(tmp_path
         dist.destroy_process_group()
     activities = [piece.activity for piece in clock.steps()[-1].segments]
     assert activities[-3:] == ["compute", "exchange", "update"]
+
+
+@pytest.mark.gpu
+def test_a_real_gpu_is_idle_for_as_long_as_it_waits() -> None:
+    matrix = torch.randn(4096, 4096, device="cuda")
+
+    def work() -> None:
+        for _ in range(8):
+            torch.mm(matrix, matrix)
+
+    def steps(clock: StepClock, count: int, wait: float) -> float:
+        slept = 0.0
+        clock.restart()
+        for _ in range(count):
+            with phase_range("step"):
+                clock.begin()
+                with phase_range("wait"):
+                    slept += _slept(wait)
+                clock.mark("compute")
+                work()
+                clock.end()
+        return slept
+
+    clock = step_clock("cuda")
+    steps(clock, 5, 0.0)
+    steps(clock, 50, 0.0)
+    full = clock.summary(wait=True)
+    assert full.busy_share > 0.95
+    alone = full.compute_seconds / 50
+    slept = steps(clock, 20, 2 * alone)  # half of it is hidden behind the work of the step before
+    late = clock.summary(wait=True)
+    assert late.compute_seconds == pytest.approx(20 * alone, rel=0.15)
+    assert late.wait_seconds == pytest.approx(slept - 19 * alone, rel=0.15)
+    assert late.copy_share < 0.02
+    with profile_steps("cuda") as profiling:
+        steps(clock, 20, 2 * alone)
+    seen = profiling.result
+    assert (seen.timeline, seen.idle.steps) == ("device", 20)
+    assert seen.idle.busy_share == pytest.approx(late.busy_share, abs=0.15)
+    assert seen.idle.wait_share == pytest.approx(late.wait_share, abs=0.15)
+
+
+@pytest.mark.gpu
+def test_on_a_real_gpu_copies_are_on_the_clock_of_the_host(tmp_path: Path) -> None:
+    from fastload import create_loader
+    from fastload.demo.transforms import training
+
+    log = SpanLog()
+    folder = write_photo_folder(tmp_path, per_class=8)
+    with create_loader(folder, 4, transform=training(64), backend="turbojpeg", device="cuda") as loader:
+        loader.record(log)
+        begun = time.perf_counter()
+        for images, _ in loader:
+            images.sum().item()
+        ended = time.perf_counter()
+        copies = [span for span in log if span.track == "copy"][: len(loader)]
+    assert [span.args["step"] for span in copies] == list(range(len(loader)))
+    assert all(begun - 0.01 < span.begin < span.end < ended + 0.01 for span in copies)
 
 
 # -- what the driver says
@@ -475,25 +592,27 @@ def test_a_profile_of_a_gpu_is_read_from_its_kernels_and_copies() -> None:
 
 def test_a_profile_without_a_gpu_shows_the_operations_of_the_host() -> None:
     matrix = torch.randn(256, 256)
+    waited, waited_at_most, worked, paused = _Bracket(), _Bracket(), _Bracket(), _Bracket()
     with profile_steps("cpu") as profiling:
         with pytest.raises(FastloadError, match="when the `with` block has ended"):
             profiling.result  # noqa: B018
-        waited = worked = paused = 0.0
         for _ in range(4):
             with phase_range("step"):
+                waited_at_most.open()
                 with phase_range("wait"):
-                    waited += _slept(0.02)
-                begun = time.perf_counter()
-                while time.perf_counter() - begun < 0.02:
+                    waited.sleep(0.02)
+                waited_at_most.close()
+                worked.open()
+                while time.perf_counter() - worked._begun < 0.02:
                     torch.mm(matrix, matrix)
-                worked += time.perf_counter() - begun
-                paused += _slept(0.01)
+                worked.close()
+                paused.sleep(0.01)
     result = profiling.result
     idle = result.idle
     assert (result.timeline, idle.steps) == ("host", 4)
-    assert idle.wait_seconds == pytest.approx(waited, rel=0.1)
-    assert idle.compute_seconds == pytest.approx(worked, rel=0.25)
-    assert idle.launch_seconds >= paused
+    assert 0.99 * waited.seconds <= idle.wait_seconds <= 1.01 * waited_at_most.seconds  # by the profiler's own clock
+    assert 0.5 * worked.seconds <= idle.compute_seconds <= 1.01 * worked.seconds
+    assert idle.launch_seconds >= 0.99 * paused.seconds
     assert "on the host (no GPU: its operations in place of kernels)" in str(result)
 
 
@@ -620,6 +739,24 @@ def test_timelines_share_one_scale(tmp_path: Path) -> None:
         colours = {colour for _, colour in picture.convert("RGB").getcolors(1 << 20) or ()}
         assert picture.width > 1000
     assert {(0x1F, 0x7A, 0x4D), (0xD9, 0x48, 0x2B)} <= colours
+
+
+def test_the_script_draws_before_and_after(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("matplotlib", reason='needs matplotlib: pip install "fastload[report]"')
+    from benchmarks import timelines
+
+    folder, picture = write_photo_folder(tmp_path / "images", per_class=8), tmp_path / "picture.svg"
+    options = ["--consume", "2000", "--batch-size", "4", "--seconds", "0.2", "--device", "cpu"]
+    monkeypatch.setattr(sys, "argv", ["timelines.py", str(picture), str(folder), *options])
+    timelines.main()
+    svg = picture.read_text()
+    for text in ("DataLoader,", "turbojpeg", "Simulated trainer of 2000 images/s, batches of 4 JPEGs"):
+        assert f">{text}<" in svg, text
+    printed = capsys.readouterr().out
+    assert "fastload turbojpeg: " in printed
+    assert "images/s; busy " in printed
 
 
 def test_a_picture_that_cannot_be_drawn_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

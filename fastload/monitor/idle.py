@@ -172,8 +172,8 @@ def segments(marks: Sequence[Mark], before: float) -> tuple[Segment, ...]:
     for this, following in pairwise(marks):
         assert this.phase is not None
         if this.phase == "wait":
-            # No work is queued between the two. Until the host had the batch, the device waited for it as the host
-            # did; after that, for the copy that the loader has put before whatever comes next.
+            # Until the host had the batch, the device waited for it as the host did; after that, for the copy (and what
+            # the loader does with the batch on the device) that comes before whatever the trainer queues next.
             there = min(max(following.host, this.device), following.device)
             pieces += [Segment("wait", this.device, there), Segment("copy", there, following.device)]
         else:
