@@ -36,6 +36,12 @@ def create(name: str, *, weights: str | None = None, task: str | None = None, **
     return create_model(ModelConfig(model=name, weights=weights), task=task, **shape)
 
 
+def without_gradient(model: nn.Module, output: torch.Tensor) -> list[str]:
+    """Weights that the output does not depend on: processes that share gradients would wait for theirs."""
+    output.sum().backward()
+    return [name for name, weight in model.named_parameters() if weight.grad is None]
+
+
 @pytest.mark.parametrize(
     ("name", "channels", "size"),
     [
@@ -54,19 +60,29 @@ def test_classifiers_take_the_channels_and_size_of_the_data(name: str, channels:
     model = create(name, in_channels=channels, image_size=size).train()
     logits = model(torch.randn(2, channels, *size))
     assert logits.shape == (2, 7)
-    logits.sum().backward()
-    assert [name for name, weight in model.named_parameters() if weight.grad is None] == []
+    assert without_gradient(model, logits) == []
 
 
 @pytest.mark.parametrize("name", ["smp:Unet/resnet18", "smp:fpn/mobilenet_v2"])
 def test_segmentation_networks_answer_for_every_pixel(name: str) -> None:
-    assert create(name, num_classes=1)(torch.randn(2, 3, 64, 96)).shape == (2, 1, 64, 96)
+    model = create(name, num_classes=1)
+    scores = model(torch.randn(2, 3, 64, 96))
+    assert scores.shape == (2, 1, 64, 96)
+    assert without_gradient(model, scores) == []
+
+
+def test_vgg19_has_the_convolutions_of_vgg19() -> None:
+    ours = [layer.weight.shape for layer in create("fastload:vgg19") if isinstance(layer, nn.Conv2d)]  # type: ignore[attr-defined]
+    with torch.device("meta"):
+        theirs = [layer for layer in torchvision.models.vgg19_bn().features if isinstance(layer, nn.Conv2d)]
+    assert ours == [layer.weight.shape for layer in theirs]
 
 
 def test_unet_vgg16_has_the_convolutions_of_vgg16() -> None:
     model: Any = create("smp:Unet/vgg16_bn", num_classes=1)
     convolutions = [layer for layer in model.encoder.modules() if isinstance(layer, nn.Conv2d)]
-    theirs = [layer for layer in torchvision.models.vgg16_bn().features if isinstance(layer, nn.Conv2d)]
+    with torch.device("meta"):
+        theirs = [layer for layer in torchvision.models.vgg16_bn().features if isinstance(layer, nn.Conv2d)]
     assert [layer.weight.shape for layer in convolutions] == [layer.weight.shape for layer in theirs]
 
 
@@ -78,6 +94,7 @@ def test_a_token_is_answered_with_scores_for_the_vocabulary_whatever_the_padding
         scores, padded_scores = model(tokens), model(padded)
     assert scores.shape == (2, 12, 100)
     torch.testing.assert_close(padded_scores[:, :12], scores, rtol=1e-4, atol=1e-5)
+    assert without_gradient(model, model(tokens)) == []
     with pytest.raises(ConfigurationError, match="513 tokens, but RoBERTa takes 512"):
         model(torch.ones(1, 513, dtype=torch.int64))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 
-import torchvision
 from torch import nn
 
 from fastload.errors import ConfigurationError
@@ -45,10 +44,21 @@ def _mlp(request: ModelRequest) -> nn.Module:
 
 def _small(request: ModelRequest) -> nn.Module:
     """Six convolutions in three stages, 0.3 million weights: for trying things out on 32x32 pixels."""
+    return _convolutional(request, (32, 2), (64, 2), (128, 2))
+
+
+def _vgg19(request: ModelRequest) -> nn.Module:
+    """VGG-19's convolutions (Simonyan and Zisserman, 2015, column E) with batch normalisation, and one linear layer in
+    place of its three."""
+    return _convolutional(request, (64, 2), (128, 2), (256, 4), (512, 4), (512, 4))
+
+
+def _convolutional(request: ModelRequest, *stages: tuple[int, int]) -> nn.Module:
+    """Stages of (channels, number of convolutions), each halving the image, and a linear layer on the mean."""
     layers: list[nn.Module] = []
     before = request.in_channels
-    for channels in (32, 64, 128):
-        for _ in range(2):
+    for channels, number in stages:
+        for _ in range(number):
             layers += [
                 nn.Conv2d(before, channels, 3, padding=1, bias=False),
                 nn.BatchNorm2d(channels),
@@ -56,19 +66,7 @@ def _small(request: ModelRequest) -> nn.Module:
             ]
             before = channels
         layers.append(nn.MaxPool2d(2))
-    return nn.Sequential(*layers, *_head(before, request.num_classes))
-
-
-def _vgg19(request: ModelRequest) -> nn.Module:
-    """VGG-19's convolutions with batch normalisation, and one linear layer in place of its three."""
-    features = torchvision.models.vgg19_bn().features
-    if request.in_channels != 3:
-        features[0] = nn.Conv2d(request.in_channels, 64, 3, padding=1)
-    return nn.Sequential(features, *_head(512, request.num_classes))
-
-
-def _head(channels: int, num_classes: int) -> tuple[nn.Module, ...]:
-    return nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, num_classes)
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(before, request.num_classes))
 
 
 _NETWORKS = {"mlp": _mlp, "small": _small, "vgg19": _vgg19}

@@ -1,0 +1,178 @@
+"""Every preset trains: a few steps on data of its kind made here, through `train`, to a network that can be loaded."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from rich.console import Console
+from typer.testing import CliRunner
+
+from fastload.cli.app import app
+from fastload.errors import ConfigurationError
+from fastload.train import Summary, TrainConfig, preset, train
+from fastload.train.models import create_model
+from fastload.train.presets import PRESETS, find_preset
+from tests.images import labels, photo, write_photo_folder
+from tests.test_sources_cifar import cifar10, packed
+from tests.test_train_data import write_idx
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Any:
+    """Small networks on few cores are slower with more."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def cifar(root: Path) -> Path:
+    return packed(cifar10(root))
+
+
+def fashion_mnist(root: Path) -> Path:
+    write_idx(root, "train", 24)
+    write_idx(root, "t10k", 7)
+    return root
+
+
+def cracks(root: Path) -> Path:
+    """Photographs, and masks of 0 and 255 with a smaller bright part."""
+    for split, count in (("train", 4), ("val", 3)):
+        for part in ("images", "masks"):
+            (root / split / part).mkdir(parents=True)
+        for number in range(count):
+            Image.fromarray(photo(48, 64, seed=number)).save(root / split / "images" / f"{number}.jpg")
+            mask = np.where(labels(48, 64, seed=number) == 3, 255, 0).astype(np.uint8)
+            Image.fromarray(mask).save(root / split / "masks" / f"{number}.png")
+    return root
+
+
+def imagenet(root: Path) -> Path:
+    for split in ("train", "val"):
+        write_photo_folder(root / split, classes=2, per_class=3)
+    return root
+
+
+def text(root: Path) -> Path:
+    rng = np.random.default_rng(0)
+    for split, count in (("train", 64), ("val", 5)):
+        np.save(root / f"{split}.npy", rng.integers(4, 99, (count, 16)).astype(np.uint16))
+    return root
+
+
+SMALL: dict[str, tuple[Callable[[Path], Path], dict[str, Any], set[str]]] = {
+    "cifar10-pyramidnet": (cifar, {"batch_size": 10}, {"loss", "top1", "top5"}),
+    "cifar10-vgg19": (cifar, {"batch_size": 10}, {"loss", "top1", "top5"}),
+    "fashion-mnist-mlp": (fashion_mnist, {"batch_size": 8}, {"loss", "top1", "top5"}),
+    "cracks-unet-vgg16": (cracks, {"image_size": (32, 64), "batch_size": 2}, {"loss", "iou", "dice"}),
+    "cracks-unet-resnet34": (cracks, {"image_size": (32, 64), "batch_size": 2}, {"loss", "iou", "dice"}),
+    "imagenet-resnet50": (imagenet, {"image_size": (32, 32), "batch_size": 2}, {"loss", "top1"}),
+    "text-roberta": (
+        text,
+        {"model": "transformers:roberta-tiny", "num_classes": 100, "batch_size": 2},
+        {"loss", "top1"},
+    ),
+}
+"""By preset: data, what is made small, and what the validation reports."""
+
+
+def small(name: str, root: Path, **changes: Any) -> TrainConfig:
+    """The preset on small data, which are made if they are not there, for one epoch."""
+    make, settings, _ = SMALL[name]
+    if not (root / "data").exists():
+        (root / "data").mkdir()
+        made = make(root / "data")
+    else:
+        made = root / "data"
+    given = {"data": made, "out": root / "out", "device": "cpu", "num_workers": 1, "warmup_epochs": 0, "epochs": 1}
+    return preset(name, **{**given, **settings, **changes})
+
+
+def quietly(config: TrainConfig) -> Summary:
+    return train(config, console=Console(quiet=True))
+
+
+def test_every_preset_is_tried_here() -> None:
+    assert [job.name for job in PRESETS] == list(SMALL)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_a_preset_trains(name: str, tmp_path: Path) -> None:
+    config = small(name, tmp_path)
+    summary = quietly(config)
+    assert summary.steps >= 2
+    assert not summary.interrupted
+    (epoch,) = summary.epochs
+    assert epoch.val is not None
+    assert set(epoch.val) == SMALL[name][2]
+    assert all(math.isfinite(value) for value in (*epoch.train.values(), *epoch.val.values()))
+    assert epoch.lr < summary.lr or config.schedule.schedule == "step"
+
+    with torch.device("meta"):  # without drawing weights
+        model = create_model(
+            config.model,
+            task=config.task,
+            num_classes={"cracks": 1, "imagenet": 2, "text": 100}.get(name.partition("-")[0], 10),
+            in_channels=len(config.data.mean),
+            image_size=config.data.image_size,
+        )
+    kept = torch.load(tmp_path / "out" / "best.pt", weights_only=True)
+    model.load_state_dict(kept["model"], assign=True)  # a plain network takes them
+    for file in (tmp_path / "out").glob("*.pt"):
+        file.unlink()  # hundreds of MB
+
+
+def test_cracks_are_resumed_and_the_best_model_is_the_one_of_the_highest_iou(tmp_path: Path) -> None:
+    settings = {"epochs": 3, "model": "smp:Unet/resnet18"}
+    begun = quietly(small("cracks-unet-resnet34", tmp_path, max_steps=3, **settings))
+    assert (begun.steps, len(begun.epochs)) == (3, 1)
+    ended = quietly(small("cracks-unet-resnet34", tmp_path, **settings))
+    assert (ended.steps, len(ended.epochs)) == (6, 3)
+    assert ended.epochs[0] == begun.epochs[0]
+    ious = [epoch.val["iou"] for epoch in ended.epochs if epoch.val is not None]
+    assert ended.best == max(ious)
+    state = torch.load(tmp_path / "out" / "best.pt", weights_only=True)
+    assert state["epoch"] == 1 + ious.index(max(ious))
+    counted = [np.asarray(Image.open(file)) > 127 for file in (tmp_path / "data" / "train" / "masks").iterdir()]
+    share = np.mean(counted)
+    assert state["task"]["positive_weight"] == pytest.approx((1 - share) / share)
+
+
+def test_gradients_of_one_batch_and_of_many_small_ones_train_the_same_roberta(tmp_path: Path) -> None:
+    losses = []
+    for accumulate in (1, 2, 8):
+        room = tmp_path / str(accumulate)
+        room.mkdir()
+        changes = {"batch_size": 16 // accumulate, "accumulate": accumulate}
+        summary = quietly(small("text-roberta", room, **changes, amp="none"))
+        assert (summary.steps, summary.global_batch) == (4, 16)
+        assert summary.epochs[0].val is not None
+        losses.append(summary.epochs[0].val["loss"])
+    assert losses == pytest.approx([losses[0]] * 3, rel=2e-3)
+
+
+@pytest.mark.parametrize("job", PRESETS, ids=lambda job: job.name)
+def test_the_documented_command_is_one(job: Any) -> None:
+    words = shlex.split(job.command)
+    arguments = words[words.index(job.name) :]
+    assert words[: len(words) - len(arguments)] in (
+        ["fastload", "train"],
+        ["torchrun", "--nproc-per-node", words[2], "-m", "fastload.train"],
+    )
+    assert "--data" in arguments
+    done = CliRunner().invoke(app, ["train", *arguments, "--dry-run"])
+    assert done.exit_code == 0, done.stderr
+
+
+def test_a_preset_that_is_none_is_refused_with_the_nearest() -> None:
+    with pytest.raises(ConfigurationError, match="the nearest: cifar10-vgg19"):
+        find_preset("cifar-vgg19")
