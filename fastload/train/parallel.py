@@ -35,9 +35,9 @@ def parallelise(model: nn.Module, world: World, clock: StepClock, *, amp: str = 
         wrapped = DistributedDataParallel(
             model,
             device_ids=[world.device] if world.device.type == "cuda" else None,
-            broadcast_buffers=False,
             gradient_as_bucket_view=True,
         )
+        wrapped.broadcast_buffers = False  # the argument of this name has another one in newer versions of torch
         wrapped.register_comm_hook(None, mark_exchange(clock))
         return wrapped
     if world.parallel == "dp":

@@ -1,0 +1,218 @@
+"""Small training runs in processes of their own, which can be made to die where a test wants it.
+
+Processes come from a fork server that has imported torch once: seconds saved for each. Under torchrun:
+`python -m torch.distributed.run ... -m tests.train_job JOB.json`.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import re
+import signal
+import socket
+import sys
+import time
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from fastload.train import TrainConfig, train
+from fastload.train.options import merged
+
+SIDE = 8
+
+
+def write_arrays(folder: Path, name: str, samples: int, *, seed: int = 0) -> str:
+    """Images that a network can tell apart, and labels 0 to 2; what `--data` takes."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, 3, samples)
+    images = rng.integers(0, 120, (samples, SIDE, SIDE, 3)) + 60 * labels[:, None, None, None]
+    paths = folder / f"{name}-images.npy", folder / f"{name}-labels.npy"
+    np.save(paths[0], images.astype(np.uint8))
+    np.save(paths[1], labels)
+    return f"{paths[0]},{paths[1]}"
+
+
+def settings(data: str, out: Path, **given: Any) -> dict[str, Any]:
+    """Of a run of some seconds on the CPU; by field name."""
+    return {
+        "data": data,
+        "out": str(out),
+        "augment": "flip",
+        "image_size": (SIDE, SIDE),
+        "num_workers": 1,
+        "model": "fastload:mlp",
+        "batch_size": 4,
+        "epochs": 3,
+        "lr": 0.05,
+        "reference_batch": None,
+        "progress": False,
+        "device": "cpu",
+        "deterministic": True,
+        **given,
+    }
+
+
+def config(data: str, out: Path, **given: Any) -> TrainConfig:
+    return merged(settings(data, out, **given))
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What happens when a rank calls its network: once, in the first attempt of torchrun."""
+
+    act: str
+    """"exit", "raise", "sleep", or the name of a signal that the process sends itself."""
+    call: int
+    """Which call, 0-based, of those in training or in validation."""
+    rank: int = 0
+    validation: bool = False
+
+    def happens(self, rank: int, call: int, training: bool) -> bool:
+        first = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"
+        return first and (rank, call, not training) == (self.rank, self.call, self.validation)
+
+    def happen(self) -> None:
+        match self.act:
+            case "exit":
+                os._exit(3)
+            case "raise":
+                raise ValueError("the network has had enough")
+            case "sleep":
+                print("sleeping", flush=True)
+                time.sleep(60)
+            case name:
+                os.kill(os.getpid(), signal.Signals[name])
+
+
+class Network(nn.Module):
+    """A small network of whatever makes resuming hard."""
+
+    def __init__(self, *, dropout: float, normalise: bool, fault: Fault | None = None) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Flatten(),
+            nn.Linear(3 * SIDE * SIDE, 16),
+            nn.BatchNorm1d(16) if normalise else nn.Identity(),
+            nn.ReLU(),
+            nn.Dropout(dropout),
+            nn.Linear(16, 3),
+        )
+        self._fault = fault
+        self._calls = {True: 0, False: 0}
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        if self._fault is not None and self._fault.happens(
+            int(os.environ.get("RANK", "0")), self._calls[self.training], self.training
+        ):
+            self._fault.happen()
+        self._calls[self.training] += 1
+        return self.layers(images)
+
+
+@dataclass(frozen=True)
+class Job:
+    settings: dict[str, Any]
+    dropout: float = 0.0
+    normalise: bool = False
+    fault: dict[str, Any] | None = field(default=None)
+
+    def run(self, summary: Path | None = None) -> None:
+        from fastload.train import parts
+
+        torch.set_num_threads(1)
+        fault = None if self.fault is None else Fault(**self.fault)
+        parts.create_model = lambda *args, **kwargs: Network(
+            dropout=self.dropout, normalise=self.normalise, fault=fault
+        )
+        found = train(merged(self.settings))
+        if summary is not None:
+            summary.write_text(found.to_json())
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _rank_main(job: Job, rank: int, world_size: int, port: int, folder: str) -> None:
+    path = Path(folder) / f"rank{rank}"
+    output = os.open(path.with_suffix(".txt"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115, multiprocessing's may be anything
+    sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
+    if world_size > 1:
+        os.environ.update(
+            RANK=str(rank),
+            LOCAL_RANK=str(rank),
+            WORLD_SIZE=str(world_size),
+            MASTER_ADDR="127.0.0.1",
+            MASTER_PORT=str(port),
+        )
+    job.run(path.with_suffix(".json"))
+
+
+def start(job: Job, folder: Path, *, ranks: int = 1) -> list[BaseProcess]:
+    """Start the ranks; what they print is in rank0.txt and so on, their summaries in rank0.json."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.train_job", "fastload.train.trainer"])
+    folder.mkdir(parents=True, exist_ok=True)
+    port = free_port() if ranks > 1 else 0
+    found = []
+    for rank in range(ranks):
+        process = context.Process(target=_rank_main, args=(job, rank, ranks, port, str(folder)))
+        process.start()
+        found.append(process)
+    return found
+
+
+def finish(processes: Iterable[BaseProcess], *, within: float = 60) -> list[int]:
+    """The exit codes, a signal's negative."""
+    deadline = time.monotonic() + within
+    codes = []
+    processes = list(processes)
+    for process in processes:
+        process.join(max(0.0, deadline - time.monotonic()))
+    for process in processes:
+        if process.exitcode is None:
+            process.kill()
+            process.join()
+            codes.append(None)
+        else:
+            codes.append(process.exitcode)
+    assert None not in codes, f"still running after {within} s: {codes}"
+    return codes
+
+
+def run(job: Job, folder: Path, *, ranks: int = 1) -> dict[str, Any]:
+    """To its end, which must be a good one. Returns the summary of rank 0."""
+    codes = finish(start(job, folder, ranks=ranks))
+    assert codes == [0] * ranks, "".join(said(folder, rank) for rank in range(ranks))
+    for rank in range(ranks):
+        assert not re.search("Traceback|Warning", said(folder, rank)), said(folder, rank)
+    return json.loads((folder / "rank0.json").read_text())
+
+
+def said(folder: Path, rank: int = 0) -> str:
+    return (folder / f"rank{rank}.txt").read_text()
+
+
+def to_json(job: Job) -> str:
+    return json.dumps(asdict(job))
+
+
+if __name__ == "__main__":
+    from torch.distributed.elastic.multiprocessing.errors import record
+
+    record(Job(**json.loads(Path(sys.argv[1]).read_text())).run)()
