@@ -164,6 +164,15 @@ def simulated_time(monkeypatch: pytest.MonkeyPatch) -> _Time:
 def test_phases_may_come_again_and_what_is_between_steps_is_launch(simulated_time: _Time) -> None:
     clock = step_clock("cpu")
     clock.restart()
+    simulated_time.sleep(50)
+    clock.begin()
+    simulated_time.sleep(70)
+    clock.mark("compute")
+    simulated_time.sleep(9)
+    clock.end()
+    summary = clock.summary()
+    assert (summary.first_batch_seconds, summary.seconds, summary.steps) == (120, 9, 1), "start-up is kept apart"
+    clock.restart()
     for _ in range(3):
         clock.begin()
         for part in range(2):

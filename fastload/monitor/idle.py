@@ -96,7 +96,7 @@ class IdleSummary:
     compute_seconds: float
     update_seconds: float
     first_batch_seconds: float
-    """From the first `begin` until the first batch was in place: start-up, in no other figure. 0 after a restart."""
+    """Until the very first batch was in place: start-up, in no other figure. 0 after a restart."""
     gaps: tuple[Gap, ...]
     """Those of at least the clock's threshold, oldest first; the latest 1,000 of them."""
     long_gaps: int

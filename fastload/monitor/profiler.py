@@ -117,7 +117,7 @@ def profile_steps(device: torch.device | str) -> Iterator[Profiling]:
     on_gpu = device.type == "cuda"
     activities = [ProfilerActivity.CPU, ProfilerActivity.CUDA] if on_gpu else [ProfilerActivity.CPU]
     profiling = Profiling()
-    with profile(activities=activities, acc_events=True) as profiler:
+    with profile(activities=activities) as profiler:
         with record_function(_WINDOW):
             yield profiling
             if on_gpu:

@@ -127,14 +127,17 @@ class StepClock:
         return tuple(self._recent)
 
     def restart(self) -> None:
-        """Forget all steps; time begins now. Waits for the device: for the begin of an epoch, not of a step."""
+        """Forget all steps; time begins now, or at the first batch, if that is still to come.
+
+        Waits for the device: it is for the begin of an epoch, not of a step.
+        """
         self._open = []
         self._settle(0)
         now = self._stamps.take(None)
         self._stamps.wait(now)
         self._before = self._stamps.marks([now])[0].device
         self._recent.clear()
-        self._tally = Tally(self._threshold, begin=self._before)
+        self._tally = Tally(self._threshold, begin=self._before if self._number else None)
 
     def _require_step(self, call: str) -> None:
         if not self._open:
