@@ -9,6 +9,7 @@ from fastload.cli.bench import bench
 from fastload.cli.cache import cache
 from fastload.cli.demo import demo
 from fastload.cli.doctor import doctor
+from fastload.cli.sweep import sweep
 from fastload.cli.train import train
 from fastload.cli.train_options import GroupedHelp
 
@@ -20,6 +21,7 @@ app = typer.Typer(
 app.command()(demo)
 app.command()(doctor)
 app.command(cls=GroupedHelp)(train)
+app.command(cls=GroupedHelp)(sweep)
 app.add_typer(bench, name="bench")
 app.add_typer(cache, name="cache")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from fastload.bench.measure import Progress
     from fastload.bench.results import Results
 
-__all__ = ["Files", "check_files", "deliver", "progress_bar"]
+__all__ = ["Files", "check_files", "check_places", "deliver", "progress_bar"]
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,16 @@ def check_files(files: Files) -> None:
         from fastload.bench.report import require_charts
 
         require_charts()
-    for option, path in (("--json", files.json), ("--csv", files.csv), ("--html", files.html)):
+    check_places({"--json": files.json, "--csv": files.csv, "--html": files.html})
+
+
+def check_places(places: Mapping[str, Path | None]) -> None:
+    """Refuse places where no file can be written. Raises ConfigurationError, which names the option.
+
+    Args:
+        places: by option.
+    """
+    for option, path in places.items():
         if path is None:
             continue
         if path.is_dir():

@@ -15,11 +15,15 @@ from fastload.errors import BackendUnavailableError
 __all__ = ["require_charts", "write_html"]
 
 
-def require_charts() -> None:
-    """Raises BackendUnavailableError: what draws the charts is not installed; the message has the command."""
+def require_charts(option: str = "--html") -> None:
+    """Raises BackendUnavailableError: what draws the charts is not installed; the message has the command.
+
+    Args:
+        option: that asks for them.
+    """
     if find_spec("matplotlib") is None:
         raise BackendUnavailableError(
-            '--html: its charts need matplotlib, which is not installed: pip install "fastload[report]"'
+            f'{option}: charts need matplotlib, which is not installed: pip install "fastload[report]"'
         )
 
 

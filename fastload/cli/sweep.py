@@ -1,0 +1,131 @@
+"""`fastload sweep`: which batch size and which parallel mode a training run should have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fastload.cli.bench_output import check_places
+from fastload.cli.bench_settings import names, numbers
+from fastload.cli.terminal import output, plain_errors
+from fastload.cli.train_options import takes_train_options
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from fastload.sweep import Cell, Row
+
+__all__ = ["sweep"]
+
+_OWN = ("batch_size", "parallel", "max_steps")
+"""What each run of a sweep has of its own."""
+_MOOT = ("out", "resume", "save_epochs", "save_steps", "progress", "tensorboard", "trace", "profile_steps")
+"""What a run of a sweep does not do."""
+
+
+@takes_train_options(without=(*_OWN, *_MOOT))
+def sweep(
+    preset: Annotated[
+        str | None, typer.Argument(help="A job with its settings; fastload train --presets lists them.")
+    ] = None,
+    config: Annotated[Path | None, typer.Option(help="A TOML file of settings, as for fastload train.")] = None,
+    batch_sizes: Annotated[
+        str, typer.Option("--batch-sizes", help="Samples of a batch on each process, with commas between.")
+    ] = "16,32,64",
+    parallel: Annotated[
+        str, typer.Option("--parallel", help="Of none, dp and ddp, with commas between. none: one process.")
+    ] = "none,ddp",
+    processes: Annotated[
+        int | None,
+        typer.Option(min=2, help="Of ddp, and GPUs of dp. Without it: all GPUs, and 2 where there are fewer."),
+    ] = None,
+    steps: Annotated[int, typer.Option(min=1, help="Steps that are measured in each run.")] = 30,
+    warmup: Annotated[int, typer.Option(min=1, help="Steps before them, which compile and warm up.")] = 5,
+    timeout: Annotated[float, typer.Option(min=1.0, help="Seconds after which a run is given up.")] = 600.0,
+    json: Annotated[Path | None, typer.Option(help="Write everything here.")] = None,
+    csv: Annotated[Path | None, typer.Option(help="Write a line for each run here.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Write a page with charts here.")] = None,
+    png: Annotated[Path | None, typer.Option(help="Write the charts as a picture here.")] = None,
+    *,
+    given: dict[str, Any],
+) -> None:
+    """Try batch sizes and parallel modes, and say what each spends its time on, and which to take.
+
+    Each run trains for some steps in processes of its own. One that does not fit in memory is a row that says so.
+    Ctrl-C ends it early and keeps what was measured.
+    """
+    with plain_errors():
+        from fastload.sweep import SweepSettings, run_sweep, to_csv, to_json
+        from fastload.sweep.grid import modes
+        from fastload.sweep.table import print_sweep
+        from fastload.train.options import merged
+        from fastload.train.presets import find_preset
+
+        places = {"--json": json, "--csv": csv, "--html": html, "--png": png}
+        check_places(places)
+        if html or png:
+            from fastload.bench.report import require_charts
+
+            require_charts("--html" if html else "--png")
+        console = output()
+        settings = SweepSettings(
+            preset=preset or (str(config) if config else "defaults"),
+            config=merged(find_preset(preset).settings if preset else {}, config, given),
+            batch_sizes=numbers(batch_sizes, "--batch-sizes"),
+            parallel=modes(names(parallel)),
+            processes=processes,
+            steps=steps,
+            warmup=warmup,
+            timeout=timeout,
+        )
+        with _progress(console) as report:
+            found = run_sweep(settings, on_progress=report)
+        print_sweep(found, console)
+
+        from fastload.bench.store import write_text
+
+        if json is not None:
+            write_text(json, to_json(found))
+        if csv is not None:
+            write_text(csv, to_csv(found))
+        if html is not None:
+            from fastload.sweep.page import write_html
+
+            write_html(found, html)
+        measured = any(row.status == "measured" for row in found.rows)
+        if png is not None and measured:
+            from fastload.sweep.plot import write_png
+
+            write_png(found, png)
+        elif png is not None:
+            del places["--png"]
+        for path in filter(None, places.values()):
+            console.print(f"Written: {path}", soft_wrap=True)
+        if not found.complete:
+            raise typer.Exit(130)
+        if not measured:
+            raise typer.Exit(1)
+
+
+@contextmanager
+def _progress(console: Console) -> Iterator[Callable[[Sequence[Row], Sequence[Cell]], None]]:
+    """A line for each run that is done; on a terminal also what is under way."""
+    with console.status("") as status:
+
+        def report(rows: Sequence[Row], grid: Sequence[Cell]) -> None:
+            if rows:
+                row = rows[-1]
+                came = row.status if row.rate is None else f"{row.rate:,.0f} a second, busy {row.busy:.0%}"
+                console.print(f"{len(rows)} of {len(grid)}: {_name(row.cell)}: {came}", style="dim")
+            if len(rows) < len(grid):
+                status.update(f"{len(rows) + 1} of {len(grid)}: {_name(grid[len(rows)])}")
+
+        yield report
+
+
+def _name(cell: Cell) -> str:
+    return f"{cell.name}, batch {cell.batch}"

@@ -1,0 +1,242 @@
+"""What a sweep's numbers mean, in words: what to choose, why a bigger batch is no faster, why N processes are not N
+times as fast. Every number in them is one that was measured, or a ratio of such."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from fastload.bench.loader.verdict import gigabytes
+from fastload.bench.words import duration
+from fastload.sweep.results import Row, Share
+
+__all__ = ["Situation", "advice"]
+
+_SAME = 0.05
+"""Rates that differ by less are taken for the same: each was measured once."""
+_BUSY = 0.85
+"""Share of the time from which on computing is the limit."""
+_NEAR = 0.9
+"""Of the ideal speed-up, from which on nothing is worth explaining."""
+_NOTABLE = 0.1
+"""Share of the time lost from which on a cause is named."""
+
+_CAUSES: dict[Share, str] = {
+    "wait": "data wait",
+    "copy": "copying batches to the device",
+    "launch": "the host, which queues work too slowly",
+    "exchange": "gradient exchange that no computing hides",
+    "compute": "computing",
+    "update": "the optimizer's update",
+}
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What the rows do not say."""
+
+    device: Literal["cpu", "cuda"]
+    cores: int
+    """That the machine gives to the sweep."""
+    unit: str = "img"
+    """What a sample is called."""
+
+
+def advice(rows: Sequence[Row], situation: Situation) -> tuple[str, ...]:
+    """Some sentences, the recommendation first; fewer, the less was measured."""
+    measured = [row for row in rows if row.status == "measured" and row.rate]
+    if not measured:
+        return ("Nothing was measured, so there is nothing to recommend: see why at each row.",)
+    said = [_recommendation(measured, situation)]
+    names = list(dict.fromkeys(row.cell.name for row in rows))
+    for name in names:
+        said += _bigger_batch([row for row in rows if row.cell.name == name], situation)
+    for name in names:
+        said += _more_processes(measured, [row for row in measured if row.cell.name == name], situation)
+    said += _dp_against_ddp(measured)
+    return tuple(said)
+
+
+def _recommendation(rows: Sequence[Row], situation: Situation) -> str:
+    best = max(rows, key=_rate)
+    good = [row for row in rows if _rate(row) >= (1 - _SAME) * _rate(best)]
+    chosen = min(good, key=lambda row: (row.cell.processes, row.cell.global_batch))
+    cell = chosen.cell
+    batch = f"batch {cell.batch}" + (f" a process ({cell.global_batch} in all)" if cell.processes > 1 else "")
+    text = f"Recommended: {cell.name}, {batch}: {_rate(chosen):,.0f} {situation.unit}/s"
+    if chosen.epoch_seconds is not None:
+        text += f", {duration(chosen.epoch_seconds)} an epoch"
+    if chosen.peak_memory is not None:
+        text += f", {gigabytes(chosen.peak_memory)}"
+    text += f", the device busy {chosen.busy:.0%} of the time."
+    if best is not chosen:
+        text += (
+            f" The fastest, {best.cell.name} with batch {best.cell.batch}, gives {_rate(best):,.0f}: no real gain for "
+            f"{'more processes' if best.cell.processes > cell.processes else 'a larger batch'}."
+        )
+    limit = _limit(chosen)
+    if limit != "compute":
+        text += f" Most of what is lost is {_CAUSES[limit]}, {chosen.shares.get(limit, 0.0):.0%} of the time."
+    return text
+
+
+def _bigger_batch(rows: Sequence[Row], situation: Situation) -> Iterator[str]:
+    """Of one mode: whether a bigger batch pays, and if not, why."""
+    name = "In one process" if rows[0].cell.mode == "none" else f"With {rows[0].cell.name}"
+    too_large = [row.cell.batch for row in rows if row.status == "out of memory"]
+    fitting = sorted((row for row in rows if row.status == "measured" and row.rate), key=lambda row: row.cell.batch)
+    if len(fitting) > 1:
+        best = max(map(_rate, fitting))
+        enough = next(row for row in fitting if _rate(row) >= (1 - _SAME) * best)
+        largest = fitting[-1]
+        if enough is largest:
+            yield f"{name} {_still_faster(fitting, bool(too_large))}"
+        else:
+            yield f"{name} {_no_faster(enough, largest, situation)}"
+    if too_large:
+        yield f"{name} a batch of {min(too_large)} does not fit in memory."
+
+
+def _still_faster(rows: Sequence[Row], at_the_end: bool) -> str:
+    before, largest = rows[-2:]
+    gain = _rate(largest) / _rate(before)
+    text = f"a bigger batch is still faster, {gain:.2f} times from {before.cell.batch} to {largest.cell.batch}"
+    shrunk = [
+        share for share in _CAUSES if before.shares.get(share, 0.0) - largest.shares.get(share, 0.0) >= _NOTABLE / 2
+    ]
+    if shrunk:
+        named = ", ".join(
+            f"{_CAUSES[share]} ({before.shares[share]:.0%} of the time, then {largest.shares.get(share, 0.0):.0%})"
+            for share in shrunk
+        )
+        text += f", as it takes less of {named}"
+    return f"{text}." if at_the_end else f"{text}; try a larger one."
+
+
+def _no_faster(enough: Row, largest: Row, situation: Situation) -> str:
+    """The largest batch against the smallest that is as fast as any."""
+    slower = _rate(largest) < (1 - _SAME) * _rate(enough)
+    a, b = enough.cell.batch, largest.cell.batch
+    what = f"{'slower' if slower else 'no faster'} than {a}"
+    rates = f"{_rate(enough):,.0f} and {_rate(largest):,.0f} {situation.unit}/s"
+    limit = _limit(largest)
+    share = largest.shares.get(limit, 0.0)
+    text = f"a batch of {b} is {what} ({rates})"
+    if limit == "compute":
+        text += (
+            f", because computing is the limit: the device is busy {enough.busy:.0%} of the time at {a} already, and "
+            f"a step of {b / a:.3g} times the samples takes {largest.step_seconds / enough.step_seconds:.2g} times as "
+            "long."
+        )
+        if slower:
+            each = [1e3 * row.busy / _rate(row) * row.cell.processes for row in (enough, largest)]
+            text += (
+                f" A sample takes {each[1]:.3g} ms of it at {b}, {each[0]:.3g} ms at {a}: computing itself gets slower."
+            )
+        return text
+    seconds = f"{_ms(enough.seconds(limit))} of a step at {a}, {_ms(largest.seconds(limit))} at {b}"
+    if limit == "wait":
+        free = _rate(largest) / (1 - share)
+        return text + (
+            f", because the data is the limit: the loader gives about {_rate(largest):,.0f} {situation.unit}/s "
+            f"whatever the batch, so a bigger one only waits longer, {seconds} ({share:.0%} of the time). Without "
+            f"waiting it would be about {free:,.0f}: more workers or cores for the loader, smaller images or a cache "
+            "would help, a bigger batch would not."
+        )
+    return text + f", because of {_CAUSES[limit]}: {seconds}, {share:.0%} of the time."
+
+
+def _more_processes(rows: Sequence[Row], spread: Sequence[Row], situation: Situation) -> Iterator[str]:
+    """A mode against one process: with the same batch on each rank, and with the same global batch."""
+    one = [row for row in rows if row.cell.mode == "none"]
+    if not spread or spread[0].cell.mode == "none":
+        return
+    same_batch = [(a, b) for a in one for b in spread if a.cell.batch == b.cell.batch]
+    same_global = [(a, b) for a in one for b in spread if a.cell.global_batch == b.cell.global_batch]
+    if same_batch:
+        a, b = max(same_batch, key=lambda pair: pair[1].cell.batch)
+        yield _scaling(a, b, f"with the same batch of {b.cell.batch} on each rank", 1.0, situation)
+    if same_global:
+        a, b = max(same_global, key=lambda pair: pair[1].cell.batch)
+        how = f"with the same global batch of {b.cell.global_batch}, {b.cell.batch} on each rank"
+        yield _scaling(a, b, how, 1 / b.cell.processes, situation)
+
+
+def _scaling(one: Row, many: Row, how: str, part: float, situation: Situation) -> str:
+    """Why it is not N times as fast.
+
+    Args:
+        part: of the one process' step that a step would ideally take: the whole for the same batch on each rank, 1/N
+            for the same global batch.
+    """
+    count, gain = many.cell.processes, _rate(many) / _rate(one)
+    text = (
+        f"Against one process {many.cell.name} is {gain:.2f} times as fast {how} "
+        f"({_rate(one):,.0f} and {_rate(many):,.0f} {situation.unit}/s)"
+    )
+    if gain >= _NEAR * count:
+        return f"{text}, close to the ideal {count}."
+    lost = many.step_seconds - part * one.step_seconds
+    causes = {share: many.seconds(share) - part * one.seconds(share) for share in _CAUSES}
+    named = sorted((share for share in causes if abs(causes[share]) >= _NOTABLE * lost), key=lambda s: -causes[s])
+    reasons = "; ".join(
+        f"+{_ms(causes[share])} {_why(share, count, part, situation)}"
+        if causes[share] > 0
+        else f"and -{_ms(-causes[share])} {_CAUSES[share]}"
+        for share in named
+    )
+    return (
+        f"{text}, not {count}. A step takes {_ms(many.step_seconds)} where {_ms(part * one.step_seconds)} would be "
+        f"ideal: {reasons}."
+    )
+
+
+def _why(share: Share, count: int, part: float, situation: Situation) -> str:
+    shared = f"the {situation.cores} cores of this machine are shared by {count} processes"
+    if share == "compute":
+        if situation.device == "cpu":
+            return f"computing, as {shared}: each computes more slowly beside the others"
+        if part < 1:
+            return "computing, as a sample takes longer in the smaller batch of a rank"
+        return "computing: each rank computes more slowly than one alone"
+    if share == "wait":
+        return f"data wait, as {shared}, and by their loaders"
+    if share == "exchange":
+        return "gradient exchange that no computing hides, waiting for the slowest rank included"
+    if share == "update":
+        return "update, which each rank does for all weights"
+    if share == "copy":
+        return "copying batches to the devices"
+    return "the host, which queues the work of each device too slowly"
+
+
+def _dp_against_ddp(rows: Sequence[Row]) -> Iterator[str]:
+    pairs = [
+        (dp, ddp)
+        for dp in rows
+        for ddp in rows
+        if (dp.cell.mode, ddp.cell.mode) == ("dp", "ddp") and dp.cell.global_batch == ddp.cell.global_batch
+    ]
+    if pairs:
+        dp, ddp = max(pairs, key=lambda pair: pair[0].cell.global_batch)
+        yield (
+            f"DataParallel runs at {_rate(dp) / _rate(ddp):.2f} times the speed of ddp with the same global batch, "
+            f"{dp.cell.global_batch}: in every step one process copies the network to all GPUs and queues their work."
+        )
+
+
+def _limit(row: Row) -> Share:
+    """What a step is held up by most: computing, or the largest share of idleness."""
+    if row.busy >= _BUSY or not row.shares:
+        return "compute"
+    idle: tuple[Share, ...] = ("wait", "copy", "launch", "exchange")
+    return max(idle, key=lambda share: row.shares.get(share, 0.0))
+
+
+def _rate(row: Row) -> float:
+    return row.rate or 0.0
+
+
+def _ms(seconds: float) -> str:
+    return f"{1e3 * seconds:.3g} ms" if seconds < 0.9995 else f"{seconds:.3g} s"

@@ -1,0 +1,107 @@
+"""A whole sweep: the cells one after the other, and what they say together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Literal
+
+import fastload
+from fastload.bench.machine import describe_machine
+from fastload.cpu import usable_cores
+from fastload.sweep.advice import Situation, advice
+from fastload.sweep.cell import run_cell
+from fastload.sweep.grid import Cell, Mode, cells, unavailable
+from fastload.sweep.results import Row, Sweep
+from fastload.train.config import TrainConfig
+
+__all__ = ["SweepSettings", "run_sweep"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepSettings:
+    """What is swept, and how long each cell runs."""
+
+    preset: str
+    """What the results call it."""
+    config: TrainConfig
+    """Of every cell, but for batch size, mode and length."""
+    batch_sizes: Sequence[int]
+    """Of a rank."""
+    parallel: Sequence[Mode] = ("none", "ddp")
+    processes: int | None = None
+    """Of ddp, and GPUs of dp. None: all GPUs, and 2 where there are fewer."""
+    steps: int = 30
+    """Measured in each cell."""
+    warmup: int = 5
+    """Steps before those."""
+    timeout: float = 600.0
+    """After which a cell is given up [seconds]."""
+
+
+def run_sweep(settings: SweepSettings, *, on_progress: Callable[[Sequence[Row], Sequence[Cell]], None]) -> Sweep:
+    """Run every cell. Ctrl-C ends it early and keeps what was measured.
+
+    Args:
+        on_progress: called before each cell and at the end, with the rows so far and all cells.
+
+    Raises:
+        ConfigurationError: a setting that cannot be honoured.
+    """
+    device, gpus = _device(settings.config.run.device)
+    processes = settings.processes or max(2, gpus)
+    grid = cells(settings.batch_sizes, settings.parallel, processes, settings.config.optimizer.accumulate)
+    rows: list[Row] = []
+    complete = True
+    try:
+        for cell in grid:
+            on_progress(rows, grid)
+            rows.append(_row(cell, rows, settings, device, gpus))
+        on_progress(rows, grid)
+    except KeyboardInterrupt:
+        complete = False
+        rows += [Row(cell, "not run") for cell in grid[len(rows) :]]
+    samples = next((round(row.rate * row.epoch_seconds) for row in rows if row.rate and row.epoch_seconds), None)
+    unit = "sequences" if settings.config.task == "masked-lm" else "img"
+    return Sweep(
+        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        fastload=fastload.__version__,
+        machine=describe_machine(),
+        settings={
+            "preset": settings.preset,
+            "model": settings.config.model.model,
+            "data": settings.config.data.data,
+            "batch_sizes": ", ".join(map(str, settings.batch_sizes)),
+            "parallel": ", ".join(settings.parallel),
+            "processes": processes,
+            "steps": settings.steps,
+            "warmup": settings.warmup,
+            "timeout": settings.timeout,
+        },
+        device=device,
+        unit=unit,
+        samples=samples,
+        rows=tuple(rows),
+        complete=complete,
+        advice=advice(rows, Situation(device=device, cores=usable_cores(), unit=unit)),
+    )
+
+
+def _row(cell: Cell, before: Sequence[Row], settings: SweepSettings, device: str, gpus: int) -> Row:
+    """Run a cell, if it has a chance."""
+    if reason := unavailable(cell, device, gpus):
+        return Row(cell, "unavailable", reason)
+    for row in before:
+        if row.status == "out of memory" and (row.cell.mode, row.cell.processes) == (cell.mode, cell.processes):
+            return Row(cell, "not run", f"a batch of {row.cell.batch} did not fit in memory.")
+    return run_cell(cell, settings.config, steps=settings.steps, warmup=settings.warmup, timeout=settings.timeout)
+
+
+def _device(wanted: str) -> tuple[Literal["cpu", "cuda"], int]:
+    """Where the trainer will run, and how many GPUs there are."""
+    import torch
+
+    gpus = torch.cuda.device_count()
+    on_gpu = gpus > 0 if wanted == "auto" else wanted.startswith("cuda")
+    return "cuda" if on_gpu else "cpu", gpus

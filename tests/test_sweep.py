@@ -1,0 +1,549 @@
+"""`fastload sweep`: the grid, the processes of a cell and their ends, the words, the files, and the command itself."""
+
+from __future__ import annotations
+
+import _thread
+import json
+import os
+import signal
+import struct
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from fastload.bench.resources import birth
+from fastload.bench.results import Machine
+from fastload.cli.app import app
+from fastload.cli.terminal import output
+from fastload.errors import ConfigurationError
+from fastload.sweep import Cell, Row, Sweep, SweepSettings, from_json, run_sweep, to_csv, to_json
+from fastload.sweep.advice import Situation, advice
+from fastload.sweep.cell import cell_config, command, environment, run_command
+from fastload.sweep.grid import Mode, cells, modes, unavailable
+from fastload.sweep.job import FAILURE, MEASURED, Job, Measured
+from fastload.sweep.results import SHARES
+from fastload.sweep.table import print_sweep
+from fastload.train.presets import preset
+from tests.waiting import wait_until
+
+CPU, GPU = Situation(device="cpu", cores=4), Situation(device="cuda", cores=16)
+SHARE_OF = dict.fromkeys(SHARES, 1 / 8) | {"compute": 3 / 8}
+
+
+def row(mode: Mode, processes: int, batch: int, rate: float, **shares: float) -> Row:
+    """A measured one; what the shares leave is computing."""
+    shares["compute"] = 1 - sum(shares.values())
+    found: Any = shares
+    return Row(Cell(mode, processes, batch), rate=rate, steps=30, epoch_seconds=50_000 / rate, shares=found)
+
+
+# -- The grid ----------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_spread_has_a_partner_of_the_same_batch_and_one_of_the_same_global_batch() -> None:
+    grid = cells([64, 16, 32], ["none", "ddp"], 4)
+    alone = [cell for cell in grid if cell.mode == "none"]
+    spread = [cell for cell in grid if cell.mode == "ddp"]
+    assert [cell.batch for cell in alone] == [16, 32, 64]
+    assert [cell.batch for cell in spread] == [4, 8, 16, 32, 64]
+    for cell in alone:
+        assert any(other.batch == cell.batch for other in spread)
+        assert any(other.global_batch == cell.global_batch for other in spread)
+    assert [cell.batch for cell in cells([7], ["ddp"], 2)] == [7], "7 samples do not divide into 2"
+
+
+def test_the_trainer_gets_the_batch_of_a_rank_or_of_all_gpus_of_dp() -> None:
+    assert Cell("ddp", 4, 8).batch_size == 8
+    assert Cell("dp", 4, 8).batch_size == 32
+    assert Cell("dp", 4, 8, accumulate=2).batch_size == 32
+    assert {Cell(mode, 4, 8, accumulate=2).global_batch for mode in ("dp", "ddp")} == {64}
+
+
+@pytest.mark.parametrize(
+    ("sizes", "parallel", "processes", "words"),
+    [
+        ([], ["none"], 2, "--batch-sizes: must be numbers of at least 1"),
+        ([0, 4], ["none"], 2, "--batch-sizes: must be numbers of at least 1, got .0, 4."),
+        ([4], ["none", "ddp"], 1, "--processes: must be at least 2 for ddp, got 1"),
+    ],
+)
+def test_a_grid_that_cannot_be(sizes: list[int], parallel: list[Mode], processes: int, words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        cells(sizes, parallel, processes)
+
+
+def test_modes_by_name() -> None:
+    assert modes(["ddp", "none", "ddp"]) == ("ddp", "none")
+    with pytest.raises(ConfigurationError, match="--parallel: must be of none, dp, ddp, got fsdp"):
+        modes(["none", "fsdp"])
+
+
+def test_what_a_machine_cannot_do() -> None:
+    assert "DataParallel divides a batch among GPUs" in (unavailable(Cell("dp", 2, 8), "cpu", 0) or "")
+    assert "ddp x 4 needs 4 GPUs and torch sees 2" in (unavailable(Cell("ddp", 4, 8), "cuda", 2) or "")
+    assert unavailable(Cell("ddp", 4, 8), "cpu", 0) is None
+    assert unavailable(Cell("dp", 2, 8), "cuda", 2) is None
+
+
+# -- A cell ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_cell_trains_and_does_nothing_else() -> None:
+    given = preset("cifar10-vgg19", data="cifar", epochs=30, tensorboard=True, save_epochs=1, lr=0.3)
+    run = cell_config(Cell("dp", 2, 24), given, steps=35, out="somewhere")
+    assert (run.optimizer.batch_size, run.run.parallel, run.schedule.max_steps) == (48, "dp", 35)
+    assert run.schedule.epochs == 35, "35 steps must fit into the epochs however small the data are"
+    assert (run.checkpoint.out, run.checkpoint.resume, run.checkpoint.save_epochs) == ("somewhere", "never", None)
+    assert not run.log.tensorboard
+    assert (run.optimizer.lr, run.data.data, run.model) == (0.3, "cifar", given.model)
+    assert Job.from_json(Job.of(run, warmup=5).to_json()).config == run
+
+
+def test_ranks_are_started_by_torchrun_and_share_cores_and_gpus() -> None:
+    cell = Cell("ddp", 2, 8)
+    assert command(cell, Path("x"))[1:6] == ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    assert command(Cell("none", 1, 8), Path("x")) == [sys.executable, "-m", "fastload.sweep.worker", "x"]
+    assert int(environment(cell, {})["OMP_NUM_THREADS"]) >= 1
+    assert environment(cell, {"OMP_NUM_THREADS": "7"})["OMP_NUM_THREADS"] == "7"
+    assert environment(Cell("dp", 2, 8), {})["CUDA_VISIBLE_DEVICES"] == "0,1"
+    assert environment(Cell("dp", 2, 8), {"CUDA_VISIBLE_DEVICES": "5,3,1"})["CUDA_VISIBLE_DEVICES"] == "5,3"
+    assert environment(Cell("none", 1, 8), {"A": "b"}) == {"A": "b"}
+
+
+def run_code(code: str, folder: Path, timeout: float = 60) -> Row:
+    """A cell whose process runs this code in place of the trainer."""
+    return run_command(Cell("none", 1, 8), [sys.executable, "-c", code, str(folder)], folder, os.environ, timeout)
+
+
+def test_what_a_run_measures_becomes_its_row(tmp_path: Path) -> None:
+    measured = Measured(samples=1000, steps=30, rate=250.0, peak_memory=123, shares=SHARE_OF)
+    (tmp_path / "there.json").write_text(measured.to_json())
+    found = run_code(f"import os, sys; os.chdir(sys.argv[1]); os.rename('there.json', '{MEASURED}')", tmp_path)
+    assert (found.status, found.rate, found.epoch_seconds, found.peak_memory) == ("measured", 250.0, 4.0, 123)
+    assert found.shares == SHARE_OF
+    assert found.busy == 0.5
+    assert found.seconds("wait") == pytest.approx(8 / 250 / 8)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has 1.10 GiB free",
+        "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
+        "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+        "RuntimeError: [enforce fail at alloc_cpu.cpp:127] . DefaultCPUAllocator: can't allocate memory: you tried",
+    ],
+)
+def test_out_of_memory_is_a_row(words: str, tmp_path: Path) -> None:
+    code = f"print('Traceback (most recent call last):\\n  File x\\n' + {words!r} + '\\n'); raise SystemExit(1)"
+    found = run_code(code, tmp_path)
+    assert (found.status, found.rate) == ("out of memory", None)
+    assert found.note == words
+
+
+def test_the_rank_that_ran_out_of_memory_is_told_though_another_failed_first(tmp_path: Path) -> None:
+    for rank, words in enumerate(["FastloadError: rank 0 lost the connection", "OutOfMemoryError: CUDA out of memory"]):
+        (tmp_path / f"{FAILURE}{rank}").write_text(json.dumps(words))
+        os.utime(tmp_path / f"{FAILURE}{rank}", (rank, rank))
+    found = run_code("raise SystemExit(1)", tmp_path)
+    assert (found.status, found.note) == ("out of memory", "OutOfMemoryError: CUDA out of memory")
+
+
+def test_the_first_rank_to_fail_has_the_cause(tmp_path: Path) -> None:
+    for rank, words in enumerate(["FastloadError: rank 0 lost the connection", "ValueError: the cause"]):
+        (tmp_path / f"{FAILURE}{rank}").write_text(json.dumps(words))
+        os.utime(tmp_path / f"{FAILURE}{rank}", (5 - rank, 5 - rank))
+    found = run_code("print('a later line'); raise SystemExit(1)", tmp_path)
+    assert (found.status, found.note) == ("failed", "ValueError: the cause")
+
+
+def test_a_killed_cell_is_a_row(tmp_path: Path) -> None:
+    found = run_code("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", tmp_path)
+    assert found.status == "failed"
+    assert found.note.startswith("killed by signal 9 (SIGKILL): the system does that when memory runs out")
+
+
+def test_a_killed_rank_is_told_as_torchrun_tells_it(tmp_path: Path) -> None:
+    said = "  exitcode  : -11 (pid: 7)\n  traceback : Signal 11 (SIGSEGV) received by PID 7\n=====\n"
+    found = run_code(f"print({said!r}); raise SystemExit(1)", tmp_path)
+    assert (found.status, found.note) == ("failed", "killed by signal 11 (SIGSEGV).")
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("raise KeyError('missing')", "KeyError: 'missing'"),
+        ("print('nothing like an error'); raise SystemExit(3)", "nothing like an error"),
+        ("raise SystemExit(3)", "ended with exit code 3 and said nothing"),
+        ("pass", "ended with exit code 0 and said nothing"),
+        ("raise ValueError('x' * 5000)", r"ValueError: x{285}\.\.\."),
+    ],
+)
+def test_last_words_of_a_failure(code: str, words: str, tmp_path: Path) -> None:
+    import re
+
+    found = run_code(code, tmp_path)
+    assert found.status == "failed"
+    assert re.fullmatch(words, found.note)
+
+
+_FAMILY = """
+import pathlib, signal, subprocess, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"], start_new_session=True)
+pathlib.Path(sys.argv[1], "pid").write_text(str(child.pid))
+time.sleep(300)
+"""
+"""A process that will not end, and one that it has put out of reach, as torchrun does."""
+
+
+def test_what_takes_too_long_is_given_up_with_all_its_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fastload.sweep.cell._GRACE", 0.2)
+    found = run_code(_FAMILY, tmp_path, timeout=2)
+    assert (found.status, found.note) == ("timed out", "gave no result within 2 s.")
+    pid = int((tmp_path / "pid").read_text())
+    wait_until(lambda: _ended(pid))
+
+
+def test_ctrl_c_ends_the_processes_of_a_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fastload.sweep.cell._GRACE", 0.2)
+
+    def press() -> None:
+        wait_until((tmp_path / "pid").is_file)
+        time.sleep(0.1)
+        _thread.interrupt_main()
+        os.kill(os.getpid(), signal.SIGINT)  # so that the main thread wakes up
+
+    finger = threading.Thread(target=press)
+    finger.start()
+    with pytest.raises(KeyboardInterrupt):
+        run_code(_FAMILY, tmp_path)
+    finger.join()
+    wait_until(lambda: _ended(int((tmp_path / "pid").read_text())))
+
+
+def _ended(pid: int) -> bool:
+    """Gone, or a zombie that nobody has asked after yet."""
+    return birth(pid) is None or ") Z " in Path(f"/proc/{pid}/stat").read_text()
+
+
+# -- The words ---------------------------------------------------------------------------------------------------------
+
+
+def test_computing_is_the_limit() -> None:
+    rows = [row("none", 1, 16, 500, wait=0.3), row("none", 1, 32, 990, wait=0.03), row("none", 1, 64, 1000, wait=0.02)]
+    first, why = advice(rows, CPU)
+    assert first.startswith("Recommended: one process, batch 32: 990 img/s, 50.5 s an epoch, the device busy 97%")
+    assert "The fastest, one process with batch 64, gives 1,000: no real gain for a larger batch." in first
+    assert why.startswith("In one process a batch of 64 is no faster than 32 (990 and 1,000 img/s), because computing")
+    assert "busy 97% of the time at 32 already, and a step of 2 times the samples takes 2 times as long" in why
+
+
+def test_a_larger_batch_that_computes_more_slowly() -> None:
+    why = advice([row("none", 1, 16, 1000), row("none", 1, 64, 800)], CPU)[1]
+    assert "a batch of 64 is slower than 16 (1,000 and 800 img/s), because computing is the limit" in why
+    assert "A sample takes 1.25 ms of it at 64, 1 ms at 16" in why
+
+
+def test_the_loader_is_the_limit() -> None:
+    rows = [row("none", 1, 32, 1000, wait=0.2), row("none", 1, 64, 1010, wait=0.5)]
+    first, why = advice(rows, GPU)
+    assert "Most of what is lost is data wait, 20% of the time" in first
+    assert "because the data is the limit: the loader gives about 1,010 img/s whatever the batch" in why
+    assert "6.4 ms of a step at 32, 31.7 ms at 64 (50% of the time). Without waiting it would be about 2,020" in why
+
+
+@pytest.mark.parametrize(
+    ("share", "words"),
+    [
+        ("copy", "because of copying batches to the device"),
+        ("launch", "because of the host, which queues work too slowly"),
+        ("exchange", "because of gradient exchange that no computing hides"),
+    ],
+)
+def test_something_else_is_the_limit(share: str, words: str) -> None:
+    rows = [row("ddp", 2, 32, 1000, **{share: 0.3}), row("ddp", 2, 64, 1000, **{share: 0.4})]
+    why = advice(rows, GPU)[1]
+    assert why.startswith("With ddp x 2 a batch of 64 is no faster than 32")
+    assert words in why
+    assert why.endswith("19.2 ms of a step at 32, 51.2 ms at 64, 40% of the time.")
+
+
+def test_a_bigger_batch_is_still_faster() -> None:
+    rows = [row("none", 1, 16, 500, launch=0.5, update=0.2), row("none", 1, 32, 800, launch=0.2, update=0.1)]
+    why = advice(rows, GPU)[1]
+    assert why.startswith(
+        "In one process a bigger batch is still faster, 1.60 times from 16 to 32, as it takes less of"
+    )
+    assert "the host, which queues work too slowly (50% of the time, then 20%)" in why
+    assert "the optimizer's update (20% of the time, then 10%); try a larger one." in why
+    full = [*rows, Row(Cell("none", 1, 64), "out of memory", "CUDA out of memory")]
+    said = advice(full, GPU)
+    assert said[1].endswith("then 10%).")
+    assert said[2] == "In one process a batch of 64 does not fit in memory."
+
+
+def test_why_two_processes_on_the_same_cores_are_not_twice_as_fast() -> None:
+    one = row("none", 1, 32, 1000)  # 32 ms: all of it computing
+    two = row("ddp", 2, 32, 1000, wait=0.125, exchange=0.25)  # 64 ms: 8 wait, 16 exchange, 40 compute
+    said = advice([one, two], CPU)
+    assert said[0].startswith("Recommended: one process, batch 32")
+    (why,) = (sentence for sentence in said if sentence.startswith("Against one process"))
+    assert "ddp x 2 is 1.00 times as fast with the same batch of 32 on each rank (1,000 and 1,000 img/s), not 2" in why
+    assert "A step takes 64 ms where 32 ms would be ideal: +16 ms gradient exchange" in why
+    assert "; +8 ms computing, as the 4 cores of this machine are shared by 2 processes" in why
+    assert "; +8 ms data wait, as the 4 cores of this machine are shared by 2 processes" in why
+
+
+def test_why_the_same_global_batch_is_not_twice_as_fast() -> None:
+    one = row("none", 1, 64, 1000, wait=0.25)  # 64 ms: 16 wait, 48 compute
+    two = row("ddp", 2, 32, 1600, exchange=0.2)  # 40 ms: 8 exchange, 32 compute
+    (why,) = (sentence for sentence in advice([one, two], GPU) if sentence.startswith("Against one process"))
+    assert "1.60 times as fast with the same global batch of 64, 32 on each rank" in why
+    assert "A step takes 40 ms where 32 ms would be ideal: +8 ms" in why
+    assert "+8 ms computing, as a sample takes longer in the smaller batch of a rank" in why
+    assert "and -8 ms data wait" in why
+
+
+def test_near_the_ideal_nothing_is_explained() -> None:
+    said = advice([row("none", 1, 32, 1000), row("ddp", 2, 32, 1900, exchange=0.05)], GPU)
+    assert said[0].startswith("Recommended: ddp x 2, batch 32 a process (64 in all): 1,900 img/s")
+    assert said[1] == (
+        "Against one process ddp x 2 is 1.90 times as fast with the same batch of 32 on each rank (1,000 and 1,900 "
+        "img/s), close to the ideal 2."
+    )
+
+
+def test_dp_against_ddp() -> None:
+    said = advice([row("dp", 2, 32, 1200, launch=0.5), row("ddp", 2, 32, 1600, exchange=0.2)], GPU)
+    assert said[-1].startswith("DataParallel runs at 0.75 times the speed of ddp with the same global batch, 64")
+
+
+def test_nothing_measured() -> None:
+    (said,) = advice([Row(Cell("none", 1, 8), "failed", "why")], CPU)
+    assert said.startswith("Nothing was measured")
+
+
+# -- Files -------------------------------------------------------------------------------------------------------------
+
+_MACHINE = Machine(
+    cpu="Processor <of> 4 cores & more",
+    cores=4,
+    affinity_cores=4,
+    quota_cores=None,
+    simd=("avx2",),
+    memory=8 << 30,
+    system="Linux",
+    python="3.12.3",
+    gpus=("A GPU",),
+    libraries={"torch": "2.8.0"},
+)
+
+
+def constructed(rows: Sequence[Row] | None = None) -> Sweep:
+    """All that a sweep can have."""
+    rows = rows or [
+        row("none", 1, 16, 500.5, wait=0.3),
+        row("none", 1, 32, 1000, wait=0.1, copy=0.1, launch=0.1, update=0.1),
+        Row(Cell("none", 1, 64), "out of memory", "CUDA out of memory <b>"),
+        row("ddp", 2, 16, 800, exchange=0.3),
+        Row(Cell("ddp", 2, 32), "timed out", "gave no result"),
+        Row(Cell("dp", 2, 16), "unavailable", "DataParallel wants GPUs"),
+        Row(Cell("dp", 2, 32), "unavailable", "DataParallel wants GPUs"),
+    ]
+    settings = {"preset": "cifar10-vgg19", "model": "fastload:vgg19", "data": None, "steps": 30, "warmup": 5}
+    return Sweep(
+        *("2026-01-02T03:04:05+00:00", "0.1.0", _MACHINE, settings, "cuda", "img", 50_000, tuple(rows)),
+        advice=advice(rows, GPU),
+    )
+
+
+def test_json_round_trip() -> None:
+    sweep = constructed()
+    assert from_json(to_json(sweep), "a.json") == sweep
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{", "a.json: not JSON"),
+        ("[]", "a.json: no results of fastload sweep"),
+        ('{"schema_version": 99}', "a.json: a sweep of schema version 99; this fastload reads version 1"),
+        ('{"schema_version": 1}', "a.json: not as fastload sweep writes it"),
+        (to_json(constructed()).replace('"rate"', '"speed"'), "a.json: not as fastload sweep writes it"),
+    ],
+)
+def test_json_of_something_else_is_refused(text: str, words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        from_json(text, "a.json")
+
+
+def test_csv_has_a_line_for_each_cell() -> None:
+    lines = [line.split(",") for line in to_csv(constructed()).splitlines()]
+    assert len({len(line) for line in lines}) == 1
+    by_name = dict(zip(lines[0], lines[2], strict=True))
+    assert (by_name["mode"], by_name["rank_batch"], by_name["samples_per_second"]) == ("none", "32", "1000")
+    assert float(by_name["busy"]) == pytest.approx(0.7)
+    assert lines[3][-1] == "CUDA out of memory <b>"
+
+
+def test_the_table_has_every_row_and_why_some_are_empty(capsys: pytest.CaptureFixture[str]) -> None:
+    print_sweep(constructed(), output())
+    said = capsys.readouterr().out
+    table = {tuple(line.split()[:3]): line.split() for line in said.splitlines() if line.startswith(("one", "ddp x"))}
+    assert table["one", "process", "32"][3:] == ["32", "1,000", "50", "s", "70%", "10%", "10%", "10%", "60%", "10%"]
+    assert table["one", "process", "64"][4:] == ["out", "of", "memory"]
+    assert "dp x 2, 16; dp x 2, 32: unavailable: DataParallel wants GPUs" in said
+    assert "extrapolated from the rate" in said
+    assert "Recommended: one process, batch 32" in said
+
+
+@pytest.mark.skipif(find_spec("matplotlib") is None, reason="needs matplotlib: pip install fastload[report]")
+def test_page_and_picture(tmp_path: Path) -> None:
+    from fastload.sweep.page import write_html
+    from fastload.sweep.plot import write_png
+
+    write_html(constructed(), tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text()
+    for expected in (
+        '<p class="verdict">Recommended: one process, batch 32',
+        "CUDA out of memory &lt;b&gt;",
+        "Where the time goes",
+        "Processor &lt;of&gt; 4 cores &amp; more",
+    ):
+        assert expected in text, expected
+    assert "#0102" not in text, "a colour that the style sheet should have filled in"
+    write_png(constructed(), tmp_path / "charts.png")
+    from PIL import Image
+
+    with Image.open(tmp_path / "charts.png") as picture:
+        found = {colour for _, colour in picture.convert("RGB").getcolors(1 << 24) or []}
+    assert {(26, 127, 55), (188, 76, 0), (255, 255, 255)} <= found  # compute, wait, paper
+    failed = constructed([Row(Cell("none", 1, 8), "failed", "why")])
+    write_html(failed, tmp_path / "page.html")
+    assert "Nothing was measured" in (tmp_path / "page.html").read_text()
+
+
+# -- The command -------------------------------------------------------------------------------------------------------
+
+
+def idx(array: np.ndarray[Any, Any]) -> bytes:
+    return struct.pack(">HBB", 0, 8, array.ndim) + struct.pack(f">{array.ndim}I", *array.shape) + array.tobytes()
+
+
+@pytest.fixture
+def fashion(tmp_path: Path) -> Path:
+    folder = tmp_path / "fashion"
+    folder.mkdir()
+    rng = np.random.default_rng(0)
+    for split, count in (("train", 256), ("t10k", 16)):
+        images = rng.integers(0, 256, (count, 28, 28)).astype(np.uint8)
+        (folder / f"{split}-images-idx3-ubyte").write_bytes(idx(images))
+        (folder / f"{split}-labels-idx1-ubyte").write_bytes(idx((np.arange(count) % 10).astype(np.uint8)))
+    return folder
+
+
+def test_the_command_from_end_to_end(fashion: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    arguments = ["sweep", "fashion-mnist-mlp", "--data", str(fashion), "--device", "cpu", "--num-workers", "1"]
+    arguments += ["--batch-sizes", "7", "--parallel", "none,dp,ddp", "--processes", "2"]
+    arguments += ["--steps", "6", "--warmup", "2", "--json", str(tmp_path / "a.json"), "--csv", str(tmp_path / "a.csv")]
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 0, done.output
+    sweep = from_json((tmp_path / "a.json").read_text(), "a.json")
+    by_cell = {(row.cell.mode, row.cell.batch): row for row in sweep.rows}
+    assert list(by_cell) == [("none", 7), ("dp", 7), ("ddp", 7)]
+    for (mode, _), found in by_cell.items():
+        if mode == "dp":
+            assert found.status == "unavailable"
+            continue
+        assert (found.status, found.steps) == ("measured", 6), found.note
+        assert found.rate is not None
+        assert found.epoch_seconds == pytest.approx(256 / found.rate)
+        assert sum(found.shares.values()) == pytest.approx(1)
+        assert found.busy > 0
+        assert found.peak_memory is not None
+        assert found.peak_memory > 50e6
+        assert (found.shares["exchange"] > 0) == (mode == "ddp")
+    assert sweep.samples == 256
+    assert sweep.advice[0].startswith("Recommended: ")
+    assert any(sentence.startswith("Against one process ddp x 2 is ") for sentence in sweep.advice)
+    assert "of 3: one process, batch 7: " in done.output
+    assert sweep.advice[0] in done.output
+
+
+def settings(**changes: Any) -> SweepSettings:
+    config = preset("fashion-mnist-mlp", data="nowhere", device="cpu")
+    return replace(SweepSettings(preset="p", config=config, batch_sizes=(8, 16, 32), parallel=("none",)), **changes)
+
+
+def test_ctrl_c_keeps_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(cell: Cell, *arguments: Any, **more: Any) -> Row:
+        if cell.batch == 16:
+            raise KeyboardInterrupt
+        return row("none", 1, cell.batch, 100)
+
+    monkeypatch.setattr("fastload.sweep.run.run_cell", run)
+    seen = []
+    sweep = run_sweep(settings(), on_progress=lambda rows, grid: seen.append((len(rows), len(grid))))
+    assert seen == [(0, 3), (1, 3)]
+    assert [row.status for row in sweep.rows] == ["measured", "not run", "not run"]
+    assert not sweep.complete
+    assert sweep.advice[0].startswith("Recommended: one process, batch 8")
+    arguments = ["sweep", "fashion-mnist-mlp", "--data", "x", "--device", "cpu", "--parallel", "none"]
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 130
+    assert "Stopped before the end" in done.output
+
+
+def test_what_is_larger_than_what_did_not_fit_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(cell: Cell, *arguments: Any, **more: Any) -> Row:
+        assert cell.batch * cell.processes < 64, "may exhaust the machine"
+        return Row(cell, "out of memory", "x") if cell.batch == 16 else row(cell.mode, cell.processes, cell.batch, 100)
+
+    monkeypatch.setattr("fastload.sweep.run.run_cell", run)
+    sweep = run_sweep(settings(parallel=("none", "ddp")), on_progress=lambda rows, grid: None)
+    assert [(row.cell.mode, row.cell.batch, row.status) for row in sweep.rows] == [
+        *(("none", 8, "measured"), ("none", 16, "out of memory"), ("none", 32, "not run")),
+        *(("ddp", 4, "measured"), ("ddp", 8, "measured"), ("ddp", 16, "out of memory"), ("ddp", 32, "not run")),
+    ]
+    assert sweep.rows[2].note == "a batch of 16 did not fit in memory."
+
+
+def test_a_sweep_in_which_nothing_ran_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fastload.sweep.run.run_cell", lambda cell, *a, **k: Row(cell, "failed", "SourceError: gone"))
+    arguments = ["sweep", "fashion-mnist-mlp", "--data", "x", "--parallel", "none", "--png", str(tmp_path / "a.png")]
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 1
+    assert not (tmp_path / "a.png").exists(), "there is nothing to draw"
+    assert "one process, 16; one process, 32; one process, 64: failed: SourceError: gone" in done.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["fashion-mnist-mpl"], "fashion-mnist-mlp"),
+        (["--batch-sizes", "16,x"], "--batch-sizes: '16,x' must be whole numbers"),
+        (["--parallel", "tp"], "--parallel: must be of none, dp, ddp, got tp"),
+        (["--json", "/nowhere/a.json"], "--json /nowhere/a.json: there is no folder /nowhere"),
+        (["--lr", "-1"], "lr: must be a rate above 0"),
+    ],
+)
+def test_wrong_arguments_are_refused_before_anything_runs(
+    arguments: list[str], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fastload.sweep.run.run_cell", lambda *a, **k: pytest.fail("a cell was run"))
+    done = CliRunner().invoke(app, ["sweep", *arguments])
+    assert done.exit_code == 1
+    assert words in done.output
