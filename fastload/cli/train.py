@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fastload.cli.terminal import output, plain_errors
 from fastload.cli.train_options import takes_train_options
+
+if TYPE_CHECKING:
+    from fastload.train.summary import Summary
 
 __all__ = ["train"]
 
@@ -51,4 +55,21 @@ def train(
 
         from fastload.train.trainer import train as run
 
-        record(run)(settings)
+        summary = record(run)(settings)
+        if os.environ.get("RANK", "0") == "0":
+            output().print(_closing(summary), soft_wrap=True)
+
+
+def _closing(summary: Summary) -> str:
+    """What the run came to, in a line."""
+    words = [f"{summary.steps:,} steps in all, {summary.seconds:,.1f} s"]
+    if summary.images_per_second is not None and summary.idle is not None:
+        idle = summary.idle
+        words.append(
+            f"{summary.images_per_second:,.0f} samples a second; of its time the device was busy "
+            f"{idle.busy_share:.1%}, waited for data {idle.wait_share:.1%}, for the host {idle.launch_share:.1%}, for "
+            f"other ranks {idle.exchange_share:.1%}"
+        )
+    if summary.best is not None:
+        words.append(f"best validation {summary.best:.4g}")
+    return "; ".join(words) + "."

@@ -27,4 +27,5 @@ CRACKS_SETTINGS: Mapping[str, Any] = {
     "schedule": "cosine",
     "warmup_epochs": 5,
 }
-"""AdamW with the rate of the U-Nets of nnU-Net's and smp's examples; no scaling with the batch, as usual with Adam."""
+"""The rate is that of a network that begins untrained. With an encoder's weights 2e-4 does, as in the examples of
+segmentation-models-pytorch."""

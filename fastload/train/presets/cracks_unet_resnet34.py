@@ -11,6 +11,6 @@ PRESET = Preset(
     name="cracks-unet-resnet34",
     about="U-Net with a ResNet-34 as its encoder, on road cracks; weighted BCE",
     data=CRACKS_DATA,
-    command="fastload train cracks-unet-resnet34 --data cracks/ --weights imagenet --out runs/cracks",
+    command="fastload train cracks-unet-resnet34 --data cracks/ --weights imagenet --lr 2e-4 --out runs/cracks",
     settings={**CRACKS_SETTINGS, "model": "smp:Unet/resnet34", "out": "runs/cracks-unet-resnet34"},
 )

@@ -8,8 +8,8 @@ __all__ = ["PRESET"]
 
 PRESET = Preset(
     name="text-roberta",
-    about="RoBERTa-base on text, from scratch: the network and AdamW's betas of Liu et al. (2019, arXiv:1907.11692), "
-    "batch and rate of BERT (Devlin et al., 2019)",
+    about="RoBERTa-base on text, from scratch: the network of Liu et al. (2019, arXiv:1907.11692); 256 sequences a "
+    "step, rate and warm-up as for BERT (Devlin et al., 2019, appendix A.2)",
     data="any text as rows of token ids: text/train.npy and text/val.npy of (N, L) integers, L at most 512 "
     "(the README has the lines that make them)",
     command="torchrun --nproc-per-node 4 -m fastload.train text-roberta --data text/ --batch-size 16 --accumulate 4 "
