@@ -67,19 +67,23 @@ with open(sys.argv[1], "w") as file:
         for key, value in settings.items():
             print(key, "=", value.strip().replace("\n", "\n    "), file=file)
             folders.update(re.findall(r"(?:^|[ \n]|file://)(/\S+)", value))
+# A local index, .../simple, refers to files beside it.
+folders = {os.path.dirname(folder) if os.path.basename(folder) == "simple" else folder for folder in folders}
 print(*sorted(folder for folder in folders if os.path.isdir(folder)), sep="\n")
 ' "$room/pip.conf"
 }
 
 build() {
-    local volumes=(--volume "$room/pip.conf:/etc/pip.conf:ro")
+    local options=(--volume "$room/pip.conf:/etc/pip.conf:ro")
     local folder
-    for folder in $(pip_configuration); do volumes+=(--volume "$folder:$folder:ro"); done
-    if grep -q '^VERSION_CODENAME=bookworm' /etc/os-release; then volumes+=(--volume /etc/apt:/etc/apt:ro); fi
+    for folder in $(pip_configuration); do options+=(--volume "$folder:$folder:ro"); done
+    if grep -q '^VERSION_CODENAME=bookworm' /etc/os-release; then options+=(--volume /etc/apt:/etc/apt:ro); fi
     buildah inspect --type image "$base" >/dev/null 2>&1 || make_base
+    # Layers are kept for the next build, unless each would be a copy of the whole.
+    if [ "$driver" = vfs ]; then options+=(--layers=false); else options+=(--layers=true); fi
     # --format docker: the other one has no HEALTHCHECK.
     buildah build --format docker --isolation chroot --network host --disable-compression \
-        --build-arg "BASE=$base" "${volumes[@]}" "$@" .
+        --build-arg "BASE=$base" "${options[@]}" "$@" .
 }
 
 start() {
