@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -40,8 +41,25 @@ from fastload.spans import Span, SpanLog
 
 from .images import write_photo_folder
 from .simulated_gpu import SimulatedGpu
+from .test_import import OBSERVE, run_python
 from .test_loader import Recorder, loader_over
 from .waiting import wait_until
+
+
+def test_importing_it_changes_nothing_global_and_loads_no_optional_package() -> None:
+    before, after, packages = run_python(
+        OBSERVE
+        + textwrap.dedent("""
+        sys.modules["pynvml"] = None  # as if it were not installed; torch imports it itself
+        before = state()
+        from fastload.monitor import GpuMonitor
+        GpuMonitor()
+        print(json.dumps([before, state(), sorted({name.partition(".")[0] for name in sys.modules})]))
+        """)
+    )
+    assert after == before
+    assert not {"matplotlib", "tensorboard", "typer", "rich"} & set(packages)
+
 
 # -- the clock of steps, on the CPU
 
