@@ -488,6 +488,22 @@ def settings(**changes: Any) -> SweepSettings:
     return replace(SweepSettings(preset="p", config=config, batch_sizes=(8, 16, 32), parallel=("none",)), **changes)
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_signal_is_as_ctrl_c(number: signal.Signals, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(cell: Cell, *arguments: Any, **more: Any) -> Row:
+        if cell.batch == 32:
+            signal.raise_signal(number)
+        return row("none", 1, cell.batch, 100)
+
+    monkeypatch.setattr("fastload.sweep.run.run_cell", run)
+    before = signal.getsignal(number)
+    done = CliRunner().invoke(app, ["sweep", "fashion-mnist-mlp", "--data", "x", "--parallel", "none"])
+    assert done.exit_code == 130
+    assert "Stopped before the end" in done.output
+    assert "Recommended: one process, batch 16" in done.output
+    assert signal.getsignal(number) == before
+
+
 def test_ctrl_c_keeps_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     def run(cell: Cell, *arguments: Any, **more: Any) -> Row:
         if cell.batch == 16:
@@ -501,10 +517,6 @@ def test_ctrl_c_keeps_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None
     assert [row.status for row in sweep.rows] == ["measured", "not run", "not run"]
     assert not sweep.complete
     assert sweep.advice[0].startswith("Recommended: one process, batch 8")
-    arguments = ["sweep", "fashion-mnist-mlp", "--data", "x", "--device", "cpu", "--parallel", "none"]
-    done = CliRunner().invoke(app, arguments)
-    assert done.exit_code == 130
-    assert "Stopped before the end" in done.output
 
 
 def test_what_is_larger_than_what_did_not_fit_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:

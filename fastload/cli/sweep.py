@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -82,7 +84,7 @@ def sweep(
             warmup=warmup,
             timeout=timeout,
         )
-        with _progress(console) as report:
+        with _terminated_as_by_ctrl_c(), _progress(console) as report:
             found = run_sweep(settings, on_progress=report)
         print_sweep(found, console)
 
@@ -109,6 +111,21 @@ def sweep(
             raise typer.Exit(130)
         if not measured:
             raise typer.Exit(1)
+
+
+@contextmanager
+def _terminated_as_by_ctrl_c() -> Iterator[None]:
+    """A scheduler's SIGTERM and a closed terminal's SIGHUP too leave no processes behind, and what was measured."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager
