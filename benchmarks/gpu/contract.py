@@ -27,7 +27,10 @@ _PROCESSES = 6
 
 
 def run(setting: Setting, found: Found) -> None:
-    found.save("suite", _suite(setting, found.left * _SUITE_SHARE))
+    try:
+        found.save("suite", _suite(setting, found.left * _SUITE_SHARE))
+    except Exception as error:  # the checks do not depend on it
+        found.save("suite", {"status": "failed", "note": f"{type(error).__name__}: {error}"})
     checks.run(setting, found)
 
 

@@ -16,7 +16,7 @@ from benchmarks.gpu.network import Training, of_torchvision
 from benchmarks.gpu.setting import Setting
 from benchmarks.gpu.timeline import draw, shown
 from benchmarks.gpu.turns import profiled, turn
-from fastload.errors import BackendUnavailableError, FastloadError
+from fastload.errors import BackendUnavailableError
 from fastload.monitor import GpuMonitor
 
 __all__ = ["run", "summarise_rows"]
@@ -136,7 +136,7 @@ def _profile(setting: Setting, row: Row, training: Training, feeds: dict[str, Fe
 def _draw(setting: Setting, network: str, results: _Results) -> None:
     try:
         draw(Path(setting.out) / f"timeline-{network}.png", results.rows, f"{network}, batches of {setting.batch_size}")
-    except (FastloadError, OSError) as error:
+    except Exception as error:  # matplotlib may not be there, and the next network is still to be measured
         results.found.note(f"{network}: no picture: {error}")
 
 
