@@ -56,7 +56,9 @@ class Pace:
             self._samples += samples
 
     def end(self) -> None:
-        """The epoch's training ends, or is broken off."""
+        """The epoch's training ends, or is broken off, if it was under way."""
+        if self._epoch_began is None or self._epoch_ended is not None:
+            return
         self._epoch_ended = time.perf_counter()
         if not self._left_out:
             summary = self._clock.summary(wait=True)

@@ -31,8 +31,9 @@ _SECOND_PRESS = 1.0
 same press: a terminal sends it to torchrun and to its ranks, and torchrun passes it on."""
 _AT_ONCE = 2.0
 """How long that one has to end the process in the ordinary way [seconds]."""
-_GRACE = 20.0
-"""How long several ranks have to come to their next step [seconds]; torchrun kills after 30."""
+_GRACE, _LONGEST_GRACE = 5.0, 25.0
+"""How long several ranks have to come to their next step, besides three times the longest step so far, and at most
+[seconds]: torchrun kills after 30."""
 
 
 class Stopped(Exception):  # noqa: N818, it is no error
@@ -47,6 +48,9 @@ class Stopping:
         self._asked = threading.Event()
         self._at_once = threading.Event()
         self._deadline = float("inf")
+        self._checked = time.monotonic()
+        self._longest_step = 0.0
+        """Between two checks [seconds]."""
         self._pending: tuple[Any, torch.Tensor] | None = None
         """The ranks' question to each other, whether anyone was asked to stop, and where the answer comes."""
         self._before: dict[signal.Signals, Any] = {}
@@ -71,6 +75,7 @@ class Stopping:
         for number, handler in self._before.items():
             signal.signal(number, handler)
         signal.set_wakeup_fd(self._wakeup_before)
+        self._writer.shutdown(socket.SHUT_RDWR)  # closing does not end it: forked workers have it too
         self._writer.close()
         self._thread.join()
         self._reader.close()
@@ -83,6 +88,8 @@ class Stopping:
         Raises:
             Stopped: some rank was asked to stop; on all ranks in the same check.
         """
+        before, self._checked = self._checked, time.monotonic()
+        self._longest_step = max(self._longest_step, self._checked - before)
         if self._world.control is None:
             stop = self._asked.is_set()
         else:
@@ -123,7 +130,7 @@ class Stopping:
                     first = now
                     self._asked.set()
                     if self._world.control is not None:
-                        self._deadline = now + _GRACE
+                        self._deadline = now + min(_GRACE + 3 * self._longest_step, _LONGEST_GRACE)
                 elif number == signal.SIGINT and now - first > _SECOND_PRESS:
                     self._at_once.set()
                     self._deadline = now + _AT_ONCE

@@ -93,8 +93,8 @@ class _Run:
         )
         self._profiler = StepProfiler(world.device, config.log.profile_steps, skip=warmup, say=self._log.say)
         self._stopping = stack.enter_context(Stopping(world))
-        self._read_before = (0.0, 0.0)
-        """Samples and their loss on this rank, when the loss was last read in this epoch."""
+        self._told = (0.0, 0.0)
+        """Samples of this epoch and the sum of their losses, on this rank, when it was last told of."""
         self._introduce(remark, resumed=state is not None)
 
     def go_on(self) -> Summary:
@@ -110,6 +110,7 @@ class _Run:
                 self._save()
         except Stopped:
             interrupted = True
+            self._pace.end()
             self._save()
             self._log.say(
                 f"stopped after step {self._progress.step:,}, saved {self._out / checkpoint.LAST}; the same command "
@@ -124,28 +125,26 @@ class _Run:
         progress, every = self._progress, self._config.checkpoint.save_steps
         done = progress.batch // self._config.optimizer.accumulate
         self._log.begin_epoch(progress.epoch, steps=self._parts.windows, done=done)
-        self._read_before = (0.0, 0.0)
+        self._told = progress.sums.read()["samples"], progress.sums.read()["loss"]
         self._parts.model.train()
         batches = iter(self._train)
         self._pace.begin()
-        try:
-            while progress.batch < len(self._train) and not self._enough:
-                self._profiler.begin_step()
-                count, samples = self._window.step(batches, progress.sums, epoch=progress.epoch, first=progress.batch)
-                self._profiler.end_step()
-                self._pace.step(samples)
-                progress.batch += count
-                progress.step += 1
-                done += 1
-                if progress.batch == len(self._train):
-                    next(batches, None)  # the loader's epoch ends when it is asked for more
-                if progress.step % self._config.log.log_steps == 0 or progress.batch == len(self._train):
-                    self._read_loss(done)
-                self._stopping.check()
-                if every is not None and progress.step % every == 0 and progress.batch < len(self._train):
-                    self._save()
-        finally:
-            self._pace.end()
+        while progress.batch < len(self._train) and not self._enough:
+            self._profiler.begin_step()
+            count, samples = self._window.step(batches, progress.sums, epoch=progress.epoch, first=progress.batch)
+            self._profiler.end_step()
+            self._pace.step(samples)
+            progress.batch += count
+            progress.step += 1
+            done += 1
+            if progress.batch == len(self._train):
+                next(batches, None)  # the loader's epoch ends when it is asked for more
+            if progress.step % self._config.log.log_steps == 0 or progress.batch == len(self._train):
+                self._tell_loss(done)
+            self._stopping.check()
+            if every is not None and progress.step % every == 0 and progress.batch < len(self._train):
+                self._save()
+        self._pace.end()
 
     def _end_epoch(self) -> None:
         """Validate, tell, and keep."""
@@ -187,29 +186,34 @@ class _Run:
 
     def _save(self, *copies: str) -> None:
         """Write last.pt, and the same under other names. A collective."""
+        self._read_sums()  # a state that cannot be gone on with must not take the place of one that can
         state = self._progress.state()
         if state is not None:
             checkpoint.save(self._out / checkpoint.LAST, state)
             for name in copies:
                 checkpoint.copy_checkpoint(self._out / checkpoint.LAST, self._out / name)
 
-    def _read_loss(self, done: int) -> None:
-        """Wait for the device, look at the loss since the last reading on this rank, and tell of it.
+    def _read_sums(self) -> dict[str, float]:
+        """Wait for the device, and look at what this rank has counted in the epoch.
 
         Raises:
-            FastloadError: it is infinite or not a number.
+            FastloadError: the loss is infinite or not a number.
         """
         sums = self._progress.sums.read()
-        samples, loss = sums["samples"], sums["loss"]
-        before = self._read_before
-        self._read_before = samples, loss
-        if not math.isfinite(loss):
+        if not math.isfinite(sums["loss"]):
             raise FastloadError(
-                f"step {self._progress.step:,}: the loss is {loss}. The learning rate {self._parts.rate.value:g} may "
-                "be too high (--lr, --warmup-epochs, --clip-norm), or a sample broken; the last checkpoint is from "
-                "before."
+                f"step {self._progress.step:,}: the loss is {sums['loss']}. The learning rate "
+                f"{self._parts.rate.value:g} may be too high (--lr, --warmup-epochs, --clip-norm), or a sample broken; "
+                "the last checkpoint is from before."
             )
-        mean = (loss - before[1]) / (samples - before[0]) if samples > before[0] else None
+        return sums
+
+    def _tell_loss(self, done: int) -> None:
+        """The mean since the last time, on this rank."""
+        sums = self._read_sums()
+        samples, loss = (sums[name] - before for name, before in zip(("samples", "loss"), self._told, strict=True))
+        self._told = sums["samples"], sums["loss"]
+        mean = loss / samples if samples else None
         self._log.progress(done, rate=self._pace.epoch_rate, wait=self._pace.epoch_wait_share, loss=mean)
         if mean is not None:
             lr = float(self._parts.optimizer.param_groups[0]["lr"])

@@ -1,0 +1,388 @@
+"""The trainer in one process: exact gradients, precision, limits, what it says and writes, where time goes."""
+
+from __future__ import annotations
+
+import io
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+from torch import nn
+from torch.utils.data import Dataset
+
+import fastload
+from fastload.errors import ConfigurationError, FastloadError
+from fastload.train import TrainConfig, train
+from fastload.train import parts as train_parts
+from fastload.train.data import TrainingData, open_data
+from fastload.train.parallel import parallelise
+from fastload.train.summary import Summary
+from fastload.train.world import World, open_world
+from tests.images import write_photo_folder
+from tests.train_job import SIDE, Network, config, write_arrays
+
+pytestmark = pytest.mark.timeout(100)
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Any:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    folder = tmp_path_factory.mktemp("data")
+    return {"data": write_arrays(folder, "train", 40), "val_data": write_arrays(folder, "val", 9, seed=1)}
+
+
+def use_network(monkeypatch: pytest.MonkeyPatch, make: Callable[[], nn.Module] | None = None) -> None:
+    """A small network without dropout and batch normalisation, or the one given."""
+    make = make or (lambda: Network(dropout=0.0, normalise=False))
+    monkeypatch.setattr(train_parts, "create_model", lambda *args, **kwargs: make())
+
+
+def quiet() -> Console:
+    return Console(file=io.StringIO(), width=300)
+
+
+def told(console: Console) -> str:
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def weights(out: Path) -> torch.Tensor:
+    state = torch.load(out / "last.pt", weights_only=True)
+    return torch.cat([tensor.flatten() for tensor in state["model"].values()])
+
+
+# -- Gradients ---------------------------------------------------------------------------------------------------------
+
+
+def test_windows_are_plain_steps_on_the_mean_of_their_samples(
+    data: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """10 batches of 4 in windows of 3: the last window of an epoch has one. Against a loop of plain PyTorch."""
+    use_network(monkeypatch)
+    settings = config(
+        **data, out=tmp_path, accumulate=3, epochs=2, schedule="constant", weight_decay=0.0, momentum=0.9, clip_norm=0.3
+    )
+    summary = train(settings, console=quiet())
+
+    torch.manual_seed(0)
+    network = Network(dropout=0.0, normalise=False)
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.05, momentum=0.9, nesterov=True)
+    losses = []
+    with open_data(settings, shard=fastload.Shard(), device=torch.device("cpu")).train as loader:
+        for _ in range(2):
+            batches = list(loader)
+            for first in range(0, len(batches), 3):
+                images, labels = map(torch.cat, zip(*batches[first : first + 3], strict=True))
+                each = nn.functional.cross_entropy(network(images), labels, reduction="none")
+                losses += each.tolist()
+                optimizer.zero_grad()
+                each.mean().backward()
+                nn.utils.clip_grad_norm_(network.parameters(), 0.3)
+                optimizer.step()
+    assert torch.allclose(weights(tmp_path), torch.cat([p.detach().flatten() for p in network.parameters()]), atol=1e-6)
+    assert summary.steps == 8
+    assert summary.epochs[1].train["loss"] == pytest.approx(np.mean(losses[40:]), rel=1e-5)
+
+
+def test_accumulated_batches_are_one_large_batch(
+    data: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_network(monkeypatch)
+    found = {}
+    for batch, accumulate in [(8, 1), (4, 2), (2, 4)]:
+        out = tmp_path / str(batch)
+        summary = train(
+            config(**data, out=out, batch_size=batch, accumulate=accumulate, clip_norm=0.5, optimizer="adamw"),
+            console=quiet(),
+        )
+        assert summary.global_batch == 8
+        found[batch] = summary, weights(out)
+    whole, wanted = found.pop(8)
+    for summary, mine in found.values():
+        assert torch.allclose(mine, wanted, atol=1e-5)
+        for one, other in zip(summary.epochs, whole.epochs, strict=True):
+            assert one.train == pytest.approx(other.train, rel=1e-4)
+            assert one.val == pytest.approx(other.val, rel=1e-4)
+
+
+def test_fewer_samples_than_a_batch_are_one_smaller_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_network(monkeypatch)
+    summary = train(config(write_arrays(tmp_path, "few", 3), tmp_path / "out", batch_size=8), console=quiet())
+    assert [(record.samples, record.step) for record in summary.epochs] == [(3, 1), (3, 2), (3, 3)]
+    assert summary.final["loss"] < summary.epochs[0].train["loss"]
+
+
+@pytest.mark.parametrize("amp", ["bf16", "fp16"])
+def test_mixed_precision_learns_nearly_the_same(
+    data: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, amp: str
+) -> None:
+    """Clipping sees unscaled gradients: with a scale of 65536 everything would be clipped, and little learnt."""
+    kinds = set()
+
+    class Watched(Network):
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            output = super().forward(images)
+            kinds.add(output.dtype)
+            return output
+
+    use_network(monkeypatch, lambda: Watched(dropout=0.0, normalise=False))
+    common: dict[str, Any] = {"clip_norm": 1.0, "epochs": 6, "schedule": "constant", "momentum": 0.0}
+    exact = train(config(**data, out=tmp_path / "none", **common), console=quiet())
+    mixed = train(config(**data, out=tmp_path / amp, amp=amp, **common), console=quiet())
+    assert kinds == {torch.float32, {"bf16": torch.bfloat16, "fp16": torch.float16}[amp]}
+    assert exact.final["loss"] < 0.5 * exact.epochs[0].train["loss"]
+    assert mixed.final["loss"] == pytest.approx(exact.final["loss"], abs=0.05)
+    scaler = torch.load(tmp_path / amp / "last.pt", weights_only=True)["scaler"]
+    assert bool(scaler) == (amp == "fp16")
+
+
+def test_a_scaler_that_skips_the_first_step_is_no_warning(
+    data: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Steep(Network):
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            return super().forward(images) * 100
+
+    use_network(monkeypatch, lambda: Steep(dropout=0.0, normalise=False))
+    train(config(**data, out=tmp_path, amp="fp16", max_steps=2, lr=1e-4), console=quiet())
+    assert torch.load(tmp_path / "last.pt", weights_only=True)["scaler"]["scale"] < 65536
+
+
+def test_the_average_of_the_weights_is_what_is_validated(
+    data: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_network(monkeypatch)
+    plain = train(config(**data, out=tmp_path / "plain", epochs=1), console=quiet())
+    averaged = train(config(**data, out=tmp_path / "average", epochs=1, ema=0.99), console=quiet())
+    assert averaged.epochs[0].train == plain.epochs[0].train
+    assert averaged.epochs[0].val != plain.epochs[0].val
+    state = torch.load(tmp_path / "average" / "last.pt", weights_only=True)
+    network = Network(dropout=0.0, normalise=False)
+    network.load_state_dict(state["ema"])
+    loader = open_data(config(**data, out=tmp_path), shard=fastload.Shard(), device=torch.device("cpu")).val
+    assert loader is not None
+    with loader, torch.no_grad():
+        losses = [nn.functional.cross_entropy(network(x), y, reduction="sum").item() for x, y in loader]
+    assert averaged.epochs[0].val is not None
+    assert averaged.epochs[0].val["loss"] == pytest.approx(sum(losses) / 9, rel=1e-5)
+
+
+# -- Length, files, words ----------------------------------------------------------------------------------------------
+
+
+def test_max_steps_ends_a_run_that_can_go_on(
+    data: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_network(monkeypatch)
+    whole = train(config(**data, out=tmp_path / "whole"), console=quiet())
+    first = train(config(**data, out=tmp_path / "parts", max_steps=14), console=quiet())
+    assert (first.steps, len(first.epochs), first.interrupted) == (14, 1, False)
+    console = quiet()
+    rest = train(config(**data, out=tmp_path / "parts"), console=console)
+    assert "resumed at epoch 1, batch 4, step 14" in told(console)
+    assert rest.steps == whole.steps == 30
+    assert torch.equal(weights(tmp_path / "parts"), weights(tmp_path / "whole"))
+    assert [record.train for record in rest.epochs] == [record.train for record in whole.epochs]
+    console = quiet()
+    again = train(config(**data, out=tmp_path / "parts"), console=console)
+    assert "all 3 epochs are done" in told(console)
+    assert (again.steps, again.measured_steps, again.idle) == (30, 0, None)
+
+
+def test_a_run_tells_its_batch_its_rate_and_its_epochs(
+    data: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_network(monkeypatch)
+    console = quiet()
+    trace = tmp_path / "traces" / "trace.json"
+    given: dict[str, Any] = {"save_epochs": 2, "trace": str(trace), "profile_steps": 2}
+    summary = train(config(**data, out=tmp_path, accumulate=2, reference_batch=16, **given), console=console)
+    text = told(console)
+    assert "batch 4 x 1 process x 2 accumulated = 8 images; 5 steps an epoch" in text
+    assert "lr 0.05 for a batch of 16, times 8/16 = 0.025" in text
+    assert summary.lr == 0.025
+    assert "profile: 2 steps in" in text
+    lines = [json.loads(line) for line in (tmp_path / "epochs.jsonl").read_text().splitlines()]
+    assert [line["epoch"] for line in lines] == [0, 1, 2]
+    assert lines[2]["val"] == dict(summary.final)
+    best = [record.val["top1"] for record in summary.epochs if record.val]
+    assert summary.best == max(best)
+    state = torch.load(tmp_path / "best.pt", weights_only=True)
+    assert state["epoch"] == 1 + best.index(max(best))
+    assert sorted(path.name for path in tmp_path.glob("epoch-*.pt")) == ["epoch-0002.pt"]
+    events = json.loads(trace.read_text())["traceEvents"]
+    names = [event["name"] for event in events if event["ph"] == "X"]
+    assert [name for name in names if name.startswith("step")] == [f"step {number}" for number in range(15)]
+    assert "compute" in names
+    assert json.loads(summary.to_json())["final"] == dict(summary.final)
+    assert summary.measured_steps == 14
+
+
+def test_a_loss_that_is_not_finite_ends_the_run(
+    data: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_network(monkeypatch)
+    with pytest.raises(FastloadError, match=r"step \d+: the loss is (nan|inf)\. The learning rate 1e\+30 .*--lr"):
+        train(config(**data, out=tmp_path, lr=1e30, log_steps=2), console=quiet())
+
+
+@pytest.mark.parametrize("backend", ["turbojpeg", "torch"])
+def test_a_corrupt_sample_under_substitute_costs_no_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str
+) -> None:
+    folder = write_photo_folder(tmp_path / "photos", classes=3, per_class=4)
+    broken = sorted(folder.rglob("*.jpg"))[5]
+    broken.write_bytes(broken.read_bytes()[:300])
+    use_network(monkeypatch)
+    settings = config(str(folder), tmp_path / "out", backend=backend, augment="rrc-flip", on_error="substitute")
+    summary = train(settings, console=quiet())
+    assert summary.steps == 9
+    assert [record.samples for record in summary.epochs] == [12, 12, 12]
+    assert summary.substituted >= 3
+
+
+# -- Where it runs -----------------------------------------------------------------------------------------------------
+
+
+def test_what_cannot_be_had_here_is_said(data: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(**given: Any) -> Summary:
+        return train(config(**{**data, "out": tmp_path, **given}), console=quiet())
+
+    with pytest.raises(ConfigurationError, match=r"parallel: dp .* copies the network to several GPUs.*torchrun"):
+        run(parallel="dp")
+    with pytest.raises(ConfigurationError, match=r"parallel: ddp needs several processes; start them with torchrun"):
+        run(parallel="ddp")
+    with pytest.raises(ConfigurationError, match=r"device: must be auto, cpu, cuda or cuda:1, got 'gpu'"):
+        run(device="gpu")
+    with pytest.raises(ConfigurationError, match=r"amp: DataParallel .* fp16"):
+        parallelise(nn.Linear(1, 1), World(device=torch.device("cpu"), parallel="dp"), None, amp="bf16")
+    if not torch.cuda.is_available():
+        with pytest.raises(ConfigurationError, match=r"device: 'cuda', but torch finds no GPU here; take --device cpu"):
+            run(device="cuda")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ConfigurationError, match=r"has WORLD_SIZE but not .*MASTER_PORT; start with torchrun"):
+        run()
+    for name in ("RANK", "LOCAL_RANK", "MASTER_PORT"):
+        monkeypatch.setenv(name, "0")
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    with pytest.raises(ConfigurationError, match=r"parallel: none is for one process, but torchrun has started 2"):
+        run(parallel="none")
+    monkeypatch.setenv("RANK", "first")
+    with pytest.raises(ConfigurationError, match=r"must be whole numbers .*'first'"):
+        run()
+
+
+def test_training_leaves_the_process_as_it_was(
+    data: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Signal handlers and torch's switches; threads end with the loaders."""
+    import signal
+    import threading
+
+    use_network(monkeypatch)
+    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT), threading.active_count()
+    train(config(**data, out=tmp_path, epochs=1), console=quiet())
+    after = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT), threading.active_count()
+    assert after == before
+    assert signal.set_wakeup_fd(-1) == -1
+    assert not torch.are_deterministic_algorithms_enabled()
+    with open_world(config(**data, out=tmp_path).run) as world:
+        assert (world.rank, world.world_size, world.device.type) == (0, 1, "cpu")
+
+
+# -- Where the time goes -----------------------------------------------------------------------------------------------
+
+
+class Slow(Dataset[tuple[torch.Tensor, int]]):
+    """A source that takes its time, and knows how long it took: not what it was asked to sleep, on a busy machine."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.took: list[tuple[float, float]] = []
+
+    def __len__(self) -> int:
+        return 32
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        began = time.perf_counter()
+        time.sleep(self.seconds)
+        self.took.append((began, time.perf_counter()))
+        return torch.full((3, SIDE, SIDE), float(index)), index % 3
+
+
+class Laborious(Network):
+    """A network whose step takes a given time."""
+
+    seconds = 0.0
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        time.sleep(self.seconds)
+        return super().forward(images)
+
+
+def slow_run(
+    monkeypatch: pytest.MonkeyPatch, settings: TrainConfig, source: Slow, compute: float, workers: int
+) -> Summary:
+    def network() -> nn.Module:
+        made = Laborious(dropout=0.0, normalise=False)
+        made.seconds = compute
+        return made
+
+    def opened(config: TrainConfig, *, shard: fastload.Shard, device: torch.device) -> TrainingData:
+        loader = fastload.create_loader(
+            source, 4, shuffle=True, drop_last=True, shard=shard, num_workers=workers, backend="torch"
+        )
+        return TrainingData(
+            train=loader,
+            val=None,
+            num_classes=3,
+            classes=None,
+            in_channels=3,
+            samples=len(source),
+            source=loader._parts.source,
+        )
+
+    use_network(monkeypatch, network)
+    monkeypatch.setattr(train_parts, "open_data", opened)
+    return train(settings, console=quiet())
+
+
+def test_a_slow_source_is_seen_as_waiting_for_data(
+    data: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """7 measured steps of 4 x 40 ms of reading, 40 ms of computing."""
+    source = Slow(0.040)
+    summary = slow_run(monkeypatch, config(**data, out=tmp_path, epochs=1), source, 0.040, workers=0)
+    truth = sum(end - begin for begin, end in source.took[4:])  # the first step is start-up
+    assert summary.idle is not None
+    assert summary.measured_steps == 7
+    assert summary.idle.wait_seconds == pytest.approx(truth, rel=0.05)
+    assert summary.idle.wait_share == pytest.approx(truth / summary.idle.seconds, rel=0.05)
+    assert summary.idle.compute_seconds >= 7 * 0.040
+    assert summary.epochs[0].wait_share == pytest.approx(summary.idle.wait_share)
+
+
+def test_the_same_source_behind_prefetch_costs_no_waiting(
+    data: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two workers read two batches in 160 ms, while the network takes 160 ms for one: of the reading, nothing is seen
+    but the handing over of what is there."""
+    settings = config(**data, out=tmp_path, epochs=2)
+    summary = slow_run(monkeypatch, settings, Slow(0.040), 0.160, workers=2)
+    assert summary.idle is not None
+    assert summary.measured_steps == 15
+    assert summary.idle.wait_seconds < 0.05 * 15 * 4 * 0.040
+    assert summary.idle.compute_seconds >= 15 * 0.160
