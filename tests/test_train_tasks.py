@@ -221,17 +221,19 @@ def test_every_sequence_hides_as_many_tokens(length: int, hidden: int) -> None:
     torch.testing.assert_close(inputs.model_input[elsewhere], tokens[elsewhere])
 
 
-def test_hidden_tokens_are_masked_random_or_kept_in_bert_s_shares() -> None:
-    tokens = torch.full((1000, 100), 50)
-    inputs = task_of("masked-lm", num_classes=100).prepare({"input_ids": tokens}, draws(1000))
+@pytest.mark.parametrize("vocabulary", [100, 3])
+def test_hidden_tokens_are_masked_random_or_kept_in_bert_s_shares(vocabulary: int) -> None:
+    mask, words = vocabulary - 1, vocabulary - 1
+    tokens = torch.ones(1000, 100, dtype=torch.int64)
+    inputs = task_of("masked-lm", num_classes=vocabulary).prepare({"input_ids": tokens}, draws(1000))
     positions, _ = inputs.target
     shown = inputs.model_input.gather(1, positions)
     total = shown.numel()
     # 15,000 draws: three standard deviations of these shares are below 0.01.
-    assert float((shown == 99).sum()) / total == pytest.approx(0.8, abs=0.01)
-    assert float((shown == 50).sum()) / total == pytest.approx(0.1 + 0.1 / 99, abs=0.01)
-    others = shown[(shown != 99) & (shown != 50)]
-    assert set(others.tolist()) == set(range(99)) - {50}
+    assert float((shown == mask).sum()) / total == pytest.approx(0.8, abs=0.01)
+    assert float((shown == 1).sum()) / total == pytest.approx(0.1 + 0.1 / words, abs=0.01)
+    others = shown[(shown != mask) & (shown != 1)]
+    assert set(others.tolist()) == set(range(words)) - {1}
     # Each position is hidden about as often as any other.
     often = torch.bincount(positions.flatten(), minlength=100)
     assert often.min() > 100
@@ -248,6 +250,12 @@ def test_what_is_hidden_depends_on_seed_epoch_and_place_alone() -> None:
         torch.testing.assert_close(part.target.positions, whole.target.positions[first : first + 2])
     for other in (draws(8, epoch=1), draws(8, seed=1), draws(8, first=8)):
         assert not torch.equal(task.prepare({"input_ids": tokens}, other).target.positions, whole.target.positions)
+
+
+def test_the_draws_of_a_batch_are_those_of_its_places_in_the_epoch() -> None:
+    with fastload.create_loader({"x": np.arange(22)}, 4, shuffle=True, seed=5, shard=fastload.Shard(1, 2)) as loader:
+        drawn = draws_of(loader, epoch=3, step=1)
+    assert (drawn.seed, drawn.epoch, drawn.indices.tolist()) == (5, 3, [12, 13, 14, 15])
 
 
 @pytest.mark.parametrize("dtype", [np.uint16, np.int32])
