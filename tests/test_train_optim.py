@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from fastload.errors import ConfigurationError
 from fastload.train.config import OptimizerConfig, ScheduleConfig
 from fastload.train.optim import average, create_optimizer, create_schedule, parameter_groups, scaled_lr
 
@@ -141,6 +142,11 @@ def test_schedules_follow_their_formula(name: str, expected: dict[int, float]) -
     found = rates(CONFIGS[name])
     for step, rate in expected.items():
         assert found[step] == pytest.approx(rate, rel=1e-12), f"step {step}"
+
+
+def test_a_step_schedule_needs_to_know_when() -> None:
+    with pytest.raises(ConfigurationError, match=r"milestones: .* such as 30,60,80, got \(\)"):
+        ScheduleConfig(schedule="step")
 
 
 def test_without_warm_up_the_cosine_is_torch_s() -> None:

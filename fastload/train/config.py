@@ -157,7 +157,8 @@ class ScheduleConfig(_Choices):
         _require("warmup_epochs", self.warmup_epochs, 0 <= self.warmup_epochs < self.epochs, "0 or more, below epochs")
         _require("gamma", self.gamma, 0 < self.gamma <= 1, "above 0, at most 1")
         rising = list(self.milestones) == sorted(self.milestones)
-        _require("milestones", self.milestones, rising, "rising epochs, such as 30,60,80")
+        given = self.schedule != "step" or bool(self.milestones)
+        _require("milestones", self.milestones, rising and given, "rising epochs for a step schedule, such as 30,60,80")
 
 
 @dataclass(frozen=True, kw_only=True)
