@@ -11,7 +11,6 @@ the axes as torchvision does), and all sums are exact in float32, in whatever or
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +18,7 @@ import torch
 
 from fastload.recipe.geometry import Geometry
 from fastload.recipe.ops import Fill, Interpolation, PaddingMode
+from fastload.recipe.rows import on_device
 from fastload.render.gather import axis_maps, needs_resampling
 
 __all__ = ["render_on_device"]
@@ -65,17 +65,17 @@ def render_on_device(
     maps = [axis_maps(geometry, axis, out_size[axis], padding_mode) for axis in (0, 1)]
     if interpolation in ("nearest", "nearest-exact") or not needs_resampling(geometry):
         sources = [_nearest(geometry, axis, maps[axis], exact=interpolation == "nearest-exact") for axis in (0, 1)]
-        columns = torch.from_numpy(sources[1]).to(pixels.device)
-        first = (start[:, None] + torch.from_numpy(sources[0]) * width[:, None]).to(pixels.device)
+        columns = on_device(sources[1], pixels.device)
+        first = on_device(start.numpy()[:, None] + sources[0] * width.numpy()[:, None], pixels.device)
         torch.index_select(
             pixels, 0, (first[:, :, None] + columns[:, None, :]).reshape(-1), out=out.view(-1, out.shape[3])
         )
     else:
         _resample(pixels, start.numpy(), width.numpy(), geometry, maps, interpolation, antialias, out)
     if padding_mode == "constant" and any((m < 0).any() for m in maps):
-        rows, columns = (torch.from_numpy(m < 0).to(pixels.device) for m in maps)
+        rows, columns = (on_device(m < 0, pixels.device) for m in maps)
         outside = (rows[:, :, None] | columns[:, None, :])[..., None]
-        value = torch.tensor(fill, dtype=torch.uint8).to(pixels.device)
+        value = on_device(np.array(fill, dtype=np.uint8), pixels.device)
         out = torch.where(outside, value, out)
     return out
 
@@ -123,16 +123,16 @@ def _resample(
 
         rows = box[:, :1] + np.minimum(np.arange(height), box[:, 2:3] - 1)
         columns = box[:, 1:2] + np.minimum(np.arange(box_width), box[:, 3:] - 1)
-        first = _to(start[part][:, None] + rows * width[part][:, None], device)
-        index = first[:, :, None] + _to(columns.astype(np.int64), device)[:, None, :]
+        first = on_device(start[part][:, None] + rows * width[part][:, None], device)
+        index = first[:, :, None] + on_device(columns.astype(np.int64), device)[:, None, :]
         boxes = pixels[index.reshape(-1)].view(count, height, box_width, channels)
         # Columns first, as torchvision.
         source = boxes.transpose(1, 2).to(torch.float32, memory_format=torch.contiguous_format)
         vertical, horizontal = (
             _weights(
-                _to(maps[axis][part], device),
-                _to(box[:, 2 + axis], device),
-                _to(size[:, axis], device),
+                on_device(maps[axis][part], device),
+                on_device(box[:, 2 + axis], device),
+                on_device(size[:, axis], device),
                 (height, box_width)[axis],
                 interpolation,
                 antialias,
@@ -142,7 +142,7 @@ def _resample(
         middle = _rounded(torch.bmm(horizontal, source.view(count, box_width, height * channels)))
         middle = middle.view(count, out_width, height, channels).transpose(1, 2)
         result = torch.bmm(vertical, middle.reshape(count, height, out_width * channels))
-        out[_to(part, device)] = _rounded(result).to(torch.uint8).view(count, out_height, out_width, channels)
+        out[on_device(part, device)] = _rounded(result).to(torch.uint8).view(count, out_height, out_width, channels)
 
 
 def _rounded(pixels: torch.Tensor) -> torch.Tensor:
@@ -153,10 +153,6 @@ def _rounded(pixels: torch.Tensor) -> torch.Tensor:
 def _in_bits(weights: torch.Tensor, bits: int) -> torch.Tensor:
     """To multiples of 2^-bits, in place."""
     return weights.mul_(2.0**bits).round_().mul_(2.0**-bits)
-
-
-def _to(array: npt.NDArray[Any], device: torch.device) -> torch.Tensor:
-    return torch.from_numpy(np.ascontiguousarray(array)).to(device)
 
 
 def _weights(
