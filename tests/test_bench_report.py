@@ -1,4 +1,4 @@
-"""The page of `fastload bench --html`, as text and in a real Chromium, on a desktop and on a phone."""
+"""The pages of `fastload bench` and `fastload sweep`, as text and in a real Chromium, on a desktop and on a phone."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from fastload.bench.report import require_charts, write_html
 from fastload.bench.results import Failure, Latency, Machine, Measurement, Results, Round
 from fastload.cli.app import app
 from fastload.errors import BackendUnavailableError
+from tests.test_sweep import constructed
 
 needs_charts = pytest.mark.skipif(
     find_spec("matplotlib") is None, reason="needs matplotlib: pip install fastload[report]"
@@ -112,10 +113,15 @@ def decode_results() -> Results:
     return Results("decode", "2026-01-02T03:04:05+00:00", "0.1.0", _MACHINE, settings, tuple(rows), complete=False)
 
 
-@pytest.fixture(scope="module", params=["loader", "decode"])
+@pytest.fixture(scope="module", params=["loader", "decode", "sweep"])
 def page(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("pages") / f"{request.param}.html"
-    write_html(loader_results() if request.param == "loader" else decode_results(), path)
+    if request.param == "sweep":
+        from fastload.sweep.page import write_html as write_sweep
+
+        write_sweep(constructed(), path)
+    else:
+        write_html(loader_results() if request.param == "loader" else decode_results(), path)
     return path
 
 
@@ -242,7 +248,7 @@ def _overlapping(texts: list[dict[str, Any]]) -> list[tuple[str, str]]:
 @pytest.mark.parametrize("width", [1280, 390, 360])
 def test_charts_are_drawn_and_readable(browser: Any, page: Path, width: int) -> None:
     charts = _open(browser, page, width)
-    assert len(charts) == (6 if page.stem == "loader" else 5)
+    assert len(charts) == {"loader": 6, "decode": 5, "sweep": 2}[page.stem]
     for chart in charts:
         assert chart["box"]["width"] > 280
         assert chart["box"]["height"] > 100

@@ -247,7 +247,7 @@ def test_computing_is_the_limit() -> None:
     assert first.startswith("Recommended: one process, batch 32: 990 img/s, 50.5 s an epoch, the device busy 97%")
     assert "The fastest, one process with batch 64, gives 1,000: no real gain for a larger batch." in first
     assert why.startswith("In one process a batch of 64 is no faster than 32 (990 and 1,000 img/s), because computing")
-    assert "busy 97% of the time at 32 already, and a step of 2 times the samples takes 2 times as long" in why
+    assert "busy 97% of the time at 32 and 98% at 64, where a step of 2 times the samples takes 2 times as long" in why
 
 
 def test_a_larger_batch_that_computes_more_slowly() -> None:
@@ -278,6 +278,13 @@ def test_something_else_is_the_limit(share: str, words: str) -> None:
     assert why.startswith("With ddp x 2 a batch of 64 is no faster than 32")
     assert words in why
     assert why.endswith("19.2 ms of a step at 32, 51.2 ms at 64, 40% of the time.")
+
+
+def test_no_single_thing_is_the_limit() -> None:
+    rows = [row("none", 1, 32, 1000, wait=0.1), row("none", 1, 64, 1000, wait=0.12, launch=0.11, copy=0.01)]
+    why = advice(rows, GPU)[1]
+    assert "and no single thing is the limit: at 64, data wait 12%, the host, which queues work too slowly 11%" in why
+    assert "the data is the limit" not in why
 
 
 def test_a_bigger_batch_is_still_faster() -> None:

@@ -17,6 +17,8 @@ _SAME = 0.05
 """Rates that differ by less are taken for the same: each was measured once."""
 _BUSY = 0.85
 """Share of the time from which on computing is the limit."""
+_MAIN = 0.2
+"""Share of the time from which on a single cause of idleness is the limit."""
 _NEAR = 0.9
 """Of the ideal speed-up, from which on nothing is worth explaining."""
 _NOTABLE = 0.1
@@ -75,9 +77,9 @@ def _recommendation(rows: Sequence[Row], situation: Situation) -> str:
             f" The fastest, {best.cell.name} with batch {best.cell.batch}, gives {_rate(best):,.0f}: no real gain for "
             f"{'more processes' if best.cell.processes > cell.processes else 'a larger batch'}."
         )
-    limit = _limit(chosen)
-    if limit != "compute":
-        text += f" Most of what is lost is {_CAUSES[limit]}, {chosen.shares.get(limit, 0.0):.0%} of the time."
+    if chosen.busy < _BUSY:
+        loss = _largest_loss(chosen)
+        text += f" Most of what is lost is {_CAUSES[loss]}, {chosen.shares.get(loss, 0.0):.0%} of the time."
     return text
 
 
@@ -120,14 +122,12 @@ def _no_faster(enough: Row, largest: Row, situation: Situation) -> str:
     a, b = enough.cell.batch, largest.cell.batch
     what = f"{'slower' if slower else 'no faster'} than {a}"
     rates = f"{_rate(enough):,.0f} and {_rate(largest):,.0f} {situation.unit}/s"
-    limit = _limit(largest)
-    share = largest.shares.get(limit, 0.0)
     text = f"a batch of {b} is {what} ({rates})"
-    if limit == "compute":
+    if largest.busy >= _BUSY:
         text += (
-            f", because computing is the limit: the device is busy {enough.busy:.0%} of the time at {a} already, and "
-            f"a step of {b / a:.3g} times the samples takes {largest.step_seconds / enough.step_seconds:.2g} times as "
-            "long."
+            f", because computing is the limit: the device is busy {enough.busy:.0%} of the time at {a} and "
+            f"{largest.busy:.0%} at {b}, where a step of {b / a:.3g} times the samples takes "
+            f"{largest.step_seconds / enough.step_seconds:.2g} times as long."
         )
         if slower:
             each = [1e3 * row.busy / _rate(row) * row.cell.processes for row in (enough, largest)]
@@ -135,14 +135,19 @@ def _no_faster(enough: Row, largest: Row, situation: Situation) -> str:
                 f" A sample takes {each[1]:.3g} ms of it at {b}, {each[0]:.3g} ms at {a}: computing itself gets slower."
             )
         return text
+    limit = _largest_loss(largest)
+    share = largest.shares.get(limit, 0.0)
+    if share < _MAIN:
+        parts = [f"{_CAUSES[name]} {part:.0%}" for name, part in largest.shares.items() if part >= _SAME]
+        return f"{text}, and no single thing is the limit: at {b}, {', '.join(parts)} of the time."
     seconds = f"{_ms(enough.seconds(limit))} of a step at {a}, {_ms(largest.seconds(limit))} at {b}"
     if limit == "wait":
         free = _rate(largest) / (1 - share)
         return text + (
             f", because the data is the limit: the loader gives about {_rate(largest):,.0f} {situation.unit}/s "
-            f"whatever the batch, so a bigger one only waits longer, {seconds} ({share:.0%} of the time). Without "
-            f"waiting it would be about {free:,.0f}: more workers or cores for the loader, smaller images or a cache "
-            "would help, a bigger batch would not."
+            f"{f'at {b}' if slower else 'whatever the batch'}, so a bigger one only waits longer, {seconds} "
+            f"({share:.0%} of the time). Without waiting it would be about {free:,.0f}: more workers or cores for the "
+            "loader, smaller images or a cache would help, a bigger batch would not."
         )
     return text + f", because of {_CAUSES[limit]}: {seconds}, {share:.0%} of the time."
 
@@ -226,10 +231,8 @@ def _dp_against_ddp(rows: Sequence[Row]) -> Iterator[str]:
         )
 
 
-def _limit(row: Row) -> Share:
-    """What a step is held up by most: computing, or the largest share of idleness."""
-    if row.busy >= _BUSY or not row.shares:
-        return "compute"
+def _largest_loss(row: Row) -> Share:
+    """What most of its idleness is."""
     idle: tuple[Share, ...] = ("wait", "copy", "launch", "exchange")
     return max(idle, key=lambda share: row.shares.get(share, 0.0))
 
