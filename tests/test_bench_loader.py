@@ -302,15 +302,15 @@ class _Epochs:
 
 def test_a_round_goes_on_to_the_end_of_an_epoch() -> None:
     feed = _Epochs()
-    runner = LoaderRunner(lambda: feed, RateTrainer(1000.0), cores=1.0)
+    runner = LoaderRunner(lambda: feed, RateTrainer(20.0), cores=1.0)
     begun = time.perf_counter()
-    work = runner.run(0.004)  # two batches would do
+    work = runner.run(0.2)  # two batches would do
     elapsed = time.perf_counter() - begun
     assert feed.epochs == 2
     assert work.samples == 2 * 4
     assert work.metrics["epoch_gap_seconds"] is not None
     assert work.seconds is not None
-    assert 0.0079 < work.seconds <= elapsed, "as long as the trainer took for 8 images at 1000 a second"
+    assert 0.399 < work.seconds <= elapsed, "as long as the trainer took for 8 images at 20 a second"
     runner.close()
     assert feed.closed
 
