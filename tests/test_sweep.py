@@ -332,6 +332,11 @@ def test_near_the_ideal_nothing_is_explained() -> None:
     )
 
 
+def test_more_than_the_ideal_is_no_gain_but_a_disturbance() -> None:
+    said = advice([row("none", 1, 32, 1000), row("ddp", 2, 32, 4000)], CPU)
+    assert said[1].endswith("more than the ideal 2: something has disturbed the slower one, so measure again.")
+
+
 def test_dp_against_ddp() -> None:
     said = advice([row("dp", 2, 32, 1200, launch=0.5), row("ddp", 2, 32, 1600, exchange=0.2)], GPU)
     assert said[-1].startswith("DataParallel runs at 0.75 times the speed of ddp with the same global batch, 64")
@@ -367,7 +372,6 @@ def constructed(rows: Sequence[Row] | None = None) -> Sweep:
         row("ddp", 2, 16, 800, exchange=0.3),
         Row(Cell("ddp", 2, 32), "timed out", "gave no result"),
         Row(Cell("dp", 2, 16), "unavailable", "DataParallel wants GPUs"),
-        Row(Cell("dp", 2, 32), "unavailable", "DataParallel wants GPUs"),
     ]
     settings = {"preset": "cifar10-vgg19", "model": "fastload:vgg19", "data": None, "steps": 30, "warmup": 5}
     return Sweep(
@@ -411,7 +415,7 @@ def test_the_table_has_every_row_and_why_some_are_empty(capsys: pytest.CaptureFi
     table = {tuple(line.split()[:3]): line.split() for line in said.splitlines() if line.startswith(("one", "ddp x"))}
     assert table["one", "process", "32"][3:] == ["32", "1,000", "50", "s", "70%", "10%", "10%", "10%", "60%", "10%"]
     assert table["one", "process", "64"][4:] == ["out", "of", "memory"]
-    assert "dp x 2, 16; dp x 2, 32: unavailable: DataParallel wants GPUs" in said
+    assert "\ndp x 2: unavailable: DataParallel wants GPUs" in said
     assert "extrapolated from the rate" in said
     assert "Recommended: one process, batch 32" in said
 
@@ -532,9 +536,10 @@ def test_what_is_larger_than_what_did_not_fit_is_not_tried(monkeypatch: pytest.M
         return Row(cell, "out of memory", "x") if cell.batch == 16 else row(cell.mode, cell.processes, cell.batch, 100)
 
     monkeypatch.setattr("fastload.sweep.run.run_cell", run)
-    sweep = run_sweep(settings(parallel=("none", "ddp")), on_progress=lambda rows, grid: None)
+    sweep = run_sweep(settings(parallel=("none", "dp", "ddp")), on_progress=lambda rows, grid: None)
     assert [(row.cell.mode, row.cell.batch, row.status) for row in sweep.rows] == [
         *(("none", 8, "measured"), ("none", 16, "out of memory"), ("none", 32, "not run")),
+        ("dp", 4, "unavailable"),
         *(("ddp", 4, "measured"), ("ddp", 8, "measured"), ("ddp", 16, "out of memory"), ("ddp", 32, "not run")),
     ]
     assert sweep.rows[2].note == "a batch of 16 did not fit in memory."

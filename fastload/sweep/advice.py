@@ -180,6 +180,8 @@ def _scaling(one: Row, many: Row, how: str, part: float, situation: Situation) -
         f"Against one process {many.cell.name} is {gain:.2f} times as fast {how} "
         f"({_rate(one):,.0f} and {_rate(many):,.0f} {situation.unit}/s)"
     )
+    if gain > count / _NEAR:
+        return f"{text}, more than the ideal {count}: something has disturbed the slower one, so measure again."
     if gain >= _NEAR * count:
         return f"{text}, close to the ideal {count}."
     lost = many.step_seconds - part * one.step_seconds

@@ -22,8 +22,8 @@ SCHEMA_VERSION = 1
 """Raised whenever a reader of the old form would misunderstand the new one."""
 
 Status = Literal["measured", "out of memory", "failed", "timed out", "unavailable", "not run"]
-"""`unavailable`: this machine cannot, `note` says why. `not run`: a smaller batch did not fit already, or the sweep was
-stopped before."""
+"""`unavailable`: this machine cannot run the mode with any batch, `note` says why. `not run`: a smaller batch did not
+fit already, or the sweep was stopped before."""
 Share = Literal["wait", "copy", "launch", "compute", "update", "exchange"]
 """What a step's time goes to, as `fastload.monitor.Activity` explains."""
 SHARES: tuple[Share, ...] = get_args(Share)

@@ -51,7 +51,10 @@ def run_sweep(settings: SweepSettings, *, on_progress: Callable[[Sequence[Row], 
     """
     device, gpus = _device(settings.config.run.device)
     processes = settings.processes or max(2, gpus)
-    grid = cells(settings.batch_sizes, settings.parallel, processes, settings.config.optimizer.accumulate)
+    asked = cells(settings.batch_sizes, settings.parallel, processes, settings.config.optimizer.accumulate)
+    first = {cell.mode: cell for cell in reversed(asked)}
+    # A mode that this machine does not have is one row, whatever the batches.
+    grid = [cell for cell in asked if cell is first[cell.mode] or not unavailable(cell, device, gpus)]
     rows: list[Row] = []
     complete = True
     try:

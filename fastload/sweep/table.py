@@ -75,8 +75,8 @@ def _line(row: Row, unit: str) -> dict[str, str]:
     cell = row.cell
     return {
         "parallel": cell.name,
-        "batch": str(cell.batch),
-        "in all": str(cell.global_batch),
+        "batch": "" if row.status == "unavailable" else str(cell.batch),
+        "in all": "" if row.status == "unavailable" else str(cell.global_batch),
         f"{unit}/s": "" if row.rate is None else f"{row.rate:,.0f}" if row.rate >= 10 else f"{row.rate:.2g}",
         "epoch": "" if row.epoch_seconds is None else duration(row.epoch_seconds),
         "memory": "" if row.peak_memory is None else gigabytes(row.peak_memory),
@@ -91,5 +91,6 @@ def not_measured(sweep: Sweep) -> dict[str, str]:
     members: dict[str, list[str]] = {}
     for row in sweep.rows:
         if row.note:
-            members.setdefault(f"{row.status}: {row.note}", []).append(f"{row.cell.name}, {row.cell.batch}")
+            name = row.cell.name if row.status == "unavailable" else f"{row.cell.name}, {row.cell.batch}"
+            members.setdefault(f"{row.status}: {row.note}", []).append(name)
     return {note: "; ".join(names) for note, names in members.items()}
