@@ -21,12 +21,13 @@ from fastload.cache import build_cache, open_cache
 from fastload.cache.build import default_directory
 from fastload.cache.memory import in_memory, is_mapped, with_rows_contiguous
 from fastload.cache.placing import PlacedBatch, place_batch, settled_size
-from fastload.cache.resident import ResidentPixels, ResidentValues, check_room
+from fastload.cache.resident import ResidentPixels, ResidentValues, check_room, crops_of
 from fastload.cache.serving import HostServer, PendingPixels, host_server
 from fastload.cpu import usable_cores
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError
 from fastload.recipe.geometry import Geometry
+from fastload.render.crops import DeviceCrops
 from fastload.render.encoded import Resampling
 from fastload.sources.base import EncodedImages, Objects, PixelImages, Source, Values
 from fastload.sources.cache_manifest import Variant, read_manifest
@@ -97,6 +98,8 @@ class CacheBackend:
         self._settled: tuple[int, int] | None = None
         """Size of all outputs, where no batch can hold a surprise: the server may then resolve geometries itself."""
         self._resident: dict[str, ResidentPixels | ResidentValues] = {}
+        self._crops: DeviceCrops | None = None
+        """Where the device resolves geometries itself."""
         self._submitted: deque[_Batch] = deque()
 
     def submit(self, draws: Draws) -> None:
@@ -146,7 +149,7 @@ class CacheBackend:
     def _begin(self, draws: Draws) -> _Batch:
         source = self._open() if self._source is None else self._source
         batch = _Batch(draws)
-        if source.images:
+        if source.images and self._crops is None:
             try:
                 batch.placed = self._place(source, draws)
             except ConfigurationError as error:
@@ -182,7 +185,7 @@ class CacheBackend:
             raise batch.error
         columns = batch.columns
         if self._options.storage == "device":
-            columns = {name: self._on_device(name, resident, batch) for name, resident in self._resident.items()}
+            columns = self._on_device(batch)
         failures = {} if batch.placed is None else batch.placed.failures
         rows = sorted(failures)
         assert self._source is not None
@@ -193,17 +196,26 @@ class CacheBackend:
             columns, [Failure(row, failures[row]) for row in rows], layout="tuple" if self._from_objects else None
         )
 
-    def _on_device(self, name: str, resident: ResidentPixels | ResidentValues, batch: _Batch) -> torch.Tensor:
-        indices = batch.draws.indices
-        if isinstance(resident, ResidentValues):
-            return resident.at(indices)
-        assert self._source is not None
-        assert batch.placed is not None
-        column = self._source.columns[name]
-        assert isinstance(column, PixelImages)
-        resampling = Resampling.of(self._context.recipe.geometry, column.role)
-        assert isinstance(batch.placed.geometry, Geometry)
-        return resident.render(indices, batch.placed.geometry, resampling, batch.placed.size)
+    def _on_device(self, batch: _Batch) -> dict[str, torch.Tensor]:
+        plan, draws = self._context.recipe.geometry, batch.draws
+        positions = None if self._crops is None else self._crops.positions(draws, self._context.device)
+        columns = {}
+        for name, resident in self._resident.items():
+            if isinstance(resident, ResidentValues):
+                columns[name] = resident.at(draws.indices)
+                continue
+            assert self._source is not None
+            column = self._source.columns[name]
+            assert isinstance(column, PixelImages)
+            resampling = Resampling.of(plan, column.role)
+            if positions is not None:
+                assert self._crops is not None
+                columns[name] = resident.crop(draws, self._crops, positions, resampling)
+                continue
+            assert batch.placed is not None
+            assert isinstance(batch.placed.geometry, Geometry)
+            columns[name] = resident.render(draws.indices, batch.placed.geometry, resampling, batch.placed.size)
+        return columns
 
     def _open(self) -> Source:
         """Build what must be built, and bring the arrays to where they are served from."""
@@ -233,6 +245,7 @@ class CacheBackend:
                 else ResidentValues(column, context.device)
                 for name, column in _arrays(source).items()
             }
+            self._crops = crops_of(source, context.recipe.geometry)
             if context.device.type == "cuda":
                 # Batches may be made on another stream than the one that uploads.
                 torch.cuda.current_stream(context.device).synchronize()

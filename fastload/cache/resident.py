@@ -8,13 +8,15 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from fastload.draws import Draws
 from fastload.errors import CacheError
-from fastload.recipe.geometry import Geometry
+from fastload.recipe.geometry import Geometry, GeometryPlan
+from fastload.render.crops import DeviceCrops, crop_on_device
 from fastload.render.device import render_on_device
 from fastload.render.encoded import Resampling
 from fastload.sources.base import PixelImages, Source, Values
 
-__all__ = ["ResidentPixels", "ResidentValues", "check_room", "upload"]
+__all__ = ["ResidentPixels", "ResidentValues", "check_room", "crops_of", "upload"]
 
 Int64Array = npt.NDArray[np.int64]
 
@@ -29,6 +31,25 @@ class ResidentPixels:
         flat = images.array.reshape(-1)
         self._images = images
         self._pixels = upload(flat, device).view(-1, images.channels)
+
+    def crop(
+        self,
+        draws: Draws,
+        crops: DeviceCrops,
+        positions: tuple[torch.Tensor, torch.Tensor],
+        resampling: Resampling,
+    ) -> torch.Tensor:
+        """(B, h, w, C) uint8 on the device, where the positions are on it already."""
+        rows = self._images.rows_of(draws.indices)
+        height, width = crops.size
+        return crop_on_device(
+            self._pixels,
+            rows * (height * width),
+            crops,
+            positions,
+            padding_mode=resampling.padding_mode,
+            fill=resampling.fill,
+        )
 
     def render(
         self, indices: Int64Array, geometry: Geometry, resampling: Resampling, out_size: tuple[int, int]
@@ -49,6 +70,14 @@ class ResidentPixels:
             fill=resampling.fill,
             out_size=out_size,
         )
+
+
+def crops_of(source: Source, plan: GeometryPlan) -> DeviceCrops | None:
+    """How to crop the images of a source on the device without the host, or None where that cannot be."""
+    columns = [column for column in source.columns.values() if isinstance(column, PixelImages)]
+    sizes = {column.fixed_size if column.offsets is None and not column.failed else None for column in columns}
+    size = sizes.pop() if len(sizes) == 1 else None
+    return None if size is None else DeviceCrops.of(plan, size)
 
 
 class ResidentValues:
