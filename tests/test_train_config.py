@@ -172,6 +172,11 @@ def test_a_file_is_refused_by_name(tmp_path: Path, text: str, message: str) -> N
         merged({}, file)
 
 
+def test_one_number_is_a_square() -> None:
+    assert merged({}, given={"image_size": "32"}).data.image_size == (32, 32)
+    assert merged({}, given={"image_size": 48}).data.image_size == (48, 48)
+
+
 def test_a_file_that_is_not_there_is_named() -> None:
     with pytest.raises(ConfigurationError, match="gone.toml: cannot be read"):
         merged({}, "gone.toml")

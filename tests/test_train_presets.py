@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import shlex
 from collections.abc import Callable
 from pathlib import Path
@@ -160,16 +161,32 @@ def test_gradients_of_one_batch_and_of_many_small_ones_train_the_same_roberta(tm
     assert losses == pytest.approx([losses[0]] * 3, rel=2e-3)
 
 
-@pytest.mark.parametrize("job", PRESETS, ids=lambda job: job.name)
-def test_the_documented_command_is_one(job: Any) -> None:
-    words = shlex.split(job.command)
-    arguments = words[words.index(job.name) :]
-    assert words[: len(words) - len(arguments)] in (
+def documented() -> list[str]:
+    """The commands of the presets, and of the README's table of them."""
+    rows = re.findall(r"^\| `.*\| `(.*)` \|$", (Path(__file__).parents[1] / "README.md").read_text(), re.MULTILINE)
+    listed = [row for row in rows if "fastload.train " in row or "fastload train " in row]
+    return [*(job.command for job in PRESETS), *listed]
+
+
+def test_the_readme_lists_every_preset() -> None:
+    section = (
+        (Path(__file__).parents[1] / "README.md").read_text().partition("\n## Training\n")[2].partition("\n## ")[0]
+    )
+    assert [job.name for job in PRESETS if f"`{job.name}`" not in section] == []
+    assert len(documented()) > len(PRESETS)
+
+
+@pytest.mark.parametrize("command", documented())
+def test_a_documented_command_is_one(command: str) -> None:
+    words = shlex.split(command)
+    start = words.index("fastload.train" if "fastload.train" in words else "train") + 1
+    assert words[:start] in (
         ["fastload", "train"],
         ["torchrun", "--nproc-per-node", words[2], "-m", "fastload.train"],
     )
-    assert "--data" in arguments
-    done = CliRunner().invoke(app, ["train", *arguments, "--dry-run"])
+    assert words[start] in [job.name for job in PRESETS]
+    assert "--data" in words
+    done = CliRunner().invoke(app, ["train", *words[start:], "--dry-run"])
     assert done.exit_code == 0, done.stderr
 
 

@@ -56,7 +56,7 @@ def train(
         from fastload.train.trainer import train as run
 
         summary = record(run)(settings)
-        if os.environ.get("RANK", "0") == "0":
+        if summary is not None and os.environ.get("RANK", "0") == "0":
             output().print(_closing(summary), soft_wrap=True)
 
 

@@ -74,7 +74,8 @@ class ModelConfig(_Choices):
     num_classes: int | None = None
     """Outputs. Without it: as many as the data has classes."""
     weights: str | None = None
-    """Pretrained weights to download, by the library's name for them ("DEFAULT"); without it: none, from scratch."""
+    """Pretrained weights to download, by the library's name for them ("DEFAULT"; of smp "imagenet"). Without it: none,
+    from scratch."""
     channels_last: bool = True
     """Memory format of images and network."""
     compile: bool = False
