@@ -23,7 +23,7 @@ def write_html(sweep: Sweep, path: str | os.PathLike[str]) -> None:
     )
     sections = {
         "What was measured": f"<p>{escape(describe_run(sweep))}</p>\n{charts(sweep)}",
-        "All figures": table(lines(sweep), text_columns=("parallel", "")) + f'<p class="muted">{escape(LEGEND)}</p>\n',
+        "All figures": table(lines(sweep), text_columns=("parallel",)) + f'<p class="muted">{escape(LEGEND)}</p>\n',
         "Not measured": f"<ul>\n{missing}</ul>\n" if missing else "",
     }
     text = document(

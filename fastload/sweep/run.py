@@ -73,8 +73,7 @@ def run_sweep(settings: SweepSettings, *, on_progress: Callable[[Sequence[Row], 
         machine=describe_machine(),
         settings={
             "preset": settings.preset,
-            "model": settings.config.model.model,
-            "data": settings.config.data.data,
+            **_what_matters(settings.config),
             "batch_sizes": ", ".join(map(str, settings.batch_sizes)),
             "parallel": ", ".join(settings.parallel),
             "processes": processes,
@@ -99,6 +98,27 @@ def _row(cell: Cell, before: Sequence[Row], settings: SweepSettings, device: str
         if row.status == "out of memory" and (row.cell.mode, row.cell.processes) == (cell.mode, cell.processes):
             return Row(cell, "not run", f"a batch of {row.cell.batch} did not fit in memory.")
     return run_cell(cell, settings.config, steps=settings.steps, warmup=settings.warmup, timeout=settings.timeout)
+
+
+def _what_matters(config: TrainConfig) -> dict[str, str | int | float | None]:
+    """Those settings of all runs that their speed depends on."""
+    data, model, optimizer = config.data, config.model, config.optimizer
+    return {
+        "model": model.model,
+        "data": data.data,
+        "augment": data.augment,
+        "image_size": " x ".join(map(str, data.image_size)),
+        "backend": data.backend,
+        "num_workers": data.num_workers,
+        "prefetch_factor": data.prefetch_factor,
+        "channels_last": model.channels_last,
+        "compile": model.compile,
+        "ema": model.ema,
+        "optimizer": optimizer.optimizer,
+        "accumulate": optimizer.accumulate,
+        "amp": optimizer.amp,
+        "deterministic": config.run.deterministic,
+    }
 
 
 def _device(wanted: str) -> tuple[Literal["cpu", "cuda"], int]:
