@@ -117,7 +117,7 @@ doctor() {
 
 demo_and_training() { # the photographs that the demo makes are then trained on, by two processes
     run "${much[@]}" --env OMP_NUM_THREADS=1 -- bash -ec '
-        fastload demo --seconds 1 --keep photographs
+        fastload demo --images 192 --seconds 0.5 --keep photographs
         torchrun --standalone --nproc-per-node 2 -m fastload.train --data photographs --model fastload:small \
             --image-size 64,64 --batch-size 16 --epochs 2 --max-steps 12 --out verification
         ls -l verification'
