@@ -51,6 +51,15 @@ def run_python(code: str) -> Any:
     return json.loads(done.stdout)
 
 
+def test_the_rooms_beside_the_loader_are_found_when_asked_for() -> None:
+    found = run_python("""
+        import json
+        import fastload
+        print(json.dumps([fastload.monitor.GpuMonitor.__name__, fastload.train.TrainConfig.__name__]))
+    """)
+    assert found == ["GpuMonitor", "TrainConfig"]
+
+
 def test_import_alone_loads_no_other_package() -> None:
     loaded = run_python("""
         import json, sys
