@@ -100,7 +100,7 @@ class EpochOrder:
             return identity
         # Sorting by counter-based keys is a uniform permutation that no numpy version can change.
         keys = Draws(self.seed, epoch, identity).integers(Stream.ORDER)
-        return np.argsort(keys, kind="stable").astype(np.int64, copy=False)
+        return _argsort(keys)
 
     def batch(self, step: int) -> Int64Array:
         """Positions in the epoch's order of this rank's part of global batch `step`."""
@@ -121,6 +121,21 @@ class EpochOrder:
             "drop_last": self.drop_last,
             "seed": self.seed,
         }
+
+
+def _argsort(keys: npt.NDArray[np.uint64]) -> Int64Array:
+    """np.argsort(keys, kind="stable"), several times faster for keys that differ in their upper bits.
+
+    The lower bits make room for the positions, and sorting numbers is faster than sorting positions by them. Where
+    upper bits are equal, which among random keys is rare, they do not tell the order.
+    """
+    bits = np.uint64(max(len(keys) - 1, 1).bit_length())
+    positions = (np.uint64(1) << bits) - np.uint64(1)
+    packed = np.sort(keys & ~positions | np.arange(len(keys), dtype=np.uint64))
+    upper = packed >> bits
+    if (upper[1:] == upper[:-1]).any():
+        return np.argsort(keys, kind="stable").astype(np.int64, copy=False)
+    return (packed & positions).astype(np.int64)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 
 from fastload.errors import ConfigurationError
-from fastload.sampler import EpochOrder, ForeignOrder, Shard, count_repeats
+from fastload.sampler import EpochOrder, ForeignOrder, Shard, _argsort, count_repeats
 
 
 def all_batches(order: EpochOrder, epoch: int = 0) -> list[list[int]]:
@@ -130,3 +130,11 @@ def test_a_samplers_own_set_epoch_is_used_and_its_word_checked() -> None:
         ForeignOrder(Curriculum(lie=1), 2, 10).epoch(0)
     with pytest.raises(ConfigurationError, match="__len__"):
         ForeignOrder(iter([1, 2]), 2, 10)
+
+
+@pytest.mark.parametrize("length", [0, 1, 2, 3, 64, 65, 5000])
+@pytest.mark.parametrize("different", [1, 7, 2**20, 2**64])
+def test_sorting_by_keys_is_stable(length: int, different: int) -> None:
+    keys = np.random.default_rng(length).integers(0, different, length, dtype=np.uint64, endpoint=different < 2**64)
+    for scaled in (keys, keys << np.uint64(40)):
+        np.testing.assert_array_equal(_argsort(scaled), np.argsort(scaled, kind="stable"))

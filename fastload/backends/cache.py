@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from fastload import native
 from fastload.backends.base import BackendOptions, Context, Failure, HostBatch
 from fastload.cache import build_cache, open_cache
 from fastload.cache.build import default_directory
@@ -238,6 +239,7 @@ class CacheBackend:
         if options.storage == "ram":
             source = in_memory(source)
         if options.storage == "device":
+            native.available()  # an epoch of small images may take less time than numpy takes to draw its order
             check_room(source, context.device)
             self._resident = {
                 name: ResidentPixels(column, context.device)
