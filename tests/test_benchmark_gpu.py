@@ -159,7 +159,7 @@ def test_every_contestant_has_a_rate_and_the_synthetic_one_is_all_of_itself(
     setting: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     every = idle.rows
-    names = ("synthetic", "DataLoader, 0 workers", "fastload turbojpeg", "fastload cache, device")
+    names = ("synthetic", "DataLoader, 0 workers", "fastload turbojpeg")
     monkeypatch.setattr(idle, "rows", lambda setting: [row for row in every(setting) if row.name in names])
     found = Found(Path(setting.out) / "idle.json", 100)
     idle.run(setting, found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import numpy as np
@@ -101,3 +102,30 @@ def test_samples_that_come_twice_have_draws_of_their_own() -> None:
 def test_other_plans_are_left_to_the_host(ops: list[Any]) -> None:
     plan = Recipe.from_transform(v2.Compose(ops) if ops else None).split((9, 11)).geometry
     assert DeviceCrops.of(plan, (9, 11)) is None
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("transform", [v2.RandomCrop(8, padding=2), v2.RandomResizedCrop(8, antialias=True)])
+def test_batches_made_on_a_gpu_do_not_wait_for_the_trainer(transform: Any) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (64, 9, 11, 3), dtype=np.uint8)
+    loader = fastload.create_loader(
+        (images, np.arange(64)),
+        4,
+        shuffle=True,
+        transform=transform,
+        backend="cache",
+        device="cuda",
+        options=CacheOptions(storage="device"),
+    )
+    with loader:
+        batches = iter(loader)
+        for _ in range(4):
+            next(batches)
+        torch.cuda.synchronize()
+        torch.cuda._sleep(4_000_000_000)  # cycles: the trainer's stream is busy for some 2 s
+        begun = time.perf_counter()
+        for _ in range(10):
+            next(batches)
+        assert time.perf_counter() - begun < 1
+        assert not torch.cuda.current_stream().query(), "the trainer was busy all the while"
+        torch.cuda.synchronize()
