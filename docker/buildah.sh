@@ -15,16 +15,16 @@ driver=${STORAGE_DRIVER:-overlay}
 container=
 entrypoint=()
 
-# Options of `run` for much or little /dev/shm. The chroot has the machine's.
-much=()
-little=(--volume "$room/shm:/dev/shm")
-mkdir -p "$room/shm" "$room/tmp"
-mountpoint -q "$room/shm" || mount -t tmpfs -o size=64m,mode=1777 fastload-shm "$room/shm"
+mkdir -p "$room/tmp"
+# A chroot has the machine's network, and its own name must be known there.
+printf '127.0.0.1 localhost fastload\n' >"$room/hosts"
 
-buildah() { # TMPDIR is also where it keeps the caches of RUN --mount=type=cache
-    TMPDIR="$room/tmp" command buildah --storage-driver "$driver" --root "$room/storage-$driver" \
-        --runroot "$room/run-$driver" "$@"
+# TMPDIR is also where it keeps the caches of RUN --mount=type=cache.
+storage() {
+    tool=(env "TMPDIR=$room/tmp" buildah --storage-driver "$driver" --root "$room/storage-$driver" --runroot "$room/run-$driver")
 }
+storage
+buildah() { "${tool[@]}" "$@"; }
 
 works() { # a file system that is an overlay itself carries no other
     local scratch
@@ -34,7 +34,10 @@ works() { # a file system that is an overlay itself carries no other
     buildah rm "$scratch" >/dev/null
     return $status
 }
-[ -n "${STORAGE_DRIVER:-}" ] || works || driver=vfs
+if [ -z "${STORAGE_DRIVER:-}" ] && ! works; then
+    driver=vfs
+    storage
+fi
 
 make_base() {
     local scratch root mirror
@@ -92,14 +95,22 @@ start() {
         | python3 -c 'import json, sys; print(*json.load(sys.stdin)["Docker"]["config"]["Entrypoint"], sep="\n")')
 }
 
-run() { # run OPTION... -- ARGUMENT... buildah leaves the entry point out, and tini is not process 1
-    local options=()
+run() { # run OPTION... -- ARGUMENT...
+    # buildah leaves the entry point out, tini is not process 1, and /dev/shm is the machine's: hence another one there,
+    # in a mount namespace of its own.
+    local options=(--isolation chroot --hostname fastload --volume "$room/hosts:/etc/hosts:ro" --env TINI_SUBREAPER=1)
+    local around=()
     while [ "$1" != -- ]; do
-        options+=("$1")
+        # shellcheck disable=SC2016
+        case $1 in
+            --shm-size=*)
+                around=(unshare --mount sh -c 'mount -t tmpfs -o "size=$0" fastload /dev/shm && exec "$@"' "${1#*=}")
+                ;;
+            *) options+=("$1") ;;
+        esac
         shift
     done
-    buildah run --isolation chroot --env TINI_SUBREAPER=1 ${options[@]+"${options[@]}"} "$container" -- \
-        "${entrypoint[@]}" "${@:2}"
+    "${around[@]}" "${tool[@]}" run "${options[@]}" "$container" -- "${entrypoint[@]}" "${@:2}"
 }
 
 size() {
@@ -107,7 +118,6 @@ size() {
 }
 
 stop() {
-    [ -z "$container" ] || buildah rm "$container" >/dev/null
-    umount "$room/shm"
+    if [ -n "$container" ]; then buildah rm "$container" >/dev/null; fi
 }
 trap stop EXIT

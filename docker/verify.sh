@@ -48,6 +48,7 @@ for candidate in docker podman; do
 done
 engine=${engine:-buildah}
 
+job=(--shm-size=2g --env OMP_NUM_THREADS=1)
 if [ "$engine" = buildah ]; then
     # shellcheck source=docker/buildah.sh
     . docker/buildah.sh
@@ -55,9 +56,7 @@ if [ "$engine" = buildah ]; then
     how="$how (chroot isolation, $driver storage, base from debootstrap)"
 else
     how="$engine $("$engine" version --format '{{.Client.Version}}')"
-    much=(--shm-size=2g)
-    little=(--shm-size=64m)
-    if "$engine" info 2>/dev/null | grep -qi nvidia; then much+=(--gpus all); fi
+    if "$engine" info 2>/dev/null | grep -qi nvidia; then job+=(--gpus all); fi
     build() {
         # Podman's own format has no HEALTHCHECK.
         if [ "$engine" = podman ]; then set -- --format docker "$@"; fi
@@ -112,11 +111,11 @@ simd() { # Pillow is Pillow-SIMD, nothing else owns its files, and torchvision w
 }
 
 doctor() {
-    run "${much[@]}" -- doctor
+    run "${job[@]}" -- doctor
 }
 
 demo_and_training() { # the photographs that the demo makes are then trained on, by two processes
-    run "${much[@]}" --env OMP_NUM_THREADS=1 -- bash -ec '
+    run "${job[@]}" -- bash -ec '
         fastload demo --images 192 --seconds 0.5 --keep photographs
         torchrun --standalone --nproc-per-node 2 -m fastload.train --data photographs --model fastload:small \
             --image-size 64,64 --batch-size 16 --epochs 2 --max-steps 12 --out verification
@@ -132,7 +131,7 @@ surroundings() { # bad ones: each must be told by the entry point, which then ru
         grep -qx "$(sed -n 's/^__version__ = "\(.*\)"/\1/p' fastload/__init__.py)" "$room/logs/told"
     }
     told "a cache mounted read-only" "cache folder: .*mounted read-only" --volume "$room/empty:/cache:ro"
-    told "64 MB of shared memory" "/dev/shm: .* Docker's default" "${little[@]}"
+    told "64 MB of shared memory" "/dev/shm: .* Docker's default" --shm-size=64m
     if [ "$variant" = cuda ]; then
         told "no NVIDIA runtime" "NVIDIA driver: .*\(none in this container\|cannot be loaded here\)"
         cat >"$room/old-driver/pynvml.py" <<"EOF"
