@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,9 @@ from typing import Any
 import pytest
 import torch
 
+from fastload.errors import FastloadError
 from fastload.train.options import to_toml
+from fastload.train.rendezvous import meet
 from tests.images import write_photo_folder
 from tests.train_job import Fault, Job, config, finish, free_port, run, said, settings, start, to_json, write_arrays
 
@@ -112,6 +115,21 @@ def test_a_rank_that_dies_takes_the_others_along(
     if act == "raise":
         assert "ValueError: the network has had enough" in said(tmp_path, 1)
     assert "rank 0 lost the connection to another rank, which has died or failed" in said(tmp_path)
+
+
+def test_processes_do_not_find_those_of_an_attempt_before() -> None:
+    """A store that outlives them, as torchrun's: the dead have left their words and addresses in it."""
+    store = torch.distributed.HashStore()
+    for _ in range(3):
+        with ThreadPoolExecutor(3) as pool:
+            parts = list(pool.map(lambda rank: meet(store, rank, 3, timeout=20), [0, 1, 2]))
+        assert not parts[0].check(["address"])
+        parts[1].set("address", "here")
+        assert parts[0].get("address") == parts[2].get("address") == b"here"
+    with pytest.raises(FastloadError, match=r"rank 0: ranks 1, 2 have not come"):
+        meet(store, 0, 3, timeout=0.1)
+    with pytest.raises(FastloadError, match=r"rank 1: no answer from rank 0 within 0\.1 s"):
+        meet(store, 1, 3, timeout=0.1)
 
 
 # -- torchrun ----------------------------------------------------------------------------------------------------------

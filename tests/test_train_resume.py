@@ -105,7 +105,13 @@ def test_killed_at_an_epochs_end(
 
 @pytest.mark.parametrize(
     ("act", "call", "validation", "place"),
-    [("SIGTERM", 4, False, (0, 6)), ("SIGINT", BATCHES + 10, False, (1, 11)), ("SIGTERM", 4, True, (1, 11))],
+    [
+        ("SIGTERM", 4, False, (0, 6)),
+        ("SIGINT", BATCHES + 10, False, (1, 11)),
+        ("SIGTERM", 4, True, (1, 11)),
+        ("group-SIGTERM", 4, False, (0, 6)),
+        ("group-SIGINT", 6, False, (0, 9)),
+    ],
 )
 def test_asked_to_stop_it_saves_and_goes_on_later(
     data: dict[str, str],
@@ -116,8 +122,10 @@ def test_asked_to_stop_it_saves_and_goes_on_later(
     validation: bool,
     place: tuple[int, int],
 ) -> None:
-    """In the middle of a window, which is finished; in an epoch's last step; in a validation, which is begun anew."""
-    whole = job(data, tmp_path / "out", save_steps=None)
+    """In the middle of a window, which is finished; in an epoch's last step; in a validation, which is begun anew;
+    with worker processes that are in its process group, and would still be needed for the rest of the window."""
+    backend = {"backend": "torch", "prefetch_factor": 1} if act.startswith("group-") else {}
+    whole = job(data, tmp_path / "out", save_steps=None, **backend)
     summary = run(with_fault(whole, act, call, validation=validation), tmp_path / "first")
     assert summary["interrupted"] is True
     assert "the same command goes on from there" in said(tmp_path / "first")

@@ -71,7 +71,8 @@ class Fault:
     """What happens when a rank calls its network: once, in the first attempt of torchrun."""
 
     act: str
-    """"exit", "raise", "sleep", or the name of a signal that the process sends itself."""
+    """"exit", "raise", "sleep", or the name of a signal that the process sends itself; after "group-", to its process
+    group too, as torchrun does and a terminal."""
     call: int
     """Which call, 0-based, of those in training or in validation."""
     rank: int = 0
@@ -91,7 +92,8 @@ class Fault:
                 print("sleeping", flush=True)
                 time.sleep(60)
             case name:
-                os.kill(os.getpid(), signal.Signals[name])
+                send = os.killpg if name.startswith("group-") else os.kill
+                send(os.getpid(), signal.Signals[name.removeprefix("group-")])
 
 
 class Network(nn.Module):
@@ -146,6 +148,7 @@ def free_port() -> int:
 
 
 def _rank_main(job: Job, rank: int, world_size: int, port: int, folder: str) -> None:
+    os.setpgid(0, 0)
     path = Path(folder) / f"rank{rank}"
     output = os.open(path.with_suffix(".txt"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(output, 1)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
+import os
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -155,7 +156,7 @@ class TorchBackend:
             collate_fn=_unchanged,
             prefetch_factor=self._prefetch if self._workers else None,
             multiprocessing_context=options.multiprocessing_context if self._workers else None,
-            worker_init_fn=context.worker_init_fn,
+            worker_init_fn=_WorkerStart(context.worker_init_fn),
             timeout=options.worker_timeout if self._workers else 0,
             generator=torch.Generator(),  # or it would take a number from the global one
         )
@@ -209,6 +210,21 @@ class _Requests:
     def __iter__(self) -> Iterator[Draws | None]:
         while True:
             yield self.queue.popleft() if self.queue else None
+
+
+@dataclass(frozen=True)
+class _WorkerStart:
+    """What a worker does first."""
+
+    init: Callable[[int], None] | None
+    """Of the user."""
+
+    def __call__(self, worker: int) -> None:
+        # Out of the trainer's process group: what is sent to all of that (Ctrl-C; torchrun's SIGTERM) is for the
+        # trainer, which may want some more batches before it stops. Workers end when it ends them, or is gone.
+        os.setpgid(0, 0)
+        if self.init is not None:
+            self.init(worker)
 
 
 class _BatchDataset(Dataset[Any]):

@@ -7,7 +7,6 @@ main thread does not come to its next step in time.
 
 from __future__ import annotations
 
-import _thread
 import contextlib
 import os
 import signal
@@ -57,6 +56,7 @@ class Stopping:
 
     def __enter__(self) -> Stopping:
         if threading.current_thread() is threading.main_thread():
+            self._main = threading.get_ident()
             self._reader, self._writer = socket.socketpair()
             self._writer.setblocking(False)
             self._wakeup_before = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
@@ -134,7 +134,8 @@ class Stopping:
                 elif number == signal.SIGINT and now - first > _SECOND_PRESS:
                     self._at_once.set()
                     self._deadline = now + _AT_ONCE
-                    _thread.interrupt_main()
+                    # A signal of its own: this one may have been handled, and the main thread be waiting again.
+                    signal.pthread_kill(self._main, signal.SIGINT)
 
 
 def _end(rank: int) -> None:

@@ -17,10 +17,12 @@ from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
+from torch.distributed.rendezvous import rendezvous
 
 from fastload.errors import ConfigurationError, FastloadError
 from fastload.sampler import Shard
 from fastload.train.config import RunConfig
+from fastload.train.rendezvous import meet
 
 __all__ = ["World", "open_world"]
 
@@ -83,16 +85,21 @@ def open_world(run: RunConfig) -> Iterator[World]:
     if parallel != "ddp":
         yield World(device=device, parallel=parallel)
         return
+    store, rank, world_size = next(rendezvous("env://"))
     dist.init_process_group(
-        "nccl" if device.type == "cuda" else "gloo", device_id=device if device.type == "cuda" else None
+        "nccl" if device.type == "cuda" else "gloo",
+        store=meet(store, rank, world_size),
+        rank=rank,
+        world_size=world_size,
+        device_id=device if device.type == "cuda" else None,
     )
     control: Any = dist.new_group(backend="gloo")
     try:
         yield World(
             device=device,
             parallel=parallel,
-            rank=number["RANK"],
-            world_size=number["WORLD_SIZE"],
+            rank=rank,
+            world_size=world_size,
             control=control,
         )
         # Rank 0 may hold the store that the others need to the end.
@@ -103,7 +110,7 @@ def open_world(run: RunConfig) -> Iterator[World]:
             raise
         time.sleep(_CULPRIT_FIRST)
         raise FastloadError(
-            f"rank {number['RANK']} lost the connection to another rank, which has died or failed: look for the error "
+            f"rank {rank} lost the connection to another rank, which has died or failed: look for the error "
             f"of that one, which torchrun lists as the root cause ({error})."
         ) from error
     except BaseException:
