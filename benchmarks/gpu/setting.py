@@ -35,9 +35,9 @@ class Setting:
     dataloader_workers: tuple[int, ...] = (0, 4, 16)
     rounds: int = 3
     """At most; the time of the part may end before."""
-    turn_seconds: float = 3.0
+    turn_seconds: float = 2.5
     """Of one contestant in one round."""
-    profile_seconds: float = 1.5
+    profile_seconds: float = 1.0
     """Of one contestant under torch.profiler."""
     kept_steps: int = 100
     """How long a batch is kept while the trainer works."""

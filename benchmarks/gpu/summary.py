@@ -33,6 +33,7 @@ def _head(results: Mapping[str, Any]) -> str:
         f"fastload {results['fastload']} on {gpus}; {machine['cores']} cores of {machine['cpu']}",
         f"native core: {results['native']}",
         results["input"],
+        *(["A DRY RUN: it shows that the code runs; the figures mean nothing."] if results["dry_run"] else []),
     ]
     for name, part in results["parts"].items():
         notes = "".join(f"; {note}" for note in part.get("notes", []))
