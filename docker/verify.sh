@@ -114,12 +114,16 @@ doctor() {
     run "${job[@]}" -- doctor
 }
 
-demo_and_training() { # the photographs that the demo makes are then trained on, by two processes
+demo_and_training() { # the images of the demo are then trained on, by two processes, and by one for each GPU
+    # shellcheck disable=SC2016
     run "${job[@]}" -- bash -ec '
         fastload demo --images 192 --seconds 0.5 --keep photographs
-        torchrun --standalone --nproc-per-node 2 -m fastload.train --data photographs --model fastload:small \
-            --image-size 64,64 --batch-size 16 --epochs 2 --max-steps 12 --out verification
-        ls -l verification'
+        job="-m fastload.train --data photographs --model fastload:small --image-size 64,64 --batch-size 16 --epochs 2"
+        torchrun --standalone --nproc-per-node 2 $job --device cpu --out verification
+        ls -l verification
+        if python -c "import sys, torch; sys.exit(not torch.cuda.is_available())"; then
+            torchrun --standalone --nproc-per-node gpu $job --out verification-gpu
+        fi'
 }
 
 surroundings() { # bad ones: each must be told by the entry point, which then runs the command all the same
