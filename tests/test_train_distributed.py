@@ -47,7 +47,8 @@ def assert_same_curve(found: dict[str, Any], wanted: dict[str, Any]) -> None:
 
 def test_two_and_four_ranks_have_the_curve_of_one(data: dict[str, str], tmp_path: Path) -> None:
     """Windows of 2, 2 and 1 batches; gradients are clipped. Validation ends with batches of 1, 1, 1 and 0 samples."""
-    common: dict[str, Any] = {"accumulate": 2, "clip_norm": 0.5, "weight_decay": 0.01}
+    trace = str(tmp_path / "trace.json")
+    common: dict[str, Any] = {"accumulate": 2, "clip_norm": 0.5, "weight_decay": 0.01, "trace": trace}
     found = {
         ranks: run(
             Job(settings(**data, out=tmp_path / f"out{ranks}", batch_size=8 // ranks, **common)),
@@ -64,6 +65,10 @@ def test_two_and_four_ranks_have_the_curve_of_one(data: dict[str, str], tmp_path
         assert said(tmp_path / str(ranks), 1) == "", "only rank 0 tells"
         assert found[ranks]["idle"]["exchange_share"] > 0
     assert found[1]["idle"]["exchange_share"] == 0
+    for rank in range(4):
+        events = json.loads((tmp_path / f"trace.rank{rank}.json").read_text())["traceEvents"]
+        exchanges = [event for event in events if event["name"] == "exchange"]
+        assert len(exchanges) == 9, "one a step, not one a batch"
 
 
 def test_fewer_samples_than_ranks_count_once(tmp_path: Path) -> None:

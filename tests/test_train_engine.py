@@ -67,13 +67,21 @@ def weights(out: Path) -> torch.Tensor:
 # -- Gradients ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("clip", [None, 0.3])
 def test_windows_are_plain_steps_on_the_mean_of_their_samples(
-    data: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    data: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clip: float | None
 ) -> None:
     """10 batches of 4 in windows of 3: the last window of an epoch has one. Against a loop of plain PyTorch."""
     use_network(monkeypatch)
     settings = config(
-        **data, out=tmp_path, accumulate=3, epochs=2, schedule="constant", weight_decay=0.0, momentum=0.9, clip_norm=0.3
+        **data,
+        out=tmp_path,
+        accumulate=3,
+        epochs=2,
+        schedule="constant",
+        weight_decay=0.0,
+        momentum=0.9,
+        clip_norm=clip,
     )
     summary = train(settings, console=quiet())
 
@@ -90,7 +98,7 @@ def test_windows_are_plain_steps_on_the_mean_of_their_samples(
                 losses += each.tolist()
                 optimizer.zero_grad()
                 each.mean().backward()
-                nn.utils.clip_grad_norm_(network.parameters(), 0.3)
+                nn.utils.clip_grad_norm_(network.parameters(), clip or float("inf"))
                 optimizer.step()
     assert torch.allclose(weights(tmp_path), torch.cat([p.detach().flatten() for p in network.parameters()]), atol=1e-6)
     assert summary.steps == 8

@@ -46,6 +46,8 @@ class Stopping:
         self._world = world
         self._asked = threading.Event()
         self._at_once = threading.Event()
+        self._agreed = False
+        """All ranks stop: they save now, however long that takes."""
         self._deadline = float("inf")
         self._checked = time.monotonic()
         self._longest_step = 0.0
@@ -102,22 +104,23 @@ class Stopping:
             work = dist.all_reduce(flag, op=dist.ReduceOp.MAX, group=self._world.control, async_op=True)
             self._pending = work, flag
         if stop:
-            self._deadline = float("inf")
+            self._agreed = True
             raise Stopped
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
+        self._asked.set()  # as the thread does, which may come to it some milliseconds later
         if self._at_once.is_set():
             raise KeyboardInterrupt
 
     def _listen(self) -> None:
         """In the thread: one byte a signal, until the other end is closed."""
-        first = 0.0
+        first: float | None = None
         while True:
             self._reader.settimeout(0.2 if self._deadline < float("inf") else None)
             try:
                 received = self._reader.recv(64)
             except TimeoutError:
-                if time.monotonic() > self._deadline:
+                if time.monotonic() > self._deadline and (self._at_once.is_set() or not self._agreed):
                     _end(self._world.rank)
                 continue
             if not received:
@@ -126,7 +129,7 @@ class Stopping:
                 if number not in _SIGNALS or self._at_once.is_set():
                     continue
                 now = time.monotonic()
-                if not self._asked.is_set():
+                if first is None:
                     first = now
                     self._asked.set()
                     if self._world.control is not None:
