@@ -99,7 +99,8 @@ start() {
 run() { # run OPTION... -- ARGUMENT...
     # buildah leaves the entry point out, tini is not process 1, and /dev/shm is the machine's: hence another one there,
     # in a mount namespace of its own.
-    local options=(--isolation chroot --hostname fastload --volume "$room/hosts:/etc/hosts:ro" --env TINI_SUBREAPER=1)
+    local options=(--isolation chroot --hostname fastload --no-hosts --volume "$room/hosts:/etc/hosts:ro")
+    options+=(--env TINI_SUBREAPER=1)
     local around=()
     while [ "$1" != -- ]; do
         # shellcheck disable=SC2016
