@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import os
+import signal
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -160,8 +161,13 @@ class TorchBackend:
             timeout=options.worker_timeout if self._workers else 0,
             generator=torch.Generator(),  # or it would take a number from the global one
         )
-        with torch.device("cpu"):  # torch draws its seed on the user's default device, which may have no generator
-            self._batches = iter(loader)
+        # A fork server may be started here, which keeps the mask, and so outlives a SIGTERM to the process group.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        try:
+            with torch.device("cpu"):  # torch draws its seed on the user's default device, which may have no generator
+                self._batches = iter(loader)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
     def _oldest(self) -> HostBatch:
         """The oldest batch that has not been received."""
@@ -223,6 +229,7 @@ class _WorkerStart:
         # Out of the trainer's process group: what is sent to all of that (Ctrl-C; torchrun's SIGTERM) is for the
         # trainer, which may want some more batches before it stops. Workers end when it ends them, or is gone.
         os.setpgid(0, 0)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
         if self.init is not None:
             self.init(worker)
 
