@@ -110,7 +110,6 @@ def test_killed_at_an_epochs_end(
         ("SIGINT", BATCHES + 10, False, (1, 11)),
         ("SIGTERM", 4, True, (1, 11)),
         ("group-SIGTERM", 4, False, (0, 6)),
-        ("group-SIGINT", 6, False, (0, 9)),
     ],
 )
 def test_asked_to_stop_it_saves_and_goes_on_later(
