@@ -79,25 +79,26 @@ def _measured(name: str, loader: Iterable[Any], arguments: argparse.Namespace, d
     work = _work(arguments, device)
     clock = step_clock(device, keep=None)
     batches = _endless(loader)
-    begun = float("inf")
+    begun, count = float("inf"), 0
     for number in range(1 << 62):
         if number == WARM_UP:
             clock.restart()
-            begun = time.perf_counter()
+            begun, count = time.perf_counter(), 0
         clock.begin()
         images, labels = next(batches)
         clock.mark("compute")
         work(images, labels)
         clock.end()
+        count += len(images)
         if time.perf_counter() - begun >= arguments.seconds:
             break
     batches.close()
-    print(f"{' '.join(name.split())}: {_words(clock.summary(wait=True), arguments.batch_size)}", flush=True)
+    print(f"{' '.join(name.split())}: {_words(clock.summary(wait=True), count)}", flush=True)
     return list(clock.steps())
 
 
-def _words(summary: IdleSummary, batch_size: int) -> str:
-    rate = summary.steps * batch_size / summary.seconds
+def _words(summary: IdleSummary, count: int) -> str:
+    rate = count / summary.seconds
     shares = (f"{name} {100 * getattr(summary, f'{name}_share'):.1f}%" for name in ("busy", "wait", "copy", "launch"))
     return f"{rate:,.0f} images/s; {', '.join(shares)}"
 
