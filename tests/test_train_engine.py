@@ -188,6 +188,28 @@ def test_the_average_of_the_weights_is_what_is_validated(
     assert averaged.epochs[0].val["loss"] == pytest.approx(sum(losses) / 9, rel=1e-5)
 
 
+def test_a_compiled_network_learns_the_same_and_is_saved_as_the_plain_one(
+    data: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By torch's own tracing, with its eager backend: the default one would take half a minute of C++ compiler."""
+    use_network(monkeypatch)
+    compiled = []
+    original = nn.Module.compile
+
+    def compile_eagerly(module: nn.Module) -> None:
+        compiled.append(module)
+        original(module, backend="eager")
+
+    monkeypatch.setattr(nn.Module, "compile", compile_eagerly)
+    train(config(**data, out=tmp_path / "plain", epochs=1), console=quiet())
+    assert not compiled
+    train(config(**data, out=tmp_path / "compiled", epochs=1, compile=True), console=quiet())
+    assert len(compiled) == 1
+    torch.testing.assert_close(weights(tmp_path / "compiled"), weights(tmp_path / "plain"))
+    state = torch.load(tmp_path / "compiled" / "last.pt", weights_only=True)
+    Network(dropout=0.0, normalise=False).load_state_dict(state["model"])
+
+
 # -- Length, files, words ----------------------------------------------------------------------------------------------
 
 

@@ -24,7 +24,7 @@ def train(
     ] = None,
     config: Annotated[
         Path | None,
-        typer.Option(help="A TOML file of settings, as --dry-run prints them; they go before the preset's."),
+        typer.Option(help="A TOML file of settings, as --dry-run prints them; it overrides the preset."),
     ] = None,
     presets: Annotated[bool, typer.Option("--presets", help="List the presets with their commands, and end.")] = False,
     dry_run: Annotated[
