@@ -5,10 +5,19 @@ The contract suite runs on another device with FASTLOAD_TEST_DEVICE=cuda.
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 import torch
 
 from tests.backends import DEVICE
+
+
+def pytest_configure() -> None:
+    # A shell without job control starts what it puts in the background with Ctrl-C ignored, and so would be all that
+    # the tests start.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_report_header() -> str:
