@@ -20,11 +20,11 @@ from torch import nn
 import fastload
 from fastload.bench.machine import describe_machine
 from fastload.bench.words import machine_line
-from fastload.cpu import usable_cores
 from fastload.demo.photographs import write_photographs
 from fastload.demo.plain import PlainLoader
 from fastload.demo.training import SmallNetwork
 from fastload.demo.transforms import training
+from fastload.machine import usable_cores
 from fastload.monitor import IdleSummary, Step, draw_timelines, step_clock
 
 WARM_UP = 5

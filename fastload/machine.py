@@ -1,8 +1,12 @@
-"""What this machine and its libraries are, as plain facts: `fastload doctor` judges them, benchmarks record them."""
+"""What this process may use, and what the machine and its libraries are, as plain facts.
+
+Loaders divide work by the cores, `fastload doctor` judges what it finds, benchmarks record it.
+"""
 
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import platform
 from collections.abc import Iterator
@@ -11,8 +15,11 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
+import psutil
+
 __all__ = [
     "Gpus",
+    "affinity_cores",
     "cache_home",
     "cpu_model",
     "dali_version",
@@ -20,8 +27,10 @@ __all__ = [
     "libjpeg_turbo_of_pillow",
     "memory_bytes",
     "pillow_is_simd",
+    "quota_cores",
     "simd_extensions",
     "system_turbojpeg",
+    "usable_cores",
 ]
 
 _CPUINFO = Path("/proc/cpuinfo")
@@ -30,6 +39,83 @@ _SIMD = {
     "aarch64": ("asimd", "sve"),
 }
 """Instruction sets that libjpeg-turbo and resizing kernels choose from, as /proc/cpuinfo calls them."""
+
+
+# -- Cores and memory --------------------------------------------------------------------------------------------------
+
+
+def usable_cores() -> int:
+    """Cores for one training process: by affinity and cgroup quota, shared by the processes of this machine.
+
+    Launchers such as torchrun say in LOCAL_WORLD_SIZE how many processes they started here. At least 1.
+    """
+    cores = float(affinity_cores())
+    quota = quota_cores()
+    if quota is not None:
+        cores = min(cores, quota)
+    local_world_size = os.environ.get("LOCAL_WORLD_SIZE", "1")
+    processes = int(local_world_size) if local_world_size.isdigit() else 1
+    return max(1, math.floor(cores / max(1, processes)))
+
+
+def affinity_cores() -> int:
+    """Cores that the scheduler may put this process on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def quota_cores(root: Path = Path("/")) -> float | None:
+    """The cgroup's CPU bandwidth in cores, 1.5 for 150 ms of every 100 ms; None if it is not limited or not known.
+
+    The limit of any parent applies as well. Reads cgroup v2 (`cpu.max`) and v1 (`cpu.cfs_quota_us`).
+    """
+    limits: list[float] = []
+    for line in _read(root / "proc/self/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if not controllers:
+            for folder in _upwards(root / "sys/fs/cgroup", path):
+                limits += _ratio(*_read(folder / "cpu.max").split()[:2])
+        elif "cpu" in controllers.split(","):
+            for mount in (controllers, "cpu"):
+                for folder in _upwards(root / "sys/fs/cgroup" / mount, path):
+                    limits += _ratio(_read(folder / "cpu.cfs_quota_us"), _read(folder / "cpu.cfs_period_us"))
+    return min(limits, default=None)
+
+
+def _upwards(mount: Path, path: str) -> list[Path]:
+    """The cgroup's folder and its parents. Inside a container the path may be the host's; the mount itself counts."""
+    parts = [part for part in path.split("/") if part and part != ".."]
+    return [mount.joinpath(*parts[:count]) for count in range(len(parts), -1, -1)]
+
+
+def _ratio(quota: str = "", period: str = "") -> list[float]:
+    """[quota / period], or [] for "max", -1, and what cannot be read."""
+    try:
+        limit = int(quota) / int(period)
+    except (ValueError, ZeroDivisionError):
+        return []
+    return [limit] if limit > 0 else []
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""
+
+
+def memory_bytes(cgroups: Path = Path("/sys/fs/cgroup")) -> int:
+    """RAM, or the limit of this container where that is less."""
+    total: int = psutil.virtual_memory().total
+    for limit in ("memory.max", "memory/memory.limit_in_bytes"):
+        text = _read(cgroups / limit)
+        if text.isdigit():  # absent, or "max"
+            total = min(total, int(text))
+    return total
+
+
+# -- Processor, folders, GPUs, libraries -------------------------------------------------------------------------------
 
 
 def cpu_model(cpuinfo: Path = _CPUINFO) -> str:
@@ -44,24 +130,9 @@ def simd_extensions(cpuinfo: Path = _CPUINFO) -> tuple[str, ...]:
 
 
 def _fields(cpuinfo: Path) -> Iterator[tuple[str, str]]:
-    try:
-        lines = cpuinfo.read_text().splitlines()
-    except OSError:
-        return  # not Linux
-    for line in lines:
+    for line in _read(cpuinfo).splitlines():  # there is none but on Linux
         name, _, value = line.partition(":")
         yield name.strip().lower(), value.strip()
-
-
-def memory_bytes(cgroups: Path = Path("/sys/fs/cgroup")) -> int:
-    """RAM, or the limit of this container where that is less."""
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    for limit in (cgroups / "memory.max", cgroups / "memory/memory.limit_in_bytes"):
-        try:
-            total = min(total, int(limit.read_text()))
-        except (OSError, ValueError):
-            continue  # absent, or "max"
-    return total
 
 
 def cache_home() -> Path:

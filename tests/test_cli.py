@@ -257,7 +257,7 @@ def test_doctor_warns_of_what_costs_speed(monkeypatch: pytest.MonkeyPatch) -> No
     assert (files.status, files.advice.endswith("ulimit -n 65536")) == ("note", True)
     monkeypatch.setenv("JSIMD_FORCENONE", "1")
     assert [finding.name for finding in machine.processor() if finding.status == "warning"] == ["JSIMD_FORCENONE"]
-    monkeypatch.setattr("fastload.cpu.usable_cores", lambda: 1)
+    monkeypatch.setattr("fastload.machine.usable_cores", lambda: 1)
     assert "usable cores" in [finding.name for finding in machine.processor() if finding.status == "warning"]
 
 

@@ -24,9 +24,9 @@ from fastload.cache.memory import in_memory, is_mapped, with_rows_contiguous
 from fastload.cache.placing import PlacedBatch, place_batch, settled_size
 from fastload.cache.resident import ResidentPixels, ResidentValues, check_room, crops_of
 from fastload.cache.serving import HostServer, PendingPixels, host_server
-from fastload.cpu import usable_cores
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError
+from fastload.machine import usable_cores
 from fastload.recipe.geometry import Geometry
 from fastload.render.crops import DeviceCrops
 from fastload.render.encoded import Resampling

@@ -22,10 +22,10 @@ from torch.utils.data import DataLoader, Dataset
 
 from fastload.backends.assemble import BatchAssembler, assembler_for
 from fastload.backends.base import KILLED_WORKER, BackendOptions, Context, HostBatch
-from fastload.cpu import usable_cores
 from fastload.decode.registry import describe_decoder, get_decoder
 from fastload.draws import Draws
 from fastload.errors import FastloadError, WorkerError
+from fastload.machine import usable_cores
 from fastload.sources.base import EncodedImages
 from fastload.sources.shared import share
 

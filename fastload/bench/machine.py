@@ -7,15 +7,16 @@ import platform
 from importlib import metadata
 
 from fastload.bench.results import Machine
-from fastload.cpu import affinity_cores, quota_cores
 from fastload.errors import BackendUnavailableError
 from fastload.machine import (
+    affinity_cores,
     cpu_model,
     dali_version,
     driver_gpus,
     libjpeg_turbo_of_pillow,
     memory_bytes,
     pillow_is_simd,
+    quota_cores,
     simd_extensions,
     system_turbojpeg,
 )

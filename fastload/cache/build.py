@@ -14,10 +14,9 @@ from typing import Any
 from fastload.cache.contents import Contents
 from fastload.cache.lock import exclusive_lock
 from fastload.cache.samples import Samples, samples_of
-from fastload.cpu import usable_cores
 from fastload.decode.base import DecodeSettings
 from fastload.errors import CacheError, ConfigurationError, DecodeError, OnError
-from fastload.machine import cache_home
+from fastload.machine import cache_home, usable_cores
 from fastload.sources.base import Source
 from fastload.sources.built_cache import source_of
 from fastload.sources.cache_manifest import Manifest, Variant, is_cache, read_manifest

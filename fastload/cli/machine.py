@@ -25,7 +25,7 @@ def machine() -> Iterator[Finding]:
 
 
 def processor() -> Iterator[Finding]:
-    from fastload.cpu import affinity_cores, quota_cores, usable_cores
+    from fastload.machine import affinity_cores, quota_cores, usable_cores
 
     usable, quota = usable_cores(), quota_cores()
     limits = [f"{os.cpu_count()} in the machine", f"{affinity_cores()} by affinity"]

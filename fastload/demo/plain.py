@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import DataLoader
 from torchvision.datasets import ImageFolder
 
-from fastload.cpu import usable_cores
+from fastload.machine import usable_cores
 
 __all__ = ["PLAIN", "PlainLoader"]
 

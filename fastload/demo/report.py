@@ -13,11 +13,11 @@ from rich.table import Table
 from rich.text import Text
 
 import fastload
-from fastload.cpu import usable_cores
 from fastload.demo.agreement import Difference
 from fastload.demo.folders import ImageFolders
 from fastload.demo.runs import Run
 from fastload.demo.training import Epoch
+from fastload.machine import usable_cores
 
 _PSNR_BOUND = {"dali": (45.0, 40.0)}
 """Backends with a resampler of their own: least PSNR on the CPU and on a GPU [dB]. The others must come nearer."""

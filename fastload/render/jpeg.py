@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from fastload import native
-from fastload.cpu import usable_cores
 from fastload.decode import DecodeSettings, decode_image, get_decoder, read_header
 from fastload.decode.header import REMEDY
 from fastload.decode.image import check_header
 from fastload.errors import ConfigurationError, DecodeError
+from fastload.machine import usable_cores
 from fastload.recipe.geometry import Geometry
 from fastload.render.encoded import Resampling, render_row
 

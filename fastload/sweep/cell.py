@@ -19,7 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fastload.bench.resources import birth, descendants
-from fastload.cpu import usable_cores
+from fastload.machine import usable_cores
 from fastload.sweep.grid import Cell
 from fastload.sweep.job import FAILURE, JOB, MEASURED, Job, Measured
 from fastload.sweep.results import Row

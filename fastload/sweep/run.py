@@ -9,7 +9,7 @@ from typing import Literal
 
 import fastload
 from fastload.bench.machine import describe_machine
-from fastload.cpu import usable_cores
+from fastload.machine import usable_cores
 from fastload.sweep.advice import Situation, advice
 from fastload.sweep.cell import run_cell
 from fastload.sweep.grid import Cell, Mode, cells, unavailable

@@ -20,10 +20,10 @@ from fastload.backends.dali.pipeline import DaliPipeline, import_dali
 from fastload.backends.dali.regions import filter_of
 from fastload.backends.dali.renderer import DaliRenderer, DeviceRows
 from fastload.backends.dali.runner import PipelineRunner
-from fastload.cpu import usable_cores
 from fastload.decode.base import DecodeSettings
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError, WorkerError
+from fastload.machine import usable_cores
 from fastload.render.encoded import PythonRenderer
 from fastload.sources.base import Objects
 

@@ -11,9 +11,9 @@ from fastload.backends.base import Context, HostBatch
 from fastload.backends.turbojpeg.engine import Engine, Task
 from fastload.backends.turbojpeg.options import NATIVE, TurboJpegOptions
 from fastload.backends.turbojpeg.threads import ThreadEngine
-from fastload.cpu import usable_cores
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError
+from fastload.machine import usable_cores
 from fastload.sources.base import Objects
 
 __all__ = ["TurboJpegBackend"]

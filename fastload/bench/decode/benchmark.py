@@ -24,8 +24,8 @@ from fastload.bench.decode.task import READINGS, Place, Reading, Task
 from fastload.bench.machine import describe_machine
 from fastload.bench.measure import Entry, Progress, measure
 from fastload.bench.results import Failure, Measurement, Results
-from fastload.cpu import usable_cores
 from fastload.errors import BackendUnavailableError, ConfigurationError, FastloadError
+from fastload.machine import usable_cores
 
 __all__ = ["DecodeSettings", "default_threads", "run_decode_benchmark"]
 

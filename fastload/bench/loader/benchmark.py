@@ -28,8 +28,8 @@ from fastload.bench.loader.verdict import Situation, verdict
 from fastload.bench.machine import describe_machine
 from fastload.bench.measure import Entry, Progress, measure
 from fastload.bench.results import Measurement, Results
-from fastload.cpu import affinity_cores, quota_cores
 from fastload.errors import ConfigurationError
+from fastload.machine import affinity_cores, quota_cores
 from fastload.monitor import GpuMonitor
 
 __all__ = ["LoaderSettings", "run_loader_benchmark"]

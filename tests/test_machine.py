@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-import fastload.cpu
-from fastload.cpu import quota_cores, usable_cores
+import fastload.machine
+from fastload.machine import quota_cores, usable_cores
 
 
 def write(root: Path, files: dict[str, str]) -> Path:
@@ -74,8 +74,8 @@ def test_quota(files: dict[str, str], cores: float | None, tmp_path: Path) -> No
 def test_usable_cores(
     affinity: int, quota: float | None, local_world_size: str | None, expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fastload.cpu, "affinity_cores", lambda: affinity)
-    monkeypatch.setattr(fastload.cpu, "quota_cores", lambda: quota)
+    monkeypatch.setattr(fastload.machine, "affinity_cores", lambda: affinity)
+    monkeypatch.setattr(fastload.machine, "quota_cores", lambda: quota)
     if local_world_size is None:
         monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
     else:
@@ -84,4 +84,4 @@ def test_usable_cores(
 
 
 def test_this_machine() -> None:
-    assert 1 <= usable_cores() <= fastload.cpu.affinity_cores()
+    assert 1 <= usable_cores() <= fastload.machine.affinity_cores()
