@@ -13,7 +13,7 @@ from torchvision.datasets.folder import IMG_EXTENSIONS
 from fastload.errors import ConfigurationError, SourceError
 from fastload.sources import open_source
 from fastload.sources.base import EncodedImages, Source, Values
-from fastload.sources.folder_scan import IMAGE_EXTENSIONS
+from fastload.sources.folders import IMAGE_EXTENSIONS
 
 
 def touch(root: Path, *names: str) -> Path:

@@ -31,7 +31,7 @@ from fastload.recipe.geometry import Geometry
 from fastload.render.crops import DeviceCrops
 from fastload.render.encoded import Resampling
 from fastload.sources.base import EncodedImages, Objects, PixelImages, Source, Values
-from fastload.sources.cache_manifest import Variant, read_manifest
+from fastload.sources.built_cache import Variant, read_manifest
 
 __all__ = ["CacheBackend", "CacheOptions"]
 

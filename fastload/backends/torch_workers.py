@@ -27,7 +27,7 @@ from fastload.draws import Draws
 from fastload.errors import FastloadError, WorkerError
 from fastload.machine import usable_cores
 from fastload.sources.base import EncodedImages
-from fastload.sources.shared import share
+from fastload.sources.buffers import share
 
 __all__ = ["TorchBackend", "TorchOptions"]
 

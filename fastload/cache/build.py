@@ -18,8 +18,7 @@ from fastload.decode.base import DecodeSettings
 from fastload.errors import CacheError, ConfigurationError, DecodeError, OnError
 from fastload.machine import cache_home, usable_cores
 from fastload.sources.base import Source
-from fastload.sources.built_cache import source_of
-from fastload.sources.cache_manifest import Manifest, Variant, is_cache, read_manifest
+from fastload.sources.built_cache import Manifest, Variant, is_cache, read_manifest, source_of
 
 __all__ = ["build_cache", "default_directory"]
 

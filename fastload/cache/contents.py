@@ -18,7 +18,7 @@ from fastload.cache.shrink import shrink, shrunk_sizes
 from fastload.cache.writing import ColumnWriter, file_stem, write_values
 from fastload.errors import DecodeError, OnError
 from fastload.sources.base import Source, Values
-from fastload.sources.cache_manifest import ColumnEntry, Manifest, Variant, write_manifest
+from fastload.sources.built_cache import ColumnEntry, Manifest, Variant, write_manifest
 
 __all__ = ["Contents"]
 

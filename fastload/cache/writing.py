@@ -13,7 +13,7 @@ from fastload.cache.npy import NpyWriter, write_npy
 from fastload.cache.samples import ImageColumn
 from fastload.errors import DecodeError
 from fastload.sources.base import Values
-from fastload.sources.cache_manifest import ArrayFile, ColumnEntry
+from fastload.sources.built_cache import ArrayFile, ColumnEntry
 
 __all__ = ["ColumnWriter", "file_stem", "write_values"]
 

@@ -11,7 +11,7 @@ import typer
 from fastload.cli.terminal import output, plain_errors
 
 if TYPE_CHECKING:
-    from fastload.sources.cache_manifest import Manifest
+    from fastload.sources.built_cache import Manifest
 
 __all__ = ["cache"]
 
@@ -54,7 +54,7 @@ def info(directory: Annotated[Path, typer.Argument(help="A directory that `fastl
 
 def _describe(directory: Path) -> None:
     from fastload.cache import open_cache
-    from fastload.sources.cache_manifest import read_manifest
+    from fastload.sources.built_cache import read_manifest
 
     open_cache(directory)  # refuses a cache that is damaged
     rows = _rows(read_manifest(directory), directory)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,11 +11,9 @@ import numpy.typing as npt
 import torch
 
 from fastload.errors import SourceError
-from fastload.sources.base import Column, PixelImages, Source, Values, fingerprint_of
-from fastload.sources.labels import class_labels
-from fastload.sources.opening import Opened, OpenOptions
+from fastload.sources.base import Column, Opened, OpenOptions, PixelImages, Source, Values, fingerprint_of
 
-__all__ = ["checked_array", "is_arrays", "open_arrays"]
+__all__ = ["checked_array", "class_labels", "is_arrays", "labelled_pixels", "open_arrays"]
 
 AnyArray = npt.NDArray[Any]
 _CHANNELS = (1, 3)
@@ -186,3 +184,70 @@ def _images(array: AnyArray, torch_order: bool) -> npt.NDArray[np.uint8] | None:
 def _content(column: Column) -> AnyArray:
     assert isinstance(column, PixelImages | Values)
     return column.array
+
+
+def class_labels(
+    labels: Any, *, classes: int | None, name: str, describe: Callable[[int], str] = "sample {}".format
+) -> npt.NDArray[np.int64]:
+    """Labels as (N,) int64, checked.
+
+    Args:
+        labels: integers, (N,).
+        classes: how many there are, if that is known.
+        name: the data set, for messages.
+        describe: names a sample by its index, for messages.
+
+    Raises:
+        SourceError: not integers, not one a sample, negative, or not below `classes`.
+    """
+    array = np.asarray(labels)
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        raise SourceError(
+            f"{name}: labels must be one integer a sample, got {array.dtype} of shape {array.shape}; "
+            "convert them with labels.astype(numpy.int64)."
+        )
+    # Compared before the conversion, in which a large uint64 would turn negative.
+    bad = np.flatnonzero((array < 0) | (array > (classes - 1 if classes is not None else np.iinfo(np.int64).max)))
+    if len(bad):
+        row = int(bad[0])
+        allowed = f"0 to {classes - 1} ({classes} classes)" if classes is not None else "0 or more"
+        more = f" ({len(bad):,} samples in all)" if len(bad) > 1 else ""
+        raise SourceError(
+            f"{name}: {describe(row)} has the label {int(array[row])}{more}, labels must be {allowed}; "
+            "correct the labels, or remap them so that they count from 0."
+        )
+    return np.ascontiguousarray(array, dtype=np.int64)
+
+
+def labelled_pixels(
+    pixels: npt.NDArray[np.uint8],
+    labels: Any,
+    *,
+    name: str,
+    format: str,
+    classes: Sequence[str] | None = None,
+    class_count: int | None = None,
+    describe: Callable[[int], str] = "sample {}".format,
+) -> Source:
+    """Columns `image` (N, H, W, C) and `label` (N,).
+
+    The fingerprint covers the pixels and the labels, not where they came from: the python and the binary version of
+    CIFAR-10 and torchvision's CIFAR10 are the same samples, and a saved state of one fits the others.
+
+    Raises:
+        SourceError: images and labels differ in number, or a label is not below the number of classes.
+    """
+    if len(pixels) != len(labels):
+        raise SourceError(
+            f"{name}: {len(pixels):,} images and {len(labels):,} labels; the files do not belong together, "
+            "or one is truncated: download them again."
+        )
+    known = len(classes) if classes is not None else class_count
+    checked = class_labels(labels, classes=known, name=name, describe=describe)
+    return Source(
+        {"image": PixelImages(pixels, channels=pixels.shape[3]), "label": Values(checked)},
+        fingerprint_of("pixels", pixels, checked),
+        name,
+        classes=tuple(classes) if classes is not None else None,
+        format=format,
+    )

@@ -15,7 +15,7 @@ pickle, and not copied into forked workers by reference counting.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -26,7 +26,18 @@ from fastload.errors import DecodeError, SourceError
 from fastload.sources.buffers import PickledByReference
 from fastload.sources.paths import PathTable
 
-__all__ = ["Column", "EncodedImages", "Objects", "PixelImages", "Role", "Source", "Values", "fingerprint_of"]
+__all__ = [
+    "Column",
+    "EncodedImages",
+    "Objects",
+    "OpenOptions",
+    "Opened",
+    "PixelImages",
+    "Role",
+    "Source",
+    "Values",
+    "fingerprint_of",
+]
 
 Role = Literal["image", "mask", "value", "object"]
 """`image`: geometry and colour apply. `mask`: the same geometry, nearest, never colour. Others: left alone."""
@@ -263,6 +274,32 @@ class Source:
             self.format,
             self.details,
         )
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A source, and what else the thing it was opened from said about how to use it."""
+
+    source: Source
+    transform: Callable[[Any], Any] | None = None
+    """The transform of a torchvision dataset whose samples are served natively, so without it: the caller must lower
+    and apply it. None for everything else; in particular an `Objects` column applies its dataset's transform itself."""
+    notes: tuple[str, ...] = field(default=())
+    """Decisions a person may want to know ("the training split, as no split was named"), for `explain()`."""
+
+
+@dataclass(frozen=True)
+class OpenOptions:
+    """What a caller may add to the specification; a format refuses what it does not list in `Format.options`."""
+
+    split: str | None = None
+    """Which part of a data set that holds several: "train", "test"..."""
+    labels: Literal["fine", "coarse"] | None = None
+    """Which labels of CIFAR-100; None is "fine"."""
+    fields: tuple[str, ...] | None = None
+    """Extensions to serve from tar shards, in order; None: all, which must then be of known kinds."""
+    classes: tuple[str, ...] | None = None
+    """Class names by label, where the data do not say; labels out of their range are refused."""
 
 
 def fingerprint_of(*parts: Any) -> str:

@@ -1,21 +1,215 @@
-"""A cache directory as a source: the reading half of `fastload.cache`, which writes them."""
+"""A cache directory as a source: the reading half of `fastload.cache`, which writes them.
+
+`manifest.json` is written last and read first; beside it lies one `.npy` file an array.
+"""
 
 from __future__ import annotations
 
+import json
 import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from fastload.errors import CacheError, SourceError
-from fastload.sources.base import Column, PixelImages, Source, Values
-from fastload.sources.cache_manifest import ColumnEntry, Manifest, is_cache, read_manifest, remedy
-from fastload.sources.opening import Opened, OpenOptions
+from fastload.decode.base import DecodeSettings
+from fastload.errors import CacheError, ConfigurationError, SourceError
+from fastload.sources.base import Column, Opened, OpenOptions, PixelImages, Source, Values, fingerprint_of
 from fastload.sources.paths import PathTable
 
-__all__ = ["is_built_cache", "open_built_cache", "open_cache", "source_of"]
+__all__ = [
+    "ArrayFile",
+    "ColumnEntry",
+    "Manifest",
+    "Variant",
+    "is_built_cache",
+    "is_cache",
+    "open_built_cache",
+    "open_cache",
+    "read_manifest",
+    "source_of",
+    "write_manifest",
+]
+
+FORMAT = "fastload-cache"
+VERSION = 1
+FILE_NAME = "manifest.json"
+
+
+@dataclass(frozen=True)
+class Variant:
+    """How the pixels of a cache were made from those of its source."""
+
+    short_side: int | None = None
+    """Length in pixels that the shorter side was reduced to, or None for full resolution."""
+    exif_orientation: bool = False
+    max_pixels: int = DecodeSettings.max_pixels
+
+    def __post_init__(self) -> None:
+        for name, value in (("short_side", self.short_side), ("max_pixels", self.max_pixels)):
+            if value is None and name == "short_side":
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ConfigurationError(f"{name}: must be a positive int, got {value!r}.")
+
+    def fingerprint(self, source: str) -> str:
+        """The fingerprint of the cached source: at full resolution the source's own, since the pixels are the same."""
+        return source if self.short_side is None else fingerprint_of(source, "short_side", self.short_side)
+
+    def directory_name(self, source: str) -> str:
+        """A directory name that tells this cache from every other."""
+        parts = [source, "full" if self.short_side is None else f"short{self.short_side}"]
+        if self.exif_orientation:
+            parts.append("upright")
+        if self.max_pixels != DecodeSettings.max_pixels:
+            parts.append(f"max{self.max_pixels}")
+        return "-".join(parts)
+
+    def describe(self) -> str:
+        """For messages: "full resolution", "short side 256"..."""
+        text = "full resolution" if self.short_side is None else f"short side {self.short_side}"
+        if self.exif_orientation:
+            text += ", upright by EXIF"
+        if self.max_pixels != DecodeSettings.max_pixels:
+            text += f", at most {self.max_pixels} pixels"
+        return text
+
+
+@dataclass(frozen=True)
+class ArrayFile:
+    """One `.npy` file."""
+
+    file: str
+    """Its name within the directory."""
+    dtype: str
+    """As numpy spells it with byte order: "|u1", "<i8"."""
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class ColumnEntry:
+    """One column of the cached source."""
+
+    kind: Literal["pixels", "values"]
+    role: Literal["image", "mask", "value"]
+    arrays: Mapping[str, ArrayFile]
+    """By field: "array" always; "sizes" and "offsets" where the images differ in size; "name_blob", "name_ends" and
+    perhaps "name_rows" where they have names."""
+    channels: int = 0
+    name_root: str = ""
+    """Where the files of the names were."""
+    failed: Mapping[int, str] = field(default_factory=dict)
+    """Rows that could not be decoded, and why."""
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """Everything about a cache but its arrays."""
+
+    fingerprint: str
+    """Of the source that it was built from."""
+    source: str
+    """Name of that source, for messages."""
+    source_format: str
+    samples: int
+    variant: Variant
+    columns: Mapping[str, ColumnEntry]
+    layout: Literal["tuple", "dict"]
+    classes: tuple[str, ...] | None
+    decoder: str
+    seconds: float
+    """Time that building took [seconds]."""
+
+    @property
+    def failed(self) -> int:
+        """Number of samples that could not be decoded."""
+        return len({row for column in self.columns.values() for row in column.failed})
+
+
+def is_cache(directory: str | os.PathLike[str]) -> bool:
+    """Whether a directory is a cache of ours, of whatever version and state; a damaged one is still a cache."""
+    try:
+        text = (Path(directory) / FILE_NAME).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    try:
+        document = json.loads(text)
+    except ValueError:
+        return f'"{FORMAT}"' in text[:256] or any(Path(directory).glob("*.npy"))
+    return isinstance(document, dict) and document.get("format") == FORMAT
+
+
+def write_manifest(directory: Path, manifest: Manifest) -> None:
+    """Write the manifest and flush it to the disk. Raises OSError."""
+    document = {"format": FORMAT, "version": VERSION, **asdict(manifest)}
+    with open(directory / FILE_NAME, "x", encoding="ascii") as file:
+        # ASCII with escapes: file names that are not valid UTF-8 survive.
+        json.dump(document, file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read_manifest(directory: Path) -> Manifest:
+    """Read and check the manifest of a cache.
+
+    Raises:
+        CacheError: there is none, it is damaged, or another version of fastload wrote it.
+    """
+    path = directory / FILE_NAME
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise CacheError(
+            f"{directory}: no fastload cache here ({FILE_NAME} is missing). Build one with "
+            "fastload.build_cache(source, directory)."
+        ) from None
+    except OSError as error:
+        raise CacheError(f"{path}: cannot be read: {error.strerror}.") from error
+    try:
+        document = json.loads(text)
+        kind, version = document["format"], document["version"]
+        manifest = _parse(document) if (kind, version) == (FORMAT, VERSION) else None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CacheError(f"{path}: the manifest is damaged ({error!r}). {remedy(directory)}") from error
+    if kind != FORMAT:
+        raise CacheError(f"{path}: this is the manifest of {kind!r}, not of a fastload cache. Give another directory.")
+    if manifest is None:
+        raise CacheError(
+            f"{directory}: the cache has format version {version}, this fastload reads version {VERSION}. "
+            f"{remedy(directory)}"
+        )
+    return manifest
+
+
+def remedy(directory: Path) -> str:
+    """What to do about a cache that is of no use."""
+    return f"Delete the directory (rm -r '{directory}'); it is built anew at the next use."
+
+
+def _parse(document: dict[str, Any]) -> Manifest:
+    fields = {key: document[key] for key in ("fingerprint", "source", "source_format", "samples", "layout", "decoder")}
+    classes = document["classes"]
+    return Manifest(
+        **fields,
+        variant=Variant(**document["variant"]),
+        columns={str(name): _parse_column(entry) for name, entry in document["columns"].items()},
+        classes=None if classes is None else tuple(classes),
+        seconds=float(document["seconds"]),
+    )
+
+
+def _parse_column(entry: dict[str, Any]) -> ColumnEntry:
+    arrays = {}
+    for key, array in entry["arrays"].items():
+        name = str(array["file"])
+        if Path(name).name != name:
+            raise ValueError(f"{name!r} is not a file name")
+        arrays[str(key)] = ArrayFile(name, str(array["dtype"]), tuple(int(n) for n in array["shape"]))
+    failed = {int(row): str(message) for row, message in entry["failed"].items()}
+    return ColumnEntry(entry["kind"], entry["role"], arrays, int(entry["channels"]), str(entry["name_root"]), failed)
 
 
 def is_built_cache(spec: object) -> bool:

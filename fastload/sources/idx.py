@@ -17,9 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from fastload.errors import ConfigurationError, SourceError
-from fastload.sources.folder_scan import files_in, subfolders
-from fastload.sources.opening import Opened, OpenOptions
-from fastload.sources.pixel_source import labelled_pixels
+from fastload.sources.arrays import labelled_pixels
+from fastload.sources.base import Opened, OpenOptions
+from fastload.sources.folders import files_in, subfolders
 
 __all__ = ["is_idx", "open_idx", "read_idx"]
 

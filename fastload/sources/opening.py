@@ -1,40 +1,31 @@
-"""What a format must provide to be opened by `open_source`."""
+"""Which format a data set is of, and how it is opened."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+import glob
+import os
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
-from fastload.sources.base import Source
+from fastload.errors import ConfigurationError, SourceError
+from fastload.sources.arrays import is_arrays, open_arrays
+from fastload.sources.base import Opened, OpenOptions, Source
+from fastload.sources.built_cache import is_built_cache, open_built_cache
+from fastload.sources.cifar import is_cifar, open_cifar
+from fastload.sources.datasets import is_known_dataset, open_dataset, open_known_dataset, refuse_collections
+from fastload.sources.folders import is_class_folder, is_pairs, open_class_folder, open_pairs
+from fastload.sources.idx import is_idx, open_idx
+from fastload.sources.tar_shards import is_tar_shards, open_tar_shards
 
-__all__ = ["Format", "OpenOptions", "Opened"]
-
-
-@dataclass(frozen=True)
-class Opened:
-    """A source, and what else the thing it was opened from said about how to use it."""
-
-    source: Source
-    transform: Callable[[Any], Any] | None = None
-    """The transform of a torchvision dataset whose samples are served natively, so without it: the caller must lower
-    and apply it. None for everything else; in particular an `Objects` column applies its dataset's transform itself."""
-    notes: tuple[str, ...] = field(default=())
-    """Decisions a person may want to know ("the training split, as no split was named"), for `explain()`."""
-
-
-@dataclass(frozen=True)
-class OpenOptions:
-    """What a caller may add to the specification; a format refuses what it does not list in `Format.options`."""
-
-    split: str | None = None
-    """Which part of a data set that holds several: "train", "test"..."""
-    labels: Literal["fine", "coarse"] | None = None
-    """Which labels of CIFAR-100; None is "fine"."""
-    fields: tuple[str, ...] | None = None
-    """Extensions to serve from tar shards, in order; None: all, which must then be of known kinds."""
-    classes: tuple[str, ...] | None = None
-    """Class names by label, where the data do not say; labels out of their range are refused."""
+__all__ = [
+    "FORMATS",
+    "Format",
+    "locate",
+    "open_indexed",
+    "open_source",
+]
 
 
 @dataclass(frozen=True)
@@ -47,3 +38,152 @@ class Format:
     open: Callable[[Any, OpenOptions], Opened]
     options: frozenset[str] = frozenset()
     """Names of the `OpenOptions` that mean something to it."""
+
+
+_RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
+_REMOTE = re.compile(r"^(\w+://|pipe:)")
+
+
+def locate(spec: Any) -> Any:
+    """A path as an existing absolute one, a pattern or a list of `.tar` paths as a list of those; others unchanged.
+
+    Raises:
+        SourceError: there is nothing at the path, the pattern matches nothing, or it is not in the file system.
+    """
+    if isinstance(spec, str | os.PathLike):
+        path = os.fspath(spec)
+        if not isinstance(path, str):
+            raise SourceError(f"The path {path!r} is bytes; decode it first: os.fsdecode(path).")
+        return _existing(path) if not _is_pattern(path) else _matches(path)
+    if isinstance(spec, list | tuple) and spec and all(_is_shard_path(item) for item in spec):
+        found: list[str] = []
+        for item in map(os.fspath, spec):
+            found.extend(_matches(item) if _is_pattern(item) else [_existing(item)])
+        return found
+    return spec
+
+
+def _is_shard_path(item: object) -> bool:
+    return isinstance(item, str | os.PathLike) and str(item).lower().endswith(".tar")
+
+
+def _is_pattern(path: str) -> bool:
+    return not os.path.lexists(_absolute(path)) and (glob.has_magic(path) or _RANGE.search(path) is not None)
+
+
+def _absolute(path: str) -> str:
+    return os.path.abspath(os.path.expanduser(path))
+
+
+def _existing(path: str) -> str:
+    absolute = _absolute(path)
+    if not path:
+        raise SourceError("The source is an empty string; give the path of a data set.")
+    if not os.path.exists(absolute):
+        if _REMOTE.match(path):
+            raise SourceError(f"{path}: only local files can be read at random; download the data, or mount them.")
+        raise SourceError(f"{absolute}: no such file or folder; check the path.")
+    return absolute
+
+
+def _matches(pattern: str) -> list[str]:
+    """Files of a pattern, sorted; every one of a numbered range must be there."""
+    numbers = _RANGE.search(pattern)
+    if numbers:
+        first, last = numbers[1], numbers[2]
+        names = [str(n).zfill(len(first)) for n in range(int(first), int(last) + 1)]
+        return [path for name in names for path in _range_member(pattern.replace(numbers[0], name, 1))]
+    found = sorted(glob.glob(_absolute(pattern)))
+    if not found:
+        raise SourceError(f"{pattern}: no file matches this pattern; check it, and the folder {os.getcwd()!r}.")
+    return found
+
+
+def _range_member(path: str) -> list[str]:
+    return _matches(path) if _is_pattern(path) else [_existing(path)]
+
+
+FORMATS: tuple[Format, ...] = (
+    Format("fastload cache", is_built_cache, open_built_cache),
+    Format("CIFAR-10 or CIFAR-100", is_cifar, open_cifar, frozenset({"split", "labels"})),
+    Format("IDX", is_idx, open_idx, frozenset({"split", "classes"})),
+    Format("image and mask pairs", is_pairs, open_pairs),
+    Format("tar shards", is_tar_shards, open_tar_shards, frozenset({"split", "fields", "classes"})),
+    Format("class folder", is_class_folder, open_class_folder),
+    Format("arrays", is_arrays, open_arrays, frozenset({"classes"})),
+    Format("torch dataset", is_known_dataset, open_known_dataset),
+)
+"""In the order in which they are tried: the first that recognises a specification opens it."""
+
+
+def open_source(
+    spec: Any,
+    *,
+    split: str | None = None,
+    labels: Literal["fine", "coarse"] | None = None,
+    fields: Sequence[str] | None = None,
+    classes: Sequence[str] | None = None,
+) -> Opened:
+    """Open a data set, whatever it is.
+
+    Args:
+        spec: a path (a folder of classes, of image and mask pairs, of tar shards; CIFAR or IDX files or archives; a
+            built cache; a `.tar` or `.npy` file), a pattern of tar shards (`*`, `?`, `{000..012}`), a list of them;
+            arrays, tensors or `.npy` paths in a tuple or dict; any map-style torch Dataset; a `Source`, or an
+            `Opened`, which are returned as they are.
+        split: of a data set with several, "train" (the default of archives), "test"...; of a folder, the subfolder.
+        labels: of CIFAR-100, "fine" (the default) or "coarse".
+        fields: of tar shards, the extensions or column names to serve, in the order of the batch.
+        classes: class names of arrays, IDX files and tar shards; labels beyond them are refused.
+
+    Returns:
+        The source; the transform of a torchvision dataset that is served natively, still to be applied; and notes.
+
+    Raises:
+        SourceError: nothing there, not recognised, or not as its format wants it; the message names file and remedy.
+        ConfigurationError: an option that means nothing to this data set.
+    """
+    options = OpenOptions(split, labels, _strings("fields", fields), _strings("classes", classes))
+    if isinstance(spec, Source | Opened):
+        _refuse_unused(options, frozenset(), "an opened source")
+        return Opened(spec) if isinstance(spec, Source) else spec
+    place = locate(spec)
+    if options.split is not None and isinstance(place, str) and os.path.isdir(os.path.join(place, options.split)):
+        place, options = os.path.join(place, options.split), replace(options, split=None)
+    for form in FORMATS:
+        if form.recognise(place):
+            _refuse_unused(options, form.options, f"the format {form.name!r}")
+            return form.open(place, options)
+    if isinstance(place, str):
+        raise SourceError(
+            f"{place}: not a data set that fastload knows; it opens {', '.join(form.name for form in FORMATS)}. "
+            "Unpack other archives first; load .npz and other files of arrays yourself and give the arrays."
+        )
+    _refuse_unused(options, frozenset(), f"a {type(spec).__name__}")
+    refuse_collections(spec)
+    return open_dataset(spec, options)
+
+
+def open_indexed(dataset: Any) -> Opened:
+    """Open what a DataLoader has as its dataset: item by item, as the DataLoader would, whatever it is.
+
+    `open_source` would take a list of arrays for columns, and a tensor for images.
+
+    Raises:
+        SourceError: as `open_dataset`.
+    """
+    known = is_known_dataset(dataset)
+    return open_known_dataset(dataset, OpenOptions()) if known else open_dataset(dataset, OpenOptions())
+
+
+def _strings(name: str, value: Sequence[str] | None) -> tuple[str, ...] | None:
+    if isinstance(value, str):
+        raise ConfigurationError(f"{name}={value!r}: expected a list of strings, such as [{value!r}].")
+    return None if value is None else tuple(value)
+
+
+def _refuse_unused(options: OpenOptions, meant: frozenset[str], what: str) -> None:
+    for option in fields(options):
+        value = getattr(options, option.name)
+        if value is not None and option.name not in meant:
+            raise ConfigurationError(f"{option.name}={value!r} means nothing to {what}; leave it out.")

@@ -16,8 +16,7 @@ from fastload.errors import ConfigurationError, SourceError
 from fastload.loader import Loader
 from fastload.sources import Opened, open_source
 from fastload.sources.base import PixelImages, Source, Values
-from fastload.sources.class_folder import SPLIT_NAMES
-from fastload.sources.folder_scan import sampled_rows, subfolders
+from fastload.sources.folders import SPLIT_NAMES, sampled_rows, subfolders
 from fastload.train.config import TrainConfig
 
 __all__ = ["TOKENS", "TrainingData", "open_data"]

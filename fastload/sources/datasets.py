@@ -1,27 +1,86 @@
-"""torchvision's own datasets, and torch's TensorDataset and Subset, served from columns instead of item by item."""
+"""torch Datasets: those that are known are served from columns, any other item by item by its own Python code."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import Subset, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
 
 from fastload.errors import SourceError
-from fastload.sources.arrays import checked_array
-from fastload.sources.base import Source, Values, fingerprint_of
-from fastload.sources.class_folder import class_folder_source
-from fastload.sources.dataset import open_dataset
-from fastload.sources.opening import Opened, OpenOptions
+from fastload.sources.arrays import checked_array, labelled_pixels
+from fastload.sources.base import Objects, Opened, OpenOptions, Source, Values, fingerprint_of
+from fastload.sources.folders import class_folder_source
 from fastload.sources.paths import PathTable
-from fastload.sources.pixel_source import labelled_pixels
 
-__all__ = ["is_known_dataset", "open_known_dataset"]
+__all__ = ["is_known_dataset", "open_dataset", "open_known_dataset", "refuse_collections"]
+
+
+def open_dataset(dataset: Any, options: OpenOptions, *, reason: str | None = None) -> Opened:
+    """Open a data set by its `__getitem__` and `__len__`: one column `item`.
+
+    All that can be known without producing samples is the type and the number of them, so that is the fingerprint.
+
+    Args:
+        reason: why a torchvision dataset is not served natively, for the notes.
+
+    Raises:
+        SourceError: it is iterable only, has no length, or is a DataLoader; the message says what to use instead.
+    """
+    kind = type(dataset).__name__
+    if isinstance(dataset, DataLoader):
+        raise SourceError(
+            f"The source is a {kind}; give it to fastload.from_dataloader(...), or give its .dataset here."
+        )
+    if isinstance(dataset, IterableDataset) or not hasattr(type(dataset), "__getitem__"):
+        raise SourceError(
+            f"The source is a {kind}, which can only be iterated: without access by index its order cannot be "
+            "shuffled, sharded or resumed. Give it __getitem__ and __len__ (a map-style Dataset), or store the samples "
+            "as tar shards, which fastload reads by index."
+        )
+    try:
+        length = len(dataset)
+    except (TypeError, NotImplementedError) as error:
+        raise SourceError(
+            f"The source, a {kind}, has no length ({error}); give it __len__, so that an epoch has an end."
+        ) from error
+    qualified = f"{type(dataset).__module__}.{type(dataset).__qualname__}"
+    source = Source(
+        {"item": Objects(dataset)},
+        fingerprint_of("dataset", qualified, length),
+        f"{kind} of {length:,}",
+        format="torch Dataset",
+    )
+    note = f"samples are produced by {kind}.__getitem__" + (f": {reason}" if reason else "")
+    return Opened(source, notes=(note,))
+
+
+def refuse_collections(spec: Any) -> None:
+    """Python has an index and a length on much that is not a data set, and would serve it in silence.
+
+    Raises:
+        SourceError: a tuple, a mapping, or a list of what is no sample; the message says what to use instead.
+    """
+    if isinstance(spec, tuple | Mapping):
+        items = spec.items() if isinstance(spec, Mapping) else enumerate(spec)
+        found = ", ".join(f"{key!r}: {type(value).__name__}" for key, value in items)
+        raise SourceError(
+            f"The source is a {type(spec).__name__} of ({found}); it must hold arrays, tensors or paths of "
+            ".npy files, one row a sample: convert lists with numpy.asarray, or choose one of several data sets."
+        )
+    if isinstance(spec, list) and spec and isinstance(spec[0], str | os.PathLike | np.ndarray | torch.Tensor):
+        raise SourceError(
+            f"The source is a list of {len(spec):,} items that begins with {spec[0]!r:.80}; a list must hold the paths "
+            "of .tar shards, or arrays only, or the samples themselves. Of image files, give the folder."
+        )
+    if spec is None or isinstance(spec, bytes | bytearray | int | float):
+        raise SourceError(f"The source is {spec!r:.80}; expected a path, arrays or a torch Dataset.")
+
 
 _PIXEL_DATASETS = ("CIFAR10", "CIFAR100", "MNIST", "FashionMNIST", "KMNIST")
 
