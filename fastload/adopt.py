@@ -17,7 +17,8 @@ from torch.utils.data import (
     default_collate,
 )
 
-from fastload.backends.base import BackendOptions
+from fastload.backends import backend_class
+from fastload.backends.base import BackendOptions, traits_of
 from fastload.errors import ConfigurationError, OnError
 from fastload.loader import Loader
 from fastload.request import resolve
@@ -116,7 +117,7 @@ def from_dataloader(
         options=options,
     )
     request = replace(request, dataset=existing.dataset)
-    if backend == "torch" or (backend == "auto" and request.ruled()[0] == "torch"):
+    if traits_of(backend_class(request.ruled()[0] if backend == "auto" else backend)).processes:
         request = replace(request, worker_init_fn=existing.worker_init_fn, options=_torch_options(existing, options))
     else:
         # The DataLoader's figures are about processes that copy batches to each other; here threads do the work.

@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import default_collate
 
 from fastload.backends import backend_class
-from fastload.backends.base import BackendOptions, Context
+from fastload.backends.base import BackendOptions, Context, Job
 from fastload.device.buffers import BufferPool
 from fastload.device.stage import DeviceStage
 from fastload.errors import ConfigurationError, OnError
@@ -121,15 +121,18 @@ class LoaderRequest:
 
     def ruled(self) -> tuple[str, str]:
         """(backend, reason) that "auto" stands for without measuring."""
-        return choose_by_rule(self.source, self.recipe, self.collate_fn)
+        return choose_by_rule(self.job)
+
+    @property
+    def job(self) -> Job:
+        """What the choice of a backend depends on."""
+        return Job(self.source, self.recipe, self.collate_fn, self.device)
 
     def loader(self, backend: str, *, tune: bool = False) -> Loader:
         """Make the Loader, choosing the backend if it is "auto"."""
         if backend != "auto":
             return self._loader_on(backend, f"{backend}: as asked")
-        choice, reason = self.ruled()
-        if tune:
-            choice, reason = measure(choice, lambda name: self._loader_on(name, ""))
+        choice, reason = measure(self.job, lambda name: self._loader_on(name, "")) if tune else self.ruled()
         return self._loader_on(choice, f"{choice}: {reason}")
 
     @property

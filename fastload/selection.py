@@ -5,13 +5,11 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable
-from typing import Any
 
-from fastload.backends import available_backends
-from fastload.errors import FastloadError
+from fastload.backends import available_backends, backend_class
+from fastload.backends.base import Fit, Job, fit_of
+from fastload.errors import ConfigurationError, FastloadError
 from fastload.loader import Loader
-from fastload.recipe import SplitRecipe
-from fastload.sources.base import EncodedImages, Objects, Source
 
 __all__ = ["choose_by_rule", "measure"]
 
@@ -19,40 +17,44 @@ MEASURED_SECONDS = 2.0
 """For each candidate, after its first batch."""
 
 
-def choose_by_rule(source: Source, recipe: SplitRecipe, collate_fn: Any) -> tuple[str, str]:
-    """(backend, reason), from the kinds of columns and transforms alone."""
-    if collate_fn is not None:
-        return "torch", "a collate_fn needs Python samples"
-    if any(isinstance(column, Objects) for column in source.columns.values()):
-        return "torch", "the samples come from a Dataset's own Python code"
-    if recipe.opaque is not None:
-        return "torch", "a transform runs one sample at a time, in Python"
-    if any(isinstance(column, EncodedImages) for column in source.columns.values()):
-        return "turbojpeg", "compressed images, decoded by threads without worker processes"
-    return "cache", "the samples are arrays already: nothing to decode"
+def choose_by_rule(job: Job) -> tuple[str, str]:
+    """(backend, reason): the one that says it suits best, from the kinds of columns and transforms alone."""
+    fits = _fits(job)
+    if not fits:
+        raise ConfigurationError(f"backend: 'auto' finds none that can do this ({job.needs_python or 'no fit'}).")
+    best = max(fits, key=lambda name: fits[name].score)  # of equals the first
+    return best, fits[best].reason
 
 
-def measure(ruled: str, make: Callable[[str], Loader]) -> tuple[str, str]:
+def measure(job: Job, make: Callable[[str], Loader]) -> tuple[str, str]:
     """(backend, reason), by running each candidate on this data for some seconds.
 
-    The cache is a candidate only where there is nothing to build: building decodes the whole data set.
+    One that has to prepare all of the data first (to build a cache) is no candidate.
     """
-    candidates = [row.name for row in available_backends() if row.available]
-    if ruled == "turbojpeg":
-        candidates.remove("cache")
     rates: dict[str, float] = {}
     notes: list[str] = []
-    for name in candidates:
+    for status in available_backends():
+        if not status.available or (status.traits.prepares and not job.arrays):
+            continue
+        name = status.name
         try:
             with make(name) as loader:
                 rates[name] = _samples_per_second(loader)
         except FastloadError as error:
             notes.append(f"{name}: not measured ({str(error).split('. ')[0]})")
     if not rates:
-        return ruled, "by rule; no candidate could be measured\n" + "\n".join(notes)
+        ruled, reason = choose_by_rule(job)
+        return ruled, f"{reason}; no candidate could be measured\n" + "\n".join(notes)
     best = max(rates, key=lambda name: rates[name])
     rows = [f"{name}: {rate:,.0f} samples/s" for name, rate in sorted(rates.items(), key=lambda r: -r[1])]
     return best, "the fastest measured here\n" + "\n".join(rows + notes)
+
+
+def _fits(job: Job) -> dict[str, Fit]:
+    """What the backends that are available and able say, in the order in which they are listed."""
+    names = [status.name for status in available_backends() if status.available]
+    fits = {name: fit_of(backend_class(name), job) for name in names}
+    return {name: fit for name, fit in fits.items() if fit.score > 0}
 
 
 def _samples_per_second(loader: Loader) -> float:

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import fastload
-from fastload.backends.base import BackendOptions
-from fastload.errors import ConfigurationError
+from fastload.backends.base import BackendOptions, Needs, PixelDifference, Tolerance, Traits
+from fastload.errors import BackendUnavailableError, ConfigurationError
 
 BACKEND = '''
 from collections import deque
@@ -52,14 +52,32 @@ class MyBackend:
 TOKENS = {"input_ids": np.arange(60).reshape(20, 3)}
 
 
+DESCRIBED = """
+from fastload.backends.base import Fit, Needs, Traits
+
+class DescribedBackend(MyBackend):
+    name = "described"
+    traits = Traits(summary="by hand", prepares=True, needs=Needs("numpy", "pip install numpy"))
+
+    @classmethod
+    def fit(cls, job):
+        return Fit(1.0 if job.arrays else 0.0, "nobody knows these arrays better")
+
+class LackingBackend(MyBackend):
+    traits = Traits(needs=Needs("no_such_package", "pip install no-such-package"))
+"""
+
+
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A distribution that registers the backend "mine", as pip would leave it."""
-    (tmp_path / "my_package_backend.py").write_text(BACKEND)
+    """A distribution that registers backends, as pip would leave it; one of them cannot be imported."""
+    (tmp_path / "my_package_backend.py").write_text(BACKEND + DESCRIBED)
     info = tmp_path / "my_package-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: my-package\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[fastload.backends]\nmine = my_package_backend:MyBackend\n")
+    registered = {"mine": "MyBackend", "described": "DescribedBackend", "lacking": "LackingBackend", "gone": "Gone"}
+    lines = [f"{name} = my_package_backend:{cls}\n" for name, cls in registered.items()]
+    (info / "entry_points.txt").write_text("[fastload.backends]\n" + "".join(lines))
     monkeypatch.syspath_prepend(tmp_path)
 
 
@@ -76,6 +94,63 @@ def test_it_is_listed_and_serves_the_same_batches() -> None:
         wanted = [batch["input_ids"] for _ in range(2) for batch in loader]
     assert len(got) == 10
     assert all(torch.equal(a, b) for a, b in zip(got, wanted, strict=True))
+
+
+@pytest.mark.usefixtures("installed")
+def test_what_it_says_of_itself_is_listed() -> None:
+    found = {row.name: row for row in fastload.available_backends()}
+    assert list(found)[-4:] == ["described", "gone", "lacking", "mine"]
+    assert found["mine"].traits == Traits()
+    assert found["described"].traits.summary == "by hand"
+    assert found["lacking"].available is False
+    assert found["lacking"].remedy == "pip install no-such-package"
+    assert found["gone"].available is False
+    assert "AttributeError" in found["gone"].remedy
+    with pytest.raises(BackendUnavailableError, match=r"'lacking'.*no_such_package.*pip install no-such-package"):
+        fastload.create_loader(TOKENS, backend="lacking")
+
+
+@pytest.mark.usefixtures("installed")
+def test_auto_takes_the_one_that_says_it_suits_best() -> None:
+    loader = fastload.create_loader(TOKENS, 4)
+    assert loader.backend == "described"
+    assert "described: nobody knows these arrays better" in loader.explain()
+    assert fastload.create_loader(TOKENS, 4, collate_fn=list).backend == "torch"  # it runs no Python on samples
+
+
+@pytest.mark.usefixtures("installed")
+def test_tuning_measures_it_as_it_does_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "fastload.selection._samples_per_second", lambda loader: 900.0 if loader.backend == "mine" else 100.0
+    )
+    with fastload.create_loader(TOKENS, 4, num_workers=0, tune=True) as loader:
+        assert loader.backend == "mine"
+        assert "described: 100 samples/s" in loader.explain()
+
+
+def test_a_tolerance_is_a_bound_on_pixels() -> None:
+    wanted = torch.full((2, 3, 8, 8), 100, dtype=torch.uint8)
+    near, far = wanted.clone(), wanted + 3
+    near[0, 0, 0] += 2
+    assert PixelDifference.between(wanted, wanted) == PixelDifference(0, 0.0, float("inf"))
+    assert Tolerance().allows(PixelDifference.between(near, wanted))
+    assert not Tolerance().allows(PixelDifference.between(far, wanted))
+    assert not Tolerance(mean=0.01).allows(PixelDifference.between(near, wanted))
+    own = Tolerance(psnr_cpu=40.0, psnr_gpu=35.0)
+    difference = PixelDifference.between(far, wanted)
+    assert difference.psnr == pytest.approx(38.59, abs=0.01)  # 20 log10(255 / 3)
+    assert not own.allows(difference)
+    assert own.allows(difference, on_gpu=True)
+    assert (own.describe(), own.describe(on_gpu=True)) == ("PSNR 40 dB", "PSNR 35 dB")
+    with pytest.raises(ValueError, match="cannot be compared"):
+        PixelDifference.between(wanted, wanted.float())
+
+
+def test_every_built_in_backend_describes_itself() -> None:
+    found = {row.name: row.traits for row in fastload.available_backends()}
+    assert all(traits.summary for traits in found.values())
+    assert [name for name, traits in found.items() if traits.runs_opaque] == ["torch"]
+    assert found["dali"].needs == Needs("nvidia.dali", 'pip install "fastload[dali]"', "nvidia-dali")
 
 
 def test_without_its_distribution_the_name_is_not_known() -> None:

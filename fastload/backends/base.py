@@ -1,12 +1,15 @@
 """The contract of a backend: it turns (indices, draws) into batches of pixels, and knows nothing else.
 
-Epochs, ranks, resuming, the device stage and substitution live once, in the Loader.
+Epochs, ranks, resuming, the device stage and substitution live once, in the Loader. What others must know of a backend
+it says of itself, in its `Traits` and its `fit`: nobody asks for one by name.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol
 
 import numpy.typing as npt
@@ -16,9 +19,24 @@ from fastload.decode.base import DecodeSettings
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError
 from fastload.recipe import SplitRecipe
-from fastload.sources.base import Source
+from fastload.sources.base import EncodedImages, Objects, Source
 
-__all__ = ["KILLED_WORKER", "Backend", "BackendOptions", "Context", "Failure", "HostBatch"]
+__all__ = [
+    "KILLED_WORKER",
+    "Backend",
+    "BackendOptions",
+    "Context",
+    "Failure",
+    "Fit",
+    "HostBatch",
+    "Job",
+    "Needs",
+    "PixelDifference",
+    "Tolerance",
+    "Traits",
+    "fit_of",
+    "traits_of",
+]
 
 KILLED_WORKER = (
     "A killed worker usually means that memory ran out: lower num_workers, prefetch_factor or the batch size; `dmesg` "
@@ -42,6 +60,148 @@ class BackendOptions:
     def decode_settings(self) -> DecodeSettings:
         return DecodeSettings(self.exif_orientation, self.max_pixels)
 
+    @classmethod
+    def within(cls, directory: Path) -> BackendOptions:
+        """The defaults, but whatever the backend leaves on disk is in `directory`, and it draws nothing on a terminal.
+
+        For benchmarks and demonstrations, which tidy up after themselves.
+        """
+        return cls()
+
+
+@dataclass(frozen=True)
+class PixelDifference:
+    """How far two sets of uint8 pixels are apart, on the scale of 0 to 255."""
+
+    largest: int
+    mean: float
+    psnr: float
+    """Peak signal-to-noise ratio, 10 log10(255**2 / mean squared difference) [dB]; infinite when equal."""
+
+    @classmethod
+    def between(cls, got: torch.Tensor, wanted: torch.Tensor) -> PixelDifference:
+        """Of two uint8 tensors of one shape, on any device. Raises ValueError: they are not."""
+        if got.shape != wanted.shape or got.dtype != torch.uint8 or wanted.dtype != torch.uint8:
+            raise ValueError(
+                f"pixels: {tuple(got.shape)} {got.dtype} cannot be compared with {tuple(wanted.shape)} {wanted.dtype}."
+            )
+        if not got.numel():
+            return cls(0, 0.0, math.inf)
+        difference = got.cpu().to(torch.int16).sub_(wanted.cpu()).abs_()
+        squared = float(difference.to(torch.float64).square_().mean())
+        return cls(
+            largest=int(difference.max()),
+            mean=float(difference.to(torch.float64).mean()),
+            psnr=10 * math.log10(255**2 / squared) if squared else math.inf,
+        )
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """How far a backend's pixels may be from torchvision's on the same box: the bound that it publishes.
+
+    The default is that of a backend whose resampling is torchvision's. One with a resampler of its own gives a PSNR
+    instead, which then counts alone.
+    """
+
+    largest: int = 2
+    """Of all differences, of 255."""
+    mean: float = 0.2
+    """Of the differences, of 255."""
+    psnr_cpu: float | None = None
+    """Least PSNR where it works on the CPU [dB]."""
+    psnr_gpu: float | None = None
+    """Least PSNR where it works on a GPU [dB]; None: as on the CPU."""
+
+    def psnr(self, *, on_gpu: bool = False) -> float | None:
+        """The least PSNR [dB]; None where the largest and the mean difference count."""
+        return self.psnr_gpu if on_gpu and self.psnr_gpu is not None else self.psnr_cpu
+
+    def allows(self, difference: PixelDifference, *, on_gpu: bool = False) -> bool:
+        """Whether pixels that differ by so much are within the bound."""
+        psnr = self.psnr(on_gpu=on_gpu)
+        if psnr is None:
+            return difference.largest <= self.largest and difference.mean <= self.mean
+        return difference.psnr >= psnr
+
+    def describe(self, *, on_gpu: bool = False) -> str:
+        """For a person: "max 2, mean 0.2 of 255", or "PSNR 45 dB"."""
+        psnr = self.psnr(on_gpu=on_gpu)
+        return f"max {self.largest}, mean {self.mean:g} of 255" if psnr is None else f"PSNR {psnr:g} dB"
+
+
+@dataclass(frozen=True)
+class Needs:
+    """The optional package that a backend stands on."""
+
+    package: str
+    """Its import name."""
+    install: str
+    """The command that installs it."""
+    distribution: str = ""
+    """How the names begin of the distributions that hold it ("nvidia-dali"), for telling the version; empty: as
+    `package`."""
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What a backend says of itself, as the class attribute `traits`; all have defaults, which suit a backend of
+    threads that renders as torchvision does."""
+
+    summary: str = ""
+    """One line for people: what it is."""
+    processes: bool = False
+    """Whether `num_workers` are processes (each with its own Python, so `worker_init_fn` is called), else threads."""
+    runs_opaque: bool = False
+    """Whether it runs Python on single samples: opaque transforms, a Dataset's own code, collate functions."""
+    tolerance: Tolerance = field(default_factory=Tolerance)
+    needs: Needs | None = None
+    """The module of the class must be importable without it."""
+    prepares: bool = False
+    """Whether it works once through all samples that are not arrays yet, before its first batch (it builds a cache).
+    Such work is not worth a measurement: `tune` tries it only where there is nothing to prepare, and a benchmark has it
+    done before it measures."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a backend is to be chosen for."""
+
+    source: Source
+    recipe: SplitRecipe
+    collate_fn: Callable[[list[Any]], Any] | None = None
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+
+    @property
+    def needs_python(self) -> str:
+        """Why Python must run on single samples; empty if it need not."""
+        if self.collate_fn is not None:
+            return "a collate_fn needs Python samples"
+        if any(isinstance(column, Objects) for column in self.source.columns.values()):
+            return "the samples come from a Dataset's own Python code"
+        return "" if self.recipe.opaque is None else "a transform runs one sample at a time, in Python"
+
+    @property
+    def compressed(self) -> bool:
+        """Whether there are images to decode."""
+        return any(isinstance(column, EncodedImages) for column in self.source.columns.values())
+
+    @property
+    def arrays(self) -> bool:
+        """Whether all samples are arrays already: nothing to decode, no Python to run."""
+        return not any(isinstance(column, EncodedImages | Objects) for column in self.source.columns.values())
+
+
+@dataclass(frozen=True)
+class Fit:
+    """How well a backend suits a job; `backend="auto"` takes the one of the highest score."""
+
+    score: float
+    """0: cannot do it; below 0.5: can; from 0.5 to 1: made for such jobs. Of equal scores the backend listed first
+    wins, and the built-in ones are listed first."""
+    reason: str
+    """For a person, as in "turbojpeg: compressed images, decoded by threads without worker processes"."""
+
 
 @dataclass(frozen=True)
 class Context:
@@ -63,7 +223,7 @@ class Context:
     worker_init_fn: Callable[[int], None] | None = None
 
     def require_whole_batches(self, backend: str) -> None:
-        """Refuse, on behalf of a backend that makes whole batches, what takes samples one by one in Python.
+        """Refuse, on behalf of a backend that does not run Python on samples, what takes it.
 
         Raises:
             ConfigurationError: a collate function was given.
@@ -74,7 +234,10 @@ class Context:
                 f"collate_fn: backend {backend!r} makes whole batches and has no samples to collate. Use "
                 "backend='torch', or leave collate_fn out."
             )
-        self.recipe.require_no_opaque(backend, ("torch",))
+        from fastload.backends import available_backends
+
+        capable = [row.name for row in available_backends() if row.available and row.traits.runs_opaque]
+        self.recipe.require_no_opaque(backend, capable)
 
 
 @dataclass(frozen=True)
@@ -106,6 +269,10 @@ class Backend(Protocol):
 
     The class is called with (context, options). All calls come from one thread at a time. A backend may start threads
     or processes at the first `submit`, not before.
+
+    Beside what is listed here it may have two class attributes, which have defaults: `traits: Traits`, what others must
+    know of it, and a class method `fit(job: Job) -> Fit`, how well it suits a job. Without `fit` it is chosen by
+    `backend="auto"` only where nothing else is able to do the job, or where `tune` measures that it is faster.
     """
 
     Options: ClassVar[type[BackendOptions]]
@@ -146,3 +313,17 @@ class Backend(Protocol):
     def explain(self) -> Mapping[str, str]:
         """What was chosen and why, for a person: {"decoder": "simplejpeg 1.9 (libjpeg-turbo 3.1)", ...}."""
         ...
+
+
+def traits_of(backend: type[Any]) -> Traits:
+    """What a backend's class says of itself, or the defaults."""
+    traits: Traits = getattr(backend, "traits", None) or Traits()
+    return traits
+
+
+def fit_of(backend: type[Any], job: Job) -> Fit:
+    """How well a backend's class suits a job: what its `fit` says, else what follows from its traits."""
+    if job.needs_python and not traits_of(backend).runs_opaque:
+        return Fit(0.0, f"it runs no Python on samples, and {job.needs_python}")
+    own = getattr(backend, "fit", None)
+    return Fit(0.1, "able to do it") if own is None else own(job)

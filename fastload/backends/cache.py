@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 
 from fastload import native
-from fastload.backends.base import BackendOptions, Context, Failure, HostBatch
+from fastload.backends.base import BackendOptions, Context, Failure, Fit, HostBatch, Job, Traits
 from fastload.cache import build_cache, open_cache
 from fastload.cache.build import default_directory
 from fastload.cache.memory import in_memory, is_mapped, with_rows_contiguous
@@ -55,6 +55,10 @@ class CacheOptions(BackendOptions):
     progress: bool = True
     """Draw a bar while building, if standard error is a terminal."""
 
+    @classmethod
+    def within(cls, directory: Path) -> CacheOptions:
+        return cls(directory=directory / "cache", progress=False)
+
 
 @dataclass
 class _Batch:
@@ -75,6 +79,15 @@ class CacheBackend:
     name = "cache"
     background = True
     Options = CacheOptions
+    traits = Traits(
+        summary="samples decoded once, then served from a memory map, from memory or on the GPU", prepares=True
+    )
+
+    @classmethod
+    def fit(cls, job: Job) -> Fit:
+        if job.arrays:
+            return Fit(0.9, "the samples are arrays already: nothing to decode")
+        return Fit(0.2, "it decodes the whole data set first")
 
     def __init__(self, context: Context, options: CacheOptions) -> None:
         """

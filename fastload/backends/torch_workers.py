@@ -21,7 +21,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from fastload.backends.assemble import BatchAssembler, assembler_for
-from fastload.backends.base import KILLED_WORKER, BackendOptions, Context, HostBatch
+from fastload.backends.base import KILLED_WORKER, BackendOptions, Context, Fit, HostBatch, Job, Traits
 from fastload.decode.registry import describe_decoder, get_decoder
 from fastload.draws import Draws
 from fastload.errors import FastloadError, WorkerError
@@ -57,6 +57,15 @@ class TorchBackend:
 
     name = "torch"
     Options = TorchOptions
+    traits = Traits(
+        summary="torch's DataLoader, tuned: worker processes that run any transform and any Dataset",
+        processes=True,
+        runs_opaque=True,
+    )
+
+    @classmethod
+    def fit(cls, job: Job) -> Fit:
+        return Fit(0.9, job.needs_python) if job.needs_python else Fit(0.3, "worker processes can do it too")
 
     def __init__(self, context: Context, options: TorchOptions) -> None:
         self._context = context

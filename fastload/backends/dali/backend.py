@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from fastload.backends.assemble import Assembler
-from fastload.backends.base import BufferAllocator, Context, HostBatch
+from fastload.backends.base import BufferAllocator, Context, Fit, HostBatch, Job, Needs, Tolerance, Traits
 from fastload.backends.dali.options import DaliOptions
 from fastload.backends.dali.pipeline import DaliPipeline, import_dali
 from fastload.backends.dali.regions import filter_of
@@ -43,6 +43,15 @@ class DaliBackend:
     name = "dali"
     Options = DaliOptions
     background = True
+    traits = Traits(
+        summary="an NVIDIA DALI pipeline fed with fastload's order and boxes, on the CPU or on a GPU",
+        tolerance=Tolerance(psnr_cpu=45.0, psnr_gpu=40.0),
+        needs=Needs("nvidia.dali", 'pip install "fastload[dali]"', "nvidia-dali"),
+    )
+
+    @classmethod
+    def fit(cls, job: Job) -> Fit:
+        return Fit(0.35 if job.compressed else 0.1, "DALI can do it too")
 
     def __init__(self, context: Context, options: DaliOptions) -> None:
         """

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from fastload import native
 from fastload.backends.assemble import Assembler
-from fastload.backends.base import Context, HostBatch
+from fastload.backends.base import Context, Fit, HostBatch, Job, Traits
 from fastload.backends.turbojpeg.engine import Engine, Task
 from fastload.backends.turbojpeg.options import NATIVE, TurboJpegOptions
 from fastload.backends.turbojpeg.threads import ThreadEngine
@@ -25,6 +25,13 @@ class TurboJpegBackend:
     name = "turbojpeg"
     background = True
     Options = TurboJpegOptions
+    traits = Traits(summary="JPEG straight from files, decoded by threads: only the crop, no worker processes")
+
+    @classmethod
+    def fit(cls, job: Job) -> Fit:
+        if job.compressed:
+            return Fit(0.9, "compressed images, decoded by threads without worker processes")
+        return Fit(0.4, "arrays, rendered by threads")
 
     def __init__(self, context: Context, options: TurboJpegOptions) -> None:
         """
