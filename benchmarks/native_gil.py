@@ -16,7 +16,7 @@ import numpy as np
 
 from fastload import native
 from fastload.draws import Draws
-from fastload.recipe.geometry import GeometryPlan
+from fastload.geometry import GeometryPlan
 from fastload.recipe.ops import RandomResizedCrop
 from fastload.sources.paths import PathTable
 

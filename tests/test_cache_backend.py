@@ -24,8 +24,8 @@ from fastload.cache.placing import settled_size
 from fastload.cache.serving import ThreadServer, _ThreadPixels
 from fastload.draws import Draws
 from fastload.errors import CacheError, ConfigurationError, DecodeError, UnsupportedTransformError
+from fastload.geometry import GeometryPlan
 from fastload.recipe import Recipe
-from fastload.recipe.geometry import GeometryPlan
 from fastload.recipe.ops import CenterCrop, RandomCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
 from fastload.sources.base import EncodedImages, PixelImages, Source, Values
 from fastload.sources.paths import PathTable

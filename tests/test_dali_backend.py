@@ -30,8 +30,8 @@ from fastload.errors import (
     UnsupportedTransformError,
     WorkerError,
 )
+from fastload.geometry import Geometry, GeometryPlan
 from fastload.recipe import Recipe
-from fastload.recipe.geometry import Geometry, GeometryPlan
 from fastload.recipe.ops import Resize
 from fastload.sources.base import EncodedImages, Objects, PixelImages, Source, Values
 from fastload.sources.paths import PathTable

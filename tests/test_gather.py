@@ -10,8 +10,7 @@ import pytest
 import torch
 from torchvision.transforms.v2 import functional as F
 
-from fastload.recipe.geometry import Geometry
-from fastload.recipe.ops import PaddingMode
+from fastload.geometry import Geometry, PaddingMode
 from fastload.render.device import render_on_device
 from fastload.render.gather import gather_batch, needs_resampling
 

@@ -17,7 +17,7 @@ from torchvision.transforms.v2 import functional as F
 
 from fastload import native
 from fastload.decode.base import DecodeSettings
-from fastload.recipe.geometry import Geometry
+from fastload.geometry import Geometry, Resampling
 from fastload.sources.base import EncodedImages
 from fastload.sources.paths import PathTable
 from tests import images
@@ -102,7 +102,7 @@ def test_resampling_agrees_with_torchvision(
     data = images.jpeg(images.photo(200, 150))
     boxes = random_boxes(np.random.default_rng(7), 200, 150, 6)
     out = np.empty((len(boxes), *size, 3), np.uint8)
-    sampling = native.Sampling(interpolation, antialias)
+    sampling = Resampling(interpolation, antialias)
     pending = pool.decode_batch([data] * len(boxes), geometry=resize_only(boxes, size), out=out, sampling=sampling)
     assert pending.wait() == []
     for row, box in enumerate(boxes):
@@ -136,7 +136,7 @@ def test_window_outside_the_grid_is_padding(pool: Any, mode: str) -> None:
     out = np.empty((2, 30 + 2 * pad, 25 + 2 * pad, 3), np.uint8)
     window = (-pad, -pad, *out.shape[1:3])
     placed = geometry([(box, size, window, (False, False)), (box, size, window, (True, False))])
-    sampling = native.Sampling(padding_mode=mode, fill=(10.0, 20.0, 30.0))
+    sampling = Resampling(padding_mode=mode, fill=(10.0, 20.0, 30.0))
     assert pool.decode_batch([data, data], geometry=placed, out=out, sampling=sampling).wait() == []
     inner = torch.from_numpy(reference(data, box, size)).permute(2, 0, 1)
     fill = [10, 20, 30] if mode == "constant" else 0
@@ -149,7 +149,7 @@ def test_nothing_but_padding(pool: Any) -> None:
     data = images.jpeg(images.photo(20, 20))
     out = np.empty((1, 4, 4, 3), np.uint8)
     placed = geometry([((0, 0, 20, 20), (10, 10), (50, 50, 4, 4), (False, False))])
-    assert pool.decode_batch([data], geometry=placed, out=out, sampling=native.Sampling(fill=(7.0,))).wait() == []
+    assert pool.decode_batch([data], geometry=placed, out=out, sampling=Resampling(fill=(7.0,))).wait() == []
     assert (out == 7).all()
 
 
@@ -172,7 +172,7 @@ def test_simd_variants_are_equal() -> None:
                     [data[row % 2] for row in range(len(boxes))],
                     geometry=resize_only(boxes, size),
                     out=out,
-                    sampling=native.Sampling(interpolation, antialias),
+                    sampling=Resampling(interpolation, antialias),
                 )
                 assert pending.wait() == []
                 found[simd] = out

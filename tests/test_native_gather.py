@@ -15,7 +15,7 @@ from torchvision.transforms.v2 import functional as F
 from fastload import native
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError
-from fastload.recipe.geometry import Geometry, GeometryPlan
+from fastload.geometry import Geometry, GeometryPlan, Resampling
 from fastload.recipe.ops import RandomCrop, RandomHorizontalFlip, RandomResizedCrop, RandomVerticalFlip
 from fastload.sources.base import PixelImages
 from tests import images
@@ -37,7 +37,7 @@ def by_torchvision(
     image: npt.NDArray[np.uint8], placed: Geometry, row: int, sampling: Any = None
 ) -> npt.NDArray[np.uint8]:
     """One row of the geometry, step by step."""
-    sampling = sampling or native.Sampling()
+    sampling = sampling or Resampling()
     top, left, height, width = placed.box[row].tolist()
     pixels = torch.from_numpy(image).permute(2, 0, 1)[:, top : top + height, left : left + width]
     size = placed.size[row].tolist()
@@ -80,7 +80,7 @@ def test_random_crop_with_padding(pool: Any, shape: tuple[int, int], mode: Any, 
     indices = rng.permutation(20)
     placed = plan.resolve(Draws(5, 0, indices), np.broadcast_to(np.array(shape), (20, 2)))
     assert placed.errors == {}
-    sampling = native.Sampling(padding_mode=mode, fill=tuple(float(9 * c + 3) for c in range(channels)))
+    sampling = Resampling(padding_mode=mode, fill=tuple(float(9 * c + 3) for c in range(channels)))
     out = gather(pool, PixelImages(array, channels=channels), indices, placed, sampling=sampling)
     for row, index in enumerate(indices):
         # The box may be a cut-out; reflections are about its edges, as in the reference.
@@ -99,7 +99,7 @@ def test_resized_crops_from_a_flat_buffer(pool: Any, channels: int, interpolatio
     indices = np.arange(40) % 4
     draws = Draws(1, 0, np.arange(40))
     placed = plan.resolve(draws, source.sizes_of(indices))
-    sampling = native.Sampling(interpolation)
+    sampling = Resampling(interpolation)
     out = gather(pool, source, indices, placed, sampling=sampling)
     for row, index in enumerate(indices):
         wanted = by_torchvision(pictures[index], placed, row, sampling).astype(np.int64)
@@ -132,7 +132,7 @@ def test_crops_that_the_core_draws_itself(pool: Any, ops: list[Any], channels: i
     placed = plan.resolve(draws, source.sizes_of(indices))
     assert placed.errors == {}
     mode = ops[0].padding_mode if ops and isinstance(ops[0], RandomCrop) else "constant"
-    sampling = native.Sampling(padding_mode=mode, fill=(7.0,))
+    sampling = Resampling(padding_mode=mode, fill=(7.0,))
     wanted = gather(pool, source, indices, placed, sampling=sampling)
     fused = native.fuse(plan, draws)
     assert fused is not None

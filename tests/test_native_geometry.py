@@ -7,7 +7,7 @@ import pytest
 
 from fastload import native
 from fastload.draws import Draws
-from fastload.recipe.geometry import GeometryPlan
+from fastload.geometry import GeometryPlan
 from fastload.recipe.ops import (
     CenterCrop,
     GeometryOp,

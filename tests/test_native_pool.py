@@ -16,7 +16,7 @@ import pytest
 from fastload import native
 from fastload.decode.base import DecodeSettings
 from fastload.errors import BackendUnavailableError, ConfigurationError
-from fastload.recipe.geometry import Geometry
+from fastload.geometry import Geometry
 from fastload.sources.paths import PathTable
 from tests import images
 
@@ -221,7 +221,7 @@ def test_dropped_batches_do_no_harm(pool: Any) -> None:
 FORK = """
 import os, sys, numpy as np
 from fastload import native
-from fastload.recipe.geometry import Geometry
+from fastload.geometry import Geometry
 data = [sys.stdin.buffer.read()] * 200
 def batch(pool, out):
     n = len(out)

@@ -14,6 +14,7 @@ from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F
 
 from fastload.draws import Draws
+from fastload.geometry import Interpolation
 from fastload.recipe import kernels
 from fastload.recipe.augment import AUGMENTATIONS, AugmentStep, augment_steps
 from fastload.recipe.batch import BatchProgram
@@ -21,7 +22,6 @@ from fastload.recipe.jitter import grayscale_rows, jitter_parameters
 from fastload.recipe.ops import (
     ColorJitter,
     Grayscale,
-    Interpolation,
     Op,
     RandAugment,
     RandomGrayscale,

@@ -8,14 +8,13 @@ from torchvision import tv_tensors
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F
 
+from fastload.geometry import Interpolation, PaddingMode
 from fastload.recipe.batch import BatchProgram
 from fastload.recipe.ops import (
     CenterCrop,
     GeometryOp,
-    Interpolation,
     Op,
     Pad,
-    PaddingMode,
     RandomCrop,
     RandomHorizontalFlip,
     RandomResizedCrop,

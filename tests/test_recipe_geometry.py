@@ -17,8 +17,9 @@ from torchvision.transforms import InterpolationMode, v2
 from torchvision.transforms.v2 import functional as F
 
 from fastload.draws import Draws
-from fastload.recipe import Geometry, GeometryPlan, Recipe
-from fastload.recipe.boxes import _exp, random_resized_crop_boxes, resized_sizes
+from fastload.geometry import Geometry, GeometryPlan
+from fastload.geometry.boxes import _exp, random_resized_crop_boxes
+from fastload.recipe import Recipe
 from fastload.recipe.ops import Op, RandomCrop, RandomResizedCrop, Resize
 
 ROWS = 60
@@ -349,7 +350,9 @@ def test_random_resized_crop_boxes_are_distributed_as_torchvisions(size: tuple[i
     count = 4000
     op = RandomResizedCrop((224, 224))
     draws = Draws(seed=11, epoch=0, indices=np.arange(count))
-    ours = random_resized_crop_boxes(draws.uniform(0, 22), np.full((count, 2), size), op).astype(float)
+    ours = random_resized_crop_boxes(
+        draws.uniform(0, 22), np.full((count, 2), size), scale=op.scale, ratio=op.ratio
+    ).astype(float)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
         image = torch.zeros(3, *size, dtype=torch.uint8)
@@ -381,7 +384,7 @@ def test_the_exponential_is_that_of_the_c_library_to_two_units_in_the_last_place
 def test_resized_sizes_are_torchvisions(op: Resize) -> None:
     size = list(op.size) if op.size is not None else None if op.shorter is None else [op.shorter]
     sizes = sizes_of_images()
-    for (height, width), ours in zip(sizes.tolist(), resized_sizes(sizes, op).tolist(), strict=True):
+    for (height, width), ours in zip(sizes.tolist(), op.sizes(sizes).tolist(), strict=True):
         if min(ours) == 0:
             with pytest.raises(RuntimeError, match="greater than 0"):
                 F.resize(torch.zeros(1, height, width), size, max_size=op.max_size)

@@ -21,8 +21,8 @@ from fastload.decode.image import check_header, upright_size
 from fastload.decode.registry import get_decoder
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError, DecodeError
-from fastload.recipe.geometry import Geometry, GeometryPlan
-from fastload.render.encoded import EncodedRenderer, EncodedRow, PythonRenderer, Resampling, render_row
+from fastload.geometry import Geometry, GeometryPlan, Resampling
+from fastload.render.encoded import EncodedRenderer, EncodedRow, PythonRenderer, render_row
 from fastload.sources.base import EncodedImages, Objects, PixelImages, Source, Values
 
 __all__ = ["Assembler", "BatchAssembler", "Buffers", "assembler_for"]

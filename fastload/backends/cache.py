@@ -26,10 +26,9 @@ from fastload.cache.resident import ResidentPixels, ResidentValues, check_room, 
 from fastload.cache.serving import HostServer, PendingPixels, host_server
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError
+from fastload.geometry import Geometry, Resampling
 from fastload.machine import usable_cores
-from fastload.recipe.geometry import Geometry
 from fastload.render.crops import DeviceCrops
-from fastload.render.encoded import Resampling
 from fastload.sources.base import EncodedImages, Objects, PixelImages, Source, Values
 from fastload.sources.built_cache import Variant, read_manifest
 

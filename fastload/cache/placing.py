@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError, DecodeError
-from fastload.recipe.geometry import Geometry, GeometryPlan
+from fastload.geometry import Geometry, GeometryPlan
 from fastload.sources.base import PixelImages, Source
 
 if TYPE_CHECKING:

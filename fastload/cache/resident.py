@@ -10,10 +10,9 @@ import torch
 
 from fastload.draws import Draws
 from fastload.errors import CacheError
-from fastload.recipe.geometry import Geometry, GeometryPlan
+from fastload.geometry import Geometry, GeometryPlan, Resampling
 from fastload.render.crops import DeviceCrops, crop_on_device
 from fastload.render.device import render_on_device
-from fastload.render.encoded import Resampling
 from fastload.sources.base import PixelImages, Source, Values
 
 __all__ = ["ResidentPixels", "ResidentValues", "check_room", "crops_of", "upload"]

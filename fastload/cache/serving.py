@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 from fastload.draws import Draws
 from fastload.errors import DecodeError, WorkerError
-from fastload.recipe.geometry import Geometry, GeometryPlan
-from fastload.render.encoded import Resampling, render_row
+from fastload.geometry import Geometry, GeometryPlan, Resampling
+from fastload.render.encoded import render_row
 from fastload.render.gather import gather_batch, needs_resampling
 from fastload.sources.base import PixelImages
 
@@ -82,9 +82,9 @@ class NativeServer:
     """On the threads of the native core."""
 
     def __init__(self, threads: int) -> None:
-        from fastload.native import NativePool, Sampling, fuse
+        from fastload.native import NativePool, fuse
 
-        self._sampling, self.fuse = Sampling, fuse
+        self.fuse = fuse
         self._pool = NativePool(threads)
         self.description = f"native core ({self._pool.simd}), {threads} threads"
 
@@ -96,10 +96,7 @@ class NativeServer:
         resampling: Resampling,
         out: Pixels,
     ) -> PendingPixels:
-        sampling = self._sampling(
-            resampling.interpolation, resampling.antialias, resampling.padding_mode, resampling.fill
-        )
-        return _NativePixels(self._pool.gather_batch(images, indices, geometry=geometry, out=out, sampling=sampling))
+        return _NativePixels(self._pool.gather_batch(images, indices, geometry=geometry, out=out, sampling=resampling))
 
     def close(self) -> None:
         self._pool.close()

@@ -7,8 +7,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from fastload.recipe.boxes import resized_sizes
-from fastload.recipe.ops import Resize
+from fastload.geometry.boxes import resized_sizes
 from fastload.render.image import render_into
 
 __all__ = ["shrink", "shrunk_sizes"]
@@ -19,7 +18,7 @@ def shrunk_sizes(sizes: npt.NDArray[np.int64], short_side: int | None) -> npt.ND
     if short_side is None:
         return sizes
     small = sizes.min(axis=1, keepdims=True) <= short_side
-    return np.where(small, sizes, resized_sizes(sizes, Resize(shorter=short_side)))
+    return np.where(small, sizes, resized_sizes(sizes, shorter=short_side))
 
 
 def shrink(

@@ -3,7 +3,7 @@
 It is an optional C++ extension, imported at the first use and never by `import fastload`.
 
     pool = NativePool(threads=8)
-    pending = pool.decode_batch(images, geometry=geometry, sampling=Sampling.of(plan), out=out)
+    pending = pool.decode_batch(images, geometry=geometry, sampling=Resampling.of(plan), out=out)
     for failure in pending.wait(): ...
 """
 
@@ -18,12 +18,12 @@ from fastload.errors import BackendUnavailableError
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from fastload.native.plans import FusedGeometry, Sampling, fuse
+    from fastload.native.plans import FusedGeometry, fuse
     from fastload.native.pool import Failure, NativePool, Pending, Status
 
-__all__ = ["Failure", "FusedGeometry", "NativePool", "Pending", "Sampling", "Status", "available", "fuse", "load"]
+__all__ = ["Failure", "FusedGeometry", "NativePool", "Pending", "Status", "available", "fuse", "load"]
 
-_PLANS = ("FusedGeometry", "Sampling", "fuse")
+_PLANS = ("FusedGeometry", "fuse")
 
 
 def available() -> bool:

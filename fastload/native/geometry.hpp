@@ -1,4 +1,4 @@
-// Where the pixels of one output image come from; the C++ side of fastload/recipe/geometry.py.
+// Where the pixels of one output image come from; the C++ side of fastload/geometry/plan.py.
 #pragma once
 
 #include <cstdint>

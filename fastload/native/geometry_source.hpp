@@ -11,7 +11,7 @@ class GeometrySource {
     virtual Outcome resolve(int row, Size image, Geometry& geometry) const = 0;
 };
 
-// Arrays of the Geometry of fastload/recipe/geometry.py, one row a sample. Borrowed.
+// Arrays of the Geometry of fastload/geometry/plan.py, one row a sample. Borrowed.
 class GivenGeometry final : public GeometrySource {
   public:
     GivenGeometry(const int32_t* boxes, const int32_t* sizes, const int32_t* windows, const bool* flips)

@@ -11,7 +11,7 @@ constexpr double kLog2E = 1.4426950408889634;
 constexpr double kLn2High = 6.93147180369123816490e-01;
 constexpr double kLn2Low = 1.90821492927058770002e-10;
 
-// e**x within 2 units in the last place; see fastload/recipe/boxes.py.
+// e**x within 2 units in the last place; see fastload/geometry/boxes.py.
 double exponential(double x) {
     const double k = std::rint(x * kLog2E);
     const double r = (x - k * kLn2High) - k * kLn2Low;

@@ -29,7 +29,7 @@ struct PaddedCropPlan {
 };
 constexpr int kPaddedCropUniforms = 2;
 
-// Equal to fastload/recipe/boxes.py and geometry.py, bit for bit: the same IEEE operations in the same order. This
+// Equal to fastload/geometry/boxes.py and fastload/recipe, bit for bit: the same IEEE operations in the same order. This
 // file's code must be compiled without contraction into fused multiply-adds.
 Box random_resized_box(const double* uniforms, Size image, const RandomResizedCropPlan& plan);
 Geometry resolve(const double* uniforms, Size image, const RandomResizedCropPlan& plan);

@@ -4,62 +4,35 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from fastload.draws import Draws
+from fastload.geometry import Geometry, GeometryPlan, Interpolation, PaddingMode, Resampling
+from fastload.geometry.composition import Composition
+from fastload.geometry.plan import GeometryStep
 from fastload.native import load
-from fastload.recipe.boxes import RANDOM_RESIZED_CROP_UNIFORMS
-from fastload.recipe.geometry import Geometry, GeometryPlan
-from fastload.recipe.ops import (
-    CenterCrop,
-    Fill,
-    GeometryOp,
-    Interpolation,
-    PaddingMode,
-    RandomCrop,
-    RandomHorizontalFlip,
-    RandomResizedCrop,
-    RandomVerticalFlip,
-    Resize,
-)
+from fastload.recipe.ops import CenterCrop, RandomCrop, RandomResizedCrop, Resize
 
 if TYPE_CHECKING:
     from fastload.native import _core
 
-__all__ = ["FusedGeometry", "Sampling", "fuse"]
+__all__ = ["FusedGeometry", "fuse", "native_resampling"]
 
 _FILTERS: dict[Interpolation, int] = {"nearest": 0, "nearest-exact": 1, "bilinear": 2, "bicubic": 3}
 _PADDINGS: dict[PaddingMode, int] = {"constant": 0, "edge": 1, "reflect": 2, "symmetric": 3}
 
 
-@dataclass(frozen=True)
-class Sampling:
-    """How pixels are made; the fields of `GeometryPlan` that do not depend on the sample."""
-
-    interpolation: Interpolation = "bilinear"
-    antialias: bool = True
-    padding_mode: PaddingMode = "constant"
-    fill: Fill = (0.0,)
-
-    @classmethod
-    def of(cls, plan: GeometryPlan, role: Literal["image", "mask"] = "image") -> Sampling:
-        """What the plan says for images or for masks (nearest, their own fill)."""
-        if role == "mask":
-            return cls("nearest", False, plan.padding_mode, plan.mask_fill)
-        return cls(plan.interpolation, plan.antialias, plan.padding_mode, plan.fill)
-
-    def native(self) -> _core.Resampling:
-        """The same for the extension."""
-        fill = [min(max(round(value), 0), 255) for value in self.fill]
-        fill = fill * 4 if len(fill) == 1 else [*fill, 0, 0, 0]
-        kind: type[_core.Resampling] = load().Resampling
-        red, green, blue, alpha = fill[:4]
-        return kind(
-            _FILTERS[self.interpolation], self.antialias, _PADDINGS[self.padding_mode], (red, green, blue, alpha)
-        )
+def native_resampling(resampling: Resampling) -> _core.Resampling:
+    """The same for the extension."""
+    fill = [min(max(round(value), 0), 255) for value in resampling.fill]
+    fill = fill * 4 if len(fill) == 1 else [*fill, 0, 0, 0]
+    kind: type[_core.Resampling] = load().Resampling
+    red, green, blue, alpha = fill[:4]
+    filter_code, padding_code = _FILTERS[resampling.interpolation], _PADDINGS[resampling.padding_mode]
+    return kind(filter_code, resampling.antialias, padding_code, (red, green, blue, alpha))
 
 
 @dataclass(frozen=True)
@@ -89,18 +62,14 @@ def fuse(plan: GeometryPlan, draws: Draws) -> FusedGeometry | None:
         by any flips.
     """
     ops = list(plan.ops)
-    flips = np.zeros((len(draws), 2), dtype=np.bool_)
-    while ops:
-        stream, flip = ops[-1]
-        if not isinstance(flip, RandomHorizontalFlip | RandomVerticalFlip):
-            break
-        ops.pop()
-        axis = 0 if isinstance(flip, RandomHorizontalFlip) else 1
-        flips[:, axis] ^= draws.uniform(stream, 1)[:, 0] < flip.p
-    return _fuse_crop(ops, draws, flips)
+    mirrored = Composition(np.ones((len(draws), 2), dtype=np.int64))
+    while ops and ops[-1][1].mirrors:
+        stream, flip = ops.pop()
+        flip.compose(mirrored, draws.uniform(stream, flip.uniforms))
+    return _fuse_crop(ops, draws, np.ascontiguousarray(mirrored.mirror[:, ::-1]))
 
 
-def _fuse_crop(ops: list[tuple[int, GeometryOp]], draws: Draws, flips: npt.NDArray[np.bool_]) -> FusedGeometry | None:
+def _fuse_crop(ops: list[tuple[int, GeometryStep]], draws: Draws, flips: npt.NDArray[np.bool_]) -> FusedGeometry | None:
     kind: type[_core.Geometries] = load().Geometries
     match [op for _, op in ops]:
         case []:
@@ -108,12 +77,12 @@ def _fuse_crop(ops: list[tuple[int, GeometryOp]], draws: Draws, flips: npt.NDArr
         # The core reflects however wide the padding is; which of that is an error, `resolve` knows.
         case [RandomCrop(pad_if_needed=False, padding_mode="constant" | "edge") as op]:
             left, top, right, bottom = op.padding or (0, 0, 0, 0)
-            uniforms = draws.uniform(ops[0][0], 2)
+            uniforms = draws.uniform(ops[0][0], op.uniforms)
             return FusedGeometry(
                 kind.padded_crops(uniforms, flips, op.size, (top, left), (bottom, right)), resamples=False
             )
         case [RandomResizedCrop() as op]:
-            uniforms = draws.uniform(ops[0][0], RANDOM_RESIZED_CROP_UNIFORMS)
+            uniforms = draws.uniform(ops[0][0], op.uniforms)
             logs = (math.log(op.ratio[0]), math.log(op.ratio[1]))
             return FusedGeometry(kind.drawn_crops(uniforms, flips, op.size, op.scale, op.ratio, logs), resamples=True)
         case [Resize() as op]:

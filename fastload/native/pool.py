@@ -12,16 +12,16 @@ import numpy.typing as npt
 
 from fastload.decode.base import DecodeSettings
 from fastload.errors import ConfigurationError
+from fastload.geometry import Geometry, Resampling
 from fastload.native import load
-from fastload.native.plans import FusedGeometry, Sampling, fuse
-from fastload.recipe.geometry import Geometry
+from fastload.native.plans import FusedGeometry, fuse, native_resampling
 from fastload.sources.base import EncodedImages, PixelImages
 from fastload.sources.paths import PathTable
 
 if TYPE_CHECKING:
     from fastload.native import _core
 
-__all__ = ["Compressed", "Failure", "FusedGeometry", "NativePool", "Pending", "Sampling", "Simd", "Status", "fuse"]
+__all__ = ["Compressed", "Failure", "FusedGeometry", "NativePool", "Pending", "Simd", "Status", "fuse"]
 
 Compressed = EncodedImages | PathTable | Sequence["bytes | bytearray | memoryview | npt.NDArray[np.uint8]"]
 """Images still compressed: files, byte ranges of files, or byte buffers."""
@@ -138,7 +138,7 @@ class NativePool:
         *,
         geometry: Geometry | FusedGeometry,
         out: npt.NDArray[np.uint8],
-        sampling: Sampling | None = None,
+        sampling: Resampling | None = None,
         settings: DecodeSettings | None = None,
         check_whole: bool = False,
     ) -> Pending:
@@ -159,7 +159,7 @@ class NativePool:
             encoded,
             _geometries(geometry),
             out,
-            (sampling or Sampling()).native(),
+            native_resampling(sampling or Resampling()),
             settings.max_pixels,
             settings.exif_orientation,
             check_whole,
@@ -173,7 +173,7 @@ class NativePool:
         geometry: Geometry,
         out: npt.NDArray[np.uint8],
         offsets: npt.NDArray[np.int64],
-        sampling: Sampling | None = None,
+        sampling: Resampling | None = None,
         settings: DecodeSettings | None = None,
         check_whole: bool = False,
     ) -> Pending:
@@ -198,7 +198,7 @@ class NativePool:
             out,
             np.ascontiguousarray(offsets, dtype=np.int64),
             np.ascontiguousarray(geometry.window[:, 2:], dtype=np.int32),
-            (sampling or Sampling()).native(),
+            native_resampling(sampling or Resampling()),
             settings.max_pixels,
             settings.exif_orientation,
             check_whole,
@@ -212,7 +212,7 @@ class NativePool:
         *,
         geometry: Geometry | FusedGeometry,
         out: npt.NDArray[np.uint8],
-        sampling: Sampling | None = None,
+        sampling: Resampling | None = None,
     ) -> Pending:
         """Crop, resize, pad and mirror decoded images into `out`, (B, height, width, C) uint8, C-contiguous.
 
@@ -225,7 +225,7 @@ class NativePool:
             )
         rows = np.ascontiguousarray(images.rows_of(indices), dtype=np.int64)
         _check_lengths(out, indices=len(rows), geometry=len(geometry))
-        native = (sampling or Sampling()).native()
+        native = native_resampling(sampling or Resampling())
         placed = _geometries(geometry)
         if images.sizes is None or images.offsets is None:
             return Pending(self._pool.gather(images.array, rows, placed, out, native))

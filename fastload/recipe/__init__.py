@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from fastload.recipe.geometry import Geometry, GeometryPlan
 from fastload.recipe.recipe import Recipe
 from fastload.recipe.split import Placement, SplitRecipe
 
-__all__ = ["Geometry", "GeometryPlan", "Placement", "Recipe", "SplitRecipe"]
+__all__ = ["Placement", "Recipe", "SplitRecipe"]

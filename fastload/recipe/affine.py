@@ -8,7 +8,7 @@ import torch
 from torch.nn.functional import grid_sample
 
 from fastload.errors import ConfigurationError
-from fastload.recipe.ops import Fill
+from fastload.geometry import Fill
 from fastload.recipe.rows import on_device
 
 __all__ = ["affine", "rotation", "shear_x", "shear_y", "translation"]

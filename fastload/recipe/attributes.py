@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 from torchvision import tv_tensors
 
-from fastload.recipe.ops import Fill, Interpolation
+from fastload.geometry import Fill, Interpolation
 
 __all__ = [
     "ImageState",

@@ -14,6 +14,7 @@ import torch
 
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError, UnsupportedTransformError
+from fastload.geometry import Role
 from fastload.recipe.augment import apply_augment
 from fastload.recipe.convert import apply_normalize, apply_to_dtype, apply_to_dtype_and_normalize, fuses
 from fastload.recipe.describe import describe
@@ -38,7 +39,6 @@ from fastload.recipe.ops import (
     TrivialAugmentWide,
 )
 from fastload.recipe.resample import apply_geometry
-from fastload.sources.base import Role
 
 __all__ = ["BatchProgram"]
 

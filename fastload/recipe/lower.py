@@ -18,6 +18,7 @@ from torchvision.transforms import _presets as presets
 from torchvision.transforms import v2
 
 from fastload.errors import ConfigurationError
+from fastload.geometry import Fill, Interpolation
 from fastload.recipe import ops
 from fastload.recipe.attributes import (
     ImageState,
@@ -33,7 +34,7 @@ from fastload.recipe.attributes import (
     read_padding,
     read_pair,
 )
-from fastload.recipe.ops import Fill, Interpolation, Op, Opaque
+from fastload.recipe.ops import Op, Opaque
 
 __all__ = ["Origin", "keeps_kind", "lower"]
 

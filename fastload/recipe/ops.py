@@ -9,21 +9,41 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from fastload.errors import ConfigurationError
+from fastload.geometry import Fill, Interpolation, PaddingMode
+from fastload.geometry.boxes import RANDOM_RESIZED_CROP_UNIFORMS, pick, random_resized_crop_boxes, resized_sizes
+from fastload.geometry.composition import Composition
 
-Interpolation = Literal["nearest", "nearest-exact", "bilinear", "bicubic"]
-PaddingMode = Literal["constant", "edge", "reflect", "symmetric"]
-Fill = tuple[float, ...]
-"""One value for every channel, or one a channel, on the scale of the pixels that the operation meets, as torchvision
-has it: 0..255 before a scaling ToDtype, 0..1 after it. (A `GeometryPlan` always speaks of 0..255.)"""
+Float64Array = npt.NDArray[np.float64]
+Int64Array = npt.NDArray[np.int64]
+
+
+class GeometryOperation:
+    """Moves pixels. What composes into the geometry of a decoder; see `fastload.geometry.plan.GeometryStep`."""
+
+    uniforms: ClassVar[int] = 0
+    resamples: ClassVar[bool] = False
+    mirrors: ClassVar[bool] = False
+
+    @property
+    def fits_every_image(self) -> bool:
+        return False
+
+    def compose(self, composition: Composition, uniforms: Float64Array) -> None:
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
-class RandomResizedCrop:
+class RandomResizedCrop(GeometryOperation):
+    uniforms = RANDOM_RESIZED_CROP_UNIFORMS
+    resamples = True
+
     size: tuple[int, int]
     scale: tuple[float, float] = (0.08, 1.0)
     ratio: tuple[float, float] = (3 / 4, 4 / 3)
@@ -37,9 +57,20 @@ class RandomResizedCrop:
         _check_ratio(self, self.ratio)
         _check_choice(self, "interpolation", self.interpolation, get_args(Interpolation))
 
+    @property
+    def fits_every_image(self) -> bool:
+        return True
+
+    def compose(self, composition: Composition, uniforms: Float64Array) -> None:
+        boxes = random_resized_crop_boxes(uniforms, composition.extent, scale=self.scale, ratio=self.ratio)
+        composition.crop(boxes[:, :2], boxes[:, 2:])
+        composition.resize(np.array([self.size], dtype=np.int64))
+
 
 @dataclass(frozen=True)
-class Resize:
+class Resize(GeometryOperation):
+    resamples = True
+
     size: tuple[int, int] | None = None
     """Exact (height, width), or None."""
     shorter: int | None = None
@@ -64,17 +95,43 @@ class Resize:
                 f"Resize(max_size={self.max_size}) must be greater than the shorter side, {self.shorter}."
             )
 
+    @property
+    def fits_every_image(self) -> bool:
+        return self.size is not None
+
+    def sizes(self, sizes: Int64Array) -> Int64Array:
+        """(B, 2) int64: what images of these (B, 2) sizes become; 0 where a side vanishes."""
+        return resized_sizes(sizes, size=self.size, shorter=self.shorter, max_size=self.max_size)
+
+    def compose(self, composition: Composition, uniforms: Float64Array) -> None:
+        composition.resize(self.sizes(composition.extent))
+
 
 @dataclass(frozen=True)
-class CenterCrop:
+class CenterCrop(GeometryOperation):
     size: tuple[int, int]
 
     def __post_init__(self) -> None:
         _check_size(self, self.size)
 
+    @property
+    def fits_every_image(self) -> bool:
+        return True
+
+    def compose(self, composition: Composition, uniforms: Float64Array) -> None:
+        """Where the image is smaller, torchvision pads it first; the odd pixel goes after. Cuts round half to even."""
+        target = np.array([self.size], dtype=np.int64)
+        missing = np.maximum(target - composition.extent, 0)
+        if missing.any():
+            composition.pad(missing // 2, (missing + 1) // 2)
+        start = np.rint((composition.extent - target) / 2.0).astype(np.int64)
+        composition.crop(start, target)
+
 
 @dataclass(frozen=True)
-class RandomCrop:
+class RandomCrop(GeometryOperation):
+    uniforms = 2
+
     size: tuple[int, int]
     padding: tuple[int, int, int, int] | None = None
     """left, top, right, bottom (torchvision v2 stores left, right, top, bottom; lowering reorders)."""
@@ -91,9 +148,27 @@ class RandomCrop:
         _check_fill(self, "mask_fill", self.mask_fill)
         _check_choice(self, "padding_mode", self.padding_mode, get_args(PaddingMode))
 
+    def compose(self, composition: Composition, uniforms: Float64Array) -> None:
+        """Pad, pad again by all that is still missing on either side if `pad_if_needed`, then cut anywhere."""
+        target = np.array([self.size], dtype=np.int64)
+        left, top, right, bottom = self.padding or (0, 0, 0, 0)
+        before, after = _row(top, left), _row(bottom, right)
+        if self.pad_if_needed:
+            missing = np.maximum(target - (composition.extent + before + after), 0)
+            before, after = before + missing, after + missing
+        if before.any() or after.any():
+            composition.pad(before, after)
+        composition.fail(
+            (composition.extent < target).any(axis=1),
+            f"RandomCrop(size={self.size}) is larger than the image of {{height}}x{{width}} pixels"
+            f"{' with its padding' if self.padding else ''}; resize the image first, or set pad_if_needed=True.",
+        )
+        room = np.maximum(composition.extent - target, 0)
+        composition.crop(pick(uniforms, room + 1), target)
+
 
 @dataclass(frozen=True)
-class Pad:
+class Pad(GeometryOperation):
     padding: tuple[int, int, int, int]
     """left, top, right, bottom."""
     fill: Fill = (0.0,)
@@ -106,21 +181,45 @@ class Pad:
         _check_fill(self, "mask_fill", self.mask_fill)
         _check_choice(self, "padding_mode", self.padding_mode, get_args(PaddingMode))
 
+    def compose(self, composition: Composition, uniforms: Float64Array) -> None:
+        left, top, right, bottom = self.padding
+        composition.pad(_row(top, left), _row(bottom, right))
+
 
 @dataclass(frozen=True)
-class RandomHorizontalFlip:
+class RandomHorizontalFlip(GeometryOperation):
+    uniforms = 1
+    mirrors = True
+
     p: float = 0.5
 
     def __post_init__(self) -> None:
         _check_probability(self, self.p)
 
+    @property
+    def fits_every_image(self) -> bool:
+        return True
+
+    def compose(self, composition: Composition, uniforms: Float64Array) -> None:
+        composition.flip(uniforms[:, 0] < self.p, axis=1)
+
 
 @dataclass(frozen=True)
-class RandomVerticalFlip:
+class RandomVerticalFlip(GeometryOperation):
+    uniforms = 1
+    mirrors = True
+
     p: float = 0.5
 
     def __post_init__(self) -> None:
         _check_probability(self, self.p)
+
+    @property
+    def fits_every_image(self) -> bool:
+        return True
+
+    def compose(self, composition: Composition, uniforms: Float64Array) -> None:
+        composition.flip(uniforms[:, 0] < self.p, axis=0)
 
 
 @dataclass(frozen=True)
@@ -238,6 +337,10 @@ PixelOp = (
     ColorJitter | RandomGrayscale | Grayscale | RandomErasing | RandAugment | TrivialAugmentWide | ToDtype | Normalize
 )
 Op = GeometryOp | PixelOp | Opaque
+
+
+def _row(vertical: int, horizontal: int) -> Int64Array:
+    return np.array([[vertical, horizontal]], dtype=np.int64)
 
 
 def _check_size(op: object, size: tuple[int, int]) -> None:

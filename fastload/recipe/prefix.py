@@ -10,19 +10,15 @@ import torch
 
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError
-from fastload.recipe.boxes import resized_sizes
-from fastload.recipe.geometry import GeometryPlan
+from fastload.geometry import Fill, GeometryPlan, Interpolation, PaddingMode
 from fastload.recipe.ops import (
     CenterCrop,
-    Fill,
     GeometryOp,
     Grayscale,
-    Interpolation,
     Normalize,
     Op,
     Opaque,
     Pad,
-    PaddingMode,
     RandomCrop,
     RandomGrayscale,
     RandomHorizontalFlip,
@@ -69,7 +65,7 @@ def size_after(op: Op, size: Size | None) -> Size | None:
     if size is None:
         return None
     if isinstance(op, Resize):
-        height, width = resized_sizes(np.array([size], dtype=np.int64), op)[0].tolist()
+        height, width = op.sizes(np.array([size], dtype=np.int64))[0].tolist()
         return height, width
     if isinstance(op, Pad):
         left, top, right, bottom = op.padding

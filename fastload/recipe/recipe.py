@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from fastload.fingerprint import fingerprint_of
 from fastload.recipe.describe import describe, qualified_name
 from fastload.recipe.lower import Origin, lower
 from fastload.recipe.ops import Op, Opaque
 from fastload.recipe.split import SplitRecipe, opaque_split, split
-from fastload.sources.base import fingerprint_of
 
 __all__ = ["Recipe"]
 

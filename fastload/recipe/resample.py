@@ -9,12 +9,11 @@ from torchvision.transforms.v2 import InterpolationMode, functional
 
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError
-from fastload.recipe.geometry import Geometry, GeometryPlan
+from fastload.geometry import Geometry, GeometryPlan, PaddingMode
 from fastload.recipe.ops import (
     CenterCrop,
     GeometryOp,
     Pad,
-    PaddingMode,
     RandomCrop,
     RandomResizedCrop,
     Resize,

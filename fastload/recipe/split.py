@@ -9,9 +9,9 @@ from typing import Any, Literal, NamedTuple
 from torchvision.transforms import v2
 
 from fastload.errors import ConfigurationError, UnsupportedTransformError
+from fastload.geometry import GeometryPlan
 from fastload.recipe.batch import BatchProgram
 from fastload.recipe.describe import describe, qualified_name
-from fastload.recipe.geometry import GeometryPlan
 from fastload.recipe.lower import Origin, keeps_kind
 from fastload.recipe.ops import Normalize, Op, Opaque, ToDtype
 from fastload.recipe.prefix import GeometryPrefix, Size, is_flip, is_geometry, size_after

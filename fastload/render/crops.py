@@ -13,8 +13,8 @@ import numpy.typing as npt
 import torch
 
 from fastload.draws import Draws
-from fastload.recipe.geometry import GeometryPlan
-from fastload.recipe.ops import Fill, PaddingMode, RandomCrop, RandomHorizontalFlip, RandomVerticalFlip
+from fastload.geometry import Fill, GeometryPlan, PaddingMode
+from fastload.recipe.ops import RandomCrop, RandomHorizontalFlip, RandomVerticalFlip
 from fastload.recipe.rows import on_device
 
 __all__ = ["DeviceCrops", "crop_on_device", "device_uniforms"]

@@ -16,8 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from fastload.recipe.geometry import Geometry
-from fastload.recipe.ops import Fill, Interpolation, PaddingMode
+from fastload.geometry import Fill, Geometry, Interpolation, PaddingMode
 from fastload.recipe.rows import on_device
 from fastload.render.gather import axis_maps, needs_resampling
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -18,11 +18,10 @@ from fastload.decode.image import decode_image
 from fastload.decode.registry import get_decoder
 from fastload.decode.scratch import Scratch
 from fastload.errors import DecodeError
-from fastload.recipe.geometry import Geometry, GeometryPlan
-from fastload.recipe.ops import Fill, Interpolation, PaddingMode
+from fastload.geometry import Geometry, Resampling
 from fastload.render.image import render_into
 
-__all__ = ["EncodedRenderer", "EncodedRow", "PythonRenderer", "Resampling", "render_row"]
+__all__ = ["EncodedRenderer", "EncodedRow", "PythonRenderer", "render_row"]
 
 
 @dataclass(frozen=True)
@@ -35,24 +34,6 @@ class EncodedRow:
     header: ImageHeader
     name: str
     """What to call it in messages."""
-
-
-@dataclass(frozen=True)
-class Resampling:
-    """How the pixels of one column are made; the same for every sample."""
-
-    role: Literal["image", "mask"] = "image"
-    interpolation: Interpolation = "bilinear"
-    antialias: bool = True
-    padding_mode: PaddingMode = "constant"
-    fill: Fill = (0.0,)
-
-    @classmethod
-    def of(cls, plan: GeometryPlan, role: Literal["image", "mask"]) -> Resampling:
-        """What a plan means for images, or for the masks that belong to them: nearest, with a fill of their own."""
-        if role == "mask":
-            return cls("mask", "nearest", False, plan.padding_mode, plan.mask_fill)
-        return cls("image", plan.interpolation, plan.antialias, plan.padding_mode, plan.fill)
 
 
 class EncodedRenderer(Protocol):

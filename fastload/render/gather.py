@@ -16,8 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from numpy.lib.stride_tricks import as_strided
 
-from fastload.recipe.geometry import Geometry
-from fastload.recipe.ops import Fill, PaddingMode
+from fastload.geometry import Fill, Geometry, PaddingMode
 from fastload.render.grid import grid_rows
 
 __all__ = ["axis_maps", "gather_batch", "needs_resampling"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from fastload.recipe.ops import PaddingMode
+from fastload.geometry import PaddingMode
 
 __all__ = ["grid_rows", "nearest_rows"]
 

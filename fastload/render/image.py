@@ -1,6 +1,6 @@
 """Crop, resize, window, flip: one decoded image into its row of the batch.
 
-The steps are those of `recipe.geometry.Geometry`; the arithmetic is torchvision's for uint8 tensors (maximum
+The steps are those of `geometry.Geometry`; the arithmetic is torchvision's for uint8 tensors (maximum
 difference 1).
 """
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from fastload.recipe.ops import Fill, Interpolation, PaddingMode
+from fastload.geometry import Fill, Interpolation, PaddingMode
 from fastload.render.grid import grid_rows, nearest_rows
 from fastload.render.resize import resize_into
 

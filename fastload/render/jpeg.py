@@ -15,9 +15,9 @@ from fastload.decode import DecodeSettings, decode_image, get_decoder, read_head
 from fastload.decode.header import REMEDY
 from fastload.decode.image import check_header
 from fastload.errors import ConfigurationError, DecodeError
+from fastload.geometry import Geometry, Resampling
 from fastload.machine import usable_cores
-from fastload.recipe.geometry import Geometry
-from fastload.render.encoded import Resampling, render_row
+from fastload.render.encoded import render_row
 
 if TYPE_CHECKING:
     from fastload.native import NativePool

@@ -16,7 +16,7 @@ import torch
 from PIL import Image
 
 from fastload.decode.scratch import Scratch
-from fastload.recipe.ops import Interpolation
+from fastload.geometry import Interpolation
 
 __all__ = ["resize_into"]
 

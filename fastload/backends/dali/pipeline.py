@@ -12,7 +12,7 @@ import torch
 
 from fastload.backends.dali.regions import Regions, filter_of
 from fastload.errors import BackendUnavailableError
-from fastload.recipe.geometry import GeometryPlan
+from fastload.geometry import GeometryPlan
 from fastload.recipe.ops import CenterCrop, Pad, RandomCrop
 
 __all__ = ["DaliPipeline", "Encoded", "import_dali"]

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastload.errors import UnsupportedTransformError
-from fastload.recipe.geometry import Geometry, GeometryPlan
+from fastload.geometry import Geometry, GeometryPlan
 
 __all__ = ["DaliFilter", "Regions", "filter_of", "regions_of"]
 

@@ -15,8 +15,8 @@ from fastload.backends.dali.regions import regions_of
 from fastload.backends.dali.runner import DaliDecodeError, PipelineRunner
 from fastload.decode.image import check_complete
 from fastload.errors import DecodeError
-from fastload.recipe.geometry import Geometry, GeometryPlan
-from fastload.render.encoded import EncodedRow, PythonRenderer, Resampling
+from fastload.geometry import Geometry, GeometryPlan, Resampling
+from fastload.render.encoded import EncodedRow, PythonRenderer
 
 __all__ = ["DaliRenderer", "DeviceRows"]
 

@@ -20,8 +20,8 @@ from fastload.backends.turbojpeg.threads import BATCHES_IN_FLIGHT
 from fastload.decode.base import DecodeSettings
 from fastload.draws import Draws
 from fastload.errors import WorkerError
-from fastload.native.pool import FusedGeometry, NativePool, Pending, Sampling, fuse
-from fastload.recipe.geometry import Geometry, GeometryPlan
+from fastload.geometry import Geometry, GeometryPlan, Resampling
+from fastload.native.pool import FusedGeometry, NativePool, Pending, fuse
 from fastload.sources.base import EncodedImages, Source, Values
 
 __all__ = ["CoreEngine"]
@@ -107,7 +107,7 @@ class CoreEngine:
             images,
             geometry=geometry,
             out=out,
-            sampling=Sampling.of(self._plan),
+            sampling=Resampling.of(self._plan),
             settings=self._settings,
             check_whole=self._check_whole,
         )

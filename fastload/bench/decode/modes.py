@@ -8,7 +8,7 @@ import numpy as np
 
 from fastload.bench.decode.task import JpegImages, Place
 from fastload.draws import Draws
-from fastload.recipe.geometry import GeometryPlan
+from fastload.geometry import GeometryPlan
 from fastload.recipe.ops import GeometryOp, RandomResizedCrop, Resize
 
 __all__ = ["MODES", "Mode", "places_of"]

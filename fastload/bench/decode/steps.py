@@ -184,7 +184,7 @@ class NativeStep:
         self._pool.close()
 
     def _decode(self, data: bytes, place: Place) -> Pixels:
-        from fastload.recipe import Geometry
+        from fastload.geometry import Geometry
 
         box, size = place
         geometry = Geometry(

@@ -12,8 +12,6 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from fastload.recipe.ops import RandomResizedCrop, Resize
-
 __all__ = ["RANDOM_RESIZED_CROP_UNIFORMS", "pick", "random_resized_crop_boxes", "resized_sizes"]
 
 Float64Array = npt.NDArray[np.float64]
@@ -34,7 +32,9 @@ def pick(uniform: Float64Array, count: Int64Array) -> Int64Array:
     return result
 
 
-def random_resized_crop_boxes(uniforms: Float64Array, sizes: Int64Array, op: RandomResizedCrop) -> Int64Array:
+def random_resized_crop_boxes(
+    uniforms: Float64Array, sizes: Int64Array, *, scale: tuple[float, float], ratio: tuple[float, float]
+) -> Int64Array:
     """The boxes of torchvision's RandomResizedCrop.
 
     Ten attempts: area uniform in `scale` of the image's, log(width / height) uniform in the logs of `ratio`, sides
@@ -44,22 +44,23 @@ def random_resized_crop_boxes(uniforms: Float64Array, sizes: Int64Array, op: Ran
     Args:
         uniforms: (B, 22) float64 in [0, 1): ten areas, ten ratios, top, left.
         sizes: (B, 2) int64: height, width of the images.
-        op: for its `scale` and `ratio`.
+        scale: bounds of the share of the image's area.
+        ratio: bounds of width / height.
 
     Returns:
         (B, 4) int64: top, left, height, width.
     """
     image_height, image_width = sizes[:, :1], sizes[:, 1:]
-    low, high = op.scale
-    log_low, log_high = math.log(op.ratio[0]), math.log(op.ratio[1])
+    low, high = scale
+    log_low, log_high = math.log(ratio[0]), math.log(ratio[1])
     area = (image_height * image_width) * (low + uniforms[:, :_ATTEMPTS] * (high - low))
-    ratio = _exp(log_low + uniforms[:, _ATTEMPTS : 2 * _ATTEMPTS] * (log_high - log_low))
-    width, height = np.rint(np.sqrt(area * ratio)), np.rint(np.sqrt(area / ratio))
+    ratios = _exp(log_low + uniforms[:, _ATTEMPTS : 2 * _ATTEMPTS] * (log_high - log_low))
+    width, height = np.rint(np.sqrt(area * ratios)), np.rint(np.sqrt(area / ratios))
     fits = (width > 0) & (width <= image_width) & (height > 0) & (height <= image_height)
 
     rows, first = np.arange(len(sizes)), fits.argmax(axis=1)
     found = fits[rows, first]
-    fallback = _central_boxes(sizes, op.ratio)
+    fallback = _central_boxes(sizes, ratio)
     height = np.where(found, height[rows, first].astype(np.int64), fallback[:, 2])
     width = np.where(found, width[rows, first].astype(np.int64), fallback[:, 3])
     top = np.where(found, pick(uniforms[:, 2 * _ATTEMPTS], sizes[:, 0] - height + 1), fallback[:, 0])
@@ -67,20 +68,36 @@ def random_resized_crop_boxes(uniforms: Float64Array, sizes: Int64Array, op: Ran
     return np.stack([top, left, height, width], axis=1)
 
 
-def resized_sizes(sizes: Int64Array, op: Resize) -> Int64Array:
-    """(B, 2) int64: the sizes that torchvision's Resize gives images of these (B, 2) sizes; 0 where a side vanishes."""
-    if op.size is not None:
-        return np.broadcast_to(np.array(op.size, dtype=np.int64), sizes.shape)
+def resized_sizes(
+    sizes: Int64Array,
+    *,
+    size: tuple[int, int] | None = None,
+    shorter: int | None = None,
+    max_size: int | None = None,
+) -> Int64Array:
+    """The sizes that torchvision's Resize gives images.
+
+    Args:
+        sizes: (B, 2) int64: height, width of the images.
+        size: exact (height, width), or None.
+        shorter: length of the shorter side; the longer follows, cut down.
+        max_size: bound on the longer side, or its length if there is no `shorter`.
+
+    Returns:
+        (B, 2) int64; 0 where a side vanishes.
+    """
+    if size is not None:
+        return np.broadcast_to(np.array(size, dtype=np.int64), sizes.shape)
     short, long = sizes.min(axis=1), sizes.max(axis=1)
-    if op.shorter is None:
-        assert op.max_size is not None, "checked by Resize"
-        new_short, new_long = (op.max_size * short / long).astype(np.int64), np.full_like(long, op.max_size)
+    if shorter is None:
+        assert max_size is not None, "checked by Resize"
+        new_short, new_long = (max_size * short / long).astype(np.int64), np.full_like(long, max_size)
     else:
-        new_short, new_long = np.full_like(short, op.shorter), (op.shorter * long / short).astype(np.int64)
-        if op.max_size is not None:
-            too_long = new_long > op.max_size
-            new_short = np.where(too_long, (op.max_size * new_short / new_long).astype(np.int64), new_short)
-            new_long = np.where(too_long, op.max_size, new_long)
+        new_short, new_long = np.full_like(short, shorter), (shorter * long / short).astype(np.int64)
+        if max_size is not None:
+            too_long = new_long > max_size
+            new_short = np.where(too_long, (max_size * new_short / new_long).astype(np.int64), new_short)
+            new_long = np.where(too_long, max_size, new_long)
     wide = sizes[:, 1] > sizes[:, 0]
     return np.stack([np.where(wide, new_short, new_long), np.where(wide, new_long, new_short)], axis=1)
 

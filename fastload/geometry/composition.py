@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from fastload.recipe.ops import PaddingMode
+from fastload.geometry.resampling import PaddingMode
 
 __all__ = ["Composition"]
 
@@ -22,11 +22,17 @@ _LONGEST = np.iinfo(np.int32).max
 class Composition:
     """The geometry of B samples so far.
 
-    What does not compose (a second resize, a resize of padding, padding around a cut in a resampled grid) is kept
-    out by `fastload.recipe.split`.
+    What does not compose (a second resize, a resize of padding, padding around a cut in a resampled grid, padding of
+    two kinds) is kept out by `fastload.recipe.prefix`.
     """
 
-    def __init__(self, sizes: Int64Array) -> None:
+    def __init__(self, sizes: Int64Array, padding_mode: PaddingMode = "constant") -> None:
+        """
+        Args:
+            sizes: (B, 2) int64: height, width of the source images.
+            padding_mode: of all padding.
+        """
+        self._mode = padding_mode
         self.box_start = np.zeros_like(sizes)
         """Top, left of the box in the source image; its size is `box_size`."""
         self.box_size = sizes.copy()
@@ -51,8 +57,9 @@ class Composition:
         self.start = self.start + np.where(self.mirror, self.extent - start - extent, start)
         self.extent = np.broadcast_to(extent, self.start.shape)
 
-    def pad(self, before: Int64Array, after: Int64Array, mode: PaddingMode) -> None:
+    def pad(self, before: Int64Array, after: Int64Array) -> None:
         """Add (B, 2) rows and columns before and after. Reflections wider than the image are errors."""
+        mode = self._mode
         if mode in ("reflect", "symmetric"):
             widest = self.extent - (mode == "reflect")
             self.fail(
@@ -60,7 +67,7 @@ class Composition:
                 f"{mode!r} padding is wider than the image of {{height}}x{{width}} pixels has pixels to mirror; "
                 "resize the image first, pad less, or use padding_mode='edge'.",
             )
-        self._fold(mode)
+        self._fold()
         self.start = self.start - np.where(self.mirror, after, before)
         self.extent = self.extent + before + after
 
@@ -72,7 +79,7 @@ class Composition:
             "an image of {height}x{width} pixels is too long and narrow to be resized as asked: a side of the result "
             "would be empty or too large; leave it out of the data set, or resize to a (height, width).",
         )
-        self._fold("constant")
+        self._fold()
         self._resized = True
         self.grid = np.broadcast_to(size, self.start.shape)
         self.start = np.zeros_like(self.start)
@@ -82,9 +89,9 @@ class Composition:
         """Mirror these (B,) rows along axis 0 (upside-down) or 1 (left-right)."""
         self.mirror[:, axis] ^= rows
 
-    def close(self, mode: PaddingMode) -> None:
+    def close(self) -> None:
         """After the last operation: boxes as small as they can be, and 1x1 dummies for failed rows."""
-        self._fold(mode)
+        self._fold()
         if self.errors:
             failed = np.zeros((len(self.start), 1), dtype=np.bool_)
             failed[list(self.errors)] = True
@@ -93,7 +100,7 @@ class Composition:
                 np.where(failed, 1, a) for a in (self.box_size, self.grid, self.extent)
             )
 
-    def _fold(self, mode: PaddingMode) -> None:
+    def _fold(self) -> None:
         """Without a resampling, shrink the box to the pixels that the window shows, so that fewer are decoded, and so
         that padding to come is about the edges of what was cut out."""
         if self._resized:
@@ -101,7 +108,7 @@ class Composition:
         end = self.start + self.extent
         low = np.clip(self.start, 0, self.grid - 1)
         high = np.maximum(np.clip(end, 0, self.grid), low + 1)
-        if mode in ("reflect", "symmetric"):
+        if self._mode in ("reflect", "symmetric"):
             # What lies outside mirrors pixels that the window itself may not show.
             inside = (self.start >= 0) & (end <= self.grid)
             low, high = np.where(inside, low, 0), np.where(inside, high, self.grid)

@@ -7,32 +7,18 @@ arrays that every backend understands.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from fastload.draws import Draws
-from fastload.recipe.boxes import RANDOM_RESIZED_CROP_UNIFORMS, pick, random_resized_crop_boxes, resized_sizes
-from fastload.recipe.composition import Composition
-from fastload.recipe.ops import (
-    CenterCrop,
-    Fill,
-    GeometryOp,
-    Interpolation,
-    Pad,
-    PaddingMode,
-    RandomCrop,
-    RandomHorizontalFlip,
-    RandomResizedCrop,
-    RandomVerticalFlip,
-    Resize,
-)
+from fastload.geometry.composition import Composition
+from fastload.geometry.resampling import Fill, Interpolation, PaddingMode
 
-__all__ = ["Geometry", "GeometryPlan"]
+__all__ = ["Geometry", "GeometryPlan", "GeometryStep"]
 
 Int32Array = npt.NDArray[np.int32]
-Int64Array = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -59,6 +45,35 @@ class Geometry:
         return int(self.box.shape[0])
 
 
+class GeometryStep(Protocol):
+    """What a plan asks of an operation. The base class of operations, with defaults, is
+    `fastload.recipe.GeometryOperation`."""
+
+    @property
+    def uniforms(self) -> int:
+        """How many random numbers it takes for each sample."""
+        ...
+
+    @property
+    def resamples(self) -> bool:
+        """Whether it resizes."""
+        ...
+
+    @property
+    def mirrors(self) -> bool:
+        """Whether it does nothing but mirror."""
+        ...
+
+    @property
+    def fits_every_image(self) -> bool:
+        """Whether there is no image that it cannot be applied to."""
+        ...
+
+    def compose(self, composition: Composition, uniforms: npt.NDArray[np.float64]) -> None:
+        """Add itself to what the B samples went through so far, given (B, `uniforms`) numbers in [0, 1)."""
+        ...
+
+
 @dataclass(frozen=True)
 class GeometryPlan:
     """Geometry operations that compose into one `Geometry` per sample, and how pixels are made along the way.
@@ -66,7 +81,7 @@ class GeometryPlan:
     Made by `Recipe.split`, which knows which operations compose; the values here hold for the whole plan.
     """
 
-    ops: tuple[tuple[int, GeometryOp], ...] = ()
+    ops: tuple[tuple[int, GeometryStep], ...] = ()
     """(stream of its draws, operation), in order."""
     out_size: tuple[int, int] | None = None
     """(height, width) of every output, or None where it depends on the image."""
@@ -88,13 +103,12 @@ class GeometryPlan:
     @property
     def resamples(self) -> bool:
         """Whether there is a resampling; if not, outputs are crops of source pixels, and padding."""
-        return any(isinstance(op, RandomResizedCrop | Resize) for _, op in self.ops)
+        return any(op.resamples for _, op in self.ops)
 
     @property
     def fits_every_image(self) -> bool:
         """Whether no image is too small or too narrow for it: `resolve` then gives no errors."""
-        always = (RandomResizedCrop, CenterCrop, RandomHorizontalFlip, RandomVerticalFlip)
-        return all(isinstance(op, always) or (isinstance(op, Resize) and op.size is not None) for _, op in self.ops)
+        return all(op.fits_every_image for _, op in self.ops)
 
     def resolve(self, draws: Draws, sizes: npt.NDArray[np.integer[Any]]) -> Geometry:
         """Where the pixels of each output come from.
@@ -106,10 +120,11 @@ class GeometryPlan:
         Returns:
             One row a sample; `errors` names the rows that an operation cannot be applied to. Never raises for these.
         """
-        composition = Composition(sizes.astype(np.int64))
+        composition = Composition(sizes.astype(np.int64), self.padding_mode)
         for stream, op in self.ops:
-            _apply(op, stream, draws, composition, self.padding_mode)
-        composition.close(self.padding_mode)
+            uniforms = draws.uniform(stream, op.uniforms) if op.uniforms else np.empty((len(draws), 0))
+            op.compose(composition, uniforms)
+        composition.close()
         return Geometry(
             box=np.concatenate([composition.box_start, composition.box_size], axis=1).astype(np.int32),
             size=composition.grid.astype(np.int32),
@@ -117,56 +132,3 @@ class GeometryPlan:
             flip=composition.mirror[:, ::-1].copy(),
             errors=composition.errors,
         )
-
-
-def _apply(op: GeometryOp, stream: int, draws: Draws, composition: Composition, mode: PaddingMode) -> None:
-    """Draw the parameters of one operation as torchvision does, and add it to the composition."""
-    if isinstance(op, RandomResizedCrop):
-        boxes = random_resized_crop_boxes(draws.uniform(stream, RANDOM_RESIZED_CROP_UNIFORMS), composition.extent, op)
-        composition.crop(boxes[:, :2], boxes[:, 2:])
-        composition.resize(np.array([op.size], dtype=np.int64))
-    elif isinstance(op, Resize):
-        composition.resize(resized_sizes(composition.extent, op))
-    elif isinstance(op, CenterCrop):
-        _center_crop(op, composition)
-    elif isinstance(op, RandomCrop):
-        _random_crop(op, stream, draws, composition)
-    elif isinstance(op, Pad):
-        left, top, right, bottom = op.padding
-        composition.pad(_row(top, left), _row(bottom, right), mode)
-    else:
-        axis = 0 if isinstance(op, RandomVerticalFlip) else 1
-        composition.flip(draws.uniform(stream, 1)[:, 0] < op.p, axis)
-
-
-def _center_crop(op: CenterCrop, composition: Composition) -> None:
-    """Where the image is smaller, torchvision pads it first; the odd pixel goes after. Cuts round half to even."""
-    target = np.array([op.size], dtype=np.int64)
-    missing = np.maximum(target - composition.extent, 0)
-    if missing.any():
-        composition.pad(missing // 2, (missing + 1) // 2, "constant")
-    start = np.rint((composition.extent - target) / 2.0).astype(np.int64)
-    composition.crop(start, target)
-
-
-def _random_crop(op: RandomCrop, stream: int, draws: Draws, composition: Composition) -> None:
-    """Pad, pad again by all that is still missing on either side if `pad_if_needed`, then cut anywhere."""
-    target = np.array([op.size], dtype=np.int64)
-    left, top, right, bottom = op.padding or (0, 0, 0, 0)
-    before, after = _row(top, left), _row(bottom, right)
-    if op.pad_if_needed:
-        missing = np.maximum(target - (composition.extent + before + after), 0)
-        before, after = before + missing, after + missing
-    if before.any() or after.any():
-        composition.pad(before, after, op.padding_mode)
-    composition.fail(
-        (composition.extent < target).any(axis=1),
-        f"RandomCrop(size={op.size}) is larger than the image of {{height}}x{{width}} pixels"
-        f"{' with its padding' if op.padding else ''}; resize the image first, or set pad_if_needed=True.",
-    )
-    room = np.maximum(composition.extent - target, 0)
-    composition.crop(pick(draws.uniform(stream, 2), room + 1), target)
-
-
-def _row(vertical: int, horizontal: int) -> Int64Array:
-    return np.array([[vertical, horizontal]], dtype=np.int64)
