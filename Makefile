@@ -2,6 +2,7 @@
 #
 #   make demo PHOTOS=~/pictures   the demo on your own folder of images (one folder per class)
 #   make test EXTRAS=dev          without DALI (800 MB)
+#   make test WORKERS=1           one test at a time
 #   make setup PYTHON=python3.12  another interpreter
 #   make bench-peers DATA=folder  the comparison on your own JPEGs (one folder per class)
 #   make image VARIANT=cpu        the Docker image without CUDA and DALI
@@ -11,6 +12,8 @@ VENV   ?= .venv
 EXTRAS ?= dev,dali
 PHOTOS ?=
 PYTEST ?=
+# Processes that run tests side by side; each imports torch (1 GB), so no more than eight by default.
+WORKERS ?= auto --maxprocesses=8
 DATA   ?=
 VARIANT ?= cuda
 
@@ -22,7 +25,7 @@ BUILD_INPUTS := pyproject.toml scripts/setup.sh $(wildcard CMakeLists.txt) \
                 $(wildcard fastload/native/CMakeLists.txt)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup reinstall demo doctor test bench-peers image image-verify lint format clean
+.PHONY: help setup reinstall demo doctor test test-fast bench-peers docs wheels image image-verify lint format clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -49,10 +52,21 @@ lint: $(INSTALLED) ## ruff and mypy --strict
 	$(BIN)/mypy
 
 test: lint ## lint, then all tests; PYTEST="-k resume" passes options on
-	$(BIN)/python -m pytest $(PYTEST)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(PYTEST)
+
+test-fast: $(INSTALLED) ## the tests that take less than a second each, for the everyday loop
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not slow" $(PYTEST)
 
 bench-peers: $(INSTALLED) ## fastload beside DataLoader, DALI and FFCV, about 12 minutes; DATA=folder for your own JPEGs
 	$(BIN)/python -m benchmarks.peers $(if $(DATA),--data "$(DATA)") --json benchmarks/results/peers.json
+
+docs: $(INSTALLED) ## the manual as pages: build/manual/index.html
+	@$(BIN)/python -m mkdocs --version >/dev/null 2>&1 || $(BIN)/python -m pip install --quiet --editable ".[docs]"
+	$(BIN)/python -m mkdocs build --strict --quiet --site-dir build/manual
+	@echo "build/manual/index.html"
+
+wheels: ## a wheel for each Python 3.10 to 3.13 that is here, tried without compiler and libjpeg
+	@scripts/build_wheels.sh
 
 image: ## the Docker image fastload:cuda; VARIANT=cpu for the one without CUDA
 	@docker/verify.sh $(VARIANT) --build-only

@@ -16,23 +16,27 @@ trap 'rm -rf "$work"' EXIT
 env -u CC -u CXX PATH="$work/env/bin" "$work/env/bin/python" -m pip --disable-pip-version-check -q install "$wheel"
 
 cat >"$work/try.py" <<'PYTHON'
-import ctypes.util, io, pathlib, sys, tempfile
+import ctypes, pathlib, sys, tempfile
 
 import numpy as np
 from PIL import Image
+from torchvision.transforms import v2
 
 import fastload
 from fastload import native
 
-for name in ("jpeg", "turbojpeg"):
-    print(f"    the system's lib{name}: {ctypes.util.find_library(name) or 'not there'}")
+for name in ("libjpeg.so.62", "libjpeg.so.8", "libturbojpeg.so.0"):
+    try:
+        print(f"    the system's {ctypes.CDLL(name)._name} can be loaded: it could not be hidden")
+    except OSError:
+        print(f"    {name} cannot be loaded")
 pixels = np.random.default_rng(0).integers(0, 255, (40, 60, 3), dtype=np.uint8)
 with tempfile.TemporaryDirectory() as folder:
     for kind in ("cat", "dog"):
         pathlib.Path(folder, kind).mkdir()
         for number in range(4):
             Image.fromarray(pixels).save(pathlib.Path(folder, kind, f"{number}.jpg"), quality=95)
-    with fastload.create_loader(folder, batch_size=4) as loader:
+    with fastload.create_loader(folder, batch_size=4, transform=v2.CenterCrop((40, 60))) as loader:
         batches = list(loader)
         words = loader.explain()
     plain = np.asarray(Image.open(pathlib.Path(folder, "cat", "0.jpg")))
