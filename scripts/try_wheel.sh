@@ -18,6 +18,12 @@ env -u CC -u CXX PATH="$work/env/bin" "$work/env/bin/python" -m pip --disable-pi
 cat >"$work/try.py" <<'PYTHON'
 import ctypes, pathlib, sys, tempfile
 
+for name in ("libjpeg.so.62", "libjpeg.so.8", "libturbojpeg.so.0"):
+    try:
+        print(f"    the system's {ctypes.CDLL(name)._name} can be loaded: it could not be hidden")
+    except OSError:
+        print(f"    {name} cannot be loaded")  # before torchvision brings one of its own
+
 import numpy as np
 from PIL import Image
 from torchvision.transforms import v2
@@ -25,11 +31,6 @@ from torchvision.transforms import v2
 import fastload
 from fastload import native
 
-for name in ("libjpeg.so.62", "libjpeg.so.8", "libturbojpeg.so.0"):
-    try:
-        print(f"    the system's {ctypes.CDLL(name)._name} can be loaded: it could not be hidden")
-    except OSError:
-        print(f"    {name} cannot be loaded")
 pixels = np.random.default_rng(0).integers(0, 255, (40, 60, 3), dtype=np.uint8)
 with tempfile.TemporaryDirectory() as folder:
     for kind in ("cat", "dog"):

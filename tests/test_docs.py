@@ -1,7 +1,7 @@
 """Every block of code in the README and the manual runs, and every command in them is one that `fastload` takes.
 
-A page's Python blocks run one behind the other in one fresh interpreter, in a folder with small data under the names that
-the pages use. A comment before a block says what it needs that may not be here:
+A page's Python blocks run one behind the other in one fresh interpreter, in a folder with small data under the names
+that the pages use. A comment before a block says what it needs that may not be here:
 
     <!-- needs: lightning -->        run where the package is installed, only compiled elsewhere
     <!-- only compiled: a GPU -->    with the reason
@@ -16,8 +16,8 @@ import sys
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
-import click
 import numpy as np
 import pytest
 import typer
@@ -29,7 +29,9 @@ ROOT = Path(__file__).parents[1]
 PAGES = sorted([ROOT / "README.md", ROOT / "README.zh-CN.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
 PAGES = [page for page in PAGES if page.exists()]
 
-_FENCE = re.compile(r"^(?P<indent> *)```(?P<language>\w*)[^\n]*\n(?P<code>.*?)^(?P=indent)```", re.MULTILINE | re.DOTALL)
+_FENCE = re.compile(
+    r"^(?P<indent> *)```(?P<language>\w*)[^\n]*\n(?P<code>.*?)^(?P=indent)```", re.MULTILINE | re.DOTALL
+)
 _REMARK = re.compile(r"<!-- (needs|only compiled): ([^>]+?) -->\s*\Z")
 
 
@@ -130,18 +132,15 @@ def commands_of(page: Path) -> list[tuple[int, list[str]]]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_the_commands_of_a_page_are_commands(page: Path) -> None:
-    root = typer.main.get_command(app)
+    root: Any = typer.main.get_command(app)
     for line, words in commands_of(page):
         if any(word.startswith(("...", "[")) or word.endswith("...") for word in words):
             words = [word for word in words if not word.startswith(("...", "["))]
-        command: click.Command = root
-        names: list[str] = []
-        while isinstance(command, click.Group) and words and words[0] in command.commands:
+        command, names = root, []
+        while words and words[0] in getattr(command, "commands", ()):
             command = command.commands[words[0]]
             names.append(words.pop(0))
         assert names, f"{page.name}:{line}: fastload has no command {words[:1]}"
-        if isinstance(command, click.Group):
-            continue
         known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
         for word in words:
             if word.startswith("--"):
@@ -155,3 +154,14 @@ def test_links_between_pages_lead_somewhere() -> None:
             if not (page.parent / target).exists():
                 broken.append(f"{page.name}: {target}")
     assert not broken
+
+
+def test_the_tests_that_hold_a_guarantee_are_there() -> None:
+    page = (ROOT / "docs" / "guarantees.md").read_text()
+    named = re.findall(r"`(test_\w+\*?\.py)(?:::(\w+\*?))?`", page)
+    assert named
+    for file, name in named:
+        files = sorted((ROOT / "tests").rglob(file))
+        assert files, f"guarantees.md names {file}"
+        pattern = "^def " + name.replace("*", r"\w*") + r"\(" if name else ""
+        assert any(re.search(pattern, path.read_text(), re.MULTILINE) for path in files), f"{file} has no {name}"
