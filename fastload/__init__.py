@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from fastload.recipe import Recipe
     from fastload.render import decode_jpeg
     from fastload.sampler import Shard
+    from fastload.sources import open_source
 
 __all__ = [
     "BackendUnavailableError",
@@ -38,6 +39,7 @@ __all__ = [
     "create_loader",
     "decode_jpeg",
     "from_dataloader",
+    "open_source",
 ]
 
 __version__ = "0.1.0"
@@ -55,6 +57,7 @@ _HOMES = {
     "create_loader": "fastload.factory",
     "decode_jpeg": "fastload.render",
     "from_dataloader": "fastload.adopt",
+    "open_source": "fastload.sources",
 }
 
 

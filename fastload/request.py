@@ -22,7 +22,7 @@ from fastload.recipe.mix import CutMix, Mix, MixChoice, MixUp, lower_batch_trans
 from fastload.sampler import EpochOrder, ForeignOrder, Order, Shard
 from fastload.selection import choose_by_rule, measure
 from fastload.sources import open_source
-from fastload.sources.base import Objects, PixelImages, Role, Source, fingerprint_of
+from fastload.sources.base import Role, Source, fingerprint_of
 
 __all__ = ["LoaderRequest", "resolve"]
 
@@ -147,7 +147,7 @@ class LoaderRequest:
         if self.collate_fn is not None:
             return recipe.as_opaque("the collate_fn takes finished samples")
         primary = next(iter(self.source.images.values()), None)
-        return recipe.split(primary.fixed_size if isinstance(primary, PixelImages) else None)
+        return recipe.split(None if primary is None else primary.fixed_size)
 
     def _loader_on(self, backend: str, choice: str) -> Loader:
         cls = backend_class(backend)
@@ -282,7 +282,7 @@ def _options_for(backend: str, cls: Any, options: BackendOptions | None) -> Back
 
 
 def _has_objects(source: Source) -> bool:
-    return any(isinstance(column, Objects) for column in source.columns.values())
+    return bool(source.objects)
 
 
 def _roles(source: Source) -> dict[str, Role]:

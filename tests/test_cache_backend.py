@@ -27,7 +27,8 @@ from fastload.errors import CacheError, ConfigurationError, DecodeError, Unsuppo
 from fastload.geometry import GeometryPlan
 from fastload.recipe import Recipe
 from fastload.recipe.ops import CenterCrop, RandomCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
-from fastload.sources.base import EncodedImages, PixelImages, Source, Values
+from fastload.sources.base import PixelImages, Source
+from fastload.sources.columns import EncodedFiles, PixelArray, ValueArray
 from fastload.sources.paths import PathTable
 from tests import images
 from tests.test_cache_build import SIZES, decoded, objects, spoil, write_images
@@ -68,7 +69,7 @@ def cache_backend(source: Source, transform: Any = None, **options: Any) -> Cach
 
 def array_source(count: int = 20, size: tuple[int, int] = (32, 32), channels: int = 3) -> Source:
     pixels = np.stack([images.photo(*size, seed=i, channels=channels) for i in range(count)])
-    columns = {"image": PixelImages(pixels, channels=channels), "label": Values(np.arange(count) * 3)}
+    columns = {"image": PixelArray(pixels, channels=channels), "label": ValueArray(np.arange(count) * 3)}
     return Source(columns, "a" * 32, "arrays")
 
 
@@ -143,7 +144,7 @@ def test_masks_get_the_same_geometry(make: Make, tmp_path: Path) -> None:
         source,
         columns={
             "image": source.columns["image"],
-            "mask": EncodedImages(PathTable.of(names, str(tmp_path / "data")), "mask"),
+            "mask": EncodedFiles(PathTable.of(names, str(tmp_path / "data")), "mask"),
         },
     )
     backend = make(both, RESIZED_CROP)
@@ -283,13 +284,15 @@ def test_datasets_arrays_and_values(make: Make) -> None:
     assert batch.layout == "tuple"
 
     tokens = np.arange(60).reshape(10, 6)
-    source = Source({"input_ids": Values(tokens), "labels": Values(tokens + 1)}, "b" * 32, "tokens", layout="dict")
+    source = Source(
+        {"input_ids": ValueArray(tokens), "labels": ValueArray(tokens + 1)}, "b" * 32, "tokens", layout="dict"
+    )
     batch = batch_of(make(source.take(np.arange(10)[::-1].copy())), [0, 3])
     np.testing.assert_array_equal(array(batch.columns["input_ids"]), tokens[[9, 6]])
     assert list(batch.columns) == ["input_ids", "labels"]
 
     planar = np.ascontiguousarray(np.stack(pictures).transpose(0, 3, 1, 2))
-    source = Source({"image": PixelImages(planar.transpose(0, 2, 3, 1))}, "c" * 32, "planar")
+    source = Source({"image": PixelArray(planar.transpose(0, 2, 3, 1))}, "c" * 32, "planar")
     batch = batch_of(make(source), [3, 0])
     np.testing.assert_array_equal(array(batch.columns["image"]), np.stack([pictures[3], pictures[0]]))
 
@@ -417,9 +420,9 @@ def test_an_error_in_a_thread_is_not_swallowed(monkeypatch: pytest.MonkeyPatch) 
 def test_when_the_size_of_batches_is_settled_before_any_draw(ops: list[Any], equal: Any, mixed: Any) -> None:
     window = next((op.size for op in reversed(ops) if hasattr(op, "size") and op.size), None)
     plan = GeometryPlan(tuple(enumerate(ops)), out_size=window)
-    same = PixelImages(np.zeros((4, 8, 9, 3), np.uint8))
+    same = PixelArray(np.zeros((4, 8, 9, 3), np.uint8))
     sizes = np.array([[8, 9], [7, 9]], np.int32)
-    differing = PixelImages(np.zeros(405, np.uint8), sizes=sizes, offsets=np.array([0, 216]))
-    broken = PixelImages(np.zeros((4, 8, 9, 3), np.uint8), failed={2: "damaged"})
+    differing = PixelArray(np.zeros(405, np.uint8), sizes=sizes, offsets=np.array([0, 216]))
+    broken = PixelArray(np.zeros((4, 8, 9, 3), np.uint8), failed={2: "damaged"})
     for column, wanted in ((same, equal), (differing, mixed), (broken, None)):
         assert settled_size(Source({"image": column}, "f", "test"), plan) == wanted

@@ -28,7 +28,8 @@ from fastload.decode import get_decoder
 from fastload.decode.base import DecodeSettings
 from fastload.decode.image import decode_image
 from fastload.errors import CacheError, ConfigurationError, DecodeError
-from fastload.sources.base import EncodedImages, Objects, PixelImages, Source, Values
+from fastload.sources.base import EncodedImages, PixelImages, Source, Values
+from fastload.sources.columns import DatasetItems, EncodedFiles, ValueArray
 from fastload.sources.paths import PathTable
 from tests import images
 
@@ -44,8 +45,8 @@ def write_images(folder: Path, sizes: list[tuple[int, int]] = SIZES, **options: 
         names.append(f"{i}.png" if i == 1 else f"{i}.jpg")
         (folder / names[-1]).write_bytes(images.png(pixels) if i == 1 else images.jpeg(pixels, **options))
     columns = {
-        "image": EncodedImages(PathTable.of(names, str(folder))),
-        "label": Values(np.arange(len(names), dtype=np.int64) * 10),
+        "image": EncodedFiles(PathTable.of(names, str(folder))),
+        "label": ValueArray(np.arange(len(names), dtype=np.int64) * 10),
     }
     return Source(columns, "f" * 32, str(folder), classes=("a", "b"), format="class folder")
 
@@ -109,7 +110,7 @@ def test_masks_and_named_columns(tmp_path: Path) -> None:
     for i, size in enumerate(SIZES):
         names.append(f"{i}.mask.png")
         (tmp_path / "data" / names[-1]).write_bytes(images.palette_mask_png(images.labels(*size, seed=i)))
-    masks = EncodedImages(PathTable.of(names, str(tmp_path / "data")), "mask")
+    masks = EncodedFiles(PathTable.of(names, str(tmp_path / "data")), "mask")
     both = Source({"../image": source.columns["image"], "mask": masks}, "e" * 32, "pairs", layout="dict")
     cached = open_cache(build_cache(both, tmp_path / "cache"))
     assert list(cached.columns) == ["../image", "mask"]
@@ -251,7 +252,7 @@ class Dataset:
 
 
 def objects(make: Callable[[int], Any], count: int = 6) -> Source:
-    return Source({"sample": Objects(Dataset(make, count))}, "d" * 32, "a dataset")
+    return Source({"sample": DatasetItems(Dataset(make, count))}, "d" * 32, "a dataset")
 
 
 @pytest.mark.parametrize(
@@ -360,7 +361,8 @@ KILLED = """
 import os, signal, sys
 import numpy as np
 from fastload.cache import build_cache
-from fastload.sources.base import Objects, Source
+from fastload.sources.base import Source
+from fastload.sources.columns import DatasetItems
 
 class Dataset:
     def __len__(self):
@@ -370,7 +372,7 @@ class Dataset:
             os.kill(os.getpid(), signal.SIGKILL)
         return np.full((300, 300, 3), index, np.uint8), index
 
-build_cache(Source({"sample": Objects(Dataset())}, "d" * 32, "a dataset"), sys.argv[1])
+build_cache(Source({"sample": DatasetItems(Dataset())}, "d" * 32, "a dataset"), sys.argv[1])
 """
 
 
@@ -514,6 +516,6 @@ def test_arguments(tmp_path: Path, name: str, value: Any) -> None:
 
 def test_a_source_of_values_alone(tmp_path: Path) -> None:
     tokens = np.random.default_rng(0).integers(0, 50000, (300, 64)).astype(np.uint16)
-    source = Source({"input_ids": Values(tokens)}, "b" * 32, "tokens", layout="dict")
+    source = Source({"input_ids": ValueArray(tokens)}, "b" * 32, "tokens", layout="dict")
     cached = open_cache(build_cache(source.take(np.arange(300)[::-1].copy()), tmp_path / "cache"))
     np.testing.assert_array_equal(cached.columns["input_ids"].array, tokens[::-1])  # type: ignore[union-attr]

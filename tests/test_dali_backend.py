@@ -33,7 +33,8 @@ from fastload.errors import (
 from fastload.geometry import Geometry, GeometryPlan
 from fastload.recipe import Recipe
 from fastload.recipe.ops import Resize
-from fastload.sources.base import EncodedImages, Objects, PixelImages, Source, Values
+from fastload.sources.base import Source
+from fastload.sources.columns import DatasetItems, EncodedFiles, PixelArray, ValueArray
 from fastload.sources.paths import PathTable
 from tests.images import HTML, cmyk_jpeg, huge_png_header, jpeg, labels, photo, png, truncated
 
@@ -56,8 +57,8 @@ def source_of(folder: Path, files: dict[str, bytes], **columns: Any) -> Source:
     folder.mkdir(parents=True, exist_ok=True)
     for name, data in files.items():
         (folder / name).write_bytes(data)
-    image = EncodedImages(PathTable.of(files, root=str(folder)))
-    return Source({"image": image, **columns, "label": Values(np.arange(len(files)))}, "0" * 32, str(folder))
+    image = EncodedFiles(PathTable.of(files, root=str(folder)))
+    return Source({"image": image, **columns, "label": ValueArray(np.arange(len(files)))}, "0" * 32, str(folder))
 
 
 def backend_of(source: Source, transform: Any, *, batch_size: int = 8, **options: Any) -> DaliBackend:
@@ -198,7 +199,7 @@ def test_opaque_transforms_and_objects_are_refused(tmp_path: Path, files: dict[s
     with pytest.raises(UnsupportedTransformError, match="'torch'"):
         backend_of(source_of(tmp_path, files), v2.RandomRotation(10))
     with pytest.raises(ConfigurationError, match="'torch'"):
-        backend_of(Source({"item": Objects([1, 2])}, "0" * 32, "objects"), None)
+        backend_of(Source({"item": DatasetItems([1, 2])}, "0" * 32, "objects"), None)
 
 
 # -- rows and columns
@@ -253,7 +254,7 @@ def test_masks_and_pixels_get_the_geometry_of_their_image(tmp_path: Path, files:
     (tmp_path / "masks").mkdir()
     for name, data in masks.items():
         (tmp_path / "masks" / name).write_bytes(data)
-    mask = EncodedImages(PathTable.of(masks, root=str(tmp_path / "masks")), role="mask")
+    mask = EncodedFiles(PathTable.of(masks, root=str(tmp_path / "masks")), role="mask")
     backend = backend_of(source_of(tmp_path / "images", files, mask=mask), CROP_FLIP, batch_size=len(files))
     draws = draws_of(range(len(files)))
     try:
@@ -267,7 +268,7 @@ def test_masks_and_pixels_get_the_geometry_of_their_image(tmp_path: Path, files:
 
 def test_sources_without_compressed_images_need_no_dali_pipeline() -> None:
     array = np.random.default_rng(0).integers(0, 256, (6, 32, 32, 3), dtype=np.uint8)
-    source = Source({"image": PixelImages(array), "label": Values(np.arange(6))}, "0" * 32, "arrays")
+    source = Source({"image": PixelArray(array), "label": ValueArray(np.arange(6))}, "0" * 32, "arrays")
     backend = backend_of(source, None)
     try:
         batch = batch_of(backend, draws_of([4, 2]))
@@ -532,8 +533,8 @@ def test_the_interpreter_exits_with_batches_outstanding(tmp_path: Path, files: d
 import sys
 import fastload.backends.dali
 assert "nvidia.dali" not in sys.modules, "imported by the import of the backend"
-from tests.test_dali_backend import CROP_FLIP, EncodedImages, PathTable, Source, backend_of, draws_of
-image = EncodedImages(PathTable.of({list(files)!r}, root={str(tmp_path)!r}))
+from tests.test_dali_backend import CROP_FLIP, EncodedFiles, PathTable, Source, backend_of, draws_of
+image = EncodedFiles(PathTable.of({list(files)!r}, root={str(tmp_path)!r}))
 backend = backend_of(Source({{"image": image}}, "0" * 32, "files"), CROP_FLIP)
 for index in range(4):
     backend.submit(draws_of([index] * 8))

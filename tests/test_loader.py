@@ -33,7 +33,8 @@ from fastload.errors import ConfigurationError, DecodeError, FastloadError, Stat
 from fastload.loader import Loader, LoaderParts
 from fastload.recipe.batch import BatchProgram
 from fastload.sampler import EpochOrder, ForeignOrder, Order, Shard
-from fastload.sources.base import Source, Values
+from fastload.sources.base import Source
+from fastload.sources.columns import ValueArray
 from tests.images import write_photo_folder
 from tests.waiting import wait_until
 
@@ -83,7 +84,7 @@ class Recorder:
 
 def loader_over(backend: Any, order: Order, **arguments: Any) -> Loader:
     values = np.arange(order.length)
-    source = Source({"value": Values(values)}, "fingerprint", "numbers")
+    source = Source({"value": ValueArray(values)}, "fingerprint", "numbers")
     stage = DeviceStage(
         device=torch.device("cpu"), program=BatchProgram(()), roles={"value": "value"}, layout="tuple", seed=order.seed
     )

@@ -18,7 +18,7 @@ from torchvision.transforms.v2 import functional as F
 from fastload import native
 from fastload.decode.base import DecodeSettings
 from fastload.geometry import Geometry, Resampling
-from fastload.sources.base import EncodedImages
+from fastload.sources.columns import EncodedFiles
 from fastload.sources.paths import PathTable
 from tests import images
 
@@ -209,7 +209,7 @@ def test_files_and_byte_ranges(pool: Any, tmp_path: Any) -> None:
     table = PathTable.of([f"{row}.jpg" for row in range(30)], root=str(tmp_path))
     assert pool.decode_batch(table, geometry=placed, out=outs[0]).wait() == []
     lengths = np.array([len(content) for content in data])
-    ranges = EncodedImages(
+    ranges = EncodedFiles(
         PathTable.of(["shard"], root=str(tmp_path)).take(np.zeros(30, np.int64)),
         offsets=4 + np.concatenate([[0], np.cumsum(lengths)[:-1]]),
         lengths=lengths,

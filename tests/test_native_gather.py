@@ -18,6 +18,7 @@ from fastload.errors import ConfigurationError
 from fastload.geometry import Geometry, GeometryPlan, Resampling
 from fastload.recipe.ops import RandomCrop, RandomHorizontalFlip, RandomResizedCrop, RandomVerticalFlip
 from fastload.sources.base import PixelImages
+from fastload.sources.columns import PixelArray
 from tests import images
 
 pytestmark = pytest.mark.skipif(not native.available(), reason="the native core is not built")
@@ -81,7 +82,7 @@ def test_random_crop_with_padding(pool: Any, shape: tuple[int, int], mode: Any, 
     placed = plan.resolve(Draws(5, 0, indices), np.broadcast_to(np.array(shape), (20, 2)))
     assert placed.errors == {}
     sampling = Resampling(padding_mode=mode, fill=tuple(float(9 * c + 3) for c in range(channels)))
-    out = gather(pool, PixelImages(array, channels=channels), indices, placed, sampling=sampling)
+    out = gather(pool, PixelArray(array, channels=channels), indices, placed, sampling=sampling)
     for row, index in enumerate(indices):
         # The box may be a cut-out; reflections are about its edges, as in the reference.
         np.testing.assert_array_equal(out[row], by_torchvision(array[index], placed, row, sampling), err_msg=str(row))
@@ -94,7 +95,7 @@ def test_resized_crops_from_a_flat_buffer(pool: Any, channels: int, interpolatio
     pictures = [images.photo(h, w, seed=h, channels=channels) for h, w in sizes.tolist()]
     offsets = 5 + np.concatenate([[0], np.cumsum([p.size for p in pictures])[:-1]])
     flat = np.concatenate([np.zeros(5, np.uint8), *(p.reshape(-1) for p in pictures)])
-    source = PixelImages(flat, sizes=sizes, offsets=offsets, channels=channels)
+    source = PixelArray(flat, sizes=sizes, offsets=offsets, channels=channels)
     plan = GeometryPlan(((0, RandomResizedCrop((24, 31))), (1, RandomHorizontalFlip())), out_size=(24, 31))
     indices = np.arange(40) % 4
     draws = Draws(1, 0, np.arange(40))
@@ -125,7 +126,7 @@ def test_resized_crops_from_a_flat_buffer(pool: Any, channels: int, interpolatio
 @pytest.mark.parametrize("channels", [1, 3, 4])
 def test_crops_that_the_core_draws_itself(pool: Any, ops: list[Any], channels: int) -> None:
     array = np.random.default_rng(0).integers(1, 256, (30, 12, 15, channels), dtype=np.uint8)
-    source = PixelImages(array, channels=channels)
+    source = PixelArray(array, channels=channels)
     plan = GeometryPlan(tuple(enumerate(ops)))
     draws = Draws(3, 1, np.arange(300))
     indices = np.arange(300) % 30
@@ -143,7 +144,7 @@ def test_crops_that_the_core_draws_itself(pool: Any, ops: list[Any], channels: i
 
 
 def test_a_crop_larger_than_the_image_is_a_failure(pool: Any) -> None:
-    source = PixelImages(np.ones((2, 8, 9, 3), np.uint8))
+    source = PixelArray(np.ones((2, 8, 9, 3), np.uint8))
     fused = native.fuse(GeometryPlan(((0, RandomCrop((12, 9), padding=(0, 1, 0, 2))),)), Draws(0, 0, np.arange(2)))
     out = np.ones((2, 12, 9, 3), np.uint8)
     failures = pool.gather_batch(source, np.arange(2), geometry=fused, out=out).wait()
@@ -155,7 +156,7 @@ def test_a_crop_larger_than_the_image_is_a_failure(pool: Any) -> None:
 def test_memory_map_and_subset(pool: Any, tmp_path: Any) -> None:
     array = np.random.default_rng(0).integers(0, 256, (9, 6, 6, 3), dtype=np.uint8)
     np.save(tmp_path / "a.npy", array)
-    source = PixelImages(np.load(tmp_path / "a.npy", mmap_mode="r"), rows=np.array([8, 2, 4]))
+    source = PixelArray(np.load(tmp_path / "a.npy", mmap_mode="r"), rows=np.array([8, 2, 4]))
     placed = GeometryPlan().resolve(Draws(0, 0, np.arange(2)), np.full((2, 2), 6))
     np.testing.assert_array_equal(gather(pool, source, [1, 0], placed), array[[2, 8]])
 
@@ -165,19 +166,19 @@ def test_what_does_not_fit_is_refused(pool: Any) -> None:
     placed = GeometryPlan().resolve(Draws(0, 0, np.arange(2)), np.full((2, 2), 8))
     out = np.empty((2, 8, 8, 3), np.uint8)
     with pytest.raises(ValueError, match="rows: beyond the number of images"):
-        pool.gather_batch(PixelImages(array), np.array([0, 4]), geometry=placed, out=out)
+        pool.gather_batch(PixelArray(array), np.array([0, 4]), geometry=placed, out=out)
     with pytest.raises(ConfigurationError, match="indices has 3 rows and out has 2"):
-        pool.gather_batch(PixelImages(array), np.arange(3), geometry=placed, out=out)
+        pool.gather_batch(PixelArray(array), np.arange(3), geometry=placed, out=out)
     with pytest.raises(ConfigurationError, match="C-contiguous"):
-        pool.gather_batch(PixelImages(array), np.arange(2), geometry=placed, out=out[:, ::-1])
-    flat = PixelImages(
+        pool.gather_batch(PixelArray(array), np.arange(2), geometry=placed, out=out[:, ::-1])
+    flat = PixelArray(
         array.reshape(-1), sizes=np.array([(8, 8)], np.int32), offsets=np.array([array.size - 191], np.int64)
     )
     with pytest.raises(ValueError, match="reaches outside of the array"):
         pool.gather_batch(flat, np.zeros(2, np.int64), geometry=placed, out=out)
     outside = Geometry(placed.box + np.array([0, 0, 1, 0], np.int32), placed.size, placed.window, placed.flip)
     out[:] = 1
-    failures = pool.gather_batch(PixelImages(array), np.arange(2), geometry=outside, out=out).wait()
+    failures = pool.gather_batch(PixelArray(array), np.arange(2), geometry=outside, out=out).wait()
     assert [f.status for f in failures] == [native.Status.BAD_GEOMETRY] * 2
     assert "does not lie inside the image of 8x8 pixels" in failures[0].message
     assert (out == 0).all()

@@ -21,6 +21,7 @@ import torch
 from fastload.sources import Source, open_source, share
 from fastload.sources.base import EncodedImages, PixelImages, Values
 from fastload.sources.buffers import is_by_reference
+from fastload.sources.columns import EncodedFiles, ValueArray
 from fastload.sources.paths import PathTable
 from tests.test_sources_tar import shard, write_tar
 
@@ -40,7 +41,7 @@ def class_folder_source() -> Source:
     """Of 20,000 paths that need not exist."""
     paths = PathTable.of((f"class/{n:060}.jpg" for n in range(COUNT)), "/root")
     return Source(
-        {"image": EncodedImages(paths), "label": Values(np.arange(COUNT) % 7)},
+        {"image": EncodedFiles(paths), "label": ValueArray(np.arange(COUNT) % 7)},
         "fingerprint",
         "name",
         format="class folder",
@@ -175,7 +176,7 @@ def windows(array: np.ndarray[Any, Any]) -> dict[str, np.ndarray[Any, Any]]:
 def test_windows_of_memory_maps(window: str, tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.arange(48, dtype=np.int64).reshape(12, 4))
     array = windows(np.load(tmp_path / "x.npy", mmap_mode="r"))[window]
-    again = pickle.loads(pickle.dumps(Values(array))).array
+    again = pickle.loads(pickle.dumps(ValueArray(array))).array
     np.testing.assert_array_equal(again, array)
     assert again.dtype == array.dtype
     assert is_by_reference(array) is (window not in ("empty", "reversed"))
@@ -188,7 +189,7 @@ def test_windows_of_shared_memory(window: str) -> None:
     whole = tensor.numpy().view(np.int64).reshape(12, 4)
     whole[:] = np.arange(48).reshape(12, 4)
     array = windows(whole)[window]
-    again = pickle.loads(bytes(ForkingPickler.dumps(Values(array)))).array
+    again = pickle.loads(bytes(ForkingPickler.dumps(ValueArray(array)))).array
     np.testing.assert_array_equal(again, array)
     if window not in ("empty", "reversed"):
         assert is_by_reference(again)
@@ -200,7 +201,7 @@ def test_private_changes_to_a_map_travel_by_content(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.zeros(10, np.int64))
     array = np.load(tmp_path / "x.npy", mmap_mode="c")
     array[3] = 7
-    assert pickle.loads(pickle.dumps(Values(array))).array.tolist() == array.tolist()
+    assert pickle.loads(pickle.dumps(ValueArray(array))).array.tolist() == array.tolist()
 
 
 def test_too_little_shared_memory(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

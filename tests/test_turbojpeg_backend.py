@@ -23,7 +23,8 @@ from fastload.draws import Draws
 from fastload.errors import ConfigurationError, DecodeError, UnsupportedTransformError, WorkerError
 from fastload.recipe import Recipe
 from fastload.render import decode_jpeg
-from fastload.sources.base import Column, EncodedImages, Objects, PixelImages, Source, Values
+from fastload.sources.base import Column, EncodedImages, Source
+from fastload.sources.columns import DatasetItems, EncodedFiles, PixelArray, ValueArray
 from fastload.sources.paths import PathTable
 from tests import images
 
@@ -39,7 +40,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def encoded(paths: list[Path], **options: Any) -> EncodedImages:
-    return EncodedImages(PathTable.of(str(path) for path in paths), **options)
+    return EncodedFiles(PathTable.of(str(path) for path in paths), **options)
 
 
 def source_of(**columns: Column) -> Source:
@@ -48,7 +49,7 @@ def source_of(**columns: Column) -> Source:
 
 def photos(folder: Path) -> Source:
     paths = sorted(folder.glob("*/*.jpg"))
-    return source_of(image=encoded(paths), label=Values(np.arange(len(paths), dtype=np.int64) * 10))
+    return source_of(image=encoded(paths), label=ValueArray(np.arange(len(paths), dtype=np.int64) * 10))
 
 
 def context_of(source: Source, transform: Any, **options: Any) -> Context:
@@ -157,7 +158,7 @@ def test_failures_name_the_file_and_leave_zeros(folder: Path) -> None:
 
 
 def photos_of(paths: list[Path]) -> Source:
-    return source_of(image=encoded(paths), label=Values(np.arange(len(paths), dtype=np.int64)))
+    return source_of(image=encoded(paths), label=ValueArray(np.arange(len(paths), dtype=np.int64)))
 
 
 def test_geometry_errors_are_failures(tmp_path: Path) -> None:
@@ -216,13 +217,15 @@ def test_pixel_columns() -> None:
     flat = np.concatenate([picture.reshape(-1) for picture in pictures])
     offsets = np.cumsum([0] + [picture.size for picture in pictures[:-1]])
     sizes = np.array([picture.shape[:2] for picture in pictures], np.int32)
-    ragged = source_of(image=PixelImages(flat, sizes=sizes, offsets=offsets), tokens=Values(np.ones((3, 5), np.int32)))
+    ragged = source_of(
+        image=PixelArray(flat, sizes=sizes, offsets=offsets), tokens=ValueArray(np.ones((3, 5), np.int32))
+    )
     batch = assembler_of(ragged, v2.CenterCrop(40)).batch(draws_of(2, 0))
     assert np.array_equal(np.asarray(batch.columns["image"])[0], pictures[2][:, 1:41])
     assert np.array_equal(np.asarray(batch.columns["image"])[1], pictures[0])
     assert np.asarray(batch.columns["tokens"]).shape == (2, 5)
 
-    fixed = source_of(image=PixelImages(np.stack([picture[:, :40] for picture in pictures])[..., :1], channels=1))
+    fixed = source_of(image=PixelArray(np.stack([picture[:, :40] for picture in pictures])[..., :1], channels=1))
     batch = assembler_of(fixed, None).batch(draws_of(1))
     assert np.array_equal(np.asarray(batch.columns["image"])[0], pictures[1][:, :40, :1])
 
@@ -388,7 +391,7 @@ def test_a_crash_in_a_thread_surfaces(
 
 
 def test_refuses_what_it_cannot_serve(folder: Path) -> None:
-    objects = source_of(item=Objects([1, 2, 3]))
+    objects = source_of(item=DatasetItems([1, 2, 3]))
     with pytest.raises(ConfigurationError, match="backend='torch'"):
         TurboJpegBackend(context_of(objects, None), TurboJpegOptions())
     opaque = v2.Compose([v2.Lambda(lambda image: image), v2.Resize((8, 8))])

@@ -23,7 +23,7 @@ from fastload.draws import Draws
 from fastload.errors import ConfigurationError, DecodeError
 from fastload.geometry import Geometry, GeometryPlan, Resampling
 from fastload.render.encoded import EncodedRenderer, EncodedRow, PythonRenderer, render_row
-from fastload.sources.base import EncodedImages, Objects, PixelImages, Source, Values
+from fastload.sources.base import EncodedImages, ImageColumn, Source
 
 __all__ = ["Assembler", "BatchAssembler", "Buffers", "assembler_for"]
 
@@ -38,8 +38,7 @@ class BatchAssembler(Protocol):
 
 def assembler_for(context: Context, settings: DecodeSettings, decoder: str = "auto") -> BatchAssembler:
     """The assembler that this source and recipe need: for columns, or for Python objects and opaque transforms."""
-    objects = any(isinstance(column, Objects) for column in context.source.columns.values())
-    if objects or context.recipe.opaque is not None or context.collate_fn is not None:
+    if context.source.objects or context.recipe.opaque is not None or context.collate_fn is not None:
         return ObjectAssembler(
             context.source, context.recipe, settings=settings, decoder=decoder, collate_fn=context.collate_fn
         )
@@ -95,13 +94,14 @@ class Assembler:
     def buffers(self, count: int, size: tuple[int, int], allocate: BufferAllocator | None = None) -> Buffers:
         """Uninitialised arrays for a batch of `count` samples, by column, in the source's order."""
         take: Callable[[tuple[int, ...]], npt.NDArray[Any]] = allocate or _allocate
-        return {
-            name: take((count, *size, _channels(column)))
-            if isinstance(column, EncodedImages | PixelImages)
-            else np.empty((count, *column.array.shape[1:]), dtype=column.array.dtype)
-            for name, column in self._source.columns.items()
-            if not isinstance(column, Objects)
-        }
+        buffers: Buffers = {}
+        for name in self._source.columns:
+            if name in self._source.images:
+                buffers[name] = take((count, *size, self._source.images[name].channels))
+            else:
+                one = self._source.values[name].at(np.zeros(1, dtype=np.int64))
+                buffers[name] = np.empty((count, *one.shape[1:]), dtype=one.dtype)
+        return buffers
 
     def fill(self, draws: Draws, out: Mapping[str, npt.NDArray[Any]]) -> list[Failure]:
         """Write the samples of `draws` into rows of a batch.
@@ -132,11 +132,12 @@ class Assembler:
         encoded: dict[str, dict[int, EncodedRow]] = {}
         sizes: npt.NDArray[Any] | None = None
         for name, column in self._source.images.items():
-            if isinstance(column, PixelImages):
-                failures |= {r: e for r, e in column.failures_of(draws.indices).items() if r not in failures}
-                column_sizes = column.sizes_of(draws.indices).astype(np.int64)
+            if name in self._source.pixels:
+                pixels = self._source.pixels[name]
+                failures |= {r: e for r, e in pixels.failures_of(draws.indices).items() if r not in failures}
+                column_sizes = pixels.sizes_of(draws.indices).astype(np.int64)
             else:
-                encoded[name], column_sizes = self._read(column, draws.indices, failures)
+                encoded[name], column_sizes = self._read(self._source.encoded[name], draws.indices, failures)
             if sizes is None:
                 sizes = column_sizes
             for row in np.flatnonzero((column_sizes != sizes).any(axis=1)).tolist():
@@ -173,7 +174,7 @@ class Assembler:
 
     def _mismatch(
         self,
-        column: EncodedImages | PixelImages,
+        column: ImageColumn,
         index: int,
         size: npt.NDArray[np.int64],
         other_size: npt.NDArray[np.int64],
@@ -209,7 +210,7 @@ class Assembler:
         for name, column in self._source.images.items():
             assert prepared.geometry is not None
             resampling = Resampling.of(self._plan, column.role)
-            if isinstance(column, EncodedImages):
+            if name in prepared.encoded:
                 rows = [sample for row, sample in prepared.encoded[name].items() if row not in failures]
                 failures |= self._renderer.render(
                     rows, geometry=prepared.geometry, resampling=resampling, out=out[name]
@@ -217,21 +218,14 @@ class Assembler:
             else:
                 for row, index in enumerate(prepared.indices.tolist()):
                     if row not in failures:
-                        pixels = column.pixels(index)
+                        pixels = self._source.pixels[name].pixels(index)
                         render_row(pixels, row, geometry=prepared.geometry, resampling=resampling, out=out[name])
         for name in self._source.images:
             out[name][list(failures)] = 0
-        for name, values in self._source.columns.items():
-            if isinstance(values, Values):
-                out[name][...] = values.at(prepared.indices)
+        for name, values in self._source.values.items():
+            out[name][...] = values.at(prepared.indices)
         return [Failure(row, failures[row]) for row in sorted(failures)]
 
 
 def _allocate(shape: tuple[int, ...]) -> npt.NDArray[Any]:
     return np.empty(shape, dtype=np.uint8)
-
-
-def _channels(column: EncodedImages | PixelImages) -> int:
-    if isinstance(column, PixelImages):
-        return column.channels
-    return 1 if column.role == "mask" else 3

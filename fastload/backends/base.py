@@ -19,7 +19,7 @@ from fastload.decode.base import DecodeSettings
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError
 from fastload.recipe import SplitRecipe
-from fastload.sources.base import EncodedImages, Objects, Source
+from fastload.sources.base import Source
 
 __all__ = [
     "KILLED_WORKER",
@@ -177,19 +177,19 @@ class Job:
         """Why Python must run on single samples; empty if it need not."""
         if self.collate_fn is not None:
             return "a collate_fn needs Python samples"
-        if any(isinstance(column, Objects) for column in self.source.columns.values()):
+        if self.source.objects:
             return "the samples come from a Dataset's own Python code"
         return "" if self.recipe.opaque is None else "a transform runs one sample at a time, in Python"
 
     @property
     def compressed(self) -> bool:
         """Whether there are images to decode."""
-        return any(isinstance(column, EncodedImages) for column in self.source.columns.values())
+        return bool(self.source.encoded)
 
     @property
     def arrays(self) -> bool:
         """Whether all samples are arrays already: nothing to decode, no Python to run."""
-        return not any(isinstance(column, EncodedImages | Objects) for column in self.source.columns.values())
+        return not (self.source.encoded or self.source.objects)
 
 
 @dataclass(frozen=True)

@@ -29,8 +29,9 @@ from fastload.errors import ConfigurationError
 from fastload.geometry import Geometry, Resampling
 from fastload.machine import usable_cores
 from fastload.render.crops import DeviceCrops
-from fastload.sources.base import EncodedImages, Objects, PixelImages, Source, Values
+from fastload.sources.base import Source
 from fastload.sources.built_cache import Variant, read_manifest
+from fastload.sources.columns import DatasetItems, EncodedFiles, PixelArray, ValueArray
 
 __all__ = ["CacheBackend", "CacheOptions"]
 
@@ -103,8 +104,10 @@ class CacheBackend:
         self._threads = max(1, usable_cores() if context.num_workers is None else context.num_workers)
         self.depth = context.prefetch_factor or _BATCHES_IN_FLIGHT
         columns = context.source.columns.values()
-        self._from_objects = any(isinstance(column, Objects) for column in columns)
-        self._builds = options.short_side is not None or any(isinstance(c, EncodedImages | Objects) for c in columns)
+        self._from_objects = any(isinstance(column, DatasetItems) for column in columns)
+        self._builds = options.short_side is not None or any(
+            isinstance(c, EncodedFiles | DatasetItems) for c in columns
+        )
         self._source: Source | None = None
         """What is served, once it is open."""
         self._server: HostServer | None = None
@@ -171,7 +174,7 @@ class CacheBackend:
         if self._options.storage == "device":
             return batch  # kernels are launched when it is received: they need no time before
         for name, column in _arrays(source).items():
-            if isinstance(column, Values):
+            if isinstance(column, ValueArray):
                 batch.columns[name] = column.at(draws.indices)
                 continue
             assert self._server is not None
@@ -219,7 +222,7 @@ class CacheBackend:
                 continue
             assert self._source is not None
             column = self._source.columns[name]
-            assert isinstance(column, PixelImages)
+            assert isinstance(column, PixelArray)
             resampling = Resampling.of(plan, column.role)
             if positions is not None:
                 assert self._crops is not None
@@ -255,7 +258,7 @@ class CacheBackend:
             check_room(source, context.device)
             self._resident = {
                 name: ResidentPixels(column, context.device)
-                if isinstance(column, PixelImages)
+                if isinstance(column, PixelArray)
                 else ResidentValues(column, context.device)
                 for name, column in _arrays(source).items()
             }
@@ -297,8 +300,8 @@ class CacheBackend:
         return f"{kept} pixels: crops are resampled a second time, so samples differ from those at full resolution"
 
 
-def _arrays(source: Source) -> dict[str, PixelImages | Values]:
-    return {name: c for name, c in source.columns.items() if isinstance(c, PixelImages | Values)}
+def _arrays(source: Source) -> dict[str, PixelArray | ValueArray]:
+    return {name: c for name, c in source.columns.items() if isinstance(c, PixelArray | ValueArray)}
 
 
 def _gigabytes(nbytes: int) -> str:

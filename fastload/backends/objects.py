@@ -26,7 +26,8 @@ from fastload.draws import Draws, Stream
 from fastload.errors import ConfigurationError, DecodeError, FastloadError
 from fastload.recipe import SplitRecipe
 from fastload.render.image import render_into
-from fastload.sources.base import EncodedImages, Objects, PixelImages, Source, Values
+from fastload.sources.base import Source
+from fastload.sources.columns import DatasetItems, EncodedFiles, PixelArray, ValueArray
 
 __all__ = ["ObjectAssembler"]
 
@@ -103,14 +104,14 @@ class ObjectAssembler:
         """One sample, transformed: what the dataset gives, or a tuple or dict of the source's columns."""
         column = next(iter(self._source.columns.values()))
         opaque = self._recipe.opaque
-        if isinstance(column, Objects):
+        if isinstance(column, DatasetItems):
             item = column.item(index)
             return item if opaque is None else _with_image(item, opaque)
         fields: dict[str, Any] = {}
         for name, column in self._source.columns.items():
-            if isinstance(column, Values):
+            if isinstance(column, ValueArray):
                 fields[name] = torch.as_tensor(column.at(np.array([index]))[0])
-            elif isinstance(column, EncodedImages | PixelImages):
+            elif isinstance(column, EncodedFiles | PixelArray):
                 fields[name] = self._picture(column, index)
         if opaque is not None:
             pictures = [name for name in fields if name in self._source.images]
@@ -118,8 +119,8 @@ class ObjectAssembler:
             fields.update(zip(pictures, results if len(pictures) > 1 else (results,), strict=True))
         return fields if self._source.layout == "dict" else tuple(fields.values())
 
-    def _picture(self, column: EncodedImages | PixelImages, index: int) -> Any:
-        if isinstance(column, EncodedImages):
+    def _picture(self, column: EncodedFiles | PixelArray, index: int) -> Any:
+        if isinstance(column, EncodedFiles):
             name = column.describe(index)
             try:
                 data = column.read(index)

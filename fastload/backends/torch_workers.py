@@ -26,7 +26,6 @@ from fastload.decode.registry import describe_decoder, get_decoder
 from fastload.draws import Draws
 from fastload.errors import FastloadError, WorkerError
 from fastload.machine import usable_cores
-from fastload.sources.base import EncodedImages
 from fastload.sources.buffers import share
 
 __all__ = ["TorchBackend", "TorchOptions"]
@@ -146,7 +145,7 @@ class TorchBackend:
             if self._workers
             else "batches are assembled in the calling thread (num_workers=0)"
         }
-        if any(isinstance(column, EncodedImages) for column in self._context.source.columns.values()):
+        if self._context.source.encoded:
             rows["decoder"] = describe_decoder(get_decoder(self._options.decoder))
         return rows
 

@@ -17,8 +17,9 @@ from fastload.cache.samples import Sample, Samples
 from fastload.cache.shrink import shrink, shrunk_sizes
 from fastload.cache.writing import ColumnWriter, file_stem, write_values
 from fastload.errors import DecodeError, OnError
-from fastload.sources.base import Source, Values
+from fastload.sources.base import Source
 from fastload.sources.built_cache import ColumnEntry, Manifest, Variant, write_manifest
+from fastload.sources.columns import ValueArray
 
 __all__ = ["Contents"]
 
@@ -85,7 +86,7 @@ class Contents:
         entries, labels = self._write_images(directory, stems)
         values = dict(samples.values)
         if labels:
-            values["label"] = Values(np.array(labels, dtype=np.int64))
+            values["label"] = ValueArray(np.array(labels, dtype=np.int64))
         for name, column in values.items():
             entries[name] = write_values(directory, stems[name], column)
         manifest = Manifest(

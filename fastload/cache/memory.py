@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fastload.errors import CacheError
-from fastload.sources.base import Column, PixelImages, Source, Values
+from fastload.sources.base import Column, Source
+from fastload.sources.columns import PixelArray, ValueArray
 
 __all__ = ["available_memory", "in_memory", "is_mapped", "with_rows_contiguous"]
 
@@ -21,7 +22,7 @@ def in_memory(source: Source) -> Source:
     Raises:
         CacheError: there is not enough of it.
     """
-    columns = {n: c for n, c in source.columns.items() if isinstance(c, PixelImages | Values) and is_mapped(c.array)}
+    columns = {n: c for n, c in source.columns.items() if isinstance(c, PixelArray | ValueArray) and is_mapped(c.array)}
     _check_room(source.name, sum(column.array.nbytes for column in columns.values()))
     return _with_arrays(source, {name: np.array(column.array) for name, column in columns.items()})
 
@@ -35,7 +36,7 @@ def with_rows_contiguous(source: Source) -> Source:
     columns = {
         name: column
         for name, column in source.columns.items()
-        if isinstance(column, PixelImages) and not column.array.flags.c_contiguous
+        if isinstance(column, PixelArray) and not column.array.flags.c_contiguous
     }
     _check_room(source.name, sum(column.array.nbytes for column in columns.values()))
     return _with_arrays(source, {name: np.ascontiguousarray(column.array) for name, column in columns.items()})
@@ -73,6 +74,6 @@ def _with_arrays(source: Source, arrays: dict[str, npt.NDArray[Any]]) -> Source:
     columns: dict[str, Column] = dict(source.columns)
     for name, array in arrays.items():
         column = columns[name]
-        assert isinstance(column, PixelImages | Values)
+        assert isinstance(column, PixelArray | ValueArray)
         columns[name] = replace(column, array=array)
     return replace(source, columns=columns)

@@ -11,7 +11,8 @@ import numpy.typing as npt
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError, DecodeError
 from fastload.geometry import Geometry, GeometryPlan
-from fastload.sources.base import PixelImages, Source
+from fastload.sources.base import Source
+from fastload.sources.columns import PixelArray
 
 if TYPE_CHECKING:
     from fastload.native import FusedGeometry
@@ -39,7 +40,7 @@ def settled_size(source: Source, plan: GeometryPlan) -> tuple[int, int] | None:
     It is where all images could be decoded, and either are of one size, so that what the plan can do to one it can do
     to all, or the plan can be applied to any image.
     """
-    columns = [column for column in source.images.values() if isinstance(column, PixelImages)]
+    columns = [column for column in source.images.values() if isinstance(column, PixelArray)]
     if len({column.fixed_size for column in columns}) != 1 or any(column.failed for column in columns):
         return None
     size = columns[0].fixed_size
@@ -58,7 +59,7 @@ def place_batch(source: Source, plan: GeometryPlan, draws: Draws) -> PlacedBatch
         ConfigurationError: the outputs would differ in size; names two samples and the remedy.
     """
     failures: dict[int, DecodeError] = {}
-    columns = [column for column in source.images.values() if isinstance(column, PixelImages)]
+    columns = [column for column in source.images.values() if isinstance(column, PixelArray)]
     sizes: npt.NDArray[Any] | None = None
     for column in columns:
         failures = column.failures_of(draws.indices) | failures
@@ -76,7 +77,7 @@ def place_batch(source: Source, plan: GeometryPlan, draws: Draws) -> PlacedBatch
 
 
 def _mismatch(
-    first: PixelImages, other: PixelImages, index: int, size: Int64Array, other_size: Int64Array
+    first: PixelArray, other: PixelArray, index: int, size: Int64Array, other_size: Int64Array
 ) -> DecodeError:
     return DecodeError(
         f"{other.describe(index)}: {other_size[1]} x {other_size[0]} pixels, but {first.describe(index)}, which "

@@ -13,7 +13,8 @@ from fastload.errors import CacheError
 from fastload.geometry import Geometry, GeometryPlan, Resampling
 from fastload.render.crops import DeviceCrops, crop_on_device
 from fastload.render.device import render_on_device
-from fastload.sources.base import PixelImages, Source, Values
+from fastload.sources.base import Source
+from fastload.sources.columns import PixelArray, ValueArray
 
 __all__ = ["ResidentPixels", "ResidentValues", "check_room", "crops_of", "upload"]
 
@@ -26,7 +27,7 @@ _UPLOADED_AT_ONCE = 256 << 20
 class ResidentPixels:
     """A column of images on a device: all pixels in one flat tensor, whether or not the images have one size."""
 
-    def __init__(self, images: PixelImages, device: torch.device) -> None:
+    def __init__(self, images: PixelArray, device: torch.device) -> None:
         flat = images.array.reshape(-1)
         self._images = images
         self._pixels = upload(flat, device).view(-1, images.channels)
@@ -73,7 +74,7 @@ class ResidentPixels:
 
 def crops_of(source: Source, plan: GeometryPlan) -> DeviceCrops | None:
     """How to crop the images of a source on the device without the host, or None where that cannot be."""
-    columns = [column for column in source.columns.values() if isinstance(column, PixelImages)]
+    columns = [column for column in source.columns.values() if isinstance(column, PixelArray)]
     sizes = {column.fixed_size if column.offsets is None and not column.failed else None for column in columns}
     size = sizes.pop() if len(sizes) == 1 else None
     return None if size is None else DeviceCrops.of(plan, size)
@@ -82,7 +83,7 @@ def crops_of(source: Source, plan: GeometryPlan) -> DeviceCrops | None:
 class ResidentValues:
     """A column of values on a device."""
 
-    def __init__(self, values: Values, device: torch.device) -> None:
+    def __init__(self, values: ValueArray, device: torch.device) -> None:
         self._values = values
         self._tensor = upload(values.array, device)
 
@@ -108,7 +109,7 @@ def check_room(source: Source, device: torch.device) -> None:
     """Raise CacheError if the columns of a source do not fit into the free memory of a GPU."""
     if device.type != "cuda":
         return
-    needed = sum(c.array.nbytes for c in source.columns.values() if isinstance(c, PixelImages | Values))
+    needed = sum(c.array.nbytes for c in source.columns.values() if isinstance(c, PixelArray | ValueArray))
     free, total = torch.cuda.mem_get_info(device)
     if needed > free:
         raise CacheError(

@@ -16,7 +16,8 @@ from fastload.decode.base import DecodeSettings, ImageHeader
 from fastload.decode.header import REMEDY, read_header
 from fastload.decode.image import check_header, decode_image, upright_size
 from fastload.errors import CacheError, DecodeError
-from fastload.sources.base import EncodedImages, Objects, PixelImages, Source, Values
+from fastload.sources.base import Source
+from fastload.sources.columns import DatasetItems, EncodedFiles, PixelArray, ValueArray
 from fastload.sources.paths import PathTable
 
 __all__ = ["ImageColumn", "Sample", "Samples", "samples_of"]
@@ -50,7 +51,7 @@ class Samples(Protocol):
     """Random access to decoded samples. `sizes` and `read` may be called by several threads if `parallel`."""
 
     images: tuple[ImageColumn, ...]
-    values: Mapping[str, Values]
+    values: Mapping[str, ValueArray]
     decoder: str
     """What decodes, for messages."""
     parallel: bool
@@ -72,7 +73,7 @@ def samples_of(source: Source, settings: DecodeSettings) -> Samples:
     Raises:
         CacheError: its samples cannot be cached; the message says why and what to do.
     """
-    if any(isinstance(column, Objects) for column in source.columns.values()):
+    if any(isinstance(column, DatasetItems) for column in source.columns.values()):
         return _ObjectSamples(source)
     return _ColumnSamples(source, settings)
 
@@ -87,14 +88,15 @@ class _ColumnSamples:
         self._settings = settings
         self._columns = list(source.images.values())
         self._decoder = get_decoder("auto")
-        encoded = any(isinstance(column, EncodedImages) for column in self._columns)
+        encoded = any(isinstance(column, EncodedFiles) for column in self._columns)
         self.decoder = self._decoder.name if encoded else "none"
         self.batch = 1 if encoded else 64
-        self.values: Mapping[str, Values] = {
-            name: column for name, column in source.columns.items() if isinstance(column, Values)
+        self.values: Mapping[str, ValueArray] = {
+            name: column for name, column in source.columns.items() if isinstance(column, ValueArray)
         }
         self.images: tuple[ImageColumn, ...] = tuple(
-            ImageColumn(name, column.role, _channels(column), _names(column)) for name, column in source.images.items()
+            ImageColumn(name, column.role, column.channels, column.name_table())
+            for name, column in source.images.items()
         )
 
     def sizes(self, index: int) -> tuple[tuple[int, int] | None, ...]:
@@ -103,9 +105,9 @@ class _ColumnSamples:
     def read(self, index: int) -> Sample:
         return Sample(tuple(self._read(column, index) for column in self._columns))
 
-    def _read(self, column: EncodedImages | PixelImages, index: int) -> Pixels | DecodeError:
+    def _read(self, column: Any, index: int) -> Pixels | DecodeError:
         try:
-            if isinstance(column, PixelImages):
+            if isinstance(column, PixelArray):
                 return column.pixels(index)
             name = column.describe(index)
             try:
@@ -116,8 +118,8 @@ class _ColumnSamples:
         except DecodeError as error:
             return error
 
-    def _size(self, column: EncodedImages | PixelImages, index: int) -> tuple[int, int] | None:
-        if isinstance(column, PixelImages):
+    def _size(self, column: Any, index: int) -> tuple[int, int] | None:
+        if isinstance(column, PixelArray):
             height, width = column.sizes_of(np.array([index]))[0]
             return int(height), int(width)
         try:
@@ -141,11 +143,11 @@ class _ObjectSamples:
         if len(source.columns) != 1:
             raise CacheError(f"{source.name}: a dataset beside other columns cannot be cached; use backend='torch'.")
         (column,) = source.columns.values()
-        assert isinstance(column, Objects)
+        assert isinstance(column, DatasetItems)
         self._column = column
         self._name = source.name
         self._first: tuple[int, Sample] | None = None
-        self.values: Mapping[str, Values] = {}
+        self.values: Mapping[str, ValueArray] = {}
         self.images: tuple[ImageColumn, ...] = (ImageColumn("image", "image", self._find_channels()),)
 
     def _find_channels(self) -> int:
@@ -228,21 +230,7 @@ def _describe(item: Any) -> str:
     return f"{type(item).__module__}.{type(item).__qualname__}"
 
 
-def _channels(column: EncodedImages | PixelImages) -> int:
-    if isinstance(column, PixelImages):
-        return column.channels
-    return 1 if column.role == "mask" else 3
-
-
-def _names(column: EncodedImages | PixelImages) -> PathTable | None:
-    if isinstance(column, PixelImages):
-        return column.names if column.names is None or column.rows is None else column.names.take(column.rows)
-    if column.names is None:
-        return column.paths
-    return PathTable.of(column.describe(index) for index in range(len(column)))
-
-
-def _read_header_of(column: EncodedImages, index: int) -> ImageHeader:
+def _read_header_of(column: EncodedFiles, index: int) -> ImageHeader:
     """The header of an image, reading no more of its file than needed. Raises DecodeError and OSError."""
     name = column.describe(index)
     path, offset, whole = column.locate(index)

@@ -17,7 +17,7 @@ from fastload.errors import DecodeError, WorkerError
 from fastload.geometry import Geometry, GeometryPlan, Resampling
 from fastload.render.encoded import render_row
 from fastload.render.gather import gather_batch, needs_resampling
-from fastload.sources.base import PixelImages
+from fastload.sources.columns import PixelArray
 
 if TYPE_CHECKING:
     from fastload.native import FusedGeometry, Pending
@@ -57,7 +57,7 @@ class HostServer(Protocol):
 
     def render(
         self,
-        images: PixelImages,
+        images: PixelArray,
         indices: Int64Array,
         geometry: Geometry | FusedGeometry,
         resampling: Resampling,
@@ -90,7 +90,7 @@ class NativeServer:
 
     def render(
         self,
-        images: PixelImages,
+        images: PixelArray,
         indices: Int64Array,
         geometry: Geometry | FusedGeometry,
         resampling: Resampling,
@@ -131,7 +131,7 @@ class ThreadServer:
 
     def render(
         self,
-        images: PixelImages,
+        images: PixelArray,
         indices: Int64Array,
         geometry: Geometry | FusedGeometry,
         resampling: Resampling,
@@ -171,7 +171,7 @@ class _ThreadPixels:
 
 
 def _gather(
-    images: PixelImages, indices: Int64Array, geometry: Geometry, resampling: Resampling, out: Pixels, part: slice
+    images: PixelArray, indices: Int64Array, geometry: Geometry, resampling: Resampling, out: Pixels, part: slice
 ) -> None:
     chosen = Geometry(geometry.box[part], geometry.size[part], geometry.window[part], geometry.flip[part])
     gather_batch(
@@ -185,7 +185,7 @@ def _gather(
 
 
 def _render(
-    images: PixelImages, indices: Int64Array, geometry: Geometry, resampling: Resampling, out: Pixels, part: slice
+    images: PixelArray, indices: Int64Array, geometry: Geometry, resampling: Resampling, out: Pixels, part: slice
 ) -> None:
     for row in range(part.start, part.stop):
         with contextlib.suppress(DecodeError):  # which the backend knows already

@@ -12,8 +12,8 @@ import numpy.typing as npt
 from fastload.cache.npy import NpyWriter, write_npy
 from fastload.cache.samples import ImageColumn
 from fastload.errors import DecodeError
-from fastload.sources.base import Values
 from fastload.sources.built_cache import ArrayFile, ColumnEntry
+from fastload.sources.columns import ValueArray
 
 __all__ = ["ColumnWriter", "file_stem", "write_values"]
 
@@ -80,7 +80,7 @@ class ColumnWriter:
             self._pixels.close()
 
 
-def write_values(directory: Path, stem: str, column: Values) -> ColumnEntry:
+def write_values(directory: Path, stem: str, column: ValueArray) -> ColumnEntry:
     """Write a column of values. Raises OSError."""
     return ColumnEntry("values", "value", {"array": _save(directory, f"{stem}.npy", column.array, column.rows)})
 

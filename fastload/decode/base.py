@@ -8,6 +8,8 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from fastload.sources.base import MAX_PIXELS
+
 __all__ = ["DecodeSettings", "Decoder", "ImageHeader"]
 
 
@@ -17,9 +19,8 @@ class DecodeSettings:
 
     exif_orientation: bool = False
     """Rotate and mirror by the EXIF orientation tag (torchvision does not, so neither do we by default)."""
-    max_pixels: int = 178_956_970
-    """Images with more pixels are refused unread: decompression bombs. The default is where Pillow refuses
-    (twice its MAX_IMAGE_PIXELS of 1024 * 1024 * 1024 // 4 // 3)."""
+    max_pixels: int = MAX_PIXELS
+    """Images with more pixels are refused unread: decompression bombs."""
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from fastload.errors import ConfigurationError
 from fastload.geometry import Geometry, Resampling
 from fastload.native import load
 from fastload.native.plans import FusedGeometry, fuse, native_resampling
-from fastload.sources.base import EncodedImages, PixelImages
+from fastload.sources.columns import EncodedFiles, PixelArray
 from fastload.sources.paths import PathTable
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Compressed", "Failure", "FusedGeometry", "NativePool", "Pending", "Simd", "Status", "fuse"]
 
-Compressed = EncodedImages | PathTable | Sequence["bytes | bytearray | memoryview | npt.NDArray[np.uint8]"]
+Compressed = EncodedFiles | PathTable | Sequence["bytes | bytearray | memoryview | npt.NDArray[np.uint8]"]
 """Images still compressed: files, byte ranges of files, or byte buffers."""
 
 Simd = Literal["auto", "avx512", "avx2", "sse4.1", "plain"]
@@ -207,7 +207,7 @@ class NativePool:
 
     def gather_batch(
         self,
-        images: PixelImages,
+        images: PixelArray,
         indices: npt.NDArray[np.int64],
         *,
         geometry: Geometry | FusedGeometry,
@@ -236,8 +236,8 @@ class NativePool:
 def _encoded(images: Compressed) -> _core.Encoded:
     kind: type[_core.Encoded] = load().Encoded
     if isinstance(images, PathTable):
-        images = EncodedImages(images)
-    if not isinstance(images, EncodedImages):
+        images = EncodedFiles(images)
+    if not isinstance(images, EncodedFiles):
         return kind.buffers([np.frombuffer(data, dtype=np.uint8) for data in images])
     paths = images.paths
     rows = np.arange(len(paths.ends), dtype=np.int64) if paths.rows is None else paths.rows

@@ -1,13 +1,44 @@
 """Data sets as sources: everything that `create_loader` takes as its first argument.
 
 A new format is one file with a function that recognises it and one that opens it, and a line in `opening.FORMATS`;
-from outside the package, a call of `register_format`.
+from outside the package, a call of `register_format`. What it opens is a `Source` of columns; those of files and
+arrays are here, and images whose compressed bytes come from anywhere else are a class derived from `EncodedImages`
+with `__len__` and `read`.
 """
 
 from __future__ import annotations
 
-from fastload.sources.base import Opened, OpenOptions, Source
+from fastload.sources.base import (
+    EncodedImages,
+    Objects,
+    Opened,
+    OpenOptions,
+    PixelImages,
+    Source,
+    Values,
+    fingerprint_of,
+)
 from fastload.sources.buffers import share
-from fastload.sources.opening import FORMATS, Format, open_indexed, open_source
+from fastload.sources.columns import DatasetItems, EncodedFiles, PixelArray, ValueArray
+from fastload.sources.opening import FORMATS, Format, open_indexed, open_source, register_format
 
-__all__ = ["FORMATS", "Format", "OpenOptions", "Opened", "Source", "open_indexed", "open_source", "share"]
+__all__ = [
+    "FORMATS",
+    "DatasetItems",
+    "EncodedFiles",
+    "EncodedImages",
+    "Format",
+    "Objects",
+    "OpenOptions",
+    "Opened",
+    "PixelArray",
+    "PixelImages",
+    "Source",
+    "ValueArray",
+    "Values",
+    "fingerprint_of",
+    "open_indexed",
+    "open_source",
+    "register_format",
+    "share",
+]

@@ -11,7 +11,8 @@ import numpy.typing as npt
 import torch
 
 from fastload.errors import SourceError
-from fastload.sources.base import Column, Opened, OpenOptions, PixelImages, Source, Values, fingerprint_of
+from fastload.sources.base import Opened, OpenOptions, Source, fingerprint_of
+from fastload.sources.columns import PixelArray, ValueArray
 
 __all__ = ["checked_array", "class_labels", "is_arrays", "labelled_pixels", "open_arrays"]
 
@@ -58,7 +59,7 @@ def open_arrays(spec: Any, options: OpenOptions) -> Opened:
     shapes = ", ".join(f"{name} {array.dtype}{list(array.shape)}" for name, array in zip(columns, arrays.values()))  # noqa: B905
     source = Source(
         columns,
-        fingerprint_of("arrays", *(part for name, column in columns.items() for part in (name, _content(column)))),
+        fingerprint_of("arrays", *(part for name, column in columns.items() for part in (name, column.array))),
         path or f"arrays ({shapes})",
         layout="dict" if named else "tuple",
         classes=options.classes,
@@ -127,38 +128,42 @@ def _mapped(path: str) -> AnyArray:
     return array
 
 
-def _columns(arrays: list[AnyArray], torch_order: Mapping[int, bool], options: OpenOptions) -> dict[str, Column]:
+def _columns(
+    arrays: list[AnyArray], torch_order: Mapping[int, bool], options: OpenOptions
+) -> dict[str, PixelArray | ValueArray]:
     """Columns of a tuple, named by what they are."""
-    columns: dict[str, Column] = {}
+    columns: dict[str, PixelArray | ValueArray] = {}
     first = _images(arrays[0], torch_order[0]) if len(arrays) > 1 or arrays[0].ndim == 4 else None
     size = first.shape[1:3] if first is not None else None
     for position, array in enumerate(arrays):
-        column: Column
+        column: PixelArray | ValueArray
         pixels = first if position == 0 else None
         if size is not None and position > 0:
             candidate = _images(array, torch_order[position])
             pixels = candidate if candidate is not None and candidate.shape[1:3] == size else None
         if pixels is not None:
             role = "mask" if position > 0 and pixels.shape[3] == 1 else "image"
-            name, column = role, PixelImages(pixels, "mask" if role == "mask" else "image", channels=pixels.shape[3])
+            name, column = role, PixelArray(pixels, "mask" if role == "mask" else "image", channels=pixels.shape[3])
         elif size is not None and array.ndim == 1 and array.dtype.kind in "iu":
             count = None if options.classes is None else len(options.classes)
-            name, column = "label", Values(class_labels(array, classes=count, name=f"array {position}"))
+            name, column = "label", ValueArray(class_labels(array, classes=count, name=f"array {position}"))
         else:
-            name, column = "value", Values(array)
+            name, column = "value", ValueArray(array)
         columns[name if name not in columns else f"{name}_{position}"] = column
     return columns
 
 
-def _named_columns(arrays: Mapping[Any, AnyArray], torch_order: Mapping[Any, bool]) -> dict[str, Column]:
-    columns: dict[str, Column] = {}
+def _named_columns(
+    arrays: Mapping[Any, AnyArray], torch_order: Mapping[Any, bool]
+) -> dict[str, PixelArray | ValueArray]:
+    columns: dict[str, PixelArray | ValueArray] = {}
     for name, array in arrays.items():
         is_mask = name in ("mask", "masks")
         pixels = _images(array, torch_order[name]) if is_mask or name in ("image", "images") else None
         if pixels is None:
-            columns[name] = Values(array)
+            columns[name] = ValueArray(array)
         else:
-            columns[name] = PixelImages(pixels, "mask" if is_mask else "image", channels=pixels.shape[3])
+            columns[name] = PixelArray(pixels, "mask" if is_mask else "image", channels=pixels.shape[3])
     return columns
 
 
@@ -179,11 +184,6 @@ def _images(array: AnyArray, torch_order: bool) -> npt.NDArray[np.uint8] | None:
             "into memory whole; write the file as (N, H, W, C)."
         )
     return np.ascontiguousarray(array.transpose(0, 2, 3, 1))
-
-
-def _content(column: Column) -> AnyArray:
-    assert isinstance(column, PixelImages | Values)
-    return column.array
 
 
 def class_labels(
@@ -245,7 +245,7 @@ def labelled_pixels(
     known = len(classes) if classes is not None else class_count
     checked = class_labels(labels, classes=known, name=name, describe=describe)
     return Source(
-        {"image": PixelImages(pixels, channels=pixels.shape[3]), "label": Values(checked)},
+        {"image": PixelArray(pixels, channels=pixels.shape[3]), "label": ValueArray(checked)},
         fingerprint_of("pixels", pixels, checked),
         name,
         classes=tuple(classes) if classes is not None else None,

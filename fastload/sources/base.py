@@ -1,22 +1,19 @@
 """What a source is: columns of samples, by index.
 
 Every format, from a folder of JPEGs to a file of token ids, is opened into one `Source`: a few columns of equal
-length. Four kinds of column are enough, and a backend says which kinds it can serve:
-
-- `EncodedImages`: images still compressed (JPEG, PNG...), as files or byte ranges of files;
-- `PixelImages`: images as uint8 arrays, all of one size or each of its own;
-- `Values`: one numpy row a sample: labels, token ids, anything that needs no decoding;
-- `Objects`: the items of a torch Dataset that only Python can produce.
-
-Columns keep their metadata in numpy arrays, so that a source of millions of samples is a few large buffers: cheap to
-pickle, and not copied into forked workers by reference counting.
+length. There are four kinds of column, each a base class here; a backend says which kinds it can serve, and asks a
+column nothing but what these classes have. `columns.py` has those of files and arrays. A data set that is stored in
+another way (a database, an object store, an archive) is a class derived from one of them: for compressed images
+`__len__` and `read` are all it takes, and every backend serves it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -24,12 +21,18 @@ import numpy.typing as npt
 from fastload.errors import DecodeError, SourceError
 from fastload.fingerprint import fingerprint_of
 from fastload.geometry import Role
-from fastload.sources.buffers import PickledByReference
 from fastload.sources.paths import PathTable
 
+if TYPE_CHECKING:
+    from fastload.sources.columns import EncodedFiles, PixelArray
+
 __all__ = [
+    "MAX_PIXELS",
     "Column",
     "EncodedImages",
+    "ImageColumn",
+    "ImageRole",
+    "Kind",
     "Objects",
     "OpenOptions",
     "Opened",
@@ -40,183 +43,186 @@ __all__ = [
     "fingerprint_of",
 ]
 
+Kind = Literal["encoded", "pixels", "values", "object"]
+ImageRole = Literal["image", "mask"]
+MAX_PIXELS = 178_956_970
+"""Images with more pixels are refused unread, unless options say otherwise: decompression bombs. It is where Pillow
+refuses (twice its MAX_IMAGE_PIXELS of 1024 * 1024 * 1024 // 4 // 3)."""
+
 Int64Array = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True)
-class EncodedImages(PickledByReference):
-    """Compressed images in files, or in byte ranges of larger files."""
+class Column(ABC):
+    """One field of every sample. Read by several threads at once; pickled for the workers of the `torch` backend.
 
-    paths: PathTable
-    """One path a sample; of a shard, the path of the shard."""
-    role: Literal["image", "mask"] = "image"
-    offsets: Int64Array | None = None
-    """(N,) int64: first byte within the file, or None for whole files."""
-    lengths: Int64Array | None = None
-    """(N,) int64: number of bytes, or None for whole files."""
-    names: PathTable | None = None
-    """Names to use in messages where they differ from the paths (members of a tar file)."""
+    Metadata belong into numpy arrays, so that a source of millions of samples is a few large buffers: cheap to
+    pickle (see `buffers.PickledByReference`), and not copied into forked workers by reference counting.
+    """
 
-    def __len__(self) -> int:
-        return len(self.paths)
+    kind: ClassVar[Kind]
 
-    def locate(self, index: int) -> tuple[str, int, int]:
-        """(path, first byte, number of bytes); (path, 0, -1) for a whole file."""
-        if self.offsets is None or self.lengths is None:
-            return self.paths[index], 0, -1
-        return self.paths[index], int(self.offsets[index]), int(self.lengths[index])
+    @property
+    @abstractmethod
+    def role(self) -> Role: ...
 
-    def read(self, index: int) -> bytes:
-        """The compressed bytes of one sample. Raises OSError as the system words it."""
-        path, offset, length = self.locate(index)
-        with open(path, "rb", buffering=0) as file:
-            if length < 0:
-                return file.read()
-            file.seek(offset)
-            data = file.read(length)
-        if len(data) != length:
-            raise OSError(f"{self.describe(index)}: the file ends after {len(data)} of {length} bytes.")
-        return data
+    @abstractmethod
+    def __len__(self) -> int: ...
 
     def describe(self, index: int) -> str:
-        """How to name this sample to a person: its path, or `shard.tar:member`."""
-        return self.paths[index] if self.names is None else f"{self.paths[index]}:{self.names[index]}"
+        """How to name this sample to a person: where it is stored, if there is a word for it."""
+        return f"{type(self).__name__}[{index}]"
 
-    def take(self, indices: Int64Array) -> EncodedImages:
-        return EncodedImages(
-            self.paths.take(indices),
-            self.role,
-            None if self.offsets is None else self.offsets[indices],
-            None if self.lengths is None else self.lengths[indices],
-            None if self.names is None else self.names.take(indices),
-        )
+    @abstractmethod
+    def take(self, indices: Int64Array) -> Column:
+        """The column of these samples alone, in this order."""
 
 
-@dataclass(frozen=True)
-class PixelImages(PickledByReference):
-    """Decoded uint8 images: one array (N, H, W, C) of equal sizes, or a flat buffer with a size for each."""
+class ImageColumn(Column):
+    """Images or masks, however they are stored."""
 
-    array: npt.NDArray[np.uint8]
-    """(N, H, W, C) uint8; or (total bytes,) uint8 when `sizes` and `offsets` are given. May be a memory map."""
-    role: Literal["image", "mask"] = "image"
-    sizes: npt.NDArray[np.int32] | None = None
-    """(N, 2) int32: height, width of each image in the flat buffer."""
-    offsets: Int64Array | None = None
-    """(N,) int64: first byte of each image in the flat buffer."""
-    channels: int = 3
-    rows: Int64Array | None = None
-    """(N,) int64: which row of `array` (or of `sizes`) each sample is, for subsets; None for all, in order."""
-    names: PathTable | None = None
-    """What to call each row in messages: the files that the pixels were decoded from."""
-    failed: Mapping[int, str] = field(default_factory=dict)
-    """Rows that could not be decoded when a cache was built, and the message of the DecodeError; they hold zeros."""
+    @property
+    def role(self) -> ImageRole:
+        return "image"
 
-    def __post_init__(self) -> None:
-        if self.array.dtype != np.uint8:
-            raise SourceError(f"PixelImages needs uint8 pixels, got {self.array.dtype}; convert them first.")
-        if self.sizes is None and (self.array.ndim != 4 or self.array.shape[3] != self.channels):
-            raise SourceError(
-                f"PixelImages needs an array (N, H, W, {self.channels}), got shape {self.array.shape}; "
-                "reshape it, or give sizes and offsets for images of different sizes."
-            )
-
-    def __len__(self) -> int:
-        if self.rows is not None:
-            return len(self.rows)
-        return len(self.array) if self.sizes is None else len(self.sizes)
+    @property
+    def channels(self) -> int:
+        """Of the pixels that are served."""
+        return 1 if self.role == "mask" else 3
 
     @property
     def fixed_size(self) -> tuple[int, int] | None:
-        """(height, width) shared by all images, or None when they differ."""
-        return (self.array.shape[1], self.array.shape[2]) if self.sizes is None else None
+        """(height, width) shared by all images, or None when they differ or it takes their headers to know."""
+        return None
 
-    def rows_of(self, indices: Int64Array) -> Int64Array:
-        """Positions in `array` (or in `sizes` and `offsets`) of these samples."""
-        return indices if self.rows is None else self.rows[indices]
+    def name_table(self) -> PathTable | None:
+        """What `describe` says of all samples, for a cache to keep; None where that is a mere number."""
+        return PathTable.of(map(self.describe, range(len(self))))
+
+
+class EncodedImages(ImageColumn):
+    """Images still compressed: JPEG, PNG and whatever else Pillow reads."""
+
+    kind = "encoded"
+
+    @abstractmethod
+    def read(self, index: int) -> bytes:
+        """The compressed bytes of one sample.
+
+        Raises:
+            OSError: they cannot be read. It becomes a DecodeError that names `describe(index)`.
+        """
+
+    def read_many(self, indices: Int64Array) -> Sequence[bytes]:
+        """Those of several samples, for storage that has them cheaper together. Raises OSError as `read`."""
+        return [self.read(index) for index in indices.tolist()]
+
+    def read_start(self, index: int, length: int) -> bytes:
+        """At least the first `length` bytes, or all there are: for the header. Raises OSError as `read`."""
+        return self.read(index)
+
+    def in_files(self, indices: Int64Array) -> EncodedFiles | None:
+        """These samples as files or parts of files, if that is what they are: the native core then opens them."""
+        return None
+
+    def take(self, indices: Int64Array) -> EncodedImages:
+        return _EncodedRows(self, indices)
+
+
+class PixelImages(ImageColumn):
+    """Images that are decoded already, as uint8 arrays."""
+
+    kind = "pixels"
+
+    @abstractmethod
+    def pixels(self, index: int) -> npt.NDArray[np.uint8]:
+        """(H, W, C) uint8 of one image, perhaps read-only. Raises DecodeError if it could not be decoded before."""
 
     def sizes_of(self, indices: Int64Array) -> npt.NDArray[np.int32]:
-        """(B, 2) int32: height, width of these samples."""
-        if self.sizes is None:
-            return np.broadcast_to(np.array(self.array.shape[1:3], dtype=np.int32), (len(indices), 2))
-        return self.sizes[self.rows_of(indices)]
-
-    def pixels(self, index: int) -> npt.NDArray[np.uint8]:
-        """(H, W, C) uint8 view of one image. Raises DecodeError if it could not be decoded in the first place."""
-        row = index if self.rows is None else int(self.rows[index])
-        if row in self.failed:
-            raise DecodeError(self.failed[row])
-        if self.sizes is None or self.offsets is None:
-            view: npt.NDArray[np.uint8] = self.array[row]
-            return view
-        height, width = (int(n) for n in self.sizes[row])
-        start = int(self.offsets[row])
-        return self.array[start : start + height * width * self.channels].reshape(height, width, self.channels)
+        """(B, 2) int32: height, width of these samples; of those that `failures_of` names, anything above 0."""
+        if self.fixed_size is not None:
+            return np.broadcast_to(np.array(self.fixed_size, dtype=np.int32), (len(indices), 2))
+        return np.array([self.pixels(index).shape[:2] for index in indices.tolist()], dtype=np.int32).reshape(-1, 2)
 
     def failures_of(self, indices: Int64Array) -> dict[int, DecodeError]:
         """The samples that could not be decoded in the first place, by position in `indices`."""
-        if not self.failed:
-            return {}
-        rows = enumerate(self.rows_of(indices).tolist())
-        return {position: DecodeError(self.failed[row]) for position, row in rows if row in self.failed}
+        return {}
 
-    def describe(self, index: int) -> str:
-        """How to name this sample to a person."""
-        if self.names is None:
-            return f"image {index}"
-        return self.names[index if self.rows is None else int(self.rows[index])]
-
-    def take(self, indices: Int64Array) -> PixelImages:
-        return replace(self, rows=self.rows_of(indices))
+    def in_array(self) -> PixelArray | None:
+        """All samples in one array, if that is what they are: the native core then cuts batches out of it."""
+        return None
 
 
-@dataclass(frozen=True)
-class Values(PickledByReference):
+class Values(Column):
     """One row of numbers a sample, passed on as it is: labels (N,) int64, token ids (N, length)..."""
 
-    array: npt.NDArray[Any]
-    """(N, ...) of any dtype that torch has. May be a memory map."""
-    role: Literal["value"] = "value"
-    rows: Int64Array | None = None
-    """(N,) int64: which row of `array` each sample is, for subsets of a memory map; None for all, in order."""
+    kind = "values"
 
-    def __len__(self) -> int:
-        return len(self.array) if self.rows is None else len(self.rows)
+    @property
+    def role(self) -> Literal["value"]:
+        return "value"
 
+    @abstractmethod
     def at(self, indices: Int64Array) -> npt.NDArray[Any]:
-        """(B, ...): a copy of these rows."""
-        result: npt.NDArray[Any] = self.array[indices if self.rows is None else self.rows[indices]]
-        return result
+        """(B, ...) of any dtype that torch has: a copy of these rows, all of one shape."""
 
     def describe(self, index: int) -> str:
         return f"row {index}"
 
-    def take(self, indices: Int64Array) -> Values:
-        return Values(self.array, rows=indices if self.rows is None else self.rows[indices])
+
+class Objects(Column):
+    """Samples that only Python code can produce, one at a time."""
+
+    kind = "object"
+
+    @property
+    def role(self) -> Literal["object"]:
+        return "object"
+
+    @property
+    def producer(self) -> str:
+        """Whose code that is, for messages."""
+        return type(self).__name__
+
+    @abstractmethod
+    def item(self, index: int) -> Any:
+        """One sample: usually (image, label). What it raises is taken for a fault of this sample."""
 
 
 @dataclass(frozen=True)
-class Objects:
-    """Items of a map-style torch Dataset, produced one at a time by its own Python code."""
+class _EncodedRows(EncodedImages):
+    """Some rows of a column that knows no better way to take them."""
 
-    dataset: Any
-    """Has `__getitem__(int)` and `__len__`."""
-    role: Literal["object"] = "object"
-    rows: Int64Array | None = None
+    column: EncodedImages
+    rows: Int64Array
+
+    @property
+    def role(self) -> ImageRole:
+        return self.column.role
+
+    @property
+    def fixed_size(self) -> tuple[int, int] | None:
+        return self.column.fixed_size
 
     def __len__(self) -> int:
-        return len(self.dataset) if self.rows is None else len(self.rows)
-
-    def item(self, index: int) -> Any:
-        return self.dataset[index if self.rows is None else int(self.rows[index])]
+        return len(self.rows)
 
     def describe(self, index: int) -> str:
-        return f"{type(self.dataset).__name__}[{index}]"
+        return self.column.describe(int(self.rows[index]))
 
-    def take(self, indices: Int64Array) -> Objects:
-        return Objects(self.dataset, rows=indices if self.rows is None else self.rows[indices])
+    def read(self, index: int) -> bytes:
+        return self.column.read(int(self.rows[index]))
 
+    def read_many(self, indices: Int64Array) -> Sequence[bytes]:
+        return self.column.read_many(self.rows[indices])
 
-Column = EncodedImages | PixelImages | Values | Objects
+    def read_start(self, index: int, length: int) -> bytes:
+        return self.column.read_start(int(self.rows[index]), length)
+
+    def in_files(self, indices: Int64Array) -> EncodedFiles | None:
+        return self.column.in_files(self.rows[indices])
+
+    def take(self, indices: Int64Array) -> EncodedImages:
+        return _EncodedRows(self.column, self.rows[indices])
 
 
 @dataclass(frozen=True)
@@ -224,7 +230,7 @@ class Source:
     """Random access to the samples of a data set: named columns of equal length.
 
     Raises:
-        SourceError: the columns differ in length, or there are none.
+        SourceError: the columns differ in length, there are none, or one is of no kind that fastload knows.
     """
 
     columns: Mapping[str, Column]
@@ -243,6 +249,12 @@ class Source:
     """Anything else worth telling a person."""
 
     def __post_init__(self) -> None:
+        for name, column in self.columns.items():
+            if getattr(column, "kind", None) not in get_args(Kind):
+                raise SourceError(
+                    f"{self.name}: column {name!r} is a {type(column).__name__}, which is no column; derive its class "
+                    "from EncodedImages, PixelImages, Values or Objects of fastload.sources."
+                )
         lengths = {name: len(column) for name, column in self.columns.items()}
         if len(set(lengths.values())) != 1:
             raise SourceError(f"{self.name}: the columns must have one length each other, got {lengths}.")
@@ -252,10 +264,31 @@ class Source:
     def __len__(self) -> int:
         return len(next(iter(self.columns.values())))
 
-    @property
-    def images(self) -> dict[str, EncodedImages | PixelImages]:
-        """The columns that geometry applies to: images and masks."""
-        return {k: c for k, c in self.columns.items() if isinstance(c, EncodedImages | PixelImages)}
+    @cached_property
+    def images(self) -> dict[str, ImageColumn]:
+        """The columns that geometry applies to: images and masks, compressed or not."""
+        return self._of_kind("encoded", "pixels")
+
+    @cached_property
+    def encoded(self) -> dict[str, EncodedImages]:
+        """The images that must be decoded."""
+        return self._of_kind("encoded")
+
+    @cached_property
+    def pixels(self) -> dict[str, PixelImages]:
+        """The images that are decoded already."""
+        return self._of_kind("pixels")
+
+    @cached_property
+    def values(self) -> dict[str, Values]:
+        return self._of_kind("values")
+
+    @cached_property
+    def objects(self) -> dict[str, Objects]:
+        return self._of_kind("object")
+
+    def _of_kind(self, *kinds: Kind) -> dict[str, Any]:
+        return {name: column for name, column in self.columns.items() if column.kind in kinds}
 
     def describe(self, index: int) -> str:
         """How to name a sample to a person: by its first column."""

@@ -15,9 +15,9 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from fastload.decode.base import DecodeSettings
 from fastload.errors import CacheError, ConfigurationError, SourceError
-from fastload.sources.base import Column, Opened, OpenOptions, PixelImages, Source, Values, fingerprint_of
+from fastload.sources.base import MAX_PIXELS, Column, Opened, OpenOptions, Source, fingerprint_of
+from fastload.sources.columns import PixelArray, ValueArray
 from fastload.sources.paths import PathTable
 
 __all__ = [
@@ -46,7 +46,7 @@ class Variant:
     short_side: int | None = None
     """Length in pixels that the shorter side was reduced to, or None for full resolution."""
     exif_orientation: bool = False
-    max_pixels: int = DecodeSettings.max_pixels
+    max_pixels: int = MAX_PIXELS
 
     def __post_init__(self) -> None:
         for name, value in (("short_side", self.short_side), ("max_pixels", self.max_pixels)):
@@ -64,7 +64,7 @@ class Variant:
         parts = [source, "full" if self.short_side is None else f"short{self.short_side}"]
         if self.exif_orientation:
             parts.append("upright")
-        if self.max_pixels != DecodeSettings.max_pixels:
+        if self.max_pixels != MAX_PIXELS:
             parts.append(f"max{self.max_pixels}")
         return "-".join(parts)
 
@@ -73,7 +73,7 @@ class Variant:
         text = "full resolution" if self.short_side is None else f"short side {self.short_side}"
         if self.exif_orientation:
             text += ", upright by EXIF"
-        if self.max_pixels != DecodeSettings.max_pixels:
+        if self.max_pixels != MAX_PIXELS:
             text += f", at most {self.max_pixels} pixels"
         return text
 
@@ -263,14 +263,14 @@ def _open_column(directory: Path, entry: ColumnEntry) -> Column:
         key: _map_npy(directory / item.file, item.dtype, item.shape) for key, item in entry.arrays.items()
     }
     if entry.kind == "values":
-        return Values(arrays["array"])
+        return ValueArray(arrays["array"])
     names = None
     if "name_blob" in arrays:
         names = PathTable(entry.name_root, arrays["name_blob"], arrays["name_ends"], arrays.get("name_rows"))
     sizes, offsets = arrays.get("sizes"), arrays.get("offsets")
     if sizes is not None and offsets is not None:
         _check_extents(directory, entry, arrays["array"], sizes, offsets)
-    return PixelImages(
+    return PixelArray(
         arrays["array"],
         "mask" if entry.role == "mask" else "image",
         sizes,

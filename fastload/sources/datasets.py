@@ -14,7 +14,8 @@ from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
 
 from fastload.errors import SourceError
 from fastload.sources.arrays import checked_array, labelled_pixels
-from fastload.sources.base import Objects, Opened, OpenOptions, Source, Values, fingerprint_of
+from fastload.sources.base import Opened, OpenOptions, Source, fingerprint_of
+from fastload.sources.columns import DatasetItems, ValueArray
 from fastload.sources.folders import class_folder_source
 from fastload.sources.paths import PathTable
 
@@ -51,7 +52,7 @@ def open_dataset(dataset: Any, options: OpenOptions, *, reason: str | None = Non
         ) from error
     qualified = f"{type(dataset).__module__}.{type(dataset).__qualname__}"
     source = Source(
-        {"item": Objects(dataset)},
+        {"item": DatasetItems(dataset)},
         fingerprint_of("dataset", qualified, length),
         f"{kind} of {length:,}",
         format="torch Dataset",
@@ -169,7 +170,7 @@ def _tensors(dataset: Any) -> Opened:
     except SourceError as error:
         raise _NotNativeError(str(error)) from error
     source = Source(
-        {name: Values(array) for name, array in arrays.items()},
+        {name: ValueArray(array) for name, array in arrays.items()},
         fingerprint_of("tensors", *arrays.values()),
         "TensorDataset",
         format="torch TensorDataset",

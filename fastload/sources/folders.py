@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fastload.errors import SourceError
-from fastload.sources.base import EncodedImages, Opened, OpenOptions, Source, Values, fingerprint_of
+from fastload.sources.base import Opened, OpenOptions, Source, fingerprint_of
+from fastload.sources.columns import EncodedFiles, ValueArray
 from fastload.sources.paths import PathTable
 
 __all__ = [
@@ -170,7 +171,7 @@ def class_folder_source(
 ) -> Source:
     """The source of images in class folders, wherever the list of them came from."""
     return Source(
-        {"image": EncodedImages(table), "label": Values(labels)},
+        {"image": EncodedFiles(table), "label": ValueArray(labels)},
         class_folder_fingerprint(table, labels, sampled_sizes(table)),
         name,
         classes=tuple(classes),
@@ -231,7 +232,7 @@ def open_pairs(root: str, options: OpenOptions) -> Opened:
     image_paths = PathTable.of(images.values(), root)
     mask_paths = PathTable.of((masks[stem] for stem in images), root)
     source = Source(
-        {"image": EncodedImages(image_paths), "mask": EncodedImages(mask_paths, "mask")},
+        {"image": EncodedFiles(image_paths), "mask": EncodedFiles(mask_paths, "mask")},
         fingerprint_of(
             "pairs", image_paths.digest(), mask_paths.digest(), sampled_sizes(image_paths), sampled_sizes(mask_paths)
         ),

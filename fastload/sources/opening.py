@@ -25,6 +25,7 @@ __all__ = [
     "locate",
     "open_indexed",
     "open_source",
+    "register_format",
 ]
 
 
@@ -34,7 +35,8 @@ class Format:
 
     name: str
     recognise: Callable[[Any], bool]
-    """Of an existing path (absolute str), a list of shard paths (str), or any other object. Must be cheap."""
+    """Of an existing path (absolute str), a list of shard paths (str), or any other object; of a registered format,
+    of the specification as it was given. Must be cheap."""
     open: Callable[[Any, OpenOptions], Opened]
     options: frozenset[str] = frozenset()
     """Names of the `OpenOptions` that mean something to it."""
@@ -115,6 +117,17 @@ FORMATS: tuple[Format, ...] = (
 )
 """In the order in which they are tried: the first that recognises a specification opens it."""
 
+_registered: list[Format] = []
+
+
+def register_format(form: Format) -> None:
+    """Teach `open_source`, and with it `create_loader` and `build_cache`, a format from outside the package.
+
+    It is asked before those of fastload, the one registered last first, and with the specification as it was given, so
+    that "lmdb://..." is as good as a path. One of the same name is replaced.
+    """
+    _registered[:] = [form, *(other for other in _registered if other.name != form.name)]
+
 
 def open_source(
     spec: Any,
@@ -129,8 +142,8 @@ def open_source(
     Args:
         spec: a path (a folder of classes, of image and mask pairs, of tar shards; CIFAR or IDX files or archives; a
             built cache; a `.tar` or `.npy` file), a pattern of tar shards (`*`, `?`, `{000..012}`), a list of them;
-            arrays, tensors or `.npy` paths in a tuple or dict; any map-style torch Dataset; a `Source`, or an
-            `Opened`, which are returned as they are.
+            arrays, tensors or `.npy` paths in a tuple or dict; any map-style torch Dataset; whatever a format that was
+            registered recognises; a `Source`, or an `Opened`, which are returned as they are.
         split: of a data set with several, "train" (the default of archives), "test"...; of a folder, the subfolder.
         labels: of CIFAR-100, "fine" (the default) or "coarse".
         fields: of tar shards, the extensions or column names to serve, in the order of the batch.
@@ -147,6 +160,10 @@ def open_source(
     if isinstance(spec, Source | Opened):
         _refuse_unused(options, frozenset(), "an opened source")
         return Opened(spec) if isinstance(spec, Source) else spec
+    for form in _registered:
+        if form.recognise(spec):
+            _refuse_unused(options, form.options, f"the format {form.name!r}")
+            return form.open(spec, options)
     place = locate(spec)
     if options.split is not None and isinstance(place, str) and os.path.isdir(os.path.join(place, options.split)):
         place, options = os.path.join(place, options.split), replace(options, split=None)

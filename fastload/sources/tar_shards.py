@@ -21,7 +21,8 @@ import numpy.typing as npt
 from fastload.errors import ConfigurationError, SourceError
 from fastload.sources.archive import compression_of, is_archive_name, peek, uncompressed_copy
 from fastload.sources.arrays import class_labels
-from fastload.sources.base import EncodedImages, Opened, OpenOptions, Source, Values, fingerprint_of
+from fastload.sources.base import Opened, OpenOptions, Source, fingerprint_of
+from fastload.sources.columns import EncodedFiles, ValueArray
 from fastload.sources.folders import (
     SPLIT_NAMES,
     class_folder_fingerprint,
@@ -93,9 +94,10 @@ def open_tar_shards(spec: str | list[str], options: OpenOptions) -> Opened:
             return opened
     if options.split is not None:
         raise ConfigurationError(f"split={options.split!r}: {name} has no splits; open the shards of the split.")
-    served = {key: column.served(paths, options.classes) for key, column in columns.items()}
+    values = {key: column.values(paths, options.classes) for key, column in columns.items() if not column.holds_images}
+    served = {key: values[key] if key in values else column.images(paths) for key, column in columns.items()}
     identity = [part for key, column in columns.items() for part in (key, *column.identity())]
-    identity += [column.array for column in served.values() if isinstance(column, Values)]
+    identity += [column.array for column in values.values()]
     source = Source(
         served,
         fingerprint_of("tar shards", *identity),
@@ -219,10 +221,10 @@ class TarColumn:
         """For fingerprints: digest of the names, and sizes [bytes]."""
         return self._names.build().digest(), np.frombuffer(self._sizes, dtype=np.int64)
 
-    def images(self, paths: Sequence[str]) -> EncodedImages:
+    def images(self, paths: Sequence[str]) -> EncodedFiles:
         """The column as byte ranges of the shards."""
         shards = np.frombuffer(self._shards, dtype=np.int64)
-        return EncodedImages(
+        return EncodedFiles(
             PathTable.of(paths).take(shards),
             "mask" if self._kind == "mask" else "image",
             np.frombuffer(self._offsets, dtype=np.int64),
@@ -230,23 +232,25 @@ class TarColumn:
             self._names.build(),
         )
 
-    def served(self, paths: Sequence[str], classes: Sequence[str] | None) -> EncodedImages | Values:
-        """The column as the source has it; labels and arrays are read now.
+    @property
+    def holds_images(self) -> bool:
+        return self._kind in ("image", "mask")
+
+    def values(self, paths: Sequence[str], classes: Sequence[str] | None) -> ValueArray:
+        """The column of labels or arrays, which are read now.
 
         Raises:
             SourceError: a label that is no number or out of range; arrays that are damaged or not of one shape.
         """
         files = self.images(paths)
-        if self._kind in ("image", "mask"):
-            return files
-        if self._kind == "label":
-            numbers = array("q", (_number(data, files, row) for row, data in enumerate(_contents(files))))
-            count = None if classes is None else len(classes)
-            return Values(class_labels(numbers, classes=count, name="tar shards", describe=files.describe))
-        return Values(_stacked(files))
+        if self._kind == "array":
+            return ValueArray(_stacked(files))
+        numbers = array("q", (_number(data, files, row) for row, data in enumerate(_contents(files))))
+        count = None if classes is None else len(classes)
+        return ValueArray(class_labels(numbers, classes=count, name="tar shards", describe=files.describe))
 
 
-def _contents(files: EncodedImages) -> Iterator[bytes]:
+def _contents(files: EncodedFiles) -> Iterator[bytes]:
     """The files one after the other, each shard opened once for as long as they come from it."""
     for path, located in itertools.groupby(map(files.locate, range(len(files))), key=operator.itemgetter(0)):
         with open(path, "rb", buffering=0) as shard:
@@ -254,7 +258,7 @@ def _contents(files: EncodedImages) -> Iterator[bytes]:
                 yield os.pread(shard.fileno(), length, offset)
 
 
-def _number(data: bytes, files: EncodedImages, row: int) -> int:
+def _number(data: bytes, files: EncodedFiles, row: int) -> int:
     try:
         return int(data[:32])
     except ValueError:
@@ -264,7 +268,7 @@ def _number(data: bytes, files: EncodedImages, row: int) -> int:
         ) from None
 
 
-def _stacked(files: EncodedImages) -> npt.NDArray[Any]:
+def _stacked(files: EncodedFiles) -> npt.NDArray[Any]:
     result: npt.NDArray[Any] | None = None
     for row, data in enumerate(_contents(files)):
         try:
@@ -288,7 +292,7 @@ def looks_like_class_folders(names: list[str]) -> bool:
     return bool(names) and all(is_image_name(name) and "/" in name for name in names)
 
 
-def class_folders_in_tar(files: EncodedImages, name: str, split: str | None, notes: tuple[str, ...]) -> Opened | None:
+def class_folders_in_tar(files: EncodedFiles, name: str, split: str | None, notes: tuple[str, ...]) -> Opened | None:
     """Columns `image` and `label` if the images lie in several folders, else None.
 
     Folders that all images have in common are passed over. If those below them are splits (train, val, test...),
@@ -334,7 +338,7 @@ def class_folders_in_tar(files: EncodedImages, name: str, split: str | None, not
     images = files.take(np.array(rows, dtype=np.int64))
     assert images.lengths is not None
     source = Source(
-        {"image": images, "label": Values(labels)},
+        {"image": images, "label": ValueArray(labels)},
         class_folder_fingerprint(below, labels, images.lengths[sampled_rows(len(images))]),
         name,
         classes=tuple(classes),

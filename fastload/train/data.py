@@ -15,7 +15,7 @@ import fastload
 from fastload.errors import ConfigurationError, SourceError
 from fastload.loader import Loader
 from fastload.sources import Opened, open_source
-from fastload.sources.base import PixelImages, Source, Values
+from fastload.sources.base import Source, Values
 from fastload.sources.folders import SPLIT_NAMES, sampled_rows, subfolders
 from fastload.train.config import TrainConfig
 
@@ -161,7 +161,7 @@ def _check_kind(source: Source, config: TrainConfig) -> None:
     fits = {
         "classification": roles[0] == "image" and "label" in source.columns,
         "segmentation": roles == ["image", "mask"],
-        "masked-lm": isinstance(source.columns.get(TOKENS), Values),
+        "masked-lm": TOKENS in source.values,
     }
     if not fits[config.task]:
         wanted = {
@@ -178,18 +178,16 @@ def _check_kind(source: Source, config: TrainConfig) -> None:
 
 
 def _check_tokens(source: Source, vocabulary: int | None) -> None:
-    tokens = source.columns[TOKENS]
-    assert isinstance(tokens, Values)
+    tokens = source.values[TOKENS]
     if vocabulary is None:
         raise ConfigurationError(
             "num_classes: masked-lm needs the size of the vocabulary, the last id of which is the mask token; "
             "say --num-classes 50265 for RoBERTa's."
         )
-    if tokens.array.ndim != 2 or tokens.array.dtype.kind not in "iu":
-        raise SourceError(
-            f"{source.name}: token ids are (N, L) integers, found {tokens.array.dtype} of shape {tokens.array.shape}."
-        )
     some = tokens.at(sampled_rows(len(source)))
+    if some.ndim != 2 or some.dtype.kind not in "iu":
+        shape = (len(source), *some.shape[1:])
+        raise SourceError(f"{source.name}: token ids are (N, L) integers, found {some.dtype} of shape {shape}.")
     if some.min() < 0 or some.max() >= vocabulary:
         raise ConfigurationError(
             f"num_classes: the vocabulary has ids from 0 to {vocabulary - 1}, but {source.name} has ids from "
@@ -200,7 +198,7 @@ def _check_tokens(source: Source, vocabulary: int | None) -> None:
 def _channels(source: Source) -> int:
     """Of the images; encoded ones are decoded to RGB."""
     image = next(iter(source.images.values()), None)
-    return 1 if image is None else image.channels if isinstance(image, PixelImages) else 3
+    return 1 if image is None else image.channels
 
 
 def _num_classes(source: Source, validation: Source | None, config: TrainConfig) -> int:
@@ -223,9 +221,7 @@ def _num_classes(source: Source, validation: Source | None, config: TrainConfig)
 def _labels(*sources: Source | None) -> Iterator[Values]:
     for source in sources:
         if source is not None:
-            column = source.columns["label"]
-            assert isinstance(column, Values)
-            yield column
+            yield source.values["label"]
 
 
 # -- What is done to it ------------------------------------------------------------------------------------------------
@@ -245,7 +241,7 @@ def _transforms(config: TrainConfig, source: Source, channels: int) -> tuple[v2.
     size = [height, width]
     finish = [v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(list(data.mean), list(data.std))]
     first = next(iter(source.images.values()))
-    exact = isinstance(first, PixelImages) and first.fixed_size == data.image_size
+    exact = first.fixed_size == data.image_size
     resize = [] if exact else [v2.Resize(size, antialias=True)]
     flip = v2.RandomHorizontalFlip()
     # Seven eighths of the shorter side are shown: training objects look larger than they are, by the random crops.

@@ -25,7 +25,7 @@ from fastload.draws import Draws
 from fastload.errors import ConfigurationError, WorkerError
 from fastload.machine import usable_cores
 from fastload.render.encoded import PythonRenderer
-from fastload.sources.base import Objects
+from fastload.sources.columns import DatasetItems
 
 __all__ = ["DaliBackend"]
 
@@ -64,7 +64,7 @@ class DaliBackend:
         """
         context.require_whole_batches(self.name)
         for name, column in context.source.columns.items():
-            if isinstance(column, Objects):
+            if isinstance(column, DatasetItems):
                 raise ConfigurationError(
                     f"backend: 'dali' reads compressed images, but column {name!r} of {context.source.name} holds "
                     "Python objects; use backend='torch'."

@@ -14,7 +14,7 @@ from fastload.backends.turbojpeg.threads import ThreadEngine
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError
 from fastload.machine import usable_cores
-from fastload.sources.base import Objects
+from fastload.sources.columns import DatasetItems
 
 __all__ = ["TurboJpegBackend"]
 
@@ -42,7 +42,7 @@ class TurboJpegBackend:
             BackendUnavailableError: the decoder is not installed.
         """
         for column in context.source.columns.values():
-            if isinstance(column, Objects):
+            if isinstance(column, DatasetItems):
                 raise ConfigurationError(
                     f"backend: 'turbojpeg' reads image files, but the samples of {context.source.name} are made by the "
                     f"Python code of {type(column.dataset).__name__}. Use backend='torch', which runs it, or "

@@ -22,7 +22,8 @@ from fastload.draws import Draws
 from fastload.errors import WorkerError
 from fastload.geometry import Geometry, GeometryPlan, Resampling
 from fastload.native.pool import FusedGeometry, NativePool, Pending, fuse
-from fastload.sources.base import EncodedImages, Source, Values
+from fastload.sources.base import Source
+from fastload.sources.columns import EncodedFiles, ValueArray
 
 __all__ = ["CoreEngine"]
 
@@ -55,20 +56,20 @@ class CoreEngine:
         self._pool = NativePool(threads)
         self._python: ThreadPoolExecutor | None = None
         """For what goes before and after the core: sizes, where it does not draw boxes itself, and odd samples."""
-        self.values = {name: column for name, column in source.columns.items() if isinstance(column, Values)}
+        self.values = {name: column for name, column in source.columns.items() if isinstance(column, ValueArray)}
         self.depth = prefetch_factor or BATCHES_IN_FLIGHT
 
     @staticmethod
     def serves(source: Source, plan: GeometryPlan) -> bool:
         """Whether the core can make the batches of this source."""
         images = list(source.images.values())
-        one = len(images) == 1 and isinstance(images[0], EncodedImages) and images[0].role == "image"
+        one = len(images) == 1 and isinstance(images[0], EncodedFiles) and images[0].role == "image"
         return one and plan.out_size is not None
 
     def start(self, draws: Draws) -> Task:
         buffers = self._assembler.buffers(len(draws), self.size, self._allocate)
         name, column = next(iter(self._source.images.items()))
-        assert isinstance(column, EncodedImages)
+        assert isinstance(column, EncodedFiles)
         images = column.take(draws.indices)
         fused = fuse(self._plan, draws)
         if fused is not None:
@@ -102,7 +103,7 @@ class CoreEngine:
             self._python = ThreadPoolExecutor(self._threads, thread_name_prefix="fastload-turbojpeg")
         return self._python
 
-    def _decode(self, images: EncodedImages, geometry: Geometry | FusedGeometry, out: npt.NDArray[np.uint8]) -> Pending:
+    def _decode(self, images: EncodedFiles, geometry: Geometry | FusedGeometry, out: npt.NDArray[np.uint8]) -> Pending:
         return self._pool.decode_batch(
             images,
             geometry=geometry,
@@ -112,7 +113,7 @@ class CoreEngine:
             check_whole=self._check_whole,
         )
 
-    def _measure(self, draws: Draws, images: EncodedImages, out: npt.NDArray[np.uint8]) -> Pending:
+    def _measure(self, draws: Draws, images: EncodedFiles, out: npt.NDArray[np.uint8]) -> Pending:
         """Begin a batch whose boxes Python resolves: it needs to know the sizes of the images first."""
         headers, failures = self._pool.read_headers(images, settings=self._settings)
         sizes = headers[:, :2].astype(np.int64)

@@ -1,0 +1,201 @@
+"""The columns of files, arrays and torch Datasets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fastload.errors import DecodeError, SourceError
+from fastload.sources.base import EncodedImages, ImageRole, Objects, PixelImages, Values
+from fastload.sources.buffers import PickledByReference
+from fastload.sources.paths import PathTable
+
+__all__ = ["DatasetItems", "EncodedFiles", "PixelArray", "ValueArray"]
+
+Int64Array = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class EncodedFiles(PickledByReference, EncodedImages):
+    """Compressed images in files, or in byte ranges of larger files."""
+
+    paths: PathTable
+    """One path a sample; of a shard, the path of the shard."""
+    role: ImageRole = "image"
+    offsets: Int64Array | None = None
+    """(N,) int64: first byte within the file, or None for whole files."""
+    lengths: Int64Array | None = None
+    """(N,) int64: number of bytes, or None for whole files."""
+    names: PathTable | None = None
+    """Names to use in messages where they differ from the paths (members of a tar file)."""
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def locate(self, index: int) -> tuple[str, int, int]:
+        """(path, first byte, number of bytes); (path, 0, -1) for a whole file."""
+        if self.offsets is None or self.lengths is None:
+            return self.paths[index], 0, -1
+        return self.paths[index], int(self.offsets[index]), int(self.lengths[index])
+
+    def read(self, index: int) -> bytes:
+        path, offset, length = self.locate(index)
+        with open(path, "rb", buffering=0) as file:
+            if length < 0:
+                return file.read()
+            file.seek(offset)
+            data = file.read(length)
+        if len(data) != length:
+            raise OSError(f"{self.describe(index)}: the file ends after {len(data)} of {length} bytes.")
+        return data
+
+    def read_start(self, index: int, length: int) -> bytes:
+        path, offset, whole = self.locate(index)
+        with open(path, "rb", buffering=0) as file:
+            file.seek(offset)
+            return file.read(length if whole < 0 else min(length, whole))
+
+    def describe(self, index: int) -> str:
+        """Its path, or `shard.tar:member`."""
+        return self.paths[index] if self.names is None else f"{self.paths[index]}:{self.names[index]}"
+
+    def name_table(self) -> PathTable:
+        return self.paths if self.names is None else PathTable.of(map(self.describe, range(len(self))))
+
+    def in_files(self, indices: Int64Array) -> EncodedFiles:
+        return self.take(indices)
+
+    def take(self, indices: Int64Array) -> EncodedFiles:
+        return EncodedFiles(
+            self.paths.take(indices),
+            self.role,
+            None if self.offsets is None else self.offsets[indices],
+            None if self.lengths is None else self.lengths[indices],
+            None if self.names is None else self.names.take(indices),
+        )
+
+
+@dataclass(frozen=True)
+class PixelArray(PickledByReference, PixelImages):
+    """Decoded uint8 images: one array (N, H, W, C) of equal sizes, or a flat buffer with a size for each."""
+
+    array: npt.NDArray[np.uint8]
+    """(N, H, W, C) uint8; or (total bytes,) uint8 when `sizes` and `offsets` are given. May be a memory map."""
+    role: ImageRole = "image"
+    sizes: npt.NDArray[np.int32] | None = None
+    """(N, 2) int32: height, width of each image in the flat buffer."""
+    offsets: Int64Array | None = None
+    """(N,) int64: first byte of each image in the flat buffer."""
+    channels: int = 3
+    rows: Int64Array | None = None
+    """(N,) int64: which row of `array` (or of `sizes`) each sample is, for subsets; None for all, in order."""
+    names: PathTable | None = None
+    """What to call each row in messages: the files that the pixels were decoded from."""
+    failed: Mapping[int, str] = field(default_factory=dict)
+    """Rows that could not be decoded when a cache was built, and the message of the DecodeError; they hold zeros."""
+
+    def __post_init__(self) -> None:
+        if self.array.dtype != np.uint8:
+            raise SourceError(f"PixelArray needs uint8 pixels, got {self.array.dtype}; convert them first.")
+        if self.sizes is None and (self.array.ndim != 4 or self.array.shape[3] != self.channels):
+            raise SourceError(
+                f"PixelArray needs an array (N, H, W, {self.channels}), got shape {self.array.shape}; "
+                "reshape it, or give sizes and offsets for images of different sizes."
+            )
+
+    def __len__(self) -> int:
+        if self.rows is not None:
+            return len(self.rows)
+        return len(self.array) if self.sizes is None else len(self.sizes)
+
+    @property
+    def fixed_size(self) -> tuple[int, int] | None:
+        return (self.array.shape[1], self.array.shape[2]) if self.sizes is None else None
+
+    def rows_of(self, indices: Int64Array) -> Int64Array:
+        """Positions in `array` (or in `sizes` and `offsets`) of these samples."""
+        return indices if self.rows is None else self.rows[indices]
+
+    def sizes_of(self, indices: Int64Array) -> npt.NDArray[np.int32]:
+        return super().sizes_of(indices) if self.sizes is None else self.sizes[self.rows_of(indices)]
+
+    def pixels(self, index: int) -> npt.NDArray[np.uint8]:
+        """A view."""
+        row = index if self.rows is None else int(self.rows[index])
+        if row in self.failed:
+            raise DecodeError(self.failed[row])
+        if self.sizes is None or self.offsets is None:
+            view: npt.NDArray[np.uint8] = self.array[row]
+            return view
+        height, width = (int(n) for n in self.sizes[row])
+        start = int(self.offsets[row])
+        return self.array[start : start + height * width * self.channels].reshape(height, width, self.channels)
+
+    def failures_of(self, indices: Int64Array) -> dict[int, DecodeError]:
+        if not self.failed:
+            return {}
+        rows = enumerate(self.rows_of(indices).tolist())
+        return {position: DecodeError(self.failed[row]) for position, row in rows if row in self.failed}
+
+    def name_table(self) -> PathTable | None:
+        return self.names if self.names is None or self.rows is None else self.names.take(self.rows)
+
+    def in_array(self) -> PixelArray:
+        return self
+
+    def describe(self, index: int) -> str:
+        if self.names is None:
+            return f"image {index}"
+        return self.names[index if self.rows is None else int(self.rows[index])]
+
+    def take(self, indices: Int64Array) -> PixelArray:
+        return replace(self, rows=self.rows_of(indices))
+
+
+@dataclass(frozen=True)
+class ValueArray(PickledByReference, Values):
+    """Rows of one array."""
+
+    array: npt.NDArray[Any]
+    """(N, ...) of any dtype that torch has. May be a memory map."""
+    rows: Int64Array | None = None
+    """(N,) int64: which row of `array` each sample is, for subsets of a memory map; None for all, in order."""
+
+    def __len__(self) -> int:
+        return len(self.array) if self.rows is None else len(self.rows)
+
+    def at(self, indices: Int64Array) -> npt.NDArray[Any]:
+        result: npt.NDArray[Any] = self.array[indices if self.rows is None else self.rows[indices]]
+        return result
+
+    def take(self, indices: Int64Array) -> ValueArray:
+        return ValueArray(self.array, indices if self.rows is None else self.rows[indices])
+
+
+@dataclass(frozen=True)
+class DatasetItems(Objects):
+    """Items of a map-style torch Dataset, produced by its own Python code."""
+
+    dataset: Any
+    """Has `__getitem__(int)` and `__len__`."""
+    rows: Int64Array | None = None
+
+    @property
+    def producer(self) -> str:
+        return type(self.dataset).__name__
+
+    def __len__(self) -> int:
+        return len(self.dataset) if self.rows is None else len(self.rows)
+
+    def item(self, index: int) -> Any:
+        return self.dataset[index if self.rows is None else int(self.rows[index])]
+
+    def describe(self, index: int) -> str:
+        return f"{self.producer}[{index}]"
+
+    def take(self, indices: Int64Array) -> DatasetItems:
+        return DatasetItems(self.dataset, rows=indices if self.rows is None else self.rows[indices])
