@@ -1,0 +1,83 @@
+"""The examples run as they are, on small data."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.images import jpeg, photo, png
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("examples")
+    for index in range(16):
+        path = root / "classes" / ("cat", "dog")[index % 2] / f"{index}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(jpeg(photo(64, 72, seed=index)))
+    for index in range(8):
+        for part in ("images", "masks"):
+            (root / "pairs" / part).mkdir(parents=True, exist_ok=True)
+        pixels = photo(80, 96, seed=index)
+        (root / "pairs" / "images" / f"{index}.jpg").write_bytes(jpeg(pixels))
+        (root / "pairs" / "masks" / f"{index}.png").write_bytes(png((pixels[:, :, :1] > 128).astype(np.uint8)))
+    return root
+
+
+def run(*command: str, directory: Path) -> str:
+    done = subprocess.run(
+        [sys.executable, *command], cwd=directory, capture_output=True, text=True, timeout=110, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_every_example_is_tested_here() -> None:
+    named = Path(__file__).read_text()
+    assert [path.name for path in EXAMPLES.iterdir() if path.is_file() and path.name not in named] == []
+
+
+def test_a_folder_is_learnt_and_goes_on_where_it_stopped(folder: Path, tmp_path: Path) -> None:
+    data = str(folder / "classes")
+    settings = (data, data, "--batch-size", "4", "--size", "32", "--model", "shufflenet_v2_x0_5")
+    script = str(EXAMPLES / "folder_ddp.py")
+    first = run(script, *settings, "--epochs", "1", directory=tmp_path)
+    assert first.splitlines()[-1].startswith("epoch 1: ")
+    assert "of 16 right" in first
+    again = run(script, *settings, "--epochs", "2", directory=tmp_path)
+    assert [line.split(":")[0] for line in again.splitlines() if line.startswith("epoch")] == ["epoch 2"]
+
+
+def test_two_processes_count_every_sample_once(folder: Path, tmp_path: Path) -> None:
+    data = str(folder / "classes")
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(EXAMPLES / "folder_ddp.py"))
+    settings = (data, data, "--batch-size", "4", "--size", "32", "--model", "shufflenet_v2_x0_5", "--epochs", "1")
+    assert "of 16 right" in run(*torchrun, *settings, directory=tmp_path)
+
+
+def test_masks_follow_their_images(folder: Path, tmp_path: Path) -> None:
+    script = str(EXAMPLES / "segmentation.py")
+    assert "epoch 2: loss" in run(script, str(folder / "pairs"), "--epochs", "2", directory=tmp_path)
+
+
+def test_the_line_that_adopts_a_loader(folder: Path, tmp_path: Path) -> None:
+    printed = run(str(EXAMPLES / "adopt.py"), str(folder / "classes"), "--batch-size", "4", directory=tmp_path)
+    assert "times as fast" in printed
+
+
+def test_the_notebook_runs_from_top_to_bottom(tmp_path: Path) -> None:
+    notebook = json.loads((EXAMPLES / "first_look.ipynb").read_text())
+    cells = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    assert all(cell["outputs"] == [] for cell in notebook["cells"] if cell["cell_type"] == "code")
+    program = tmp_path / "notebook.py"
+    program.write_text("\n\n".join(cells))
+    assert "largest difference of 255: " in run(str(program), directory=tmp_path)
