@@ -23,7 +23,6 @@ from typer.testing import CliRunner
 from fastload.bench.resources import birth
 from fastload.bench.results import Machine
 from fastload.cli.app import app
-from fastload.cli.terminal import output
 from fastload.errors import ConfigurationError
 from fastload.sweep import Cell, Row, Sweep, SweepSettings, from_json, run_sweep, to_csv, to_json
 from fastload.sweep.advice import Situation, advice
@@ -32,6 +31,7 @@ from fastload.sweep.grid import Mode, cells, modes, unavailable
 from fastload.sweep.job import FAILURE, MEASURED, Job, Measured
 from fastload.sweep.results import SHARES
 from fastload.sweep.table import print_sweep
+from fastload.terminal import output
 from fastload.train.presets import preset
 from tests.waiting import wait_until
 

@@ -18,9 +18,8 @@ import fastload.train
 from fastload.cli.app import app
 from fastload.errors import ConfigurationError
 from fastload.train import CheckpointConfig, DataConfig, OptimizerConfig, RunConfig, TrainConfig, preset
-from fastload.train.fields import all_fields, tables
-from fastload.train.options import merged, read_toml, to_toml
-from fastload.train.presets import PRESETS
+from fastload.train.presets import find_preset, preset_files
+from fastload.train.settings import all_fields, merged, read_toml, tables, to_toml
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -192,7 +191,7 @@ def test_a_file_that_is_not_there_is_named() -> None:
             optimizer=OptimizerConfig(lr=1e-5, reference_batch=None, clip_norm=0.25),
             run=RunConfig(deterministic=True),
         ),
-        *(preset(job.name) for job in PRESETS),
+        *map(preset, preset_files()),
     ],
 )
 def test_toml_written_is_toml_read(config: TrainConfig, tmp_path: Path) -> None:
@@ -204,7 +203,7 @@ def test_toml_written_is_toml_read(config: TrainConfig, tmp_path: Path) -> None:
 
 
 def preset_settings(name: str) -> Any:
-    return next(job.settings for job in PRESETS if job.name == name)
+    return find_preset(name).settings
 
 
 # -- The command -------------------------------------------------------------------------------------------------------
@@ -283,9 +282,9 @@ def test_help_lists_every_option_under_its_table_with_its_text() -> None:
 def test_presets_are_listed_with_their_commands() -> None:
     done = train_command("--presets")
     assert done.code == 0
-    for job in PRESETS:
-        assert job.name in done.out
-        assert job.command in done.out
+    for name in preset_files():
+        assert name in done.out
+        assert find_preset(name).command in done.out
 
 
 def test_settings_are_looked_at_without_torch() -> None:
@@ -303,7 +302,7 @@ def test_settings_are_looked_at_without_torch() -> None:
 
 @pytest.mark.parametrize("name", fastload.train.__all__)
 def test_every_public_name_is_there(name: str) -> None:
-    home = importlib.import_module(fastload.train._HOMES[name])
+    home = importlib.import_module(getattr(fastload.train, name).__module__)
     assert getattr(fastload.train, name) is getattr(home, name)
     assert name in home.__all__
     assert name in dir(fastload.train)

@@ -18,7 +18,7 @@ from torchvision.transforms import v2
 import fastload
 from fastload.errors import ConfigurationError, SourceError
 from fastload.train.data import TrainingData, open_data
-from fastload.train.options import merged
+from fastload.train.settings import merged
 from tests.images import photo, write_photo_folder
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

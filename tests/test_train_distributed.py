@@ -17,8 +17,8 @@ import pytest
 import torch
 
 from fastload.errors import FastloadError
-from fastload.train.options import to_toml
-from fastload.train.rendezvous import meet
+from fastload.train.distributed import meet
+from fastload.train.settings import to_toml
 from tests.images import write_photo_folder
 from tests.train_job import Fault, Job, config, finish, free_port, run, said, settings, start, to_json, write_arrays
 

@@ -18,12 +18,10 @@ from torch.utils.data import Dataset
 
 import fastload
 from fastload.errors import ConfigurationError, FastloadError
-from fastload.train import TrainConfig, train
-from fastload.train import parts as train_parts
+from fastload.train import TrainConfig, components, train
 from fastload.train.data import TrainingData, open_data
-from fastload.train.parallel import parallelise
-from fastload.train.summary import Summary
-from fastload.train.world import World, open_world
+from fastload.train.distributed import World, open_world, parallelise
+from fastload.train.results import Summary
 from tests.images import write_photo_folder
 from tests.train_job import SIDE, Network, config, write_arrays
 
@@ -47,7 +45,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def use_network(monkeypatch: pytest.MonkeyPatch, make: Callable[[], nn.Module] | None = None) -> None:
     """A small network without dropout and batch normalisation, or the one given."""
     make = make or (lambda: Network(dropout=0.0, normalise=False))
-    monkeypatch.setattr(train_parts, "create_model", lambda *args, **kwargs: make())
+    monkeypatch.setattr(components, "create_model", lambda *args, **kwargs: make())
 
 
 def quiet() -> Console:
@@ -386,7 +384,7 @@ def slow_run(
         )
 
     use_network(monkeypatch, network)
-    monkeypatch.setattr(train_parts, "open_data", opened)
+    monkeypatch.setattr(components, "open_data", opened)
     return train(settings, console=quiet())
 
 

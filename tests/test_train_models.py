@@ -16,7 +16,7 @@ from torch import nn
 from fastload.errors import BackendUnavailableError, ConfigurationError
 from fastload.train.config import ModelConfig
 from fastload.train.models import create_model
-from fastload.train.models.pyramidnet import PyramidNet
+from fastload.train.networks import PyramidNet
 
 TASK_OF = {"smp": "segmentation", "transformers": "masked-lm"}
 

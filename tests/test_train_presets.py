@@ -20,7 +20,7 @@ from fastload.cli.app import app
 from fastload.errors import ConfigurationError
 from fastload.train import Summary, TrainConfig, preset, train
 from fastload.train.models import create_model
-from fastload.train.presets import PRESETS, find_preset
+from fastload.train.presets import find_preset, preset_files
 from tests.images import labels, photo, write_photo_folder
 from tests.test_sources_cifar import cifar10, packed
 from tests.test_train_data import write_idx
@@ -59,7 +59,7 @@ def cracks(root: Path) -> Path:
 
 def imagenet(root: Path) -> Path:
     for split in ("train", "val"):
-        write_photo_folder(root / split, classes=2, per_class=3)
+        write_photo_folder(root / split, classes=2, per_class=4)
     return root
 
 
@@ -74,16 +74,19 @@ SMALL: dict[str, tuple[Callable[[Path], Path], dict[str, Any], set[str]]] = {
     "cifar10-pyramidnet": (cifar, {"batch_size": 10}, {"loss", "top1", "top5"}),
     "cifar10-vgg19": (cifar, {"batch_size": 10}, {"loss", "top1", "top5"}),
     "fashion-mnist-mlp": (fashion_mnist, {"batch_size": 8}, {"loss", "top1", "top5"}),
-    "cracks-unet-vgg16": (cracks, {"image_size": (32, 64), "batch_size": 2}, {"loss", "iou", "dice"}),
-    "cracks-unet-resnet34": (cracks, {"image_size": (32, 64), "batch_size": 2}, {"loss", "iou", "dice"}),
-    "imagenet-resnet50": (imagenet, {"image_size": (32, 32), "batch_size": 2}, {"loss", "top1"}),
+    "cracks-unet-vgg16": (cracks, {"image_size": (64, 64), "batch_size": 2}, {"loss", "iou", "dice"}),
+    "cracks-unet-resnet34": (cracks, {"image_size": (64, 64), "batch_size": 2}, {"loss", "iou", "dice"}),
+    "imagenet-resnet50": (imagenet, {"image_size": (64, 64), "batch_size": 4}, {"loss", "top1"}),
     "text-roberta": (
         text,
         {"model": "transformers:roberta-tiny", "num_classes": 100, "batch_size": 2},
         {"loss", "top1"},
     ),
 }
-"""By preset: data, what is made small, and what the validation reports."""
+"""By preset: data, what is made small, and what the validation reports.
+
+Every normalisation sees 8 values a channel or more: with two, weights explode, and only a processor's rounding decides
+whether the loss is a number."""
 
 
 def small(name: str, root: Path, **changes: Any) -> TrainConfig:
@@ -103,7 +106,7 @@ def quietly(config: TrainConfig) -> Summary:
 
 
 def test_every_preset_is_tried_here() -> None:
-    assert [job.name for job in PRESETS] == list(SMALL)
+    assert set(preset_files()) == set(SMALL)
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -165,15 +168,15 @@ def documented() -> list[str]:
     """The commands of the presets, and of the README's table of them."""
     rows = re.findall(r"^\| `.*\| `(.*)` \|$", (Path(__file__).parents[1] / "README.md").read_text(), re.MULTILINE)
     listed = [row for row in rows if "fastload.train " in row or "fastload train " in row]
-    return [*(job.command for job in PRESETS), *listed]
+    return [*(find_preset(name).command for name in preset_files()), *listed]
 
 
 def test_the_readme_lists_every_preset() -> None:
     section = (
         (Path(__file__).parents[1] / "README.md").read_text().partition("\n## Training\n")[2].partition("\n## ")[0]
     )
-    assert [job.name for job in PRESETS if f"`{job.name}`" not in section] == []
-    assert len(documented()) > len(PRESETS)
+    assert [name for name in preset_files() if f"`{name}`" not in section] == []
+    assert len(documented()) > len(preset_files())
 
 
 @pytest.mark.parametrize("command", documented())
@@ -184,7 +187,7 @@ def test_a_documented_command_is_one(command: str) -> None:
         ["fastload", "train"],
         ["torchrun", "--nproc-per-node", words[2], "-m", "fastload.train"],
     )
-    assert words[start] in [job.name for job in PRESETS]
+    assert words[start] in preset_files()
     assert "--data" in words
     done = CliRunner().invoke(app, ["train", *words[start:], "--dry-run"])
     assert done.exit_code == 0, done.stderr

@@ -21,9 +21,8 @@ from fastload.draws import Draws
 from fastload.errors import ConfigurationError, DecodeError, SourceError, StateMismatchError
 from fastload.sources import open_source
 from fastload.train.config import OptimizerConfig, TrainConfig
-from fastload.train.metrics import MetricSums
-from fastload.train.tasks import Task, create_task, draws_of
-from fastload.train.validate import validate
+from fastload.train.engine import validate
+from fastload.train.tasks import MetricSums, Task, create_task, draws_of
 from tests import images
 
 CPU = torch.device("cpu")
@@ -181,7 +180,7 @@ def test_positive_weight_and_masks_as_the_loader_gives_them(tmp_path: Path, enco
 
 
 def test_of_many_masks_some_are_counted_evenly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fastload.train.tasks.segmentation._COUNTED_MASKS", 3)
+    monkeypatch.setattr("fastload.train.tasks.images._COUNTED_MASKS", 3)
     shares = [4, 0, 6, 0, 8]  # positive columns of 32; the first, middle and last are counted
     masks = [np.broadcast_to(np.arange(32) < share, (24, 32)).astype(np.uint8) for share in shares]
     folder = pairs_folder(tmp_path, [images.png(mask) for mask in masks], "png")

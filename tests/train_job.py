@@ -25,7 +25,7 @@ import torch
 from torch import nn
 
 from fastload.train import TrainConfig, train
-from fastload.train.options import merged
+from fastload.train.settings import merged
 
 SIDE = 8
 
@@ -129,11 +129,11 @@ class Job:
     fault: dict[str, Any] | None = field(default=None)
 
     def run(self, summary: Path | None = None) -> None:
-        from fastload.train import parts
+        from fastload.train import components
 
         torch.set_num_threads(1)
         fault = None if self.fault is None else Fault(**self.fault)
-        parts.create_model = lambda *args, **kwargs: Network(
+        components.create_model = lambda *args, **kwargs: Network(
             dropout=self.dropout, normalise=self.normalise, fault=fault
         )
         found = train(merged(self.settings))

@@ -10,8 +10,7 @@ from fastload.cli.cache import cache
 from fastload.cli.demo import demo
 from fastload.cli.doctor import doctor
 from fastload.cli.sweep import sweep
-from fastload.cli.train import train
-from fastload.cli.train_options import GroupedHelp
+from fastload.train.command import GroupedHelp, train
 
 __all__ = ["app"]
 

@@ -9,7 +9,7 @@ import typer
 
 from fastload.cli.bench_output import Files, check_files, deliver, progress_bar
 from fastload.cli.bench_settings import names, numbers, sample_images
-from fastload.cli.terminal import output, plain_errors
+from fastload.terminal import output, plain_errors
 
 __all__ = ["loader"]
 

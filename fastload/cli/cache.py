@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fastload.cli.terminal import output, plain_errors
+from fastload.terminal import output, plain_errors
 
 if TYPE_CHECKING:
     from fastload.sources.built_cache import Manifest

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fastload.cli.terminal import output, plain_errors
+from fastload.terminal import output, plain_errors
 
 __all__ = ["demo"]
 

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from fastload.cli.findings import Finding
-from fastload.cli.terminal import output, plain_errors
+from fastload.terminal import output, plain_errors
 
 __all__ = ["doctor"]
 

@@ -13,8 +13,8 @@ import typer
 
 from fastload.cli.bench_output import check_places
 from fastload.cli.bench_settings import names, numbers
-from fastload.cli.terminal import output, plain_errors
-from fastload.cli.train_options import takes_train_options
+from fastload.terminal import output, plain_errors
+from fastload.train.command import takes_train_options
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -64,8 +64,8 @@ def sweep(
         from fastload.sweep import SweepSettings, run_sweep, to_csv, to_json
         from fastload.sweep.grid import modes
         from fastload.sweep.table import print_sweep
-        from fastload.train.options import merged
         from fastload.train.presets import find_preset
+        from fastload.train.settings import merged
 
         places = {"--json": json, "--csv": csv, "--html": html, "--png": png}
         check_places(places)

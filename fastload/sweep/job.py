@@ -13,8 +13,7 @@ from typing import Any
 from fastload.sweep.grid import Cell
 from fastload.sweep.results import Row, Share
 from fastload.train.config import TrainConfig
-from fastload.train.fields import all_fields
-from fastload.train.options import merged
+from fastload.train.settings import all_fields, merged
 
 __all__ = ["FAILURE", "JOB", "MEASURED", "Job", "Measured"]
 

@@ -4,7 +4,7 @@
 
     summary = train(preset("cifar10-vgg19", data="cifar-10-python.tar.gz", epochs=1))
 
-Names are imported when first used: `import fastload.train` does not load torch.
+What needs torch is imported when first used: `import fastload.train` does not load it.
 """
 
 from __future__ import annotations
@@ -12,19 +12,20 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from fastload.train.config import (
+    CheckpointConfig,
+    DataConfig,
+    LogConfig,
+    ModelConfig,
+    OptimizerConfig,
+    RunConfig,
+    ScheduleConfig,
+    TrainConfig,
+)
+from fastload.train.presets import preset
+
 if TYPE_CHECKING:
-    from fastload.train.config import (
-        CheckpointConfig,
-        DataConfig,
-        LogConfig,
-        ModelConfig,
-        OptimizerConfig,
-        RunConfig,
-        ScheduleConfig,
-        TrainConfig,
-    )
-    from fastload.train.presets import preset
-    from fastload.train.summary import Summary
+    from fastload.train.results import Summary
     from fastload.train.trainer import train
 
 __all__ = [
@@ -41,26 +42,13 @@ __all__ = [
     "train",
 ]
 
-_HOMES = {
-    "CheckpointConfig": "fastload.train.config",
-    "DataConfig": "fastload.train.config",
-    "LogConfig": "fastload.train.config",
-    "ModelConfig": "fastload.train.config",
-    "OptimizerConfig": "fastload.train.config",
-    "RunConfig": "fastload.train.config",
-    "ScheduleConfig": "fastload.train.config",
-    "Summary": "fastload.train.summary",
-    "TrainConfig": "fastload.train.config",
-    "preset": "fastload.train.presets",
-    "train": "fastload.train.trainer",
-}
+_HOMES = {"Summary": "fastload.train.results", "train": "fastload.train.trainer"}
 
 
 def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
+    if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(home), name)
+    value = getattr(importlib.import_module(_HOMES[name]), name)
     globals()[name] = value  # next time it is found without coming here
     return value
 

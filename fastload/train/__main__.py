@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from fastload.cli.train import train
-from fastload.cli.train_options import GroupedHelp
+from fastload.train.command import GroupedHelp, train
 
 if __name__ == "__main__":
     app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)

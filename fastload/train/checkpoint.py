@@ -1,4 +1,6 @@
-"""Checkpoints: everything that a run needs to go on as if nothing had happened, in one file of plain values.
+"""How far a run has come, and the state of everything in it: into a checkpoint, and out of one.
+
+A checkpoint is one file of plain values, with all that a run needs to go on as if nothing had happened:
 
     state = torch.load("runs/mine/best.pt", weights_only=True, map_location="cpu")
     model.load_state_dict(state["ema"] or state["model"])
@@ -22,9 +24,14 @@ from typing import Any
 import torch
 
 from fastload.errors import CheckpointError, ConfigurationError, StateMismatchError
+from fastload.train.components import Components
 from fastload.train.config import TrainConfig
+from fastload.train.distributed import World
+from fastload.train.randomness import generator_state, seed_generators, set_generator_state
+from fastload.train.results import EpochRecord
+from fastload.train.tasks import MetricSums
 
-__all__ = ["BEST", "LAST", "copy_checkpoint", "epoch_file", "load", "save", "state_to_resume"]
+__all__ = ["BEST", "LAST", "Progress", "copy_checkpoint", "epoch_file", "load", "save", "state_to_resume"]
 
 VERSION = 1
 LAST = "last.pt"
@@ -144,3 +151,131 @@ def _sync_folder(folder: Path) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
+
+
+# -- What is in it -----------------------------------------------------------------------------------------------------
+
+
+class Progress:
+    """Where a run is. Between two steps, this and the components are all that there is to know about it."""
+
+    def __init__(self, config: TrainConfig, components: Components, world: World) -> None:
+        self._config = config
+        self._components = components
+        self._world = world
+        self.epoch = 0
+        """Epochs that are complete, validation included."""
+        self.batch = 0
+        """Batches of the next one that are trained on."""
+        self.step = 0
+        """Optimizer steps of the run."""
+        self.sums = MetricSums(components.task.counted, world.device)
+        """Of those batches, on this rank."""
+        self.best: float | None = None
+        """Best result of a validation."""
+        self.records: list[EpochRecord] = []
+
+    def begin(self) -> str | None:
+        """The state before the first step. Returns what the task says of its data."""
+        studied = self._components.task.study(self._components.data.source)
+        self._seed_this_rank()
+        return studied
+
+    @property
+    def epoch_sums(self) -> dict[str, float]:
+        """Of the batches of this epoch, over all ranks. A collective."""
+        total = MetricSums(self._components.task.counted, self._world.device)
+        total.load_state_dict(self.sums.state_dict())
+        total.all_reduce()
+        return total.read()
+
+    def end_epoch(self, record: EpochRecord) -> bool:
+        """Count an epoch as complete. Returns whether it is the best one so far."""
+        self.records.append(record)
+        self.epoch, self.batch = self.epoch + 1, 0
+        self.sums = MetricSums(self._components.task.counted, self._world.device)
+        if record.val is None:
+            return False
+        name, direction = self._components.task.best
+        result = record.val[name]
+        better = self.best is None or (result > self.best if direction == "max" else result < self.best)
+        if better:
+            self.best = result
+        return better
+
+    def state(self) -> dict[str, Any] | None:
+        """Everything, as plain values and tensors, on rank 0; None elsewhere. A collective."""
+        components = self._components
+        ranks = self._world.gather({"generators": generator_state(self._world.device), "sums": self.sums.state_dict()})
+        if ranks is None:
+            return None
+        return {
+            "config": asdict(self._config),
+            "epoch": self.epoch,
+            "batch": self.batch,
+            "step": self.step,
+            "best": self.best,
+            "records": [record.to_dict() for record in self.records],
+            "model": components.network.state_dict(),
+            "ema": None if components.average is None else components.average.module.state_dict(),
+            "ema_updates": 0 if components.average is None else int(components.average.n_averaged),
+            "optimizer": components.optimizer.state_dict(),
+            "scheduler": components.schedule.state_dict(),
+            "scaler": components.scaler.state_dict(),
+            "task": components.task.state_dict(),
+            "loader": components.data.train.state_dict(),
+            "ranks": ranks,
+        }
+
+    def load(self, state: Mapping[str, Any]) -> str | None:
+        """Go on from a state; learning rate and schedule are those of the configuration, at that step.
+
+        Returns:
+            What is not as it would have been, if anything.
+
+        Raises:
+            StateMismatchError: the loader or the task is another one.
+        """
+        components = self._components
+        components.data.train.load_state_dict(state["loader"])
+        components.task.load_state_dict(state["task"])
+        components.network.load_state_dict(state["model"])
+        if components.average is not None:
+            components.average.module.load_state_dict(state["ema"])
+            components.average.n_averaged.fill_(state["ema_updates"])
+        if components.scaler.is_enabled() and state["scaler"]:
+            components.scaler.load_state_dict(state["scaler"])
+        self.epoch, self.batch, self.step = state["epoch"], state["batch"], state["step"]
+        self.best = state["best"]
+        self.records = [EpochRecord(**record) for record in state["records"]]
+        self._load_optimizer(state)
+        return self._load_ranks(state["ranks"])
+
+    def _load_optimizer(self, state: Mapping[str, Any]) -> None:
+        optimizer, schedule = self._components.optimizer, self._components.schedule
+        configured = [{name: group[name] for name in group if name != "params"} for group in optimizer.param_groups]
+        optimizer.load_state_dict(state["optimizer"])
+        schedule.load_state_dict(state["scheduler"] | {"base_lrs": schedule.base_lrs})
+        shares = [share(self.step) for share in schedule.lr_lambdas]
+        for group, settings, share in zip(optimizer.param_groups, configured, shares, strict=True):
+            group.update(settings)
+            group["lr"] = settings["initial_lr"] * share
+
+    def _load_ranks(self, ranks: list[dict[str, Any]]) -> str | None:
+        rank, world_size = self._world.rank, self._world.world_size
+        if len(ranks) == world_size:
+            self.sums.load_state_dict(ranks[rank]["sums"])
+            set_generator_state(ranks[rank]["generators"], self._world.device)
+            return None
+        self._seed_this_rank()
+        if rank == 0:
+            sums = [each["sums"] for each in ranks]
+            self.sums.load_state_dict({name: sum(each[name] for each in sums) for name in sums[0]})
+        return (
+            f"saved by {len(ranks)} processes and resumed by {world_size}: the samples are the ones that would have "
+            "come, dropout and the like draw other numbers."
+        )
+
+    def _seed_this_rank(self) -> None:
+        """The network's own random choices, such as dropout, differ between ranks."""
+        seed_generators(self._config.run.seed, self.step, self._world.rank)

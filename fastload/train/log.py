@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import math
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
+import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
@@ -21,12 +20,11 @@ __all__ = ["EPOCHS_FILE", "RunLog", "open_log"]
 EPOCHS_FILE = "epochs.jsonl"
 
 
-class RunLog(Protocol):
-    """Rank 0 has one that tells; the others one that does nothing."""
+class RunLog:
+    """What the trainer tells. This one does nothing with it, as on all ranks but 0; that one's shows and writes."""
 
     def say(self, line: str) -> None:
         """A line of text, above the bar."""
-        ...
 
     def begin_epoch(self, epoch: int, *, steps: int, done: int = 0) -> None:
         """Start the bar of an epoch.
@@ -36,7 +34,6 @@ class RunLog(Protocol):
             steps: optimizer steps of the epoch.
             done: of these, before this run was resumed.
         """
-        ...
 
     def progress(self, done: int, *, rate: float, wait: float, loss: float | None = None) -> None:
         """Move the bar.
@@ -47,11 +44,9 @@ class RunLog(Protocol):
             wait: share of the time spent waiting for data, 0 to 1.
             loss: if it was read since; otherwise the bar keeps the one it has.
         """
-        ...
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         """Curves by optimizer step of the whole run, for TensorBoard: {"train/loss": 0.7}."""
-        ...
 
     def end_epoch(self, record: Mapping[str, Any], *, step: int) -> None:
         """Keep an epoch: an object in epochs.jsonl, its numbers as curves, and a line for the person.
@@ -65,7 +60,6 @@ class RunLog(Protocol):
                 to be kept.
             step: optimizer steps of the run so far.
         """
-        ...
 
 
 @contextmanager
@@ -97,7 +91,7 @@ def open_log(
         BackendUnavailableError: TensorBoard is asked for and not installed.
     """
     if rank != 0:
-        yield _Silent()
+        yield RunLog()
         return
     with ExitStack() as stack:
         writer = _tensorboard(Path(folder) / "tensorboard", first_step) if config.tensorboard else None
@@ -112,19 +106,7 @@ def open_log(
         yield _Telling(Path(folder) / EPOCHS_FILE, console, bar, writer, epochs, unit)
 
 
-class _Silent:
-    def say(self, line: str) -> None: ...
-
-    def begin_epoch(self, epoch: int, *, steps: int, done: int = 0) -> None: ...
-
-    def progress(self, done: int, *, rate: float, wait: float, loss: float | None = None) -> None: ...
-
-    def scalars(self, step: int, values: Mapping[str, float]) -> None: ...
-
-    def end_epoch(self, record: Mapping[str, Any], *, step: int) -> None: ...
-
-
-class _Telling:
+class _Telling(RunLog):
     def __init__(
         self, path: Path, console: Console, bar: Progress | None, writer: Any | None, epochs: int, unit: str
     ) -> None:
@@ -163,8 +145,8 @@ class _Telling:
 
     def end_epoch(self, record: Mapping[str, Any], *, step: int) -> None:
         self._end_bar()
-        with open(self._path, "a", encoding="utf-8") as file:
-            file.write(json.dumps(_finite(record), allow_nan=False) + "\n")
+        with open(self._path, "ab") as file:
+            file.write(msgspec.json.encode(record) + b"\n")  # NaN and infinity, which JSON has not, are null
         self.scalars(step, {f"epoch/{name}": value for name, value in _numbers(record).items()})
         if self._writer is not None:
             self._writer.flush()
@@ -218,18 +200,11 @@ def _keep_epochs_before(path: Path, first_epoch: int) -> None:
 def _epoch_of(line: str) -> int:
     """The epoch that a line is the record of; -1 if it is none."""
     try:
-        record = json.loads(line)
-    except ValueError:
+        record = msgspec.json.decode(line)
+    except msgspec.DecodeError:
         return -1
     epoch = record.get("epoch") if isinstance(record, dict) else None
     return epoch if isinstance(epoch, int) else -1
-
-
-def _finite(value: Any) -> Any:
-    """JSON has no NaN and no infinity: null."""
-    if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _numbers(record: Mapping[str, Any], prefix: str = "") -> dict[str, float]:

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from fastload.train.world import World
+from fastload.train.distributed import World
 
 __all__ = ["Stopped", "Stopping"]
 

@@ -1,8 +1,8 @@
 """The trainer: one run, from its configuration to its summary.
 
-`train` goes through the epochs. What it goes through them with is in files of its own: `world` and `parallel`
-(processes and devices), `parts` (data, network, optimizer), `window` (one optimizer step), `validate`, `progress` and
-`checkpoint` (what is saved, and how), `stopping` (signals), `pace` (speed and idle time), `log`.
+`train` goes through the epochs. What it goes through them with is in files of its own: `distributed` (processes and
+devices), `components` (data, network, optimizer), `engine` (one optimizer step, a validation), `checkpoint` (what is
+saved, and how), `stopping` (signals), `throughput` (speed and idle time), `log`.
 """
 
 from __future__ import annotations
@@ -19,18 +19,15 @@ from fastload.errors import FastloadError
 from fastload.monitor import GpuMonitor, rank_path, write_trace
 from fastload.spans import SpanLog
 from fastload.train import checkpoint
+from fastload.train.components import build
 from fastload.train.config import TrainConfig
+from fastload.train.distributed import World, open_world
+from fastload.train.engine import Window, precision, validate
 from fastload.train.log import open_log
-from fastload.train.pace import Pace
-from fastload.train.parts import build
-from fastload.train.profiling import StepProfiler
-from fastload.train.progress import Progress
 from fastload.train.randomness import repeatable
+from fastload.train.results import EpochRecord, Summary
 from fastload.train.stopping import Stopped, Stopping
-from fastload.train.summary import EpochRecord, Summary
-from fastload.train.validate import validate
-from fastload.train.window import Window, precision
-from fastload.train.world import World, open_world
+from fastload.train.throughput import StepProfiler, Throughput
 
 __all__ = ["train"]
 
@@ -68,12 +65,12 @@ class _Run:
         self._world = world
         self._out = Path(config.checkpoint.out)
         state = world.broadcast(checkpoint.state_to_resume(config) if world.rank == 0 else None)
-        self._parts = build(config, world, stack)
-        self._train = self._parts.data.train
-        self._window = Window(self._parts, config.optimizer)
-        self._progress = Progress(config, self._parts, world)
+        self._components = build(config, world, stack)
+        self._train = self._components.data.train
+        self._window = Window(self._components, config.optimizer)
+        self._progress = checkpoint.Progress(config, self._components, world)
         remark = self._progress.begin() if state is None else self._progress.load(state)
-        self._pace = Pace(self._parts.clock, warmup=warmup, trace=config.log.trace is not None)
+        self._throughput = Throughput(self._components.clock, warmup=warmup, trace=config.log.trace is not None)
         self._spans = SpanLog() if config.log.trace else None
         self._train.record(self._spans)
         self._gpu = stack.enter_context(GpuMonitor(world.device)) if world.device.type == "cuda" else None
@@ -85,7 +82,7 @@ class _Run:
                 self._out,
                 rank=world.rank,
                 epochs=config.schedule.epochs,
-                unit=self._parts.task.unit,
+                unit=self._components.task.unit,
                 first_epoch=self._progress.epoch,
                 first_step=self._progress.step,
                 console=console,
@@ -110,7 +107,7 @@ class _Run:
                 self._save()
         except Stopped:
             interrupted = True
-            self._pace.end()
+            self._throughput.end()
             self._save()
             self._log.say(
                 f"stopped after step {self._progress.step:,}, saved {self._out / checkpoint.LAST}; the same command "
@@ -124,16 +121,16 @@ class _Run:
         """The rest of an epoch, or as much of it as `max_steps` leaves."""
         progress, every = self._progress, self._config.checkpoint.save_steps
         done = progress.batch // self._config.optimizer.accumulate
-        self._log.begin_epoch(progress.epoch, steps=self._parts.windows, done=done)
+        self._log.begin_epoch(progress.epoch, steps=self._components.windows, done=done)
         self._told = progress.sums.read()["samples"], progress.sums.read()["loss"]
-        self._parts.model.train()
+        self._components.model.train()
         batches = iter(self._train)
-        self._pace.begin()
+        self._throughput.begin()
         while progress.batch < len(self._train) and not self._enough:
             self._profiler.begin_step()
             count, samples = self._window.step(batches, progress.sums, epoch=progress.epoch, first=progress.batch)
             self._profiler.end_step()
-            self._pace.step(samples)
+            self._throughput.step(samples)
             progress.batch += count
             progress.step += 1
             done += 1
@@ -144,19 +141,19 @@ class _Run:
             self._stopping.check()
             if every is not None and progress.step % every == 0 and progress.batch < len(self._train):
                 self._save()
-        self._pace.end()
+        self._throughput.end()
 
     def _end_epoch(self) -> None:
         """Validate, tell, and keep."""
-        progress, parts = self._progress, self._parts
+        progress, components = self._progress, self._components
         sums = progress.epoch_sums
         began = time.perf_counter()
         val = None
-        if parts.data.val is not None:
+        if components.data.val is not None:
             val = validate(
-                parts.validated,
-                parts.data.val,
-                parts.task,
+                components.validated,
+                components.data.val,
+                components.task,
                 precision=precision(self._config.optimizer, self._world.device),
                 check=self._stopping.check,
             )
@@ -164,12 +161,12 @@ class _Run:
             epoch=progress.epoch,
             step=progress.step,
             samples=int(sums["samples"]),
-            lr=float(parts.optimizer.param_groups[0]["lr"]),
-            train=parts.task.result(sums),
+            lr=float(components.optimizer.param_groups[0]["lr"]),
+            train=components.task.result(sums),
             val=val,
-            images_per_second=self._pace.epoch_rate,
-            wait_share=self._pace.epoch_wait_share,
-            seconds=self._pace.epoch_seconds,
+            images_per_second=self._throughput.epoch_rate,
+            wait_share=self._throughput.epoch_wait_share,
+            seconds=self._throughput.epoch_seconds,
             val_seconds=time.perf_counter() - began,
         )
         best = progress.end_epoch(record)
@@ -203,8 +200,8 @@ class _Run:
         if not math.isfinite(sums["loss"]):
             raise FastloadError(
                 f"step {self._progress.step:,}: the loss is {sums['loss']}. The learning rate "
-                f"{self._parts.rate.value:g} may be too high (--lr, --warmup-epochs, --clip-norm), or a sample broken; "
-                "the last checkpoint is from before."
+                f"{self._components.rate.value:g} may be too high (--lr, --warmup-epochs, --clip-norm), or a sample "
+                "broken; the last checkpoint is from before."
             )
         return sums
 
@@ -214,19 +211,20 @@ class _Run:
         samples, loss = (sums[name] - before for name, before in zip(("samples", "loss"), self._told, strict=True))
         self._told = sums["samples"], sums["loss"]
         mean = loss / samples if samples else None
-        self._log.progress(done, rate=self._pace.epoch_rate, wait=self._pace.epoch_wait_share, loss=mean)
+        self._log.progress(done, rate=self._throughput.epoch_rate, wait=self._throughput.epoch_wait_share, loss=mean)
         if mean is not None:
-            lr = float(self._parts.optimizer.param_groups[0]["lr"])
+            lr = float(self._components.optimizer.param_groups[0]["lr"])
             self._log.scalars(self._progress.step, {"step/loss": mean, "step/lr": lr})
 
     def _introduce(self, remark: str | None, *, resumed: bool) -> None:
         """What the run is, in some lines."""
-        world, config, parts, progress = self._world, self._config, self._parts, self._progress
+        world, config, components, progress = self._world, self._config, self._components, self._progress
         ranks = "1 process" if world.world_size == 1 else f"{world.world_size} processes"
-        self._log.say(f"{config.model.model} on {world.device.type}, {ranks}; {parts.data.source.name}")
+        self._log.say(f"{config.model.model} on {world.device.type}, {ranks}; {components.data.source.name}")
         self._log.say(
             f"a step: batch {config.optimizer.batch_size} x {ranks} x {config.optimizer.accumulate} accumulated = "
-            f"{parts.global_batch:,} {parts.task.unit}; {parts.windows:,} steps an epoch; {parts.rate.sentence}"
+            f"{components.global_batch:,} {components.task.unit}; {components.windows:,} steps an epoch; "
+            f"{components.rate.sentence}"
         )
         if resumed:
             self._log.say(f"resumed at epoch {progress.epoch}, batch {progress.batch}, step {progress.step:,}")
@@ -242,15 +240,15 @@ class _Run:
             path = rank_path(self._config.log.trace, self._world.rank, self._world.world_size)
             path.parent.mkdir(parents=True, exist_ok=True)
             metadata = {"model": self._config.model.model, "data": self._config.data.data}
-            write_trace(path, self._spans, self._pace.timeline, metadata, rank=self._world.rank)
+            write_trace(path, self._spans, self._throughput.timeline, metadata, rank=self._world.rank)
 
     def _summary(self, interrupted: bool) -> Summary:
-        device, idle = self._world.device, self._pace.idle
+        device, idle = self._world.device, self._throughput.idle
         return Summary(
             epochs=tuple(self._progress.records),
             steps=self._progress.step,
             seconds=time.perf_counter() - self._began,
-            images_per_second=self._pace.rate,
+            images_per_second=self._throughput.rate,
             measured_steps=0 if idle is None else idle.steps,
             idle=idle,
             gpu=None if self._gpu is None else self._gpu.stop(),
@@ -258,9 +256,9 @@ class _Run:
             substituted=self._train.stats().substituted,
             best=self._progress.best,
             interrupted=interrupted,
-            samples=self._parts.data.samples,
-            global_batch=self._parts.global_batch,
-            lr=self._parts.rate.value,
+            samples=self._components.data.samples,
+            global_batch=self._components.global_batch,
+            lr=self._components.rate.value,
             world_size=self._world.world_size,
             device=str(device),
         )

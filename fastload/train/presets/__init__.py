@@ -1,47 +1,82 @@
 """Jobs by name: the settings that a practitioner would use, and the command that runs the real thing.
 
-A new one is a file beside this with a `PRESET` in it, and a line in `PRESETS`.
+A preset is one TOML file: settings as `fastload train --dry-run` prints them, and a table [preset] that says what they
+are for. Those beside this file come with fastload; another package adds its own by naming the package that they are in:
+
+    [project.entry-points."fastload.presets"]
+    mine = "my_package.presets"
+
+A path that ends in .toml stands for a name anywhere: `fastload train ~/jobs/mine.toml`.
 """
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import metadata, resources
+from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from fastload.errors import ConfigurationError
 from fastload.train.config import TrainConfig
-from fastload.train.fields import did_you_mean
-from fastload.train.options import merged
-from fastload.train.presets import (
-    cifar10_pyramidnet,
-    cifar10_vgg19,
-    cracks_unet_resnet34,
-    cracks_unet_vgg16,
-    fashion_mnist_mlp,
-    imagenet_resnet50,
-    text_roberta,
-)
-from fastload.train.presets.base import Preset
+from fastload.train.settings import did_you_mean, merged, read_tables
 
-__all__ = ["PRESETS", "Preset", "find_preset", "preset"]
+__all__ = ["Preset", "find_preset", "preset", "preset_files", "read_preset"]
 
-PRESETS: tuple[Preset, ...] = (
-    cifar10_pyramidnet.PRESET,
-    cifar10_vgg19.PRESET,
-    fashion_mnist_mlp.PRESET,
-    cracks_unet_vgg16.PRESET,
-    cracks_unet_resnet34.PRESET,
-    imagenet_resnet50.PRESET,
-    text_roberta.PRESET,
-)
+_ENTRY_POINTS = "fastload.presets"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preset:
+    """A job: its settings, and how to run it on the real data."""
+
+    name: str
+    """Of its file."""
+    settings: Mapping[str, Any]
+    """By field name; what is not here is as `TrainConfig` has it."""
+    about: str = ""
+    """What is trained on what, and whose recipe it is."""
+    data: str = ""
+    """Where the data come from, and in which form they are to lie on the disk."""
+    command: str = ""
+    """The whole job, as one would type it."""
+
+
+def preset_files() -> dict[str, Path]:
+    """The file of every preset that has a name, by name. Fastload's own cannot be replaced."""
+    packages = [__name__, *(point.value for point in metadata.entry_points(group=_ENTRY_POINTS))]
+    found: dict[str, Path] = {}
+    for package in packages:
+        files = sorted(Path(str(file)) for file in resources.files(package).iterdir() if file.name.endswith(".toml"))
+        found = {file.stem: file for file in files} | found
+    return found
 
 
 def find_preset(name: str) -> Preset:
-    """The preset of this name. Raises ConfigurationError with the names there are."""
-    found = {preset.name: preset for preset in PRESETS}
-    if name not in found:
-        rest = did_you_mean(name, found) or "; there are " + ", ".join(found)
-        raise ConfigurationError(f"preset {name!r}: not known{rest}.")
-    return found[name]
+    """The preset of this name, or in this file.
+
+    Raises:
+        ConfigurationError: there is none, with the names that there are; or its file cannot be read.
+    """
+    if name.endswith(".toml"):
+        return read_preset(Path(os.path.expanduser(name)))
+    files = preset_files()
+    if name not in files:
+        rest = did_you_mean(name, files) or "; there are " + ", ".join(files)
+        raise ConfigurationError(f"preset {name!r}: not known{rest}. A file of your own ends in .toml.")
+    return read_preset(files[name])
+
+
+def read_preset(path: Path) -> Preset:
+    """Raises ConfigurationError: not a file of settings, or its table [preset] says something else than it can."""
+    settings, about = read_tables(path)
+    try:
+        return msgspec.convert({"name": path.stem, "settings": settings, **about}, Preset)
+    except (msgspec.ValidationError, TypeError) as error:
+        raise ConfigurationError(f"{path}: [preset] has about, data and command, three texts: {error}.") from error
 
 
 def preset(name: str, **changes: Any) -> TrainConfig:

@@ -1,14 +1,13 @@
-"""What can be trained. A new task is a file beside these, a line here, and its name in `TrainConfig.task`."""
+"""What can be trained. A new task is a class beside these, a line here, and its name in `TrainConfig.task`."""
 
 from __future__ import annotations
 
 from fastload.train.config import TrainConfig
-from fastload.train.tasks.base import Inputs, Task, draws_of
-from fastload.train.tasks.classification import Classification
-from fastload.train.tasks.masked_lm import MaskedLanguage
-from fastload.train.tasks.segmentation import Segmentation
+from fastload.train.tasks.base import Inputs, MetricSums, Task, draws_of
+from fastload.train.tasks.images import Classification, Segmentation
+from fastload.train.tasks.text import MaskedLanguage
 
-__all__ = ["Inputs", "Task", "create_task", "draws_of"]
+__all__ = ["Inputs", "MetricSums", "Task", "create_task", "draws_of"]
 
 
 def create_task(config: TrainConfig, *, num_classes: int) -> Task:

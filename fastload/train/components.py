@@ -13,18 +13,17 @@ from torch.optim.swa_utils import AveragedModel
 from fastload.monitor import StepClock, step_clock
 from fastload.train.config import TrainConfig
 from fastload.train.data import TrainingData, open_data
+from fastload.train.distributed import World, parallelise
 from fastload.train.models import create_model
 from fastload.train.optim import LearningRate, average, create_optimizer, create_schedule, scaled_lr
-from fastload.train.parallel import parallelise
 from fastload.train.randomness import seed_generators
 from fastload.train.tasks import Task, create_task
-from fastload.train.world import World
 
-__all__ = ["Parts", "build"]
+__all__ = ["Components", "build"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Parts:
+class Components:
     """All that is stepped, validated and saved; on this rank."""
 
     data: TrainingData
@@ -50,7 +49,7 @@ class Parts:
         return self.network if self.average is None else self.average.module
 
 
-def build(config: TrainConfig, world: World, stack: ExitStack) -> Parts:
+def build(config: TrainConfig, world: World, stack: ExitStack) -> Components:
     """Everything as it is before the first step. The same on every rank, but for the data.
 
     Args:
@@ -82,7 +81,7 @@ def build(config: TrainConfig, world: World, stack: ExitStack) -> Parts:
     windows = -(-len(data.train) // accumulate)
     rate = scaled_lr(config.optimizer, global_batch=global_batch)
     optimizer = create_optimizer(network, config.optimizer, lr=rate.value)
-    return Parts(
+    return Components(
         data=data,
         task=create_task(config, num_classes=data.num_classes),
         network=network,

@@ -1,18 +1,28 @@
-"""The settings of a training run as options of a command, made from the fields of its configuration."""
+"""The command `fastload train`, and the settings of a run as options of any command."""
 
 from __future__ import annotations
 
 import functools
 import inspect
+import os
 from collections.abc import Callable, Collection
-from typing import Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperCommand
 
-from fastload.train.fields import NONE, Field, all_fields
+from fastload.terminal import output, plain_errors
+from fastload.train.presets import find_preset, preset_files, read_preset
+from fastload.train.settings import NONE, Field, all_fields, merged, to_toml
 
-__all__ = ["GroupedHelp", "takes_train_options"]
+if TYPE_CHECKING:
+    from fastload.train.results import Summary
+
+__all__ = ["GroupedHelp", "takes_train_options", "train"]
+
+
+# -- Settings as options -----------------------------------------------------------------------------------------------
 
 
 def takes_train_options(*, without: Collection[str] = ()) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -23,7 +33,7 @@ def takes_train_options(*, without: Collection[str] = ()) -> Callable[[Callable[
 
     Returns:
         A decorator. The command is called with `given` in place of the options: a dict of those that were typed, by
-        field name, for `fastload.train.options.merged`.
+        field name, for `fastload.train.settings.merged`.
     """
     offered = [field for name, field in all_fields().items() if name not in without]
 
@@ -91,3 +101,64 @@ def _help(field: Field) -> str:
 def _metavar(field: Field) -> str:
     words = "|".join(field.choices) or {str: "TEXT", int: "INT", float: "NUMBER"}.get(field.kind, "NUMBERS")
     return f"{words}|{NONE}" if field.optional and field.kind is not str else words
+
+
+# -- The command -------------------------------------------------------------------------------------------------------
+
+
+@takes_train_options()
+def train(
+    preset: Annotated[
+        str | None,
+        typer.Argument(
+            help="A job with its settings: a name (see --presets) or a TOML file. Without it: the defaults below."
+        ),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(help="A TOML file of settings, as --dry-run prints them; it overrides the preset."),
+    ] = None,
+    presets: Annotated[bool, typer.Option("--presets", help="List the presets with their commands, and end.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what the settings come to, as TOML, and end.")
+    ] = False,
+    *,
+    given: dict[str, Any],
+) -> None:
+    """Train a network.
+
+    On one device as it is; on several with torchrun: torchrun --nproc-per-node N -m fastload.train, and the same
+    options. Where `none` is among an option's values, it takes back what a preset or a file sets.
+    """
+    with plain_errors():
+        if presets:
+            for job in map(read_preset, preset_files().values()):
+                output().print(f"{job.name}: {job.about}\n  data: {job.data}\n  {job.command}\n", soft_wrap=True)
+            return
+        settings = merged(find_preset(preset).settings if preset else {}, config, given)
+        if dry_run:
+            print(to_toml(settings), end="")
+            return
+        # For torchrun, which shows the error of the rank that failed first.
+        from torch.distributed.elastic.multiprocessing.errors import record
+
+        from fastload.train.trainer import train as run
+
+        summary = record(run)(settings)
+        if summary is not None and os.environ.get("RANK", "0") == "0":
+            output().print(_closing(summary), soft_wrap=True)
+
+
+def _closing(summary: Summary) -> str:
+    """What the run came to, in a line."""
+    words = [f"{summary.steps:,} steps in all, {summary.seconds:,.1f} s"]
+    if summary.images_per_second is not None and summary.idle is not None:
+        idle = summary.idle
+        words.append(
+            f"{summary.images_per_second:,.0f} samples a second; of its time the device was busy "
+            f"{idle.busy_share:.1%}, waited for data {idle.wait_share:.1%}, for the host {idle.launch_share:.1%}, for "
+            f"other ranks {idle.exchange_share:.1%}"
+        )
+    if summary.best is not None:
+        words.append(f"best validation {summary.best:.4g}")
+    return "; ".join(words) + "."

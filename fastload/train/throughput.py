@@ -1,18 +1,21 @@
-"""How fast a run goes and what holds it up: samples a second and the clock's shares, start-up left out."""
+"""How fast a run goes and what holds it up: samples a second, the clock's shares, and a profile of some steps."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import fields, replace
 from typing import Any
 
-from fastload.monitor import IdleSummary, Step, StepClock
+import torch
 
-__all__ = ["Pace"]
+from fastload.monitor import IdleSummary, Step, StepClock, profile_steps
+
+__all__ = ["StepProfiler", "Throughput"]
 
 
-class Pace:
+class Throughput:
     """Counts what is trained on between `begin` and `end` of each epoch.
 
     The first steps of a process compile, choose algorithms and allocate; they are in the epoch's own seconds, but in
@@ -113,3 +116,38 @@ def _joined(summaries: Sequence[IdleSummary]) -> IdleSummary:
         if field.name != "gaps"
     }
     return IdleSummary(gaps=tuple(gaps), **sums)
+
+
+class StepProfiler:
+    """Profiles the steps from number `skip` on, `steps` of them; none if `steps` is 0."""
+
+    def __init__(self, device: torch.device, steps: int, *, skip: int, say: Callable[[str], None]) -> None:
+        self._device = device
+        self._skip = skip
+        self._say = say
+        self._left = steps
+        """Steps of the window that have not ended."""
+        self._window: ExitStack | None = None
+
+    def begin_step(self) -> None:
+        """A step begins."""
+        if self._skip or not self._left or self._window is not None:
+            return
+        self._window = ExitStack()
+        self._profiling = self._window.enter_context(profile_steps(self._device))
+
+    def end_step(self) -> None:
+        """A step has ended."""
+        if self._skip:
+            self._skip -= 1
+        elif self._window is not None:
+            self._left -= 1
+            if not self._left:
+                self.close()
+
+    def close(self) -> None:
+        """End a window that is open, and tell what was seen."""
+        if self._window is not None:
+            self._window.close()
+            self._window, self._left = None, 0
+            self._say(f"profile: {self._profiling.result}")

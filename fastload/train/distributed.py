@@ -1,4 +1,4 @@
-"""The processes that train together: which one this is, on which device, and how they talk.
+"""The processes and devices that train together: which one this is, how they find each other, and how they talk.
 
 Ranks come from torchrun's environment (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR...); under SLURM, `srun torchrun ...`
 on each node makes it, or a script that sets RANK=$SLURM_PROCID, LOCAL_RANK=$SLURM_LOCALID and so on. Gradients go over
@@ -9,27 +9,34 @@ holds) goes over a gloo group of its own, so that it neither waits for a GPU nor
 from __future__ import annotations
 
 import os
+import secrets
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
+from torch import nn
+from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
+from torch.nn.parallel import DistributedDataParallel
 
 from fastload.errors import ConfigurationError, FastloadError
+from fastload.monitor import StepClock, mark_exchange
 from fastload.sampler import Shard
 from fastload.train.config import RunConfig
-from fastload.train.rendezvous import meet
 
-__all__ = ["World", "open_world"]
+__all__ = ["World", "exchange", "meet", "open_world", "parallelise"]
 
 _TORCHRUN = "torchrun --nproc-per-node 2 -m fastload.train ..."
 _VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 _CULPRIT_FIRST = 1.0
 """How long a rank that only lost its peer leaves it to that one to be noticed first [seconds]."""
+_POLL = 0.02
+"""Between two looks into the store [seconds]."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,3 +193,104 @@ def _device(run: RunConfig, parallel: str, local_rank: int) -> torch.device:
 def _lost_a_peer(error: RuntimeError) -> bool:
     """Whether a collective failed because its other end is gone. Gloo says so in words only."""
     return isinstance(error, dist.DistError) or "gloo" in str(error).lower()
+
+
+# -- Finding each other ------------------------------------------------------------------------------------------------
+#
+# torchrun keeps one store over restarts, with the addresses of the processes that have died still in it, and a process
+# that reads them first connects to nobody (pytorch issues 135712 and 167288). Nor does its count of restarts help: on
+# several machines each torchrun has its own. So the processes of an attempt agree on a name that no other attempt has,
+# and keep everything under it.
+
+
+def meet(store: Any, rank: int, world_size: int, *, timeout: float = 600.0) -> Any:
+    """The part of a store that is of these processes alone.
+
+    Each process leaves a word that no process before it has left, and rank 0 answers to every word that it finds with
+    the name of the attempt. It goes on until all have confirmed that, for it may have answered to the dead.
+
+    Args:
+        store: of `torch.distributed`, the same one in all processes.
+        rank: of this process.
+        world_size: how many there are.
+        timeout: for all to come [seconds].
+
+    Raises:
+        FastloadError: they did not.
+    """
+    store = PrefixStore("fastload", store)
+    if rank == 0:
+        name = secrets.token_hex(8)
+        _answer(store, name, set(range(1, world_size)), time.monotonic() + timeout)
+    else:
+        word = secrets.token_hex(8)
+        store.set(f"word/{rank}", word)
+        try:
+            store.wait([f"answer/{word}"], timedelta(seconds=timeout))
+        except RuntimeError as error:
+            raise FastloadError(f"rank {rank}: no answer from rank 0 within {timeout:g} s ({error}).") from error
+        name = store.get(f"answer/{word}").decode()
+        store.set(f"confirmed/{name}/{rank}", "")
+    return PrefixStore(name, store)
+
+
+def _answer(store: Any, name: str, missing: set[int], deadline: float) -> None:
+    """To every word of every rank that has not confirmed, the name."""
+    while True:
+        missing = {rank for rank in missing if not store.check([f"confirmed/{name}/{rank}"])}
+        if not missing:
+            return
+        if time.monotonic() > deadline:
+            raise FastloadError(
+                f"rank 0: ranks {', '.join(map(str, sorted(missing)))} have not come. Have they started?"
+            )
+        for rank in missing:
+            if store.check([f"word/{rank}"]):
+                store.set(f"answer/{store.get(f'word/{rank}').decode()}", name)
+        time.sleep(_POLL)
+
+
+# -- One network on several devices ------------------------------------------------------------------------------------
+
+
+def parallelise(model: nn.Module, world: World, clock: StepClock, *, amp: str = "none") -> nn.Module:
+    """What the training steps call. The network itself stays as it is, and is what is validated and saved.
+
+    With ddp, every rank begins with rank 0's weights, and gradients are averaged over the ranks during `backward`.
+    Buffers (the running statistics of batch normalisation) are each rank's own: training does not read them, and
+    rank 0's are the ones that are validated and saved.
+
+    Args:
+        model: on its device.
+        world: of this process.
+        clock: is told when the exchange of gradients begins to cost time.
+        amp: the precision asked for.
+
+    Raises:
+        ConfigurationError: bf16 with dp.
+    """
+    if world.parallel == "ddp":
+        wrapped = DistributedDataParallel(
+            model,
+            device_ids=[world.device] if world.device.type == "cuda" else None,
+            gradient_as_bucket_view=True,
+        )
+        wrapped.broadcast_buffers = False  # the argument of this name has another one in newer versions of torch
+        wrapped.register_comm_hook(None, mark_exchange(clock))
+        return wrapped
+    if world.parallel == "dp":
+        if amp == "bf16":
+            raise ConfigurationError(
+                "amp: DataParallel runs the network in threads of its own, where torch's autocast is always fp16; take "
+                "--amp fp16, or --parallel ddp under torchrun."
+            )
+        others = [index for index in range(torch.cuda.device_count()) if index != world.device.index]
+        return nn.DataParallel(model, device_ids=[world.device.index, *others])
+    return model
+
+
+def exchange(model: nn.Module, on: bool) -> AbstractContextManager[None]:
+    """Whether the gradients of a forward and backward within are exchanged between ranks, or only added up."""
+    if isinstance(model, DistributedDataParallel) and not on:
+        return model.no_sync()
+    return nullcontext()

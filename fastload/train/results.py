@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
+
+import msgspec
 
 from fastload.monitor import GpuReading, IdleSummary
 
@@ -90,12 +90,4 @@ class Summary:
             values["idle"] = self.idle.metrics()
         if self.gpu is not None:
             values["gpu"] = self.gpu.metrics()
-        return json.dumps(_finite(values | {"final": dict(self.final)}), allow_nan=False)
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {name: _finite(inner) for name, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(inner) for inner in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+        return msgspec.json.encode(values | {"final": self.final}).decode()

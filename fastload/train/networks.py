@@ -1,8 +1,4 @@
-"""PyramidNet: a residual network that widens a little at every block.
-
-Han, Kim and Kim, "Deep pyramidal residual networks" (CVPR 2017, arXiv:1610.02915): the additive form with basic blocks
-(figure 6d: normalisation first and last, one ReLU) and shortcuts padded with zeros.
-"""
+"""Networks for small images that the libraries do not have: `fastload:vgg19`."""
 
 from __future__ import annotations
 
@@ -14,14 +10,58 @@ from torch import nn
 
 from fastload.errors import ConfigurationError
 
-__all__ = ["PyramidNet"]
+__all__ = ["PyramidNet", "mlp", "small", "vgg19"]
+
+
+def mlp(in_channels: int, num_classes: int, image_size: tuple[int, int]) -> nn.Module:
+    """Two hidden layers of 512, as in PyTorch's quickstart tutorial."""
+    height, width = image_size
+    return nn.Sequential(
+        nn.Flatten(),
+        nn.Linear(in_channels * height * width, 512),
+        nn.ReLU(),
+        nn.Linear(512, 512),
+        nn.ReLU(),
+        nn.Linear(512, num_classes),
+    )
+
+
+def small(in_channels: int, num_classes: int) -> nn.Module:
+    """Six convolutions in three stages, 0.3 million weights: for trying things out on 32x32 pixels."""
+    return _convolutional(in_channels, num_classes, (32, 2), (64, 2), (128, 2))
+
+
+def vgg19(in_channels: int, num_classes: int) -> nn.Module:
+    """VGG-19's convolutions (Simonyan and Zisserman, 2015, column E) with batch normalisation, and one linear layer in
+    place of its three."""
+    return _convolutional(in_channels, num_classes, (64, 2), (128, 2), (256, 4), (512, 4), (512, 4))
+
+
+def _convolutional(in_channels: int, num_classes: int, *stages: tuple[int, int]) -> nn.Module:
+    """Stages of (channels, number of convolutions), each halving the image, and a linear layer on the mean."""
+    layers: list[nn.Module] = []
+    before = in_channels
+    for channels, number in stages:
+        for _ in range(number):
+            layers += [
+                nn.Conv2d(before, channels, 3, padding=1, bias=False),
+                nn.BatchNorm2d(channels),
+                nn.ReLU(inplace=True),
+            ]
+            before = channels
+        layers.append(nn.MaxPool2d(2))
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(before, num_classes))
+
 
 _STAGES = 3
 _FIRST_WIDTH = 16
 
 
 class PyramidNet(nn.Module):
-    """For images of about 32x32 pixels.
+    """A residual network that widens a little at every block, for images of about 32x32 pixels.
+
+    Han, Kim and Kim, "Deep pyramidal residual networks" (CVPR 2017, arXiv:1610.02915): the additive form with basic
+    blocks (figure 6d: normalisation first and last, one ReLU) and shortcuts padded with zeros.
 
     Args:
         depth: layers with weights; 6n + 2.

@@ -1,4 +1,4 @@
-"""One class of pixels, such as cracks: binary cross entropy with a positive weight, IoU and Dice."""
+"""Tasks on images: one label an image, and one class of pixels such as cracks."""
 
 from __future__ import annotations
 
@@ -17,16 +17,62 @@ from fastload.draws import Draws
 from fastload.errors import ConfigurationError, DecodeError, SourceError, StateMismatchError
 from fastload.machine import usable_cores
 from fastload.sources.base import Source
-from fastload.train.tasks.base import Inputs, mean_of
+from fastload.train.tasks.base import Inputs, Stateless, mean_of
 
-__all__ = ["Segmentation"]
+__all__ = ["Classification", "Segmentation"]
 
 _COUNTED_MASKS = 2_000
 """Masks that the positive weight is counted on, at most: enough for it, and seconds of decoding."""
 
 
+class Classification(Stateless):
+    """One label an image: cross entropy, top-1 and top-5.
+
+    Output (B, K) scores; target (B,) int64 class numbers, or (B, K) probabilities as MixUp and CutMix make them.
+
+    A mixed sample counts as right where the output's largest score is at the class with the larger share. Label
+    smoothing is part of the training loss only: the validation loss is the plain cross entropy.
+    """
+
+    unit = "images"
+    best: tuple[str, Literal["min", "max"]] = ("top1", "max")
+
+    def __init__(self, *, num_classes: int, label_smoothing: float = 0.0) -> None:
+        self._label_smoothing = label_smoothing
+        # With five classes or fewer, top-5 is always 1.
+        self._top5 = num_classes > 5
+        self.counted: tuple[str, ...] = ("samples", "loss", "top1", *(("top5",) if self._top5 else ()))
+
+    def prepare(self, batch: Any, draws: Draws) -> Inputs:
+        images, labels = batch
+        return Inputs(model_input=images, target=labels, count=len(labels))
+
+    def losses(self, output: torch.Tensor, target: torch.Tensor, *, training: bool = True) -> torch.Tensor:
+        smoothing = self._label_smoothing if training else 0.0
+        if target.is_floating_point():
+            target = target.float()
+        return F.cross_entropy(output.float(), target, reduction="none", label_smoothing=smoothing)
+
+    def metrics(self, output: torch.Tensor, target: torch.Tensor, losses: torch.Tensor) -> dict[str, torch.Tensor]:
+        labels = target.argmax(1) if target.is_floating_point() else target
+        ranked = output.topk(5 if self._top5 else 1, dim=1).indices
+        right = ranked == labels[:, None]
+        sums = {
+            "samples": torch.full((), len(labels), dtype=torch.float64, device=output.device),
+            "loss": losses.sum(dtype=torch.float64),
+            "top1": right[:, 0].sum(),
+        }
+        return sums | {"top5": right.sum()} if self._top5 else sums
+
+    def result(self, sums: Mapping[str, float]) -> dict[str, float]:
+        """loss [nats a sample], top1 and top5 [shares, 0 to 1]."""
+        return {name: mean_of(sums, name) for name in self.counted if name != "samples"}
+
+
 class Segmentation:
-    """Output (B, 1, H, W) logits; target (B, H, W) float32, 1 where the mask says so.
+    """One class of pixels: binary cross entropy with a positive weight, IoU and Dice.
+
+    Output (B, 1, H, W) logits; target (B, H, W) float32, 1 where the mask says so.
 
     A pixel is positive where its mask is above half of the largest value that the training masks have. So masks of 0
     and 1 and of 0 and 255 are both understood, and the noise that JPEG leaves around 0 and 255 is no crack. The

@@ -1,0 +1,342 @@
+"""Networks by name, LIBRARY:NAME. A library is imported when a name asks for it, and downloads nothing unless told to.
+
+A new library is a function from a `ModelRequest` to a module, and a line in `LIBRARIES`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import torch
+import torchvision
+from torch import nn
+
+from fastload.errors import BackendUnavailableError, ConfigurationError
+from fastload.train import networks
+from fastload.train.config import ModelConfig
+from fastload.train.settings import did_you_mean
+
+__all__ = ["LIBRARIES", "Library", "ModelRequest", "create_model"]
+
+logger = logging.getLogger("fastload")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelRequest:
+    """One network."""
+
+    name: str
+    """Without the library."""
+    weights: str | None
+    """Pretrained weights to download; None: none."""
+    task: str
+    num_classes: int
+    in_channels: int
+    image_size: tuple[int, int]
+    """(height, width) [pixels]."""
+
+
+class Library(NamedTuple):
+    """Where networks come from."""
+
+    tasks: tuple[str, ...]
+    """What its networks can be trained for."""
+    build: Callable[[ModelRequest], nn.Module]
+
+
+def create_model(
+    config: ModelConfig, *, task: str, num_classes: int, in_channels: int, image_size: tuple[int, int]
+) -> nn.Module:
+    """A network, on the CPU, in float32, drawn from torch's global generator (or with the weights asked for).
+
+    Args:
+        config: `model` names it, `weights` its weights; the rest is the trainer's.
+        task: "classification", "segmentation" or "masked-lm".
+        num_classes: outputs; of a masked language model, the size of its vocabulary.
+        in_channels: of the images.
+        image_size: (height, width) [pixels]; for networks whose layers depend on it.
+
+    Returns:
+        A module from images (B, C, H, W) to logits (B, K); for segmentation (B, K, H, W); from token ids (B, L) to
+        logits (B, L, K) for a masked language model.
+
+    Raises:
+        ConfigurationError: no such library, network or weights, or it is not one for this task or size.
+        BackendUnavailableError: the library is not installed.
+    """
+    library, _, name = config.model.partition(":")
+    if library not in LIBRARIES:
+        raise ConfigurationError(
+            f"model {config.model!r}: no library {library!r} is known{did_you_mean(library, LIBRARIES)}; "
+            f"there are {', '.join(LIBRARIES)}."
+        )
+    tasks, build = LIBRARIES[library]
+    if task not in tasks:
+        fitting = ", ".join(f"{name}:" for name, (others, _) in LIBRARIES.items() if task in others)
+        raise ConfigurationError(
+            f"model {config.model!r}: is for {', '.join(tasks)}, not for {task}; take one of {fitting}"
+        )
+    return build(
+        ModelRequest(
+            name=name,
+            weights=config.weights,
+            task=task,
+            num_classes=num_classes,
+            in_channels=in_channels,
+            image_size=image_size,
+        )
+    )
+
+
+def _import(module: str, package: str) -> ModuleType:
+    """An optional package. Raises BackendUnavailableError with the command that installs it."""
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is not None and error.name.partition(".")[0] != module:
+            raise  # it is there, and something that it needs is not
+        raise BackendUnavailableError(
+            f'{package} is not installed, which has this network: pip install "fastload[train]" (or {package}).'
+        ) from None
+
+
+def _unknown(what: str, name: str, names: Iterable[str]) -> ConfigurationError:
+    """The error of a name that a library does not have."""
+    names = list(names)
+    few = f"; there are {', '.join(names)}" if len(names) <= 12 else ""
+    return ConfigurationError(f"{what}: no such name{did_you_mean(name, names) or few}.")
+
+
+# -- torchvision -------------------------------------------------------------------------------------------------------
+
+_AUXILIARY = ("googlenet", "inception_v3")
+"""They return two more outputs while training, for losses of their own."""
+
+
+def _torchvision(request: ModelRequest) -> nn.Module:
+    """A network with as many outputs and input channels as asked. Weights of another shape are left as drawn."""
+    names = torchvision.models.list_models(module=torchvision.models)
+    if request.name not in names:
+        raise _unknown(f"model 'torchvision:{request.name}'", request.name, names)
+    options: dict[str, object] = {}
+    if request.name in _AUXILIARY:
+        options |= {"aux_logits": False, "init_weights": True}
+    if request.name.startswith("vit_"):
+        height, width = request.image_size
+        if height != width:
+            raise ConfigurationError(f"image_size: torchvision:{request.name} takes squares, got {height}x{width}.")
+        options |= {"image_size": height}
+    model: nn.Module = torchvision.models.get_model(request.name, num_classes=request.num_classes, **options)
+    if request.in_channels != 3:
+        _take_channels(model, request.in_channels)
+    if request.weights is not None:
+        _load_torchvision(model, request)
+    return model
+
+
+def _take_channels(model: nn.Module, channels: int) -> None:
+    """A first convolution for images of other than three channels."""
+    name, first = next((name, layer) for name, layer in model.named_modules() if isinstance(layer, nn.Conv2d))
+    parent, _, attribute = name.rpartition(".")
+    replacement = nn.Conv2d(
+        channels,
+        first.out_channels,
+        first.kernel_size,  # type: ignore[arg-type]  # torch keeps them as tuples of any length
+        first.stride,  # type: ignore[arg-type]
+        first.padding,  # type: ignore[arg-type]
+        bias=first.bias is not None,
+    )
+    nn.init.kaiming_normal_(replacement.weight, mode="fan_out", nonlinearity="relu")
+    setattr(model.get_submodule(parent), attribute, replacement)
+
+
+def _load_torchvision(model: nn.Module, request: ModelRequest) -> None:
+    """Download weights, and take all that fit: a head for other classes begins afresh, which is said."""
+    assert request.weights is not None
+    versions = torchvision.models.get_model_weights(request.name)
+    known = [version.name for version in versions] + ["DEFAULT"]
+    if request.weights not in known:
+        raise _unknown(f"weights of torchvision:{request.name}: {request.weights!r}", request.weights, known)
+    state: dict[str, torch.Tensor] = versions[request.weights].get_state_dict(progress=False, check_hash=True)
+    own = model.state_dict()
+    fitting = {name: value for name, value in state.items() if name in own and own[name].shape == value.shape}
+    model.load_state_dict(fitting, strict=False)
+    fresh = sorted(own.keys() - fitting.keys())
+    if fresh:
+        logger.warning("torchvision:%s: these begin untrained, having another shape: %s", request.name, fresh)
+
+
+# -- timm --------------------------------------------------------------------------------------------------------------
+
+
+def _timm(request: ModelRequest) -> nn.Module:
+    """A network with as many outputs and input channels as asked.
+
+    `weights` are a tag of timm's, such as "a1_in1k" for resnet50, or "DEFAULT" for the first one that it lists.
+    """
+    timm: Any = _import("timm", "timm")
+    name = request.name
+    if not timm.is_model(name):
+        raise _unknown(f"model 'timm:{name}'", name, timm.list_models())
+    if request.weights is not None:
+        tags = [full.partition(".")[2] for full in timm.list_pretrained(name)]
+        if not tags:
+            raise ConfigurationError(f"weights: timm has none for {name}; leave them out.")
+        if request.weights != "DEFAULT":
+            if request.weights not in tags:
+                raise _unknown(f"weights of timm:{name}: {request.weights!r}", request.weights, tags)
+            name = f"{name}.{request.weights}"
+    options: dict[str, Any] = {}
+    if timm.get_pretrained_cfg(name, allow_unregistered=True).fixed_input_size:
+        options["img_size"] = request.image_size  # of its position embeddings
+    model: nn.Module = timm.create_model(
+        name,
+        pretrained=request.weights is not None,
+        num_classes=request.num_classes,
+        in_chans=request.in_channels,
+        **options,
+    )
+    return model
+
+
+# -- segmentation-models-pytorch ---------------------------------------------------------------------------------------
+
+
+def _smp(request: ModelRequest) -> nn.Module:
+    """A network from images (B, C, H, W) to logits (B, K, H, W). `weights` are those of the encoder: "imagenet"."""
+    smp: Any = _import("segmentation_models_pytorch", "segmentation-models-pytorch")
+    architecture, _, encoder = request.name.partition("/")
+    architectures = {name: kind.__name__ for name, kind in smp.MODEL_ARCHITECTURES_MAPPING.items()}
+    what = f"model 'smp:{request.name}'"
+    if architecture.lower() not in architectures:
+        raise _unknown(what, architecture, architectures.values())
+    if not encoder:
+        raise ConfigurationError(f"{what}: needs an encoder as well, such as smp:{architecture}/resnet34.")
+    # Those of timm, "tu-", are too many to list, and smp's own error names them.
+    if not encoder.startswith("tu-") and encoder not in smp.encoders.get_encoder_names():
+        raise _unknown(what, encoder, smp.encoders.get_encoder_names())
+    try:
+        model: Any = smp.create_model(
+            architecture.lower(),
+            encoder_name=encoder,
+            encoder_weights=request.weights,
+            in_channels=request.in_channels,
+            classes=request.num_classes,
+        )
+    except (KeyError, ValueError) as error:
+        raise ConfigurationError(f"{what}: {error}") from error
+    stride = model.encoder.output_stride if model.requires_divisible_input_shape else 1
+    if any(side % stride for side in request.image_size):
+        height, width = request.image_size
+        raise ConfigurationError(
+            f"image_size: {what[6:]} needs sides that are multiples of {stride}, got {height}x{width}; take "
+            f"{_multiple(height, stride)},{_multiple(width, stride)}."
+        )
+    network: nn.Module = model
+    return network
+
+
+def _multiple(side: int, of: int) -> int:
+    return max(round(side / of), 1) * of
+
+
+# -- transformers ------------------------------------------------------------------------------------------------------
+
+_ROBERTA_SIZES = {
+    # Of Liu et al. (2019), RoBERTa; the small ones of Turc et al. (2019), "Well-read students learn better".
+    "roberta": (12, 768),
+    "roberta-large": (24, 1024),
+    "roberta-small": (4, 512),
+    "roberta-tiny": (2, 128),
+}
+"""Layers, and width; a head has 64 of it, an intermediate layer four times as many."""
+
+_ROBERTA_LENGTH = 512
+"""Tokens in a sequence. The position embeddings have two rows more: RoBERTa counts from its padding id, 1."""
+
+
+def _transformers(request: ModelRequest) -> nn.Module:
+    """A RoBERTa for a vocabulary of `num_classes`; `weights` is a name on the Hugging Face hub, or a folder."""
+    transformers: Any = _import("transformers", "transformers")
+    if request.name not in _ROBERTA_SIZES:
+        raise _unknown(f"model 'transformers:{request.name}'", request.name, _ROBERTA_SIZES)
+    if request.weights is not None:
+        try:
+            model = transformers.RobertaForMaskedLM.from_pretrained(request.weights)
+        except (OSError, ValueError) as error:
+            raise ConfigurationError(f"weights {request.weights!r}: {error}") from error
+        if model.config.vocab_size != request.num_classes:
+            raise ConfigurationError(
+                f"num_classes: {request.weights} has a vocabulary of {model.config.vocab_size}, got "
+                f"{request.num_classes}."
+            )
+        return _TokenLogits(model)
+    layers, width = _ROBERTA_SIZES[request.name]
+    return _TokenLogits(
+        transformers.RobertaForMaskedLM(
+            transformers.RobertaConfig(
+                vocab_size=request.num_classes,
+                num_hidden_layers=layers,
+                hidden_size=width,
+                num_attention_heads=width // 64,
+                intermediate_size=4 * width,
+                max_position_embeddings=_ROBERTA_LENGTH + 2,
+                type_vocab_size=1,
+                layer_norm_eps=1e-5,
+            )
+        )
+    )
+
+
+class _TokenLogits(nn.Module):
+    """From token ids (B, L) to logits (B, L, K); padding, id 1, is not attended to."""
+
+    def __init__(self, network: Any) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+        if input_ids.shape[1] > _ROBERTA_LENGTH:
+            raise ConfigurationError(
+                f"data: sequences of {input_ids.shape[1]} tokens, but RoBERTa takes {_ROBERTA_LENGTH}; cut the rows."
+            )
+        padding = self.network.config.pad_token_id
+        logits: torch.Tensor = self.network(input_ids=input_ids, attention_mask=input_ids.ne(padding)).logits
+        return logits
+
+
+# -- fastload ----------------------------------------------------------------------------------------------------------
+
+
+def _own(request: ModelRequest) -> nn.Module:
+    """One of mlp, small, vgg19 and pyramidnet-DEPTH-ALPHA."""
+    if request.weights is not None:
+        raise ConfigurationError(f"weights: there are none for fastload:{request.name}; leave them out.")
+    channels, classes = request.in_channels, request.num_classes
+    pyramid = re.fullmatch(r"pyramidnet-(\d+)-(\d+)", request.name)
+    if pyramid:
+        return networks.PyramidNet(int(pyramid[1]), int(pyramid[2]), num_classes=classes, in_channels=channels)
+    match request.name:
+        case "mlp":
+            return networks.mlp(channels, classes, request.image_size)
+        case "small":
+            return networks.small(channels, classes)
+        case "vgg19":
+            return networks.vgg19(channels, classes)
+    names = ("mlp", "small", "vgg19", "pyramidnet-110-48")
+    raise _unknown(f"model 'fastload:{request.name}'", request.name, names)
+
+
+LIBRARIES: Mapping[str, Library] = {
+    "torchvision": Library(("classification",), _torchvision),
+    "timm": Library(("classification",), _timm),
+    "smp": Library(("segmentation",), _smp),
+    "transformers": Library(("masked-lm",), _transformers),
+    "fastload": Library(("classification",), _own),
+}
