@@ -70,6 +70,8 @@ def text(root: Path) -> Path:
     return root
 
 
+MANUAL = Path(__file__).parents[1] / "docs/trainer.md"
+
 SMALL: dict[str, tuple[Callable[[Path], Path], dict[str, Any], set[str]]] = {
     "cifar10-pyramidnet": (cifar, {"batch_size": 10}, {"loss", "top1", "top5"}),
     "cifar10-vgg19": (cifar, {"batch_size": 10}, {"loss", "top1", "top5"}),
@@ -165,17 +167,14 @@ def test_gradients_of_one_batch_and_of_many_small_ones_train_the_same_roberta(tm
 
 
 def documented() -> list[str]:
-    """The commands of the presets, and of the README's table of them."""
-    rows = re.findall(r"^\| `.*\| `(.*)` \|$", (Path(__file__).parents[1] / "README.md").read_text(), re.MULTILINE)
+    """The commands of the presets, and of the manual's table of them."""
+    rows = re.findall(r"^\| `.*\| `(.*)` \|$", MANUAL.read_text(), re.MULTILINE)
     listed = [row for row in rows if "fastload.train " in row or "fastload train " in row]
     return [*(find_preset(name).command for name in preset_files()), *listed]
 
 
-def test_the_readme_lists_every_preset() -> None:
-    section = (
-        (Path(__file__).parents[1] / "README.md").read_text().partition("\n## Training\n")[2].partition("\n## ")[0]
-    )
-    assert [name for name in preset_files() if f"`{name}`" not in section] == []
+def test_the_manual_lists_every_preset() -> None:
+    assert [name for name in preset_files() if f"`{name}`" not in MANUAL.read_text()] == []
     assert len(documented()) > len(preset_files())
 
 
@@ -196,3 +195,31 @@ def test_a_documented_command_is_one(command: str) -> None:
 def test_a_preset_that_is_none_is_refused_with_the_nearest() -> None:
     with pytest.raises(ConfigurationError, match="the nearest: cifar10-vgg19"):
         find_preset("cifar-vgg19")
+
+
+def test_a_preset_of_ones_own_is_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its path, and by name through an entry point of another package."""
+    package = tmp_path / "jobs_of_others"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "mine.toml").write_text("[preset]\nabout = 'Mine.'\n[optimizer]\nlr = 0.25\n")
+    assert find_preset(str(package / "mine.toml")).settings == {"lr": 0.25}
+    with pytest.raises(ConfigurationError, match="preset 'mine': not known"):
+        find_preset("mine")
+    info = tmp_path / "jobs_of_others-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: jobs-of-others\nVersion: 1\n")
+    (info / "entry_points.txt").write_text("[fastload.presets]\nothers = jobs_of_others\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert preset("mine").optimizer.lr == 0.25
+    assert find_preset("mine").about == "Mine."
+    done = CliRunner().invoke(app, ["train", "mine", "--lr", "0.5", "--dry-run"])
+    assert "lr = 0.5" in done.stdout
+    assert "Mine." in CliRunner().invoke(app, ["train", "--presets"]).stdout
+
+
+@pytest.mark.parametrize("text", ["[preset]\nabout = 3", "[preset]\nname = 'x'\nwho = 'me'", "preset = 4"])
+def test_a_preset_that_says_something_else_is_refused_by_its_file(text: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text(text)
+    with pytest.raises(ConfigurationError, match=r"mine\.toml: \[preset\] has about, data and command"):
+        find_preset(str(tmp_path / "mine.toml"))

@@ -212,8 +212,8 @@ def read_toml(path: str | os.PathLike[str]) -> dict[str, Any]:
     return read_tables(path)[0]
 
 
-def read_tables(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The settings in a TOML file by field name, and its table [preset], which says what they are for."""
+def read_tables(path: str | os.PathLike[str]) -> tuple[dict[str, Any], Any]:
+    """The settings in a TOML file by field name, and its table [preset], which says what they are for, as it is."""
     found: dict[str, Any] = {}
     file = _load(path)
     about = file.pop("preset", {})

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata, resources
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -74,9 +74,10 @@ def read_preset(path: Path) -> Preset:
     """Raises ConfigurationError: not a file of settings, or its table [preset] says something else than it can."""
     settings, about = read_tables(path)
     try:
-        return msgspec.convert({"name": path.stem, "settings": settings, **about}, Preset)
-    except (msgspec.ValidationError, TypeError) as error:
+        texts = msgspec.convert(about, dict[Literal["about", "data", "command"], str])
+    except msgspec.ValidationError as error:
         raise ConfigurationError(f"{path}: [preset] has about, data and command, three texts: {error}.") from error
+    return Preset(name=path.stem, settings=settings, **texts)
 
 
 def preset(name: str, **changes: Any) -> TrainConfig:
