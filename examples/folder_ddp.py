@@ -3,7 +3,7 @@
     python examples/folder_ddp.py data/train data/val
     torchrun --nproc-per-node 4 examples/folder_ddp.py data/train data/val
 
-Nothing here is special to several processes but what DistributedDataParallel asks for: the loader finds its rank itself.
+Nothing here is special to several processes but what DistributedDataParallel asks for: the loader finds its own rank.
 """
 
 from __future__ import annotations
