@@ -25,7 +25,7 @@ BUILD_INPUTS := pyproject.toml scripts/setup.sh $(wildcard CMakeLists.txt) \
                 $(wildcard fastload/native/CMakeLists.txt)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup reinstall demo doctor test test-fast bench-peers docs wheels image image-verify lint format clean
+.PHONY: help setup reinstall demo doctor test test-fast test-reliability bench-peers docs wheels image image-verify lint format clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -51,11 +51,14 @@ lint: $(INSTALLED) ## ruff and mypy --strict
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-test: lint ## lint, then all tests; PYTEST="-k resume" passes options on
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(PYTEST)
+test: lint ## lint, then all tests but those of test-reliability; PYTEST="-k resume" passes options on
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not reliability" $(PYTEST)
 
 test-fast: $(INSTALLED) ## the tests that take less than a second each, for the everyday loop
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not slow" $(PYTEST)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not slow and not reliability" $(PYTEST)
+
+test-reliability: $(INSTALLED) ## faults: killed workers, full disks, hostile files, forks; before a release, 20 minutes
+	$(BIN)/python -m pytest tests/reliability $(PYTEST)
 
 bench-peers: $(INSTALLED) ## fastload beside DataLoader, DALI and FFCV, about 12 minutes; DATA=folder for your own JPEGs
 	$(BIN)/python -m benchmarks.peers $(if $(DATA),--data "$(DATA)") --json benchmarks/results/peers.json

@@ -12,6 +12,7 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
+#include <unistd.h>
 
 #include "decode_job.hpp"
 #include "draws.hpp"
@@ -34,6 +35,26 @@ void require(bool condition, const char* message) {
     if (!condition) throw nb::value_error(message);
 }
 
+// Lets other Python threads run while it lives. A daemon thread that wants the GIL back while the interpreter ends is
+// told to exit by unwinding its stack (before Python 3.14), which from a destructor, or through C++ that catches what it
+// does not know, ends the process with an abort; such a thread stays here instead until the process is gone.
+class WithoutGil {
+  public:
+    WithoutGil() : state_(PyEval_SaveThread()) {}
+    WithoutGil(const WithoutGil&) = delete;
+    WithoutGil& operator=(const WithoutGil&) = delete;
+    ~WithoutGil() {
+        try {
+            PyEval_RestoreThread(state_);
+        } catch (...) {
+            for (;;) ::pause();
+        }
+    }
+
+  private:
+    PyThreadState* state_;
+};
+
 // Keeps alive what C++ borrows.
 using Kept = std::vector<nb::object>;
 
@@ -46,7 +67,7 @@ class Ticket {
 
     ~Ticket() {
         // The arrays must outlive the rows in work.
-        nb::gil_scoped_release release;
+        WithoutGil released;
         job_->cancel();
         job_->wait();
     }
@@ -54,7 +75,7 @@ class Ticket {
     std::vector<std::tuple<int, int, std::string>> wait() {
         bool finished;
         {
-            nb::gil_scoped_release release;
+            WithoutGil released;
             finished = job_->wait();
         }
         if (!finished) throw std::runtime_error("this batch was submitted before the process was forked");
@@ -191,7 +212,7 @@ Geometries whole(Input<bool, 2> flip) {
 void resolve_all(const Geometries& geometries, Input<int64_t, 2> sizes, Array<int32_t, 2> out) {
     require(sizes.shape(0) == geometries.count && sizes.shape(1) == 2, "sizes (B, 2) are needed");
     require(out.shape(0) == geometries.count && out.shape(1) == 12, "out (B, 12) is needed");
-    nb::gil_scoped_release release;
+    WithoutGil released;
     for (size_t i = 0; i < geometries.count; ++i) {
         const Size image = {static_cast<int>(sizes.data()[2 * i]), static_cast<int>(sizes.data()[2 * i + 1])};
         Geometry g;
@@ -222,7 +243,7 @@ ResampleOptions resample_options(int filter, bool antialias, int padding, std::t
 
 std::unique_ptr<Ticket> submit(Pool& pool, std::shared_ptr<Job> job, Kept kept) {
     auto ticket = std::make_unique<Ticket>(job, std::move(kept));
-    nb::gil_scoped_release release;
+    WithoutGil released;
     pool.submit(std::move(job));
     return ticket;
 }
@@ -358,7 +379,7 @@ void integers(Input<int64_t, 1> indices, std::optional<Input<int64_t, 1>> repeat
               uint32_t stream, Array<uint64_t, 1> out) {
     require(out.size() == indices.size(), "out must be as long as indices");
     const Counter counter = counter_of(indices, repeats, seed, epoch, stream);
-    nb::gil_scoped_release release;
+    WithoutGil released;
     draw_integers(counter, out.data());
 }
 
@@ -368,6 +389,8 @@ void integers(Input<int64_t, 1> indices, std::optional<Input<int64_t, 1>> repeat
 NB_MODULE(_core, m) {
     using namespace fastload;
 
+    // What a daemon thread or a forked child still holds at its end is no mistake of the bindings.
+    nb::set_leak_warnings(false);
     libjpeg();  // now, so that a library that is missing makes the import fail and not the first batch
     m.def("uniforms", &uniforms, "indices"_a, "repeats"_a.none(), "seed"_a, "epoch"_a, "stream"_a, "out"_a);
     m.def("integers", &integers, "indices"_a, "repeats"_a.none(), "seed"_a, "epoch"_a, "stream"_a, "out"_a);
@@ -398,13 +421,13 @@ NB_MODULE(_core, m) {
     nb::class_<Ticket>(m, "Ticket")
         .def("wait", &Ticket::wait)
         .def("done", &Ticket::done)
-        .def("cancel", &Ticket::cancel, nb::call_guard<nb::gil_scoped_release>());
+        .def("cancel", &Ticket::cancel, nb::call_guard<WithoutGil>());
 
     nb::class_<Pool>(m, "Pool")
         .def(nb::init<int, const char*>(), "threads"_a, "simd"_a)
         .def_prop_ro("threads", &Pool::threads)
         .def_prop_ro("simd", &Pool::simd)
-        .def("close", &Pool::close, nb::call_guard<nb::gil_scoped_release>())
+        .def("close", &Pool::close, nb::call_guard<WithoutGil>())
         .def("decode", &decode, "images"_a, "geometries"_a, "out"_a, "resampling"_a, "max_pixels"_a, "exif"_a,
              "whole"_a)
         .def("decode_flat", &decode_flat, "images"_a, "geometries"_a, "out"_a, "offsets"_a, "sizes"_a, "resampling"_a,

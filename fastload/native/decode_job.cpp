@@ -65,7 +65,7 @@ Outcome DecodeJob::run(Worker& worker, int row) {
     return outcome;
 }
 
-void DecodeJob::blank(int row) { std::memset(out_.at(row), 0, static_cast<size_t>(out_.bytes(row))); }
+void DecodeJob::blank(int row) noexcept { std::memset(out_.at(row), 0, static_cast<size_t>(out_.bytes(row))); }
 
 HeaderJob::HeaderJob(std::unique_ptr<EncodedSource> images, const JpegLimits& limits, int32_t* out)
     : Job(images->count(), 4), images_(std::move(images)), limits_(limits), out_(out) {}
@@ -87,6 +87,6 @@ Outcome HeaderJob::run(Worker& worker, int row) {
     return {};
 }
 
-void HeaderJob::blank(int row) { std::fill_n(out_ + kColumns * static_cast<int64_t>(row), kColumns, 0); }
+void HeaderJob::blank(int row) noexcept { std::fill_n(out_ + kColumns * static_cast<int64_t>(row), kColumns, 0); }
 
 }  // namespace fastload

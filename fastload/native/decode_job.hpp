@@ -39,7 +39,7 @@ class DecodeJob final : public Job {
 
   private:
     Outcome run(Worker& worker, int row) override;
-    void blank(int row) override;
+    void blank(int row) noexcept override;
 
     std::unique_ptr<EncodedSource> images_;
     std::shared_ptr<const GeometrySource> geometries_;
@@ -60,7 +60,7 @@ class HeaderJob final : public Job {
 
   private:
     Outcome run(Worker& worker, int row) override;
-    void blank(int row) override;
+    void blank(int row) noexcept override;
 
     std::unique_ptr<EncodedSource> images_;
     JpegLimits limits_;

@@ -83,7 +83,7 @@ Outcome GatherJob::run(Worker& worker, int row) {
     return {};
 }
 
-void GatherJob::blank(int row) {
+void GatherJob::blank(int row) noexcept {
     const size_t bytes = static_cast<size_t>(size_.height) * static_cast<size_t>(size_.width) *
                          static_cast<size_t>(images_.channels);
     std::memset(out_ + bytes * static_cast<size_t>(row), 0, bytes);

@@ -28,7 +28,7 @@ class GatherJob final : public Job {
 
   private:
     Outcome run(Worker& worker, int row) override;
-    void blank(int row) override;
+    void blank(int row) noexcept override;
     void copy(Worker& worker, const uint8_t* image, Size size, const Geometry& geometry, uint8_t* out) const;
     void resample(Worker& worker, const uint8_t* image, Size size, const Geometry& geometry, uint8_t* out) const;
 

@@ -1,37 +1,53 @@
 #include "pool.hpp"
 
 #include <algorithm>
+#include <condition_variable>
 #include <deque>
 #include <exception>
+#include <mutex>
 #include <new>
 #include <stdexcept>
 #include <system_error>
 #include <thread>
+#include <utility>
 
 #include <pthread.h>
 #include <signal.h>
-#include <unistd.h>
 
 #include "kernels.hpp"
 #include "worker.hpp"
 
 namespace fastload {
 
-pid_t Job::current_process() { return ::getpid(); }
+namespace {
 
-bool Job::run_some(Worker& worker) {
+std::atomic<uint64_t> forks{0};
+const int watched = ::pthread_atfork(nullptr, nullptr, [] { forks.fetch_add(1, std::memory_order_relaxed); });
+
+}  // namespace
+
+uint64_t current_process() { return forks.load(std::memory_order_relaxed); }
+
+struct Job::Results {
+    std::mutex mutex;
+    std::condition_variable finished;
+    std::vector<Failure> failures;
+    bool incomplete = false;  // there was no memory for one of them
+};
+
+Job::Job(int count, int grain)
+    : count_(count), grain_(grain > 0 ? grain : 1), remaining_(count), results_(std::make_unique<Results>()) {}
+
+Job::~Job() {
+    if (owner_ != current_process()) (void)results_.release();
+}
+
+bool Job::run_some(Worker& worker) noexcept {
     const int64_t begin = next_.fetch_add(grain_, std::memory_order_relaxed);
     if (begin >= count_) return false;
     const int stop = static_cast<int>(std::min<int64_t>(begin + grain_, count_));
     for (int row = static_cast<int>(begin); row < stop; ++row) {
-        Outcome outcome;
-        try {
-            outcome = run(worker, row);
-        } catch (const std::bad_alloc&) {
-            outcome = {Status::unreadable, "not enough memory"};
-        } catch (const std::exception& error) {
-            outcome = {Status::damaged, error.what()};
-        }
+        Outcome outcome = attempt(worker, row);
         worker.trim();
         if (!outcome.ok()) {
             blank(row);
@@ -42,7 +58,22 @@ bool Job::run_some(Worker& worker) {
     return true;
 }
 
-void Job::cancel() {
+Outcome Job::attempt(Worker& worker, int row) noexcept {
+    // Words that fit in the string itself, as there may be no memory for others.
+    try {
+        try {
+            return run(worker, row);
+        } catch (const std::bad_alloc&) {
+            return {Status::unreadable, "out of memory"};
+        } catch (const std::exception& error) {
+            return {Status::damaged, error.what()};
+        }
+    } catch (...) {
+        return {Status::unreadable, "out of memory"};
+    }
+}
+
+void Job::cancel() noexcept {
     if (owner_ != current_process()) return;
     const int64_t begin = next_.exchange(count_, std::memory_order_relaxed);
     if (begin >= count_) return;
@@ -54,38 +85,45 @@ void Job::cancel() {
 }
 
 bool Job::wait() {
-    if (owner_ != current_process()) return done();
-    std::unique_lock<std::mutex> lock(mutex_);
-    finished_.wait(lock, [this] { return done(); });
+    if (owner_ != current_process()) return false;
+    std::unique_lock<std::mutex> lock(results_->mutex);
+    results_->finished.wait(lock, [this] { return done(); });
     return true;
 }
 
 std::vector<Failure> Job::take_failures() {
-    std::lock_guard<std::mutex> lock(mutex_);
-    std::sort(failures_.begin(), failures_.end(), [](const Failure& a, const Failure& b) { return a.row < b.row; });
-    return std::move(failures_);
+    if (owner_ != current_process()) return {};
+    std::lock_guard<std::mutex> lock(results_->mutex);
+    if (results_->incomplete) throw std::bad_alloc();
+    std::vector<Failure>& failures = results_->failures;
+    std::sort(failures.begin(), failures.end(), [](const Failure& a, const Failure& b) { return a.row < b.row; });
+    return std::exchange(failures, {});
 }
 
-void Job::report(int row, Outcome outcome) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    failures_.push_back({row, std::move(outcome)});
+void Job::report(int row, Outcome outcome) noexcept {
+    std::lock_guard<std::mutex> lock(results_->mutex);
+    try {
+        results_->failures.push_back({row, std::move(outcome)});
+    } catch (const std::bad_alloc&) {
+        results_->incomplete = true;
+    }
 }
 
-void Job::complete(int rows) {
+void Job::complete(int rows) noexcept {
     // Under the lock, so that a waiter cannot destroy the job between the count and the notification.
-    std::lock_guard<std::mutex> lock(mutex_);
-    if (remaining_.fetch_sub(rows, std::memory_order_acq_rel) == rows) finished_.notify_all();
+    std::lock_guard<std::mutex> lock(results_->mutex);
+    if (remaining_.fetch_sub(rows, std::memory_order_acq_rel) == rows) results_->finished.notify_all();
 }
 
 struct Pool::Crew {
     std::mutex mutex;
     std::condition_variable work;
     std::deque<std::shared_ptr<Job>> queue;
+    std::vector<std::unique_ptr<Worker>> workers;
     std::vector<std::thread> threads;
     bool stop = false;
 
-    void serve(const Kernels& kernels) {
-        Worker worker(kernels);
+    void serve(Worker& worker) noexcept {
         for (;;) {
             std::shared_ptr<Job> job;
             {
@@ -101,21 +139,26 @@ struct Pool::Crew {
         }
     }
 
-    // As many threads as the system allows, at least one, else std::system_error.
+    // As many threads as the system allows, at least one, else throws what the first one met. What a thread needs is
+    // made here, where an exception has somewhere to go.
     void start(int count, const Kernels& kernels) {
+        threads.reserve(static_cast<size_t>(count));
+        workers.reserve(static_cast<size_t>(count));
         // Signals are for Python's main thread.
         sigset_t all, before;
         sigfillset(&all);
         pthread_sigmask(SIG_SETMASK, &all, &before);
+        std::exception_ptr error;
         try {
-            for (int i = 0; i < count; ++i) threads.emplace_back([this, &kernels] { serve(kernels); });
-        } catch (const std::system_error&) {
-            if (threads.empty()) {
-                pthread_sigmask(SIG_SETMASK, &before, nullptr);
-                throw;
+            for (int i = 0; i < count; ++i) {
+                workers.push_back(std::make_unique<Worker>(kernels));
+                threads.emplace_back([this, worker = workers.back().get()] { serve(*worker); });
             }
+        } catch (...) {
+            error = std::current_exception();
         }
         pthread_sigmask(SIG_SETMASK, &before, nullptr);
+        if (threads.empty()) std::rethrow_exception(error);
     }
 
     void finish() {
@@ -130,48 +173,62 @@ struct Pool::Crew {
     }
 };
 
-Pool::Pool(int threads, const char* simd) : threads_(threads), kernels_(find_kernels(simd)) {
+// What belongs to one process.
+struct Pool::Home {
+    const uint64_t owner = current_process();
+    std::mutex mutex;  // of `crew`
+    std::unique_ptr<Crew> crew;
+};
+
+Pool::Pool(int threads, const char* simd) : threads_(threads), kernels_(find_kernels(simd)), home_(nullptr) {
     if (threads < 1) throw std::invalid_argument("threads must be at least 1, got " + std::to_string(threads));
     if (kernels_ == nullptr) {
         throw std::invalid_argument("simd=\"" + std::string(simd) + "\" is unknown or not available on this processor");
     }
+    home_ = new Home;
 }
 
-Pool::~Pool() { close(); }
+Pool::~Pool() {
+    Home* const mine = home_.load();
+    if (mine->owner != current_process()) return;  // given up, as in `home`
+    close();
+    delete mine;
+}
 
 const char* Pool::simd() const { return kernels_->name; }
 
 void Pool::submit(std::shared_ptr<Job> job) {
     if (job->done()) return;  // of no rows
-    if (owner_ != 0 && owner_ != ::getpid()) leave_to_parent();
-    std::lock_guard<std::mutex> guard(mutex_);
-    if (!crew_) {
+    Home& here = home();
+    std::lock_guard<std::mutex> guard(here.mutex);
+    if (!here.crew) {
         auto crew = std::make_unique<Crew>();
         crew->start(threads_, *kernels_);
-        crew_ = std::move(crew);
-        owner_ = ::getpid();
+        here.crew = std::move(crew);
     }
+    Crew& crew = *here.crew;
     {
-        std::lock_guard<std::mutex> lock(crew_->mutex);
-        crew_->queue.push_back(std::move(job));
+        std::lock_guard<std::mutex> lock(crew.mutex);
+        crew.queue.push_back(std::move(job));
     }
-    crew_->work.notify_all();
+    crew.work.notify_all();
 }
 
 void Pool::close() {
-    if (owner_ != 0 && owner_ != ::getpid()) leave_to_parent();
-    std::lock_guard<std::mutex> guard(mutex_);
-    if (!crew_) return;
-    crew_->finish();
-    crew_.reset();
+    Home& here = home();
+    std::lock_guard<std::mutex> guard(here.mutex);
+    if (!here.crew) return;
+    here.crew->finish();
+    here.crew.reset();
 }
 
-void Pool::leave_to_parent() {
-    // In a forked child: the threads exist in the parent only, and the locks are as they were at the fork, perhaps
-    // held for ever. Neither can be destroyed, so the child's copy of them is given up, and the lock made anew.
-    (void)crew_.release();
-    new (&mutex_) std::mutex;
-    owner_ = 0;
+Pool::Home& Pool::home() {
+    Home* found = home_.load();
+    if (found->owner == current_process()) return *found;
+    // A forked child, of which several threads may be here at once: one of them moves in, and the parent's is given up.
+    auto made = std::make_unique<Home>();
+    if (home_.compare_exchange_strong(found, made.get())) return *made.release();
+    return *found;
 }
 
 }  // namespace fastload

@@ -2,12 +2,9 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
+#include <cstdint>
 #include <memory>
-#include <mutex>
 #include <vector>
-
-#include <sys/types.h>
 
 #include "status.hpp"
 
@@ -15,53 +12,58 @@ namespace fastload {
 
 class Worker;
 
+// A number that fork() changes: what was made under another one belongs to a process that is not this one. Its threads
+// are not here, and its locks are as they were at the fork, perhaps held for ever, so that they can be neither taken
+// nor destroyed. (A process id would come round again in grandchildren.)
+uint64_t current_process();
+
 struct Failure {
     int row = 0;
     Outcome outcome;
 };
 
 // The samples of one batch. Workers claim `grain` rows at a time; `wait` blocks until each row was run or cancelled.
+// Every job that is submitted ends: what happens in a row, running out of memory included, is that row's failure.
 class Job {
   public:
-    Job(int count, int grain) : count_(count), grain_(grain > 0 ? grain : 1), remaining_(count) {}
-    virtual ~Job() = default;
+    Job(int count, int grain);
+    virtual ~Job();
     Job(const Job&) = delete;
     Job& operator=(const Job&) = delete;
 
     // Rows not yet begun will not be. Does nothing in a process forked since the job was made.
-    void cancel();
-    // In a process forked since the job was made, returns at once whether it was done: its threads are not there.
+    void cancel() noexcept;
+    // False, at once, in a process forked since the job was made: it is the parent's.
     bool wait();
     bool done() const { return remaining_.load(std::memory_order_acquire) == 0; }
-    // In order of rows; only after `wait`.
+    // In order of rows; only after `wait`. Throws std::bad_alloc if there was no memory to note one of them. In a
+    // process forked since, none.
     std::vector<Failure> take_failures();
 
     // Runs the next rows; false if none are left. Called by the pool's threads.
-    bool run_some(Worker& worker);
+    bool run_some(Worker& worker) noexcept;
 
   protected:
     virtual Outcome run(Worker& worker, int row) = 0;
     // Called for a row that failed or was cancelled.
-    virtual void blank(int row) = 0;
+    virtual void blank(int row) noexcept = 0;
     int count() const { return count_; }
 
   private:
-    void report(int row, Outcome outcome);
-    void complete(int rows);
+    struct Results;
+    Outcome attempt(Worker& worker, int row) noexcept;
+    void report(int row, Outcome outcome) noexcept;
+    void complete(int rows) noexcept;
 
     const int count_;
     const int grain_;
     std::atomic<int64_t> next_{0};
     std::atomic<int> remaining_;
-    std::mutex mutex_;
-    std::condition_variable finished_;
-    std::vector<Failure> failures_;
-    const pid_t owner_ = current_process();
-
-    static pid_t current_process();
+    std::unique_ptr<Results> results_;
+    const uint64_t owner_ = current_process();
 };
 
-// Starts its threads at the first `submit`, and again at the first one after a fork.
+// Starts its threads at the first `submit`, and again at the first one after a fork. Any thread may call.
 class Pool {
   public:
     // `simd` names the kernels ("auto", "plain", ...); throws std::invalid_argument for what cannot run here.
@@ -71,8 +73,9 @@ class Pool {
     Pool(const Pool&) = delete;
     Pool& operator=(const Pool&) = delete;
 
+    // Throws std::system_error or std::bad_alloc if the system has no thread for it; the job was then not taken.
     void submit(std::shared_ptr<Job> job);
-    // Joins the threads; a later `submit` starts new ones.
+    // Cancels what was submitted and joins the threads; a later `submit` starts new ones.
     void close();
 
     int threads() const { return threads_; }
@@ -80,13 +83,12 @@ class Pool {
 
   private:
     struct Crew;
-    void leave_to_parent();
+    struct Home;
+    Home& home();
 
     const int threads_;
     const struct Kernels* kernels_;
-    std::mutex mutex_;  // of `crew_`
-    std::unique_ptr<Crew> crew_;
-    pid_t owner_ = 0;
+    std::atomic<Home*> home_;  // of this process, or, until it first submits, of the one that it was forked from
 };
 
 }  // namespace fastload
