@@ -126,7 +126,7 @@ demo_and_training() { # the images of the demo are then trained on, by two proce
         fi'
 }
 
-surroundings() { # bad ones: each must be told by the entry point, which then runs the command all the same
+environments() { # bad ones: each must be told by the entry point, which then runs the command all the same
     told() { # told NAME TEXT OPTION...
         echo "$1:"
         run "${@:3}" -- --version >"$room/logs/told" 2>&1
@@ -175,7 +175,7 @@ check "User, compilers, packages" contents "$([ "$variant" = cuda ] && echo True
 check "Pillow is SIMD, and what torchvision uses" simd
 check "fastload doctor" doctor
 check "fastload demo, then training with two processes" demo_and_training
-check "Bad surroundings" surroundings
+check "Bad environments" environments
 
 # -- The report --------------------------------------------------------------------------------------------------------
 

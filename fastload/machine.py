@@ -24,6 +24,7 @@ __all__ = [
     "cpu_model",
     "dali_version",
     "driver_gpus",
+    "installed_distribution",
     "libjpeg_turbo_of_pillow",
     "memory_bytes",
     "pillow_is_simd",
@@ -215,10 +216,15 @@ def libjpeg_turbo_of_pillow() -> str | None:
     return version
 
 
-def dali_version() -> str | None:
-    """Package and version of NVIDIA DALI; None if it is not installed."""
+def installed_distribution(begin: str) -> str | None:
+    """Name and version of an installed distribution whose name begins so ("nvidia-dali"); None if there is none."""
     for distribution in metadata.distributions():
         name = distribution.metadata["Name"] or ""
-        if name.startswith("nvidia-dali"):
+        if name.startswith(begin):
             return f"{name} {distribution.version}"
     return None
+
+
+def dali_version() -> str | None:
+    """Package and version of NVIDIA DALI; None if it is not installed."""
+    return installed_distribution("nvidia-dali")

@@ -20,9 +20,9 @@ from typer.testing import CliRunner
 
 import fastload
 from fastload.backends import BackendStatus
-from fastload.cli import machine, software
+from fastload.cli import doctor
 from fastload.cli.app import app
-from fastload.cli.surroundings import shared_memory
+from fastload.cli.environment import shared_memory
 from fastload.demo.agreement import Pixels, compare, torchvision_images
 from fastload.demo.folders import image_folders
 from fastload.demo.photographs import SCENES, write_photographs
@@ -252,13 +252,13 @@ def test_doctor_warns_of_what_costs_speed(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(os, "statvfs", lambda path: tiny)
     (shared,) = shared_memory()
     assert (shared.status, "--shm-size" in shared.advice) == ("warning", True)
-    monkeypatch.setattr(machine.resource, "getrlimit", lambda which: (1024, 65536))
-    (files,) = machine.descriptors()
+    monkeypatch.setattr(doctor.resource, "getrlimit", lambda which: (1024, 65536))
+    (files,) = doctor.descriptors()
     assert (files.status, files.advice.endswith("ulimit -n 65536")) == ("note", True)
     monkeypatch.setenv("JSIMD_FORCENONE", "1")
-    assert [finding.name for finding in machine.processor() if finding.status == "warning"] == ["JSIMD_FORCENONE"]
-    monkeypatch.setattr("fastload.machine.usable_cores", lambda: 1)
-    assert "usable cores" in [finding.name for finding in machine.processor() if finding.status == "warning"]
+    assert [finding.name for finding in doctor.processor() if finding.status == "warning"] == ["JSIMD_FORCENONE"]
+    monkeypatch.setattr("fastload.cli.doctor.usable_cores", lambda: 1)
+    assert "usable cores" in [finding.name for finding in doctor.processor() if finding.status == "warning"]
 
 
 def test_doctor_says_when_there_is_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -269,7 +269,7 @@ def test_doctor_says_when_there_is_no_gpu(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(pynvml, "nvmlInit", fails)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    gpu, cuda = machine.gpus()
+    gpu, cuda = doctor.gpus()
     assert (gpu.status, gpu.value.startswith("none")) == ("note", True)
     assert (cuda.status, cuda.value.startswith("not usable")) == ("ok", True)
 
@@ -288,7 +288,7 @@ def test_doctor_sees_a_gpu_that_torch_cannot_use(monkeypatch: pytest.MonkeyPatch
     }.items():
         monkeypatch.setattr(pynvml, name, lambda *_, value=value: value)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    gpu, cuda = machine.gpus()
+    gpu, cuda = doctor.gpus()
     assert gpu.value == "NVIDIA A100, 80 GiB, driver 550.1"
     assert cuda.status == "warning"
 
@@ -297,7 +297,7 @@ def test_doctor_tells_pillow_simd_from_pillow(monkeypatch: pytest.MonkeyPatch) -
     import PIL
 
     monkeypatch.setattr(PIL, "__version__", "9.5.0.post2")
-    (finding,) = software.pillow()
+    (finding,) = doctor.pillow()
     assert (finding.name, finding.value.startswith("9.5.0.post2")) == ("Pillow-SIMD", True)
 
 

@@ -175,7 +175,7 @@ class _Time:
 @pytest.fixture
 def simulated_time(monkeypatch: pytest.MonkeyPatch) -> _Time:
     made = _Time()
-    monkeypatch.setattr("fastload.monitor.stamps.time", made)
+    monkeypatch.setattr("fastload.monitor.steps.time", made)
     return made
 
 
@@ -791,6 +791,6 @@ def test_a_picture_that_cannot_be_drawn_says_why(tmp_path: Path, monkeypatch: py
         draw_timelines(tmp_path / "a.jpg", {"one": _steps(1.0, 1)})
     with pytest.raises(ConfigurationError, match="no steps of two"):
         draw_timelines(tmp_path / "a.png", {"one": _steps(1.0, 1), "two": []})
-    monkeypatch.setattr("fastload.monitor.picture.find_spec", lambda name: None)
+    monkeypatch.setattr("fastload.monitor.timeline.find_spec", lambda name: None)
     with pytest.raises(BackendUnavailableError, match=r'pip install "fastload\[report\]"'):
         draw_timelines(tmp_path / "a.png", {"one": _steps(1.0, 1)})

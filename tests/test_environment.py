@@ -1,4 +1,4 @@
-"""Bad surroundings, in clear words: what the doctor and the image's entry point say of drivers, memory and volumes."""
+"""A bad environment, in clear words: what the doctor and the image's entry point say of drivers, memory and volumes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from fastload.cli import surroundings
-from fastload.cli.surroundings import Driver, cache_folder, installed_driver, kernel_driver, nvidia, shared_memory
+from fastload.cli import environment
+from fastload.cli.environment import Driver, cache_folder, installed_driver, kernel_driver, nvidia, shared_memory
 
 ABSENT = Driver(None, reason="NVML Shared Library Not Found")
 
@@ -104,16 +104,16 @@ def test_what_the_driver_answers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_cuda_of_torch_is_known_without_loading_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    numbers = surroundings.torch_cuda()
+    numbers = environment.torch_cuda()
     assert (f"{numbers[0]}.{numbers[1]}" if numbers else None) == torch.version.cuda
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch/__init__.py").write_text("raise AssertionError('loaded')")
     (tmp_path / "torch/version.py").write_text("cuda = '12.6'")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "torch")
-    assert surroundings.torch_cuda() == (12, 6)
+    assert environment.torch_cuda() == (12, 6)
     (tmp_path / "torch/version.py").write_text("cuda = None")
-    assert surroundings.torch_cuda() is None
+    assert environment.torch_cuda() is None
 
 
 # -- Shared memory -----------------------------------------------------------------------------------------------------
@@ -191,11 +191,11 @@ def test_the_entry_point_says_what_is_wrong_and_does_not_load_torch(tmp_path: Pa
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch/__init__.py").write_text("raise AssertionError('loaded')")
     (tmp_path / "torch/version.py").write_text("cuda = '13.2'")
-    root = Path(surroundings.__file__).parents[2]
-    environment = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{root}", "XDG_CACHE_HOME": str(tmp_path)}
-    environment.pop("NVIDIA_VISIBLE_DEVICES", None)
-    command = [sys.executable, "-m", "fastload.cli.surroundings"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=True)
+    root = Path(environment.__file__).parents[2]
+    variables = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{root}", "XDG_CACHE_HOME": str(tmp_path)}
+    variables.pop("NVIDIA_VISIBLE_DEVICES", None)
+    command = [sys.executable, "-m", "fastload.cli.environment"]
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == ""
     assert re.search(r"^fastload: NVIDIA driver: 470\.256\.02 is too old: .*13\.2$", done.stderr, re.MULTILINE)
     assert re.search(r"^    Install driver 580 or newer on the host", done.stderr, re.MULTILINE)
@@ -203,11 +203,11 @@ def test_the_entry_point_says_what_is_wrong_and_does_not_load_torch(tmp_path: Pa
 
 
 def test_the_doctor_says_it_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
-    from fastload.cli.machine import machine
+    from fastload.cli.doctor import hardware
 
-    monkeypatch.setattr(surroundings, "installed_driver", lambda: Driver("470.256.02", (11, 4)))
-    monkeypatch.setattr(surroundings, "torch_cuda", lambda: (13, 2))
+    monkeypatch.setattr(environment, "installed_driver", lambda: Driver("470.256.02", (11, 4)))
+    monkeypatch.setattr(environment, "torch_cuda", lambda: (13, 2))
     monkeypatch.setenv("NVIDIA_VISIBLE_DEVICES", "all")
-    found = {finding.name: finding for finding in machine()}
+    found = {finding.name: finding for finding in hardware()}
     assert found["NVIDIA driver"].status == "warning"
     assert {"/dev/shm", "cache folder", "torch.cuda"} <= found.keys()

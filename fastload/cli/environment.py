@@ -13,11 +13,22 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
-from fastload.cli.findings import Finding
 from fastload.machine import cache_home
 
-__all__ = ["Driver", "cache_folder", "installed_driver", "kernel_driver", "nvidia", "shared_memory", "torch_cuda"]
+__all__ = [
+    "Driver",
+    "Finding",
+    "Status",
+    "cache_folder",
+    "environment",
+    "installed_driver",
+    "kernel_driver",
+    "nvidia",
+    "shared_memory",
+    "torch_cuda",
+]
 
 _GIB = 1 << 30
 _MIB = 1 << 20
@@ -29,8 +40,25 @@ _TOOLKIT = (
     "nvidia-container-toolkit && sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker"
 )
 
+Status = Literal["ok", "note", "warning", "broken"]
+"""`note`: something is absent that one can do without. `warning`: it costs speed or will fail later. `broken`: fastload
+does not work like this."""
 
-def surroundings() -> Iterator[Finding]:
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of `fastload doctor`."""
+
+    group: str
+    """Heading under which it is listed."""
+    name: str
+    value: str
+    status: Status = "ok"
+    advice: str = ""
+    """What to do; empty when all is well."""
+
+
+def environment() -> Iterator[Finding]:
     """Everything below, for this process."""
     yield from nvidia(installed_driver(), kernel_driver(), torch_cuda(), os.environ.get("NVIDIA_VISIBLE_DEVICES"))
     yield from shared_memory()
@@ -208,7 +236,7 @@ def torch_cuda() -> tuple[int, int] | None:
 
 def main() -> None:
     """Print what is wrong to standard error, and nothing where all is well."""
-    for finding in surroundings():
+    for finding in environment():
         if finding.status in ("warning", "broken"):
             print(f"fastload: {finding.name}: {finding.value}\n    {finding.advice}", file=sys.stderr)
 
