@@ -14,12 +14,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fastload.adopt import from_dataloader
     from fastload.backends import available_backends
     from fastload.cache import build_cache
     from fastload.errors import BackendUnavailableError, DecodeError, StateMismatchError, UnsupportedTransformError
-    from fastload.factory import create_loader
-    from fastload.loader import Loader
+    from fastload.loader import Loader, create_loader
+    from fastload.loader.adopt import from_dataloader
     from fastload.recipe import Recipe
     from fastload.render import decode_jpeg
     from fastload.sampler import Shard
@@ -54,9 +53,9 @@ _HOMES = {
     "UnsupportedTransformError": "fastload.errors",
     "available_backends": "fastload.backends",
     "build_cache": "fastload.cache",
-    "create_loader": "fastload.factory",
+    "create_loader": "fastload.loader",
     "decode_jpeg": "fastload.render",
-    "from_dataloader": "fastload.adopt",
+    "from_dataloader": "fastload.loader.adopt",
     "open_source": "fastload.sources",
 }
 

@@ -20,6 +20,7 @@ from torch.utils.data import RandomSampler, SubsetRandomSampler, WeightedRandomS
 
 from fastload.draws import Draws, Stream
 from fastload.errors import ConfigurationError
+from fastload.fingerprint import fingerprint_of
 
 __all__ = ["EpochOrder", "ForeignOrder", "LoaderSampler", "Order", "Shard", "count_repeats"]
 
@@ -63,8 +64,71 @@ class Shard:
             ) from None
 
 
+class Order:
+    """Which samples come when, on this rank. Whoever works with an order asks it, and not which kind it is."""
+
+    length: int
+    """Samples in the source."""
+    batch_size: int
+    """Samples a batch on this rank."""
+    shard: Shard
+    drop_last: bool
+    seed: int
+
+    @property
+    def global_batch_size(self) -> int:
+        """Samples in a batch over all ranks."""
+        return self.batch_size * self.shard.world_size
+
+    @property
+    def samples(self) -> int:
+        """Indices in an epoch's order."""
+        return self.length
+
+    @property
+    def steps(self) -> int:
+        """Batches an epoch on this rank."""
+        raise NotImplementedError
+
+    @property
+    def ahead(self) -> bool:
+        """Whether an epoch may be drawn before it starts, and as often as one likes: it follows from its number."""
+        return True
+
+    def epoch(self, epoch: int) -> Int64Array:
+        """(samples,) int64: the order of one epoch."""
+        raise NotImplementedError
+
+    def batch(self, step: int) -> Int64Array:
+        """Positions in the epoch's order of this rank's batch `step`."""
+        raise NotImplementedError
+
+    def repeats(self, indices: Int64Array) -> Int64Array | None:
+        """Of an epoch's order: for each position, how often its index came earlier; None if none comes twice."""
+        return None
+
+    def fingerprint(self, indices: Int64Array) -> str | None:
+        """Of an epoch's order, for a saved state; None where `reproducible` says all."""
+        return None
+
+    def reproducible(self) -> dict[str, Any]:
+        """What a saved state must agree on for the order to be the same one."""
+        raise NotImplementedError
+
+    def describe(self) -> str:
+        """For a person."""
+        return (
+            f"{self._kind}, seed {self.seed}, rank {self.shard.rank} of {self.shard.world_size}, {self.steps} batches "
+            f"of {self.batch_size}"
+        )
+
+    @property
+    def _kind(self) -> str:
+        raise NotImplementedError
+
+
 @dataclass(frozen=True)
-class EpochOrder:
+class EpochOrder(Order):
     """fastload's own order: sequential or shuffled, cut into global batches, and those into ranks.
 
     With `drop_last=False` the last global batch holds what is left, spread over the ranks as evenly as it goes: every
@@ -83,12 +147,8 @@ class EpochOrder:
     seed: int = 0
 
     @property
-    def global_batch_size(self) -> int:
-        return self.batch_size * self.shard.world_size
-
-    @property
     def steps(self) -> int:
-        """Batches an epoch; the same on every rank."""
+        """The same on every rank."""
         if self.drop_last:
             return self.length // self.global_batch_size
         return -(-self.length // self.global_batch_size)
@@ -112,8 +172,11 @@ class EpochOrder:
             first, last = rank % size, rank % size + 1
         return np.arange(start + first, start + last, dtype=np.int64)
 
+    @property
+    def _kind(self) -> str:
+        return "shuffled" if self.shuffle else "in order"
+
     def reproducible(self) -> dict[str, Any]:
-        """What a saved state must agree on for the order to be the same one."""
         return {
             "length": self.length,
             "global_batch_size": self.global_batch_size,
@@ -139,7 +202,7 @@ def _argsort(keys: npt.NDArray[np.uint64]) -> Int64Array:
 
 
 @dataclass(frozen=True)
-class ForeignOrder:
+class ForeignOrder(Order):
     """The order of a torch sampler (or any iterable of indices) given by the user, taken as this rank's own.
 
     The sampler is asked once an epoch, after `set_epoch(epoch)` if it has that. torch's random samplers draw from a
@@ -163,21 +226,16 @@ class ForeignOrder:
             )
 
     @property
-    def global_batch_size(self) -> int:
-        return self.batch_size * self.shard.world_size
-
-    @property
     def steps(self) -> int:
-        """Batches an epoch on this rank."""
-        return self._samples // self.batch_size if self.drop_last else -(-self._samples // self.batch_size)
+        return self.samples // self.batch_size if self.drop_last else -(-self.samples // self.batch_size)
 
     @property
-    def _samples(self) -> int:
+    def samples(self) -> int:
         return len(self.sampler)  # type: ignore[arg-type]
 
     @property
-    def pure(self) -> bool:
-        """Whether the order is known to be a function of (seed, epoch), so that it may be drawn ahead of time."""
+    def ahead(self) -> bool:
+        """Whether the order is known to be a function of (seed, epoch): others are asked when their epoch starts."""
         return type(self.sampler) in (list, tuple, range) or type(self.sampler) in _SEEDABLE
 
     def epoch(self, epoch: int) -> Int64Array:
@@ -193,9 +251,9 @@ class ForeignOrder:
             order = np.fromiter((index(i) for i in sampler), dtype=np.int64)
         except TypeError as error:
             raise ConfigurationError(f"sampler: {type(sampler).__name__} must give ints ({error}).") from error
-        if len(order) != self._samples:
+        if len(order) != self.samples:
             raise ConfigurationError(
-                f"sampler: {type(sampler).__name__} says that it has {self._samples} indices, but gave {len(order)}."
+                f"sampler: {type(sampler).__name__} says that it has {self.samples} indices, but gave {len(order)}."
             )
         outside = np.flatnonzero((order < 0) | (order >= self.length))
         if len(outside):
@@ -207,7 +265,19 @@ class ForeignOrder:
 
     def batch(self, step: int) -> Int64Array:
         """Positions in the epoch's order of batch `step`."""
-        return np.arange(step * self.batch_size, min((step + 1) * self.batch_size, self._samples), dtype=np.int64)
+        return np.arange(step * self.batch_size, min((step + 1) * self.batch_size, self.samples), dtype=np.int64)
+
+    def repeats(self, indices: Int64Array) -> Int64Array | None:
+        """A sampler with replacement must not show a sample under the same crop twice in an epoch."""
+        return count_repeats(indices)
+
+    def fingerprint(self, indices: Int64Array) -> str:
+        return fingerprint_of(indices)
+
+    @property
+    def _kind(self) -> str:
+        ahead = "" if self.ahead else ", drawn when its epoch starts (no prefetch over the epoch's end)"
+        return f"by {type(self.sampler).__name__}{ahead}"
 
     def reproducible(self) -> dict[str, Any]:
         """What a saved state must agree on; whether the order is the same one, only its own fingerprint tells."""
@@ -223,14 +293,9 @@ class ForeignOrder:
 
 _SEEDABLE = (RandomSampler, WeightedRandomSampler, SubsetRandomSampler)
 
-Order = EpochOrder | ForeignOrder
-
 
 def count_repeats(order: Int64Array) -> Int64Array | None:
-    """For each position, how often its index came earlier in `order`; None if no index comes twice.
-
-    A sampler with replacement must not show a sample under the same crop twice in an epoch.
-    """
+    """For each position, how often its index came earlier in `order`; None if no index comes twice."""
     by_index = np.argsort(order, kind="stable")
     ordered = order[by_index]
     starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])

@@ -25,12 +25,11 @@ import fastload
 from fastload.backends.base import Failure, HostBatch
 from fastload.backends.torch_workers import TorchOptions
 from fastload.backends.turbojpeg import TurboJpegOptions
-from fastload.device.buffers import BufferPool
-from fastload.device.intraop import use_one_thread_here
+from fastload.device.host import BufferPool, use_one_thread_here
 from fastload.device.stage import DeviceStage
 from fastload.draws import Draws
-from fastload.errors import ConfigurationError, DecodeError, FastloadError, StateMismatchError, WorkerError
-from fastload.loader import Loader, LoaderParts
+from fastload.errors import ConfigurationError, DecodeError, FastloadError, OnError, StateMismatchError, WorkerError
+from fastload.loader import Loader, LoaderConfig, LoaderParts
 from fastload.recipe.batch import BatchProgram
 from fastload.sampler import EpochOrder, ForeignOrder, Order, Shard
 from fastload.sources.base import Source
@@ -82,14 +81,15 @@ class Recorder:
         return {"recorder": "remembers"}
 
 
-def loader_over(backend: Any, order: Order, **arguments: Any) -> Loader:
+def loader_over(backend: Any, order: Order, on_error: OnError = "raise") -> Loader:
     values = np.arange(order.length)
     source = Source({"value": ValueArray(values)}, "fingerprint", "numbers")
     stage = DeviceStage(
         device=torch.device("cpu"), program=BatchProgram(()), roles={"value": "value"}, layout="tuple", seed=order.seed
     )
     return Loader(
-        LoaderParts(source=source, order=order, backend=backend, stage=stage, recipe_fingerprint="recipe", **arguments)
+        LoaderConfig(source=source, batch_size=order.batch_size, on_error=on_error),
+        LoaderParts(source=source, order=order, backend=backend, stage=stage, recipe_fingerprint="recipe"),
     )
 
 
@@ -454,7 +454,7 @@ def test_stats_and_explain_tell_what_happened(tmp_path: Path) -> None:
 
 def test_stats_count_the_time_that_the_trainer_waited(monkeypatch: pytest.MonkeyPatch) -> None:
     # A clock that is one second further each time the loader looks: when a batch is asked for, and when it is there.
-    monkeypatch.setattr("fastload.loader.time", SimpleNamespace(perf_counter=itertools.count(100.0).__next__))
+    monkeypatch.setattr("fastload.loader.loader.time", SimpleNamespace(perf_counter=itertools.count(100.0).__next__))
     with loader_over(Recorder(), EpochOrder(10, 2)) as loader:
         assert len(list(loader)) == 5
         stats = loader.stats()

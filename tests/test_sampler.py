@@ -93,7 +93,7 @@ def test_repeats_count_earlier_occurrences() -> None:
 def test_torch_samplers_become_functions_of_seed_and_epoch(sampler: RandomSampler) -> None:
     state = torch.random.get_rng_state()
     order = ForeignOrder(sampler, 4, 50, seed=1)
-    assert order.pure
+    assert order.ahead
     first = order.epoch(0)
     assert np.array_equal(first, order.epoch(0))
     assert not np.array_equal(first, order.epoch(1))
@@ -121,7 +121,7 @@ class Curriculum:
 
 def test_a_samplers_own_set_epoch_is_used_and_its_word_checked() -> None:
     order = ForeignOrder(Curriculum(), 2, 10)
-    assert not order.pure
+    assert not order.ahead
     assert order.epoch(3).tolist() == [3, 4, 5, 6, 7]
     assert order.steps == 3
     with pytest.raises(ConfigurationError, match="index 10"):

@@ -34,6 +34,7 @@ __all__ = [
     "PixelDifference",
     "Tolerance",
     "Traits",
+    "WorkerSettings",
     "fit_of",
     "traits_of",
 ]
@@ -204,6 +205,18 @@ class Fit:
 
 
 @dataclass(frozen=True)
+class WorkerSettings:
+    """How worker processes are started, as torch's DataLoader has it; nothing to a backend of threads."""
+
+    init: Callable[[int], None] | None = None
+    """`worker_init_fn`: called in each worker with its number, before anything else."""
+    start_method: str | None = None
+    """"fork", "spawn" or "forkserver"; None: Python's default on this machine."""
+    timeout: float = 0.0
+    """Give up on a batch after this long [seconds]; 0: wait as long as the workers live."""
+
+
+@dataclass(frozen=True)
 class Context:
     """What a backend is built from. The numbers are in range: `create_loader` has checked them."""
 
@@ -220,7 +233,7 @@ class Context:
     allocate: BufferAllocator | None = None
     """Gives a uint8 array of a shape, pinned and recycled; None: plain numpy."""
     collate_fn: Callable[[list[Any]], Any] | None = None
-    worker_init_fn: Callable[[int], None] | None = None
+    workers: WorkerSettings = field(default_factory=WorkerSettings)
 
     def require_whole_batches(self, backend: str) -> None:
         """Refuse, on behalf of a backend that does not run Python on samples, what takes it.

@@ -151,7 +151,8 @@ class TorchBackend:
 
     def _start(self) -> None:
         options, context = self._options, self._context
-        method = options.multiprocessing_context or multiprocessing.get_start_method()
+        asked = options.multiprocessing_context or context.workers.start_method
+        method = asked or multiprocessing.get_start_method()
         assembler = self._assembler
         if self._workers and method != "fork":
             # Forked workers share the source's arrays as they are; others would get a copy each.
@@ -164,9 +165,9 @@ class TorchBackend:
             num_workers=self._workers,
             collate_fn=_unchanged,
             prefetch_factor=self._prefetch if self._workers else None,
-            multiprocessing_context=options.multiprocessing_context if self._workers else None,
-            worker_init_fn=_WorkerStart(context.worker_init_fn),
-            timeout=options.worker_timeout if self._workers else 0,
+            multiprocessing_context=asked if self._workers else None,
+            worker_init_fn=_WorkerStart(context.workers.init),
+            timeout=(options.worker_timeout or context.workers.timeout) if self._workers else 0,
             generator=torch.Generator(),  # or it would take a number from the global one
         )
         # A fork server may be started here, which keeps the mask, and so outlives a SIGTERM to the process group.

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from fastload.backends.base import HostBatch
-from fastload.device.buffers import BufferPool
+from fastload.device.host import BufferPool
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError
 from fastload.recipe.batch import BatchProgram
@@ -135,77 +135,56 @@ class DeviceStage:
         return self._stream
 
     def _assemble(self, host: HostBatch, draws: Draws, batch_number: int, keep: list[torch.Tensor] | None) -> Any:
-        if host.collated is not None:
-            batch = _map_tensors(host.collated, lambda t: self._to_device(t, keep))
-            return self._finish_collated(batch, draws.epoch, batch_number, ours=host.layout is not None)
-        columns: dict[str, Any] = {}
-        for name, value in host.columns.items():
-            if isinstance(value, np.ndarray):
-                value = torch.from_numpy(value)
-            column = _map_tensors(value, lambda t: self._to_device(t, keep))
-            columns[name] = column.permute(0, 3, 1, 2) if self._roles.get(name) in ("image", "mask") else column
-        columns = self._program(columns, self._roles, draws, empty=self._recycled if self._outputs else None)
-        images = next((n for n, role in self._roles.items() if role == "image" and n in columns), None)
+        parts = self._parts_of(host)
+        columns = {
+            name: _map_tensors(
+                torch.from_numpy(value) if isinstance(value, np.ndarray) else value,
+                lambda tensor: self._to_device(tensor, keep),
+            )
+            for name, value in parts.columns.items()
+        }
+        if not parts.finished:
+            for name, role in self._roles.items():
+                if name in columns and role in ("image", "mask"):
+                    columns[name] = columns[name].permute(0, 3, 1, 2)
+            columns = self._program(columns, self._roles, draws, empty=self._recycled if self._outputs else None)
         if self._mix is not None:
-            target = next((n for n in columns if n != images), None)
-            if images is None or target is None:
+            if parts.images is None or parts.targets is None:
                 raise ConfigurationError(
-                    f"batch_transform: {type(self._mix).__name__} mixes images with their labels, and the columns here "
-                    f"({', '.join(columns)}) are not known as such. Leave it out, or give a function of the batch."
+                    f"batch_transform: {type(self._mix).__name__} needs batches (images, labels) with images "
+                    f"(B, C, H, W), or dicts with 'image' and 'label', and {parts.described} are no such. Leave it "
+                    "out, or give a function of the batch."
                 )
-            columns[images], columns[target] = self._mix.apply(
-                columns[images], columns[target], seed=self._seed, epoch=draws.epoch, batch_number=batch_number
+            columns[parts.images], columns[parts.targets] = self._mix.apply(
+                columns[parts.images],
+                columns[parts.targets],
+                seed=self._seed,
+                epoch=draws.epoch,
+                batch_number=batch_number,
             )
-        for name in columns:
-            columns[name] = self._finish(columns[name], self._roles.get(name, "value"))
-        layout = host.layout or self._layout
-        if layout == "single":
-            return next(iter(columns.values()))
-        return columns if layout == "dict" else tuple(columns.values())
-
-    def _finish_collated(self, batch: Any, epoch: int, batch_number: int, *, ours: bool) -> Any:
-        """What was asked for the images, done to a batch that Python code has put together, or refused.
-
-        Args:
-            ours: whether it was put together by default_collate; a collate function's memory format is left alone.
-        """
-        if self._mix is None and self._dtype is None and not ours:
-            return batch
-        keys: list[Any] = []
-        if isinstance(batch, Mapping):
-            keys = [key for key in ("image", "label") if key in batch]
-        elif isinstance(batch, list | tuple):
-            keys = list(range(len(batch)))
-        images = batch[keys[0]] if keys else batch
-        known = isinstance(images, torch.Tensor) and images.ndim == 4
-        if not known and (self._mix is not None or self._dtype is not None):
-            name = "dtype" if self._mix is None else "batch_transform"
+        if self._dtype is not None and parts.finished and parts.images is None:
             raise ConfigurationError(
-                f"{name}: it is for images (B, C, H, W), first in a batch or named 'image', and there are none in the "
-                f"{type(batch).__name__} that the dataset or the collate_fn makes. Leave it out, or give a function "
-                "of the batch as batch_transform."
+                f"dtype: it is for images (B, C, H, W), and {parts.described} are not known as such: first in a batch, "
+                "or named 'image'. Leave it out, or give a function of the batch as batch_transform."
             )
-        changed: dict[Any, Any] = {}
-        if known:
-            if self._mix is not None:
-                if len(keys) != 2 or not isinstance(batch[keys[1]], torch.Tensor):
-                    raise ConfigurationError(
-                        f"batch_transform: {type(self._mix).__name__} needs batches (images, labels), or dicts with "
-                        "'image' and 'label', and the dataset or the collate_fn makes others. Give a function of the "
-                        "batch instead."
-                    )
-                images, changed[keys[1]] = self._mix.apply(
-                    images, batch[keys[1]], seed=self._seed, epoch=epoch, batch_number=batch_number
-                )
-            images = images if self._dtype is None else images.to(self._dtype)
-            changed[keys[0] if keys else None] = (
-                images.contiguous(memory_format=self._memory_format) if ours else images
-            )
-        if not keys:
-            return changed.get(None, batch)
-        if isinstance(batch, Mapping):
-            return _rebuilt_mapping(batch, {**batch, **changed})
-        return _rebuilt_sequence(batch, [changed.get(key, batch[key]) for key in keys])
+        roles: Mapping[Any, Role] = {parts.images: "image"} if parts.finished else self._roles
+        for name in columns:
+            columns[name] = self._finish(columns[name], roles.get(name, "value"), as_it_is=parts.foreign)
+        return parts.rebuild(columns)
+
+    def _parts_of(self, host: HostBatch) -> _Parts:
+        """One shape for the columns of a backend and for what Python code has put together."""
+        if host.collated is not None:
+            return _taken_apart(host.collated, foreign=host.layout is None)
+        names = list(host.columns)
+        images = next((name for name, role in self._roles.items() if role == "image" and name in host.columns), None)
+        return _Parts(
+            host.columns,
+            images=images,
+            targets=None if images is None else next((name for name in names if name != images), None),
+            rebuild=_REBUILD[host.layout or self._layout],
+            described=f"the columns here ({', '.join(map(str, names))})",
+        )
 
     def _recycled(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """(B, C, H, W) in the memory format to deliver, in memory of a batch that the trainer has let go of."""
@@ -217,14 +196,15 @@ class DeviceStage:
             return flat.view(batch, height, width, channels).permute(0, 3, 1, 2)
         return flat.view(shape)
 
-    def _finish(self, tensor: torch.Tensor, role: Role) -> torch.Tensor:
+    def _finish(self, value: Any, role: Role, *, as_it_is: bool) -> Any:
+        """A column in the dtype and memory format to deliver; `as_it_is`: the memory format is the user's."""
         if role == "mask":
-            return tensor[:, 0].contiguous()
+            return value[:, 0].contiguous()
         if role != "image":
-            return tensor
+            return value
         if self._dtype is not None:
-            tensor = tensor.to(self._dtype)
-        return tensor.contiguous(memory_format=self._memory_format)
+            value = value.to(self._dtype)
+        return value if as_it_is else value.contiguous(memory_format=self._memory_format)
 
     def _to_device(self, tensor: torch.Tensor, keep: list[torch.Tensor] | None) -> torch.Tensor:
         if tensor.device == self.device:
@@ -236,6 +216,61 @@ class DeviceStage:
                 tensor = tensor.pin_memory()
             keep.append(tensor)
         return tensor.to(self.device, non_blocking=True)
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """A batch by its parts, whoever has put it together."""
+
+    columns: Mapping[Any, Any]
+    """By name, or by position."""
+    images: Any
+    """Key of the images; None if there are none that are known as such."""
+    targets: Any
+    """Key of what mixing mixes with them; None likewise."""
+    rebuild: Callable[[dict[Any, Any]], Any]
+    """What the trainer sees, from the columns."""
+    described: str
+    """For messages."""
+    finished: bool = False
+    """Whether the images are (B, C, H, W) already, with nothing of the recipe left to do."""
+    foreign: bool = False
+    """Whether a collate function of the user's has made it."""
+
+
+_REBUILD: Mapping[str, Callable[[dict[Any, Any]], Any]] = {
+    "single": lambda columns: next(iter(columns.values())),
+    "dict": lambda columns: columns,
+    "tuple": lambda columns: tuple(columns.values()),
+}
+
+
+def _taken_apart(batch: Any, *, foreign: bool) -> _Parts:
+    """The parts of what a collate function has made: anything; images are known by their place and shape."""
+    columns: dict[Any, Any]
+    keys: list[Any]
+    rebuild: Callable[[dict[Any, Any]], Any]
+    if isinstance(batch, Mapping):
+        columns, rebuild = dict(batch), lambda columns: _rebuilt_mapping(batch, columns)
+        keys = [key for key in ("image", "label") if key in columns]
+    elif isinstance(batch, list | tuple):
+        columns, rebuild = dict(enumerate(batch)), lambda columns: _rebuilt_sequence(batch, list(columns.values()))
+        keys = list(columns)
+    else:
+        columns, rebuild = {0: batch}, lambda columns: columns[0]
+        keys = [0]
+    first = columns[keys[0]] if keys else None
+    known = isinstance(first, torch.Tensor) and first.ndim == 4
+    paired = known and len(keys) == 2 and isinstance(columns[keys[1]], torch.Tensor)
+    return _Parts(
+        columns,
+        images=keys[0] if known else None,
+        targets=keys[1] if paired else None,
+        rebuild=rebuild,
+        described=f"the parts of the {type(batch).__name__} that the dataset or the collate_fn makes",
+        finished=True,
+        foreign=foreign,
+    )
 
 
 def _map_tensors(value: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,16 +13,14 @@ from torch.utils.data import (
     IterableDataset,
     RandomSampler,
     SequentialSampler,
-    default_collate,
 )
 
-from fastload.backends import backend_class
-from fastload.backends.base import BackendOptions, traits_of
+from fastload.backends.base import BackendOptions, WorkerSettings
 from fastload.errors import ConfigurationError, OnError
-from fastload.loader import Loader
-from fastload.request import resolve
+from fastload.loader.build import build
+from fastload.loader.config import LoaderConfig
+from fastload.loader.loader import Loader
 from fastload.sampler import Shard
-from fastload.sources import open_indexed
 
 __all__ = ["from_dataloader"]
 
@@ -96,39 +93,39 @@ def from_dataloader(
         )
     else:
         found_shard = Shard.detect()  # a random sampler of the user's must not draw the same on every rank
-    request = resolve(
-        open_indexed(existing.dataset),
-        batches.batch_size,
-        shuffle=shuffle,
-        drop_last=batches.drop_last,
-        transform=None,
-        batch_transform=batch_transform,
-        num_workers=existing.num_workers,
-        prefetch_factor=existing.prefetch_factor,
-        pin_memory=existing.pin_memory,
-        sampler=sampler,
-        collate_fn=None if existing.collate_fn is default_collate else existing.collate_fn,
-        seed=found_seed if seed is None else seed,
-        shard=found_shard if shard is None else shard,
-        device=device,
-        dtype=dtype,
-        memory_format=memory_format,
-        on_error=on_error,
-        options=options,
-    )
-    request = replace(request, dataset=existing.dataset)
-    if traits_of(backend_class(request.ruled()[0] if backend == "auto" else backend)).processes:
-        request = replace(request, worker_init_fn=existing.worker_init_fn, options=_torch_options(existing, options))
-    else:
-        # The DataLoader's figures are about processes that copy batches to each other; here threads do the work.
-        request = replace(request, num_workers=None, prefetch_factor=None)
-        changes.append(f"{existing.num_workers} worker processes -> the backend's own threads")
-        if existing.worker_init_fn is not None:
-            changes.append("worker_init_fn is not called: there are no worker processes, and no global random state")
     notes = tuple(f"changed: {change}" for change in changes)
     for note in notes:
         logger.info("from_dataloader %s", note)
-    return replace(request, notes=request.notes + notes).loader(backend, tune=tune)
+    context = existing.multiprocessing_context
+    return build(
+        LoaderConfig(
+            source=existing.dataset,
+            indexed=True,
+            batch_size=batches.batch_size,
+            shuffle=shuffle,
+            drop_last=batches.drop_last,
+            batch_transform=batch_transform,
+            backend=backend,
+            num_workers=existing.num_workers,
+            prefetch_factor=existing.prefetch_factor,
+            for_processes=True,
+            workers=WorkerSettings(
+                existing.worker_init_fn, None if context is None else context.get_start_method(), existing.timeout
+            ),
+            pin_memory=existing.pin_memory,
+            sampler=sampler,
+            collate_fn=existing.collate_fn,
+            seed=found_seed if seed is None else seed,
+            shard=found_shard if shard is None else shard,
+            device=device,  # type: ignore[arg-type]  # made one there
+            dtype=dtype,
+            memory_format=memory_format,
+            on_error=on_error,
+            tune=tune,
+            options=options,
+            notes=notes,
+        )
+    )
 
 
 def _refuse_what_would_change(existing: Any) -> None:
@@ -175,19 +172,4 @@ def _distributed_change(sampler: DistributedSampler[Any]) -> str:
     return (
         f"DistributedSampler (rank {sampler.rank} of {sampler.num_replicas}) -> fastload's order, a function of "
         f"(seed, epoch), cut into global batches; {last}; set_epoch is optional"
-    )
-
-
-def _torch_options(existing: DataLoader[Any], options: BackendOptions | None) -> BackendOptions:
-    from fastload.backends.torch_workers import TorchOptions
-
-    if options is not None and type(options) is not BackendOptions:
-        return options
-    context = existing.multiprocessing_context
-    base = options or BackendOptions()
-    return TorchOptions(
-        exif_orientation=base.exif_orientation,
-        max_pixels=base.max_pixels,
-        multiprocessing_context=None if context is None else context.get_start_method(),
-        worker_timeout=existing.timeout,
     )

@@ -2,12 +2,13 @@
 
 One thread asks the backend for batches ahead of the trainer, has what could not be read substituted, and starts the
 device stage; the trainer takes finished batches from a short queue. Backends that must work in the caller's thread are
-driven from there, by the same steps.
+driven from there, by the same steps. `Substitution` says what becomes of samples that could not be read.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import threading
 import time
@@ -17,25 +18,28 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
-from fastload.backends.base import KILLED_WORKER, Backend
-from fastload.device.intraop import use_one_thread_here
+from fastload.backends.base import KILLED_WORKER, Backend, HostBatch
+from fastload.device.host import use_one_thread_here
 from fastload.device.stage import DeviceStage, Staged
-from fastload.draws import Draws
-from fastload.errors import FastloadError, OnError, WorkerError
-from fastload.sampler import ForeignOrder, Order, count_repeats
+from fastload.draws import Draws, Stream
+from fastload.errors import DecodeError, FastloadError, OnError, WorkerError
+from fastload.loader.cursor import Position
+from fastload.sampler import Order
 from fastload.spans import SpanLog, span
-from fastload.substitution import Substitution
 
-__all__ = ["Pipeline", "Position"]
+__all__ = ["READY", "Pipeline", "Substitution"]
+
+logger = logging.getLogger("fastload")
 
 READY = 2
 """Finished batches kept for the trainer: one it is about to take, one being finished."""
 _PATIENCE = 10.0
 """Seconds that `close` waits for the batch under way."""
 
-Position = tuple[int, int]
-"""(epoch, step), both 0-based."""
+_TRIES = 32
+"""Replacements tried for a sample that cannot be read."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +102,7 @@ class Pipeline:
     def seek(self, position: Position) -> None:
         """Make `position` the next batch; free of cost if it is next anyway."""
         epoch, step = position
-        if isinstance(self._order, ForeignOrder) and not self._order.pure:
+        if not self._order.ahead:
             # The user's sampler may look at anything: ask it now, in the user's thread, and not ahead of time.
             moved = self._expected != position or self._last_epoch != epoch
             if moved and (step == 0 or epoch not in self._orders):  # else a loaded state has asked already
@@ -287,4 +291,82 @@ class Pipeline:
 
     def _draw_order(self, epoch: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64] | None]:
         order = self._order.epoch(epoch)
-        return order, count_repeats(order) if isinstance(self._order, ForeignOrder) else None
+        return order, self._order.repeats(order)
+
+
+class Substitution:
+    """Raises what went wrong with a batch or repairs it, as `on_error` says; remembers what it has reported."""
+
+    def __init__(self, *, backend: Backend, order: Order, on_error: OnError) -> None:
+        self.count = 0
+        """Samples replaced so far."""
+        self._backend = backend
+        self._order = order
+        self._on_error = on_error
+        self._reported: set[int] = set()
+
+    def repair(self, host: HostBatch, draws: Draws, epoch_order: npt.NDArray[np.int64]) -> HostBatch:
+        """The batch without failures.
+
+        Args:
+            host: a batch with failures; its failed rows may be written to.
+            draws: what was asked for.
+            epoch_order: (samples,) int64: the (global) order of the epoch, where replacements are taken from.
+
+        Raises:
+            DecodeError: the first failure (with on_error="raise"), or a sample that nothing can replace.
+            Exception: with on_error="raise", whatever else a backend reports of a sample.
+        """
+        if self._on_error == "raise":
+            first, others = host.failures[0].error, len(host.failures) - 1
+            if others and isinstance(first, DecodeError):
+                raise DecodeError(f"{first} ({others} more of the same batch could not be read.)") from first
+            raise first
+        indices, repeats = draws.indices.copy(), None if draws.repeats is None else draws.repeats.copy()
+        replacements: dict[int, HostBatch] = {}
+        for failure in host.failures:
+            row = failure.row
+            index = int(indices[row])
+            if index not in self._reported:
+                self._reported.add(index)
+                logger.warning("%s (Replaced by another sample, as on_error='substitute' asks.)", failure.error)
+            indices[row], replacements[row] = self._replacement_for(failure.error, draws, row, epoch_order)
+            if repeats is not None:
+                repeats[row] = 0
+            self.count += 1
+        if not host.columns:  # a collated batch, or one of which nothing could be read
+            return self._backend.reread(Draws(draws.seed, draws.epoch, indices, repeats))
+        for failure in host.failures:
+            for name, rows in replacements[failure.row].columns.items():
+                target = host.columns[name]
+                if tuple(target.shape[1:]) != tuple(rows.shape[1:]):
+                    raise DecodeError(
+                        f"{failure.error} It cannot be substituted either: its replacement has the shape "
+                        f"{tuple(rows.shape[1:])}, the batch {tuple(target.shape[1:])}. Add a Resize or a crop."
+                    )
+                if isinstance(target, torch.Tensor):
+                    target[failure.row] = torch.as_tensor(rows[0])
+                else:
+                    target[failure.row] = np.asarray(rows[0])
+        return host
+
+    def _replacement_for(
+        self, error: Exception, draws: Draws, row: int, epoch_order: npt.NDArray[np.int64]
+    ) -> tuple[int, HostBatch]:
+        """Index and batch of one: a sample of this rank's part of the epoch that can be read.
+
+        Which one is chosen by (seed, epoch, index of the bad sample) alone, so every run finds the same.
+        """
+        lottery = draws.take(slice(row, row + 1)).uniform(Stream.SUBSTITUTE, 2 * _TRIES)[0]
+        for attempt in range(_TRIES):
+            rows = self._order.batch(int(lottery[2 * attempt] * self._order.steps))
+            if not len(rows):
+                continue
+            index = epoch_order[rows[int(lottery[2 * attempt + 1] * len(rows))]]
+            batch = self._backend.reread(Draws(draws.seed, draws.epoch, np.array([index], dtype=np.int64)))
+            if not batch.failures:
+                return int(index), batch
+        raise DecodeError(
+            f"{error} No replacement for it could be read either, in {_TRIES} tries: is most of the data set damaged? "
+            "`on_error='raise'` names the first bad file."
+        ) from error

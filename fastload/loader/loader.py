@@ -14,10 +14,12 @@ import torch
 from fastload.backends.base import Backend
 from fastload.device.stage import DeviceStage
 from fastload.draws import Draws, Stream
-from fastload.errors import ConfigurationError, FastloadError, OnError, StateMismatchError
-from fastload.pipeline import READY, Pipeline
-from fastload.sampler import ForeignOrder, LoaderSampler, Order
-from fastload.sources.base import Source, fingerprint_of
+from fastload.errors import ConfigurationError, FastloadError, StateMismatchError
+from fastload.loader.config import LoaderConfig
+from fastload.loader.cursor import Cursor
+from fastload.loader.pipeline import READY, Pipeline
+from fastload.sampler import LoaderSampler, Order
+from fastload.sources.base import Source
 from fastload.spans import SpanLog
 
 __all__ = ["Loader", "LoaderParts", "Stats"]
@@ -50,18 +52,15 @@ class Stats:
 
 @dataclass(frozen=True)
 class LoaderParts:
-    """What `create_loader` has chosen and built; the Loader puts it to work."""
+    """What `build` has chosen and built for a configuration; the Loader puts it to work."""
 
     source: Source
     order: Order
     backend: Backend
     stage: DeviceStage
     recipe_fingerprint: str
-    dataset: Any = None
-    """What the user passed as source."""
     batch_transform: Callable[..., Any] | None = None
     """Runs on each finished batch in the trainer's thread: what could not be lowered to mixup or cutmix."""
-    on_error: OnError = "raise"
     explanation: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -73,27 +72,18 @@ class Loader:
     one. Epochs count up by themselves; `set_epoch` overrides.
     """
 
-    def __init__(self, parts: LoaderParts) -> None:
+    def __init__(self, config: LoaderConfig, parts: LoaderParts) -> None:
+        self.config = config
+        """The arguments it was made from."""
         self._parts = parts
-        self._pipeline = Pipeline(
-            backend=parts.backend,
-            stage=parts.stage,
-            order=parts.order,
-            on_error=parts.on_error,
-        )
+        self._pipeline = Pipeline(backend=parts.backend, stage=parts.stage, order=parts.order, on_error=config.on_error)
         self._finalizer = weakref.finalize(self, self._pipeline.close)
         self._stats = Stats()
         self._spans: SpanLog | None = None
-        self._epoch = 0
-        self._step = 0
-        """Batches of `_epoch` handed out."""
-        self._resuming = True
-        """Whether the next iterator goes on at (`_epoch`, `_step`) rather than beginning an epoch."""
-        self._chosen: int | None = None
-        """Epoch of the next iterator, where `set_epoch` was called in the middle of one that went on."""
+        self._cursor = Cursor()
         self._iteration = 0
         self._started = 0.0
-        self.dataset = parts.source if parts.dataset is None else parts.dataset
+        self.dataset = config.source
         self.batch_size = parts.order.batch_size
         self.drop_last = parts.order.drop_last
         self.backend = parts.backend.name
@@ -116,38 +106,29 @@ class Loader:
             DecodeError: a sample could not be read (with `on_error="raise"`), or none could replace it.
             WorkerError: a worker process died.
         """
-        begun = False
-        iteration = epoch = step = -1
+        self._iteration += 1
+        return self._batches(self._iteration, self._cursor.begin())
+
+    def _batches(self, iteration: int, epoch: int) -> Iterator[Any]:
         while True:
             entered = time.perf_counter()
-            if not begun:
-                begun = True
-                self._iteration += 1
-                iteration = self._iteration
-                if not self._resuming:
-                    self._epoch, self._step = self._following_epoch(), 0
-                self._resuming, self._chosen = False, None
-                epoch = self._epoch
-            elif iteration != self._iteration:
+            if iteration != self._iteration:
                 raise FastloadError(
                     "this iterator has ended, because iter() was called again on the same Loader (or a state was "
                     "loaded). Create a second Loader to iterate twice at the same time."
                 )
-            elif self._resuming:  # set_epoch() was called since: that is for the next iter(), and this epoch goes on
-                self._chosen = self._epoch
-                self._epoch, self._step, self._resuming = epoch, step, False
-            if self._step >= len(self):
-                self._epoch, self._step, self._resuming = self._following_epoch(), 0, True
+            step = self._cursor.step
+            if step >= len(self):
+                self._cursor.end()
                 return
-            self._pipeline.seek((epoch, self._step))
+            self._pipeline.seek((epoch, step))
             batch = self._parts.stage.deliver(self._pipeline.next())
             if self._parts.batch_transform is not None:
-                batch = self._transform(batch)
-            self._step += 1
-            step = self._step
+                batch = self._transform(batch, epoch, step)
+            self._cursor.take()
             self._count(batch, entered)
             if self._spans is not None:
-                args = {"epoch": epoch, "step": step - 1}
+                args = {"epoch": epoch, "step": step}
                 self._spans.add("wait for a batch", entered, time.perf_counter(), track="trainer", args=args)
             yield batch
 
@@ -163,9 +144,7 @@ class Loader:
         """
         if epoch < 0:
             raise ConfigurationError(f"epoch: must be 0 or more, got {epoch}.")
-        if self._resuming and epoch == self._epoch:
-            return
-        self._epoch, self._step, self._resuming, self._chosen = epoch, 0, True, None
+        self._cursor.choose(epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """Where the trainer is: small, made of plain Python values, the same on every rank.
@@ -173,11 +152,15 @@ class Loader:
         It counts batches handed out, not those prefetched. Taken after the last batch of an epoch but before the loop
         has ended, it resumes to an epoch that is over: the loop ends at once, and the next one begins the next epoch.
         """
+        epoch, step = self._cursor.position
+        order = self._parts.order
+        # Orders that are not ours are remembered by a hash, so that resuming into another one is noticed.
+        fingerprint = order.fingerprint(self._pipeline.order_of(epoch)) if 0 < step < len(self) else None
         return {
             "version": STATE_VERSION,
-            "epoch": self._epoch,
-            "step": self._step,
-            "order": self._parts.order.reproducible() | self._order_fingerprint(),
+            "epoch": epoch,
+            "step": step,
+            "order": order.reproducible() | ({} if fingerprint is None else {"fingerprint": fingerprint}),
             "source": self._parts.source.fingerprint,
             "recipe": self._parts.recipe_fingerprint,
         }
@@ -215,13 +198,13 @@ class Loader:
             raise StateMismatchError(
                 f"state: epoch {epoch!r}, step {step!r} is not a place in epochs of {len(self)} batches."
             )
-        if order_print is not None and fingerprint_of(self._pipeline.order_of(epoch)) != order_print:
+        if order_print is not None and self._parts.order.fingerprint(self._pipeline.order_of(epoch)) != order_print:
             raise StateMismatchError(
                 f"state: the sampler {theirs.get('sampler')} gives another order for epoch {epoch} than it gave when "
                 "the state was taken, so the remaining batches cannot be known. Use a sampler whose order follows "
                 "from set_epoch(), or shuffle=True."
             )
-        self._epoch, self._step, self._resuming, self._chosen = epoch, step, True, None
+        self._cursor.move(epoch, step)
         self._iteration += 1
 
     def stats(self) -> Stats:
@@ -266,19 +249,8 @@ class Loader:
             f"batch size {self.batch_size}, {len(self)} batches, backend {self.backend}, on {self.device}>"
         )
 
-    def _following_epoch(self) -> int:
-        return self._epoch + 1 if self._chosen is None else self._chosen
-
-    def _order_fingerprint(self) -> dict[str, str]:
-        """Orders that are not ours are remembered by a hash, so that resuming into another one is noticed."""
-        order = self._parts.order
-        if not isinstance(order, ForeignOrder) or not self._step or self._step >= len(self):
-            return {}
-        return {"fingerprint": fingerprint_of(self._pipeline.order_of(self._epoch))}
-
-    def _transform(self, batch: Any) -> Any:
-        order = self._parts.order
-        draws = Draws(order.seed, self._epoch, np.array([self._step], dtype=np.int64))
+    def _transform(self, batch: Any, epoch: int, step: int) -> Any:
+        draws = Draws(self._parts.order.seed, epoch, np.array([step], dtype=np.int64))
         devices = [self.device] if self.device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices):
             torch.manual_seed(int(draws.integers(Stream.BATCH_TRANSFORM)[0]) >> 1)

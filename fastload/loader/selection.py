@@ -9,7 +9,7 @@ from collections.abc import Callable
 from fastload.backends import available_backends, backend_class
 from fastload.backends.base import Fit, Job, fit_of
 from fastload.errors import ConfigurationError, FastloadError
-from fastload.loader import Loader
+from fastload.loader.loader import Loader
 
 __all__ = ["choose_by_rule", "measure"]
 

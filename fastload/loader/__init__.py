@@ -1,0 +1,9 @@
+"""The Loader: what it is to be (config), how it is put together (build), where it stands (cursor), how it runs."""
+
+from __future__ import annotations
+
+from fastload.loader.build import build, create_loader
+from fastload.loader.config import LoaderConfig
+from fastload.loader.loader import Loader, LoaderParts, Stats
+
+__all__ = ["Loader", "LoaderConfig", "LoaderParts", "Stats", "build", "create_loader"]

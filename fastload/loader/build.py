@@ -1,0 +1,252 @@
+"""Assembly: from a `LoaderConfig` to a Loader, in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from fastload.backends import backend_class
+from fastload.backends.base import BackendOptions, Context, Job, traits_of
+from fastload.device.host import BufferPool
+from fastload.device.stage import DeviceStage
+from fastload.errors import ConfigurationError, OnError
+from fastload.loader.config import LoaderConfig
+from fastload.loader.loader import Loader, LoaderParts
+from fastload.loader.selection import choose_by_rule, measure
+from fastload.recipe import Recipe, SplitRecipe
+from fastload.recipe.mix import CutMix, MixChoice, MixUp
+from fastload.sampler import EpochOrder, ForeignOrder, Order, Shard
+from fastload.sources import Opened, open_indexed, open_source
+from fastload.sources.base import Role, Source, fingerprint_of
+
+__all__ = ["build", "create_loader"]
+
+
+def create_loader(
+    source: Any,
+    batch_size: int = 1,
+    *,
+    shuffle: bool = False,
+    drop_last: bool = False,
+    transform: Callable[..., Any] | Recipe | None = None,
+    batch_transform: Callable[..., Any] | None = None,
+    backend: str = "auto",
+    num_workers: int | None = None,
+    prefetch_factor: int | None = None,
+    pin_memory: bool | None = None,
+    sampler: Iterable[int] | None = None,
+    collate_fn: Callable[[list[Any]], Any] | None = None,
+    seed: int = 0,
+    shard: Shard | None = None,
+    device: str | torch.device = "cpu",
+    dtype: torch.dtype | None = None,
+    memory_format: torch.memory_format = torch.channels_last,
+    on_error: OnError = "raise",
+    tune: bool = False,
+    options: BackendOptions | None = None,
+) -> Loader:
+    """Make a Loader. Names and defaults are those of torch.utils.data.DataLoader where it has them.
+
+    Args:
+        source: a folder of classes, a folder with `images/` and `masks/`, CIFAR or IDX files, `.tar` shards, a built
+            cache, arrays or tensors (a tuple (images, labels), or a dict), `.npy` files, or any map-style Dataset.
+        batch_size: samples a batch on this rank.
+        shuffle: a new order every epoch, from (seed, epoch).
+        drop_last: leave out the last, incomplete global batch. If False, every sample comes exactly once an epoch,
+            the last batch spread over the ranks; a rank may then get an empty one (B = 0) when not shuffling.
+        transform: torchvision transforms (v2 or v1), a Recipe, or any callable on one sample's image. None: the
+            dataset's own, or uint8 pixels as they are.
+        batch_transform: torchvision v2.MixUp or CutMix (the draws then depend on (seed, epoch, batch) alone), or any
+            callable taking the batch's parts; runs on the device.
+        backend: "auto", "torch", "turbojpeg", "cache", "dali", or one registered by a third party.
+        num_workers: threads or processes. None: what suits this machine.
+        prefetch_factor: batches in flight per worker. None: what suits the backend.
+        pin_memory: page-locked host memory. None: if `device` is a GPU.
+        sampler: the order, as this rank's own indices, in place of `shuffle`.
+        collate_fn: makes a batch from a list of samples; only a backend that runs Python on samples can run one.
+        seed: of the order and of every random choice.
+        shard: this process's rank among those that share the data. None: from torch.distributed, else torchrun's
+            environment, else 0 of 1.
+        device: where the batches are delivered.
+        dtype: of the images delivered; values keep their range. None: as the transform says (uint8 if it converts
+            nothing).
+        memory_format: of the images delivered.
+        on_error: "raise", or "substitute": replace a sample that cannot be read by another one of this rank's, log it
+            once, and count it in `stats()`.
+        tune: with backend="auto", choose by measuring the candidates on this data for some seconds.
+        options: the chosen backend's options (a frozen dataclass), or a BackendOptions for what all of them have.
+
+    Returns:
+        A Loader yielding (images, labels): images (B, C, H, W), labels (B,) int64, on `device`; masks are (B, H, W)
+        uint8; dicts where the source has named columns.
+
+    Raises:
+        ConfigurationError: an argument that cannot be honoured.
+        SourceError: the data cannot be opened as a data set.
+        UnsupportedTransformError: the backend asked for cannot run this transform; the message names those that can.
+        BackendUnavailableError: the backend's package is not installed.
+    """
+    return build(LoaderConfig(**locals()))  # whose fields are these arguments
+
+
+def build(config: LoaderConfig) -> Loader:
+    """Open the source, choose the backend, and put the Loader together.
+
+    Raises:
+        What `create_loader` raises.
+    """
+    opened = open_indexed(config.source) if config.indexed else open_source(config.source)
+    source = opened.source
+    if config.dtype is not None and not source.images and not source.objects:
+        raise ConfigurationError(
+            f"dtype: it is for images, and {source.name} has none (columns: {', '.join(source.columns)}); leave it out "
+            "and convert the data, or use batch_transform."
+        )
+    recipe = Recipe.from_transform(_both(opened.transform, config.transform))
+    order = _order(config, source)
+    split = _split(recipe, config, source)
+    job = Job(source, split, config.collate_fn, config.device)
+
+    def on(backend: str, reason: str) -> Loader:
+        return _on_backend(backend, reason, config=config, opened=opened, recipe=recipe, split=split, order=order)
+
+    if config.backend != "auto":
+        return on(config.backend, "as asked")
+    return on(*(measure(job, lambda name: on(name, "")) if config.tune else choose_by_rule(job)))
+
+
+def _on_backend(
+    backend: str,
+    reason: str,
+    *,
+    config: LoaderConfig,
+    opened: Opened,
+    recipe: Recipe,
+    split: SplitRecipe,
+    order: Order,
+) -> Loader:
+    cls = backend_class(backend)
+    source, device = opened.source, config.device
+    notes = (*opened.notes, *config.notes)
+    if config.for_processes and not traits_of(cls).processes:
+        notes += _without_processes(config)
+        config = replace(config, num_workers=None, prefetch_factor=None)
+    built = cls(
+        Context(
+            source=source,
+            recipe=split,
+            batch_size=order.batch_size,
+            num_workers=config.num_workers,
+            prefetch_factor=config.prefetch_factor,
+            device=device,
+            # Delivered on the CPU, a batch leaves our hands before the trainer's copies out of it are done.
+            allocate=BufferPool(pinned=config.pinned and device.type == "cuda").allocate,
+            collate_fn=config.collate_fn,
+            workers=config.workers,
+        ),
+        _options_for(backend, cls, config.options),
+    )
+    mix = config.batch_transform if isinstance(config.batch_transform, MixUp | CutMix | MixChoice) else None
+    stage = DeviceStage(
+        device=device,
+        program=split.batch,
+        roles=_roles(source),
+        layout=source.layout,
+        dtype=config.dtype,
+        memory_format=config.memory_format,
+        mix=mix,
+        seed=order.seed,
+        pinned=config.pinned,
+    )
+    return Loader(
+        config,
+        LoaderParts(
+            source=source,
+            order=order,
+            backend=built,
+            stage=stage,
+            recipe_fingerprint=fingerprint_of(recipe.fingerprint, repr(mix), str(config.dtype)),
+            batch_transform=None if mix is not None else config.batch_transform,
+            explanation={
+                "backend": f"{backend}: {reason}",
+                "source": "\n".join([f"{source.name}: {source.format}, {len(source)} samples", *notes]),
+                "order": order.describe(),
+                "transforms": "\n".join(f"{row.transform} -> {row.where}" for row in split.placement) or "none",
+                "delivered": f"on {device}, {config.memory_format}".replace("torch.", ""),
+            },
+        ),
+    )
+
+
+def _without_processes(config: LoaderConfig) -> tuple[str, ...]:
+    """What it means that a DataLoader's worker processes have become threads."""
+    notes = [f"changed: {config.num_workers} worker processes -> the backend's own threads"]
+    if config.workers.init is not None:
+        notes.append("changed: worker_init_fn is not called: there are no worker processes, and no global random state")
+    return tuple(notes)
+
+
+def _split(recipe: Recipe, config: LoaderConfig, source: Source) -> SplitRecipe:
+    """The transform, split for this source."""
+    if recipe.ops and not source.images and not source.objects:
+        raise ConfigurationError(
+            f"transform: {source.name} has no images (columns: {', '.join(source.columns)}); leave it out, or use "
+            "batch_transform."
+        )
+    if config.collate_fn is not None:
+        return recipe.as_opaque("the collate_fn takes finished samples")
+    primary = next(iter(source.images.values()), None)
+    return recipe.split(None if primary is None else primary.fixed_size)
+
+
+def _order(config: LoaderConfig, source: Source) -> Order:
+    shard = Shard.detect() if config.shard is None else config.shard
+    order: Order
+    if config.sampler is not None:
+        order = ForeignOrder(config.sampler, config.batch_size, len(source), config.drop_last, config.seed, shard)
+    else:
+        order = EpochOrder(len(source), config.batch_size, shard, config.shuffle, config.drop_last, config.seed)
+    if not order.samples:
+        raise ConfigurationError(
+            f"sampler: {type(config.sampler).__name__} is empty; leave it out to serve all samples."
+        )
+    if order.steps == 0:
+        raise ConfigurationError(
+            f"drop_last: {len(source)} samples do not fill one global batch of {order.global_batch_size} "
+            f"(batch_size {order.batch_size} x {shard.world_size} ranks), so no batch is left. Use drop_last=False or "
+            "a smaller batch_size."
+        )
+    return order
+
+
+def _both(own: Any, given: Any) -> Any:
+    """The dataset's transform, then the one given."""
+    if own is None or given is None:
+        return given if own is None else own
+    if isinstance(given, Recipe):
+        raise ConfigurationError(
+            "transform: the dataset has a transform of its own and a Recipe was given as well; drop one of them."
+        )
+    from torchvision.transforms import Compose
+
+    return Compose([own, given])
+
+
+def _options_for(backend: str, cls: Any, options: BackendOptions | None) -> BackendOptions:
+    wanted: type[BackendOptions] = cls.Options
+    if options is None:
+        return wanted()
+    if type(options) is BackendOptions:
+        return wanted(exif_orientation=options.exif_orientation, max_pixels=options.max_pixels)
+    if not isinstance(options, wanted):
+        raise ConfigurationError(f"options: backend {backend!r} takes {wanted.__name__}, got {type(options).__name__}.")
+    return options
+
+
+def _roles(source: Source) -> dict[str, Role]:
+    if source.objects:
+        return {"image": "image", "mask": "mask"}  # the names that object samples get
+    return {name: column.role for name, column in source.columns.items()}
