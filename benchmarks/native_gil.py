@@ -17,7 +17,7 @@ import numpy as np
 from fastload import native
 from fastload.draws import Draws
 from fastload.geometry import GeometryPlan
-from fastload.recipe.ops import RandomResizedCrop
+from fastload.recipe import RandomResizedCrop
 from fastload.sources.paths import PathTable
 
 BATCH = 64

@@ -25,8 +25,7 @@ from fastload.cache.serving import ThreadServer, _ThreadPixels
 from fastload.draws import Draws
 from fastload.errors import CacheError, ConfigurationError, DecodeError, UnsupportedTransformError
 from fastload.geometry import GeometryPlan
-from fastload.recipe import Recipe
-from fastload.recipe.ops import CenterCrop, RandomCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
+from fastload.recipe import CenterCrop, RandomCrop, RandomHorizontalFlip, RandomResizedCrop, Recipe, Resize
 from fastload.sources.base import PixelImages, Source
 from fastload.sources.columns import EncodedFiles, PixelArray, ValueArray
 from fastload.sources.paths import PathTable
@@ -419,7 +418,8 @@ def test_an_error_in_a_thread_is_not_swallowed(monkeypatch: pytest.MonkeyPatch) 
 )
 def test_when_the_size_of_batches_is_settled_before_any_draw(ops: list[Any], equal: Any, mixed: Any) -> None:
     window = next((op.size for op in reversed(ops) if hasattr(op, "size") and op.size), None)
-    plan = GeometryPlan(tuple(enumerate(ops)), out_size=window)
+    mode = next((op.padding_mode for op in ops if hasattr(op, "padding_mode")), "constant")
+    plan = GeometryPlan(tuple(enumerate(ops)), out_size=window, padding_mode=mode)
     same = PixelArray(np.zeros((4, 8, 9, 3), np.uint8))
     sizes = np.array([[8, 9], [7, 9]], np.int32)
     differing = PixelArray(np.zeros(405, np.uint8), sizes=sizes, offsets=np.array([0, 216]))

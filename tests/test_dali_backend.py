@@ -31,8 +31,7 @@ from fastload.errors import (
     WorkerError,
 )
 from fastload.geometry import Geometry, GeometryPlan
-from fastload.recipe import Recipe
-from fastload.recipe.ops import Resize
+from fastload.recipe import Recipe, Resize
 from fastload.sources.base import Source
 from fastload.sources.columns import DatasetItems, EncodedFiles, PixelArray, ValueArray
 from fastload.sources.paths import PathTable

@@ -16,7 +16,7 @@ from fastload import native
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError
 from fastload.geometry import Geometry, GeometryPlan, Resampling
-from fastload.recipe.ops import RandomCrop, RandomHorizontalFlip, RandomResizedCrop, RandomVerticalFlip
+from fastload.recipe import RandomCrop, RandomHorizontalFlip, RandomResizedCrop, RandomVerticalFlip
 from fastload.sources.base import PixelImages
 from fastload.sources.columns import PixelArray
 from tests import images

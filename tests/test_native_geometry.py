@@ -8,9 +8,9 @@ import pytest
 from fastload import native
 from fastload.draws import Draws
 from fastload.geometry import GeometryPlan
-from fastload.recipe.ops import (
+from fastload.recipe import (
     CenterCrop,
-    GeometryOp,
+    GeometryOperation,
     Pad,
     RandomCrop,
     RandomHorizontalFlip,
@@ -66,7 +66,7 @@ def test_a_million_random_resized_crops(op: RandomResizedCrop) -> None:
         [Resize(size=(31, 47)), CenterCrop((32, 20)), RandomHorizontalFlip(1.0)],
     ],
 )
-def test_resize_and_center_crop(ops: list[GeometryOp]) -> None:
+def test_resize_and_center_crop(ops: list[GeometryOperation]) -> None:
     plan = GeometryPlan(tuple(enumerate(ops)))
     sizes = random_sizes(20_000, 8000, 1)
     assert_equal(plan, Draws(seed=0, epoch=0, indices=np.arange(len(sizes))), sizes)
@@ -81,5 +81,5 @@ def test_resize_and_center_crop(ops: list[GeometryOp]) -> None:
         [Pad((1, 1, 1, 1)), RandomCrop((32, 32))],
     ],
 )
-def test_other_plans_are_left_to_python(ops: list[GeometryOp]) -> None:
+def test_other_plans_are_left_to_python(ops: list[GeometryOperation]) -> None:
     assert native.fuse(GeometryPlan(tuple(enumerate(ops))), Draws(0, 0, np.arange(4))) is None

@@ -13,16 +13,13 @@ from torchvision.transforms.v2 import functional as F
 
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError, UnsupportedTransformError
-from fastload.recipe import batch as batch_module
-from fastload.recipe.batch import BatchProgram
-from fastload.recipe.erase import erase_boxes, inside_boxes, pixel_noise
-from fastload.recipe.ops import (
+from fastload.recipe import (
     CenterCrop,
     ColorJitter,
     Grayscale,
     Normalize,
-    Op,
     Opaque,
+    Operation,
     Pad,
     RandAugment,
     RandomCrop,
@@ -35,12 +32,15 @@ from fastload.recipe.ops import (
     ToDtype,
     TrivialAugmentWide,
 )
+from fastload.recipe import batch as batch_module
+from fastload.recipe.batch import BatchProgram
+from fastload.recipe.erase import inside_boxes, pixel_noise
 from tests.images import labels, photo
 
 HEIGHT, WIDTH = 37, 45
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
-EVERY_OP: tuple[Op, ...] = (
+EVERY_OP: tuple[Operation, ...] = (
     RandomResizedCrop((21, 18)),
     RandomResizedCrop((21, 18), interpolation="bicubic"),
     Resize(shorter=20),
@@ -77,7 +77,9 @@ def draws_of(count: int, *, seed: int = 7) -> Draws:
     return Draws(seed, 2, np.arange(1000, 1000 + count))
 
 
-def run(ops: tuple[Op, ...] | Op, images: torch.Tensor, draws: Draws, *, first_stream: int = 3) -> torch.Tensor:
+def run(
+    ops: tuple[Operation, ...] | Operation, images: torch.Tensor, draws: Draws, *, first_stream: int = 3
+) -> torch.Tensor:
     ops = ops if isinstance(ops, tuple) else (ops,)
     program = BatchProgram(tuple(enumerate(ops, first_stream)))
     return program({"image": images}, {"image": "image"}, draws)["image"]
@@ -85,7 +87,7 @@ def run(ops: tuple[Op, ...] | Op, images: torch.Tensor, draws: Draws, *, first_s
 
 @pytest.mark.parametrize("op", EVERY_OP, ids=repr)
 @pytest.mark.parametrize("channels", [1, 3])
-def test_a_sample_does_not_depend_on_its_batch(op: Op, channels: int) -> None:
+def test_a_sample_does_not_depend_on_its_batch(op: Operation, channels: int) -> None:
     count = 9
     columns = {"image": images_of(count, channels=channels), "mask": masks_of(count), "label": torch.arange(count)}
     program = BatchProgram(((5, op),))
@@ -106,7 +108,7 @@ def test_a_sample_does_not_depend_on_its_batch(op: Op, channels: int) -> None:
 
 
 @pytest.mark.parametrize("op", EVERY_OP, ids=repr)
-def test_inputs_are_not_changed_and_memory_formats_are_kept(op: Op) -> None:
+def test_inputs_are_not_changed_and_memory_formats_are_kept(op: Operation) -> None:
     images, draws = images_of(6), draws_of(6)
     before = images.clone()
     result = run(op, images, draws)
@@ -118,7 +120,7 @@ def test_inputs_are_not_changed_and_memory_formats_are_kept(op: Op) -> None:
 
 
 @pytest.mark.parametrize("op", EVERY_OP, ids=repr)
-def test_small_pieces_change_nothing(op: Op, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_pieces_change_nothing(op: Operation, monkeypatch: pytest.MonkeyPatch) -> None:
     images, draws = images_of(7), draws_of(7)
     whole = run(op, images, draws)
     monkeypatch.setattr(batch_module, "_CACHE_BYTES", 1)
@@ -128,7 +130,7 @@ def test_small_pieces_change_nothing(op: Op, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("op", EVERY_OP, ids=repr)
-def test_seed_epoch_stream_and_repeat_are_all_the_randomness(op: Op) -> None:
+def test_seed_epoch_stream_and_repeat_are_all_the_randomness(op: Operation) -> None:
     images = images_of(16)
     draws = draws_of(16)
     state = torch.get_rng_state()
@@ -150,7 +152,7 @@ def test_masks_follow_the_geometry_and_nothing_else() -> None:
     """Images that are their own masks stay so through every geometric operation, if images are sampled nearest too."""
     masks = masks_of(24)
     images = masks[:, None].repeat(1, 3, 1, 1)
-    geometric: tuple[Op, ...] = (
+    geometric: tuple[Operation, ...] = (
         RandomResizedCrop((30, 29), interpolation="nearest"),
         RandomHorizontalFlip(),
         RandomCrop((28, 31), padding=(3, 3, 3, 3), padding_mode="edge"),
@@ -217,7 +219,7 @@ def test_refuses_what_does_not_run_on_batches() -> None:
     ],
     ids=str,
 )
-def test_refuses_what_an_operation_cannot_take(ops: tuple[Op, ...], channels: int, message: str) -> None:
+def test_refuses_what_an_operation_cannot_take(ops: tuple[Operation, ...], channels: int, message: str) -> None:
     images = images_of(4).repeat(1, 2, 1, 1)[:, :channels]
     with pytest.raises(ConfigurationError, match=message):
         run(ops, images, draws_of(4))
@@ -281,7 +283,7 @@ def test_erasing(dtype: torch.dtype, value: tuple[float, ...]) -> None:
     op = RandomErasing(p=0.6, value=value)
     images, draws = images_of(20).to(dtype), draws_of(20)
     result = run(op, images, draws)
-    boxes = erase_boxes(op, draws, 3, height=HEIGHT, width=WIDTH)
+    boxes = op.boxes(draws, 3, height=HEIGHT, width=WIDTH)
     assert 4 < (boxes[:, 2] > 0).sum() < 18
     for row, (top, left, height, width) in enumerate(boxes.tolist()):
         expected = F.erase(images[row], top, left, height, width, torch.tensor(value)[:, None, None])
@@ -295,7 +297,7 @@ def test_erasing_with_noise() -> None:
     draws = draws_of(40)
     images = torch.full((40, 3, 64, 64), 100.0)
     result = run(op, images, draws)
-    boxes = erase_boxes(op, draws, 3, height=64, width=64)
+    boxes = op.boxes(draws, 3, height=64, width=64)
     noise = []
     for row, (top, left, height, width) in enumerate(boxes.tolist()):
         inside = torch.zeros(64, 64, dtype=torch.bool)
@@ -322,7 +324,7 @@ def test_noise_is_a_function_of_key_and_counter() -> None:
 def test_erased_boxes_are_distributed_as_torchvision_draws_them() -> None:
     scale, ratio, height, width = (0.02, 0.33), (0.3, 3.3), 40, 60
     op = RandomErasing(p=1.0, scale=scale, ratio=ratio)
-    ours = erase_boxes(op, draws_of(4000), 1, height=height, width=width)
+    ours = op.boxes(draws_of(4000), 1, height=height, width=width)
     torch.manual_seed(0)
     image = torch.zeros(1, height, width)
     theirs = np.array([v1.RandomErasing.get_params(image, scale, ratio, [0.0])[:4] for _ in range(2000)])
@@ -331,5 +333,5 @@ def test_erased_boxes_are_distributed_as_torchvision_draws_them() -> None:
     assert np.abs(ours.mean(axis=0) - theirs.mean(axis=0)).max() <= 1.0
     assert (ours[:, 0] + ours[:, 2]).max() <= height
     assert (ours[:, 1] + ours[:, 3]).max() <= width
-    erased = erase_boxes(RandomErasing(p=0.3), draws_of(4000), 1, height=height, width=width)[:, 2] > 0
+    erased = RandomErasing(p=0.3).boxes(draws_of(4000), 1, height=height, width=width)[:, 2] > 0
     assert erased.mean() == pytest.approx(0.3, abs=0.03)

@@ -15,18 +15,17 @@ from torchvision.transforms.v2 import functional as F
 
 from fastload.draws import Draws
 from fastload.geometry import Interpolation
-from fastload.recipe import kernels
-from fastload.recipe.augment import AUGMENTATIONS, AugmentStep, augment_steps
-from fastload.recipe.batch import BatchProgram
-from fastload.recipe.jitter import grayscale_rows, jitter_parameters
-from fastload.recipe.ops import (
+from fastload.recipe import (
     ColorJitter,
     Grayscale,
-    Op,
+    Operation,
     RandAugment,
     RandomGrayscale,
     TrivialAugmentWide,
+    colour,
 )
+from fastload.recipe.augment import AUGMENTATIONS, AugmentStep
+from fastload.recipe.batch import BatchProgram
 from tests.test_recipe_batch import draws_of, images_of, masks_of
 
 STREAM = 4
@@ -56,14 +55,14 @@ def compare(ours: torch.Tensor, theirs: torch.Tensor, *, share: float = 0.0) -> 
 
 FACTORS = torch.linspace(0.0, 2.0, COUNT, dtype=torch.float64)
 KERNELS: tuple[tuple[Callable[..., torch.Tensor], Callable[..., torch.Tensor], torch.Tensor], ...] = (
-    (kernels.adjust_brightness, F.adjust_brightness, FACTORS),
-    (kernels.adjust_contrast, F.adjust_contrast, FACTORS),
-    (kernels.adjust_saturation, F.adjust_saturation, FACTORS),
-    (kernels.adjust_sharpness, F.adjust_sharpness, FACTORS),
-    (kernels.adjust_hue, F.adjust_hue, FACTORS / 2 - 0.5),
-    (kernels.posterize, lambda image, bits: F.posterize(image, int(bits)), torch.arange(COUNT).double() % 9),
+    (colour.adjust_brightness, F.adjust_brightness, FACTORS),
+    (colour.adjust_contrast, F.adjust_contrast, FACTORS),
+    (colour.adjust_saturation, F.adjust_saturation, FACTORS),
+    (colour.adjust_sharpness, F.adjust_sharpness, FACTORS),
+    (colour.adjust_hue, F.adjust_hue, FACTORS / 2 - 0.5),
+    (colour.posterize, lambda image, bits: F.posterize(image, int(bits)), torch.arange(COUNT).double() % 9),
     (
-        kernels.solarize,
+        colour.solarize,
         lambda image, share: F.solarize(image, share if image.is_floating_point() else 255.0 * share),
         torch.linspace(0.0, 1.0, COUNT).double(),
     ),
@@ -86,11 +85,11 @@ def test_kernel(
     expected = torch.stack([theirs(i, p) for i, p in zip(images, parameters.tolist(), strict=True)])
     # Hues are computed by another formula, and a mean of grey values exactly: both may fall on the other side of a
     # whole number now and then.
-    rare = 1e-3 if ours in (kernels.adjust_hue, kernels.adjust_contrast) else 0.0
+    rare = 1e-3 if ours in (colour.adjust_hue, colour.adjust_contrast) else 0.0
     compare(ours(images.contiguous(), parameters), expected, share=rare)
 
 
-def run(op: Op, images: torch.Tensor, draws: Draws) -> torch.Tensor:
+def run(op: Operation, images: torch.Tensor, draws: Draws) -> torch.Tensor:
     return BatchProgram(((STREAM, op),))({"i": images}, {"i": "image"}, draws)["i"]
 
 
@@ -108,7 +107,7 @@ def run(op: Op, images: torch.Tensor, draws: Draws) -> torch.Tensor:
 )
 def test_color_jitter(op: ColorJitter, channels: int, dtype: torch.dtype) -> None:
     images, draws = pictures(channels, dtype), draws_of(COUNT)
-    parameters = jitter_parameters(op, draws, STREAM)
+    parameters = op.parameters(draws, STREAM)
     adjust = (F.adjust_brightness, F.adjust_contrast, F.adjust_saturation, F.adjust_hue)
     expected = []
     for image, factors, order in zip(images, parameters.factors, parameters.order, strict=True):
@@ -126,7 +125,7 @@ def test_color_jitter(op: ColorJitter, channels: int, dtype: torch.dtype) -> Non
 
 def test_color_jitter_draws_as_torchvision_does() -> None:
     op = ColorJitter((0.2, 1.8), (0.5, 1.0), (1.0, 3.0), (-0.3, 0.2))
-    ours = jitter_parameters(op, draws_of(4000), STREAM)
+    ours = op.parameters(draws_of(4000), STREAM)
     torch.manual_seed(0)
     theirs = [
         v1.ColorJitter.get_params(list(op.brightness), list(op.contrast), list(op.saturation), list(op.hue))  # type: ignore[arg-type]
@@ -153,7 +152,7 @@ def test_grey(channels: int, dtype: torch.dtype) -> None:
     for outputs in (1, 3):
         compare(run(Grayscale(outputs), images, draws), F.rgb_to_grayscale(images, outputs))
     op = RandomGrayscale(0.4)
-    chosen = grayscale_rows(op, draws, STREAM)
+    chosen = op.rows(draws, STREAM)
     assert 0.2 < chosen.mean() < 0.6
     expected = [F.rgb_to_grayscale(i, channels) if grey else i for i, grey in zip(images, chosen, strict=True)]
     compare(run(op, images, draws), torch.stack(expected))
@@ -198,7 +197,7 @@ def check_augment(op: RandAugment | TrivialAugmentWide, transform: Any, channels
     seen: set[int] = set()
     for seed in range(3):
         draws = draws_of(COUNT, seed=seed)
-        (step,) = augment_steps(op, draws, STREAM, height=size[0], width=size[1])
+        (step,) = op.steps(draws, STREAM, height=size[0], width=size[1])
         expected = torch.stack([torchvision_step(transform, images[row], step, row) for row in range(COUNT)])
         compare(run(op, images, draws), expected, share=2e-4)
         seen |= set(step.kinds.tolist())
@@ -210,7 +209,7 @@ def test_operations_follow_each_other() -> None:
     op = RandAugment(num_ops=3)
     transform = v2.RandAugment(1)
     expected = images
-    for step in augment_steps(op, draws, STREAM, height=33, width=46):
+    for step in op.steps(draws, STREAM, height=33, width=46):
         expected = torch.stack([torchvision_step(transform, expected[row], step, row) for row in range(COUNT)])
     different = run(op, images, draws) != expected
     assert different.float().mean() < 1e-3
@@ -219,7 +218,7 @@ def test_operations_follow_each_other() -> None:
 
 def test_augmentations_are_drawn_uniformly() -> None:
     for op in (RandAugment(), TrivialAugmentWide()):
-        for step in augment_steps(op, draws_of(7000), STREAM, height=32, width=32):
+        for step in op.steps(draws_of(7000), STREAM, height=32, width=32):
             counts = np.bincount(step.kinds, minlength=14)
             assert np.abs(counts / 7000 - 1 / 14).max() < 0.015
             signed = (step.kinds >= 1) & (step.kinds <= 9) & (step.magnitudes != 0)
@@ -236,7 +235,7 @@ def test_masks_follow_the_geometric_operations_of_an_augmentation() -> None:
     op = TrivialAugmentWide(fill=(0.0,))
     draws = draws_of(COUNT)
     result = BatchProgram(((STREAM, op),))({"i": images, "m": masks}, {"i": "image", "m": "mask"}, draws)
-    (step,) = augment_steps(op, draws, STREAM, height=40, width=40)
+    (step,) = op.steps(draws, STREAM, height=40, width=40)
     geometric = (step.kinds >= 1) & (step.kinds <= 5)
     assert 8 < geometric.sum() < COUNT
     assert torch.equal(result["m"][geometric], result["i"][geometric])
@@ -263,7 +262,7 @@ def test_masks_are_not_filled_with_the_colour_of_images() -> None:
     ],
     ids=repr,
 )
-def test_colour_on_a_gpu(op: Op) -> None:
+def test_colour_on_a_gpu(op: Operation) -> None:
     images, draws = pictures(3), draws_of(COUNT)
     here, there = run(op, images, draws), run(op, images.cuda(), draws).cpu()
     assert (here != there).float().mean() < 1e-2

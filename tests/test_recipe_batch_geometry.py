@@ -9,11 +9,10 @@ from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F
 
 from fastload.geometry import Interpolation, PaddingMode
-from fastload.recipe.batch import BatchProgram
-from fastload.recipe.ops import (
+from fastload.recipe import (
     CenterCrop,
-    GeometryOp,
-    Op,
+    GeometryOperation,
+    Operation,
     Pad,
     RandomCrop,
     RandomHorizontalFlip,
@@ -21,7 +20,7 @@ from fastload.recipe.ops import (
     RandomVerticalFlip,
     Resize,
 )
-from fastload.recipe.resample import box_weights, geometry_of
+from fastload.recipe.batch import BatchProgram
 from tests.test_recipe_batch import HEIGHT, WIDTH, draws_of, images_of, masks_of
 
 COUNT = 12
@@ -29,14 +28,14 @@ STREAM = 2
 PADDING_MODES: tuple[PaddingMode, ...] = ("constant", "edge", "reflect", "symmetric")
 
 
-def run(op: Op, images: torch.Tensor, masks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def run(op: Operation, images: torch.Tensor, masks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     program = BatchProgram(((STREAM, op),))
     result = program({"i": images, "m": masks}, {"i": "image", "m": "mask"}, draws_of(len(images)))
     return result["i"], result["m"]
 
 
-def boxes_of(op: GeometryOp) -> list[list[int]]:
-    return geometry_of(op, draws_of(COUNT), STREAM, height=HEIGHT, width=WIDTH).box.tolist()
+def boxes_of(op: GeometryOperation) -> list[list[int]]:
+    return op.resolve(draws_of(COUNT), STREAM, (HEIGHT, WIDTH)).box.tolist()
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -99,7 +98,7 @@ def test_random_crop(mode: PaddingMode, dtype: torch.dtype) -> None:
     cropped, cropped_masks = run(op, images, masks)
     padded = F.pad(images, list(padding), fill=11.0, padding_mode=mode)
     padded_masks = F.pad(masks[:, None], list(padding), fill=12.0, padding_mode=mode)
-    geometry = geometry_of(op, draws_of(COUNT), STREAM, height=HEIGHT, width=WIDTH)
+    geometry = op.resolve(draws_of(COUNT), STREAM, (HEIGHT, WIDTH))
     # The window is about the part of the image that is seen, which starts at the box.
     starts = (geometry.box[:, :2] + geometry.window[:, :2] + [padding[1], padding[0]]).tolist()
     assert len({tuple(start) for start in starts}) > COUNT // 2
@@ -124,28 +123,13 @@ def test_flips(p: float) -> None:
         (RandomVerticalFlip(p), 1, F.vertical_flip),
     ):
         flipped, flipped_masks = run(op, images, masks)
-        chosen = geometry_of(op, draws_of(COUNT), STREAM, height=HEIGHT, width=WIDTH).flip[:, axis]
+        chosen = op.resolve(draws_of(COUNT), STREAM, (HEIGHT, WIDTH)).flip[:, axis]
         assert chosen.any() == (p > 0)
         assert chosen.all() == (p == 1)
         for row in range(COUNT):
             image, mask = images[row], tv_tensors.Mask(masks[row, None])
             assert torch.equal(flipped[row], reference(image) if chosen[row] else image)
             assert torch.equal(flipped_masks[row], reference(mask) if chosen[row] else mask)
-
-
-@pytest.mark.parametrize("size", [(9, 11), (37, 45), (80, 33)])
-def test_dense_weights_resample_as_torch_does(size: tuple[int, int]) -> None:
-    """What a GPU computes as matrix products is torch's antialiased interpolation of the crop."""
-    op = RandomResizedCrop(size)
-    images = images_of(COUNT).to(torch.float32)
-    boxes = torch.tensor(boxes_of(op), dtype=torch.float32)
-    down = box_weights(boxes[:, 0], boxes[:, 2], HEIGHT, size[0])
-    across = box_weights(boxes[:, 1], boxes[:, 3], WIDTH, size[1])
-    result = down[:, None] @ images.contiguous() @ across[:, None].transpose(-1, -2)
-    expected = torch.stack(
-        [F.resized_crop(image, *box, size=list(size)) for image, box in zip(images, boxes_of(op), strict=True)]
-    )
-    torch.testing.assert_close(result, expected, rtol=0, atol=1e-2)
 
 
 @pytest.mark.gpu

@@ -19,8 +19,7 @@ from torchvision.transforms.v2 import functional as F
 from fastload.draws import Draws
 from fastload.geometry import Geometry, GeometryPlan
 from fastload.geometry.boxes import _exp, random_resized_crop_boxes
-from fastload.recipe import Recipe
-from fastload.recipe.ops import Op, RandomCrop, RandomResizedCrop, Resize
+from fastload.recipe import Operation, RandomCrop, RandomResizedCrop, Recipe, Resize
 
 ROWS = 60
 
@@ -59,7 +58,7 @@ def apply_reference(image: torch.Tensor, geometry: Geometry, row: int, plan: Geo
 
 
 @contextmanager
-def torch_draws(op: Op, draws: Draws, stream: int, row: int, size: tuple[int, int]) -> Iterator[None]:
+def torch_draws(op: Operation, draws: Draws, stream: int, row: int, size: tuple[int, int]) -> Iterator[None]:
     """Lets torch's random functions return the numbers that this operation has for this row."""
     floats: list[float] = []
     picks: list[float] = []

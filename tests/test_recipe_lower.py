@@ -19,14 +19,13 @@ from torchvision.models import ResNet18_Weights
 from torchvision.transforms import InterpolationMode, v2
 
 from fastload.errors import ConfigurationError, UnsupportedTransformError
-from fastload.recipe import Recipe, SplitRecipe
-from fastload.recipe.ops import (
+from fastload.recipe import (
     CenterCrop,
     ColorJitter,
     Grayscale,
     Normalize,
-    Op,
     Opaque,
+    Operation,
     Pad,
     RandAugment,
     RandomCrop,
@@ -35,7 +34,9 @@ from fastload.recipe.ops import (
     RandomHorizontalFlip,
     RandomResizedCrop,
     RandomVerticalFlip,
+    Recipe,
     Resize,
+    SplitRecipe,
     ToDtype,
     TrivialAugmentWide,
 )
@@ -47,11 +48,11 @@ FLOAT = ToDtype(torch.float32, scale=True)
 pytestmark = pytest.mark.filterwarnings("ignore:The transform `ToTensor")
 
 
-def lowered(transform: Any) -> tuple[Op, ...]:
+def lowered(transform: Any) -> tuple[Operation, ...]:
     return Recipe.from_transform(transform).ops
 
 
-def both(make: Callable[[Any], Any], *ops: Op) -> list[Any]:
+def both(make: Callable[[Any], Any], *ops: Operation) -> list[Any]:
     """The same spelling with the classes of v1 and of v2."""
     return [pytest.param(make, module, ops, id=name) for name, module in (("v1", v1), ("v2", v2))]
 
@@ -126,7 +127,7 @@ def both(make: Callable[[Any], Any], *ops: Op) -> list[Any]:
         ),
     ],
 )
-def test_v1_and_v2_spellings_mean_the_same(make: Callable[[Any], Any], module: Any, ops: tuple[Op, ...]) -> None:
+def test_v1_and_v2_spellings_mean_the_same(make: Callable[[Any], Any], module: Any, ops: tuple[Operation, ...]) -> None:
     assert lowered(make(module)) == ops
 
 
@@ -161,7 +162,7 @@ def test_v1_and_v2_spellings_mean_the_same(make: Callable[[Any], Any], module: A
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_other_spellings(transform: Any, ops: tuple[Op, ...]) -> None:
+def test_other_spellings(transform: Any, ops: tuple[Operation, ...]) -> None:
     assert lowered(transform) == ops
 
 
@@ -270,7 +271,7 @@ def test_mixing_belongs_into_batch_transform() -> None:
         lambda: Normalize((0.5,), (0.0,)),
     ],
 )
-def test_operations_check_themselves(make: Callable[[], Op]) -> None:
+def test_operations_check_themselves(make: Callable[[], Operation]) -> None:
     with pytest.raises(ConfigurationError):
         make()
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from fastload.draws import Draws
 from fastload.geometry.composition import Composition
-from fastload.geometry.resampling import Fill, Interpolation, PaddingMode
+from fastload.geometry.resampling import Fill, Interpolation, Padding, PaddingMode, Resampling
 
 __all__ = ["Geometry", "GeometryPlan", "GeometryStep"]
 
@@ -55,8 +55,8 @@ class GeometryStep(Protocol):
         ...
 
     @property
-    def resamples(self) -> bool:
-        """Whether it resizes."""
+    def resampling(self) -> Resampling | None:
+        """Interpolation and antialiasing, if it resizes."""
         ...
 
     @property
@@ -65,12 +65,31 @@ class GeometryStep(Protocol):
         ...
 
     @property
+    def cuts(self) -> bool:
+        """Whether it may leave out pixels of what it is given or, if it resizes, has resized."""
+        ...
+
+    @property
     def fits_every_image(self) -> bool:
         """Whether there is no image that it cannot be applied to."""
         ...
 
+    def padding_for(self, size: tuple[int, int] | None) -> Padding | None:
+        """What lies around the image where it may show more than there is of images of this size (None: of any)."""
+        ...
+
     def compose(self, composition: Composition, uniforms: npt.NDArray[np.float64]) -> None:
         """Add itself to what the B samples went through so far, given (B, `uniforms`) numbers in [0, 1)."""
+        ...
+
+    def native(
+        self,
+        core: Any,
+        uniforms: npt.NDArray[np.float64],
+        flips: npt.NDArray[np.bool_],
+        then: tuple[GeometryStep, ...],
+    ) -> Any:
+        """The `Geometries` of the native core that this, the steps of `then` and (B, 2) `flips` make, or None."""
         ...
 
 
@@ -103,7 +122,12 @@ class GeometryPlan:
     @property
     def resamples(self) -> bool:
         """Whether there is a resampling; if not, outputs are crops of source pixels, and padding."""
-        return any(op.resamples for _, op in self.ops)
+        return any(op.resampling is not None for _, op in self.ops)
+
+    @property
+    def shows_whole_grids(self) -> bool:
+        """Whether each window is the whole grid, without cuts and padding."""
+        return not any(op.cuts or op.padding_for(None) for _, op in self.ops)
 
     @property
     def fits_every_image(self) -> bool:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from fastload.geometry.plan import GeometryPlan
 
-__all__ = ["Fill", "Interpolation", "PaddingMode", "Resampling", "Role"]
+__all__ = ["Fill", "Interpolation", "Padding", "PaddingMode", "Resampling", "Role"]
 
 Interpolation = Literal["nearest", "nearest-exact", "bilinear", "bicubic"]
 PaddingMode = Literal["constant", "edge", "reflect", "symmetric"]
@@ -18,6 +18,15 @@ has it: 0..255 before a scaling ToDtype, 0..1 after it. (A `GeometryPlan` always
 Role = Literal["image", "mask", "value", "object"]
 """Of a column. `image`: geometry and colour apply. `mask`: the same geometry, nearest, never colour. Others: left
 alone."""
+
+
+class Padding(NamedTuple):
+    """What lies around an image."""
+
+    mode: PaddingMode = "constant"
+    fill: Fill = (0.0,)
+    """Of "constant" padding of images."""
+    mask_fill: Fill = (0.0,)
 
 
 @dataclass(frozen=True)

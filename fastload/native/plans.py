@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,9 +11,7 @@ import numpy.typing as npt
 from fastload.draws import Draws
 from fastload.geometry import Geometry, GeometryPlan, Interpolation, PaddingMode, Resampling
 from fastload.geometry.composition import Composition
-from fastload.geometry.plan import GeometryStep
 from fastload.native import load
-from fastload.recipe.ops import CenterCrop, RandomCrop, RandomResizedCrop, Resize
 
 if TYPE_CHECKING:
     from fastload.native import _core
@@ -66,28 +63,11 @@ def fuse(plan: GeometryPlan, draws: Draws) -> FusedGeometry | None:
     while ops and ops[-1][1].mirrors:
         stream, flip = ops.pop()
         flip.compose(mirrored, draws.uniform(stream, flip.uniforms))
-    return _fuse_crop(ops, draws, np.ascontiguousarray(mirrored.mirror[:, ::-1]))
-
-
-def _fuse_crop(ops: list[tuple[int, GeometryStep]], draws: Draws, flips: npt.NDArray[np.bool_]) -> FusedGeometry | None:
-    kind: type[_core.Geometries] = load().Geometries
-    match [op for _, op in ops]:
-        case []:
-            return FusedGeometry(kind.whole(flips), resamples=False)
-        # The core reflects however wide the padding is; which of that is an error, `resolve` knows.
-        case [RandomCrop(pad_if_needed=False, padding_mode="constant" | "edge") as op]:
-            left, top, right, bottom = op.padding or (0, 0, 0, 0)
-            uniforms = draws.uniform(ops[0][0], op.uniforms)
-            return FusedGeometry(
-                kind.padded_crops(uniforms, flips, op.size, (top, left), (bottom, right)), resamples=False
-            )
-        case [RandomResizedCrop() as op]:
-            uniforms = draws.uniform(ops[0][0], op.uniforms)
-            logs = (math.log(op.ratio[0]), math.log(op.ratio[1]))
-            return FusedGeometry(kind.drawn_crops(uniforms, flips, op.size, op.scale, op.ratio, logs), resamples=True)
-        case [Resize() as op]:
-            return FusedGeometry(kind.resized(flips, op.size, op.shorter or 0, op.max_size or 0, None), resamples=True)
-        case [Resize() as op, CenterCrop(size=crop)]:
-            return FusedGeometry(kind.resized(flips, op.size, op.shorter or 0, op.max_size or 0, crop), resamples=True)
-        case _:
-            return None
+    flips = np.ascontiguousarray(mirrored.mirror[:, ::-1])
+    core: type[_core.Geometries] = load().Geometries
+    if not ops:
+        return FusedGeometry(core.whole(flips), resamples=False)
+    (stream, first), *rest = ops
+    then = tuple(op for _, op in rest)
+    geometries = first.native(core, draws.uniform(stream, first.uniforms or 1), flips, then)
+    return None if geometries is None else FusedGeometry(geometries, plan.resamples)

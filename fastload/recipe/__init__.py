@@ -1,8 +1,52 @@
-"""Transforms as data: lowered from torchvision, split into a part for decoding and a part for batches."""
+"""Transforms as data: lowered from torchvision, split into a part for decoding and a part for batches.
+
+One class an operation, found through a registry that packages of your own can join: see `register`.
+"""
 
 from __future__ import annotations
 
+from fastload.recipe.augment import RandAugment, TrivialAugmentWide
+from fastload.recipe.colour import ColorJitter, Grayscale, RandomGrayscale
+from fastload.recipe.convert import Normalize, ToDtype
+from fastload.recipe.crops import CenterCrop, Pad, RandomCrop, RandomHorizontalFlip, RandomVerticalFlip
+from fastload.recipe.erase import RandomErasing
+from fastload.recipe.operation import (
+    GeometryOperation,
+    ImageState,
+    NotLowerableError,
+    Opaque,
+    Operation,
+    PixelOperation,
+    register,
+)
 from fastload.recipe.recipe import Recipe
+from fastload.recipe.resize import RandomResizedCrop, Resize
 from fastload.recipe.split import Placement, SplitRecipe
 
-__all__ = ["Placement", "Recipe", "SplitRecipe"]
+__all__ = [
+    "CenterCrop",
+    "ColorJitter",
+    "GeometryOperation",
+    "Grayscale",
+    "ImageState",
+    "Normalize",
+    "NotLowerableError",
+    "Opaque",
+    "Operation",
+    "Pad",
+    "PixelOperation",
+    "Placement",
+    "RandAugment",
+    "RandomCrop",
+    "RandomErasing",
+    "RandomGrayscale",
+    "RandomHorizontalFlip",
+    "RandomResizedCrop",
+    "RandomVerticalFlip",
+    "Recipe",
+    "Resize",
+    "SplitRecipe",
+    "ToDtype",
+    "TrivialAugmentWide",
+    "register",
+]

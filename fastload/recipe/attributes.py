@@ -1,4 +1,4 @@
-"""Reading the attributes of torchvision's transforms.
+"""Settings of operations: read from the attributes of torchvision's transforms, and checked.
 
 torchvision keeps them as they were written, or normalised, or both, differently from class to class and from version
 to version. Here is what each spelling means.
@@ -6,19 +6,28 @@ to version. Here is what each spelling means.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, cast, get_args
 
 import torch
 from PIL import Image
 from torchvision import tv_tensors
 
-from fastload.geometry import Fill, Interpolation
+from fastload.errors import ConfigurationError
+from fastload.geometry import Fill, Interpolation, PaddingMode
+from fastload.recipe.operation import ImageState, NotLowerableError
 
 __all__ = [
-    "ImageState",
-    "NotLowerableError",
+    "check_bounds",
+    "check_choice",
+    "check_fill",
+    "check_interpolation",
+    "check_padding",
+    "check_padding_mode",
+    "check_probability",
+    "check_ratio",
+    "check_size",
     "read_antialias",
     "read_bounds",
     "read_fill",
@@ -33,20 +42,6 @@ __all__ = [
 
 _PILLOW_FILTERS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}
 _IMAGE_KINDS = (tv_tensors.Image, torch.Tensor, Image.Image)
-
-
-@dataclass
-class ImageState:
-    """What is known of the image where the next transform meets it."""
-
-    tensor: bool = False
-    uint8: bool = True
-    known: bool = True
-    """False behind an opaque transform."""
-
-
-class NotLowerableError(Exception):
-    """Why a transform of a known type has no operation that means the same."""
 
 
 def read_interpolation(value: Any, image: ImageState) -> Interpolation:
@@ -122,3 +117,56 @@ def _read_by_type(value: Any, kinds: tuple[type, ...]) -> Any:
     if not isinstance(value, Mapping):
         return value
     return next((value[kind] for kind in (*kinds, "others") if kind in value), None)
+
+
+def check_size(op: object, size: tuple[int, int]) -> None:
+    if len(size) != 2 or min(size) < 1:
+        raise ConfigurationError(f"{type(op).__name__}(size={size!r}) must be (height, width), both at least 1 pixel.")
+
+
+def check_padding(op: object, padding: tuple[int, int, int, int]) -> None:
+    if len(padding) != 4 or min(padding) < 0:
+        raise ConfigurationError(
+            f"{type(op).__name__}(padding={padding!r}) must be (left, top, right, bottom), none of them negative."
+        )
+
+
+def check_bounds(
+    op: object, name: str, bounds: tuple[float, float], *, lowest: float, highest: float = math.inf
+) -> None:
+    if len(bounds) != 2 or not lowest <= bounds[0] <= bounds[1] <= highest:
+        raise ConfigurationError(
+            f"{type(op).__name__}({name}={bounds!r}) must be (low, high) with {lowest} <= low <= high <= {highest}."
+        )
+
+
+def check_ratio(op: object, ratio: tuple[float, float]) -> None:
+    if len(ratio) != 2 or not 0 < ratio[0] <= ratio[1] < math.inf:
+        raise ConfigurationError(f"{type(op).__name__}(ratio={ratio!r}) must be (low, high) with 0 < low <= high.")
+
+
+def check_probability(op: object, p: float) -> None:
+    if not 0 <= p <= 1:
+        raise ConfigurationError(f"{type(op).__name__}(p={p!r}) must be a probability between 0 and 1.")
+
+
+def check_fill(op: object, name: str, fill: tuple[float, ...]) -> None:
+    if not isinstance(fill, tuple) or not fill or not all(math.isfinite(value) for value in fill):
+        raise ConfigurationError(
+            f"{type(op).__name__}({name}={fill!r}) must be a tuple of finite numbers: one, or one a channel."
+        )
+
+
+def check_choice(op: object, name: str, value: object, choices: tuple[object, ...]) -> None:
+    if value not in choices:
+        raise ConfigurationError(
+            f"{type(op).__name__}({name}={value!r}) must be one of {', '.join(map(repr, choices))}."
+        )
+
+
+def check_interpolation(op: object, interpolation: str) -> None:
+    check_choice(op, "interpolation", interpolation, get_args(Interpolation))
+
+
+def check_padding_mode(op: object, padding_mode: str) -> None:
+    check_choice(op, "padding_mode", padding_mode, get_args(PaddingMode))

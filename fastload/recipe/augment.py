@@ -3,20 +3,34 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+import torchvision.transforms as v1
+from torch.nn.functional import grid_sample
+from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
 
 from fastload.draws import Draws
-from fastload.recipe import kernels
-from fastload.recipe.affine import affine, rotation, shear_x, shear_y, translation
-from fastload.recipe.jitter import require_grey_or_rgb
-from fastload.recipe.ops import RandAugment, TrivialAugmentWide
+from fastload.errors import ConfigurationError
+from fastload.geometry import Fill, Interpolation
+from fastload.recipe.attributes import check_fill, check_interpolation, read_fill_or_none, read_interpolation
+from fastload.recipe.colour import (
+    adjust_brightness,
+    adjust_contrast,
+    adjust_saturation,
+    adjust_sharpness,
+    posterize,
+    require_grey_or_rgb,
+    solarize,
+)
+from fastload.recipe.operation import ImageState, NotLowerableError, PixelOperation, register
 from fastload.recipe.rows import map_groups
+from fastload.render.device import on_device
 
-__all__ = ["AUGMENTATIONS", "AugmentStep", "apply_augment", "augment_steps"]
+__all__ = ["AUGMENTATIONS", "AugmentStep", "RandAugment", "TrivialAugmentWide"]
 
 Float64Array = npt.NDArray[np.float64]
 
@@ -55,67 +69,160 @@ class AugmentStep:
     """(B,): with their sign, as torchvision hands them to the operation; 0 for operations that have none."""
 
 
-def augment_steps(
-    op: RandAugment | TrivialAugmentWide, draws: Draws, stream: int, *, height: int, width: int
-) -> list[AugmentStep]:
-    """What happens to each sample, in order: `num_ops` steps for RandAugment, one for TrivialAugmentWide.
+class _Augment(PixelOperation):
+    """What the two have in common; both have these fields."""
 
-    Args:
-        op: the transform.
-        draws: random numbers of the B samples.
-        stream: of the transform.
-        height: of the images, in pixels; RandAugment's translations depend on it.
-        width: of the images, in pixels.
-    """
-    table = _magnitude_table(op, height, width)
-    count = op.num_ops if isinstance(op, RandAugment) else 1
-    steps = []
-    # Three numbers a step: the operation, the sign, the bin.
-    for u in draws.uniform(stream, 3 * count).reshape(len(draws), count, 3).transpose(1, 2, 0) if count else ():
-        kinds = np.floor(u[0] * len(AUGMENTATIONS)).astype(np.int64)
-        drawn = np.floor(u[2] * op.num_magnitude_bins).astype(np.int64)
-        chosen = np.full_like(drawn, op.magnitude) if isinstance(op, RandAugment) else drawn
-        magnitudes = table[kinds, chosen]
-        steps.append(AugmentStep(kinds, chosen, np.where(_SIGNED[kinds] & (u[1] < 0.5), -magnitudes, magnitudes)))
-    return steps
+    num_magnitude_bins: int
+    interpolation: Interpolation
+    fill: Fill | None
+
+    def _check(self) -> None:
+        if self.num_magnitude_bins < 2:
+            raise ConfigurationError(f"{self} needs at least 2 magnitude bins.")
+        check_interpolation(self, self.interpolation)
+        if self.fill is not None:
+            check_fill(self, "fill", self.fill)
+
+    def steps(self, draws: Draws, stream: int, *, height: int, width: int) -> list[AugmentStep]:
+        """What happens to each sample, in order.
+
+        Args:
+            draws: random numbers of the B samples.
+            stream: of the operation.
+            height: of the images, in pixels; RandAugment's translations depend on it.
+            width: of the images, in pixels.
+        """
+        table = self._magnitudes(height, width)
+        count = self._count
+        steps = []
+        # Three numbers a step: the operation, the sign, the bin.
+        for u in draws.uniform(stream, 3 * count).reshape(len(draws), count, 3).transpose(1, 2, 0) if count else ():
+            kinds = np.floor(u[0] * len(AUGMENTATIONS)).astype(np.int64)
+            chosen = self._bins(np.floor(u[2] * self.num_magnitude_bins).astype(np.int64))
+            magnitudes = table[kinds, chosen]
+            steps.append(AugmentStep(kinds, chosen, np.where(_SIGNED[kinds] & (u[1] < 0.5), -magnitudes, magnitudes)))
+        return steps
+
+    def apply(self, images: torch.Tensor, draws: Draws, stream: int) -> torch.Tensor:
+        require_grey_or_rgb(self, images)
+        return self._run(images, draws, stream, self.interpolation, self.fill, recolour=True)
+
+    def apply_to_masks(self, masks: torch.Tensor, draws: Draws, stream: int) -> torch.Tensor:
+        """The geometric steps (nearest, 0 outside) and no other; torchvision refuses samples that have a mask."""
+        return self._run(masks, draws, stream, "nearest", None, recolour=False)
+
+    def _run(
+        self,
+        pixels: torch.Tensor,
+        draws: Draws,
+        stream: int,
+        interpolation: Interpolation,
+        fill: Fill | None,
+        *,
+        recolour: bool,
+    ) -> torch.Tensor:
+        height, width = pixels.shape[-2:]
+
+        def kernel(kind: int, rows: torch.Tensor, parameters: torch.Tensor) -> torch.Tensor:
+            if kind == _AFFINE:
+                return _affine(rows, parameters[:, :6].view(-1, 2, 3), interpolation, fill)
+            return _recolour(AUGMENTATIONS[kind], rows, parameters[:, 6])
+
+        for step in self.steps(draws, stream, height=height, width=width):
+            geometric = (step.kinds > 0) & (step.kinds <= _LAST_GEOMETRIC)
+            colour = np.where(step.kinds == 0, -1, step.kinds) if recolour else -1
+            kinds = np.where(geometric, _AFFINE, colour).astype(np.int64)
+            pixels = map_groups(pixels, kinds, _parameters(step, height, width), kernel)
+        return pixels
+
+    @property
+    def _count(self) -> int:
+        """Steps for each sample."""
+        raise NotImplementedError
+
+    def _bins(self, drawn: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """(B,) which magnitudes are taken, given those drawn."""
+        raise NotImplementedError
+
+    def _magnitudes(self, height: int, width: int) -> Float64Array:
+        """(operations, bins) float64: the magnitudes that torchvision lists, float32 as there."""
+        raise NotImplementedError
 
 
-def apply_augment(
-    op: RandAugment | TrivialAugmentWide, pixels: torch.Tensor, draws: Draws, stream: int, *, mask: bool
-) -> torch.Tensor:
-    """(B, C, H, W) images with C = 1 or 3, or (B, 1, H, W) masks.
+@register
+@dataclass(frozen=True)
+class RandAugment(_Augment):
+    transforms = (v1.RandAugment, v2.RandAugment)
 
-    Masks follow the geometric operations (nearest, 0 outside) and no other; torchvision refuses samples that have one.
-    """
-    if not mask:
-        require_grey_or_rgb(op, pixels)
-    height, width = pixels.shape[-2:]
-    interpolation, fill = ("nearest", None) if mask else (op.interpolation, op.fill)
+    num_ops: int = 2
+    magnitude: int = 9
+    num_magnitude_bins: int = 31
+    interpolation: Interpolation = "nearest"
+    fill: Fill | None = None
 
-    def kernel(kind: int, rows: torch.Tensor, parameters: torch.Tensor) -> torch.Tensor:
-        if kind == _AFFINE:
-            return affine(rows, parameters[:, :6].view(-1, 2, 3), interpolation, fill)
-        return _recolour(AUGMENTATIONS[kind], rows, parameters[:, 6])
+    def __post_init__(self) -> None:
+        if self.num_ops < 0 or not 0 <= self.magnitude < self.num_magnitude_bins:
+            raise ConfigurationError(
+                f"{self}: num_ops cannot be negative, and magnitude must be in 0 .. {self.num_magnitude_bins - 1}."
+            )
+        self._check()
 
-    for step in augment_steps(op, draws, stream, height=height, width=width):
-        geometric = (step.kinds > 0) & (step.kinds <= _LAST_GEOMETRIC)
-        colour = -1 if mask else np.where(step.kinds == 0, -1, step.kinds)
-        kinds = np.where(geometric, _AFFINE, colour).astype(np.int64)
-        pixels = map_groups(pixels, kinds, _parameters(step, height, width), kernel)
-    return pixels
+    @classmethod
+    def from_transform(cls, transform: Any, image: ImageState) -> RandAugment:
+        numbers = int(transform.num_ops), int(transform.magnitude), int(transform.num_magnitude_bins)
+        return cls(*numbers, *_read_settings(transform))
+
+    @property
+    def _count(self) -> int:
+        return self.num_ops
+
+    def _bins(self, drawn: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        return np.full_like(drawn, self.magnitude)
+
+    def _magnitudes(self, height: int, width: int) -> Float64Array:
+        across, down = 150.0 / 331.0 * width, 150.0 / 331.0 * height
+        return _magnitude_table(self.num_magnitude_bins, (0.3, 0.3, across, down, 30.0), strength=0.9, lost_bits=4)
 
 
-def _magnitude_table(op: RandAugment | TrivialAugmentWide, height: int, width: int) -> Float64Array:
-    """(operations, bins) float64: the magnitudes that torchvision lists, float32 as there."""
-    bins = op.num_magnitude_bins
-    if isinstance(op, RandAugment):
-        shear, across, down = 0.3, 150.0 / 331.0 * width, 150.0 / 331.0 * height
-        degrees, strength, lost_bits = 30.0, 0.9, 4
-    else:
-        shear, across, down = 0.99, 32.0, 32.0
-        degrees, strength, lost_bits = 135.0, 0.99, 6
+@register
+@dataclass(frozen=True)
+class TrivialAugmentWide(_Augment):
+    transforms = (v1.TrivialAugmentWide, v2.TrivialAugmentWide)
+
+    num_magnitude_bins: int = 31
+    interpolation: Interpolation = "nearest"
+    fill: Fill | None = None
+
+    def __post_init__(self) -> None:
+        self._check()
+
+    @classmethod
+    def from_transform(cls, transform: Any, image: ImageState) -> TrivialAugmentWide:
+        return cls(int(transform.num_magnitude_bins), *_read_settings(transform))
+
+    @property
+    def _count(self) -> int:
+        return 1
+
+    def _bins(self, drawn: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        return drawn
+
+    def _magnitudes(self, height: int, width: int) -> Float64Array:
+        ends = (0.99, 0.99, 32.0, 32.0, 135.0)
+        return _magnitude_table(self.num_magnitude_bins, ends, strength=0.99, lost_bits=6)
+
+
+def _read_settings(transform: Any) -> tuple[Interpolation, Fill | None]:
+    interpolation = read_interpolation(transform.interpolation, ImageState(tensor=True))
+    if interpolation not in ("nearest", "bilinear"):
+        raise NotLowerableError(f"interpolation {interpolation!r} is for PIL images only here")
+    return interpolation, read_fill_or_none(transform.fill)
+
+
+def _magnitude_table(bins: int, geometric: tuple[float, ...], *, strength: float, lost_bits: int) -> Float64Array:
+    """See `_Augment._magnitudes`; the largest ones of the five geometric operations, and of the others."""
     none = torch.zeros(bins)
-    rows = [none, *(torch.linspace(0.0, end, bins) for end in (shear, shear, across, down, degrees))]
+    rows = [none, *(torch.linspace(0.0, end, bins) for end in geometric)]
     rows += [torch.linspace(0.0, strength, bins)] * 4
     rows += [(8 - torch.arange(bins) / ((bins - 1) / lost_bits)).round(), torch.linspace(1.0, 0.0, bins), none, none]
     result: Float64Array = torch.stack(rows).numpy().astype(np.float64)
@@ -129,11 +236,11 @@ def _parameters(step: AugmentStep, height: int, width: int) -> Float64Array:
     pixels = np.trunc(magnitudes)
     matrices = np.zeros((len(magnitudes), 2, 3))
     for name, of_all in (
-        ("ShearX", shear_x(magnitudes, height)),
-        ("ShearY", shear_y(magnitudes, width)),
-        ("TranslateX", translation(pixels, zero)),
-        ("TranslateY", translation(zero, pixels)),
-        ("Rotate", rotation(magnitudes)),
+        ("ShearX", _shear_x(magnitudes, height)),
+        ("ShearY", _shear_y(magnitudes, width)),
+        ("TranslateX", _translation(pixels, zero)),
+        ("TranslateY", _translation(zero, pixels)),
+        ("Rotate", _rotation(magnitudes)),
     ):
         chosen = step.kinds == AUGMENTATIONS.index(name)
         matrices[chosen] = of_all[chosen]
@@ -144,17 +251,107 @@ def _parameters(step: AugmentStep, height: int, width: int) -> Float64Array:
 
 def _recolour(name: str, images: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
     if name == "Brightness":
-        return kernels.adjust_brightness(images, parameter)
+        return adjust_brightness(images, parameter)
     if name == "Color":
-        return kernels.adjust_saturation(images, parameter)
+        return adjust_saturation(images, parameter)
     if name == "Contrast":
-        return kernels.adjust_contrast(images, parameter)
+        return adjust_contrast(images, parameter)
     if name == "Sharpness":
-        return kernels.adjust_sharpness(images, parameter)
+        return adjust_sharpness(images, parameter)
     if name == "Posterize":
-        return kernels.posterize(images, parameter)
+        return posterize(images, parameter)
     if name == "Solarize":
-        return kernels.solarize(images, parameter)
+        return solarize(images, parameter)
     # These two have no parameter, and torchvision's take a batch.
     result: torch.Tensor = functional.autocontrast(images) if name == "AutoContrast" else functional.equalize(images)
     return result
+
+
+# The matrices are (B, 2, 3) and take a position (x, y, 1) in the output to one in the input, in pixels from the centre
+# of the image. They are the inverses of the transforms they are named for.
+
+
+def _shear_x(amount: Float64Array, height: int) -> Float64Array:
+    """x + amount * y, about the top left corner. amount: (B,)."""
+    zero, one = np.zeros_like(amount), np.ones_like(amount)
+    return _matrices(one, amount, amount * height * 0.5, zero, one, zero)
+
+
+def _shear_y(amount: Float64Array, width: int) -> Float64Array:
+    """y + amount * x, about the top left corner. amount: (B,)."""
+    zero, one = np.zeros_like(amount), np.ones_like(amount)
+    return _matrices(one, zero, zero, amount, one, amount * width * 0.5)
+
+
+def _translation(x: Float64Array, y: Float64Array) -> Float64Array:
+    """To the right by x and down by y pixels. x, y: (B,)."""
+    zero, one = np.zeros_like(x), np.ones_like(x)
+    return _matrices(one, zero, -x, zero, one, -y)
+
+
+def _rotation(degrees: Float64Array) -> Float64Array:
+    """Counter-clockwise about the centre. degrees: (B,)."""
+    radians = np.radians(-(degrees % 360.0))
+    cos, sin, zero = np.cos(radians), np.sin(radians), np.zeros_like(radians)
+    return _matrices(cos, sin, zero, -sin, cos, zero)
+
+
+def _affine(pixels: torch.Tensor, matrices: torch.Tensor, interpolation: str, fill: Fill | None) -> torch.Tensor:
+    """Resample each sample through its matrix, as torchvision's affine and rotate do for one.
+
+    Args:
+        pixels: (B, C, H, W), uint8 or floating point.
+        matrices: (B, 2, 3) float64 on the same device, as the functions above make them.
+        interpolation: "nearest" or "bilinear".
+        fill: value outside the image, one or one a channel; None blends with 0 there, as torchvision does.
+
+    Returns:
+        (B, C, H, W) of the dtype of `pixels`, integers rounded.
+
+    Raises:
+        ConfigurationError: the interpolation is another one, or the fill has the wrong number of values.
+    """
+    batch, channels, height, width = pixels.shape
+    if interpolation not in ("nearest", "bilinear"):
+        raise ConfigurationError(
+            f"interpolation={interpolation!r} cannot shear or rotate tensors; use 'nearest' or 'bilinear'."
+        )
+    if fill is not None and len(fill) not in (1, channels):
+        raise ConfigurationError(
+            f"fill={fill} has {len(fill)} values for images of {channels} channels; give 1 or {channels}."
+        )
+    grid = _grid(matrices.to(torch.float32), height, width)
+    source = pixels.to(torch.float32)
+    if fill is not None:
+        # One more channel tells how much of each output pixel comes from inside the image.
+        source = torch.cat((source, source.new_ones(batch, 1, height, width)), dim=1)
+    result = grid_sample(source, grid, mode=interpolation, padding_mode="zeros", align_corners=False)
+    if fill is not None:
+        result, inside = result[:, :-1], result[:, -1:]
+        colour = on_device(np.array(fill, dtype=np.float32), pixels.device).view(1, -1, 1, 1)
+        if interpolation == "nearest":
+            result = torch.where(inside < 0.5, colour, result)
+        else:
+            result = (result - colour).mul_(inside).add_(colour)
+    return result.to(pixels.dtype) if pixels.is_floating_point() else result.round_().to(pixels.dtype)
+
+
+def _grid(matrices: torch.Tensor, height: int, width: int) -> torch.Tensor:
+    """(B, H, W, 2) float32: where each output pixel lies in the input, -1..1 from edge to edge.
+
+    Written out in separately rounded products and sums: a matrix product may add in another order for another batch
+    size, and a position half way between two pixels would then turn to the other one.
+    """
+    device = matrices.device
+    x = torch.linspace((1.0 - width) * 0.5, (width - 1.0) * 0.5, steps=width, device=device).view(1, 1, -1)
+    y = torch.linspace((1.0 - height) * 0.5, (height - 1.0) * 0.5, steps=height, device=device).view(1, -1, 1)
+    grid = torch.empty(len(matrices), height, width, 2, device=device)
+    for axis, size in enumerate((width, height)):
+        from_x, from_y, offset = (matrices[:, axis] / (0.5 * size)).view(-1, 3, 1, 1).unbind(1)
+        torch.add((from_x * x).expand(-1, height, -1), from_y * y, out=grid[..., axis])
+        grid[..., axis] += offset
+    return grid
+
+
+def _matrices(*rows: Float64Array) -> Float64Array:
+    return np.stack(rows, axis=-1).reshape(-1, 2, 3)

@@ -8,65 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import torch
 
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError, UnsupportedTransformError
 from fastload.geometry import Role
-from fastload.recipe.augment import apply_augment
-from fastload.recipe.convert import apply_normalize, apply_to_dtype, apply_to_dtype_and_normalize, fuses
-from fastload.recipe.describe import describe
-from fastload.recipe.erase import apply_random_erasing
-from fastload.recipe.jitter import apply_color_jitter, apply_grayscale, apply_random_grayscale
-from fastload.recipe.ops import (
-    CenterCrop,
-    ColorJitter,
-    Grayscale,
-    Normalize,
-    Op,
-    Pad,
-    RandAugment,
-    RandomCrop,
-    RandomErasing,
-    RandomGrayscale,
-    RandomHorizontalFlip,
-    RandomResizedCrop,
-    RandomVerticalFlip,
-    Resize,
-    ToDtype,
-    TrivialAugmentWide,
-)
-from fastload.recipe.resample import apply_geometry
+from fastload.recipe.operation import Operation
 
 __all__ = ["BatchProgram"]
 
-Apply: TypeAlias = Callable[..., torch.Tensor]
 Empty: TypeAlias = Callable[[tuple[int, ...], torch.dtype], torch.Tensor]
-
-# Called as apply(op, images, draws, stream): operations that masks do not see.
-_ON_IMAGES: Mapping[type[Any], Apply] = {
-    ColorJitter: apply_color_jitter,
-    RandomGrayscale: apply_random_grayscale,
-    Grayscale: lambda op, images, draws, stream: apply_grayscale(op, images),
-    RandomErasing: apply_random_erasing,
-    ToDtype: lambda op, images, draws, stream: apply_to_dtype(op, images),
-    Normalize: lambda op, images, draws, stream: apply_normalize(op, images),
-}
-
-# Called as apply(op, pixels, draws, stream, mask=...): operations that move pixels.
-_ON_IMAGES_AND_MASKS: Mapping[type[Any], Apply] = {
-    RandomResizedCrop: apply_geometry,
-    Resize: apply_geometry,
-    CenterCrop: apply_geometry,
-    RandomCrop: apply_geometry,
-    Pad: apply_geometry,
-    RandomHorizontalFlip: apply_geometry,
-    RandomVerticalFlip: apply_geometry,
-    RandAugment: apply_augment,
-    TrivialAugmentWide: apply_augment,
-}
 
 _CACHE_BYTES = 1 << 19
 """Pixels that a CPU core works on at a time. Intermediate results in float32 take four times as much and still stay in
@@ -81,14 +34,14 @@ class BatchProgram:
         UnsupportedTransformError: an operation that does not run on batches (Opaque).
     """
 
-    ops: tuple[tuple[int, Op], ...] = ()
+    ops: tuple[tuple[int, Operation], ...] = ()
     """(stream of its draws, operation)."""
 
     def __post_init__(self) -> None:
         for _, op in self.ops:
-            if type(op) not in _ON_IMAGES and type(op) not in _ON_IMAGES_AND_MASKS:
+            if op.is_opaque:
                 raise UnsupportedTransformError(
-                    f"{describe(op)} does not run on batches; the 'torch' backend runs it on each sample."
+                    f"{op.describe()} does not run on batches; the 'torch' backend runs it on each sample."
                 )
 
     @property
@@ -99,13 +52,12 @@ class BatchProgram:
     def output_dtype(self, dtype: torch.dtype = torch.uint8) -> torch.dtype:
         """What images of `dtype` become."""
         for _, op in self.ops:
-            if isinstance(op, ToDtype):
-                dtype = op.dtype
+            dtype = op.output_dtype(dtype)
         return dtype
 
     def describe(self) -> list[str]:
         """A line for each pass over uint8 images: ["RandomHorizontalFlip()", "ToDtype() + Normalize(...)"]."""
-        return [" + ".join(map(describe, ops)) for _, ops in self._passes(torch.uint8)]
+        return [op.describe() for _, op in self._passes(torch.uint8)]
 
     def __call__(
         self,
@@ -168,28 +120,22 @@ class BatchProgram:
 
     def _run(self, tensor: torch.Tensor, role: Role, draws: Draws) -> torch.Tensor:
         memory_format = _format_of(tensor)
-        for stream, ops in self._passes(tensor.dtype):
-            op = ops[0]
-            if type(op) in _ON_IMAGES_AND_MASKS:
-                tensor = _ON_IMAGES_AND_MASKS[type(op)](op, tensor, draws, stream, mask=role == "mask")
-            elif role == "image":
-                match ops:
-                    case (ToDtype() as convert, Normalize() as normalize):
-                        tensor = apply_to_dtype_and_normalize(convert, normalize, tensor)
-                    case _:
-                        tensor = _ON_IMAGES[type(op)](op, tensor, draws, stream)
+        for stream, op in self._passes(tensor.dtype):
+            run = op.apply_to_masks if role == "mask" else op.apply
+            tensor = run(tensor, draws, stream)
         return tensor.contiguous(memory_format=memory_format)
 
-    def _passes(self, dtype: torch.dtype) -> Iterator[tuple[int, tuple[Op, ...]]]:
-        """(stream, operations) of each pass over images of `dtype`: one operation, or a ToDtype and its Normalize."""
+    def _passes(self, dtype: torch.dtype) -> Iterator[tuple[int, Operation]]:
+        """(stream, operation) of each pass over images of `dtype`; two operations may share one."""
         index = 0
         while index < len(self.ops):
             stream, op = self.ops[index]
-            following = self.ops[index + 1][1] if index + 1 < len(self.ops) else None
-            ops = (op, following) if following is not None and fuses(op, following, dtype) else (op,)
-            yield stream, ops
-            dtype = op.dtype if isinstance(op, ToDtype) else dtype
-            index += len(ops)
+            index += 1
+            if index < len(self.ops) and (fused := op.fuse(self.ops[index][1], dtype)) is not None:
+                op = fused
+                index += 1
+            yield stream, op
+            dtype = op.output_dtype(dtype)
 
 
 def _pixels(name: str, tensor: torch.Tensor, role: Role) -> torch.Tensor:

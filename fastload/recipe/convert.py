@@ -2,87 +2,138 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import torch
+import torchvision.transforms as v1
+from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
 
+from fastload.draws import Draws
 from fastload.errors import ConfigurationError
-from fastload.recipe.ops import Normalize, Op, ToDtype
-from fastload.recipe.rows import on_device
+from fastload.recipe.attributes import read_floats, read_for_images
+from fastload.recipe.operation import ImageState, Operation, PixelOperation, register
+from fastload.render.device import on_device
 
-__all__ = ["apply_normalize", "apply_to_dtype", "apply_to_dtype_and_normalize", "fuses"]
+__all__ = ["Normalize", "ToDtype"]
 
 Float64Array = npt.NDArray[np.float64]
 
 
-def apply_to_dtype(op: ToDtype, images: torch.Tensor) -> torch.Tensor:
-    """(B, C, H, W) in `op.dtype`; with `op.scale`, the value range goes along (0..255 to 0..1).
+@register
+@dataclass(frozen=True)
+class ToDtype(PixelOperation):
+    transforms = (v2.ToDtype, v1.ConvertImageDtype, v2.ConvertImageDtype, v1.ToTensor, v2.ToTensor)
 
-    Raises:
-        ConfigurationError: a scaled conversion that torchvision refuses as unsafe (float32 to int32 or int64).
-    """
-    try:
-        result: torch.Tensor = functional.to_dtype(images, op.dtype, scale=op.scale)
-    except RuntimeError as error:
-        if "cannot be performed safely" not in str(error):
-            raise
-        raise ConfigurationError(
-            f"ToDtype({op.dtype}, scale=True) cannot convert {images.dtype} images without loss; "
-            "use torch.uint8 or torch.int16, or scale=False."
-        ) from error
-    return result
+    dtype: torch.dtype = torch.float32
+    scale: bool = True
+    """Map the value range as well (uint8 0..255 to float 0..1)."""
+
+    @classmethod
+    def from_transform(cls, transform: Any, image: ImageState) -> ToDtype | None:
+        if type(transform) is v2.ToDtype:
+            dtype = read_for_images(transform.dtype)
+            return None if dtype is None else cls(dtype, bool(transform.scale))
+        return cls(getattr(transform, "dtype", torch.get_default_dtype()))
+
+    def output_dtype(self, dtype: torch.dtype) -> torch.dtype:
+        return self.dtype
+
+    def rescaling(self, dtype: torch.dtype) -> float | None:
+        if self.dtype.is_floating_point:
+            return 255.0 if self.scale and not dtype.is_floating_point else 1.0
+        return 1.0 if self.dtype == dtype == torch.uint8 else None
+
+    def apply(self, images: torch.Tensor, draws: Draws, stream: int) -> torch.Tensor:
+        """With `scale`, the value range goes along (0..255 to 0..1). Refused where torchvision calls it unsafe: float32
+        to int32 or int64."""
+        try:
+            result: torch.Tensor = functional.to_dtype(images, self.dtype, scale=self.scale)
+        except RuntimeError as error:
+            if "cannot be performed safely" not in str(error):
+                raise
+            raise ConfigurationError(
+                f"ToDtype({self.dtype}, scale=True) cannot convert {images.dtype} images without loss; "
+                "use torch.uint8 or torch.int16, or scale=False."
+            ) from error
+        return result
+
+    def fuse(self, following: Operation, dtype: torch.dtype) -> Operation | None:
+        narrow = self.dtype in (torch.float32, torch.float16, torch.bfloat16)
+        if isinstance(following, Normalize) and dtype == torch.uint8 and narrow:
+            return _ConvertAndNormalize(self, following)
+        return None
 
 
-def apply_normalize(op: Normalize, images: torch.Tensor) -> torch.Tensor:
-    """(B, C, H, W), floating point: (x - mean) / std for each channel; half precision is computed in float32.
+@register
+@dataclass(frozen=True)
+class Normalize(PixelOperation):
+    transforms = (v1.Normalize, v2.Normalize)
+    pointwise = True
 
-    Raises:
-        ConfigurationError: integer images, or a number of means or deviations that does not fit.
-    """
-    if not images.is_floating_point():
-        raise ConfigurationError(
-            f"Normalize needs floating-point images, got {images.dtype}; "
-            "put ToDtype(torch.float32, scale=True) before it."
-        )
-    wide = torch.promote_types(images.dtype, torch.float32)
-    mean, std = _per_channel(op, images.shape[1])
-    pixels = images.to(wide)
-    return pixels.sub(_spread(mean, pixels)).div_(_spread(std, pixels)).to(images.dtype)
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if not self.mean or not self.std or 1 < len(self.mean) != len(self.std) > 1:
+            raise ConfigurationError(f"{self} needs a mean and a std of equal length: one value, or one a channel.")
+        if 0.0 in self.std:
+            raise ConfigurationError(f"{self} would divide by zero: every std must be positive.")
+
+    @classmethod
+    def from_transform(cls, transform: Any, image: ImageState) -> Normalize:
+        return cls(read_floats(transform.mean), read_floats(transform.std))
+
+    def check_dtype(self, dtype: torch.dtype) -> None:
+        if not dtype.is_floating_point:
+            raise ConfigurationError(
+                f"Normalize needs floating-point images, got {dtype}; put ToDtype(torch.float32, scale=True) before it."
+            )
+
+    def apply(self, images: torch.Tensor, draws: Draws, stream: int) -> torch.Tensor:
+        """(x - mean) / std for each channel; half precision is computed in float32."""
+        self.check_dtype(images.dtype)
+        wide = torch.promote_types(images.dtype, torch.float32)
+        mean, std = self.per_channel(images.shape[1])
+        pixels = images.to(wide)
+        return pixels.sub(_spread(mean, pixels)).div_(_spread(std, pixels)).to(images.dtype)
+
+    def per_channel(self, channels: int) -> tuple[Float64Array, Float64Array]:
+        """(C,) float64 each: means and deviations."""
+        if len(self.mean) not in (1, channels) or len(self.std) not in (1, channels):
+            raise ConfigurationError(
+                f"Normalize has {len(self.mean)} means and {len(self.std)} deviations for images of {channels} "
+                f"channels; give 1 or {channels} of each."
+            )
+        mean, std = (np.broadcast_to(np.array(values, dtype=np.float64), channels) for values in (self.mean, self.std))
+        return mean, std
 
 
-def fuses(op: Op, following: Op | None, dtype: torch.dtype) -> bool:
-    """Whether `apply_to_dtype_and_normalize` may replace two operations on images of `dtype`: uint8 to float32 or less,
-    then normalised."""
-    return (
-        isinstance(op, ToDtype)
-        and isinstance(following, Normalize)
-        and dtype == torch.uint8
-        and op.dtype in (torch.float32, torch.float16, torch.bfloat16)
-    )
-
-
-def apply_to_dtype_and_normalize(convert: ToDtype, normalize: Normalize, images: torch.Tensor) -> torch.Tensor:
-    """(B, C, H, W) uint8 to normalised `convert.dtype`: one multiply-add in float32, rounded once.
+@dataclass(frozen=True)
+class _ConvertAndNormalize(PixelOperation):
+    """uint8 to normalised floating point: one multiply-add in float32, rounded once.
 
     Within 1e-6 (relative to 1 or the value) of the two steps in float32; for half precision closer to them than half
     precision steps would be.
     """
-    mean, std = _per_channel(normalize, images.shape[1])
-    scale = 1.0 / (std * (255.0 if convert.scale else 1.0))
-    result = torch.addcmul(_spread(-mean / std, images), images, _spread(scale, images))
-    return result.to(convert.dtype)
 
+    convert: ToDtype
+    normalize: Normalize
 
-def _per_channel(op: Normalize, channels: int) -> tuple[Float64Array, Float64Array]:
-    """(C,) float64 each: means and deviations."""
-    if len(op.mean) not in (1, channels) or len(op.std) not in (1, channels):
-        raise ConfigurationError(
-            f"Normalize has {len(op.mean)} means and {len(op.std)} deviations for images of {channels} channels; "
-            f"give 1 or {channels} of each."
-        )
-    mean, std = (np.broadcast_to(np.array(values, dtype=np.float64), channels) for values in (op.mean, op.std))
-    return mean, std
+    def output_dtype(self, dtype: torch.dtype) -> torch.dtype:
+        return self.convert.dtype
+
+    def apply(self, images: torch.Tensor, draws: Draws, stream: int) -> torch.Tensor:
+        mean, std = self.normalize.per_channel(images.shape[1])
+        scale = 1.0 / (std * (255.0 if self.convert.scale else 1.0))
+        result = torch.addcmul(_spread(-mean / std, images), images, _spread(scale, images))
+        return result.to(self.convert.dtype)
+
+    def describe(self) -> str:
+        return f"{self.convert.describe()} + {self.normalize.describe()}"
 
 
 def _spread(values: Float64Array, images: torch.Tensor) -> torch.Tensor:

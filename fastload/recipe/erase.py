@@ -3,72 +3,101 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 import torch
+import torchvision.transforms as v1
+from torchvision.transforms import v2
 
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError
-from fastload.recipe.ops import RandomErasing
-from fastload.recipe.rows import on_device
+from fastload.recipe.attributes import check_bounds, check_fill, check_probability, check_ratio, read_floats
+from fastload.recipe.operation import ImageState, PixelOperation, register
+from fastload.render.device import on_device
 
-__all__ = ["apply_random_erasing", "erase_boxes", "inside_boxes", "pixel_noise"]
+__all__ = ["RandomErasing", "inside_boxes", "pixel_noise"]
 
 Int64Array = npt.NDArray[np.int64]
 
 _ATTEMPTS = 10
 
 
-def erase_boxes(op: RandomErasing, draws: Draws, stream: int, *, height: int, width: int) -> Int64Array:
-    """The boxes of torchvision's RandomErasing.
+@register
+@dataclass(frozen=True)
+class RandomErasing(PixelOperation):
+    transforms = (v1.RandomErasing, v2.RandomErasing)
 
-    With probability p: ten attempts, area uniform in `scale` of the image's, log(height / width) uniform in the logs of
-    `ratio`, sides rounded; the first box smaller than the image both ways is placed uniformly.
+    p: float = 0.5
+    scale: tuple[float, float] = (0.02, 0.33)
+    ratio: tuple[float, float] = (0.3, 3.3)
+    """Bounds of height / width."""
+    value: tuple[float, ...] | Literal["random"] = (0.0,)
 
-    Returns:
-        (B, 4) int64: top, left, height, width; all 0 where nothing is erased.
-    """
-    u = draws.uniform(stream, 1 + 2 * _ATTEMPTS + 2)
-    (small, large), (flat, tall) = op.scale, op.ratio
-    area = height * width * (small + u[:, 1 : _ATTEMPTS + 1] * (large - small))
-    ratio = np.exp(math.log(flat) + u[:, _ATTEMPTS + 1 : -2] * (math.log(tall) - math.log(flat)))
-    box_height, box_width = np.rint(np.sqrt(area * ratio)), np.rint(np.sqrt(area / ratio))
-    fits = (box_height < height) & (box_width < width)
-    first = fits.argmax(axis=1)[:, None]
-    sides = np.concatenate([np.take_along_axis(side, first, axis=1) for side in (box_height, box_width)], axis=1)
-    start = np.floor(u[:, -2:] * (np.array([height, width]) - sides + 1))
-    erased = fits.any(axis=1) & (u[:, 0] < op.p)
-    return np.where(erased[:, None], np.concatenate([start, sides], axis=1), 0.0).astype(np.int64)
+    def __post_init__(self) -> None:
+        check_probability(self, self.p)
+        check_bounds(self, "scale", self.scale, lowest=0.0, highest=1.0)
+        check_ratio(self, self.ratio)
+        if self.value != "random":
+            check_fill(self, "value", self.value)
 
-
-def apply_random_erasing(op: RandomErasing, images: torch.Tensor, draws: Draws, stream: int) -> torch.Tensor:
-    """(B, C, H, W) with the box of each sample filled by `value`, or by standard normal noise for "random".
-
-    Values are converted to the dtype of the images as torchvision does: cut to whole numbers, not scaled.
-
-    Raises:
-        ConfigurationError: `value` has neither one number nor one a channel.
-    """
-    channels, height, width = images.shape[1:]
-    if op.value != "random" and len(op.value) not in (1, channels):
-        raise ConfigurationError(
-            f"RandomErasing(value={op.value}) has {len(op.value)} values for images of {channels} channels; "
-            f"give 1 or {channels}."
+    @classmethod
+    def from_transform(cls, transform: Any, image: ImageState) -> RandomErasing:
+        value, scale, ratio = transform.value, transform.scale, transform.ratio
+        return cls(
+            float(transform.p),
+            (float(scale[0]), float(scale[1])),
+            (float(ratio[0]), float(ratio[1])),
+            "random" if value is None or value == "random" else read_floats(value),
         )
-    boxes = erase_boxes(op, draws, stream, height=height, width=width)
-    if not boxes[:, 2:].all(axis=1).any():
-        return images
-    if op.value == "random":
-        return _fill_with_noise(images, boxes, draws.integers(stream))
-    value = on_device(np.array(op.value, dtype=np.float32), images.device).to(images.dtype).view(-1, 1, 1)
-    if images.device.type != "cpu":
-        return torch.where(inside_boxes(boxes, images), value, images)
-    # Where no kernels are launched, a slice a sample is ten times faster than a mask for all pixels.
-    result = images.clone()
-    for row, (top, left, box_height, box_width) in enumerate(boxes.tolist()):
-        result[row, :, top : top + box_height, left : left + box_width] = value
-    return result
+
+    def boxes(self, draws: Draws, stream: int, *, height: int, width: int) -> Int64Array:
+        """The boxes of torchvision's RandomErasing.
+
+        With probability p: ten attempts, area uniform in `scale` of the image's, log(height / width) uniform in the
+        logs of `ratio`, sides rounded; the first box smaller than the image both ways is placed uniformly.
+
+        Returns:
+            (B, 4) int64: top, left, height, width; all 0 where nothing is erased.
+        """
+        u = draws.uniform(stream, 1 + 2 * _ATTEMPTS + 2)
+        (small, large), (flat, tall) = self.scale, self.ratio
+        area = height * width * (small + u[:, 1 : _ATTEMPTS + 1] * (large - small))
+        ratio = np.exp(math.log(flat) + u[:, _ATTEMPTS + 1 : -2] * (math.log(tall) - math.log(flat)))
+        box_height, box_width = np.rint(np.sqrt(area * ratio)), np.rint(np.sqrt(area / ratio))
+        fits = (box_height < height) & (box_width < width)
+        first = fits.argmax(axis=1)[:, None]
+        sides = np.concatenate([np.take_along_axis(side, first, axis=1) for side in (box_height, box_width)], axis=1)
+        start = np.floor(u[:, -2:] * (np.array([height, width]) - sides + 1))
+        erased = fits.any(axis=1) & (u[:, 0] < self.p)
+        return np.where(erased[:, None], np.concatenate([start, sides], axis=1), 0.0).astype(np.int64)
+
+    def apply(self, images: torch.Tensor, draws: Draws, stream: int) -> torch.Tensor:
+        """The box of each sample filled by `value`, or by standard normal noise for "random".
+
+        Values are converted to the dtype of the images as torchvision does: cut to whole numbers, not scaled.
+        """
+        channels, height, width = images.shape[1:]
+        if self.value != "random" and len(self.value) not in (1, channels):
+            raise ConfigurationError(
+                f"RandomErasing(value={self.value}) has {len(self.value)} values for images of {channels} channels; "
+                f"give 1 or {channels}."
+            )
+        boxes = self.boxes(draws, stream, height=height, width=width)
+        if not boxes[:, 2:].all(axis=1).any():
+            return images
+        if self.value == "random":
+            return _fill_with_noise(images, boxes, draws.integers(stream))
+        value = on_device(np.array(self.value, dtype=np.float32), images.device).to(images.dtype).view(-1, 1, 1)
+        if images.device.type != "cpu":
+            return torch.where(inside_boxes(boxes, images), value, images)
+        # Where no kernels are launched, a slice a sample is ten times faster than a mask for all pixels.
+        result = images.clone()
+        for row, (top, left, box_height, box_width) in enumerate(boxes.tolist()):
+            result[row, :, top : top + box_height, left : left + box_width] = value
+        return result
 
 
 def inside_boxes(boxes: Int64Array, images: torch.Tensor) -> torch.Tensor:

@@ -6,9 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fastload.fingerprint import fingerprint_of
-from fastload.recipe.describe import describe, qualified_name
 from fastload.recipe.lower import Origin, lower
-from fastload.recipe.ops import Op, Opaque
+from fastload.recipe.operation import Operation
 from fastload.recipe.split import SplitRecipe, opaque_split, split
 
 __all__ = ["Recipe"]
@@ -22,7 +21,7 @@ class Recipe:
     if their operations are.
     """
 
-    ops: tuple[Op, ...] = ()
+    ops: tuple[Operation, ...] = ()
     origins: tuple[Origin, ...] = field(default=(), compare=False, repr=False)
     """The transforms that the operations were lowered from, which run where operations cannot; () if made by hand."""
 
@@ -43,14 +42,12 @@ class Recipe:
     @property
     def fingerprint(self) -> str:
         """32 hex digits, equal for equal recipes in any process. Opaque transforms count by their qualified name."""
-        return fingerprint_of(
-            *(f"Opaque({qualified_name(op.transform)})" if isinstance(op, Opaque) else repr(op) for op in self.ops)
-        )
+        return fingerprint_of(*(op.identity for op in self.ops))
 
     @property
     def is_opaque(self) -> bool:
         """Whether any operation could not be lowered."""
-        return any(isinstance(op, Opaque) for op in self.ops)
+        return any(op.is_opaque for op in self.ops)
 
     def split(self, fixed_size: tuple[int, int] | None = None) -> SplitRecipe:
         """Say which operation runs where, for a source whose images are all (height, width) = `fixed_size`, or differ.
@@ -70,4 +67,4 @@ class Recipe:
         return opaque_split(self.ops, self.origins, reason)
 
     def __str__(self) -> str:
-        return "\n".join(f"{stream}: {describe(op)}" for stream, op in enumerate(self.ops)) or "(no operation)"
+        return "\n".join(f"{stream}: {op.describe()}" for stream, op in enumerate(self.ops)) or "(no operation)"

@@ -3,39 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-__all__ = ["choose_rows", "column", "map_groups", "on_device"]
+from fastload.render.device import on_device
+
+__all__ = ["map_groups"]
 
 Kernel = Callable[[int, torch.Tensor, torch.Tensor], torch.Tensor]
-
-
-def on_device(values: npt.NDArray[Any], device: torch.device) -> torch.Tensor:
-    """A host array as a tensor on `device`; on CUDA through pinned memory, without waiting for the copy."""
-    host = torch.from_numpy(np.ascontiguousarray(values))
-    # The caching host allocator keeps the pinned block until the copy is done.
-    return host.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else host.to(device)
-
-
-def column(values: torch.Tensor) -> torch.Tensor:
-    """(B,) parameters as (B, 1, 1, 1), to broadcast over (B, C, H, W)."""
-    return values.view(-1, 1, 1, 1)
-
-
-def choose_rows(rows: npt.NDArray[np.bool_], chosen: torch.Tensor, otherwise: torch.Tensor) -> torch.Tensor:
-    """Row i of `chosen` where rows[i], of `otherwise` elsewhere: two (B, C, H, W) tensors of one dtype.
-
-    `chosen` may have one channel for the several of `otherwise`.
-    """
-    if otherwise.dtype != torch.uint8:
-        return torch.where(column(on_device(rows, otherwise.device)), chosen, otherwise)
-    # a ^ ((a ^ b) & mask) is vectorised on a CPU, where torch.where takes ten times as long.
-    mask = column(on_device(rows.astype(np.uint8) * 255, otherwise.device))
-    return (otherwise ^ chosen).bitwise_and_(mask).bitwise_xor_(otherwise)
 
 
 def map_groups(

@@ -6,15 +6,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
+import torch
 from torchvision.transforms import v2
 
-from fastload.errors import ConfigurationError, UnsupportedTransformError
+from fastload.errors import UnsupportedTransformError
 from fastload.geometry import GeometryPlan
 from fastload.recipe.batch import BatchProgram
-from fastload.recipe.describe import describe, qualified_name
 from fastload.recipe.lower import Origin, keeps_kind
-from fastload.recipe.ops import Normalize, Op, Opaque, ToDtype
-from fastload.recipe.prefix import GeometryPrefix, Size, is_flip, is_geometry, size_after
+from fastload.recipe.operation import Opaque, Operation, Size
+from fastload.recipe.prefix import GeometryPrefix
 
 __all__ = ["Placement", "SplitRecipe", "opaque_split", "split"]
 
@@ -56,7 +56,7 @@ class SplitRecipe:
             )
 
 
-def split(ops: tuple[Op, ...], origins: tuple[Origin, ...], fixed_size: Size | None) -> SplitRecipe:
+def split(ops: tuple[Operation, ...], origins: tuple[Origin, ...], fixed_size: Size | None) -> SplitRecipe:
     """See `Recipe.split`."""
     where, plan = _place(ops, fixed_size)
     unplaced = [stream for stream, place in enumerate(where) if place == "nowhere"]
@@ -71,13 +71,13 @@ def split(ops: tuple[Op, ...], origins: tuple[Origin, ...], fixed_size: Size | N
     return SplitRecipe(
         geometry=plan,
         batch=BatchProgram(tuple((stream, op) for stream, op in enumerate(ops) if where[stream] == "device")),
-        placement=tuple(Placement(describe(op), place) for op, place in zip(ops, where, strict=True)),
+        placement=tuple(Placement(op.describe(), place) for op, place in zip(ops, where, strict=True)),
         opaque=opaque,
         reasons=tuple(_reason(ops, stream) for stream in unplaced),
     )
 
 
-def opaque_split(ops: tuple[Op, ...], origins: tuple[Origin, ...], reason: str) -> SplitRecipe:
+def opaque_split(ops: tuple[Operation, ...], origins: tuple[Origin, ...], reason: str) -> SplitRecipe:
     """See `Recipe.as_opaque`."""
     opaque: Callable[..., Any] | None = None
     if origins:
@@ -87,16 +87,16 @@ def opaque_split(ops: tuple[Op, ...], origins: tuple[Origin, ...], reason: str) 
     return SplitRecipe(
         geometry=GeometryPlan(),
         batch=BatchProgram(),
-        placement=tuple(Placement(describe(op), "worker") for op in ops),
+        placement=tuple(Placement(op.describe(), "worker") for op in ops),
         opaque=opaque,
         reasons=() if opaque is None else (f"the transform ({reason})",),
     )
 
 
-def _place(ops: tuple[Op, ...], fixed_size: Size | None) -> tuple[list[Any], GeometryPlan]:
+def _place(ops: tuple[Operation, ...], fixed_size: Size | None) -> tuple[list[Any], GeometryPlan]:
     """One of "decode", "device" and "nowhere" for each operation, and the plan of those at decoding.
 
-    Behind the prefix everything works on batches; only a batch of images of one size can be cut, padded or resized.
+    Behind the prefix everything works on batches, if images are of one size by then.
     """
     prefix = GeometryPrefix(fixed_size)
     where: list[Any] = []
@@ -107,17 +107,19 @@ def _place(ops: tuple[Op, ...], fixed_size: Size | None) -> tuple[list[Any], Geo
         where.append("decode" if place == "geometry" else "device")
     size = prefix.size
     for op in ops[len(where) :]:
-        needs_size = is_geometry(op) and not is_flip(op)
-        where.append("nowhere" if isinstance(op, Opaque) or (needs_size and size is None) else "device")
-        size = size_after(op, size)
+        where.append("device" if op.fits_batches(size) else "nowhere")
+        size = op.size_after(size)
     return where, prefix.plan()
 
 
-def _compose_originals(ops: tuple[Op, ...], origins: tuple[Origin, ...], last: int) -> tuple[Callable[..., Any], int]:
+def _compose_originals(
+    ops: tuple[Operation, ...], origins: tuple[Origin, ...], last: int
+) -> tuple[Callable[..., Any], int]:
     """The original transforms up to the one of operation `last`, and how many operations that replaces."""
     if not origins:
-        if all(isinstance(op, Opaque) for op in ops[: last + 1]):
-            return _in_order([op.transform for op in ops[: last + 1] if isinstance(op, Opaque)]), last + 1
+        opaque = [op.transform for op in ops[: last + 1] if isinstance(op, Opaque)]
+        if len(opaque) == last + 1:
+            return _in_order(opaque), last + 1
         raise UnsupportedTransformError(
             f"{_reason(ops, last)}, so all up to there must run as the original transforms, but this recipe was made "
             "from operations; make it with Recipe.from_transform(...)."
@@ -138,21 +140,13 @@ def _in_order(transforms: list[Callable[..., Any]]) -> Callable[..., Any]:
     return transforms[0] if len(transforms) == 1 else v2.Compose(transforms)
 
 
-def _reason(ops: tuple[Op, ...], stream: int) -> str:
-    op = ops[stream]
-    if isinstance(op, Opaque):
-        return f"{qualified_name(op.transform)} ({op.reason})"
-    before = describe(ops[stream - 1]) if stream else "the source"
-    return f"{describe(op)} (it comes behind {before}, where images still differ in size)"
+def _reason(ops: tuple[Operation, ...], stream: int) -> str:
+    return ops[stream].why_unplaced(ops[stream - 1] if stream else None)
 
 
-def _check_dtypes(ops: tuple[Op, ...]) -> None:
+def _check_dtypes(ops: tuple[Operation, ...]) -> None:
     """torchvision refuses to normalise integers; say so before the first image."""
-    floating = False
+    dtype = torch.uint8
     for op in ops:
-        if isinstance(op, ToDtype):
-            floating = op.dtype.is_floating_point
-        elif isinstance(op, Normalize) and not floating:
-            raise ConfigurationError(
-                "transform has a Normalize on integer pixels; put ToDtype(torch.float32, scale=True) before it."
-            )
+        op.check_dtype(dtype)
+        dtype = op.output_dtype(dtype)

@@ -14,8 +14,8 @@ import torch
 
 from fastload.draws import Draws
 from fastload.geometry import Fill, GeometryPlan, PaddingMode
-from fastload.recipe.ops import RandomCrop, RandomHorizontalFlip, RandomVerticalFlip
-from fastload.recipe.rows import on_device
+from fastload.recipe import RandomCrop, RandomHorizontalFlip, RandomVerticalFlip
+from fastload.render.device import on_device
 
 __all__ = ["DeviceCrops", "crop_on_device", "device_uniforms"]
 

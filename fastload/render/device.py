@@ -11,16 +11,17 @@ the axes as torchvision does), and all sums are exact in float32, in whatever or
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from torchvision.transforms.v2 import InterpolationMode, functional
 
-from fastload.geometry import Fill, Geometry, Interpolation, PaddingMode
-from fastload.recipe.rows import on_device
+from fastload.geometry import Fill, Geometry, Interpolation, PaddingMode, Resampling
 from fastload.render.gather import axis_maps, needs_resampling
 
-__all__ = ["render_on_device"]
+__all__ = ["choose_rows", "column", "on_device", "render_batch", "render_on_device"]
 
 _WORKING_BYTES = 512 << 20
 """Intermediate memory of resampling that a part of a batch may take."""
@@ -28,6 +29,30 @@ _WORKING_BYTES = 512 << 20
 _RAW_BITS, _WEIGHT_BITS = 14, 15
 """Of weights before and after they are normalised: sums of 255 times those stay below 2^24, where float32 is exact,
 for images reduced up to 1,000 times and filters whose weights have magnitudes that add up to 2."""
+
+
+def on_device(values: npt.NDArray[Any], device: torch.device) -> torch.Tensor:
+    """A host array as a tensor on `device`; on CUDA through pinned memory, without waiting for the copy."""
+    host = torch.from_numpy(np.ascontiguousarray(values))
+    # The caching host allocator keeps the pinned block until the copy is done.
+    return host.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else host.to(device)
+
+
+def column(values: torch.Tensor) -> torch.Tensor:
+    """(B,) parameters as (B, 1, 1, 1), to broadcast over (B, C, H, W)."""
+    return values.view(-1, 1, 1, 1)
+
+
+def choose_rows(rows: npt.NDArray[np.bool_], chosen: torch.Tensor, otherwise: torch.Tensor) -> torch.Tensor:
+    """Row i of `chosen` where rows[i], of `otherwise` elsewhere: two (B, C, H, W) tensors of one dtype.
+
+    `chosen` may have one channel for the several of `otherwise`.
+    """
+    if otherwise.dtype != torch.uint8:
+        return torch.where(column(on_device(rows, otherwise.device)), chosen, otherwise)
+    # a ^ ((a ^ b) & mask) is vectorised on a CPU, where torch.where takes ten times as long.
+    mask = column(on_device(rows.astype(np.uint8) * 255, otherwise.device))
+    return (otherwise ^ chosen).bitwise_and_(mask).bitwise_xor_(otherwise)
 
 
 def render_on_device(
@@ -77,6 +102,88 @@ def render_on_device(
         value = on_device(np.array(fill, dtype=np.uint8), pixels.device)
         out = torch.where(outside, value, out)
     return out
+
+
+def render_batch(pixels: torch.Tensor, geometry: Geometry, resampling: Resampling) -> torch.Tensor:
+    """Render images of one size that are a batch already, on the device that holds them.
+
+    Args:
+        pixels: (B, C, H, W) of any dtype and memory format; masks have one channel.
+        geometry: of the B samples; all grids are of one size, and all windows.
+        resampling: how pixels are made; `fill` is on the scale of the pixels.
+
+    Returns:
+        (B, C, h, w) of that dtype.
+    """
+    batch, channels, height, width = pixels.shape
+    if not batch:
+        return pixels
+    if pixels.device.type != "cpu" and pixels.dtype == torch.uint8:
+        rendered = render_on_device(
+            pixels.permute(0, 2, 3, 1).reshape(-1, channels),
+            start=torch.arange(batch) * (height * width),
+            width=torch.full((batch,), width),
+            geometry=geometry,
+            interpolation=resampling.interpolation,
+            antialias=resampling.antialias,
+            padding_mode=resampling.padding_mode,
+            fill=resampling.fill,
+            out_size=(int(geometry.window[0, 2]), int(geometry.window[0, 3])),
+        )
+        return rendered.permute(0, 3, 1, 2)
+    if needs_resampling(geometry) and resampling.interpolation in ("bilinear", "bicubic"):
+        pixels = _resized_boxes(pixels, geometry, resampling)
+        whole = np.concatenate([np.zeros_like(geometry.size), geometry.size], axis=1)
+        geometry = Geometry(whole, geometry.size, geometry.window, geometry.flip)
+    if (geometry.window == (0, 0, *pixels.shape[2:])).all() and (geometry.box == geometry.window).all():
+        for axis, rows in enumerate(geometry.flip.T):
+            if rows.all():
+                pixels = pixels.flip(-1 - axis)
+            elif rows.any():
+                pixels = choose_rows(rows, pixels.flip(-1 - axis), pixels)
+        return pixels
+    maps = [axis_maps(geometry, axis, int(geometry.window[0, 2 + axis]), resampling.padding_mode) for axis in (0, 1)]
+    exact = resampling.interpolation == "nearest-exact"
+    result = _take(pixels, *(_nearest(geometry, axis, maps[axis], exact=exact) for axis in (0, 1)))
+    outside = [m < 0 for m in maps]
+    if not any(m.any() for m in outside):
+        return result
+    rows, columns = (on_device(m, pixels.device) for m in outside)
+    value = on_device(np.array(resampling.fill, dtype=np.float32), pixels.device).to(pixels.dtype)
+    return torch.where(rows[:, None, :, None] | columns[:, None, None, :], value.view(-1, 1, 1), result)
+
+
+def _resized_boxes(pixels: torch.Tensor, geometry: Geometry, resampling: Resampling) -> torch.Tensor:
+    """(B, C, height, width) of the one size of the grids. Torch's kernels take one box at a time, and are faster on a
+    CPU than anything that batches."""
+    size = [int(n) for n in geometry.size[0]]
+    mode = InterpolationMode(resampling.interpolation)
+    if (geometry.box == (0, 0, *pixels.shape[2:])).all():
+        result: torch.Tensor = functional.resize(pixels, size, interpolation=mode, antialias=resampling.antialias)
+        return result
+    return torch.cat(
+        [
+            functional.resize(
+                pixels[row : row + 1, :, top : top + height, left : left + width],
+                size,
+                interpolation=mode,
+                antialias=resampling.antialias,
+            )
+            for row, (top, left, height, width) in enumerate(geometry.box.tolist())
+        ]
+    )
+
+
+def _take(pixels: torch.Tensor, y: npt.NDArray[np.int64], x: npt.NDArray[np.int64]) -> torch.Tensor:
+    """(B, C, h, w): rows y (B, h) and columns x (B, w) of each sample."""
+    batch, channels, height, width = pixels.shape
+    if (y == y[0]).all() and (x == x[0]).all():
+        return pixels.index_select(2, on_device(y[0], pixels.device)).index_select(3, on_device(x[0], pixels.device))
+    starts = np.arange(batch)[:, None] * height
+    rows = on_device((starts + y) * width, pixels.device)
+    flat = (rows[:, :, None] + on_device(x, pixels.device)[:, None, :]).view(-1)
+    taken = pixels.permute(0, 2, 3, 1).reshape(-1, channels).index_select(0, flat)
+    return taken.view(batch, y.shape[1], x.shape[1], channels).permute(0, 3, 1, 2)
 
 
 def _nearest(geometry: Geometry, axis: int, grid: npt.NDArray[np.int64], *, exact: bool) -> npt.NDArray[np.int64]:

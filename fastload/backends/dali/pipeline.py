@@ -13,7 +13,6 @@ import torch
 from fastload.backends.dali.regions import Regions, filter_of
 from fastload.errors import BackendUnavailableError
 from fastload.geometry import GeometryPlan
-from fastload.recipe.ops import CenterCrop, Pad, RandomCrop
 
 __all__ = ["DaliPipeline", "Encoded", "import_dali"]
 
@@ -60,7 +59,7 @@ class DaliPipeline:
         fn, types = dali.fn, dali.types
         chosen = filter_of(plan)
         # What can make a window that is not the whole grid; without it, one operator less.
-        self._cuts = any(isinstance(op, CenterCrop | Pad | RandomCrop) for _, op in plan.ops)
+        self._cuts = not plan.shows_whole_grids
         self._stream = None if device_id is None else torch.cuda.Stream(device_id)
         # A depth of one only says that nothing is fed in advance: the dynamic executor queues as many runs as are
         # scheduled, and does not start by waiting for several inputs.

@@ -9,7 +9,7 @@ import numpy as np
 from fastload.bench.decode.task import JpegImages, Place
 from fastload.draws import Draws
 from fastload.geometry import GeometryPlan
-from fastload.recipe.ops import GeometryOp, RandomResizedCrop, Resize
+from fastload.recipe import GeometryOperation, RandomResizedCrop, Resize
 
 __all__ = ["MODES", "Mode", "places_of"]
 
@@ -18,7 +18,7 @@ __all__ = ["MODES", "Mode", "places_of"]
 class Mode:
     name: str
     title: str
-    op: GeometryOp | None
+    op: GeometryOperation | None
 
 
 MODES: dict[str, Mode] = {

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from fastload.draws import Draws, Stream
-from fastload.recipe.rows import on_device
+from fastload.render.device import on_device
 from fastload.train.tasks.base import Inputs, Stateless, mean_of
 
 __all__ = ["Hidden", "MaskedLanguage"]

@@ -1,20 +1,35 @@
-"""Colour operations on a batch, with a parameter for each sample.
+"""Colour: the operations that change it at random, and the kernels that they share with the augmentations.
 
-Each gives the pixels of torchvision's functional operation of the same name, called on each sample by itself: uint8 in,
-uint8 out, cut or rounded in the same places; floating point in, the same out, pixels in 0..1. No result depends on the
-other samples: what is summed over an image is summed exactly, or in float64.
-
-All take (B, C, H, W) with C = 1 or 3, and (B,) float64 parameters on the same device; none changes its input.
+Each kernel gives the pixels of torchvision's functional operation of the same name, called on each sample by itself:
+uint8 in, uint8 out, cut or rounded in the same places; floating point in, the same out, pixels in 0..1. No result
+depends on the other samples: what is summed over an image is summed exactly, or in float64. All take (B, C, H, W) with
+C = 1 or 3, and (B,) float64 parameters on the same device; none changes its input.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 import torch
+import torchvision.transforms as v1
+from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
 
-from fastload.recipe.rows import column
+from fastload.draws import Draws
+from fastload.errors import ConfigurationError
+from fastload.recipe.attributes import check_bounds, check_choice, check_probability, read_bounds
+from fastload.recipe.operation import ImageState, PixelOperation, register
+from fastload.recipe.rows import map_groups
+from fastload.render.device import choose_rows, column
 
 __all__ = [
+    "ColorJitter",
+    "Grayscale",
+    "JitterParameters",
+    "RandomGrayscale",
     "adjust_brightness",
     "adjust_contrast",
     "adjust_hue",
@@ -22,8 +37,127 @@ __all__ = [
     "adjust_sharpness",
     "grayscale",
     "posterize",
+    "require_grey_or_rgb",
     "solarize",
 ]
+
+_PROPERTIES = ("brightness", "contrast", "saturation", "hue")
+
+
+@dataclass(frozen=True)
+class JitterParameters:
+    """What ColorJitter does to each of B samples."""
+
+    factors: npt.NDArray[np.float32]
+    """(B, 4): brightness, contrast, saturation, hue; NaN for a property that is left alone."""
+    order: npt.NDArray[np.int64]
+    """(B, 4): a permutation of 0..3: which property is changed first, second, third, fourth."""
+
+
+@register
+@dataclass(frozen=True)
+class ColorJitter(PixelOperation):
+    transforms = (v1.ColorJitter, v2.ColorJitter)
+
+    brightness: tuple[float, float] | None = None
+    contrast: tuple[float, float] | None = None
+    saturation: tuple[float, float] | None = None
+    hue: tuple[float, float] | None = None
+    """Bounds of each factor; None leaves the property alone. The four are applied in a random order per sample."""
+
+    def __post_init__(self) -> None:
+        for name in ("brightness", "contrast", "saturation"):
+            if (bounds := getattr(self, name)) is not None:
+                check_bounds(self, name, bounds, lowest=0.0)
+        if self.hue is not None:
+            check_bounds(self, "hue", self.hue, lowest=-0.5, highest=0.5)
+
+    @classmethod
+    def from_transform(cls, transform: Any, image: ImageState) -> ColorJitter:
+        return cls(*(read_bounds(getattr(transform, name)) for name in _PROPERTIES))
+
+    def parameters(self, draws: Draws, stream: int) -> JitterParameters:
+        """Factors uniform within their bounds, every order equally likely."""
+        uniform = draws.uniform(stream, 8)
+        factors = np.full((len(draws), 4), np.nan, dtype=np.float32)
+        for k, name in enumerate(_PROPERTIES):
+            bounds: tuple[float, float] | None = getattr(self, name)
+            if bounds is not None:
+                factors[:, k] = bounds[0] + (bounds[1] - bounds[0]) * uniform[:, k]
+        return JitterParameters(factors, np.argsort(uniform[:, 4:], axis=1, kind="stable"))
+
+    def apply(self, images: torch.Tensor, draws: Draws, stream: int) -> torch.Tensor:
+        require_grey_or_rgb(self, images)
+        parameters = self.parameters(draws, stream)
+        adjust = (adjust_brightness, adjust_contrast, adjust_saturation, adjust_hue)
+        active = [k for k, name in enumerate(_PROPERTIES) if getattr(self, name) is not None]
+        order = parameters.order[np.isin(parameters.order, active)].reshape(len(draws), len(active))
+        for kinds in order.T:
+            factors = np.take_along_axis(parameters.factors, kinds[:, None], axis=1).astype(np.float64)
+            images = map_groups(images, kinds, factors, lambda kind, rows, factor: adjust[kind](rows, factor[:, 0]))
+        return images
+
+
+@register
+@dataclass(frozen=True)
+class RandomGrayscale(PixelOperation):
+    transforms = (v1.RandomGrayscale, v2.RandomGrayscale)
+    pointwise = True
+
+    p: float = 0.1
+
+    def __post_init__(self) -> None:
+        check_probability(self, self.p)
+
+    @classmethod
+    def from_transform(cls, transform: Any, image: ImageState) -> RandomGrayscale:
+        return cls(float(transform.p))
+
+    def rows(self, draws: Draws, stream: int) -> npt.NDArray[np.bool_]:
+        """(B,) bool: which samples turn grey."""
+        result: npt.NDArray[np.bool_] = draws.uniform(stream, 1)[:, 0] < self.p
+        return result
+
+    def apply(self, images: torch.Tensor, draws: Draws, stream: int) -> torch.Tensor:
+        require_grey_or_rgb(self, images)
+        chosen = self.rows(draws, stream)
+        if images.shape[1] == 1 or not chosen.any():
+            return images
+        return choose_rows(chosen, grayscale(images), images)
+
+
+@register
+@dataclass(frozen=True)
+class Grayscale(PixelOperation):
+    transforms = (v1.Grayscale, v2.Grayscale)
+    pointwise = True
+
+    num_output_channels: int = 1
+
+    def __post_init__(self) -> None:
+        check_choice(self, "num_output_channels", self.num_output_channels, (1, 3))
+
+    @classmethod
+    def from_transform(cls, transform: Any, image: ImageState) -> Grayscale:
+        return cls(int(transform.num_output_channels))
+
+    def apply(self, images: torch.Tensor, draws: Draws, stream: int) -> torch.Tensor:
+        require_grey_or_rgb(self, images)
+        return grayscale(images).expand(-1, self.num_output_channels, -1, -1)
+
+
+def require_grey_or_rgb(op: object, images: torch.Tensor) -> None:
+    """Raises ConfigurationError unless the images are what colour operations take: 1 or 3 channels, uint8 or float."""
+    if images.shape[1] not in (1, 3):
+        raise ConfigurationError(
+            f"{type(op).__name__} needs images of 1 or 3 channels, got {images.shape[1]}; "
+            "remove it from the transform, or give grey or RGB images."
+        )
+    if images.dtype != torch.uint8 and not images.is_floating_point():
+        raise ConfigurationError(
+            f"{type(op).__name__} needs uint8 or floating-point images, got {images.dtype}; "
+            "put it before the ToDtype that converts them."
+        )
 
 
 def adjust_brightness(images: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:

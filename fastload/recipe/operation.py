@@ -1,0 +1,351 @@
+"""What an operation of a recipe is, and the registry of them.
+
+One class an operation: a frozen dataclass whose fields and meanings are torchvision's, with methods that say which
+transforms it is lowered from, what it draws, what it does to the geometry of a decoder or to a batch of pixels, and
+which dtype it leaves. Nothing else in fastload knows which operations there are; a package of your own adds one with
+`register`. Sizes are (height, width) in pixels; boxes and paddings are in pixels; probabilities in [0, 1]. Values that
+torchvision would refuse when it meets an image raise ConfigurationError at construction.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeAlias, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from fastload.draws import Draws
+from fastload.errors import ConfigurationError
+from fastload.geometry import Geometry, GeometryPlan, Padding, Resampling
+from fastload.geometry.composition import Composition
+from fastload.render.device import render_batch
+
+__all__ = [
+    "GeometryOperation",
+    "ImageState",
+    "Lowering",
+    "NotLowerableError",
+    "Opaque",
+    "Operation",
+    "PixelOperation",
+    "Size",
+    "lowering_of",
+    "qualified_name",
+    "register",
+    "register_lowering",
+]
+
+Float64Array = npt.NDArray[np.float64]
+Size = tuple[int, int]
+
+
+@dataclass
+class ImageState:
+    """What is known of the image where the next transform meets it."""
+
+    tensor: bool = False
+    """Whether it is a tensor by now. (Data sets give PIL images.)"""
+    dtype: torch.dtype = torch.uint8
+    known: bool = True
+    """False behind an opaque transform."""
+
+
+class NotLowerableError(Exception):
+    """Why a transform of a known type has no operation that means the same. It then runs as it is, sample by sample."""
+
+
+class Operation:
+    """Base class; derive from `GeometryOperation` or `PixelOperation`. Subclasses are frozen dataclasses."""
+
+    transforms: ClassVar[tuple[type, ...]] = ()
+    """The transforms that `from_transform` takes: these very types, not their subclasses, which may do anything."""
+    is_opaque: ClassVar[bool] = False
+    """Whether only Python can run it, on one sample at a time."""
+    pointwise: ClassVar[bool] = False
+    """Whether it treats all pixels of a sample alike, each by itself. Crops, flips and nothing else that moves pixels
+    may then run before it though they come behind it."""
+
+    @classmethod
+    def from_transform(cls, transform: Any, image: ImageState) -> Operation | None:
+        """The operation that does what a transform of one of the types in `transforms` does.
+
+        Args:
+            transform: set up by the user.
+            image: what it will meet.
+
+        Returns:
+            None if it does nothing to images.
+
+        Raises:
+            NotLowerableError: with these settings there is none; the message says why.
+        """
+        raise NotImplementedError(f"{cls.__name__} cannot be made from a transform")
+
+    def size_after(self, size: Size | None) -> Size | None:
+        """(height, width) of what it makes of images of this size; None where images differ or it is not known.
+
+        Raises:
+            ConfigurationError: it cannot be applied to images of this size.
+        """
+        return size
+
+    def check_dtype(self, dtype: torch.dtype) -> None:
+        """Raise ConfigurationError if images of this dtype are refused."""
+
+    def output_dtype(self, dtype: torch.dtype) -> torch.dtype:
+        """What images of `dtype` become."""
+        return dtype
+
+    def rescaling(self, dtype: torch.dtype) -> float | None:
+        """By how much it divides the values of images of `dtype`, if all it does is to convert them to a dtype that
+        holds them, so that geometry may run before it though it comes behind; None: it does more."""
+        return None
+
+    def fits_batches(self, size: Size | None) -> bool:
+        """Whether it can work on batches of images of this size; None: they differ in size before it."""
+        return True
+
+    def apply(self, images: torch.Tensor, draws: Draws, stream: int) -> torch.Tensor:
+        """Work on a batch.
+
+        Args:
+            images: (B, C, H, W), uint8 or floating point, in any memory format; not to be changed.
+            draws: random numbers of the B samples: `draws.uniform(stream, count)`. What becomes of a sample may not
+                depend on the others of its batch.
+            stream: of this operation.
+
+        Returns:
+            (B, C', H', W'); may be `images` itself.
+
+        Raises:
+            ConfigurationError: it cannot take such images.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not define apply(images, draws, stream)")
+
+    def apply_to_masks(self, masks: torch.Tensor, draws: Draws, stream: int) -> torch.Tensor:
+        """The same for the (B, 1, H, W) masks of the same samples. Here: masks stay as they are."""
+        return masks
+
+    def fuse(self, following: Operation, dtype: torch.dtype) -> Operation | None:
+        """One operation that does to images of `dtype` what this one and the following do, in one pass; or None. For
+        operations without random numbers."""
+        return None
+
+    def describe(self) -> str:
+        """The operation as one would write it: its first field, and what differs from the defaults."""
+        shown = []
+        for position, field in enumerate(dataclasses.fields(self)):  # type: ignore[arg-type]  # subclasses are
+            value = getattr(self, field.name)
+            if value != field.default or (position == 0 and value is not None):
+                shown.append(f"{field.name}={value!r}")
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+    @property
+    def identity(self) -> str:
+        """Equal for equal operations in any process; part of saved states."""
+        inside = type(self).__module__.startswith("fastload.recipe.")
+        return repr(self) if inside else f"{type(self).__module__}.{self!r}"
+
+    def why_unplaced(self, before: Operation | None) -> str:
+        """Why it fits neither where images are decoded nor on batches. `before`: the operation before it."""
+        behind = "the source" if before is None else before.describe()
+        return f"{self.describe()} (it comes behind {behind}, where images still differ in size)"
+
+
+class PixelOperation(Operation):
+    """Changes values of pixels and leaves them where they are. Define `apply`."""
+
+
+class GeometryOperation(Operation):
+    """Moves pixels. Define `compose`; the defaults are those of a crop without random numbers.
+
+    It runs where images are decoded if it composes with what came before (see `fastload.recipe.split`), and else on
+    batches; both ways it is drawn and composed by `compose`, and rendered by what renders everything.
+    """
+
+    uniforms: ClassVar[int] = 0
+    """How many random numbers it takes for each sample."""
+    mirrors: ClassVar[bool] = False
+    """Whether it does nothing but mirror."""
+    cuts: ClassVar[bool] = True
+    """Whether it may leave out pixels (of what it resized, if it resizes)."""
+
+    @property
+    def out_size(self) -> Size | None:
+        """(height, width) of every output, or None where it depends on the image. It never depends on the draws."""
+        return None
+
+    @property
+    def resampling(self) -> Resampling | None:
+        """Interpolation and antialiasing, if it resizes."""
+        return None
+
+    @property
+    def fits_every_image(self) -> bool:
+        """Whether there is no image that it cannot be applied to."""
+        return False
+
+    def padding_for(self, size: Size | None) -> Padding | None:
+        """What lies around the image where it may show more than there is of images of this size (None: of any)."""
+        return None
+
+    def compose(self, composition: Composition, uniforms: Float64Array) -> None:
+        """Draw the parameters as torchvision does and add them to what the B samples went through so far.
+
+        Args:
+            composition: `extent` holds the present sizes; `crop`, `pad`, `resize`, `flip` add to it, and `fail` notes
+                the samples that the operation cannot be applied to.
+            uniforms: (B, `uniforms`) random numbers in [0, 1).
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not define compose(composition, uniforms)")
+
+    def native(self, core: Any, uniforms: Float64Array, flips: npt.NDArray[np.bool_], then: tuple[Any, ...]) -> Any:
+        """A `Geometries` of the native core that draws and composes this and the operations of `then`, followed by
+        (B, 2) `flips`; None where the core has no such plan. Boxes are then resolved in Python, at some cost, and
+        rendered by the core all the same."""
+        return None
+
+    def size_after(self, size: Size | None) -> Size | None:
+        if size is None:
+            return self.out_size
+        # By resolving it, so that known sizes and sizes met at run time get the same verdict.
+        geometry = self.resolve(Draws(0, 0, np.zeros(1, dtype=np.int64)), 0, size)
+        if geometry.errors:
+            raise ConfigurationError(
+                f"transform does not fit images of {size[0]}x{size[1]} pixels: {geometry.errors[0]}"
+            )
+        return int(geometry.window[0, 2]), int(geometry.window[0, 3])
+
+    def fits_batches(self, size: Size | None) -> bool:
+        """Only a batch of images of one size can be cut, padded or resized."""
+        return self.mirrors or size is not None
+
+    def apply(self, images: torch.Tensor, draws: Draws, stream: int) -> torch.Tensor:
+        channels = images.shape[1]
+        padding = self.padding_for(None) or Padding()
+        if len(padding.fill) not in (1, channels):
+            raise ConfigurationError(
+                f"{type(self).__name__}(fill={padding.fill}) has {len(padding.fill)} values for images of {channels} "
+                f"channels; give 1 or {channels}."
+            )
+        chosen = self.resampling or Resampling()
+        return self._render(
+            images, draws, stream, Resampling(chosen.interpolation, chosen.antialias, padding.mode, padding.fill)
+        )
+
+    def apply_to_masks(self, masks: torch.Tensor, draws: Draws, stream: int) -> torch.Tensor:
+        padding = self.padding_for(None) or Padding()
+        resampling = Resampling("nearest", False, padding.mode, padding.mask_fill, "mask")
+        return self._render(masks, draws, stream, resampling)
+
+    def _render(self, pixels: torch.Tensor, draws: Draws, stream: int, resampling: Resampling) -> torch.Tensor:
+        height, width = pixels.shape[-2:]
+        geometry = self.resolve(draws, stream, (height, width))
+        if geometry.errors:
+            raise ConfigurationError(next(iter(geometry.errors.values())))
+        return render_batch(pixels, geometry, resampling)
+
+    def resolve(self, draws: Draws, stream: int, size: Size) -> Geometry:
+        """The same boxes, windows and flips that a backend would use for this operation."""
+        mode = (self.padding_for(None) or Padding()).mode
+        plan = GeometryPlan(((stream, self),), padding_mode=mode)
+        return plan.resolve(draws, np.broadcast_to(np.array(size), (len(draws), 2)))
+
+
+@dataclass(frozen=True)
+class Opaque(Operation):
+    """A transform that could not be lowered; runs one sample at a time in the `torch` backend."""
+
+    is_opaque = True
+
+    transform: Callable[[Any], Any]
+    reason: str
+    """Why it could not be lowered, for the error message and `explain()`."""
+
+    def size_after(self, size: Size | None) -> Size | None:
+        return None
+
+    def fits_batches(self, size: Size | None) -> bool:
+        return False
+
+    def describe(self) -> str:
+        return qualified_name(self.transform)
+
+    @property
+    def identity(self) -> str:
+        return f"Opaque({qualified_name(self.transform)})"
+
+    def why_unplaced(self, before: Operation | None) -> str:
+        return f"{qualified_name(self.transform)} ({self.reason})"
+
+
+def qualified_name(transform: Any) -> str:
+    """Module and name of a function, or of the class of an object: the same in every process."""
+    named = transform if hasattr(transform, "__qualname__") else type(transform)
+    return f"{named.__module__}.{named.__qualname__}"
+
+
+Lowering: TypeAlias = Callable[[Any, ImageState], tuple[Operation, ...]]
+_Registered = TypeVar("_Registered", bound=type[Operation])
+
+_lowerings: dict[type, tuple[str, Lowering]] = {}
+"""By the exact type of a transform: the name of what it is lowered to, for messages, and how."""
+
+
+def register(cls: _Registered) -> _Registered:
+    """Make an operation known: from now on the transforms that it names are lowered to it. Use it as a decorator.
+
+        @register
+        @dataclass(frozen=True)
+        class Invert(PixelOperation):
+            transforms = (mypackage.Invert,)
+            pointwise = True
+
+            @classmethod
+            def from_transform(cls, transform, image):
+                return cls()
+
+            def apply(self, images, draws, stream):
+                return 255 - images if images.dtype == torch.uint8 else 1 - images
+
+    Raises:
+        ConfigurationError: it is no frozen dataclass derived from Operation, names no transforms, or names one that
+            belongs to another operation already.
+    """
+    name = getattr(cls, "__qualname__", repr(cls))
+    parameters = getattr(cls, "__dataclass_params__", None)
+    if not (isinstance(cls, type) and issubclass(cls, Operation)) or parameters is None or not parameters.frozen:
+        raise ConfigurationError(
+            f"register({name}): an operation is a frozen dataclass derived from PixelOperation or GeometryOperation; "
+            "put @dataclass(frozen=True) below @register."
+        )
+    if not cls.transforms:
+        raise ConfigurationError(f"register({name}): `transforms` is empty; name the types that it is lowered from.")
+
+    def lowering(transform: Any, image: ImageState) -> tuple[Operation, ...]:
+        operation = cls.from_transform(transform, image)
+        return () if operation is None else (operation,)
+
+    register_lowering(name, cls.transforms, lowering)
+    return cls
+
+
+def register_lowering(name: str, transforms: tuple[type, ...], lowering: Lowering) -> None:
+    """Have transforms of these exact types lowered by a function, to any number of operations."""
+    for kind in transforms:
+        if kind in _lowerings:
+            raise ConfigurationError(
+                f"register({name}): {kind.__module__}.{kind.__qualname__} is lowered to {_lowerings[kind][0]} already; "
+                "register a transform class of your own."
+            )
+    _lowerings.update(dict.fromkeys(transforms, (name, lowering)))
+
+
+def lowering_of(kind: type) -> Lowering | None:
+    """How transforms of exactly this type are lowered, or None."""
+    found = _lowerings.get(kind)
+    return None if found is None else found[1]
