@@ -18,13 +18,12 @@ import torch
 from torch import nn
 
 import fastload
-from fastload.bench.machine import describe_machine
-from fastload.bench.words import machine_line
-from fastload.demo.photographs import write_photographs
-from fastload.demo.plain import PlainLoader
-from fastload.demo.training import SmallNetwork
-from fastload.demo.transforms import training
 from fastload.machine import usable_cores
+from fastload.measure.loaders import PlainLoader
+from fastload.measure.machine import describe_machine
+from fastload.measure.photographs import write_photographs
+from fastload.measure.pixels import training
+from fastload.measure.trainers import SmallNetwork
 from fastload.monitor import IdleSummary, Step, draw_timelines, step_clock
 
 WARM_UP = 5
@@ -38,7 +37,7 @@ def main() -> None:
         folder = arguments.folder
         if folder is None:
             folder = write_photographs(Path(room) / "photographs", arguments.images) / "train"
-        plain = PlainLoader(folder, training(), arguments.batch_size, str(device))
+        plain = PlainLoader(folder, training(), arguments.batch_size, device, workers=usable_cores())
         before = f"DataLoader,\n{usable_cores()} workers"
         timelines = {before: _measured(before, plain, arguments, device)}
         del plain  # and its workers
@@ -57,7 +56,7 @@ def main() -> None:
         title=f"{what}, batches of {arguments.batch_size} JPEGs",
         note=f"{machine.cpu}, {where}",
     )
-    print(machine_line(machine))
+    print(machine)
     print(arguments.picture)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
@@ -29,16 +28,13 @@ from fastload.bench.decode.images import read_images
 from fastload.bench.decode.modes import MODES, places_of
 from fastload.bench.decode.noise import held_back_errors
 from fastload.bench.decode.passes import PassRunner, Pixels
-from fastload.bench.decode.pillow_simd import build_pillow_simd, pillow_simd_folder
-from fastload.bench.decode.remote import RemotePillow
+from fastload.bench.decode.pillow_simd import RemotePillow, build_pillow_simd, pillow_simd_folder
 from fastload.bench.decode.steps import PillowStep
 from fastload.bench.decode.task import Place, Task
-from fastload.bench.results import Measurement, Results
-from fastload.bench.schema import results_schema, violations
-from fastload.bench.store import read_json
 from fastload.cli.app import app
-from fastload.demo.photographs import write_photographs
 from fastload.errors import BackendUnavailableError, ConfigurationError, SourceError, WorkerError
+from fastload.measure.photographs import write_photographs
+from fastload.measure.results import Measurement, Results, read_json
 
 
 @pytest.fixture(scope="module")
@@ -97,8 +93,6 @@ def test_the_command_prints_tables_and_writes_files(photographs: Path, tmp_path:
     )
     assert re.search(r"^simplejpeg\s+1\s+[\d,]+ ", done.out, re.MULTILINE)
     assert "\x1b" not in done.out
-    document = json.loads((tmp_path / "r.json").read_text())
-    assert list(violations(document, results_schema())) == []
     results = read_json(tmp_path / "r.json")
     assert results.complete
     expected = {"pillow", "simplejpeg"}
@@ -155,7 +149,7 @@ def test_a_decoder_asked_for_by_name_and_absent_is_a_row(photographs: Path, monk
     done = bench_decode(photographs, *options, "accimage,pillow,torchvision-cuda")
     assert done.code == 0, done.err
     assert "conda install -c conda-forge accimage" in done.out
-    assert re.search(r"^torchvision-cuda unavailable: .*needs an NVIDIA GPU", done.out, re.MULTILINE)
+    assert re.search(r"^torchvision-cuda: unavailable: .*needs an NVIDIA GPU", done.out, re.MULTILINE)
     assert re.search(r"^pillow\s+1\s", done.out, re.MULTILINE)
 
 

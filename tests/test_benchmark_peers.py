@@ -13,8 +13,8 @@ from benchmarks.peers import bars, data, table
 from benchmarks.peers.contestants import CONTESTANTS, FASTLOAD_TURBOJPEG, FFCV_JPEG, PILLOW, PILLOW_SMALL, Row
 from benchmarks.peers.process import ContestantProcess, Interpreters, StreamRunner
 from benchmarks.peers.setting import Setting
-from fastload.bench.results import Measurement, Round
 from fastload.errors import FastloadError, SourceError, WorkerError
+from fastload.measure.results import Measurement, Round
 
 HERE = Interpreters(sys.executable, sys.executable)
 

@@ -23,12 +23,11 @@ from fastload.backends import BackendStatus
 from fastload.cli import doctor
 from fastload.cli.app import app
 from fastload.cli.environment import shared_memory
-from fastload.demo.agreement import Pixels, compare, torchvision_images
-from fastload.demo.folders import image_folders
-from fastload.demo.photographs import SCENES, write_photographs
-from fastload.demo.runs import measure
-from fastload.demo.tour import DemoSettings, run_demo
+from fastload.demo.tour import DemoSettings, run_demo, torchvision_samples
 from fastload.errors import SourceError
+from fastload.measure.images import image_folders
+from fastload.measure.photographs import SCENES, write_photographs
+from fastload.measure.trainers import Batch
 
 
 @pytest.fixture(scope="module")
@@ -122,14 +121,12 @@ def test_demo_shows_the_install_command_of_an_absent_backend(
 def test_demo_fails_when_a_backend_delivers_other_samples(
     photographs: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    def elsewhere(*arguments: Any) -> Pixels:
-        found = torchvision_images(*arguments)
-        if what == "labels":
-            return Pixels(found.images, found.labels.flip(0))
-        return Pixels(found.images // 2, found.labels)
+    def elsewhere(*arguments: Any) -> Batch:
+        images, labels = torchvision_samples(*arguments)
+        return (images, labels.flip(0)) if what == "labels" else (images // 2, labels)
 
     monkeypatch.setattr(fastload, "available_backends", lambda: [BackendStatus("turbojpeg", True)])
-    monkeypatch.setattr("fastload.demo.tour.torchvision_images", elsewhere)
+    monkeypatch.setattr("fastload.demo.tour.torchvision_samples", elsewhere)
     done = fastload_command("demo", str(photographs), "--seconds", "0.1", "--epochs", "0", "--device", "cpu")
     assert done.code == 1
     expected = r"^turbojpeg\s+torchvision\s+equal\s.*\sNO\s*$" if what == "pixels" else r"torchvision\s+DIFFERENT\s"
@@ -192,30 +189,6 @@ def test_a_large_folder_is_sampled_not_copied(photographs: Path, tmp_path: Path)
     assert only.train == only.val == photographs / "train"
     with pytest.raises(SourceError, match="no such folder"):
         image_folders(tmp_path / "none", 8, tmp_path)
-
-
-def test_measure_counts_what_it_took_and_how_long_it_waited() -> None:
-    batches = [(torch.zeros(10, 3, 2, 2), torch.zeros(10))] * 3
-    shares: list[float] = []
-    run = measure(batches, seconds=0.2, trainer_rate=200.0, progress=shares.append)
-    assert run.images >= 10
-    assert run.images % 10 == 0
-    assert run.images_per_second > 1000
-    assert run.wait_share < 0.2, "a list never keeps the trainer waiting"
-    assert shares == sorted(shares)
-    assert shares[-1] >= 0.5
-
-
-def test_compare_finds_differences_of_pixels_labels_and_order() -> None:
-    generator = torch.Generator().manual_seed(0)
-    images = torch.randint(0, 250, (4, 3, 8, 8), dtype=torch.uint8, generator=generator)
-    reference = Pixels(images, torch.arange(4))
-    same = compare(reference, reference)
-    assert (same.same_labels, same.largest, same.mean, same.psnr) == (True, 0, 0.0, float("inf"))
-    brighter = compare(Pixels(images + 5, torch.arange(4)), reference)
-    assert (brighter.largest, brighter.mean) == (5, 5.0)
-    assert brighter.psnr == pytest.approx(34.15, abs=0.01)  # 20 log10(255 / 5)
-    assert not compare(Pixels(images, torch.tensor([0, 2, 1, 3])), reference).same_labels
 
 
 # -- doctor ------------------------------------------------------------------------------------------------------------

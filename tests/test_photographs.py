@@ -10,8 +10,8 @@ import pytest
 from PIL import Image
 from PIL.JpegImagePlugin import get_sampling
 
-from fastload.demo.photographs import SCENES, write_photographs
 from fastload.errors import ConfigurationError
+from fastload.measure.photographs import SCENES, write_photographs
 
 COUNT = 64
 

@@ -2,38 +2,33 @@
 
 from __future__ import annotations
 
-import _thread
-import json
-import os
 import signal
 import struct
 import sys
-import threading
-import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import replace as changed
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from typer.testing import CliRunner
 
-from fastload.bench.resources import birth
-from fastload.bench.results import Machine
 from fastload.cli.app import app
 from fastload.errors import ConfigurationError
-from fastload.sweep import Cell, Row, Sweep, SweepSettings, from_json, run_sweep, to_csv, to_json
+from fastload.measure.process import Outcome
+from fastload.measure.results import Results, from_json, to_csv, to_json
+from fastload.sweep import Cell, Row, SweepSettings, run_sweep
 from fastload.sweep.advice import Situation, advice
-from fastload.sweep.cell import cell_config, command, environment, run_command
+from fastload.sweep.cell import cell_config, environment, launcher, row_of
 from fastload.sweep.grid import Mode, cells, modes, unavailable
-from fastload.sweep.job import FAILURE, MEASURED, Job, Measured
+from fastload.sweep.report import print_sweep
 from fastload.sweep.results import SHARES
-from fastload.sweep.table import print_sweep
 from fastload.terminal import output
 from fastload.train.presets import preset
-from tests.waiting import wait_until
+from tests.measured import results
 
 CPU, GPU = Situation(device="cpu", cores=4), Situation(device="cuda", cores=16)
 SHARE_OF = dict.fromkeys(SHARES, 1 / 8) | {"compute": 3 / 8}
@@ -105,13 +100,12 @@ def test_a_cell_trains_and_does_nothing_else() -> None:
     assert (run.checkpoint.out, run.checkpoint.resume, run.checkpoint.save_epochs) == ("somewhere", "never", None)
     assert not run.log.tensorboard
     assert (run.optimizer.lr, run.data.data, run.model) == (0.3, "cifar", given.model)
-    assert Job.from_json(Job.of(run, warmup=5).to_json()).config == run
 
 
 def test_ranks_are_started_by_torchrun_and_share_cores_and_gpus() -> None:
     cell = Cell("ddp", 2, 8)
-    assert command(cell, Path("x"))[1:6] == ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    assert command(Cell("none", 1, 8), Path("x")) == [sys.executable, "-m", "fastload.sweep.worker", "x"]
+    assert launcher(cell)[1:] == ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    assert launcher(Cell("none", 1, 8)) == [sys.executable]
     assert int(environment(cell, {})["OMP_NUM_THREADS"]) >= 1
     assert environment(cell, {"OMP_NUM_THREADS": "7"})["OMP_NUM_THREADS"] == "7"
     assert environment(Cell("dp", 2, 8), {})["CUDA_VISIBLE_DEVICES"] == "0,1"
@@ -119,17 +113,12 @@ def test_ranks_are_started_by_torchrun_and_share_cores_and_gpus() -> None:
     assert environment(Cell("none", 1, 8), {"A": "b"}) == {"A": "b"}
 
 
-def run_code(code: str, folder: Path, timeout: float = 60) -> Row:
-    """A cell whose process runs this code in place of the trainer."""
-    return run_command(Cell("none", 1, 8), [sys.executable, "-c", code, str(folder)], folder, os.environ, timeout)
+CELL = Cell("none", 1, 8)
 
 
-def test_what_a_run_measures_becomes_its_row(tmp_path: Path) -> None:
-    measured = Measured(samples=1000, steps=30, rate=250.0, peak_memory=123, shares=SHARE_OF)
-    (tmp_path / "there.json").write_text(measured.to_json())
-    found = run_code(f"import os, sys; os.chdir(sys.argv[1]); os.rename('there.json', '{MEASURED}')", tmp_path)
-    assert (found.status, found.rate, found.epoch_seconds, found.peak_memory) == ("measured", 250.0, 4.0, 123)
-    assert found.shares == SHARE_OF
+def test_what_a_run_measures_is_its_row() -> None:
+    found = Row(CELL, rate=250.0, steps=30, epoch_seconds=4.0, peak_memory=123, shares=SHARE_OF)
+    assert row_of(CELL, Outcome(answers={0: found}, code=0), 60) is found
     assert found.busy == 0.5
     assert found.seconds("wait") == pytest.approx(8 / 250 / 8)
 
@@ -137,105 +126,32 @@ def test_what_a_run_measures_becomes_its_row(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has 1.10 GiB free",
-        "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
+        "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has 1.10 GiB free",
         "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
         "RuntimeError: [enforce fail at alloc_cpu.cpp:127] . DefaultCPUAllocator: can't allocate memory: you tried",
     ],
 )
-def test_out_of_memory_is_a_row(words: str, tmp_path: Path) -> None:
-    code = f"print('Traceback (most recent call last):\\n  File x\\n' + {words!r} + '\\n'); raise SystemExit(1)"
-    found = run_code(code, tmp_path)
-    assert (found.status, found.rate) == ("out of memory", None)
-    assert found.note == words
+@pytest.mark.parametrize("told", [True, False])
+def test_out_of_memory_is_a_row(words: str, told: bool) -> None:
+    outcome = Outcome(errors=[words] if told else [], code=1, output=f"Traceback:\n  File x\n{words}\n")
+    found = row_of(CELL, outcome, 60)
+    assert (found.status, found.rate, found.note) == ("out of memory", None, words)
 
 
-def test_the_rank_that_ran_out_of_memory_is_told_though_another_failed_first(tmp_path: Path) -> None:
-    for rank, words in enumerate(["FastloadError: rank 0 lost the connection", "OutOfMemoryError: CUDA out of memory"]):
-        (tmp_path / f"{FAILURE}{rank}").write_text(json.dumps(words))
-        os.utime(tmp_path / f"{FAILURE}{rank}", (rank, rank))
-    found = run_code("raise SystemExit(1)", tmp_path)
+def test_the_rank_that_ran_out_of_memory_is_told_though_another_failed_first() -> None:
+    errors = ["FastloadError: rank 0 lost the connection", "OutOfMemoryError: CUDA out of memory"]
+    found = row_of(CELL, Outcome(errors=errors, code=1), 60)
     assert (found.status, found.note) == ("out of memory", "OutOfMemoryError: CUDA out of memory")
-
-
-def test_the_first_rank_to_fail_has_the_cause(tmp_path: Path) -> None:
-    for rank, words in enumerate(["FastloadError: rank 0 lost the connection", "ValueError: the cause"]):
-        (tmp_path / f"{FAILURE}{rank}").write_text(json.dumps(words))
-        os.utime(tmp_path / f"{FAILURE}{rank}", (5 - rank, 5 - rank))
-    found = run_code("print('a later line'); raise SystemExit(1)", tmp_path)
+    found = row_of(CELL, Outcome(errors=["ValueError: the cause", errors[0]], code=1), 60)
     assert (found.status, found.note) == ("failed", "ValueError: the cause")
 
 
-def test_a_killed_cell_is_a_row(tmp_path: Path) -> None:
-    found = run_code("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", tmp_path)
+def test_what_is_killed_or_takes_too_long_is_a_row() -> None:
+    found = row_of(CELL, Outcome(code=-9), 60)
     assert found.status == "failed"
     assert found.note.startswith("killed by signal 9 (SIGKILL): the system does that when memory runs out")
-
-
-def test_a_killed_rank_is_told_as_torchrun_tells_it(tmp_path: Path) -> None:
-    said = "  exitcode  : -11 (pid: 7)\n  traceback : Signal 11 (SIGSEGV) received by PID 7\n=====\n"
-    found = run_code(f"print({said!r}); raise SystemExit(1)", tmp_path)
-    assert (found.status, found.note) == ("failed", "killed by signal 11 (SIGSEGV).")
-
-
-@pytest.mark.parametrize(
-    ("code", "words"),
-    [
-        ("raise KeyError('missing')", "KeyError: 'missing'"),
-        ("print('nothing like an error'); raise SystemExit(3)", "nothing like an error"),
-        ("raise SystemExit(3)", "ended with exit code 3 and said nothing"),
-        ("pass", "ended with exit code 0 and said nothing"),
-        ("raise ValueError('x' * 5000)", r"ValueError: x{285}\.\.\."),
-    ],
-)
-def test_last_words_of_a_failure(code: str, words: str, tmp_path: Path) -> None:
-    import re
-
-    found = run_code(code, tmp_path)
-    assert found.status == "failed"
-    assert re.fullmatch(words, found.note)
-
-
-_FAMILY = """
-import pathlib, signal, subprocess, sys, time
-signal.signal(signal.SIGTERM, signal.SIG_IGN)
-child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"], start_new_session=True)
-pathlib.Path(sys.argv[1], "pid").write_text(str(child.pid))
-time.sleep(300)
-"""
-"""A process that will not end, and one that it has put out of reach, as torchrun does."""
-
-
-def test_what_takes_too_long_is_given_up_with_all_its_processes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("fastload.sweep.cell._GRACE", 0.2)
-    found = run_code(_FAMILY, tmp_path, timeout=2)
+    found = row_of(CELL, Outcome(code=None), 2)
     assert (found.status, found.note) == ("timed out", "gave no result within 2 s.")
-    pid = int((tmp_path / "pid").read_text())
-    wait_until(lambda: _ended(pid))
-
-
-def test_ctrl_c_ends_the_processes_of_a_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fastload.sweep.cell._GRACE", 0.2)
-
-    def press() -> None:
-        wait_until((tmp_path / "pid").is_file)
-        time.sleep(0.1)
-        _thread.interrupt_main()
-        os.kill(os.getpid(), signal.SIGINT)  # so that the main thread wakes up
-
-    finger = threading.Thread(target=press)
-    finger.start()
-    with pytest.raises(KeyboardInterrupt):
-        run_code(_FAMILY, tmp_path)
-    finger.join()
-    wait_until(lambda: _ended(int((tmp_path / "pid").read_text())))
-
-
-def _ended(pid: int) -> bool:
-    """Gone, or a zombie that nobody has asked after yet."""
-    return birth(pid) is None or ") Z " in Path(f"/proc/{pid}/stat").read_text()
 
 
 # -- The words ---------------------------------------------------------------------------------------------------------
@@ -349,21 +265,8 @@ def test_nothing_measured() -> None:
 
 # -- Files -------------------------------------------------------------------------------------------------------------
 
-_MACHINE = Machine(
-    cpu="Processor <of> 4 cores & more",
-    cores=4,
-    affinity_cores=4,
-    quota_cores=None,
-    simd=("avx2",),
-    memory=8 << 30,
-    system="Linux",
-    python="3.12.3",
-    gpus=("A GPU",),
-    libraries={"torch": "2.8.0"},
-)
 
-
-def constructed(rows: Sequence[Row] | None = None) -> Sweep:
+def constructed(rows: Sequence[Row] | None = None) -> Results:
     """All that a sweep can have."""
     rows = rows or [
         row("none", 1, 16, 500.5, wait=0.3),
@@ -374,39 +277,28 @@ def constructed(rows: Sequence[Row] | None = None) -> Sweep:
         Row(Cell("dp", 2, 16), "unavailable", "DataParallel wants GPUs"),
     ]
     settings = {"preset": "cifar10-vgg19", "model": "fastload:vgg19", "data": None, "steps": 30, "warmup": 5}
-    return Sweep(
-        *("2026-01-02T03:04:05+00:00", "0.1.0", _MACHINE, settings, "cuda", "img", 50_000, tuple(rows)),
-        advice=advice(rows, GPU),
-    )
+    settings |= {"device": "cuda", "unit": "img", "samples": 50_000}
+    measured = [row.measurement() for row in rows]
+    return replace(results(*measured, benchmark="sweep", settings=settings), notes=advice(rows, GPU))
 
 
-def test_json_round_trip() -> None:
+def test_rows_survive_the_file() -> None:
     sweep = constructed()
     assert from_json(to_json(sweep), "a.json") == sweep
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("{", "a.json: not JSON"),
-        ("[]", "a.json: no results of fastload sweep"),
-        ('{"schema_version": 99}', "a.json: a sweep of schema version 99; this fastload reads version 1"),
-        ('{"schema_version": 1}', "a.json: not as fastload sweep writes it"),
-        (to_json(constructed()).replace('"rate"', '"speed"'), "a.json: not as fastload sweep writes it"),
-    ],
-)
-def test_json_of_something_else_is_refused(text: str, words: str) -> None:
-    with pytest.raises(ConfigurationError, match=words):
-        from_json(text, "a.json")
+    again = [Row.of(row).measurement() for row in sweep.measurements]
+    for before, after in zip(sweep.measurements, again, strict=True):
+        assert before.parameters == after.parameters
+        assert Row.of(before).speed == pytest.approx(Row.of(after).speed)
+        assert Row.of(before).shares == Row.of(after).shares
 
 
 def test_csv_has_a_line_for_each_cell() -> None:
     lines = [line.split(",") for line in to_csv(constructed()).splitlines()]
     assert len({len(line) for line in lines}) == 1
     by_name = dict(zip(lines[0], lines[2], strict=True))
-    assert (by_name["mode"], by_name["rank_batch"], by_name["samples_per_second"]) == ("none", "32", "1000")
-    assert float(by_name["busy"]) == pytest.approx(0.7)
-    assert lines[3][-1] == "CUDA out of memory <b>"
+    assert (by_name["parallel"], by_name["batch"], float(by_name["rate_median"])) == ("none", "32", 1000)
+    assert float(by_name["busy_share"]) == pytest.approx(0.7)
+    assert dict(zip(lines[0], lines[3], strict=True))["note"] == "CUDA out of memory <b>"
 
 
 def test_the_table_has_every_row_and_why_some_are_empty(capsys: pytest.CaptureFixture[str]) -> None:
@@ -422,8 +314,7 @@ def test_the_table_has_every_row_and_why_some_are_empty(capsys: pytest.CaptureFi
 
 @pytest.mark.skipif(find_spec("matplotlib") is None, reason="needs matplotlib: pip install fastload[report]")
 def test_page_and_picture(tmp_path: Path) -> None:
-    from fastload.sweep.page import write_html
-    from fastload.sweep.plot import write_png
+    from fastload.sweep.report import write_html, write_png
 
     write_html(constructed(), tmp_path / "page.html")
     text = (tmp_path / "page.html").read_text()
@@ -431,7 +322,7 @@ def test_page_and_picture(tmp_path: Path) -> None:
         '<p class="verdict">Recommended: one process, batch 32',
         "CUDA out of memory &lt;b&gt;",
         "Where the time goes",
-        "Processor &lt;of&gt; 4 cores &amp; more",
+        "Some CPU",
     ):
         assert expected in text, expected
     assert "#0102" not in text, "a colour that the style sheet should have filled in"
@@ -473,7 +364,7 @@ def test_the_command_from_end_to_end(fashion: Path, tmp_path: Path, monkeypatch:
     done = CliRunner().invoke(app, arguments)
     assert done.exit_code == 0, done.output
     sweep = from_json((tmp_path / "a.json").read_text(), "a.json")
-    by_cell = {(row.cell.mode, row.cell.batch): row for row in sweep.rows}
+    by_cell = {(row.cell.mode, row.cell.batch): row for row in map(Row.of, sweep.measurements)}
     assert list(by_cell) == [("none", 7), ("dp", 7), ("ddp", 7)]
     for (mode, _), found in by_cell.items():
         if mode == "dp":
@@ -487,16 +378,16 @@ def test_the_command_from_end_to_end(fashion: Path, tmp_path: Path, monkeypatch:
         assert found.peak_memory is not None
         assert found.peak_memory > 50e6
         assert (found.shares["exchange"] > 0) == (mode == "ddp")
-    assert sweep.samples == 256
-    assert sweep.advice[0].startswith("Recommended: ")
-    assert any(sentence.startswith("Against one process ddp x 2 is ") for sentence in sweep.advice)
+    assert sweep.settings["samples"] == 256
+    assert sweep.notes[0].startswith("Recommended: ")
+    assert any(sentence.startswith("Against one process ddp x 2 is ") for sentence in sweep.notes)
     assert "of 3: one process, batch 7: " in done.output
-    assert sweep.advice[0] in done.output
+    assert sweep.notes[0] in done.output
 
 
 def settings(**changes: Any) -> SweepSettings:
     config = preset("fashion-mnist-mlp", data="nowhere", device="cpu")
-    return replace(SweepSettings(preset="p", config=config, batch_sizes=(8, 16, 32), parallel=("none",)), **changes)
+    return changed(SweepSettings(preset="p", config=config, batch_sizes=(8, 16, 32), parallel=("none",)), **changes)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
@@ -525,9 +416,9 @@ def test_ctrl_c_keeps_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None
     seen = []
     sweep = run_sweep(settings(), on_progress=lambda rows, grid: seen.append((len(rows), len(grid))))
     assert seen == [(0, 3), (1, 3)]
-    assert [row.status for row in sweep.rows] == ["measured", "not run", "not run"]
+    assert [row.status for row in sweep.measurements] == ["measured", "not run", "not run"]
     assert not sweep.complete
-    assert sweep.advice[0].startswith("Recommended: one process, batch 8")
+    assert sweep.notes[0].startswith("Recommended: one process, batch 8")
 
 
 def test_what_is_larger_than_what_did_not_fit_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -537,12 +428,12 @@ def test_what_is_larger_than_what_did_not_fit_is_not_tried(monkeypatch: pytest.M
 
     monkeypatch.setattr("fastload.sweep.run.run_cell", run)
     sweep = run_sweep(settings(parallel=("none", "dp", "ddp")), on_progress=lambda rows, grid: None)
-    assert [(row.cell.mode, row.cell.batch, row.status) for row in sweep.rows] == [
+    assert [(row.cell.mode, row.cell.batch, row.status) for row in map(Row.of, sweep.measurements)] == [
         *(("none", 8, "measured"), ("none", 16, "out of memory"), ("none", 32, "not run")),
         ("dp", 4, "unavailable"),
         *(("ddp", 4, "measured"), ("ddp", 8, "measured"), ("ddp", 16, "out of memory"), ("ddp", 32, "not run")),
     ]
-    assert sweep.rows[2].note == "a batch of 16 did not fit in memory."
+    assert sweep.measurements[2].note == "a batch of 16 did not fit in memory."
 
 
 def test_a_sweep_in_which_nothing_ran_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

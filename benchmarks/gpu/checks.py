@@ -15,8 +15,8 @@ from benchmarks.gpu.found import Found
 from benchmarks.gpu.setting import Setting
 from benchmarks.gpu.streams import awaited
 from benchmarks.gpu.variants import Variant, pixels, variants
-from fastload.bench.resources import peak_memory, reset_peak_memory, resident_memory
 from fastload.errors import BackendUnavailableError
+from fastload.measure.clock import peak_memory, reset_peak_memory, resident_memory
 
 __all__ = ["contexts_elsewhere", "psnr", "run"]
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from benchmarks.gpu.setting import Setting
 from benchmarks.peers.data import photographs
 from fastload.cache import build_cache
-from fastload.demo.photographs import write_photographs
+from fastload.measure.photographs import write_photographs
 
 __all__ = ["Input", "prepare", "small_images"]
 

@@ -14,7 +14,7 @@ from torchvision.datasets import ImageFolder
 
 from benchmarks.gpu.setting import Setting
 from benchmarks.gpu.variants import Variant, variants
-from fastload.demo.transforms import training
+from fastload.measure.pixels import training
 
 __all__ = ["CLASSES", "SYNTHETIC", "Batch", "Feed", "Row", "rows"]
 

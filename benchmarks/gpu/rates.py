@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from fastload.bench.resources import cpu_seconds
+from fastload.measure.clock import cpu_seconds
 
 __all__ = ["Source", "rate_of", "rates_together"]
 

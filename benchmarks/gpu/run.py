@@ -21,6 +21,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 import fastload
 from benchmarks.gpu.data import prepare
 from benchmarks.gpu.goals import judge
@@ -28,8 +30,8 @@ from benchmarks.gpu.native import ROOT, ensure_native
 from benchmarks.gpu.parts import PARTS
 from benchmarks.gpu.setting import DRY, FULL, Setting
 from benchmarks.gpu.summary import summary
-from fastload.bench.machine import describe_machine
 from fastload.errors import FastloadError
+from fastload.measure.machine import describe_machine
 
 __all__ = ["main"]
 
@@ -64,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         results: dict[str, Any] = {
             "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
             "fastload": fastload.__version__,
-            "machine": asdict(describe_machine()),
+            "machine": msgspec.to_builtins(describe_machine()),
             "native": core,
             "input": found.note,
             "dry_run": given.dry_run,

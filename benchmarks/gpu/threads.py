@@ -26,7 +26,7 @@ from benchmarks.gpu.setting import Setting
 from benchmarks.gpu.streams import endless
 from benchmarks.gpu.turns import empty, feed_steps
 from benchmarks.gpu.variants import Variant, pixels
-from fastload.bench.statistics import quantile
+from fastload.measure.statistics import quantile
 from fastload.monitor import step_clock
 
 __all__ = ["recommend", "run"]

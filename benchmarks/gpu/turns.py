@@ -11,7 +11,7 @@ from typing import Any
 
 from benchmarks.gpu.feeds import Feed
 from benchmarks.gpu.network import Training
-from fastload.bench.resources import cpu_seconds
+from fastload.measure.clock import cpu_seconds
 from fastload.monitor import GpuMonitor, GpuReading, Segment, Step, StepClock, phase_range, profile_steps, step_clock
 from fastload.monitor.gpu import reading_of
 

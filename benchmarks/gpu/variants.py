@@ -14,7 +14,7 @@ import fastload
 from benchmarks.gpu.setting import Setting
 from fastload.backends.base import BackendOptions
 from fastload.backends.cache import CacheOptions, Storage
-from fastload.demo.transforms import training_pixels
+from fastload.measure.pixels import training_pixels
 
 __all__ = ["Variant", "checksum", "pixels", "variants"]
 

@@ -14,11 +14,10 @@ from benchmarks.peers import bars, table
 from benchmarks.peers.comparison import Comparison, Wanted, prepare
 from benchmarks.peers.contestants import CONTESTANTS
 from benchmarks.peers.process import ROOT
-from fastload.bench.machine import describe_machine
-from fastload.bench.measure import Progress
-from fastload.bench.results import Measurement, Results
-from fastload.bench.store import to_json, write_text
 from fastload.errors import FastloadError
+from fastload.measure.machine import describe_machine
+from fastload.measure.results import Measurement, Results, to_json, write_text
+from fastload.measure.rounds import Progress
 
 
 def main() -> int:

@@ -20,8 +20,8 @@ from benchmarks.peers.contestants import (
     Row,
 )
 from benchmarks.peers.singles import END, FIRST, INTERPRETER, MEMORY
-from fastload.bench.results import Measurement, Round
-from fastload.bench.statistics import Summary, summarise
+from fastload.measure.results import Measurement, Round
+from fastload.measure.statistics import Summary, summarise
 
 __all__ = ["BARS", "Bar", "Verdict", "judge", "ratio"]
 

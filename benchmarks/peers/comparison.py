@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+import msgspec
+
 from benchmarks.peers import data, singles
 from benchmarks.peers.contestants import (
     DALI,
@@ -23,9 +25,9 @@ from benchmarks.peers.contestants import (
 from benchmarks.peers.limit import LimitRunner
 from benchmarks.peers.process import DRAIN, Interpreters, StreamRunner
 from benchmarks.peers.setting import Setting
-from fastload.bench.measure import Entry, Measured, Progress, Runner, measure
-from fastload.bench.results import Measurement
 from fastload.errors import BackendUnavailableError
+from fastload.measure.results import Measurement
+from fastload.measure.rounds import Entry, Measured, Progress, Runner, measure
 
 __all__ = ["Comparison", "Wanted", "prepare"]
 
@@ -137,7 +139,8 @@ class Comparison:
         return replace(
             measured,
             measurements=tuple(
-                replace(m, version=versions.get((m.contestant, m.mode), "")) for m in measured.measurements
+                msgspec.structs.replace(m, version=versions.get((m.contestant, m.mode), ""))
+                for m in measured.measurements
             ),
         )
 

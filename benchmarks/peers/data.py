@@ -32,7 +32,7 @@ class Photographs:
 
 def sample_set(work: Path, say: Callable[[str], None]) -> Path:
     """The photographs that `fastload demo` makes."""
-    from fastload.demo.photographs import write_photographs
+    from fastload.measure.photographs import write_photographs
 
     folder = work / "sample"
     if not (folder / "complete").exists():

@@ -9,7 +9,7 @@ set -euo pipefail
 VENV=$1
 PYTHON=${2:-python3}
 
-if [ -x "$VENV/bin/python" ] && "$VENV/bin/python" -c 'import ffcv, PIL' 2>/dev/null; then exit 0; fi
+if [ -x "$VENV/bin/python" ] && "$VENV/bin/python" -c 'import ffcv, PIL, psutil' 2>/dev/null; then exit 0; fi
 
 missing=()
 command -v g++ >/dev/null || missing+=(g++)
@@ -29,5 +29,5 @@ fi
 echo "Installing FFCV into an environment of its own; once, several minutes and GB (it depends on torch)"
 rm -rf "$VENV"
 "$PYTHON" -m venv "$VENV" 2>/dev/null || "$PYTHON" -m virtualenv -q "$VENV"
-"$VENV/bin/python" -m pip --disable-pip-version-check install -q 'ffcv==1.0.2' pillow
-"$VENV/bin/python" -c 'import ffcv, PIL'
+"$VENV/bin/python" -m pip --disable-pip-version-check install -q 'ffcv==1.0.2' pillow psutil
+"$VENV/bin/python" -c 'import ffcv, PIL, psutil'

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from benchmarks.peers.process import ROOT
 from benchmarks.peers.setting import Setting
-from fastload.bench.measure import Work
 from fastload.errors import BackendUnavailableError, WorkerError
+from fastload.measure.rounds import Work
 
 __all__ = ["LimitRunner"]
 

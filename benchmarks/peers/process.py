@@ -14,8 +14,8 @@ from typing import Any
 
 from benchmarks.peers.contestants import Row
 from benchmarks.peers.setting import Setting
-from fastload.bench.measure import Work
 from fastload.errors import FastloadError, WorkerError
+from fastload.measure.rounds import Work
 
 __all__ = ["ContestantProcess", "Interpreters", "StreamRunner"]
 
@@ -107,7 +107,7 @@ class ContestantProcess:
 
 
 class StreamRunner:
-    """A contestant for `fastload.bench.measure`: stays open over all rounds."""
+    """A contestant for `fastload.measure.rounds`: stays open over all rounds."""
 
     def __init__(self, row: Row, setting: Setting, interpreters: Interpreters) -> None:
         self._process = ContestantProcess(row, setting, interpreters)

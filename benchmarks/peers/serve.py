@@ -28,7 +28,7 @@ from typing import Any
 import torch
 
 from benchmarks.peers.setting import Contestant, Setting
-from fastload.bench.resources import cpu_seconds, resident_memory
+from fastload.measure.clock import cpu_seconds, resident_memory
 
 __all__ = ["main"]
 

@@ -12,9 +12,9 @@ from dataclasses import replace
 from benchmarks.peers.contestants import Row
 from benchmarks.peers.process import ContestantProcess, Interpreters
 from benchmarks.peers.setting import Setting
-from fastload.bench.results import Latency, Measurement, Round
-from fastload.bench.statistics import quantile
 from fastload.errors import FastloadError
+from fastload.measure.results import Latency, Measurement, Round
+from fastload.measure.statistics import quantile
 
 __all__ = ["END", "FIRST", "INTERPRETER", "MEMORY", "epoch_ends", "first_batches", "interpreter_speed"]
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from benchmarks.peers.bars import ratio
 from benchmarks.peers.contestants import FASTLOAD_CACHE, FASTLOAD_CACHE_SMALL, FASTLOAD_TURBOJPEG, Row
 from benchmarks.peers.singles import END, FIRST, INTERPRETER, MEMORY
-from fastload.bench.results import Measurement
-from fastload.bench.statistics import summarise
+from fastload.measure.results import Measurement
+from fastload.measure.statistics import summarise
 
 __all__ = ["other_pixels", "rates", "singles"]
 

@@ -1,5 +1,4 @@
-"""Benchmarks that measure contestants side by side: `measure` runs them, `results` is what comes out.
+"""Benchmarks of decoders (`decode/`) and of loaders that feed a trainer (`loader/`), on the kit `fastload.measure`.
 
-`results.py` is the model and documents the JSON; `measure.py` has the contract of a contestant; `decode/` are the
-decoders, `loader/` the loaders that feed a trainer, `report/` is the page with charts.
+`compare.py` says what changed between two runs.
 """

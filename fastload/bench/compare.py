@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from rich.console import Console
 from rich.text import Text
 
-from fastload.bench.results import Measurement, Results
-from fastload.bench.statistics import Summary, difference_is_real
-from fastload.bench.words import machine_line, per_cent, print_fitting
 from fastload.errors import ConfigurationError
+from fastload.measure import statistics
+from fastload.measure.results import Measurement, Results
+from fastload.measure.statistics import Summary
+from fastload.measure.table import per_cent, print_fitting
 
 __all__ = ["Change", "Comparison", "compare_results", "print_comparison"]
 
-Verdict = Literal["faster", "slower", "within noise", "cannot tell"]
-"""`cannot tell`: fewer than three rounds on a side."""
-
-_STYLE: dict[Verdict, str] = {"faster": "green", "slower": "bold red", "within noise": "", "cannot tell": "dim"}
+_STYLE: dict[statistics.Change, str] = {
+    "faster": "green",
+    "slower": "bold red",
+    "within noise": "",
+    "cannot tell": "dim",
+}
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ class Change:
     before: Summary
     """Samples per second."""
     after: Summary
-    verdict: Verdict
+    verdict: statistics.Change
     remarks: tuple[str, ...]
     """What else is different: versions, failures, pixels."""
 
@@ -74,13 +76,7 @@ def _change(old: Measurement, new: Measurement) -> Change:
     before, after = old.rate, new.rate
     assert before is not None
     assert after is not None
-    real = difference_is_real(before, after)
-    verdict: Verdict = "within noise"
-    if real is None:
-        verdict = "cannot tell"
-    elif real:
-        verdict = "faster" if after.median > before.median else "slower"
-    return Change(new, before, after, verdict, tuple(_remarks(old, new)))
+    return Change(new, before, after, statistics.change(before, after), tuple(_remarks(old, new)))
 
 
 def _remarks(old: Measurement, new: Measurement) -> list[str]:
@@ -97,9 +93,9 @@ def _remarks(old: Measurement, new: Measurement) -> list[str]:
 
 def _conditions(before: Results, after: Results) -> list[str]:
     found = []
-    old, new = machine_line(before.machine), machine_line(after.machine)
-    if old != new:
-        found.append(f"Other machine: {old} -> {new}")
+    machines = (str(before.machine), str(after.machine))
+    if machines[0] != machines[1]:
+        found.append(f"Other machine: {machines[0]} -> {machines[1]}")
     libraries = (before.machine.libraries, after.machine.libraries)
     for name in sorted({*libraries[0], *libraries[1]}):
         versions = [side.get(name, "absent") for side in libraries]

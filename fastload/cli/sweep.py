@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fastload.cli.bench_output import check_places
-from fastload.cli.bench_settings import names, numbers
+from fastload.cli.results import check_files, deliver, names, numbers
 from fastload.terminal import output, plain_errors
 from fastload.train.command import takes_train_options
 
@@ -61,18 +60,14 @@ def sweep(
     Ctrl-C ends it early and keeps what was measured.
     """
     with plain_errors():
-        from fastload.sweep import SweepSettings, run_sweep, to_csv, to_json
+        from fastload.sweep import SweepSettings, run_sweep
         from fastload.sweep.grid import modes
-        from fastload.sweep.table import print_sweep
+        from fastload.sweep.report import print_sweep, write_html, write_png
         from fastload.train.presets import find_preset
         from fastload.train.settings import merged
 
-        places = {"--json": json, "--csv": csv, "--html": html, "--png": png}
-        check_places(places)
-        if html or png:
-            from fastload.bench.report import require_charts
-
-            require_charts("--html" if html else "--png")
+        files = {"--json": json, "--csv": csv, "--html": html, "--png": png}
+        check_files(files)
         console = output()
         settings = SweepSettings(
             preset=preset or (str(config) if config else "defaults"),
@@ -87,28 +82,10 @@ def sweep(
         with _terminated_as_by_ctrl_c(), _progress(console) as report:
             found = run_sweep(settings, on_progress=report)
         print_sweep(found, console)
-
-        from fastload.bench.store import write_text
-
-        if json is not None:
-            write_text(json, to_json(found))
-        if csv is not None:
-            write_text(csv, to_csv(found))
-        if html is not None:
-            from fastload.sweep.page import write_html
-
-            write_html(found, html)
-        measured = any(row.status == "measured" for row in found.rows)
-        if png is not None and measured:
-            from fastload.sweep.plot import write_png
-
-            write_png(found, png)
-        elif png is not None:
-            del places["--png"]
-        for path in filter(None, places.values()):
-            console.print(f"Written: {path}", soft_wrap=True)
-        if not found.complete:
-            raise typer.Exit(130)
+        measured = any(row.status == "measured" for row in found.measurements)
+        if not measured:
+            files["--png"] = None  # there is nothing to draw
+        deliver(found, files, console, html=write_html, png=write_png)
         if not measured:
             raise typer.Exit(1)
 

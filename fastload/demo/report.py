@@ -4,36 +4,41 @@ from __future__ import annotations
 
 import math
 import platform
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 import fastload
-from fastload.demo.agreement import Difference
-from fastload.demo.folders import ImageFolders
-from fastload.demo.runs import Run
+from fastload.backends import BackendStatus
+from fastload.backends.base import PixelDifference
 from fastload.demo.training import Epoch
 from fastload.machine import usable_cores
+from fastload.measure.images import ImageFolders
+from fastload.measure.results import Measurement
+from fastload.measure.table import metric, percentage, print_fitting
 
-_PSNR_BOUND = {"dali": (45.0, 40.0)}
-"""Backends with a resampler of their own: least PSNR on the CPU and on a GPU [dB]. The others must come nearer."""
-_LARGEST_BOUND, _MEAN_BOUND = 2, 0.2
+__all__ = ["Comparison", "agreement", "explain_runs", "heading", "images", "next_steps", "runs", "section", "training"]
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What a loader came to."""
+class Comparison:
+    """Samples of a backend beside those of a reference."""
 
-    name: str
-    run: Run | None = None
-    remedy: str = ""
-    """The command that makes the backend available, where it is not."""
-    problem: str = ""
-    """Why it could not do this job, in the words of the error."""
+    backend: BackendStatus
+    reference: str
+    same_labels: bool
+    """The labels are equal, one by one; over shuffled samples this means the same order as well."""
+    pixels: PixelDifference
+    on_gpu: bool
+
+    @property
+    def fits(self) -> bool:
+        """Whether the pixels are within the backend's bound."""
+        return self.backend.traits.tolerance.allows(self.pixels, on_gpu=self.on_gpu)
 
 
 def heading(console: Console, device: str) -> None:
@@ -72,31 +77,14 @@ def explain_runs(console: Console, batch_size: int, trainer_rate: float) -> None
     )
 
 
-def runs(console: Console, outcomes: list[Outcome]) -> None:
-    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
-    table.add_column("backend")
-    table.add_column("images/s", justify="right")
-    table.add_column("first batch", justify="right")
-    table.add_column("trainer waited", justify="right")
-    finished = [outcome.run.images_per_second for outcome in outcomes if outcome.run is not None]
-    for outcome in outcomes:
-        run = outcome.run
-        if run is None:
-            table.add_row(outcome.name, Text("not run", "yellow"))
-            continue
-        style = "bold" if run.images_per_second == max(finished) else ""
-        table.add_row(
-            outcome.name,
-            Text(f"{run.images_per_second:,.0f}", style),
-            f"{run.first_batch_seconds:.2f} s",
-            f"{run.wait_share:.0%} of its time",
-        )
+def runs(console: Console, rows: Sequence[Measurement]) -> None:
+    best = max(row.speed for row in rows)
     console.print()
-    console.print(table)
+    print_fitting(console, [_run(row, best) for row in rows])
     console.print()
-    for outcome in outcomes:
-        if outcome.run is None:
-            console.print(f"{outcome.name}: {outcome.problem or 'not installed. ' + outcome.remedy}", soft_wrap=True)
+    for row in rows:
+        if not row.rounds:
+            console.print(f"{row.contestant}: {row.note}", soft_wrap=True)
     console.print(
         "One short run each, on few images that stay in the page cache: an impression, not a benchmark. The first "
         "batch includes what a backend does once: starting workers, building the cache.",
@@ -104,61 +92,48 @@ def runs(console: Console, outcomes: list[Outcome]) -> None:
     )
 
 
-def agreement(
-    console: Console,
-    fixed: list[tuple[str, Difference]],
-    random: list[tuple[str, Difference]],
-    *,
-    on_gpu: bool,
-) -> bool:
-    """The two comparisons in one table; True if all of it is within the bounds."""
+def _run(row: Measurement, best: float) -> dict[str, str | Text]:
+    speed = Text(f"{row.speed:,.0f}", "bold" if row.speed == best else "") if row.rounds else Text("not run", "yellow")
+    return {
+        "backend": row.contestant,
+        "images/s": speed,
+        "first batch": metric(row, "first_batch_seconds", lambda seconds: f"{seconds:.2f} s"),
+        "trainer waited": metric(row, "wait_share", lambda share: f"{percentage(share)} of its time"),
+    }
+
+
+def agreement(console: Console, comparisons: Sequence[Comparison], *, first: str) -> bool:
+    """All comparisons in one table; True if all of it is within the bounds.
+
+    Args:
+        first: the backend that the others' random crops are compared with.
+    """
     console.print(
         "Images with Resize(256) and CenterCrop(224) against torchvision alone; then shuffled, randomly cropped and "
-        f"flipped ones against the backend '{random[0][0]}'. Pixels are 0 to 255."
+        f"flipped ones against the backend '{first}'. Pixels are 0 to 255."
     )
-    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
-    table.add_column("backend")
-    table.add_column("compared with")
-    table.add_column("order, labels")
-    table.add_column("max", justify="right")
-    table.add_column("mean", justify="right")
-    table.add_column("PSNR", justify="right")
-    table.add_column("within bound")
-    good = True
-    for name, reference, difference in [
-        *((name, "torchvision", difference) for name, difference in fixed),
-        *((name, random[0][0], difference) for name, difference in random[1:]),
-    ]:
-        fits = _fits(name, difference, on_gpu)
-        good &= fits and difference.same_labels
-        table.add_row(
-            name,
-            reference,
-            Text("equal") if difference.same_labels else Text("DIFFERENT", "bold red"),
-            str(difference.largest),
-            f"{difference.mean:.3f}",
-            "equal" if math.isinf(difference.psnr) else f"{difference.psnr:.1f} dB",
-            Text("yes", "green") if fits else Text("NO", "bold red"),
-        )
     console.print()
-    console.print(table)
+    print_fitting(console, [_compared(comparison) for comparison in comparisons])
     console.print()
-    cpu, gpu = _PSNR_BOUND["dali"]
-    console.print(
-        f"Bound: max {_LARGEST_BOUND} and mean {_MEAN_BOUND}; for dali, which has a resampler of its own, a PSNR of "
-        f"{cpu:.0f} dB on the CPU and {gpu:.0f} dB on a GPU.",
-        style="dim",
-    )
-    return good
+    console.print("Each backend publishes its bound; one with a resampler of its own, a least PSNR.", style="dim")
+    return all(comparison.fits and comparison.same_labels for comparison in comparisons)
 
 
-def _fits(name: str, difference: Difference, on_gpu: bool) -> bool:
-    if name in _PSNR_BOUND:
-        return difference.psnr >= _PSNR_BOUND[name][on_gpu]
-    return difference.largest <= _LARGEST_BOUND and difference.mean <= _MEAN_BOUND
+def _compared(comparison: Comparison) -> dict[str, str | Text]:
+    pixels, tolerance = comparison.pixels, comparison.backend.traits.tolerance
+    return {
+        "backend": comparison.backend.name,
+        "compared with": comparison.reference,
+        "order, labels": Text("equal") if comparison.same_labels else Text("DIFFERENT", "bold red"),
+        "max": str(pixels.largest),
+        "mean": f"{pixels.mean:.3f}",
+        "PSNR": "equal" if math.isinf(pixels.psnr) else f"{pixels.psnr:.1f} dB",
+        "bound": tolerance.describe(on_gpu=comparison.on_gpu),
+        "within bound": Text("yes", "green") if comparison.fits else Text("NO", "bold red"),
+    }
 
 
-def training(console: Console, history: list[Epoch], *, on_training_images: bool) -> None:
+def training(console: Console, history: Sequence[Epoch], *, on_training_images: bool) -> None:
     which = "the training images (there is no val folder)" if on_training_images else "the validation images"
     for epoch in history:
         console.print(

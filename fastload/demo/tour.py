@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import math
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -11,26 +11,32 @@ from typing import Any
 
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+from torch.utils.data import DataLoader
+from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 
 import fastload
-from fastload.backends import BackendStatus
-from fastload.backends.cache import CacheOptions
-from fastload.demo import report, transforms
-from fastload.demo.agreement import Difference, Pixels, compare, first_images, torchvision_images
-from fastload.demo.folders import ImageFolders, image_folders
-from fastload.demo.photographs import write_photographs
-from fastload.demo.plain import PLAIN, PlainLoader
-from fastload.demo.report import Outcome
-from fastload.demo.runs import Run, measure
+from fastload.backends import BackendStatus, backend_class
+from fastload.backends.base import PixelDifference
+from fastload.demo import report
+from fastload.demo.report import Comparison
 from fastload.demo.training import train
-from fastload.errors import CacheError, WorkerError
+from fastload.machine import usable_cores
+from fastload.measure import pixels
+from fastload.measure.images import ImageFolders, image_folders
+from fastload.measure.loaders import Feed, LoaderRunner, PlainLoader
+from fastload.measure.photographs import write_photographs
+from fastload.measure.results import Measurement
+from fastload.measure.rounds import Entry, Work, measure
+from fastload.measure.table import progress_bar
+from fastload.measure.trainers import Batch, RateTrainer
+from fastload.sources import open_source
 
-__all__ = ["DemoSettings", "default_device", "run_demo"]
+__all__ = ["DemoSettings", "default_device", "first_samples", "run_demo", "torchvision_samples"]
 
 _COMPARED = 64
 """Images whose pixels are compared."""
+_PLAIN = "(plain DataLoader)"
 
 
 @dataclass(frozen=True)
@@ -68,37 +74,58 @@ def run_demo(settings: DemoSettings, console: Console) -> bool:
     with tempfile.TemporaryDirectory(prefix="fastload-demo-") as room:
         report.section(console, "1. Images")
         tour = _Tour(settings, console, Path(room), _images(settings, console, Path(room)))
+        backends = {status.name: status for status in fastload.available_backends()}
 
         report.section(console, "2. Every backend on them")
         report.explain_runs(console, settings.batch_size, settings.trainer_rate)
-        plain = tour.run_plain()
-        outcomes = [tour.run(status) for status in fastload.available_backends()]
-        report.runs(console, [plain, *outcomes])
-        ran = {outcome.name: outcome.run for outcome in outcomes if outcome.run is not None}
+        rows = tour.measure(backends.values())
+        report.runs(console, rows)
+        ran = {row.contestant: row.speed for row in rows if row.rounds and row.contestant != _PLAIN}
         if not ran:
             return False
 
         report.section(console, "3. The same samples from each")
-        agreed = tour.compare(list(ran))
+        comparisons = list(tour.compare([backends[name] for name in ran]))
+        agreed = report.agreement(console, comparisons, first=next(iter(ran)))
 
-        best = max(ran, key=lambda name: ran[name].images_per_second)
+        best = max(ran, key=lambda name: ran[name])
         if settings.epochs:
             report.section(console, "4. Training from it")
             tour.train(best)
         report.next_steps(console, own_images=settings.folder is not None, best=best)
-        return agreed and not any(outcome.problem for outcome in outcomes)
+        return agreed and not any(row.status == "failed" for row in rows)
 
 
 def _images(settings: DemoSettings, console: Console, room: Path) -> ImageFolders:
     if settings.folder is not None:
         folders = image_folders(settings.folder, settings.images, room)
+        open_source(str(folders.train))  # says what is wrong with it
     else:
         made = settings.keep or room / "photographs"
-        with _progress(console, "making photograph-like JPEGs") as progress:
+        with progress_bar(console, "making photograph-like JPEGs") as progress:
             write_photographs(made, settings.images, progress=progress)
         folders = ImageFolders(made / "train", made / "val")
     report.images(console, folders, made=settings.folder is None, kept=settings.keep)
     return folders
+
+
+class _TwoPaces:
+    """A runner: as fast as batches come, then as a trainer of some rate takes them. The warm-up is the first batch."""
+
+    def __init__(self, open_feed: Callable[[], Feed], rate: float) -> None:
+        self._rate = rate
+        self._runner = LoaderRunner(open_feed, RateTrainer(math.inf), cores=usable_cores(), see_epoch_end=False)
+
+    def run(self, seconds: float) -> Work:
+        self._runner.trainer = RateTrainer(math.inf)
+        full = self._runner.run(seconds)
+        if not seconds:
+            return full
+        self._runner.trainer = RateTrainer(self._rate)
+        return replace(full, metrics=self._runner.run(seconds).metrics)
+
+    def close(self) -> None:
+        self._runner.close()
 
 
 @dataclass(frozen=True)
@@ -111,37 +138,57 @@ class _Tour:
     """A folder that goes when the demo ends."""
     folders: ImageFolders
 
-    def run_plain(self) -> Outcome:
-        """What people have today."""
-        loader = PlainLoader(self.folders.train, transforms.training(), self.settings.batch_size, self.settings.device)
-        return Outcome(PLAIN, run=self._measure(PLAIN, loader))
+    def measure(self, backends: Iterable[BackendStatus]) -> list[Measurement]:
+        """What people have today, and each backend, or why not."""
+        settings, transform = self.settings, pixels.training()
 
-    def run(self, status: BackendStatus) -> Outcome:
-        """One backend, or why not."""
-        if not status.available:
-            return Outcome(status.name, remedy=status.remedy)
-        try:
-            with self._loader(status.name, self.folders.train, transforms.training(), shuffle=True) as loader:
-                return Outcome(status.name, run=self._measure(status.name, loader))
-        except fastload.BackendUnavailableError as error:
-            return Outcome(status.name, remedy=str(error))
-        except (WorkerError, CacheError) as error:  # of this backend alone; the others may well do the job
-            return Outcome(status.name, problem=str(error))
+        def plain() -> Feed:
+            folder, batch_size = self.folders.train, settings.batch_size
+            return PlainLoader(folder, transform, batch_size, settings.device, workers=usable_cores())
 
-    def compare(self, names: list[str]) -> bool:
-        """Print how far each is from torchvision, and from the first where chance is involved; True if near enough."""
-        reference = torchvision_images(str(self.folders.val), transforms.evaluation_pixels(), _COMPARED)
-        first: Pixels | None = None
-        fixed: list[tuple[str, Difference]] = []
-        random: list[tuple[str, Difference]] = []
-        for name in names:
-            with self._loader(name, self.folders.val, transforms.evaluation_pixels()) as loader:
-                fixed.append((name, compare(first_images(loader, _COMPARED), reference)))
-            with self._loader(name, self.folders.train, transforms.training_pixels(), shuffle=True) as loader:
-                crops = first_images(loader, _COMPARED)
-            first = crops if first is None else first
-            random.append((name, compare(crops, first)))
-        return report.agreement(self.console, fixed, random, on_gpu=self.settings.device != "cpu")
+        def backend(name: str) -> Feed:
+            return self._loader(name, self.folders.train, transform, shuffle=True)
+
+        def entry(name: str, open_feed: Callable[[], Feed]) -> Entry:
+            return Entry(name, "demo", {}, lambda: _TwoPaces(open_feed, settings.trainer_rate))
+
+        entries = [entry(_PLAIN, plain)]
+        entries += [entry(s.name, lambda name=s.name: backend(name)) for s in backends if s.available]  # type: ignore[misc]
+        with progress_bar(self.console) as progress:
+            measured = measure(
+                entries,
+                rounds=1,
+                seconds=settings.seconds,
+                warmup_seconds=0.0,
+                keep_open=False,
+                on_progress=lambda at: progress(at.share, at.entry.contestant),
+            )
+        if not measured.complete:
+            raise KeyboardInterrupt
+        absent = [
+            Measurement(s.name, "demo", status="unavailable", note=f"not installed. {s.remedy}")
+            for s in backends
+            if not s.available
+        ]
+        return [*measured.measurements, *absent]
+
+    def compare(self, backends: Iterable[BackendStatus]) -> Iterator[Comparison]:
+        """How far each is from torchvision, and from the first where chance is involved."""
+        on_gpu = self.settings.device != "cpu"
+        reference = torchvision_samples(str(self.folders.val), pixels.evaluation_pixels(), _COMPARED)
+        first: tuple[str, Batch] | None = None
+        random = []
+        for backend in backends:
+            with self._loader(backend.name, self.folders.val, pixels.evaluation_pixels()) as loader:
+                fixed = first_samples(loader, _COMPARED)
+            yield Comparison(backend, "torchvision", *_difference(fixed, reference), on_gpu)
+            with self._loader(backend.name, self.folders.train, pixels.training_pixels(), shuffle=True) as loader:
+                crops = first_samples(loader, _COMPARED)
+            if first is None:
+                first = backend.name, crops
+            else:
+                random.append(Comparison(backend, first[0], *_difference(crops, first[1]), on_gpu))
+        yield from random
 
     def train(self, name: str) -> None:
         """A small network, a plain training loop."""
@@ -150,17 +197,14 @@ class _Tour:
         self.console.print(f"A small convolutional network, {size} pixels, {classes} classes, batches from '{name}'.")
         tour = replace(self, settings=replace(self.settings, batch_size=32))
         with (
-            _progress(self.console, "training") as progress,
-            tour._loader(name, self.folders.train, transforms.training(size, 0.25), shuffle=True) as train_loader,
-            tour._loader(name, self.folders.val, transforms.evaluation(size, size * 8 // 7)) as val_loader,
+            progress_bar(self.console, "training") as progress,
+            tour._loader(name, self.folders.train, pixels.training(size, 0.25), shuffle=True) as train_loader,
+            tour._loader(name, self.folders.val, pixels.evaluation(size, size * 8 // 7)) as val_loader,
         ):
             history = train(train_loader, val_loader, classes=classes, epochs=self.settings.epochs, progress=progress)
         report.training(self.console, history, on_training_images=self.folders.train == self.folders.val)
 
     def _loader(self, name: str, folder: Path, transform: v2.Compose, *, shuffle: bool = False) -> fastload.Loader:
-        options = None
-        if name == "cache":  # in the room that goes when the demo ends; the demo draws the progress bars itself
-            options = CacheOptions(directory=self.room / f"cache-{folder.name}", progress=False)
         return fastload.create_loader(
             str(folder),
             self.settings.batch_size,
@@ -168,19 +212,27 @@ class _Tour:
             transform=transform,
             backend=name,
             device=self.settings.device,
-            options=options,
+            options=backend_class(name).Options.within(self.room / f"{name}-{folder.name}"),
         )
 
-    def _measure(self, name: str, loader: Iterable[Any]) -> Run:
-        seconds, rate = self.settings.seconds, self.settings.trainer_rate
-        with _progress(self.console, name) as progress:
-            return measure(loader, seconds=seconds, trainer_rate=rate, progress=progress)
+
+def first_samples(loader: Iterable[Any], count: int) -> Batch:
+    """The first `count` samples that a loader of uint8 images gives, on the host."""
+    images: list[torch.Tensor] = []
+    labels: list[torch.Tensor] = []
+    for batch, batch_labels in loader:
+        images.append(batch.cpu())
+        labels.append(batch_labels.cpu())
+        if sum(map(len, labels)) >= count:
+            break
+    return torch.cat(images)[:count], torch.cat(labels)[:count]
 
 
-@contextlib.contextmanager
-def _progress(console: Console, description: str) -> Iterator[Callable[[float], None]]:
-    """Gives a function that takes the share done, 0 to 1. The bar vanishes when done; a log shows nothing of it."""
-    columns = (TextColumn("{task.description:<28}"), BarColumn(), TaskProgressColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task(description, total=1.0)
-        yield lambda share: progress.update(task, completed=share)
+def torchvision_samples(folder: str, transform: v2.Compose, count: int) -> Batch:
+    """The first `count` samples as torchvision's own ImageFolder and transforms give them: nothing of fastload."""
+    return first_samples(DataLoader(ImageFolder(folder, transform), batch_size=32), count)
+
+
+def _difference(ours: Batch, reference: Batch) -> tuple[bool, PixelDifference]:
+    """Whether the labels are equal, one by one, and how far the pixels are apart."""
+    return torch.equal(ours[1], reference[1]), PixelDifference.between(ours[0], reference[0])

@@ -1,8 +1,7 @@
-"""A small network and a plain training loop: what a loader is for."""
+"""A plain training loop: what a loader is for."""
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,8 +10,9 @@ import torch
 from torch import nn
 
 from fastload import Loader
+from fastload.measure.trainers import SmallNetwork
 
-__all__ = ["Epoch", "SmallNetwork", "accuracy", "train"]
+__all__ = ["Epoch", "accuracy", "train"]
 
 
 @dataclass(frozen=True)
@@ -27,17 +27,6 @@ class Epoch:
     """Share of the validation images that are classified correctly after the epoch, 0 to 1."""
     images_per_second: float
     """Training images, validation not counted."""
-
-
-class SmallNetwork(nn.Sequential):
-    """Four strided convolutions and a linear layer, about 100,000 weights: (B, 3, H, W) to (B, classes)."""
-
-    def __init__(self, classes: int) -> None:
-        channels = (3, 24, 48, 64, 96)
-        layers: list[nn.Module] = []
-        for before, after in itertools.pairwise(channels):
-            layers += [nn.Conv2d(before, after, 3, stride=2, padding=1, bias=False), nn.BatchNorm2d(after), nn.ReLU()]
-        super().__init__(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels[-1], classes))
 
 
 def train(

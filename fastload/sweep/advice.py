@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from fastload.bench.loader.verdict import gigabytes
-from fastload.bench.words import duration
+from fastload.measure.table import duration, gigabytes
 from fastload.sweep.results import Row, Share
 
 __all__ = ["Situation", "advice"]
@@ -61,12 +60,12 @@ def advice(rows: Sequence[Row], situation: Situation) -> tuple[str, ...]:
 
 
 def _recommendation(rows: Sequence[Row], situation: Situation) -> str:
-    best = max(rows, key=_rate)
-    good = [row for row in rows if _rate(row) >= (1 - _SAME) * _rate(best)]
+    best = max(rows, key=lambda row: row.speed)
+    good = [row for row in rows if row.speed >= (1 - _SAME) * best.speed]
     chosen = min(good, key=lambda row: (row.cell.processes, row.cell.global_batch))
     cell = chosen.cell
     batch = f"batch {cell.batch}" + (f" a process ({cell.global_batch} in all)" if cell.processes > 1 else "")
-    text = f"Recommended: {cell.name}, {batch}: {_rate(chosen):,.0f} {situation.unit}/s"
+    text = f"Recommended: {cell.name}, {batch}: {chosen.speed:,.0f} {situation.unit}/s"
     if chosen.epoch_seconds is not None:
         text += f", {duration(chosen.epoch_seconds)} an epoch"
     if chosen.peak_memory is not None:
@@ -74,7 +73,7 @@ def _recommendation(rows: Sequence[Row], situation: Situation) -> str:
     text += f", the device busy {chosen.busy:.0%} of the time."
     if best is not chosen:
         text += (
-            f" The fastest, {best.cell.name} with batch {best.cell.batch}, gives {_rate(best):,.0f}: no real gain for "
+            f" The fastest, {best.cell.name} with batch {best.cell.batch}, gives {best.speed:,.0f}: no real gain for "
             f"{'more processes' if best.cell.processes > cell.processes else 'a larger batch'}."
         )
     if chosen.busy < _BUSY:
@@ -89,8 +88,8 @@ def _bigger_batch(rows: Sequence[Row], situation: Situation) -> Iterator[str]:
     too_large = [row.cell.batch for row in rows if row.status == "out of memory"]
     fitting = sorted((row for row in rows if row.status == "measured" and row.rate), key=lambda row: row.cell.batch)
     if len(fitting) > 1:
-        best = max(map(_rate, fitting))
-        enough = next(row for row in fitting if _rate(row) >= (1 - _SAME) * best)
+        best = max(row.speed for row in fitting)
+        enough = next(row for row in fitting if row.speed >= (1 - _SAME) * best)
         largest = fitting[-1]
         if enough is largest:
             yield f"{name} {_still_faster(fitting, bool(too_large))}"
@@ -102,7 +101,7 @@ def _bigger_batch(rows: Sequence[Row], situation: Situation) -> Iterator[str]:
 
 def _still_faster(rows: Sequence[Row], at_the_end: bool) -> str:
     before, largest = rows[-2:]
-    gain = _rate(largest) / _rate(before)
+    gain = largest.speed / before.speed
     text = f"a bigger batch is still faster, {gain:.2f} times from {before.cell.batch} to {largest.cell.batch}"
     shrunk = [
         share for share in _CAUSES if before.shares.get(share, 0.0) - largest.shares.get(share, 0.0) >= _NOTABLE / 2
@@ -118,10 +117,10 @@ def _still_faster(rows: Sequence[Row], at_the_end: bool) -> str:
 
 def _no_faster(enough: Row, largest: Row, situation: Situation) -> str:
     """The largest batch against the smallest that is as fast as any."""
-    slower = _rate(largest) < (1 - _SAME) * _rate(enough)
+    slower = largest.speed < (1 - _SAME) * enough.speed
     a, b = enough.cell.batch, largest.cell.batch
     what = f"{'slower' if slower else 'no faster'} than {a}"
-    rates = f"{_rate(enough):,.0f} and {_rate(largest):,.0f} {situation.unit}/s"
+    rates = f"{enough.speed:,.0f} and {largest.speed:,.0f} {situation.unit}/s"
     text = f"a batch of {b} is {what} ({rates})"
     if largest.busy >= _BUSY:
         text += (
@@ -130,7 +129,7 @@ def _no_faster(enough: Row, largest: Row, situation: Situation) -> str:
             f"{largest.step_seconds / enough.step_seconds:.2g} times as long."
         )
         if slower:
-            each = [1e3 * row.busy / _rate(row) * row.cell.processes for row in (enough, largest)]
+            each = [1e3 * row.busy / row.speed * row.cell.processes for row in (enough, largest)]
             text += (
                 f" A sample takes {each[1]:.3g} ms of it at {b}, {each[0]:.3g} ms at {a}: computing itself gets slower."
             )
@@ -142,9 +141,9 @@ def _no_faster(enough: Row, largest: Row, situation: Situation) -> str:
         return f"{text}, and no single thing is the limit: at {b}, {', '.join(parts)} of the time."
     seconds = f"{_ms(enough.seconds(limit))} of a step at {a}, {_ms(largest.seconds(limit))} at {b}"
     if limit == "wait":
-        free = _rate(largest) / (1 - share)
+        free = largest.speed / (1 - share)
         return text + (
-            f", because the data is the limit: the loader gives about {_rate(largest):,.0f} {situation.unit}/s "
+            f", because the data is the limit: the loader gives about {largest.speed:,.0f} {situation.unit}/s "
             f"{f'at {b}' if slower else 'whatever the batch'}, so a bigger one only waits longer, {seconds} "
             f"({share:.0%} of the time). Without waiting it would be about {free:,.0f}: more workers or cores for the "
             "loader, smaller images or a cache would help, a bigger batch would not."
@@ -175,10 +174,10 @@ def _scaling(one: Row, many: Row, how: str, part: float, situation: Situation) -
         part: of the one process' step that a step would ideally take: the whole for the same batch on each rank, 1/N
             for the same global batch.
     """
-    count, gain = many.cell.processes, _rate(many) / _rate(one)
+    count, gain = many.cell.processes, many.speed / one.speed
     text = (
         f"Against one process {many.cell.name} is {gain:.2f} times as fast {how} "
-        f"({_rate(one):,.0f} and {_rate(many):,.0f} {situation.unit}/s)"
+        f"({one.speed:,.0f} and {many.speed:,.0f} {situation.unit}/s)"
     )
     if gain > count / _NEAR:
         return f"{text}, more than the ideal {count}: something has disturbed the slower one, so measure again."
@@ -228,7 +227,7 @@ def _dp_against_ddp(rows: Sequence[Row]) -> Iterator[str]:
     if pairs:
         dp, ddp = max(pairs, key=lambda pair: pair[0].cell.global_batch)
         yield (
-            f"DataParallel runs at {_rate(dp) / _rate(ddp):.2f} times the speed of ddp with the same global batch, "
+            f"DataParallel runs at {dp.speed / ddp.speed:.2f} times the speed of ddp with the same global batch, "
             f"{dp.cell.global_batch}: in every step one process copies the network to all GPUs and queues their work."
         )
 
@@ -237,10 +236,6 @@ def _largest_loss(row: Row) -> Share:
     """What most of its idleness is."""
     idle: tuple[Share, ...] = ("wait", "copy", "launch", "exchange")
     return max(idle, key=lambda share: row.shares.get(share, 0.0))
-
-
-def _rate(row: Row) -> float:
-    return row.rate or 0.0
 
 
 def _ms(seconds: float) -> str:

@@ -6,31 +6,24 @@ context, compiled kernels, a warm allocator) must not flatter the next one.
 
 from __future__ import annotations
 
-import json
 import os
 import re
-import signal
-import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from fastload.bench.resources import birth, descendants
 from fastload.machine import usable_cores
+from fastload.measure import process
+from fastload.measure.clock import peak_memory
 from fastload.sweep.grid import Cell
-from fastload.sweep.job import FAILURE, JOB, MEASURED, Job, Measured
-from fastload.sweep.results import Row
+from fastload.sweep.results import SHARES, Row
+from fastload.train import train
 from fastload.train.config import TrainConfig
 
-__all__ = ["cell_config", "command", "environment", "run_cell", "run_command"]
+__all__ = ["cell_config", "environment", "launcher", "row_of", "run_cell", "train_cell"]
 
-_GRACE = 5.0
-"""How long processes have to end by themselves [seconds]."""
-_LONGEST = 300
-"""Characters of last words that are kept."""
 _NO_MEMORY = re.compile(
     r"OutOfMemoryError|CUDA out of memory|out of memory|MemoryError|Cannot allocate memory|can't allocate memory"
     r"|CU(?:BLAS|DNN|FFT)_STATUS_ALLOC_FAILED"
@@ -49,11 +42,17 @@ def run_cell(cell: Cell, config: TrainConfig, *, steps: int, warmup: int, timeou
     Raises:
         KeyboardInterrupt: as anywhere; the processes are ended first.
     """
-    with tempfile.TemporaryDirectory(prefix="fastload-sweep-") as name:
-        folder = Path(name)
-        run = cell_config(cell, config, steps=warmup + steps, out=str(folder / "run"))
-        (folder / JOB).write_text(Job.of(run, warmup=warmup).to_json(), encoding="utf-8")
-        return run_command(cell, command(cell, folder), folder, environment(cell), timeout)
+    with tempfile.TemporaryDirectory(prefix="fastload-sweep-") as folder:
+        outcome = process.run(
+            f"{__name__}:train_cell",
+            cell,
+            cell_config(cell, config, steps=warmup + steps, out=str(Path(folder) / "run")),
+            warmup,
+            limit=timeout,
+            launcher=launcher(cell),
+            environment=environment(cell),
+        )
+    return row_of(cell, outcome, timeout)
 
 
 def cell_config(cell: Cell, config: TrainConfig, *, steps: int, out: str) -> TrainConfig:
@@ -69,17 +68,15 @@ def cell_config(cell: Cell, config: TrainConfig, *, steps: int, out: str) -> Tra
     )
 
 
-def command(cell: Cell, folder: Path) -> list[str]:
-    """Of the process to start: the run itself, or what starts its ranks."""
-    worker = ["-m", "fastload.sweep.worker", str(folder)]
+def launcher(cell: Cell) -> list[str]:
+    """Of the processes to start: Python, or what starts the ranks."""
     if cell.mode != "ddp":
-        return [sys.executable, *worker]
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(cell.processes)]
-    return [sys.executable, *launcher, *worker]
+        return [sys.executable]
+    return [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(cell.processes)]
 
 
 def environment(cell: Cell, given: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Of the process to start: the machine's cores and GPUs divided as a person would, unless they said otherwise."""
+    """Of the processes to start: the machine's cores and GPUs divided as a person would, unless they said otherwise."""
     found = dict(given)
     if cell.mode == "ddp":
         # torchrun would give each rank one thread, however many cores there are.
@@ -91,72 +88,28 @@ def environment(cell: Cell, given: Mapping[str, str] = os.environ) -> dict[str, 
     return found
 
 
-def run_command(
-    cell: Cell, arguments: Sequence[str], folder: Path, environment: Mapping[str, str], timeout: float
-) -> Row:
-    """Run what leaves its measurement in the folder; any other end of it is told in the row.
+def train_cell(cell: Cell, config: TrainConfig, warmup: int) -> Row:
+    """What runs in the processes of a cell, on each rank."""
+    summary = train(config, warmup=warmup)
+    if summary.idle is None or summary.images_per_second is None:
+        raise RuntimeError("the run ended before its warm-up: no step was measured")
+    return Row(
+        cell,
+        rate=summary.images_per_second,
+        steps=summary.measured_steps,
+        epoch_seconds=summary.samples / summary.images_per_second,
+        peak_memory=peak_memory() if summary.peak_device_memory is None else summary.peak_device_memory,
+        shares={share: getattr(summary.idle, f"{share}_share") for share in SHARES},
+    )
 
-    Raises:
-        KeyboardInterrupt: as anywhere; the processes are ended first.
-    """
-    said = folder / "output.txt"
-    with said.open("wb") as output:
-        # A session of its own: Ctrl-C at the terminal is for the sweep, which ends its processes itself.
-        process = subprocess.Popen(
-            arguments, stdout=output, stderr=subprocess.STDOUT, env=dict(environment), start_new_session=True
-        )
-        try:
-            code = process.wait(timeout)
-        except subprocess.TimeoutExpired:
-            return Row(cell, "timed out", f"gave no result within {timeout:g} s.")
-        finally:
-            _end(process)
-    if code == 0 and (folder / MEASURED).is_file():
-        return Measured.from_json((folder / MEASURED).read_text(encoding="utf-8")).row(cell)
-    words = _last_words(folder, said.read_text(encoding="utf-8", errors="replace"), code)
+
+def row_of(cell: Cell, outcome: process.Outcome, timeout: float) -> Row:
+    """What came of the processes: rank 0's row, or one that says how they ended."""
+    if outcome.code is None:
+        return Row(cell, "timed out", f"gave no result within {timeout:g} s.")
+    if outcome.code == 0 and isinstance(outcome.answer, Row):
+        return outcome.answer
+    # The first rank to fail has the cause: the others fail because it is gone. But nobody runs out of memory for that.
+    exhausted = next(filter(_NO_MEMORY.search, outcome.errors), None)
+    words = outcome.words if exhausted is None else process.short(exhausted)
     return Row(cell, "out of memory" if _NO_MEMORY.search(words) else "failed", words)
-
-
-def _last_words(folder: Path, output: str, code: int) -> str:
-    """What a rank that failed wrote down; else the most telling line of the output; else how the process ended."""
-    failures = sorted(folder.glob(f"{FAILURE}*"), key=lambda path: path.stat().st_mtime_ns)
-    told = [json.loads(path.read_text(encoding="utf-8")) for path in failures]
-    # The first to fail has the cause: the others fail because it is gone. But nobody runs out of memory for that.
-    for words in [*filter(_NO_MEMORY.search, told), *told]:
-        return _short(words)
-    if killed := re.search(r"Signal (\d+) \(\w+\) received by PID", output):
-        return _killed(int(killed[1]))
-    if code < 0:
-        return _killed(-code)
-    lines = [line.strip() for line in output.splitlines() if re.search(r"\w", line)]
-    errors = [line for line in lines if re.match(r"[\w.]*(?:Error|Exception|Interrupt)\b", line)]
-    return _short((errors or lines or [f"ended with exit code {code} and said nothing"])[-1])
-
-
-def _killed(number: int) -> str:
-    name = signal.Signals(number).name if number in set(signal.Signals) else "unknown"
-    hint = ": the system does that when memory runs out; try a smaller batch" if number == signal.SIGKILL else ""
-    return f"killed by signal {number} ({name}){hint}."
-
-
-def _short(words: str) -> str:
-    line = " ".join(words.split())
-    return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 3]}..."
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the process and all that it started. torchrun puts its ranks into sessions of their own, out of reach of a
-    signal to a group: hence by their ids. A second Ctrl-C shortens the grace."""
-    if process.poll() is not None:
-        return
-    started = {pid: birth(pid) for pid in descendants(process.pid)}
-    process.terminate()
-    with suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
-        process.wait(_GRACE)
-    started |= {pid: birth(pid) for pid in descendants(process.pid)}
-    process.kill()
-    process.wait()
-    for pid, born in started.items():
-        if born is not None and birth(pid) == born:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from typing import Literal
 
-import fastload
-from fastload.bench.machine import describe_machine
 from fastload.machine import usable_cores
+from fastload.measure.results import Results, new_results
 from fastload.sweep.advice import Situation, advice
 from fastload.sweep.cell import run_cell
 from fastload.sweep.grid import Cell, Mode, cells, unavailable
-from fastload.sweep.results import Row, Sweep
+from fastload.sweep.results import Row
 from fastload.train.config import TrainConfig
 
 __all__ = ["SweepSettings", "run_sweep"]
@@ -40,7 +38,7 @@ class SweepSettings:
     """After which a cell is given up [seconds]."""
 
 
-def run_sweep(settings: SweepSettings, *, on_progress: Callable[[Sequence[Row], Sequence[Cell]], None]) -> Sweep:
+def run_sweep(settings: SweepSettings, *, on_progress: Callable[[Sequence[Row], Sequence[Cell]], None]) -> Results:
     """Run every cell. Ctrl-C ends it early and keeps what was measured.
 
     Args:
@@ -67,11 +65,9 @@ def run_sweep(settings: SweepSettings, *, on_progress: Callable[[Sequence[Row], 
         rows += [Row(cell, "not run") for cell in grid[len(rows) :]]
     samples = next((round(row.rate * row.epoch_seconds) for row in rows if row.rate and row.epoch_seconds), None)
     unit = "sequences" if settings.config.task == "masked-lm" else "img"
-    return Sweep(
-        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        fastload=fastload.__version__,
-        machine=describe_machine(),
-        settings={
+    return new_results(
+        "sweep",
+        {
             "preset": settings.preset,
             **_what_matters(settings.config),
             "batch_sizes": ", ".join(map(str, settings.batch_sizes)),
@@ -80,13 +76,13 @@ def run_sweep(settings: SweepSettings, *, on_progress: Callable[[Sequence[Row], 
             "steps": settings.steps,
             "warmup": settings.warmup,
             "timeout": settings.timeout,
+            "device": device,
+            "unit": unit,
+            "samples": samples,
         },
-        device=device,
-        unit=unit,
-        samples=samples,
-        rows=tuple(rows),
+        [row.measurement() for row in rows],
         complete=complete,
-        advice=advice(rows, Situation(device=device, cores=usable_cores(), unit=unit)),
+        notes=advice(rows, Situation(device=device, cores=usable_cores(), unit=unit)),
     )
 
 

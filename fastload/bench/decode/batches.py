@@ -10,8 +10,8 @@ import numpy as np
 
 from fastload.bench.decode.passes import PassTotals, Pixels, run_passes
 from fastload.bench.decode.task import Place, Task
-from fastload.bench.recording import Work
 from fastload.errors import BackendUnavailableError
+from fastload.measure.rounds import Work
 
 __all__ = ["BATCH", "BatchRunner", "CudaTorchvision", "DaliBatches"]
 

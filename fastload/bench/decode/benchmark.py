@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from datetime import datetime, timezone
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 
-import fastload
 from fastload.bench.decode.contestants import Contestant, chosen_contestants
 from fastload.bench.decode.differences import Reference, Trial, try_out
 from fastload.bench.decode.eviction import can_evict
@@ -21,11 +20,10 @@ from fastload.bench.decode.modes import MODES, places_of
 from fastload.bench.decode.noise import held_back_errors
 from fastload.bench.decode.pillow_simd import build_pillow_simd
 from fastload.bench.decode.task import READINGS, Place, Reading, Task
-from fastload.bench.machine import describe_machine
-from fastload.bench.measure import Entry, Progress, measure
-from fastload.bench.results import Failure, Measurement, Results
 from fastload.errors import BackendUnavailableError, ConfigurationError, FastloadError
 from fastload.machine import usable_cores
+from fastload.measure.results import Failure, Measurement, Results, new_results
+from fastload.measure.rounds import Entry, Progress, measure
 
 __all__ = ["DecodeSettings", "default_threads", "run_decode_benchmark"]
 
@@ -113,12 +111,9 @@ def run_decode_benchmark(
             on_progress=on_progress,
         )
     rows = [_with_failures(row, failures.get((row.contestant, row.mode), {})) for row in measured.measurements]
-    return Results(
-        benchmark="decode",
-        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        fastload=fastload.__version__,
-        machine=describe_machine(),
-        settings={
+    return new_results(
+        "decode",
+        {
             "folder": "sample set" if settings.made else str(settings.folder),
             "images": len(images.good),
             "megapixels": images.good.pixels / 1e6,
@@ -129,9 +124,9 @@ def run_decode_benchmark(
             "seconds": settings.seconds,
             "rounds": settings.rounds,
         },
-        measurements=(*rows, *absent),
+        (*rows, *absent),
         complete=measured.complete,
-        notes=tuple(notes),
+        notes=notes,
     )
 
 
@@ -206,7 +201,9 @@ def _entries(
 
 def _with_failures(row: Measurement, more: Mapping[str, str]) -> Measurement:
     everything = dict(more) | {failure.name: failure.message for failure in row.failures}
-    return replace(row, failures=tuple(Failure(name, message) for name, message in sorted(everything.items())))
+    return msgspec.structs.replace(
+        row, failures=tuple(Failure(name, message) for name, message in sorted(everything.items()))
+    )
 
 
 def _about(images: ImageSet) -> list[str]:

@@ -10,8 +10,7 @@ from typing import Protocol
 import fastload
 from fastload.bench.decode.batches import BatchRunner, CudaTorchvision, DaliBatches
 from fastload.bench.decode.passes import PassRunner, Pixels, Step
-from fastload.bench.decode.pillow_simd import pillow_simd_folder
-from fastload.bench.decode.remote import RemotePillow
+from fastload.bench.decode.pillow_simd import RemotePillow, pillow_simd_folder
 from fastload.bench.decode.steps import (
     AccimageStep,
     DecoderStep,
@@ -21,10 +20,10 @@ from fastload.bench.decode.steps import (
     TorchvisionStep,
 )
 from fastload.bench.decode.task import Place, Task
-from fastload.bench.recording import Work
 from fastload.decode import get_decoder
 from fastload.errors import BackendUnavailableError, ConfigurationError
 from fastload.machine import dali_version
+from fastload.measure.rounds import Work
 
 __all__ = ["CONTESTANTS", "Contestant", "DecodeRunner", "Known", "chosen_contestants"]
 

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastload.bench.decode.task import Place, Task
-from fastload.bench.recording import Work
+from fastload.measure.rounds import Work
 
 __all__ = ["PassRunner", "PassTotals", "Step", "run_passes"]
 

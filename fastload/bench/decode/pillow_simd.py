@@ -1,4 +1,4 @@
-"""Pillow-SIMD beside Pillow: built with AVX2 into a folder of its own, so that no environment is changed.
+"""Pillow-SIMD beside Pillow: built with AVX2 into a folder of its own, and measured in a process of its own.
 
 It takes Pillow's import name; installed in the ordinary way it would replace Pillow.
 """
@@ -12,12 +12,20 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from fastload.errors import BackendUnavailableError
+from fastload.bench.decode.passes import PassRunner, Pixels
+from fastload.bench.decode.steps import PillowStep
+from fastload.bench.decode.task import Place, Task
+from fastload.errors import BackendUnavailableError, WorkerError
 from fastload.machine import cache_home
+from fastload.measure.clock import peak_memory, reset_peak_memory, resident_memory
+from fastload.measure.process import Child
+from fastload.measure.rounds import Work
 
-__all__ = ["build_pillow_simd", "pillow_simd_folder"]
+__all__ = ["RemotePillow", "build_pillow_simd", "pillow_simd_folder"]
 
 _HEADERS = "sudo apt-get install -y gcc zlib1g-dev libjpeg-dev python3-dev"
 
@@ -72,3 +80,54 @@ def _reason(output: str) -> str:
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     telling = [line for line in lines if "rror" in line or "required" in line or "No module" in line]
     return (telling or lines or ["pip said nothing"])[0][:200]
+
+
+class RemotePillow:
+    """`PassRunner` around `PillowStep`, in a process that finds packages first in the given folders."""
+
+    def __init__(self, task: Task, folders: Sequence[Path], *, known: Mapping[str, float | None] | None = None) -> None:
+        self._child = Child(paths=[*folders, Path(__file__).parents[3]])
+        try:
+            self._child.open(f"{__name__}:_Pillow", task, dict(known or {}))
+            self.version: str = self._child.ask("version")
+        except WorkerError as error:
+            self.close()
+            raise WorkerError(
+                f"Pillow-SIMD: {error} Build it anew (delete its folder under the cache), or leave it out of "
+                "--decoders."
+            ) from error
+        except BaseException:
+            self.close()
+            raise
+
+    def run(self, seconds: float) -> Work:
+        work: Work = self._child.ask("run", seconds)
+        return work
+
+    def pixels(self, data: bytes, size: tuple[int, int], place: Place | None) -> Pixels:
+        """What the step makes of an image. Raises ValueError, OSError."""
+        pixels: Pixels = self._child.ask("pixels", data, size, place)
+        return pixels
+
+    def close(self) -> None:
+        """End the process. It holds nothing that has to be put away, so that it need not finish its pass."""
+        self._child.close(grace=0.0)
+
+
+class _Pillow(PassRunner):
+    """The other side, in that process: also measures its memory."""
+
+    def __init__(self, task: Task, known: Mapping[str, float | None]) -> None:
+        reset_peak_memory()
+        self._before = resident_memory()
+        super().__init__(task, PillowStep(), known=known)
+
+    def version(self) -> str:
+        import PIL
+
+        return PIL.__version__
+
+    def run(self, seconds: float) -> Work:
+        work = super().run(seconds)
+        peak = peak_memory()
+        return replace(work, peak_memory=peak, memory_growth=peak - self._before)

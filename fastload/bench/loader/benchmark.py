@@ -6,30 +6,22 @@ import logging
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from datetime import datetime, timezone
+from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import torch
 
 import fastload
+from fastload.bench.loader.contestants import Conditions, Row, check_contestants, contestant_names, prepare, rows
 from fastload.bench.loader.images import LoaderImages, read_loader_images
-from fastload.bench.loader.rows import (
-    DATALOADER,
-    Conditions,
-    Row,
-    check_contestants,
-    contestant_names,
-    rows,
-)
-from fastload.bench.loader.runner import LoaderRunner
-from fastload.bench.loader.trainer import SMALL, NetworkTrainer, RateTrainer, Trainer
 from fastload.bench.loader.verdict import Situation, verdict
-from fastload.bench.machine import describe_machine
-from fastload.bench.measure import Entry, Progress, measure
-from fastload.bench.results import Measurement, Results
 from fastload.errors import ConfigurationError
-from fastload.machine import affinity_cores, quota_cores
+from fastload.machine import affinity_cores, memory_bytes, quota_cores
+from fastload.measure.loaders import DATALOADER, LoaderRunner
+from fastload.measure.results import Measurement, Results, new_results
+from fastload.measure.rounds import Entry, Progress, measure
+from fastload.measure.trainers import SMALL, NetworkTrainer, RateTrainer, Trainer
 from fastload.monitor import GpuMonitor
 
 __all__ = ["LoaderSettings", "run_loader_benchmark"]
@@ -107,11 +99,14 @@ def run_loader_benchmark(
     with _named_once(), tempfile.TemporaryDirectory(prefix="fastload-bench-") as room:
         say("Reading the images and checking them.")
         images = read_loader_images(settings.folder, settings.images, Path(room) / "sample")
-        conditions = Conditions(images, settings.batch_size, device, Path(room) / "cache")
+        conditions = Conditions(images, settings.batch_size, device, Path(room))
         names = settings.backends or contestant_names()
-        if "cache" in names:
-            say("Building a cache of them, which is not measured.")
-            fastload.build_cache(str(images.folder), conditions.cache, progress=False, on_error="substitute")
+        there = {status.name for status in fastload.available_backends() if status.available}
+        caches = frozenset(s.name for s in fastload.available_backends() if s.traits.prepares)
+        for name in names:
+            if name in caches & there:
+                say(f"Having `{name}` build its cache of them, which is not measured.")
+                prepare(name, conditions)
         trainer: Trainer
         if settings.consume is None:
             trainer = NetworkTrainer(settings.network, images.classes, device)
@@ -127,21 +122,19 @@ def run_loader_benchmark(
             keep_open=False,
             on_progress=on_progress,
         )
-    machine = describe_machine()
+    swept = (("workers", settings.workers), ("prefetch", settings.prefetch))
     situation = Situation(
         settings.consume,
         images.cache_bytes,
-        machine.memory,
+        memory_bytes(),
         _cores(),
-        tuple(name for name, values in (("workers", settings.workers), ("prefetch", settings.prefetch)) if values),
+        caches,
+        tuple(name for name, values in swept if values),
     )
     measurements = _with_remedies(measured.measurements)
-    return Results(
-        benchmark="loader",
-        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        fastload=fastload.__version__,
-        machine=machine,
-        settings={
+    return new_results(
+        "loader",
+        {
             "folder": "sample set" if settings.made else str(settings.folder),
             "images": len(images.source),
             "images_in_folder": images.total,
@@ -155,7 +148,7 @@ def run_loader_benchmark(
             "seconds": settings.seconds,
             "rounds": settings.rounds,
         },
-        measurements=measurements,
+        measurements,
         complete=measured.complete,
         notes=(*verdict(measurements, situation), *_notes(images, names, watch)),
     )
@@ -200,7 +193,7 @@ def _with_remedies(measurements: Sequence[Measurement]) -> tuple[Measurement, ..
         if row.status == "unavailable":
             if any(other.contestant == row.contestant for other in kept):
                 continue
-            row = replace(row, parameters={})
+            row = msgspec.structs.replace(row, parameters={})
         kept.append(row)
     return tuple(kept)
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from fastload.cache.samples import samples_of
 from fastload.decode import DecodeSettings
-from fastload.demo.folders import image_folders
 from fastload.errors import ConfigurationError, DecodeError, SourceError
 from fastload.machine import usable_cores
+from fastload.measure.images import image_folders
 from fastload.sources import open_source
 from fastload.sources.base import Source
 

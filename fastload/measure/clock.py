@@ -1,0 +1,78 @@
+"""Processor time and memory of this process and of all that it started (loader workers live on between rounds)."""
+
+from __future__ import annotations
+
+import ctypes
+import resource
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+__all__ = ["cpu_seconds", "descendants", "peak_memory", "reset_peak_memory", "resident_memory"]
+
+_SELF = Path("/proc/self")
+
+
+def cpu_seconds() -> float:
+    """User and system time so far: of this process, of its ended children, of its living descendants.
+
+    The kernel adds a child's time to its parent's only when it has ended; loader workers live on, so they are read one
+    by one. Resolution of those: 10 ms.
+    """
+    # getrusage counts microseconds, where /proc, which psutil reads, counts ticks of 10 ms.
+    usages = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    total = sum(usage.ru_utime + usage.ru_stime for usage in usages)
+    for process in descendants():
+        with suppress(psutil.Error):
+            total += sum(process.cpu_times()[:4])  # user, system, and those of its own ended children
+    return total
+
+
+def resident_memory() -> int:
+    """Of this process, and the proportional share (PSS) of its descendants [bytes]."""
+    return psutil.Process().memory_info().rss + _descendants_memory()
+
+
+def peak_memory() -> int:
+    """As `resident_memory`, but the largest of this process since `reset_peak_memory` [bytes]."""
+    return _high_water_mark() + _descendants_memory()
+
+
+def reset_peak_memory() -> None:
+    """Give freed memory back to the system, and let the kernel's high-water mark start again.
+
+    Otherwise one contestant's leftovers would be the next one's free memory, and its peak hide all later ones.
+    """
+    with suppress(AttributeError):  # not glibc: then memory that was freed may be counted again
+        ctypes.CDLL(None).malloc_trim(0)
+    with suppress(OSError):  # some containers forbid it: then the peak is that of the whole run
+        (_SELF / "clear_refs").write_text("5")
+
+
+def descendants(pid: int | None = None) -> list[psutil.Process]:
+    """What a process (None: this one) has started and what those have, as far as they live."""
+    try:
+        return psutil.Process(pid).children(recursive=True)
+    except psutil.Error:
+        return []
+
+
+def _descendants_memory() -> int:
+    return sum(_shares(descendants()))
+
+
+def _shares(processes: list[psutil.Process]) -> Iterator[int]:
+    for process in processes:
+        with suppress(psutil.Error):  # ended meanwhile
+            yield process.memory_full_info().pss
+
+
+def _high_water_mark() -> int:
+    """psutil has no peak that can be reset; the kernel's VmHWM can."""
+    with suppress(OSError):
+        for line in (_SELF / "status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) << 10
+    return psutil.Process().memory_info().rss

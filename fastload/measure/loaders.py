@@ -1,0 +1,258 @@
+"""Contestants that give batches to a trainer, and the runner that feeds a trainer from one of them."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Set
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch.utils.data import DataLoader
+from torchvision.datasets import ImageFolder
+
+import fastload
+from fastload.errors import SourceError, WorkerError
+from fastload.measure.clock import cpu_seconds
+from fastload.measure.rounds import Work
+from fastload.measure.statistics import quantile
+from fastload.measure.trainers import Batch, Steps, Trainer, wait_for_copy
+from fastload.monitor import GpuMonitor
+
+__all__ = ["DATALOADER", "Feed", "LoaderRunner", "OneBatch", "PlainLoader", "busy_series", "gaps"]
+
+DATALOADER = "DataLoader"
+"""The name of `PlainLoader` in tables."""
+
+_PATIENCE = 3.0
+"""How many times its time a round may go on to see the end of an epoch."""
+
+
+class Feed(Protocol):
+    """Epochs of batches: a `fastload.Loader`, or one of those below."""
+
+    def __iter__(self) -> Iterator[Any]:
+        """One epoch of (images, labels) on the device. Called again and again."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class PlainLoader:
+    """torchvision's ImageFolder in torch's DataLoader, as most scripts have it: pinned where that helps.
+
+    Its workers live over the epochs, which not every script asks for, but which is fair to a loader that does so too.
+    A damaged file ends it; name those that are to be left out.
+    """
+
+    def __init__(
+        self,
+        folder: Path | str,
+        transform: Any,
+        batch_size: int,
+        device: torch.device | str,
+        *,
+        workers: int,
+        prefetch: int | None = None,
+        drop_last: bool = False,
+        memory_format: torch.memory_format = torch.preserve_format,
+        damaged: Set[str] = frozenset(),
+    ) -> None:
+        """
+        Args:
+            folder: of class folders.
+            workers: processes that decode.
+            prefetch: batches that each has ready; None: torch's own number.
+            memory_format: of the images on the device.
+            damaged: paths to leave out.
+        """
+        self._device = torch.device(device)
+        self._memory_format = memory_format
+        images = ImageFolder(str(folder), transform, is_valid_file=lambda path: path not in damaged, allow_empty=True)
+        with _without_advice():
+            self._batches: DataLoader[Any] = DataLoader(
+                images,
+                batch_size,
+                shuffle=True,
+                drop_last=drop_last,
+                num_workers=workers,
+                prefetch_factor=prefetch if workers else None,
+                persistent_workers=workers > 0,
+                pin_memory=self._device.type == "cuda",
+            )
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Raises WorkerError: the DataLoader failed."""
+        try:
+            with _without_advice():
+                batches = iter(self._batches)
+            for images, labels in batches:
+                yield (
+                    images.to(self._device, non_blocking=True, memory_format=self._memory_format),
+                    labels.to(self._device, non_blocking=True),
+                )
+        except (RuntimeError, OSError) as error:
+            raise WorkerError(f"The DataLoader failed: {str(error).strip().splitlines()[-1]}") from error
+
+    def close(self) -> None:
+        # Persistent workers hang on the iterator that the DataLoader keeps.
+        iterator, self._batches = getattr(self._batches, "_iterator", None), None  # type: ignore[assignment]
+        shutdown = getattr(iterator, "_shutdown_workers", None)
+        if shutdown is not None:
+            shutdown()
+
+
+@contextmanager
+def _without_advice() -> Iterator[None]:
+    """More workers than cores: torch warns of it, and what it costs is to be measured."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="This DataLoader will create")
+        yield
+
+
+class OneBatch:
+    """The same batch again and again, which is on the device already: what is left is the trainer alone."""
+
+    def __init__(self, batch_size: int, classes: int, device: torch.device, size: int = 224) -> None:
+        generator = torch.Generator().manual_seed(0)
+        images = torch.randn(batch_size, 3, size, size, generator=generator)
+        labels = torch.randint(classes, (batch_size,), generator=generator)
+        self._batch = (images.to(device).contiguous(memory_format=torch.channels_last), labels.to(device))
+
+    def __iter__(self) -> Iterator[Batch]:
+        while True:
+            yield self._batch
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def _substituted(feed: Feed) -> int:
+    """Samples replaced so far, because they could not be read."""
+    return feed.stats().substituted if isinstance(feed, fastload.Loader) else 0
+
+
+class LoaderRunner:
+    """Takes batches epoch after epoch; rounds go on where the last one stopped.
+
+    The first run begins with the first batch, whose time is kept for the runs that follow.
+    """
+
+    def __init__(
+        self,
+        open_feed: Callable[[], Feed],
+        trainer: Trainer,
+        *,
+        cores: float,
+        watch: GpuMonitor | None = None,
+        see_epoch_end: bool = True,
+        damaged: Mapping[str, str] | None = None,
+    ) -> None:
+        """
+        Args:
+            cores: that this process may use; the whole of which the CPU share is a part.
+            watch: on the GPU, if there is one.
+            see_epoch_end: whether a round should go on to the end of an epoch, where one is near.
+            damaged: file: what is wrong with it; told as failures if the loader had to replace samples.
+        """
+        self.trainer = trainer
+        """Of the runs to come."""
+        self._cores, self._watch, self._damaged = cores, watch, dict(damaged or {})
+        self._patience = _PATIENCE if see_epoch_end else 1.0
+        begun = time.perf_counter()
+        self._feed = open_feed()
+        self._opening = time.perf_counter() - begun
+        self._batches: Iterator[Batch] | None = None
+        self._first_batch: float | None = None
+
+    def run(self, seconds: float) -> Work:
+        """For `seconds`, and then up to the first batch of a new epoch, if that comes soon."""
+        trainer = self.trainer
+        samples, firsts = 0, list[int]()
+        if self._watch is not None:
+            self._watch.start()
+        try:
+            trainer.restart()
+            begun, cpu = time.perf_counter(), cpu_seconds()
+            for number in range(1 << 62):
+                (images, labels), is_first = self._next(begun)
+                if is_first:
+                    firsts.append(number)
+                trainer.step(images, labels)
+                samples += len(labels)
+                elapsed = time.perf_counter() - begun
+                seen = any(first > 0 for first in firsts)  # the first step of a round has no step before it
+                if elapsed >= seconds and (seen or elapsed >= self._patience * seconds):
+                    break
+            steps = trainer.steps()
+            cpu = cpu_seconds() - cpu
+        finally:
+            reading = None if self._watch is None else self._watch.stop()
+        metrics = self._metrics(steps, firsts, cpu)
+        series = {"trainer_busy": busy_series(steps)}
+        if reading is not None:
+            metrics |= reading.metrics()
+            series["gpu_utilisation"] = reading.utilisation
+        return Work(
+            samples,
+            seconds=steps[-1][1],
+            cpu_seconds=cpu,
+            latencies=gaps(steps),
+            latency_of="wait for a batch",
+            failures=self._damaged if _substituted(self._feed) else {},
+            metrics=metrics,
+            series=series,
+        )
+
+    def close(self) -> None:
+        self._batches = None
+        self._feed.close()
+
+    def _next(self, begun: float) -> tuple[Batch, bool]:
+        """The next batch, and whether it is the first one of an epoch that is not the first."""
+        if self._batches is not None:
+            batch = next(self._batches, None)
+            if batch is not None:
+                return batch, False
+        is_first = self._batches is not None
+        self._batches = iter(self._feed)
+        batch = next(self._batches, None)
+        if batch is None:
+            raise SourceError("An epoch without a single batch: all files are damaged. Give a folder with images.")
+        if self._first_batch is None:
+            wait_for_copy(batch[0])
+            self._first_batch = self._opening + time.perf_counter() - begun
+        return batch, is_first
+
+    def _metrics(self, steps: Steps, firsts: list[int], cpu: float) -> dict[str, float | None]:
+        waits, total = gaps(steps), steps[-1][1]
+        boundaries = [waits[number] for number in firsts if number > 0]
+        return {
+            "wait_share": sum(waits) / total,
+            "first_batch_seconds": self._first_batch,
+            "epoch_gap_seconds": quantile(boundaries, 0.5) if boundaries else None,
+            "step_seconds": quantile([end - begin for begin, end in steps], 0.5),
+            "host_cpu_share": cpu / (total * self._cores),
+            "substituted": float(_substituted(self._feed)),
+        }
+
+
+def gaps(steps: Steps) -> list[float]:
+    """The time before each step in which nothing was done [seconds]; the first counts from time 0."""
+    ends = [0.0, *(end for _, end in steps)]
+    return [max(0.0, begin - end) for (begin, _), end in zip(steps, ends, strict=False)]
+
+
+def busy_series(steps: Steps, bins: int = 120) -> tuple[tuple[float, float], ...]:
+    """(begin of the bin [seconds], share of it that was busy, 0 to 1), in bins of equal width up to the last step."""
+    if not steps or steps[-1][1] <= 0:
+        return ()
+    width = steps[-1][1] / bins
+    busy = [0.0] * bins
+    for begin, end in steps:
+        first, last = int(begin / width), min(int(end / width), bins - 1)
+        for number in range(first, last + 1):
+            busy[number] += max(0.0, min(end, (number + 1) * width) - max(begin, number * width))
+    return tuple((number * width, min(seconds / width, 1.0)) for number, seconds in enumerate(busy))

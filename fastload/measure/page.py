@@ -1,0 +1,176 @@
+"""Results as one page for a browser: charts, tables, the machine. It needs no network and no script."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from html import escape
+from importlib.util import find_spec
+
+from rich.text import Text
+
+from fastload.errors import BackendUnavailableError
+from fastload.measure.machine import Machine
+from fastload.measure.results import Measurement, Results, write_text
+from fastload.measure.table import failures_by_file, not_measured
+
+__all__ = ["require_charts", "table", "write_page"]
+
+
+def require_charts(option: str = "--html") -> None:
+    """Raises BackendUnavailableError: what draws the charts is not installed; the message has the command.
+
+    Args:
+        option: that asks for them.
+    """
+    if find_spec("matplotlib") is None:
+        raise BackendUnavailableError(
+            f'{option}: charts need matplotlib, which is not installed: pip install "fastload[report]"'
+        )
+
+
+def write_page(
+    results: Results,
+    path: str | os.PathLike[str],
+    *,
+    title: str,
+    sections: Mapping[str, str],
+    has_verdict: bool = True,
+    row_title: Callable[[Measurement], str] = lambda row: row.contestant,
+) -> None:
+    """Write the page, all of it or nothing.
+
+    Args:
+        title: of the page.
+        sections: heading: HTML; those without any are left out. Before them come the notes, after them what is missing,
+            the machine and the settings.
+        has_verdict: the first note is what the page says; it is shown larger.
+        row_title: what to call a row that was not measured.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    everything = {**sections, **_problems(results, row_title), **_machine(results.machine, results.settings)}
+    body = "".join(f"<section><h2>{escape(name)}</h2>\n{html}</section>\n" for name, html in everything.items() if html)
+    warning = (
+        "" if results.complete else '<p class="warning">Stopped early: some rows have fewer rounds, or none.</p>\n'
+    )
+    write_text(path, _document(title, _made_on(results), warning + _notes(results.notes, has_verdict) + body))
+
+
+def table(rows: Sequence[Mapping[str, str | Text]], *, text_columns: Sequence[str]) -> str:
+    """HTML of a table that scrolls sideways within itself where the screen is narrow.
+
+    Args:
+        rows: heading: cell, the same headings in each row. Headings whose cells are all empty are left out.
+        text_columns: headings of words; the others are numbers.
+    """
+    if not rows:
+        return ""
+    headings = [name for name in rows[0] if any(str(row[name]) for row in rows)]
+    kind = {name: "" if name in text_columns else ' class="number"' for name in headings}
+    head = "".join(f'<th scope="col"{kind[name]}>{escape(name)}</th>' for name in headings)
+    body = "".join(
+        "<tr>" + "".join(f"<td{kind[name]}>{escape(str(row[name]))}</td>" for name in headings) + "</tr>\n"
+        for row in rows
+    )
+    return (
+        f'<div class="scroll" tabindex="0"><table><thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody></table></div>\n'
+    )
+
+
+def _document(title: str, subtitle: str, main: str) -> str:
+    """A whole HTML document around the HTML of its main part."""
+    from fastload.measure.charts import style_sheet
+
+    return f"""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<link rel="icon" href="data:,">
+<title>{escape(title)} - fastload</title>
+<style>
+{style_sheet()}</style>
+</head>
+<body>
+<header>
+<h1>{escape(title)}</h1>
+<p class="muted">{escape(subtitle)}</p>
+</header>
+<main>
+{main}</main>
+</body>
+</html>
+"""
+
+
+def _made_on(results: Results) -> str:
+    """Where and when, in a line."""
+    machine = results.machine
+    where = ", ".join([machine.cpu, f"{machine.affinity_cores} cores", *machine.gpus])
+    return f"{where}. fastload {results.fastload}, {results.created.replace('T', ' ').replace('+00:00', ' UTC')}"
+
+
+def _notes(given: Sequence[str], has_verdict: bool) -> str:
+    """A verdict first, larger, if the first one is; then the rest."""
+    marked = list(map(_marked, given))
+    lead = f'<p class="verdict">{marked.pop(0)}</p>\n' if has_verdict and marked else ""
+    rest = "".join(f"<li>{note}</li>\n" for note in marked)
+    return lead + (f'<ul class="notes">\n{rest}</ul>\n' if rest else "")
+
+
+def _marked(text: str) -> str:
+    """Escaped; what is between back quotes as code."""
+    parts = escape(text).split("`")
+    if len(parts) % 2 == 0:  # an odd number of quotes: leave them
+        return escape(text)
+    return "".join(f"<code>{part}</code>" if number % 2 else part for number, part in enumerate(parts))
+
+
+def _problems(results: Results, row_title: Callable[[Measurement], str]) -> dict[str, str]:
+    """Heading: what was not measured and why, and the files that failed."""
+    missing = "".join(
+        f"<li><strong>{escape(names)}</strong>, {escape(note)}</li>\n"
+        for note, names in not_measured(results, row_title).items()
+    )
+    failed = [
+        {"file": name, "said by": ", ".join(who), "what": message}
+        for (name, message), who in sorted(failures_by_file(results).items())
+    ]
+    return {
+        "Not measured": f"<ul>\n{missing}</ul>\n" if missing else "",
+        "Damaged": table(failed, text_columns=("file", "said by", "what")),
+    }
+
+
+def _machine(machine: Machine, given: Mapping[str, object]) -> dict[str, str]:
+    """Heading: where it ran, and what was asked for."""
+    quota = "none" if machine.quota_cores is None else f"{machine.quota_cores:g} cores"
+    rows = {
+        "processor": machine.cpu,
+        "cores": f"{machine.affinity_cores} usable of {machine.cores}; cgroup quota: {quota}",
+        "SIMD": " ".join(machine.simd),
+        "memory": f"{machine.memory / (1 << 30):.1f} GiB",
+        "GPU": "; ".join(machine.gpus) or "none",
+        "system": machine.system,
+        "Python": machine.python,
+        **machine.libraries,
+    }
+    settings = {name.replace("_", " "): _setting(value) for name, value in given.items()}
+    return {"The machine": _list(rows), "The settings": _list(settings)}
+
+
+def _list(rows: Mapping[str, str]) -> str:
+    return (
+        "<dl>\n" + "".join(f"<dt>{escape(k)}</dt><dd>{escape(v) or 'none'}</dd>\n" for k, v in rows.items()) + "</dl>\n"
+    )
+
+
+def _setting(value: object) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
+    return "none" if value is None else str(value)

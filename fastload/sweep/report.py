@@ -1,0 +1,170 @@
+"""A sweep for people: a row for each cell and the advice at a terminal, the page for a browser, the picture."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.text import Text
+
+from fastload.measure.page import table, write_page
+from fastload.measure.results import Measurement, Results
+from fastload.measure.table import (
+    duration,
+    gigabytes,
+    number,
+    percentage,
+    print_fitting,
+    print_heading,
+    print_problems,
+)
+from fastload.sweep.results import SHARES, Row, Share
+
+if TYPE_CHECKING:
+    from fastload.measure.charts import Line, Stack
+
+__all__ = ["print_sweep", "write_html", "write_png"]
+
+_ORDER: tuple[Share, ...] = ("wait", "copy", "launch", "compute", "update", "exchange")
+_DROPPABLE = ("update", "launch", "copy", "memory", "epoch")
+"""Columns that a narrow terminal does without, in this order; --csv has them all."""
+_LEGEND = (
+    "batch: samples of a batch on each process; in all: of a step. epoch: extrapolated from the rate, training only. "
+    "busy: compute and update. The other shares are of the time in which the device had nothing to do: wait, no batch "
+    "was there; copy, it was on its way; launch, the host had queued no work; exchange, gradients were under way."
+)
+_COLOURS: dict[Share, int] = {"compute": 2, "update": 5, "exchange": 0, "wait": 1, "copy": 3, "launch": 8}
+"""Of the shares, by number; first what is work."""
+assert set(_COLOURS) == set(SHARES) == set(_ORDER)
+
+
+def print_sweep(results: Results, console: Console) -> None:
+    """Machine, rows, what went wrong, advice."""
+    print_heading(results, "sweep", console)
+    console.print(_what_was_done(results), soft_wrap=True)
+    console.print()
+    rows = _rows(results)
+    best = max(row.speed for row in rows)
+    lines: list[dict[str, str | Text]] = [
+        {name: Text(cell, "bold" if row.rate and row.speed == best else "") for name, cell in line.items()}
+        for line, row in zip(_lines(results), rows, strict=True)
+    ]
+    print_fitting(console, lines, droppable=_DROPPABLE)
+    console.print()
+    console.print(_LEGEND, style="dim", soft_wrap=True)
+    print_problems(results, console, _title)
+    console.print()
+    for sentence in results.notes:
+        console.print(sentence, soft_wrap=True)
+
+
+def _rows(results: Results) -> list[Row]:
+    return [Row.of(row) for row in results.measurements]
+
+
+def _what_was_done(results: Results) -> str:
+    settings = results.settings
+    samples = settings.get("samples")
+    epoch = f", {samples:,} samples an epoch" if isinstance(samples, int) else ""
+    return (
+        f"{settings['preset']}: {settings['model']} on {settings['data']}{epoch}, on {settings['device']}; each row "
+        f"{settings['steps']} steps in processes of its own, after {settings['warmup']} that do not count."
+    )
+
+
+def _lines(results: Results) -> list[dict[str, str]]:
+    """Heading: cell, for each row."""
+    return [_line(row, str(results.settings["unit"])) for row in _rows(results)]
+
+
+def _line(row: Row, unit: str) -> dict[str, str]:
+    cell, possible = row.cell, row.status != "unavailable"
+    return {
+        "parallel": cell.name,
+        "batch": str(cell.batch) if possible else "",
+        "in all": str(cell.global_batch) if possible else "",
+        f"{unit}/s": "" if row.rate is None else number(row.rate),
+        "epoch": "" if row.epoch_seconds is None else duration(row.epoch_seconds),
+        "memory": "" if row.peak_memory is None else gigabytes(row.peak_memory),
+        "busy": percentage(row.busy) if row.shares else "",
+        **{str(share): percentage(row.shares[share]) if share in row.shares else "" for share in _ORDER},
+        "": "" if row.status == "measured" else row.status,
+    }
+
+
+def _title(row: Measurement) -> str:
+    return row.contestant if row.status == "unavailable" else f"{row.contestant}, {row.parameters['batch']}"
+
+
+# -- Page and picture --------------------------------------------------------------------------------------------------
+
+_BATCH = "samples of a batch on each process"
+_SHARE = "% of the time"
+
+
+def write_html(results: Results, path: str | os.PathLike[str]) -> None:
+    """Write the page, all of it or nothing. Raises OSError."""
+    from fastload.measure.charts import SERIES, curves, stacks
+
+    charts, lines = "", _curves(results)
+    if lines:
+        parts = {str(name): SERIES[number] for name, number in _COLOURS.items()}
+        charts = curves("Throughput", _BATCH, f"{results.settings['unit']}/s", lines)
+        charts += stacks("Where the time goes", _SHARE, _stacks(results), parts)
+    sections = {
+        "What was measured": f"<p>{escape(_what_was_done(results))}</p>\n{charts}",
+        "All figures": table(_lines(results), text_columns=("parallel",)) + f'<p class="muted">{escape(_LEGEND)}</p>\n',
+    }
+    title = f"Batch sizes and parallel modes: {results.settings['preset']}"
+    write_page(results, path, title=title, sections=sections, row_title=_title)
+
+
+def write_png(results: Results, path: str | os.PathLike[str]) -> None:
+    """Both charts as one picture, in light colours; of a sweep that measured something. Raises OSError."""
+    import matplotlib
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    from fastload.measure.charts import SERIES, SETTINGS, WIDE, draw_curves, draw_stacks, light, stack_height
+
+    lines = [replace(line, colour=light(line.colour)) for line in _curves(results)]
+    parts = {str(name): light(SERIES[number]) for name, number in _COLOURS.items()}
+    bars = _stacks(results)
+    settings: dict[Any, Any] = {name: light(value) for name, value in SETTINGS.items()} | {"savefig.facecolor": "white"}
+    heights = [330, stack_height(bars) + 40]
+    with matplotlib.rc_context(settings):
+        figure = Figure(figsize=(WIDE / 72, sum(heights) / 72), layout="constrained")
+        FigureCanvasAgg(figure)
+        halves: Any = figure.subfigures(2, 1, height_ratios=heights)
+        above, below = halves
+        draw_curves(above.add_subplot(), _BATCH, f"{results.settings['unit']}/s", lines)
+        above.legend(loc="outside upper left", ncols=5)
+        draw_stacks(below.add_subplot(), _SHARE, bars, parts)
+        below.legend(loc="outside upper left", ncols=len(parts), handlelength=0.9, columnspacing=1.2)
+        figure.savefig(path, format="png", dpi=144)
+
+
+def _curves(results: Results) -> list[Line]:
+    from fastload.measure.charts import Line, colours
+
+    rows = _rows(results)
+    colour = colours([row.cell.name for row in rows])
+    points: dict[str, list[tuple[float, float, float, float]]] = {}
+    for row in rows:
+        if row.rate:
+            points.setdefault(row.cell.name, []).append((row.cell.batch, row.rate, row.rate, row.rate))
+    return [Line(name, found, colour[name]) for name, found in points.items()]
+
+
+def _stacks(results: Results) -> Sequence[Stack]:
+    from fastload.measure.charts import Stack
+
+    return [
+        Stack(f"{row.cell.name}, {row.cell.batch}", {str(name): share for name, share in row.shares.items()})
+        for row in _rows(results)
+        if row.shares
+    ]

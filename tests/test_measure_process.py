@@ -1,0 +1,253 @@
+"""Processes that are told what to do: answers, errors, reports, several of them, and how they end."""
+
+from __future__ import annotations
+
+import _thread
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+from fastload.errors import BackendUnavailableError, WorkerError
+from fastload.measure import process
+from fastload.measure.child import report
+from fastload.measure.process import Child, Outcome, run
+from tests.waiting import wait_until
+
+ROOT = Path(__file__).parents[1]
+"""Where the child finds these tests."""
+
+
+def called(name: str, *arguments: object, **more: Any) -> Outcome:
+    """Of this module, in another process."""
+    return run(f"{__name__}:{name}", *arguments, cwd=ROOT, **more)
+
+
+# -- What runs there ---------------------------------------------------------------------------------------------------
+
+
+def double(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    return 2 * values
+
+
+def counts(upto: int) -> str:
+    for number in range(upto):
+        print("counting", number)
+        report(number)
+    return f"rank {os.environ.get('RANK', 'none')}"
+
+
+def fails(after: int) -> None:
+    counts(after)
+    raise KeyError("missing")
+
+
+def says(words: str, code: int) -> None:
+    print(words, flush=True)
+    os._exit(code)
+
+
+def kills_itself() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def fails_on_rank_1() -> None:
+    import torch.distributed
+
+    torch.distributed.init_process_group("gloo")
+    if torch.distributed.get_rank() == 1:
+        raise ValueError("the cause")
+    torch.distributed.barrier()
+
+
+def has_a_family(folder: str) -> None:
+    """A process that will not end, and one that it has put out of reach, as torchrun does."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"], start_new_session=True)
+    (Path(folder) / "pid.part").write_text(str(other.pid))
+    (Path(folder) / "pid.part").rename(Path(folder) / "pid")
+    time.sleep(300)
+
+
+class Counter:
+    """An object that lives there."""
+
+    def __init__(self, start: int, kept: str = "") -> None:
+        if start < 0:
+            raise BackendUnavailableError("pip install it")
+        self.count, self.kept = start, kept
+
+    def add(self, step: int) -> int:
+        if step < 0:
+            raise ValueError(f"step={step}")
+        self.count += step
+        return self.count
+
+    def crash(self) -> None:
+        os._exit(3)
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    def unknown(self) -> None:
+        raise ZeroDivisionError("by nothing")
+
+    def close(self) -> None:
+        if self.kept:
+            Path(self.kept).write_text("closed")
+
+
+# -- One call ----------------------------------------------------------------------------------------------------------
+
+
+def test_arguments_and_answers_are_objects() -> None:
+    done = called("double", np.arange(1 << 18))
+    assert done.code == 0
+    np.testing.assert_array_equal(done.answer, 2 * np.arange(1 << 18))
+
+
+def test_reports_come_at_once_and_what_is_printed_is_kept(tmp_path: Path) -> None:
+    seen: list[int] = []
+    done = called("counts", 3, on_report=seen.append)
+    assert (done.reports, seen, done.answer) == ([0, 1, 2], [0, 1, 2], "rank none")
+    assert done.output.splitlines() == ["counting 0", "counting 1", "counting 2"]
+    (tmp_path / "log").write_text("before\n")
+    assert called("counts", 1, output=tmp_path / "log").output == ""
+    assert (tmp_path / "log").read_text().splitlines() == ["before", "counting 0"]
+
+
+def test_what_is_raised_is_told_and_the_reports_are_kept() -> None:
+    done = called("fails", 2)
+    assert (done.code, done.errors, done.reports, done.answer) == (1, ["KeyError: 'missing'"], [0, 1], None)
+    assert done.words == "KeyError: 'missing'"
+    assert "Traceback" in done.output
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "expected"),
+    [
+        ("nothing like an error", 3, "nothing like an error"),
+        ("torch.SomeError: this\nnoise", 1, "torch.SomeError: this"),
+        ("", 3, "ended with exit code 3 and said nothing"),
+        ("ValueError: " + "x" * 5000, 1, "ValueError: " + "x" * 285 + "..."),
+        (
+            "  exitcode  : -11 (pid: 7)\n  traceback : Signal 11 (SIGSEGV) received by PID 7\n=====",
+            1,
+            "killed by signal 11",
+        ),
+    ],
+)
+def test_last_words_of_what_says_nothing_to_us(words: str, code: int, expected: str) -> None:
+    done = called("says", words, code)
+    assert (done.code, done.answers) == (code, {})
+    assert done.words.startswith(expected)
+    assert len(done.words) <= 300
+
+
+def test_what_is_killed_is_told_by_its_signal() -> None:
+    done = called("kills_itself")
+    assert done.code == -signal.SIGKILL
+    assert done.words == "killed by signal 9 (SIGKILL): the system does that when memory runs out."
+
+
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+
+
+def test_ranks_of_torchrun_answer_one_by_one() -> None:
+    done = called("counts", 1, launcher=TORCHRUN)
+    assert done.code == 0
+    assert done.answers == {0: "rank 0", 1: "rank 1"}
+    assert done.answer == "rank 0"
+    assert done.reports == [0, 0]
+
+
+def test_a_rank_that_fails_ends_the_others_and_is_told_first() -> None:
+    done = called("fails_on_rank_1", launcher=TORCHRUN)
+    assert done.code == 1
+    assert done.words == "ValueError: the cause"
+
+
+# -- An object that lives there ----------------------------------------------------------------------------------------
+
+
+def test_an_object_answers_until_it_is_closed(tmp_path: Path) -> None:
+    child = Child(cwd=ROOT)
+    child.open(f"{__name__}:Counter", 5, str(tmp_path / "kept"))
+    assert [child.ask("add", step) for step in (1, 2)] == [6, 8]
+    with pytest.raises(ValueError, match="step=-1"):
+        child.ask("add", -1)
+    with pytest.raises(WorkerError, match="ZeroDivisionError: by nothing"):
+        child.ask("unknown")
+    assert child.ask("add", 1) == 9, "it goes on after an error"
+    child.close()
+    assert (tmp_path / "kept").read_text() == "closed"
+    assert child.code == 0
+
+
+def test_errors_of_ours_come_as_they_are() -> None:
+    child = Child(cwd=ROOT)
+    with pytest.raises(BackendUnavailableError, match="pip install it"):
+        child.open(f"{__name__}:Counter", -1)
+    child.close()
+
+
+def test_no_answer_is_an_error(capfd: pytest.CaptureFixture[str]) -> None:
+    child = Child(cwd=ROOT)
+    child.open(f"{__name__}:Counter", 0)
+    with pytest.raises(WorkerError, match="'sleep' gave no answer in time"):
+        child.ask("sleep", 60.0, limit=0.2)
+    child.close(grace=0.0)
+    child = Child(cwd=ROOT)
+    child.open(f"{__name__}:Counter", 0)
+    with pytest.raises(WorkerError, match="'crash' ended with exit code 3"):
+        child.ask("crash")
+    with pytest.raises(WorkerError, match="exit code 3"):
+        child.ask("add", 1)
+    child.close()
+
+
+# -- The end -----------------------------------------------------------------------------------------------------------
+
+
+def ended(pid: int) -> bool:
+    """Gone, or a zombie that nobody has asked after yet."""
+    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+def test_what_takes_too_long_is_ended_with_all_its_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "_GRACE", 0.2)
+    done = called("has_a_family", str(tmp_path), limit=5)
+    assert (done.code, done.answers) == (None, {})
+    pid = int((tmp_path / "pid").read_text())
+    wait_until(lambda: ended(pid))
+
+
+def test_ctrl_c_ends_all_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "_GRACE", 0.2)
+
+    def press() -> None:
+        wait_until((tmp_path / "pid").is_file)
+        time.sleep(0.1)
+        _thread.interrupt_main()
+        os.kill(os.getpid(), signal.SIGINT)  # so that the main thread wakes up
+
+    finger = threading.Thread(target=press)
+    finger.start()
+    with pytest.raises(KeyboardInterrupt):
+        called("has_a_family", str(tmp_path))
+    finger.join()
+    wait_until(lambda: ended(int((tmp_path / "pid").read_text())))
+
+
+def test_nothing_is_left_in_the_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert called("counts", 0).code == 0
+    assert not list(tmp_path.iterdir())
