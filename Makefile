@@ -5,6 +5,7 @@
 #   make test WORKERS=1           one test at a time
 #   make setup PYTHON=python3.12  another interpreter
 #   make bench-peers DATA=folder  the comparison on your own JPEGs (one folder per class)
+#   make fuzz SECONDS=3600        attack the JPEG decoder for an hour (needs Clang)
 #   make image VARIANT=cpu        the Docker image without CUDA and DALI
 
 PYTHON ?= python3
@@ -16,16 +17,16 @@ PYTEST ?=
 WORKERS ?= auto --maxprocesses=8
 DATA   ?=
 VARIANT ?= cuda
+SECONDS ?= 120
 
 BIN       := $(VENV)/bin
 INSTALLED := $(VENV)/.fastload-installed
 # The build reads these; a change in any of them means installing again. Python sources are used where they lie.
 BUILD_INPUTS := pyproject.toml scripts/setup.sh $(wildcard CMakeLists.txt) \
-                $(wildcard fastload/native/*.cpp fastload/native/*.cc fastload/native/*.h fastload/native/*.hpp) \
-                $(wildcard fastload/native/CMakeLists.txt)
+                $(wildcard fastload/native/*.cpp fastload/native/*.hpp fastload/native/jpeg/*.cpp fastload/native/jpeg/*.hpp)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup reinstall demo doctor test test-fast test-reliability bench-peers docs wheels image image-verify lint format clean
+.PHONY: help setup reinstall demo doctor test test-fast test-reliability bench-peers fuzz docs wheels image image-verify lint format clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -62,6 +63,13 @@ test-reliability: $(INSTALLED) ## faults: killed workers, full disks, hostile fi
 
 bench-peers: $(INSTALLED) ## fastload beside DataLoader, DALI and FFCV, about 12 minutes; DATA=folder for your own JPEGs
 	$(BIN)/python -m benchmarks.peers $(if $(DATA),--data "$(DATA)") --json benchmarks/results/peers.json
+
+fuzz: $(INSTALLED) ## the JPEG decoder under attack, with sanitizers, against libjpeg-turbo; SECONDS=3600 for an hour
+	cmake -S . -B build/fuzz -DCMAKE_CXX_COMPILER=clang++ -DCMAKE_BUILD_TYPE=RelWithDebInfo -DFASTLOAD_PYTHON=OFF \
+	    -DFASTLOAD_FUZZ=ON -DFASTLOAD_SANITIZE=address,undefined
+	cmake --build build/fuzz --parallel 2
+	$(BIN)/python -m tests.fuzz.make_corpus build/fuzz/seeds && mkdir -p build/fuzz/corpus
+	build/fuzz/tests/fuzz/fuzz_decode -max_len=4000 -max_total_time=$(SECONDS) build/fuzz/corpus build/fuzz/seeds
 
 docs: $(INSTALLED) ## the manual as pages: build/manual/index.html
 	@$(BIN)/python -m mkdocs --version >/dev/null 2>&1 || $(BIN)/python -m pip install --quiet --editable ".[docs]"

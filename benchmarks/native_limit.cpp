@@ -4,7 +4,7 @@
 //     cmake -S . -B build -DFASTLOAD_TOOLS=ON && cmake --build build
 //     build/native_limit FOLDER [threads=2] [rounds=15] [simd=auto] [contestant]
 //
-// A contestant (0 to 3, in the order printed) runs alone, for a profiler; with rounds=0 it waits for a line of input
+// A contestant (0 to 4, in the order printed) runs alone, for a profiler; with rounds=0 it waits for a line of input
 // before each round, and answers with images, seconds and processor seconds (benchmarks/peers does that). FOLDER is
 // searched for .jpg and .jpeg files. All contestants take the same random resized crops (224, as for ImageNet) on the
 // same pool of threads, in turn within each round; rates are medians over the rounds with the quartiles, ratios are
@@ -60,30 +60,35 @@ Dataset load(const char* folder) {
 class NoSink final : public RowSink {
   public:
     void take(const uint8_t* const*, int) override {}
+    void restart() override {}
 };
 
-// The limit: header, box, region decode. From files it includes reading them.
+// The limit: header, box, region decode by libjpeg-turbo, or by our own decoder. From files it includes reading them.
 class LimitJob final : public Job {
   public:
-    LimitJob(std::unique_ptr<EncodedSource> images, std::shared_ptr<const GeometrySource> geometries)
-        : Job(images->count(), 1), images_(std::move(images)), geometries_(std::move(geometries)) {}
+    LimitJob(std::unique_ptr<EncodedSource> images, std::shared_ptr<const GeometrySource> geometries, bool own)
+        : Job(images->count(), 1), images_(std::move(images)), geometries_(std::move(geometries)), own_(own) {}
 
   private:
     Outcome run(Worker& worker, int row) override {
         Bytes bytes;
         if (Outcome read = images_->get(row, worker.bytes, bytes, INT64_MAX); !read.ok()) return read;
+        worker.decoder.use_libjpeg(!own_);
         if (Outcome opened = worker.decoder.open(bytes.data, bytes.size, {}); !opened.ok()) return opened;
         Geometry geometry;
         if (Outcome placed = geometries_->resolve(row, worker.decoder.header().size, geometry); !placed.ok()) {
             return placed;
         }
         NoSink sink;
-        return worker.decoder.read(geometry.box, false, sink);
+        Outcome outcome = worker.decoder.read(geometry.box, false, sink);
+        worker.decoder.use_libjpeg(false);
+        return outcome;
     }
-    void blank(int) override {}
+    void blank(int) noexcept override {}
 
     std::unique_ptr<EncodedSource> images_;
     std::shared_ptr<const GeometrySource> geometries_;
+    bool own_;
 };
 
 // One epoch of random crops over the data set, the same for every contestant.
@@ -106,10 +111,12 @@ struct Epoch {
     }
 };
 
-enum class Contestant { limit_memory, limit_files, core_memory, core_files };
+enum class Contestant { limit_memory, limit_files, core_memory, core_files, own_memory };
 constexpr Contestant kContestants[] = {Contestant::limit_memory, Contestant::limit_files, Contestant::core_memory,
-                                       Contestant::core_files};
-constexpr const char* kNames[] = {"limit, from memory", "limit, from files", "core, from memory", "core, from files"};
+                                       Contestant::core_files, Contestant::own_memory};
+constexpr const char* kNames[] = {"limit, from memory", "limit, from files", "core, from memory", "core, from files",
+                                  "own region, from memory"};
+constexpr int kCount = 5;
 
 double processor_seconds() {
     timespec now;
@@ -154,8 +161,8 @@ Rate measure(Pool& pool, const Dataset& data, const Epoch& epoch, Contestant con
         }
         auto crops = std::make_shared<DrawnCrops>(epoch.uniforms.data() + first * kCropUniforms,
                                                   epoch.flips.get() + 2 * first, plan);
-        if (contestant == Contestant::limit_memory || contestant == Contestant::limit_files) {
-            flying.push_back(std::make_shared<LimitJob>(std::move(images), crops));
+        if (contestant != Contestant::core_memory && contestant != Contestant::core_files) {
+            flying.push_back(std::make_shared<LimitJob>(std::move(images), crops, contestant == Contestant::own_memory));
         } else {
             Output out;
             out.base = outputs[first / kBatch % outputs.size()].data();
@@ -203,7 +210,7 @@ int main(int argc, char** argv) {
     std::vector<std::vector<uint8_t>> outputs(3, std::vector<uint8_t>(size_t{3} * kBatch * kSize.height * kSize.width));
 
     if (argc > 5) {
-        const auto contestant = static_cast<Contestant>(std::clamp(std::atoi(argv[5]), 0, 3));
+        const auto contestant = static_cast<Contestant>(std::clamp(std::atoi(argv[5]), 0, kCount - 1));
         for (int round = 0; round < rounds || (rounds == 0 && next_line()); ++round) {
             const Epoch epoch(data.paths.size(), static_cast<uint64_t>(round));
             const Rate rate = measure(pool, data, epoch, contestant, outputs);
@@ -215,15 +222,15 @@ int main(int argc, char** argv) {
         return 0;
     }
 
-    std::vector<double> rates[4], ratios[4], processor_ratios[4];
+    std::vector<double> rates[kCount], ratios[kCount], processor_ratios[kCount];
     for (int round = 0; round <= rounds; ++round) {  // the first one warms up
         const Epoch epoch(data.paths.size(), static_cast<uint64_t>(round));
-        Rate rate[4];
+        Rate rate[kCount];
         for (const Contestant contestant : kContestants) {
             rate[static_cast<int>(contestant)] = measure(pool, data, epoch, contestant, outputs);
         }
         if (round == 0) continue;
-        for (int i = 0; i < 4; ++i) {
+        for (int i = 0; i < kCount; ++i) {
             rates[i].push_back(rate[i].per_second);
             ratios[i].push_back(rate[i].per_second / rate[0].per_second);
             processor_ratios[i].push_back(rate[i].per_processor_second / rate[0].per_processor_second);
@@ -231,8 +238,8 @@ int main(int argc, char** argv) {
     }
     std::printf("%zu files, %d threads, %s, %d rounds; ratios to the limit from memory\n", data.paths.size(), threads,
                 pool.simd(), rounds);
-    for (int i = 0; i < 4; ++i) {
-        std::printf("%-20s %7.0f images/s (quartiles %.0f to %.0f)   ratio %.3f (%.3f to %.3f), processor time %.3f\n",
+    for (int i = 0; i < kCount; ++i) {
+        std::printf("%-24s %7.0f images/s (quartiles %.0f to %.0f)   ratio %.3f (%.3f to %.3f), processor time %.3f\n",
                     kNames[i], quantile(rates[i], 0.5), quantile(rates[i], 0.25), quantile(rates[i], 0.75),
                     quantile(ratios[i], 0.5), quantile(ratios[i], 0.25), quantile(ratios[i], 0.75),
                     quantile(processor_ratios[i], 0.5));

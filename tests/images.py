@@ -56,14 +56,27 @@ def jpeg(
     subsampling: str = "4:2:0",
     progressive: bool = False,
     orientation: int | None = None,
+    **options: Any,
 ) -> bytes:
-    """A JPEG of (H, W, 3), (H, W, 1) or (H, W) pixels; `subsampling` "4:4:4", "4:2:2" or "4:2:0"."""
+    """A JPEG of (H, W, 3), (H, W, 1) or (H, W) pixels; `options` are Pillow's.
+
+    `subsampling` is "4:4:4", "4:2:2", "4:2:0", or "4:4:0", whose picture is a jumble: no encoder here writes it, but a
+    4:2:2 file with height and width exchanged has as many blocks as it needs.
+    """
     grey = pixels.ndim == 2 or pixels.shape[2] == 1
-    options: dict[str, Any] = {} if grey else {"subsampling": subsampling}
+    upended = not grey and subsampling == "4:4:0"
+    if not grey and not options.get("keep_rgb"):
+        options["subsampling"] = "4:2:2" if upended else subsampling
     if orientation is not None:
         options["exif"] = _exif(orientation)
     image = Image.fromarray(pixels.reshape(pixels.shape[:2]) if grey else pixels)
-    return _save(image, format="JPEG", quality=quality, progressive=progressive, **options)
+    if upended:
+        image = image.transpose(Image.Transpose.TRANSPOSE)
+    data = _save(image, format="JPEG", quality=quality, progressive=progressive, **options)
+    if not upended:
+        return data
+    at = data.index(b"\xff\xc0") + 5
+    return data[:at] + data[at + 2 : at + 4] + data[at : at + 2] + data[at + 4 :].replace(b"\x01\x21", b"\x01\x12", 1)
 
 
 def cmyk_jpeg(pixels: Pixels, *, quality: int = 90) -> bytes:

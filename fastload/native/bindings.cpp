@@ -1,5 +1,6 @@
 // The Python face of the native core: arrays in, jobs out. Shapes and ranges are checked in fastload/native/pool.py,
 // which knows how to say what is wrong; here only what could reach outside of memory is.
+#include <map>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -7,6 +8,7 @@
 
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
@@ -369,6 +371,14 @@ Counter counter_of(const Input<int64_t, 1>& indices, const std::optional<Input<i
     return {indices.data(), repeats ? repeats->data() : nullptr, indices.size(), seed, epoch, stream};
 }
 
+// Images decoded, by decoder or by the reason why libjpeg-turbo was it.
+std::map<std::string, int64_t> decoded(const Pool& pool) {
+    static constexpr const char* kNames[jpeg::kReasons] = {"own", "progressive", "components", "layout", "unusual", "forced"};
+    std::map<std::string, int64_t> result;
+    for (int i = 0; i < jpeg::kReasons; ++i) result[kNames[i]] = pool.decoded().of[i].load(std::memory_order_relaxed);
+    return result;
+}
+
 void uniforms(Input<int64_t, 1> indices, std::optional<Input<int64_t, 1>> repeats, uint64_t seed, uint32_t epoch,
               uint32_t stream, Array<double, 2> out) {
     require(out.shape(0) == indices.size(), "out must be as long as indices");
@@ -424,7 +434,8 @@ NB_MODULE(_core, m) {
         .def("cancel", &Ticket::cancel, nb::call_guard<WithoutGil>());
 
     nb::class_<Pool>(m, "Pool")
-        .def(nb::init<int, const char*>(), "threads"_a, "simd"_a)
+        .def(nb::init<int, const char*, bool>(), "threads"_a, "simd"_a, "always_libjpeg"_a = false)
+        .def_prop_ro("decoded", &decoded)
         .def_prop_ro("threads", &Pool::threads)
         .def_prop_ro("simd", &Pool::simd)
         .def("close", &Pool::close, nb::call_guard<WithoutGil>())

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <vector>
 
+#include "jpeg/baseline.hpp"
 #include "kernels.hpp"
 #include "libjpeg.hpp"
 
@@ -79,6 +80,16 @@ bool has_end_marker(const uint8_t* data, size_t size) {
 }  // namespace
 
 struct JpegDecoder::State {
+    State(const Kernels& kernels, DecoderCounts* counter) : own(*kernels.jpeg), counts(counter) {}
+
+    jpeg::BaselineDecoder own;
+    DecoderCounts* counts;
+    jpeg::Reason reason = jpeg::Reason::none;  // why not by our own decoder
+    bool always_libjpeg = false;
+    const uint8_t* data = nullptr;
+    size_t size = 0;
+    JpegLimits limits;
+
     jpeg_decompress_struct info;
     ErrorState error;
     jpeg_progress_mgr progress;
@@ -86,6 +97,17 @@ struct JpegDecoder::State {
     bool open = false;
     JpegHeader header;
     std::vector<uint8_t> rows;
+
+    void count() {
+        if (counts != nullptr) counts->of[static_cast<int>(reason)].fetch_add(1, std::memory_order_relaxed);
+    }
+
+    Outcome check_size() const {
+        const int64_t pixels = int64_t{header.size.height} * header.size.width;
+        if (pixels <= limits.max_pixels) return {};
+        return {Status::too_large, std::to_string(header.size.height) + "x" + std::to_string(header.size.width) +
+                                       " pixels are more than the limit of " + std::to_string(limits.max_pixels)};
+    }
 
     Outcome damage() {
         libjpeg().abort_decompress(&info);
@@ -95,7 +117,7 @@ struct JpegDecoder::State {
 
     // The functions below contain setjmp. They own nothing, so that a jump skips no destructor.
     bool create();
-    bool read_header(const uint8_t* data, size_t size);
+    bool read_header();
     bool start();
     bool choose_columns(JDIMENSION* start, JDIMENSION* width);
     bool skip(JDIMENSION count);
@@ -103,6 +125,11 @@ struct JpegDecoder::State {
 };
 
 bool JpegDecoder::State::create() {
+    // Anew for each image: libjpeg keeps tables from one to the next, so that a file without its own would be decoded
+    // by those of whatever came before.
+    if (created) libjpeg().destroy_decompress(&info);
+    created = false;
+    error.damaged = false;
     if (setjmp(error.escape)) return false;
     libjpeg().create_decompress(&info, JPEG_LIB_VERSION, sizeof info);
     progress.progress_monitor = on_progress;
@@ -111,7 +138,7 @@ bool JpegDecoder::State::create() {
     return true;
 }
 
-bool JpegDecoder::State::read_header(const uint8_t* data, size_t size) {
+bool JpegDecoder::State::read_header() {
     if (setjmp(error.escape)) return false;
     libjpeg().mem_src(&info, data, static_cast<unsigned long>(size));
     libjpeg().read_header(&info, TRUE);
@@ -147,14 +174,13 @@ bool JpegDecoder::State::read_rows(JSAMPARRAY into, JDIMENSION count) {
     return !error.damaged;
 }
 
-JpegDecoder::JpegDecoder() : state_(std::make_unique<State>()) {
+JpegDecoder::JpegDecoder(const Kernels& kernels, DecoderCounts* counts)
+    : state_(std::make_unique<State>(kernels, counts)) {
     State& s = *state_;
     s.info.err = libjpeg().std_error(&s.error.base);
     s.error.base.error_exit = on_error;
     s.error.base.emit_message = on_message;
-    s.error.damaged = false;
     s.error.message[0] = '\0';
-    s.create();
 }
 
 JpegDecoder::~JpegDecoder() {
@@ -172,27 +198,50 @@ void JpegDecoder::close() {
 Outcome JpegDecoder::open(const uint8_t* data, size_t size, const JpegLimits& limits) {
     State& s = *state_;
     close();
-    if (!s.created) return {Status::damaged, s.error.message};
     if (size == 0) return {Status::damaged, "the file is empty"};
     if (size < 3 || data[0] != 0xff || data[1] != 0xd8 || data[2] != 0xff) {
         return {Status::not_jpeg, "not a JPEG"};
     }
-    s.error.damaged = false;
-    if (!s.read_header(data, size)) return s.damage();
+    s.data = data;
+    s.size = size;
+    s.limits = limits;
+    s.reason = s.always_libjpeg ? jpeg::Reason::forced : s.own.open(data, size);
+    if (s.reason != jpeg::Reason::none) return open_libjpeg();
+    const jpeg::Frame& frame = s.own.frame();
+    s.header = {{frame.height, frame.width}, frame.components, false};
+    return s.check_size();
+}
+
+Outcome JpegDecoder::open_libjpeg() {
+    State& s = *state_;
+    if (!s.create()) return {Status::damaged, s.error.message};
+    if (!s.read_header()) return s.damage();
     s.open = true;
     s.header.size = {static_cast<int>(s.info.image_height), static_cast<int>(s.info.image_width)};
     s.header.components = s.info.num_components;
     s.header.progressive = s.info.progressive_mode != 0;
-    const int64_t pixels = int64_t{s.header.size.height} * s.header.size.width;
-    if (pixels > limits.max_pixels) {
-        close();
-        return {Status::too_large, std::to_string(s.header.size.height) + "x" + std::to_string(s.header.size.width) +
-                                       " pixels are more than the limit of " + std::to_string(limits.max_pixels)};
-    }
-    return {};
+    Outcome outcome = s.check_size();
+    if (!outcome.ok()) close();
+    return outcome;
 }
 
 Outcome JpegDecoder::read(const Box& box, bool whole, RowSink& sink) {
+    State& s = *state_;
+    if (s.reason == jpeg::Reason::none) {
+        s.reason = s.own.read(box, whole, sink);
+        s.count();
+        if (s.reason == jpeg::Reason::none) return {};
+        sink.restart();
+        if (Outcome opened = open_libjpeg(); !opened.ok()) return opened;
+    } else {
+        s.count();
+    }
+    return read_libjpeg(box, whole, sink);
+}
+
+void JpegDecoder::use_libjpeg(bool always) { state_->always_libjpeg = always; }
+
+Outcome JpegDecoder::read_libjpeg(const Box& box, bool whole, RowSink& sink) {
     State& s = *state_;
     const J_COLOR_SPACE space = s.info.jpeg_color_space;
     if (space != JCS_YCbCr && space != JCS_RGB && space != JCS_GRAYSCALE) {

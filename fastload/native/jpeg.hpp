@@ -1,11 +1,14 @@
 // One JPEG to pixels: headers, and rows of a region.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 
 #include "geometry.hpp"
+#include "jpeg/frame.hpp"
+#include "row_sink.hpp"
 
 namespace fastload {
 
@@ -19,20 +22,20 @@ struct JpegLimits {
     int64_t max_pixels = 178956970;
 };
 
-// Takes rows of 4-byte pixels (RGBX), top to bottom; kRowSlack bytes behind each row are readable.
-class RowSink {
-  public:
-    virtual void take(const uint8_t* const* rows, int count) = 0;
+struct Kernels;
 
-  protected:
-    ~RowSink() = default;
+// How many images were decoded by what: ours at `jpeg::Reason::none`, by libjpeg-turbo for each other reason.
+struct DecoderCounts {
+    std::atomic<int64_t> of[jpeg::kReasons] = {};
 };
 
-// A libjpeg decoder that is kept between images; for one thread at a time. Accurate integer DCT, fancy upsampling.
-// Damage that libjpeg only warns about and paints over (missing or undecodable data) is an error here.
+// Decoders that are kept between images; for one thread at a time. Baseline files are decoded by our own decoder
+// (jpeg/baseline.hpp); the others, and all in which it sees anything unusual, by libjpeg-turbo with the accurate integer
+// DCT and fancy upsampling. Damage that libjpeg only warns about and paints over (missing or undecodable data) is an error.
 class JpegDecoder {
   public:
-    JpegDecoder();
+    // `counts` may be null.
+    explicit JpegDecoder(const Kernels& kernels, DecoderCounts* counts = nullptr);
     ~JpegDecoder();
     JpegDecoder(const JpegDecoder&) = delete;
     JpegDecoder& operator=(const JpegDecoder&) = delete;
@@ -46,7 +49,13 @@ class JpegDecoder {
     Outcome read(const Box& box, bool whole, RowSink& sink);
     void close();
 
+    // From now on libjpeg-turbo decodes all images, or only those that it has to.
+    void use_libjpeg(bool always);
+
   private:
+    Outcome open_libjpeg();
+    Outcome read_libjpeg(const Box& box, bool whole, RowSink& sink);
+
     struct State;
     std::unique_ptr<State> state_;
 };

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "jpeg/kernels.hpp"
+
 namespace fastload {
 
 // Bytes behind a row of pixels that a kernel may read (source) or overwrite (intermediate) beyond its end.
@@ -39,6 +41,7 @@ struct Kernels {
     // Where not null: brings the weights of an axis into the form that `horizontal` is fastest with, two numbers for
     // every four weights begun; false if they do not fit it.
     bool (*split)(const int16_t* weights, int outputs, int width, int32_t* low_high);
+    const jpeg::Kernels* jpeg;
 };
 
 extern const Kernels kPlainKernels;

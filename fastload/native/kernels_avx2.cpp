@@ -1,6 +1,8 @@
 // AVX2: two rows side by side in one register (horizontal), 32 bytes at a time (vertical).
 #include <immintrin.h>
 
+#include "jpeg/blocks.inl.hpp"
+#include "jpeg/samples.inl.hpp"
 #include "kernels.hpp"
 
 namespace fastload {
@@ -137,6 +139,6 @@ void mirror(const uint8_t* row, uint8_t* out, int pixels) { kSse41Kernels.mirror
 
 }  // namespace
 
-const Kernels kAvx2Kernels = {"avx2", horizontal, vertical, mirror, nullptr};
+const Kernels kAvx2Kernels = {"avx2", horizontal, vertical, mirror, nullptr, &jpeg::kKernels};
 
 }  // namespace fastload

@@ -6,6 +6,8 @@
 // 32,767) have no such bytes; axes with one of these, one in a hundred, go to the AVX2 loops, which compute the same.
 #include <immintrin.h>
 
+#include "jpeg/blocks.inl.hpp"
+#include "jpeg/samples.inl.hpp"
 #include "kernels.hpp"
 
 namespace fastload {
@@ -159,6 +161,6 @@ void mirror(const uint8_t* row, uint8_t* out, int pixels) { kSse41Kernels.mirror
 
 }  // namespace
 
-const Kernels kAvx512Kernels = {"avx512", horizontal, vertical, mirror, split};
+const Kernels kAvx512Kernels = {"avx512", horizontal, vertical, mirror, split, &jpeg::kKernels};
 
 }  // namespace fastload

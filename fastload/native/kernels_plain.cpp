@@ -1,3 +1,6 @@
+#define FASTLOAD_SIMD_PORTABLE 1
+#include "jpeg/blocks.inl.hpp"
+#include "jpeg/samples.inl.hpp"
 #include "kernels.hpp"
 
 namespace fastload {
@@ -47,6 +50,6 @@ void mirror(const uint8_t* row, uint8_t* out, int pixels) {
 
 }  // namespace
 
-const Kernels kPlainKernels = {"plain", horizontal, vertical, mirror, nullptr};
+const Kernels kPlainKernels = {"plain", horizontal, vertical, mirror, nullptr, &jpeg::kKernels};
 
 }  // namespace fastload

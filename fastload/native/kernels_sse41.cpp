@@ -1,6 +1,8 @@
 // SSE4.1: one row at a time.
 #include <smmintrin.h>
 
+#include "jpeg/blocks.inl.hpp"
+#include "jpeg/samples.inl.hpp"
 #include "kernels.hpp"
 
 namespace fastload {
@@ -91,6 +93,6 @@ void mirror(const uint8_t* row, uint8_t* out, int pixels) {
 
 }  // namespace
 
-const Kernels kSse41Kernels = {"sse4.1", horizontal, vertical, mirror, nullptr};
+const Kernels kSse41Kernels = {"sse4.1", horizontal, vertical, mirror, nullptr, &jpeg::kKernels};
 
 }  // namespace fastload

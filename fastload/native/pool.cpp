@@ -141,7 +141,7 @@ struct Pool::Crew {
 
     // As many threads as the system allows, at least one, else throws what the first one met. What a thread needs is
     // made here, where an exception has somewhere to go.
-    void start(int count, const Kernels& kernels) {
+    void start(int count, Pool& pool) {
         threads.reserve(static_cast<size_t>(count));
         workers.reserve(static_cast<size_t>(count));
         // Signals are for Python's main thread.
@@ -151,7 +151,8 @@ struct Pool::Crew {
         std::exception_ptr error;
         try {
             for (int i = 0; i < count; ++i) {
-                workers.push_back(std::make_unique<Worker>(kernels));
+                workers.push_back(std::make_unique<Worker>(*pool.kernels_, &pool.decoded_));
+                workers.back()->decoder.use_libjpeg(pool.always_libjpeg_);
                 threads.emplace_back([this, worker = workers.back().get()] { serve(*worker); });
             }
         } catch (...) {
@@ -180,7 +181,8 @@ struct Pool::Home {
     std::unique_ptr<Crew> crew;
 };
 
-Pool::Pool(int threads, const char* simd) : threads_(threads), kernels_(find_kernels(simd)), home_(nullptr) {
+Pool::Pool(int threads, const char* simd, bool always_libjpeg)
+    : threads_(threads), kernels_(find_kernels(simd)), always_libjpeg_(always_libjpeg), home_(nullptr) {
     if (threads < 1) throw std::invalid_argument("threads must be at least 1, got " + std::to_string(threads));
     if (kernels_ == nullptr) {
         throw std::invalid_argument("simd=\"" + std::string(simd) + "\" is unknown or not available on this processor");
@@ -203,7 +205,7 @@ void Pool::submit(std::shared_ptr<Job> job) {
     std::lock_guard<std::mutex> guard(here.mutex);
     if (!here.crew) {
         auto crew = std::make_unique<Crew>();
-        crew->start(threads_, *kernels_);
+        crew->start(threads_, *this);
         here.crew = std::move(crew);
     }
     Crew& crew = *here.crew;

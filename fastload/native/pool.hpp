@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "jpeg.hpp"
 #include "status.hpp"
 
 namespace fastload {
@@ -67,7 +68,8 @@ class Job {
 class Pool {
   public:
     // `simd` names the kernels ("auto", "plain", ...); throws std::invalid_argument for what cannot run here.
-    Pool(int threads, const char* simd);
+    // With `always_libjpeg`, our own decoder is left out.
+    Pool(int threads, const char* simd, bool always_libjpeg = false);
     // Cancels what was submitted and waits for the rows in work.
     ~Pool();
     Pool(const Pool&) = delete;
@@ -80,6 +82,8 @@ class Pool {
 
     int threads() const { return threads_; }
     const char* simd() const;
+    // Since the pool was made; of this process.
+    const DecoderCounts& decoded() const { return decoded_; }
 
   private:
     struct Crew;
@@ -88,6 +92,8 @@ class Pool {
 
     const int threads_;
     const struct Kernels* kernels_;
+    DecoderCounts decoded_;
+    const bool always_libjpeg_;
     std::atomic<Home*> home_;  // of this process, or, until it first submits, of the one that it was forked from
 };
 

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "geometry.hpp"
-#include "jpeg.hpp"
+#include "row_sink.hpp"
 #include "kernels.hpp"
 #include "taps.hpp"
 
@@ -30,6 +30,7 @@ class Resampler final : public RowSink {
 
     // RGBX rows of `needed()`, top to bottom.
     void take(const uint8_t* const* rows, int count) override;
+    void restart() override { taken_ = 0; }
 
     // Writes window.height x window.width packed RGB pixels; `out` has exactly that many bytes.
     void finish(uint8_t* out);

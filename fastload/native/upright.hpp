@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "geometry.hpp"
-#include "jpeg.hpp"
+#include "row_sink.hpp"
 
 namespace fastload {
 
@@ -21,6 +21,7 @@ class Uprighter final : public RowSink {
     Uprighter(Size stored, int orientation, std::vector<uint8_t>& pixels);
 
     void take(const uint8_t* const* rows, int count) override;
+    void restart() override { taken_ = 0; }
     void give(RowSink& sink) const;
 
   private:

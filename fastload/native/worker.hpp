@@ -10,7 +10,8 @@ namespace fastload {
 
 class Worker {
   public:
-    explicit Worker(const Kernels& chosen) : kernels(chosen), resampler(chosen) {}
+    explicit Worker(const Kernels& chosen, DecoderCounts* counts = nullptr)
+        : kernels(chosen), decoder(chosen, counts), resampler(chosen) {}
 
     const Kernels& kernels;
     JpegDecoder decoder;

@@ -1,0 +1,282 @@
+#include "jpeg/baseline.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+namespace fastload::jpeg {
+namespace {
+
+constexpr int kChunkRows = 8;  // handed over at a time: few enough to stay in the first-level cache
+
+// Entries that drop nothing and go nowhere: what follows the last block of a chunk.
+const CodeTable kIdle = {};
+
+size_t padded(size_t bytes) { return (bytes + 63) / 64 * 64; }
+
+template <typename T>
+void grow(std::vector<T>& buffer, size_t size) {
+    if (buffer.size() < size) buffer.resize(size);
+}
+
+int divide_up(int a, int b) { return (a + b - 1) / b; }
+
+}  // namespace
+
+Reason BaselineDecoder::open(const uint8_t* data, size_t size) {
+    data_ = data;
+    size_ = size;
+    const Reason reason = read_frame(data, size, frame_);
+    if (reason != Reason::none) return reason;
+    // Not upsampled smoothly by libjpeg; such images are not worth the code.
+    return frame_.h == 2 && frame_.width <= 4 ? Reason::layout : Reason::none;
+}
+
+// What depends on the image, but not on the box.
+bool BaselineDecoder::prepare() {
+    blocks_ = 0;
+    for (int i = 0; i < frame_.components; ++i) {
+        const Component& component = frame_.component[i];
+        Plane& plane = planes_[i];
+        plane.first_block = blocks_;
+        plane.dc = 0;
+        for (int k = 0; k < component.h * component.v; ++k) component_of_[blocks_++] = i;
+        const Frame::Quantisers& from = frame_.quantisers[component.quantisers];
+        for (int k = 0; k < 64; ++k) {
+            const int value = from.wide ? from.values[2 * k] << 8 | from.values[2 * k + 1] : from.values[k];
+            plane.quantisers[kPlaces.at[k + 1]] = static_cast<int16_t>(value);
+        }
+        if (!dc_tables_[component.dc_table].make(frame_.dc_codes[component.dc_table], true)) return false;
+        if (!ac_tables_[component.ac_table].make(frame_.ac_codes[component.ac_table], false)) return false;
+    }
+    columns_ = divide_up(frame_.width, 8 * frame_.h);
+    rows_ = divide_up(frame_.height, 8 * frame_.v);
+    most_mcus_ = kMostBlocks / blocks_;
+    source_.start(data_ + frame_.scan, data_ + size_);
+    mcu_ = 0;
+    until_restart_ = frame_.restart_interval;
+    restart_number_ = 0;
+    return true;
+}
+
+void BaselineDecoder::plan(const Box& box) {
+    const int right = box.left + box.width, bottom = box.top + box.height;
+    // One chroma sample to either side, where there is one: smooth upsampling looks there.
+    const int chroma_width = divide_up(frame_.width, frame_.h);
+    const int margin = frame_.h - 1;
+    const int chroma_left = std::max(box.left / frame_.h - margin, 0);
+    const int chroma_right = std::min((right - 1) / frame_.h + 1 + margin, chroma_width);
+    first_column_ = chroma_left / 8;
+    stop_column_ = divide_up(chroma_right, 8);
+    if (frame_.v == 2) {
+        first_row_ = std::max((box.top - 1) / 2, 0) / 8;
+        last_row_ = (bottom - 1) / 16;
+        // The last two rows of a MCU row wait for the chroma of the next (the first of the two for libjpeg only, whose
+        // verdict on that data is to be ours).
+        if ((bottom - 1) % 16 >= 14) last_row_ = std::min(last_row_ + 1, rows_ - 1);
+    } else {
+        first_row_ = box.top / 8;
+        last_row_ = (bottom - 1) / 8;
+    }
+
+    // Entries for skipping take time to make, and are not needed for a whole image.
+    const int64_t all = int64_t{rows_} * columns_;
+    const bool skips = int64_t{last_row_ - first_row_ + 1} * (stop_column_ - first_column_) < all;
+    full_.assign(kMostBlocks + 2, {&kIdle, &kIdle});
+    skipping_.assign(kMostBlocks + 2, {&kIdle, &kIdle});
+    // A chunk has its tables before the idle ones, so that it may be shorter.
+    const int begin = kMostBlocks - most_mcus_ * blocks_;
+    for (int i = begin; i < kMostBlocks; ++i) {
+        const Component& component = frame_.component[component_of_[(i - begin) % blocks_]];
+        const CodeTable& dc = dc_tables_[component.dc_table].full();
+        CodeTables& ac = ac_tables_[component.ac_table];
+        if (skips) ac.make_skipping();
+        full_[static_cast<size_t>(i)] = {&dc, &ac.full()};
+        skipping_[static_cast<size_t>(i)] = {&dc, &ac.skipping()};
+    }
+    grow(coefficients_, size_t{64} * (kMostBlocks + 1));
+
+    const int mcus = stop_column_ - first_column_;
+    for (int i = 0; i < frame_.components; ++i) {
+        const Component& component = frame_.component[i];
+        const size_t width = size_t{8} * static_cast<size_t>(component.h) * static_cast<size_t>(mcus);
+        planes_[i].stride = static_cast<ptrdiff_t>(padded(kRowLead + width + kRowTail));
+        grow(planes_[i].samples, static_cast<size_t>(planes_[i].stride) * static_cast<size_t>(8 * component.v + 1));
+    }
+    const size_t width = static_cast<size_t>(box.width) + 2;
+    for (auto& rows : upsampled_) grow(rows, width + kRowTail);
+    grow(scratch_, width + kRowTail);
+    grow(pixels_, kChunkRows * padded(4 * width + kRowTail));
+}
+
+// How many MCUs the next chunk has: up to `stop`, but not over a restart marker.
+int BaselineDecoder::chunk(int64_t stop) const {
+    const int64_t most = std::min(stop - mcu_, int64_t{most_mcus_});
+    return static_cast<int>(frame_.restart_interval == 0 ? most : std::min(most, until_restart_));
+}
+
+// Before a chunk.
+bool BaselineDecoder::begin_chunk() {
+    if (frame_.restart_interval != 0 && until_restart_ == 0) {
+        if (!source_.restart(restart_number_)) return false;
+        restart_number_ = (restart_number_ + 1) & 7;
+        until_restart_ = frame_.restart_interval;
+        for (Plane& plane : planes_) plane.dc = 0;
+    }
+    source_.reserve();
+    return true;
+}
+
+bool BaselineDecoder::skip_to(int64_t stop) {
+    while (mcu_ < stop) {
+        if (!begin_chunk()) return false;
+        const int mcus = chunk(stop), blocks = mcus * blocks_;
+        BlocksTask task;
+        task.bits = source_.state;
+        task.tables = skipping_.data() + kMostBlocks - blocks;
+        task.blocks = blocks;
+        task.sums = sums_;
+        if (!kernels_.skip_blocks(task)) return false;
+        source_.state = task.bits;
+        if (source_.overdrawn()) return false;
+        int32_t before = 0;
+        for (int i = 0, in_mcu = 0; i < blocks; ++i) {
+            planes_[component_of_[in_mcu]].dc += static_cast<uint32_t>(sums_[i] - before);
+            before = sums_[i];
+            in_mcu = in_mcu + 1 == blocks_ ? 0 : in_mcu + 1;
+        }
+        mcu_ += mcus;
+        until_restart_ -= mcus;
+    }
+    return true;
+}
+
+// The samples of a MCU row.
+bool BaselineDecoder::decode_row(int row, const Box& box) {
+    const int64_t stop = int64_t{row} * columns_ + stop_column_;
+    for (int column = first_column_; column < stop_column_;) {
+        if (!begin_chunk()) return false;
+        const int mcus = chunk(stop), blocks = mcus * blocks_;
+        std::memset(coefficients_.data(), 0, sizeof(int16_t) * (64 * static_cast<size_t>(blocks) + 1));
+        BlocksTask task;
+        task.bits = source_.state;
+        task.tables = full_.data() + kMostBlocks - blocks;
+        task.blocks = blocks;
+        task.coefficients = coefficients_.data();
+        task.reach = reach_;
+        if (!kernels_.decode_blocks(task)) return false;
+        source_.state = task.bits;
+        if (source_.overdrawn()) return false;
+        for (int i = 0, in_mcu = 0; i < blocks; ++i) {
+            Plane& plane = planes_[component_of_[in_mcu]];
+            int16_t& dc = coefficients_[64 * static_cast<size_t>(i)];
+            plane.dc += static_cast<uint32_t>(int32_t{dc});
+            dc = static_cast<int16_t>(plane.dc);
+            in_mcu = in_mcu + 1 == blocks_ ? 0 : in_mcu + 1;
+        }
+        for (int i = 0; i < frame_.components; ++i) {
+            const Component& component = frame_.component[i];
+            Plane& plane = planes_[i];
+            for (int down = 0; down < component.v; ++down) {
+                // Luma above or below the box is in a MCU row for its chroma only.
+                const int y = 8 * (row * frame_.v + down);
+                if (component.v == frame_.v && (y + 8 <= box.top || y >= box.top + box.height)) continue;
+                uint16_t order[kMostBlocks];
+                int count = 0;
+                for (int mcu = 0; mcu < mcus; ++mcu) {
+                    for (int across = 0; across < component.h; ++across) {
+                        order[count++] =
+                            static_cast<uint16_t>(mcu * blocks_ + plane.first_block + down * component.h + across);
+                    }
+                }
+                kernels_.to_samples({coefficients_.data(), reach_, order, count, plane.quantisers,
+                                     plane.row(8 * down) + 8 * component.h * (column - first_column_), plane.stride});
+            }
+        }
+        column += mcus;
+        mcu_ += mcus;
+        until_restart_ -= mcus;
+    }
+    return true;
+}
+
+// Copies of the outermost chroma samples of the image beside them: upsampling has no special cases then.
+void BaselineDecoder::pad_edges() {
+    const int width = divide_up(frame_.width, frame_.h) - 8 * first_column_;
+    for (int i = 1; i < frame_.components; ++i) {
+        for (int y = 0; y < 8; ++y) {
+            uint8_t* row = planes_[i].row(y);
+            if (first_column_ == 0) row[-1] = row[0];
+            if (stop_column_ == columns_) row[width] = row[width - 1];
+        }
+    }
+}
+
+// A row of chroma samples for the pixels of row `y` from box.left on.
+const uint8_t* BaselineDecoder::chroma_row(Plane& plane, int row, int y, const Box& box, std::vector<uint8_t>& out) {
+    const int first = box.left / frame_.h, width = (box.left + box.width - 1) / frame_.h + 1 - first;
+    const int x = first - 8 * first_column_;
+    const uint8_t* near = plane.row(y / frame_.v - 8 * row) + x;
+    const uint8_t* far = near;
+    const bool above = y % 2 == 0;
+    if (frame_.v == 2) {
+        const int neighbour = std::clamp(y / 2 + (above ? -1 : 1), 0, divide_up(frame_.height, 2) - 1);
+        far = plane.row(neighbour - 8 * row) + x;
+    }
+    if (frame_.h == 1 && frame_.v == 1) return near;
+    if (frame_.h == 1) {
+        kernels_.blend_rows(near, far, above, out.data(), width);
+    } else if (frame_.v == 1) {
+        kernels_.double_width(near, out.data(), width);
+    } else {
+        kernels_.blend_and_double(near, far, out.data(), width, scratch_.data());
+    }
+    return out.data() + box.left % frame_.h;
+}
+
+// The pixel rows that are complete once MCU row `row` is decoded.
+void BaselineDecoder::emit(int row, const Box& box, RowSink& sink) {
+    const int complete = row == rows_ - 1 ? frame_.height : 8 * frame_.v * (row + 1) - (frame_.v - 1);
+    const int stop = std::min(complete, box.top + box.height);
+    const size_t stride = padded(4 * static_cast<size_t>(box.width) + kRowTail);
+    while (next_y_ < stop) {
+        const int count = std::min(kChunkRows, stop - next_y_);
+        const uint8_t* finished[kChunkRows];
+        for (int i = 0; i < count; ++i) {
+            const int y = next_y_ + i;
+            const uint8_t* rows[3];
+            rows[0] = planes_[0].row(y - 8 * frame_.v * row) + box.left - 8 * frame_.h * first_column_;
+            rows[1] = rows[2] = rows[0];
+            if (frame_.components == 3) {
+                for (int c = 1; c < 3; ++c) rows[c] = chroma_row(planes_[c], row, y, box, upsampled_[c - 1]);
+            }
+            uint8_t* out = pixels_.data() + stride * static_cast<size_t>(i);
+            (frame_.colour == Colour::ycc ? kernels_.ycc_to_rgbx : kernels_.rgb_to_rgbx)(rows, out, box.width);
+            finished[i] = out;
+        }
+        sink.take(finished, count);
+        next_y_ += count;
+    }
+}
+
+Reason BaselineDecoder::read(const Box& box, bool whole, RowSink& sink) {
+    if (!prepare()) return Reason::unusual;
+    plan(box);
+    next_y_ = box.top;
+    for (int row = first_row_; row <= last_row_; ++row) {
+        if (!skip_to(int64_t{row} * columns_ + first_column_) || !decode_row(row, box)) return Reason::unusual;
+        if (frame_.h == 2) pad_edges();
+        emit(row, box, sink);
+        if (frame_.v == 2) {
+            for (int i = 0; i < frame_.components; ++i) {
+                const Plane& plane = planes_[i];
+                const uint8_t* last = planes_[i].row(8 * frame_.component[i].v - 1);
+                std::memcpy(planes_[i].row(-1) - kRowLead, last - kRowLead, static_cast<size_t>(plane.stride));
+            }
+        }
+    }
+    if (!skip_to(int64_t{whole ? rows_ : last_row_ + 1} * columns_)) return Reason::unusual;
+    const bool reaches_end = box.top + box.height == frame_.height;
+    return reaches_end || source_.ends() ? Reason::none : Reason::unusual;
+}
+
+}  // namespace fastload::jpeg

@@ -1,0 +1,85 @@
+// A decoder for the JPEGs that nearly all photographs are: baseline Huffman, one interleaved scan, 8 bits.
+//
+// Decodes a box and no more: of the blocks above and beside it only the DC coefficients are summed up, the rows below are
+// not read. The pixels are those of libjpeg-turbo's full decode with its defaults, cropped. It has no words for what is
+// wrong with a file: whatever it does not like it leaves to libjpeg-turbo.
+#pragma once
+
+#include <vector>
+
+#include "geometry.hpp"
+#include "jpeg/bit_source.hpp"
+#include "jpeg/frame.hpp"
+#include "jpeg/kernels.hpp"
+#include "row_sink.hpp"
+
+namespace fastload::jpeg {
+
+class BaselineDecoder {
+  public:
+    explicit BaselineDecoder(const Kernels& kernels) : kernels_(kernels) {}
+
+    // Reads the headers. The data must live until the last `read`.
+    Reason open(const uint8_t* data, size_t size);
+    const Frame& frame() const { return frame_; }
+
+    // Gives the rows of `box`, which lies in the image, to `sink`. If the answer is not `Reason::none`, it may have given
+    // some. `whole`: the entropy-coded data below the box are read, too.
+    Reason read(const Box& box, bool whole, RowSink& sink);
+
+  private:
+    // Samples of the MCU row in work, and the row above them.
+    struct Plane {
+        std::vector<uint8_t> samples;
+        ptrdiff_t stride = 0;
+        int16_t quantisers[64];
+        uint32_t dc = 0;  // of the block before, modulo 2^32
+        int first_block = 0;  // in a MCU
+
+        uint8_t* row(int y) { return samples.data() + kRowLead + stride * (y + 1); }
+    };
+    struct Rows;
+
+    bool prepare();
+    void plan(const Box& box);
+    bool begin_chunk();
+    bool skip_to(int64_t mcu);
+    bool decode_row(int row, const Box& box);
+    void pad_edges();
+    void emit(int row, const Box& box, RowSink& sink);
+    const uint8_t* chroma_row(Plane& plane, int row, int y, const Box& box, std::vector<uint8_t>& out);
+    int chunk(int64_t stop) const;
+
+    const Kernels& kernels_;
+    const uint8_t* data_ = nullptr;
+    size_t size_ = 0;
+    Frame frame_;
+    BitSource source_;
+    CodeTables dc_tables_[4], ac_tables_[4];
+
+    // The MCU: its blocks, their components, the MCUs of the image.
+    int blocks_ = 0;
+    int component_of_[8] = {};
+    int columns_ = 0, rows_ = 0;
+    int most_mcus_ = 0;  // in a chunk
+
+    // What of the image is decoded: MCU columns and rows.
+    int first_column_ = 0, stop_column_ = 0, first_row_ = 0, last_row_ = 0;
+
+    int64_t mcu_ = 0;  // the next one
+    int64_t until_restart_ = 0;
+    int restart_number_ = 0;
+
+    std::vector<BlockTables> full_, skipping_;  // of kMostBlocks blocks, and the two behind them
+    std::vector<int16_t> coefficients_;
+    uint8_t reach_[kMostBlocks + 1];
+    int32_t sums_[kMostBlocks + 1];
+
+    Plane planes_[kMostComponents];
+    std::vector<uint8_t> upsampled_[2];
+    std::vector<int16_t> scratch_;
+    std::vector<uint8_t> pixels_;
+    int next_y_ = 0;
+};
+
+}  // namespace fastload::jpeg

@@ -1,0 +1,301 @@
+// From coefficients to pixels: inverse DCT, upsampling, colour. Included once per instruction set.
+//
+// Each step gives exactly the integers of libjpeg-turbo's defaults (the "slow" integer DCT, "fancy" upsampling), also
+// where coefficients that no encoder writes overflow 16 bits: there, as its SSE2 and AVX2 code does.
+#pragma once
+
+#include "jpeg/kernels.hpp"
+#include "simd.hpp"
+
+namespace fastload::jpeg {
+namespace {
+
+using V = Simd::V;
+
+// Vectors of pairs (a, b) of 16-bit numbers, for madd.
+inline V pair(int a, int b) {
+    return Simd::all32(static_cast<int>(static_cast<uint32_t>(a) & 0xffff) | static_cast<int>(static_cast<uint32_t>(b) << 16));
+}
+
+// A vector of 16-bit numbers widened to two of 32 bits.
+struct Wide {
+    V low, high;
+};
+
+inline Wide operator+(Wide a, Wide b) { return {Simd::add32(a.low, b.low), Simd::add32(a.high, b.high)}; }
+inline Wide operator-(Wide a, Wide b) { return {Simd::sub32(a.low, b.low), Simd::sub32(a.high, b.high)}; }
+
+// Neighbours of two vectors, interleaved once and multiplied with several pairs of constants.
+struct Pairs {
+    V low, high;
+    Pairs(V a, V b) : low(Simd::low16(a, b)), high(Simd::high16(a, b)) {}
+    Wide times(int a, int b) const { return {Simd::madd16(low, pair(a, b)), Simd::madd16(high, pair(a, b))}; }
+};
+
+// cos and sin of multiples of pi / 16 in combinations, with 13 fractional bits: the algorithm of Loeffler, Ligtenberg
+// and Moschytz (ICASSP 1989) with 12 multiplications, as in libjpeg's jidctint.c.
+constexpr int k0298 = 2446, k0390 = 3196, k0541 = 4433, k0765 = 6270, k0899 = 7373, k1175 = 9633, k1501 = 12299,
+              k1847 = 15137, k1961 = 16069, k2053 = 16819, k2562 = 20995, k3072 = 25172;
+constexpr int kConstantBits = 13, kPassBits = 2;
+
+template <int kShift>
+inline V descale(Wide x) {
+    const V half = Simd::all32(1 << (kShift - 1));
+    return Simd::pack32(Simd::right32<kShift>(Simd::add32(x.low, half)), Simd::right32<kShift>(Simd::add32(x.high, half)));
+}
+
+// The last step: sums and differences of the even and the odd part.
+template <int kShift>
+inline void join(const Wide (&even)[4], const Wide (&odd)[4], V (&out)[8]) {
+    for (int i = 0; i < 4; ++i) {
+        out[i] = descale<kShift>(even[i] + odd[i]);
+        out[7 - i] = descale<kShift>(even[i] - odd[i]);
+    }
+}
+
+// One dimension of the inverse DCT of all columns.
+template <int kShift>
+inline void transform(V (&x)[8]) {
+    const Pairs even_pairs(x[2], x[6]);
+    const Wide even3 = even_pairs.times(k0541 + k0765, k0541), even2 = even_pairs.times(k0541, k0541 - k1847);
+    // In 16 bits, as libjpeg-turbo's; then times 2^13, by way of the upper half of 32 bits.
+    const V sum = Simd::add16(x[0], x[4]), difference = Simd::sub16(x[0], x[4]);
+    auto scale = [](V v) -> Wide {
+        return {Simd::right32<16 - kConstantBits>(Simd::low16(Simd::zero(), v)),
+                Simd::right32<16 - kConstantBits>(Simd::high16(Simd::zero(), v))};
+    };
+    const Wide even0 = scale(sum), even1 = scale(difference);
+    const Wide even[4] = {even0 + even3, even1 + even2, even1 - even2, even0 - even3};
+
+    const Pairs sums(Simd::add16(x[7], x[3]), Simd::add16(x[5], x[1]));
+    const Wide z3 = sums.times(k1175 - k1961, k1175), z4 = sums.times(k1175, k1175 - k0390);
+    const Pairs outer(x[7], x[1]), inner(x[5], x[3]);
+    const Wide odd[4] = {outer.times(-k0899, k1501 - k0899) + z4, inner.times(-k2562, k3072 - k2562) + z3,
+                         inner.times(k2053 - k2562, -k2562) + z4, outer.times(k0298 - k0899, -k0899) + z3};
+    join<kShift>(even, odd, x);
+}
+
+// The same where x[4] to x[7] are zero.
+template <int kShift>
+inline void transform_half(V (&x)[8]) {
+    const Pairs even_pairs(x[0], x[2]);
+    const int one = 1 << kConstantBits;
+    const Wide even[4] = {even_pairs.times(one, k0541 + k0765), even_pairs.times(one, k0541),
+                          even_pairs.times(one, -k0541), even_pairs.times(one, -k0541 - k0765)};
+    const Pairs odd_pairs(x[1], x[3]);
+    const Wide odd[4] = {odd_pairs.times(k1501 - k0899 + k1175 - k0390, k1175),
+                         odd_pairs.times(k1175, k3072 - k2562 + k1175 - k1961),
+                         odd_pairs.times(k1175 - k0390, -k2562 + k1175),
+                         odd_pairs.times(-k0899 + k1175, k1175 - k1961)};
+    join<kShift>(even, odd, x);
+}
+
+// The same for the left half only of the columns: the right half of the results is undefined.
+template <int kShift>
+inline void transform_quarter(V (&x)[8]) {
+    const V even_pairs = Simd::low16(x[0], x[2]), odd_pairs = Simd::low16(x[1], x[3]);
+    const int one = 1 << kConstantBits;
+    auto even = [&](int constant) { return Simd::madd16(even_pairs, pair(one, constant)); };
+    auto odd = [&](int a, int b) { return Simd::madd16(odd_pairs, pair(a, b)); };
+    const V e[4] = {even(k0541 + k0765), even(k0541), even(-k0541), even(-k0541 - k0765)};
+    const V o[4] = {odd(k1501 - k0899 + k1175 - k0390, k1175), odd(k1175, k3072 - k2562 + k1175 - k1961),
+                    odd(k1175 - k0390, -k2562 + k1175), odd(-k0899 + k1175, k1175 - k1961)};
+    const V half = Simd::all32(1 << (kShift - 1));
+    for (int i = 0; i < 4; ++i) {
+        const V sum = Simd::right32<kShift>(Simd::add32(Simd::add32(e[i], o[i]), half));
+        const V difference = Simd::right32<kShift>(Simd::add32(Simd::sub32(e[i], o[i]), half));
+        x[i] = Simd::pack32(sum, sum);
+        x[7 - i] = Simd::pack32(difference, difference);
+    }
+}
+
+inline void transpose(V (&x)[8]) {
+    V a[8], b[8];
+    for (int i = 0; i < 4; ++i) {
+        a[2 * i] = Simd::low16(x[2 * i], x[2 * i + 1]);
+        a[2 * i + 1] = Simd::high16(x[2 * i], x[2 * i + 1]);
+    }
+    for (int i = 0; i < 2; ++i) {
+        b[4 * i] = Simd::low32(a[4 * i], a[4 * i + 2]);
+        b[4 * i + 1] = Simd::high32(a[4 * i], a[4 * i + 2]);
+        b[4 * i + 2] = Simd::low32(a[4 * i + 1], a[4 * i + 3]);
+        b[4 * i + 3] = Simd::high32(a[4 * i + 1], a[4 * i + 3]);
+    }
+    for (int i = 0; i < 4; ++i) {
+        x[2 * i] = Simd::low64(b[i], b[i + 4]);
+        x[2 * i + 1] = Simd::high64(b[i], b[i + 4]);
+    }
+}
+
+// The left half of the columns only; the lower rows of the result are zero, and not written.
+inline void transpose_left(V (&x)[8]) {
+    V a[4];
+    for (int i = 0; i < 4; ++i) a[i] = Simd::low16(x[2 * i], x[2 * i + 1]);
+    const V b0 = Simd::low32(a[0], a[1]), b1 = Simd::high32(a[0], a[1]);
+    const V b2 = Simd::low32(a[2], a[3]), b3 = Simd::high32(a[2], a[3]);
+    x[0] = Simd::low64(b0, b2);
+    x[1] = Simd::high64(b0, b2);
+    x[2] = Simd::low64(b1, b3);
+    x[3] = Simd::high64(b1, b3);
+}
+
+// Where all rows of a lane but the first are zero, libjpeg-turbo shifts the first one left in 16 bits. That is the same
+// as the transform but for numbers of more than 14 bits, which are brought down to these here.
+inline V as_if_shifted(V first, V others) {
+    V zero = Simd::equal32(others, Simd::zero());
+    zero = Simd::both(zero, Simd::swap64(zero));
+    zero = Simd::both(zero, Simd::swap32(zero));
+    const V wrapped = Simd::right16<kPassBits>(Simd::left16<kPassBits>(first));
+    return Simd::differ(first, Simd::both(zero, Simd::differ(first, wrapped)));
+}
+
+constexpr int kFirstShift = kConstantBits - kPassBits, kSecondShift = kConstantBits + kPassBits + 3;
+constexpr int kCorner = 10;  // so many coefficients in zigzag order lie in the upper left quarter
+
+void to_samples(const SamplesTask& task) {
+    const V centre = Simd::all8(128);
+    uint8_t* out = task.out;
+    for (int first = 0; first < task.blocks; first += Simd::kLanes, out += 8 * Simd::kLanes) {
+        const int16_t* blocks[Simd::kLanes];
+        int reach = 0;
+        for (int lane = 0; lane < Simd::kLanes; ++lane) {
+            // Behind the last block, that one again; it lands in the slack.
+            const int block = task.order[first + lane < task.blocks ? first + lane : task.blocks - 1];
+            blocks[lane] = task.coefficients + 64 * block;
+            const int own = task.reach[block] & (kEndAdvance - 1);
+            reach = own > reach ? own : reach;
+        }
+        if (reach <= 1) {
+            for (int lane = 0; lane < Simd::kLanes; ++lane) {
+                const auto product = static_cast<int16_t>(blocks[lane][0] * task.quantisers[0]);
+                const int value = (static_cast<int16_t>(static_cast<uint32_t>(product) << kPassBits) + 16) >> 5;
+                const int sample = (value < -128 ? -128 : value > 127 ? 127 : value) + 128;
+                const uint64_t row = static_cast<uint64_t>(sample) * 0x0101010101010101u;
+                for (int y = 0; y < 8; ++y) std::memcpy(out + y * task.stride + 8 * lane, &row, 8);
+            }
+            continue;
+        }
+        V x[8];
+        const int rows = reach <= kCorner ? 4 : 8;
+        V others = Simd::zero();
+        for (int y = 0; y < rows; ++y) {
+            x[y] = Simd::load_lanes(blocks, 8 * y);
+            if (y > 0) others = Simd::either(others, x[y]);
+            x[y] = Simd::mul16(x[y], Simd::repeat(task.quantisers + 8 * y));
+        }
+        x[0] = as_if_shifted(x[0], others);
+        if (rows == 4) {
+            transform_quarter<kFirstShift>(x);
+            transpose_left(x);
+            transform_half<kSecondShift>(x);
+        } else {
+            transform<kFirstShift>(x);
+            transpose(x);
+            transform<kSecondShift>(x);
+        }
+        transpose(x);
+        for (int y = 0; y < 8; y += 2) {
+            const V two_rows = Simd::add8(Simd::pack16(x[y], x[y + 1]), centre);
+            Simd::store_halves(out + y * task.stride, two_rows);
+            Simd::store_halves(out + (y + 1) * task.stride, Simd::swap64(two_rows));
+        }
+    }
+}
+
+// Bytes as 16-bit numbers, in lanes: the lower and the upper half of each.
+inline V widen_low(V bytes) { return Simd::low8(bytes, Simd::zero()); }
+inline V widen_high(V bytes) { return Simd::high8(bytes, Simd::zero()); }
+inline V triple(V x) { return Simd::add16(x, Simd::add16(x, x)); }
+
+// Writes the bytes of even and odd positions, as 16-bit numbers.
+inline V merge(V even, V odd) { return Simd::either(even, Simd::left16<8>(odd)); }
+
+void double_width(const uint8_t* row, uint8_t* out, int width) {
+    const V one = Simd::all16(1), two = Simd::all16(2);
+    auto blend = [&](V here, V before, V behind) {
+        here = triple(here);
+        return merge(Simd::right16<2>(Simd::add16(here, Simd::add16(before, one))),
+                     Simd::right16<2>(Simd::add16(here, Simd::add16(behind, two))));
+    };
+    for (int x = 0; x < width; x += kVectorBytes) {
+        const V before = Simd::load(row + x - 1), here = Simd::load(row + x), behind = Simd::load(row + x + 1);
+        Simd::store_lanes(out + 2 * x, 32, blend(widen_low(here), widen_low(before), widen_low(behind)));
+        Simd::store_lanes(out + 2 * x + 16, 32, blend(widen_high(here), widen_high(before), widen_high(behind)));
+    }
+}
+
+void blend_rows(const uint8_t* near, const uint8_t* far, bool above, uint8_t* out, int width) {
+    const V bias = Simd::all16(above ? 1 : 2);
+    auto blend = [&](V a, V b) { return Simd::right16<2>(Simd::add16(triple(a), Simd::add16(b, bias))); };
+    for (int x = 0; x < width; x += kVectorBytes) {
+        const V a = Simd::load(near + x), b = Simd::load(far + x);
+        Simd::store(out + x, Simd::pack16u(blend(widen_low(a), widen_low(b)), blend(widen_high(a), widen_high(b))));
+    }
+}
+
+void blend_and_double(const uint8_t* near, const uint8_t* far, uint8_t* out, int width, int16_t* scratch) {
+    // The sums of columns from -1 to width, at scratch[0] on.
+    for (int x = -1; x <= width; x += kVectorBytes) {
+        const V a = Simd::load(near + x), b = Simd::load(far + x);
+        auto* to = reinterpret_cast<uint8_t*>(scratch + x + 1);
+        Simd::store_lanes(to, 32, Simd::add16(triple(widen_low(a)), widen_low(b)));
+        Simd::store_lanes(to + 16, 32, Simd::add16(triple(widen_high(a)), widen_high(b)));
+    }
+    const V eight = Simd::all16(8), seven = Simd::all16(7);
+    for (int x = 0; x < width; x += kVectorBytes / 2) {
+        const V before = Simd::load(scratch + x), behind = Simd::load(scratch + x + 2);
+        const V here = triple(Simd::load(scratch + x + 1));
+        Simd::store(out + 2 * x, merge(Simd::right16<4>(Simd::add16(here, Simd::add16(before, eight))),
+                                       Simd::right16<4>(Simd::add16(here, Simd::add16(behind, seven)))));
+    }
+}
+
+// Bytes of four vectors to pixels.
+inline void store_pixels(uint8_t* out, V red, V green, V blue) {
+    const V opaque = Simd::all8(255);
+    const V rg_low = Simd::low8(red, green), rg_high = Simd::high8(red, green);
+    const V bx_low = Simd::low8(blue, opaque), bx_high = Simd::high8(blue, opaque);
+    Simd::store_lanes(out, 64, Simd::low16(rg_low, bx_low));
+    Simd::store_lanes(out + 16, 64, Simd::high16(rg_low, bx_low));
+    Simd::store_lanes(out + 32, 64, Simd::low16(rg_high, bx_high));
+    Simd::store_lanes(out + 48, 64, Simd::high16(rg_high, bx_high));
+}
+
+void ycc_to_rgbx(const uint8_t* const* rows, uint8_t* out, int width) {
+    // Of 1.402, 1.772, 0.34414 and 0.71414, what is left after whole multiples, with 15 or 16 fractional bits. For red,
+    // half of 26345: rounded, it gives the same for all 256 values.
+    constexpr int kRed = 13173, kBlue = -7471, kGreenBlue = -22554, kGreenRed = 65536 - 46802;
+    const V centre = Simd::all16(128), half = Simd::all32(1 << 15);
+    const V red_scale = Simd::all16(kRed), blue_scale = Simd::all16(kBlue), green_scale = pair(kGreenBlue, kGreenRed);
+    struct Rgb {
+        V red, green, blue;
+    };
+    auto convert = [&](V y, V cb, V cr) -> Rgb {
+        cb = Simd::sub16(cb, centre);
+        cr = Simd::sub16(cr, centre);
+        auto green = [&](V both) { return Simd::right32<16>(Simd::add32(Simd::madd16(both, green_scale), half)); };
+        const V green_part = Simd::pack32(green(Simd::low16(cb, cr)), green(Simd::high16(cb, cr)));
+        return {Simd::add16(y, Simd::add16(cr, Simd::mul_round16(cr, red_scale))),
+                Simd::add16(y, Simd::sub16(green_part, cr)),
+                Simd::add16(y, Simd::add16(Simd::add16(cb, cb), Simd::mul_round16(cb, blue_scale)))};
+    };
+    for (int x = 0; x < width; x += kVectorBytes) {
+        const V y = Simd::load(rows[0] + x), cb = Simd::load(rows[1] + x), cr = Simd::load(rows[2] + x);
+        const Rgb low = convert(widen_low(y), widen_low(cb), widen_low(cr));
+        const Rgb high = convert(widen_high(y), widen_high(cb), widen_high(cr));
+        store_pixels(out + 4 * x, Simd::pack16u(low.red, high.red), Simd::pack16u(low.green, high.green),
+                     Simd::pack16u(low.blue, high.blue));
+    }
+}
+
+void rgb_to_rgbx(const uint8_t* const* rows, uint8_t* out, int width) {
+    for (int x = 0; x < width; x += kVectorBytes) {
+        store_pixels(out + 4 * x, Simd::load(rows[0] + x), Simd::load(rows[1] + x), Simd::load(rows[2] + x));
+    }
+}
+
+constexpr Kernels kKernels = {decode_blocks, skip_blocks,      to_samples,  double_width,
+                              blend_rows,    blend_and_double, ycc_to_rgbx, rgb_to_rgbx};
+
+}  // namespace
+}  // namespace fastload::jpeg

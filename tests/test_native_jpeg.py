@@ -1,0 +1,208 @@
+"""The core's own JPEG decoder: to the last bit the pixels of libjpeg-turbo's full decode, and its verdicts."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from PIL import Image
+
+from fastload import native
+from tests import images
+
+pytestmark = pytest.mark.skipif(not native.available(), reason="the native core is not built")
+
+Pixels = npt.NDArray[np.uint8]
+Box = tuple[int, int, int, int]
+
+SIMD = ("avx512", "avx2", "sse4.1", "neon", "plain")
+KINDS: dict[str, dict[str, Any]] = {
+    "4:4:4": {"subsampling": "4:4:4"},
+    "4:2:2": {"subsampling": "4:2:2"},
+    "4:4:0": {"subsampling": "4:4:0"},
+    "4:2:0": {"subsampling": "4:2:0"},
+    "own tables": {"optimize": True, "quality": 95},
+    "RGB": {"keep_rgb": True},
+    "restart markers": {"restart_marker_blocks": 3},
+    "restart rows": {"subsampling": "4:2:2", "restart_marker_rows": 1},
+    "16-bit quantisers": {"qtables": [[900] * 64, [3] * 64]},
+    "every coefficient": {"subsampling": "4:4:4", "quality": 100},
+    "hardly a coefficient": {"quality": 3},
+}
+
+
+class Decoder:
+    """A pool of one thread, and what it makes of boxes of a file, each in its own size."""
+
+    def __init__(self, simd: str = "auto", *, always_libjpeg: bool = False) -> None:
+        self.core = native.load()
+        self.pool = self.core.Pool(1, simd, always_libjpeg)
+
+    def decode(self, data: bytes, boxes: list[Box], *, whole: bool = False) -> tuple[list[Pixels], list[Any]]:
+        count = len(boxes)
+        box = np.array(boxes, np.int32)
+        size = np.ascontiguousarray(box[:, 2:])
+        window = np.concatenate([np.zeros((count, 2), np.int32), size], axis=1)
+        areas = 3 * size.prod(axis=1, dtype=np.int64)
+        offsets = np.concatenate([[0], np.cumsum(areas)[:-1]])
+        out = np.zeros(areas.sum(), np.uint8)
+        geometries = self.core.Geometries.given(box, size, window, np.zeros((count, 2), np.bool_))
+        encoded = self.core.Encoded.buffers([np.frombuffer(data, np.uint8)] * count)
+        resampling = self.core.Resampling(2, True, 0, (0, 0, 0, 0))
+        ticket = self.pool.decode_flat(encoded, geometries, out, offsets, size, resampling, 1 << 30, False, whole)
+        failures = ticket.wait()
+        rows = zip(offsets, size, strict=True)
+        return [out[at : at + 3 * h * w].reshape(h, w, 3) for at, (h, w) in rows], failures
+
+    def verdict(self, data: bytes, box: Box, *, whole: bool = False) -> str:
+        """The words about damage, or ""."""
+        failures = self.decode(data, [box], whole=whole)[1]
+        return failures[0][2] if failures else ""
+
+
+def boxes_of(height: int, width: int, count: int, seed: int = 0) -> list[Box]:
+    rng = np.random.default_rng([seed, height, width])
+    boxes: list[Box] = [(0, 0, height, width), (height - 1, width - 1, 1, 1), (0, width // 2, height, 1)]
+    for _ in range(count):
+        h, w = int(rng.integers(1, height + 1)), int(rng.integers(1, width + 1))
+        boxes.append((int(rng.integers(0, height - h + 1)), int(rng.integers(0, width - w + 1)), h, w))
+    return boxes
+
+
+def full_decode(data: bytes) -> Pixels:
+    """By Pillow, which is libjpeg-turbo with its defaults."""
+    with Image.open(io.BytesIO(data)) as image:
+        return np.asarray(image.convert("RGB"))
+
+
+def assert_equals_full_decode(decoder: Decoder, data: bytes, boxes: list[Box]) -> None:
+    whole = full_decode(data)
+    found, failures = decoder.decode(data, boxes)
+    assert failures == []
+    for pixels, (top, left, height, width) in zip(found, boxes, strict=True):
+        wanted = whole[top : top + height, left : left + width]
+        np.testing.assert_array_equal(pixels, wanted, err_msg=str((top, left, height, width)))
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "grey"])
+@pytest.mark.parametrize(("height", "width"), [(40, 40), (33, 70), (16, 16), (49, 5), (7, 131), (1, 5)])
+def test_every_box_is_the_crop_of_the_full_decode(height: int, width: int, kind: str) -> None:
+    pixels = images.photo(height, width, channels=1 if kind == "grey" else 3)
+    data = images.jpeg(pixels, **KINDS.get(kind, {}))
+    boxes = boxes_of(height, width, 30)
+    decoder = Decoder()
+    assert_equals_full_decode(decoder, data, boxes)
+    assert decoder.pool.decoded["own"] == len(boxes)  # and not libjpeg-turbo
+
+
+@pytest.mark.parametrize("subsampling", ["4:4:4", "4:2:2", "4:4:0", "4:2:0"])
+def test_every_small_size(subsampling: str) -> None:
+    decoder = Decoder()
+    noise = np.random.default_rng(0).integers(0, 256, (40, 40, 3), dtype=np.uint8)
+    for height in range(1, 40, 3):
+        for width in range(1, 40):
+            data = images.jpeg(noise[:height, :width], subsampling=subsampling)
+            assert_equals_full_decode(decoder, data, boxes_of(height, width, 3))
+    assert decoder.pool.decoded["own"] > 2000
+
+
+@pytest.mark.parametrize("simd", SIMD)
+def test_every_instruction_set(simd: str) -> None:
+    try:
+        decoder = Decoder(simd)
+    except ValueError:
+        pytest.skip("not on this processor")
+    noise = np.random.default_rng(1).integers(0, 256, (130, 200, 3), dtype=np.uint8)
+    for picture in (noise, images.photo(130, 200)):
+        for options in KINDS.values():
+            assert_equals_full_decode(decoder, images.jpeg(picture, **options), boxes_of(130, 200, 5))
+    assert sum(decoder.pool.decoded.values()) == decoder.pool.decoded["own"]
+
+
+def test_other_kinds_go_to_libjpeg_and_are_counted() -> None:
+    picture = images.photo(40, 60)
+    decoder = Decoder()
+    box = [(0, 0, 40, 60)]
+    assert_equals_full_decode(decoder, images.jpeg(picture, progressive=True), box)
+    assert_equals_full_decode(decoder, images.jpeg(picture[:, :3]), [(0, 0, 40, 3)])  # too narrow to be smooth
+    assert "4 components" in decoder.verdict(images.cmyk_jpeg(picture), box[0])
+    assert_equals_full_decode(decoder, images.jpeg(picture), box)
+    data = images.jpeg(picture)
+    at = data.index(b"\xff\xdb")
+    assert_equals_full_decode(decoder, data[:at] + b"garbage" + data[at:], box)
+    counts = dict(decoder.pool.decoded)
+    assert counts == {"own": 1, "progressive": 1, "components": 1, "layout": 1, "unusual": 1, "forced": 0}
+
+
+def test_tables_do_not_outlive_their_file() -> None:
+    """libjpeg keeps Huffman and quantisation tables from one file to the next."""
+    data = images.jpeg(images.photo(30, 30), quality=50)
+    start, stop = data.index(b"\xff\xdb"), data.index(b"\xff\xc0")
+    without = data[:start] + data[stop:]
+    box = (0, 0, 30, 30)
+    assert "not defined" in Decoder().verdict(without, box)
+    decoder = Decoder(always_libjpeg=True)
+    assert decoder.verdict(data, box) == ""
+    assert "not defined" in decoder.verdict(without, box)
+
+
+def damaged(data: bytes, rng: np.random.Generator) -> bytes:
+    """With one to three of the things that happen to files."""
+    changed = bytearray(data)
+    for _ in range(int(rng.integers(1, 4))):
+        at = int(rng.integers(2, len(changed)))
+        match int(rng.integers(0, 6)):
+            case 0:
+                changed[at] ^= 1 << int(rng.integers(0, 8))
+            case 1:
+                changed[at] = int(rng.integers(0, 256))
+            case 2:
+                del changed[at : at + int(rng.integers(1, 20))]
+            case 3:
+                changed[at:at] = rng.bytes(int(rng.integers(1, 5)))
+            case 4:
+                changed[at : at + 2] = bytes([0xFF, int(rng.integers(0xC0, 0x100))])
+            case _:
+                del changed[max(at, 20) :]
+    return bytes(changed)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_damaged_files_get_the_verdict_of_libjpeg(kind: str) -> None:
+    """And where that is a good one, the pixels of its full decode, of the rows down to the last of the box."""
+    height, width = 45, 70
+    data = images.jpeg(images.photo(height, width), **KINDS[kind])
+    header = data.index(b"\xff\xda")
+    rng = np.random.default_rng(list(kind.encode()))
+    ours, theirs = Decoder(), Decoder(always_libjpeg=True)
+    good = 0
+    for _ in range(250):
+        bad = damaged(data, rng) if rng.random() < 0.5 else data[:header] + damaged(data[header:], rng)
+        box = boxes_of(height, width, 1, int(rng.integers(1 << 30)))[-1]
+        whole = bool(rng.random() < 0.3)
+        before = ours.pool.decoded["own"]
+        (found,), failures = ours.decode(bad, [box], whole=whole)
+        assert [failure[1] for failure in failures] == [f[1] for f in theirs.decode(bad, [box], whole=whole)[1]], bad
+        if not failures and ours.pool.decoded["own"] > before:
+            top, left, h, w = box
+            (rows,), failures = theirs.decode(bad, [(0, 0, top + h, width)])
+            assert failures == []
+            np.testing.assert_array_equal(found, rows[top:, left : left + w])
+            good += 1
+    assert good > 10  # some damage lies where no one looks, or only changes the picture
+
+
+def test_damage_above_and_in_the_box_counts_below_it_only_when_asked() -> None:
+    data = images.jpeg(images.photo(64, 64))
+    scan = data.index(b"\xff\xda")
+    middle = (scan + len(data)) // 2
+    torn = data[:middle] + b"\xff\xd3" + data[middle:]  # a restart marker where none belongs
+    decoder = Decoder()
+    assert decoder.verdict(torn, (48, 0, 8, 64)) != ""
+    assert decoder.verdict(torn, (0, 0, 64, 8)) != ""
+    assert decoder.verdict(torn, (0, 0, 8, 8)) == ""
+    assert decoder.verdict(torn, (0, 0, 8, 8), whole=True) != ""
+    assert decoder.verdict(data[:-2], (0, 0, 8, 8)) == "Premature end of JPEG file"
