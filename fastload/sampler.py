@@ -11,20 +11,41 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from operator import index
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch.utils.data import RandomSampler, SubsetRandomSampler, WeightedRandomSampler
+from torch.utils.data import (
+    BatchSampler,
+    DistributedSampler,
+    RandomSampler,
+    Sampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
 
 from fastload.draws import Draws, Stream
 from fastload.errors import ConfigurationError
 from fastload.fingerprint import fingerprint_of
 
-__all__ = ["EpochOrder", "ForeignOrder", "LoaderSampler", "Order", "Shard", "count_repeats"]
+__all__ = [
+    "EpochOrder",
+    "ForeignOrder",
+    "LoaderBatchSampler",
+    "LoaderSampler",
+    "Order",
+    "Shard",
+    "Tail",
+    "count_repeats",
+    "sampler_over",
+]
 
 Int64Array = npt.NDArray[np.int64]
+Tail = Literal["exact", "pad", "drop"]
+"""What becomes of samples that cannot be shared evenly among ranks. "exact": each comes once, so that the last batch
+of some ranks is smaller; "pad" and "drop": as torch's DistributedSampler, the first ones come twice, or the last ones
+not at all."""
 
 
 @dataclass(frozen=True)
@@ -72,8 +93,14 @@ class Order:
     batch_size: int
     """Samples a batch on this rank."""
     shard: Shard
+    shuffle: bool = False
     drop_last: bool
     seed: int
+
+    @property
+    def total_samples(self) -> int:
+        """Indices in an epoch over all ranks."""
+        return self.samples
 
     @property
     def global_batch_size(self) -> int:
@@ -89,6 +116,11 @@ class Order:
     def steps(self) -> int:
         """Batches an epoch on this rank."""
         raise NotImplementedError
+
+    @property
+    def shared(self) -> bool:
+        """Whether the ranks get different samples, as far as can be told."""
+        return self.shard.world_size > 1
 
     @property
     def ahead(self) -> bool:
@@ -134,7 +166,7 @@ class EpochOrder(Order):
     With `drop_last=False` the last global batch holds what is left, spread over the ranks as evenly as it goes: every
     sample comes exactly once. If there are fewer samples than ranks, the ranks left over get an empty batch when not
     shuffling (evaluation counts each sample once and all ranks keep the same number of steps), and a repeated sample
-    of that batch when shuffling (training on an empty batch would make a loss of NaN).
+    of that batch when shuffling (training on an empty batch would make a loss of NaN). `tail` chooses otherwise.
     """
 
     length: int
@@ -145,28 +177,41 @@ class EpochOrder(Order):
     shuffle: bool = False
     drop_last: bool = False
     seed: int = 0
+    tail: Tail = "exact"
+    interleaved: bool = False
+    """Whether a rank takes every world_size-th sample of a global batch, as DistributedSampler has it, rather than a
+    stretch."""
+
+    @property
+    def samples(self) -> int:
+        """Indices in an epoch's global order."""
+        world = self.shard.world_size
+        if self.tail == "pad":
+            return -(-self.length // world) * world
+        return self.length // world * world if self.tail == "drop" else self.length
 
     @property
     def steps(self) -> int:
         """The same on every rank."""
         if self.drop_last:
-            return self.length // self.global_batch_size
-        return -(-self.length // self.global_batch_size)
+            return self.samples // self.global_batch_size
+        return -(-self.samples // self.global_batch_size)
 
     def epoch(self, epoch: int) -> Int64Array:
-        """(length,) int64: the global order of one epoch."""
-        identity = np.arange(self.length, dtype=np.int64)
-        if not self.shuffle:
-            return identity
-        # Sorting by counter-based keys is a uniform permutation that no numpy version can change.
-        keys = Draws(self.seed, epoch, identity).integers(Stream.ORDER)
-        return _argsort(keys)
+        """(samples,) int64: the global order of one epoch."""
+        order = np.arange(self.length, dtype=np.int64)
+        if self.shuffle:
+            # Sorting by counter-based keys is a uniform permutation that no numpy version can change.
+            order = _argsort(Draws(self.seed, epoch, order).integers(Stream.ORDER))
+        return order if self.samples == self.length else np.resize(order, self.samples)
 
     def batch(self, step: int) -> Int64Array:
         """Positions in the epoch's order of this rank's part of global batch `step`."""
         start = step * self.global_batch_size
-        size = min(self.global_batch_size, self.length - start)
+        size = min(self.global_batch_size, self.samples - start)
         rank, world = self.shard.rank, self.shard.world_size
+        if self.interleaved:
+            return np.arange(start + rank, start + size, world, dtype=np.int64)
         first, last = size * rank // world, size * (rank + 1) // world
         if first == last and self.shuffle and size:
             first, last = rank % size, rank % size + 1
@@ -183,7 +228,11 @@ class EpochOrder(Order):
             "shuffle": self.shuffle,
             "drop_last": self.drop_last,
             "seed": self.seed,
-        }
+        } | ({} if self.tail == "exact" else {"tail": self.tail})
+
+    def repeats(self, indices: Int64Array) -> Int64Array | None:
+        """Only padding brings an index twice."""
+        return count_repeats(indices) if self.samples > self.length else None
 
 
 def _argsort(keys: npt.NDArray[np.uint64]) -> Int64Array:
@@ -232,6 +281,15 @@ class ForeignOrder(Order):
     @property
     def samples(self) -> int:
         return len(self.sampler)  # type: ignore[arg-type]
+
+    @property
+    def total_samples(self) -> int:
+        return self.samples * self.shard.world_size
+
+    @property
+    def shared(self) -> bool:
+        """torch's own samplers, the distributed one apart, know nothing of ranks; others are trusted."""
+        return type(self.sampler).__module__ != RandomSampler.__module__
 
     @property
     def ahead(self) -> bool:
@@ -307,41 +365,88 @@ def count_repeats(order: Int64Array) -> Int64Array | None:
     return repeats
 
 
-class SetsEpoch(Protocol):
+class Owner(Protocol):
+    """What a view of the order needs of its Loader."""
+
     def set_epoch(self, epoch: int) -> None: ...
 
+    @property
+    def epoch(self) -> int: ...
 
-class LoaderSampler:
-    """What `loader.sampler` and `loader.batch_sampler` are: a view for frameworks that look for `set_epoch`.
 
-    Lightning calls `set_epoch` on them before each epoch, which is passed on to the loader. Iterating gives this
-    rank's indices of the epoch set last (singly, or a list for each batch).
+class LoaderSampler(Sampler[int]):
+    """What `loader.sampler` is: this rank's indices of the epoch under way or to come, for whoever looks for them.
+
+    It has the attributes of a DistributedSampler, and is one where the loader is one of several ranks: frameworks take
+    that for a sign that the data are shared already. `set_epoch` is passed on to the loader.
     """
 
-    def __init__(self, order: Order, *, batched: bool, owner: Callable[[], SetsEpoch | None]) -> None:
+    def __init__(self, order: Order, dataset: Any, owner: Callable[[], Owner | None]) -> None:
         self.order = order
-        self.epoch = 0
-        self.batch_size = order.batch_size
+        self.dataset = dataset
+        self.num_replicas, self.rank = order.shard.world_size, order.shard.rank
+        self.shuffle = order.shuffle
+        self.seed = order.seed
         self.drop_last = order.drop_last
-        self._batched = batched
+        self.num_samples = (order.steps - 1) * order.batch_size + len(order.batch(order.steps - 1))
+        """Samples of this rank in an epoch."""
+        self.total_size = order.total_samples
+        """Samples of all ranks in an epoch."""
         self._owner = owner
+        self._epoch = 0
+
+    @property
+    def epoch(self) -> int:
+        owner = self._owner()
+        return self._epoch if owner is None else owner.epoch
+
+    @epoch.setter
+    def epoch(self, epoch: int) -> None:
+        self.set_epoch(epoch)
 
     def set_epoch(self, epoch: int) -> None:
         owner = self._owner()
         if owner is not None:
             owner.set_epoch(epoch)
-        self.epoch = epoch
+        self._epoch = epoch
 
-    def __len__(self) -> int:
-        if self._batched:
-            return self.order.steps
-        return sum(len(self.order.batch(step)) for step in range(self.order.steps))
-
-    def __iter__(self) -> Iterator[Any]:
+    def batches(self) -> Iterator[list[int]]:
+        """The same, cut into this rank's batches."""
         order = self.order.epoch(self.epoch)
         for step in range(self.order.steps):
-            batch = order[self.order.batch(step)].tolist()
-            if self._batched:
-                yield batch
-            else:
-                yield from batch
+            yield order[self.order.batch(step)].tolist()
+
+    def __len__(self) -> int:
+        return self.num_samples
+
+    def __iter__(self) -> Iterator[int]:
+        for batch in self.batches():
+            yield from batch
+
+
+class _DistributedLoaderSampler(LoaderSampler, DistributedSampler[Any]):
+    """The same, recognised as a DistributedSampler."""
+
+
+def sampler_over(order: Order, dataset: Any, owner: Callable[[], Owner | None]) -> LoaderSampler:
+    """What `loader.sampler` is for this order."""
+    kind = _DistributedLoaderSampler if order.shard.world_size > 1 else LoaderSampler
+    return kind(order, dataset, owner)
+
+
+class LoaderBatchSampler(BatchSampler):
+    """What `loader.batch_sampler` is: the indices of `sampler`, a list for each batch.
+
+    Frameworks that rebuild a loader make one over a sampler of their own, which the Loader then asks for its rank.
+    """
+
+    sampler: Any
+
+    def set_epoch(self, epoch: int) -> None:
+        self.sampler.set_epoch(epoch)
+
+    def __len__(self) -> int:
+        return self.sampler.order.steps if isinstance(self.sampler, LoaderSampler) else super().__len__()
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return self.sampler.batches() if isinstance(self.sampler, LoaderSampler) else super().__iter__()

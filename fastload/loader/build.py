@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -22,7 +22,7 @@ from fastload.sampler import EpochOrder, ForeignOrder, Order, Shard
 from fastload.sources import Opened, open_indexed, open_source
 from fastload.sources.base import Role, Source, fingerprint_of
 
-__all__ = ["build", "create_loader"]
+__all__ = ["assemble", "build", "create_loader", "order_of"]
 
 
 def create_loader(
@@ -40,7 +40,7 @@ def create_loader(
     sampler: Iterable[int] | None = None,
     collate_fn: Callable[[list[Any]], Any] | None = None,
     seed: int = 0,
-    shard: Shard | None = None,
+    shard: Shard | Literal["auto"] | None = None,
     device: str | torch.device = "cpu",
     dtype: torch.dtype | None = None,
     memory_format: torch.memory_format = torch.channels_last,
@@ -69,7 +69,8 @@ def create_loader(
         collate_fn: makes a batch from a list of samples; only a backend that runs Python on samples can run one.
         seed: of the order and of every random choice.
         shard: this process's rank among those that share the data. None: from torch.distributed, else torchrun's
-            environment, else 0 of 1.
+            environment, else 0 of 1. "auto": the same, but looked up at the first `iter()`, for loaders that are made
+            before `init_process_group`.
         device: where the batches are delivered.
         dtype: of the images delivered; values keep their range. None: as the transform says (uint8 if it converts
             nothing).
@@ -93,12 +94,13 @@ def create_loader(
 
 
 def build(config: LoaderConfig) -> Loader:
-    """Open the source, choose the backend, and put the Loader together.
+    """The Loader of a configuration. Raises what `create_loader` raises."""
+    return Loader(config, assemble(config))
 
-    Raises:
-        What `create_loader` raises.
-    """
-    opened = open_indexed(config.source) if config.indexed else open_source(config.source)
+
+def assemble(config: LoaderConfig) -> LoaderParts:
+    """Open the source, choose the backend, and put together what a Loader puts to work."""
+    opened = open_indexed(config.source) if config.adopted else open_source(config.source)
     source = opened.source
     if config.dtype is not None and not source.images and not source.objects:
         raise ConfigurationError(
@@ -106,16 +108,16 @@ def build(config: LoaderConfig) -> Loader:
             "and convert the data, or use batch_transform."
         )
     recipe = Recipe.from_transform(_both(opened.transform, config.transform))
-    order = _order(config, source)
+    order = order_of(config, source, config.shard_here())
     split = _split(recipe, config, source)
     job = Job(source, split, config.collate_fn, config.device)
 
-    def on(backend: str, reason: str) -> Loader:
+    def on(backend: str, reason: str) -> LoaderParts:
         return _on_backend(backend, reason, config=config, opened=opened, recipe=recipe, split=split, order=order)
 
     if config.backend != "auto":
         return on(config.backend, "as asked")
-    return on(*(measure(job, lambda name: on(name, "")) if config.tune else choose_by_rule(job)))
+    return on(*(measure(job, lambda name: Loader(config, on(name, ""))) if config.tune else choose_by_rule(job)))
 
 
 def _on_backend(
@@ -127,11 +129,11 @@ def _on_backend(
     recipe: Recipe,
     split: SplitRecipe,
     order: Order,
-) -> Loader:
+) -> LoaderParts:
     cls = backend_class(backend)
     source, device = opened.source, config.device
     notes = (*opened.notes, *config.notes)
-    if config.for_processes and not traits_of(cls).processes:
+    if config.adopted and not traits_of(cls).processes:
         notes += _without_processes(config)
         config = replace(config, num_workers=None, prefetch_factor=None)
     built = cls(
@@ -161,23 +163,19 @@ def _on_backend(
         seed=order.seed,
         pinned=config.pinned,
     )
-    return Loader(
-        config,
-        LoaderParts(
-            source=source,
-            order=order,
-            backend=built,
-            stage=stage,
-            recipe_fingerprint=fingerprint_of(recipe.fingerprint, repr(mix), str(config.dtype)),
-            batch_transform=None if mix is not None else config.batch_transform,
-            explanation={
-                "backend": f"{backend}: {reason}",
-                "source": "\n".join([f"{source.name}: {source.format}, {len(source)} samples", *notes]),
-                "order": order.describe(),
-                "transforms": "\n".join(f"{row.transform} -> {row.where}" for row in split.placement) or "none",
-                "delivered": f"on {device}, {config.memory_format}".replace("torch.", ""),
-            },
-        ),
+    return LoaderParts(
+        source=source,
+        order=order,
+        backend=built,
+        stage=stage,
+        recipe_fingerprint=fingerprint_of(recipe.fingerprint, repr(mix), str(config.dtype)),
+        batch_transform=None if mix is not None else config.batch_transform,
+        explanation={
+            "backend": f"{backend}: {reason}",
+            "source": "\n".join([f"{source.name}: {source.format}, {len(source)} samples", *notes]),
+            "transforms": "\n".join(f"{row.transform} -> {row.where}" for row in split.placement) or "none",
+            "delivered": f"on {device}, {config.memory_format}".replace("torch.", ""),
+        },
     )
 
 
@@ -202,13 +200,22 @@ def _split(recipe: Recipe, config: LoaderConfig, source: Source) -> SplitRecipe:
     return recipe.split(None if primary is None else primary.fixed_size)
 
 
-def _order(config: LoaderConfig, source: Source) -> Order:
-    shard = Shard.detect() if config.shard is None else config.shard
+def order_of(config: LoaderConfig, source: Source, shard: Shard) -> Order:
+    """Which samples come when, on this rank. Raises ConfigurationError: there would be none."""
     order: Order
     if config.sampler is not None:
         order = ForeignOrder(config.sampler, config.batch_size, len(source), config.drop_last, config.seed, shard)
     else:
-        order = EpochOrder(len(source), config.batch_size, shard, config.shuffle, config.drop_last, config.seed)
+        order = EpochOrder(
+            len(source),
+            config.batch_size,
+            shard,
+            shuffle=config.shuffle,
+            drop_last=config.drop_last,
+            seed=config.seed,
+            tail=config.tail,
+            interleaved=config.interleaved,
+        )
     if not order.samples:
         raise ConfigurationError(
             f"sampler: {type(config.sampler).__name__} is empty; leave it out to serve all samples."

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from numbers import Integral
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
-from torch.utils.data import default_collate
+from torch.utils.data import DistributedSampler, RandomSampler, SequentialSampler, default_collate
 
 from fastload.backends.base import BackendOptions, WorkerSettings
 from fastload.errors import ConfigurationError, OnError
 from fastload.recipe import Recipe
 from fastload.recipe.mix import lower_batch_transform
-from fastload.sampler import Shard
+from fastload.sampler import LoaderSampler, Shard, Tail
 
 __all__ = ["LoaderConfig"]
 
@@ -44,7 +44,7 @@ class LoaderConfig:
     sampler: Iterable[int] | None = None
     collate_fn: Callable[[list[Any]], Any] | None = None
     seed: int = 0
-    shard: Shard | None = None
+    shard: Shard | Literal["auto"] | None = None
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     dtype: torch.dtype | None = None
     memory_format: torch.memory_format = torch.channels_last
@@ -52,11 +52,17 @@ class LoaderConfig:
     tune: bool = False
     options: BackendOptions | None = None
 
-    indexed: bool = False
-    """Whether samples are `source[index]`, whatever the source is, as under a DataLoader."""
-    for_processes: bool = False
-    """Whether `num_workers` and `prefetch_factor` were chosen for worker processes, so that a backend of threads is to
-    make its own choice."""
+    adopted: bool = False
+    """Whether it stands for a DataLoader: samples are `source[index]`, whatever the source is; `num_workers` and
+    `prefetch_factor` were chosen for worker processes, so that a backend of threads makes its own choice; and without a
+    shard every rank gets all samples."""
+    tail: Tail = "exact"
+    interleaved: bool = False
+    """How the ranks share an epoch, see `EpochOrder`."""
+    follows: Any = None
+    """A sampler of the user's, whose `epoch` counts at each `iter()` once it has been set."""
+    shown: Mapping[str, Any] = field(default_factory=dict)
+    """Attributes of a DataLoader that the Loader shows, but has no use for."""
     workers: WorkerSettings = field(default_factory=WorkerSettings)
     """How worker processes are started, where the backend has some."""
     notes: tuple[str, ...] = ()
@@ -69,11 +75,12 @@ class LoaderConfig:
                 self._settle(name, _integer(name, value, least))
         for name in ("shuffle", "drop_last", "tune"):
             self._settle(name, _flag(name, getattr(self, name)))
-        for name, kind in (("shard", Shard), ("dtype", torch.dtype), ("memory_format", torch.memory_format)):
+        if self.shard is not None and self.shard != "auto" and not isinstance(self.shard, Shard):
+            raise ConfigurationError(f"shard: must be a fastload.Shard, 'auto' or None, got {self.shard!r}.")
+        for name, kind in (("dtype", torch.dtype), ("memory_format", torch.memory_format)):
             value = getattr(self, name)
             if value is not None and not isinstance(value, kind):
-                module = "fastload" if kind is Shard else "torch"
-                raise ConfigurationError(f"{name}: must be a {module}.{kind.__name__}, got {value!r}.")
+                raise ConfigurationError(f"{name}: must be a torch.{kind.__name__}, got {value!r}.")
         if self.memory_format not in (torch.channels_last, torch.contiguous_format):
             raise ConfigurationError(
                 f"memory_format: images are delivered in torch.channels_last or torch.contiguous_format, got "
@@ -95,8 +102,76 @@ class LoaderConfig:
         wanted = self.device.type == "cuda" if self.pin_memory is None else self.pin_memory
         return bool(wanted) and torch.cuda.is_available()
 
+    def shard_here(self) -> Shard:
+        """The shard as it is now: what was said, or what this process finds."""
+        if isinstance(self.shard, Shard):
+            return self.shard
+        alone = self.shard is None and self.adopted and self.sampler is None
+        return Shard() if alone else Shard.detect()
+
+    def with_sampler(self, sampler: Any, length: int, *, rebuilt: bool) -> LoaderConfig:
+        """The same, in the order of a torch sampler.
+
+        torch's own become fastload's order, which is a function of (seed, epoch); any other is asked, once an epoch,
+        for this rank's indices.
+
+        Args:
+            sampler: what a DataLoader has or would have as its sampler.
+            length: samples in the data set.
+            rebuilt: whether a framework has put it in place of ours, which says the rank and nothing else; else seed
+                and shuffling are the sampler's too.
+
+        Raises:
+            ConfigurationError: a shard was given as well, and the sampler decides.
+        """
+        if isinstance(sampler, LoaderSampler):
+            return replace(self, shard=sampler.order.shard)
+        if type(sampler) is SequentialSampler and len(sampler) == length:
+            return replace(self, shuffle=False, sampler=None)
+        if type(sampler) is RandomSampler and _is_plain_shuffle(sampler, length):
+            note = "RandomSampler -> fastload's shuffle: another order, a function of (seed, epoch)"
+            return replace(self, shuffle=True, sampler=None, notes=self._noted(note))
+        if type(sampler) is DistributedSampler or (rebuilt and isinstance(sampler, DistributedSampler)):
+            total = sampler.total_size
+            tail: Tail = "exact" if total == length else "pad" if total > length else "drop"
+            note = (
+                f"DistributedSampler (rank {sampler.rank} of {sampler.num_replicas}) -> fastload's order, a function "
+                f"of (seed, epoch), cut into global batches; {_TAILS[tail]}; set_epoch is optional"
+            )
+            return replace(
+                self,
+                sampler=None,
+                shard=Shard(sampler.rank, sampler.num_replicas),
+                shuffle=self.shuffle if rebuilt else sampler.shuffle,
+                seed=self.seed if rebuilt else sampler.seed,
+                tail=tail,
+                interleaved=True,
+                follows=sampler,
+                notes=self._noted(note),
+            )
+        if self.shard is not None:
+            raise ConfigurationError(
+                f"shard: the DataLoader's {type(sampler).__name__} already decides which samples this rank gets; leave "
+                "shard out, or give the DataLoader shuffle=True in place of the sampler."
+            )
+        return replace(self, sampler=sampler, shuffle=False, follows=sampler)
+
+    def _noted(self, change: str) -> tuple[str, ...]:
+        return (*self.notes, f"changed: {change}")
+
     def _settle(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)
+
+
+_TAILS = {
+    "exact": "every sample comes once",
+    "pad": "the first samples come twice, as there, to make ranks equal",
+    "drop": "the last samples are dropped, as there, to make ranks equal",
+}
+
+
+def _is_plain_shuffle(sampler: RandomSampler, length: int) -> bool:
+    return not sampler.replacement and sampler.num_samples == length == len(sampler.data_source)
 
 
 def _integer(name: str, value: Any, least: int | None) -> int:

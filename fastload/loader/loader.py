@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import logging
+import sys
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -10,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils.data import DataLoader, Dataset, default_collate
 
 from fastload.backends.base import Backend
 from fastload.device.stage import DeviceStage
@@ -18,13 +22,15 @@ from fastload.errors import ConfigurationError, FastloadError, StateMismatchErro
 from fastload.loader.config import LoaderConfig
 from fastload.loader.cursor import Cursor
 from fastload.loader.pipeline import READY, Pipeline
-from fastload.sampler import LoaderSampler, Order
+from fastload.sampler import LoaderBatchSampler, LoaderSampler, Order, Shard, sampler_over
 from fastload.sources.base import Source
 from fastload.spans import SpanLog
 
-__all__ = ["Loader", "LoaderParts", "Stats"]
+__all__ = ["Loader", "LoaderParts", "SourceView", "Stats"]
 
 STATE_VERSION = 1
+
+logger = logging.getLogger("fastload")
 
 
 @dataclass(frozen=True)
@@ -64,39 +70,169 @@ class LoaderParts:
     explanation: Mapping[str, str] = field(default_factory=dict)
 
 
-class Loader:
-    """Iterates over batches of a source, epoch after epoch. Made by `fastload.create_loader`.
+class SourceView(Dataset[Any]):
+    """What `loader.dataset` is where the loader was not made from a Dataset: its length and its classes."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.classes = source.classes
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def __getitem__(self, index: int) -> Any:
+        raise ConfigurationError(
+            f"dataset: the samples of {self.source.name} are read by the fastload Loader, batch by batch. If a "
+            f"framework has put its own DataLoader in its place: {_REMEDY}"
+        )
+
+    def __repr__(self) -> str:
+        return f"<{self.source.format} {self.source.name}, {len(self)} samples>"
+
+
+class Loader(DataLoader[Any]):
+    """Iterates over batches of a source, epoch after epoch. Made by `create_loader` and `from_dataloader`.
 
     Iterating is lazy: nothing is read, no thread started before the first `next`. An epoch may be abandoned at any
     batch; the next `iter()` begins the next epoch. Only one iterator is alive at a time: making a new one ends the old
     one. Epochs count up by themselves; `set_epoch` overrides.
+
+    It is a DataLoader to whoever asks, with all attributes of one, but shares no code with it. An unstarted one can be
+    pickled and deep-copied; of a started one the copy is unstarted and stands where it stands.
     """
 
-    def __init__(self, config: LoaderConfig, parts: LoaderParts) -> None:
-        self.config = config
-        """The arguments it was made from."""
+    dataset: Any
+
+    def __init__(
+        self,
+        config: LoaderConfig,
+        parts: LoaderParts | None = None,
+        *,
+        dataset: Any = None,
+        batch_size: int | None = None,
+        shuffle: bool | None = None,
+        sampler: Any = None,
+        batch_sampler: Any = None,
+        drop_last: bool = False,
+    ) -> None:
+        """
+        Args:
+            config: what it is to be; also an attribute of the Loader.
+            parts: what was built for that; None: built now.
+            dataset, batch_size, shuffle, sampler, batch_sampler, drop_last: what a framework gives that makes a
+                DataLoader anew from the attributes of an old one. The sampler, or that of the batch sampler, says the
+                rank, and whether to shuffle; batch size and data stay those of `config`.
+
+        Raises:
+            ConfigurationError: it was called as DataLoader is, or data or batch size are to be others.
+        """
+        if not isinstance(config, LoaderConfig):
+            raise ConfigurationError(
+                "Loader: it is made by fastload.create_loader(source, batch_size, ...), or by "
+                "fastload.from_dataloader(DataLoader(...)) from the arguments of a DataLoader."
+            )
+        given = sampler if batch_sampler is None else getattr(batch_sampler, "sampler", batch_sampler)
+        if given is not None:
+            if dataset is not None and not isinstance(dataset, SourceView) and dataset is not config.source:
+                raise ConfigurationError(
+                    f"dataset: this Loader serves {type(config.source).__name__}, and cannot be made anew with a "
+                    f"{type(dataset).__name__}. {_REMEDY}"
+                )
+            length = len(config.source if dataset is None else dataset)
+            config = config.with_sampler(given, length, rebuilt=True)
+            if batch_sampler is not None:
+                config = replace(config, drop_last=batch_sampler.drop_last)
+        if parts is None or given is not None:
+            from fastload.loader.build import assemble  # which makes Loaders, to measure them
+
+            parts = assemble(config)
         self._parts = parts
-        self._pipeline = Pipeline(backend=parts.backend, stage=parts.stage, order=parts.order, on_error=config.on_error)
-        self._finalizer = weakref.finalize(self, self._pipeline.close)
-        self._stats = Stats()
+        self._settled = False
+        """Whether the rank can no longer change, because an iterator was made."""
         self._spans: SpanLog | None = None
+        self._stats = Stats()
         self._cursor = Cursor()
         self._iteration = 0
         self._started = 0.0
-        self.dataset = config.source
-        self.batch_size = parts.order.batch_size
-        self.drop_last = parts.order.drop_last
+        super().__init__(
+            SourceView(parts.source) if _is_no_dataset(config) else config.source,
+            batch_size=parts.order.batch_size,
+            sampler=(),  # ours comes with the order
+            drop_last=parts.order.drop_last,
+            collate_fn=_OnlyHere(config.collate_fn or default_collate),
+            **{"pin_memory": config.pinned, "num_workers": 0, **config.shown},
+        )
+        self.config = config
+        """The arguments it was made from."""
         self.backend = parts.backend.name
         self.device = parts.stage.device
-        owner = weakref.ref(self)
-        self.sampler = LoaderSampler(parts.order, batched=False, owner=owner)
-        self.batch_sampler = LoaderSampler(parts.order, batched=True, owner=owner)
+        self._use(parts.order)
+        self._seen = getattr(config.follows, "epoch", None)
+        self._following = bool(self._seen)
+        if self._following:
+            self._cursor.choose(self._seen)  # type: ignore[arg-type]
+
+    def _use(self, order: Order) -> None:
+        """Serve this order. Nothing has been started."""
+        self._parts = replace(self._parts, order=order)
+        self._pipeline = Pipeline(
+            backend=self._parts.backend, stage=self._parts.stage, order=order, on_error=self.config.on_error
+        )
+        self._finalizer = weakref.finalize(self, self._pipeline.close)
+        self._sampler = sampler_over(order, self.dataset, weakref.ref(self))
+        self._batch_sampler = LoaderBatchSampler(self._sampler, order.batch_size, order.drop_last)
+
+    def _settle_shard(self) -> None:
+        """With shard="auto" look up the rank, as long as nothing has been started."""
+        if self.config.shard == "auto" and not self._settled and Shard.detect() != self._parts.order.shard:
+            from fastload.loader.build import order_of
+
+            self._finalizer.detach()
+            self._use(order_of(self.config, self._parts.source, Shard.detect()))
+
+    @property  # type: ignore[override]
+    def sampler(self) -> LoaderSampler:
+        """This rank's indices; a DistributedSampler where the loader is one of several ranks."""
+        self._settle_shard()
+        return self._sampler
+
+    @sampler.setter
+    def sampler(self, value: Any) -> None:
+        """Only DataLoader's own constructor gets here: afterwards it refuses the assignment."""
+
+    @property
+    def batch_sampler(self) -> LoaderBatchSampler:
+        """The same, a list for each batch."""
+        self._settle_shard()
+        return self._batch_sampler
+
+    @batch_sampler.setter
+    def batch_sampler(self, value: Any) -> None:
+        """As that of `sampler`."""
+
+    @property
+    def shard(self) -> Shard:
+        """The rank that it serves."""
+        self._settle_shard()
+        return self._parts.order.shard
+
+    @property
+    def epoch(self) -> int:
+        """The epoch under way, or the next one if none is; 0-based."""
+        return self._cursor.position[0]
+
+    def check_worker_number_rationality(self) -> None:
+        """DataLoader's warning of too many workers: backends choose their own."""
+
+    def __reduce__(self) -> Any:
+        return _copied, (self.config, self._cursor.position)
 
     def __len__(self) -> int:
         """Batches an epoch on this rank; the same on every rank and in every epoch."""
+        self._settle_shard()
         return self._parts.order.steps
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         """One epoch of batches, from its start or, after `load_state_dict`, from where the state was taken.
 
         Yields:
@@ -106,8 +242,43 @@ class Loader:
             DecodeError: a sample could not be read (with `on_error="raise"`), or none could replace it.
             WorkerError: a worker process died.
         """
+        self._settle_shard()
+        if not self._settled:
+            self._warn_of_duplicates()
+        self._settled = True
         self._iteration += 1
-        return self._batches(self._iteration, self._cursor.begin())
+        return self._batches(self._iteration, self._begin_epoch())
+
+    def _begin_epoch(self) -> int:
+        """The epoch that begins: where the user's own sampler has been told one, that."""
+        follows: Any = self.config.follows
+        told = getattr(follows, "epoch", None)
+        self._following = self._following or told != self._seen
+        if self._following and isinstance(told, int):
+            self._cursor.choose(told)
+        epoch = self._cursor.begin()
+        if self.config.sampler is not None and hasattr(follows, "set_epoch"):
+            follows.set_epoch(epoch)  # which its order will do too; from here on, what differs was told by the user
+        self._seen = getattr(follows, "epoch", None)
+        return epoch
+
+    def _warn_of_duplicates(self) -> None:
+        """Once: several processes, and each of them gets all the data without anybody having asked for it."""
+        world = Shard.detect().world_size
+        if world > 1 and self.config.shard is None and not self._parts.order.shared:
+            remedy = (
+                "Give the DataLoader a DistributedSampler, or pass shard='auto' to from_dataloader"
+                if self.config.adopted
+                else "Make the loader after init_process_group, or pass shard='auto' to create_loader"
+            )
+            logger.warning(
+                "This is one of %d processes, and this loader gives each of them all %d samples: they train on "
+                "duplicates, and count each sample %d times. %s; shard=fastload.Shard(0, 1) says that it is meant.",
+                world,
+                len(self._parts.source),
+                world,
+                remedy,
+            )
 
     def _batches(self, iteration: int, epoch: int) -> Iterator[Any]:
         while True:
@@ -205,6 +376,7 @@ class Loader:
                 "from set_epoch(), or shuffle=True."
             )
         self._cursor.move(epoch, step)
+        self._seen = getattr(self.config.follows, "epoch", None)  # of which the order may just have been asked
         self._iteration += 1
 
     def stats(self) -> Stats:
@@ -223,7 +395,8 @@ class Loader:
 
     def explain(self) -> str:
         """For a person: which backend was chosen and why, what was measured, and where each transform runs."""
-        rows = dict(self._parts.explanation) | dict(self._parts.backend.explain())
+        self._settle_shard()
+        rows = {**self._parts.explanation, "order": self._parts.order.describe(), **self._parts.backend.explain()}
         width = max(map(len, rows))
         lines = []
         for key, text in rows.items():
@@ -282,3 +455,41 @@ def _length(batch: Any) -> int:
     if isinstance(batch, list | tuple):
         return _length(batch[0]) if batch else 0
     return 0
+
+
+_REMEDY = (
+    "Give the framework a loader that is shared already: fastload.create_loader(..., shard='auto') or "
+    "fastload.from_dataloader(..., shard='auto'), and let it wrap nothing around it (see docs/clients.md)."
+)
+
+
+class _OnlyHere:
+    """The collate function as an attribute: it works, but not in a plain DataLoader made of a Loader's attributes.
+
+    Some frameworks make one without a word, and it would load every sample in Python.
+    """
+
+    def __init__(self, function: Callable[[list[Any]], Any]) -> None:
+        self.function = function
+        functools.update_wrapper(self, function)
+
+    def __call__(self, samples: list[Any]) -> Any:
+        if sys._getframe(1).f_globals.get("__name__") == "torch.utils.data._utils.fetch":
+            raise ConfigurationError(f"collate_fn: a plain DataLoader was made out of a fastload Loader. {_REMEDY}")
+        return self.function(samples)
+
+    def __eq__(self, other: object) -> bool:
+        return self.function == (other.function if isinstance(other, _OnlyHere) else other)
+
+    def __hash__(self) -> int:
+        return hash(self.function)
+
+
+def _is_no_dataset(config: LoaderConfig) -> bool:
+    return not config.adopted and not isinstance(config.source, Dataset)
+
+
+def _copied(config: LoaderConfig, position: tuple[int, int]) -> Loader:
+    loader = Loader(config)
+    loader._cursor.move(*position)
+    return loader

@@ -1,0 +1,330 @@
+"""A Loader to code that expects torch's DataLoader: attributes, copies, and what frameworks do to the object."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    DistributedSampler,
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+    default_collate,
+)
+from torchvision.transforms import v2
+
+import fastload
+from fastload.errors import ConfigurationError
+from tests.images import write_photo_folder
+
+ATTRIBUTES = [
+    "dataset",
+    "batch_size",
+    "num_workers",
+    "pin_memory",
+    "pin_memory_device",
+    "generator",
+    "multiprocessing_context",
+    "persistent_workers",
+    "prefetch_factor",
+    "worker_init_fn",
+    "timeout",
+    "drop_last",
+    "in_order",
+]
+
+
+def numbers(count: int) -> TensorDataset:
+    return TensorDataset(torch.arange(count))
+
+
+def nothing(worker: int) -> None:
+    """A worker_init_fn."""
+
+
+def values(loader: Any) -> list[list[int]]:
+    return [batch[0].tolist() for batch in loader]
+
+
+def existing_with_all() -> DataLoader[Any]:
+    return DataLoader(
+        numbers(16),
+        4,
+        num_workers=2,
+        generator=torch.Generator().manual_seed(3),
+        multiprocessing_context="spawn",
+        persistent_workers=True,
+        prefetch_factor=3,
+        worker_init_fn=nothing,
+        timeout=30,
+    )
+
+
+def test_it_has_the_attributes_of_the_loader_it_was_made_from() -> None:
+    for existing in (existing_with_all(), DataLoader(numbers(5), 2, drop_last=True)):
+        loader = fastload.from_dataloader(existing)
+        assert isinstance(loader, DataLoader)
+        for name in ATTRIBUTES:
+            if hasattr(existing, name):  # in_order is not in every torch
+                assert getattr(loader, name) == getattr(existing, name), name
+        assert loader.collate_fn == default_collate
+        assert isinstance(loader.sampler, Sampler)
+        assert isinstance(loader.batch_sampler, BatchSampler)
+        assert loader.batch_sampler.sampler is loader.sampler
+        assert loader.batch_sampler.batch_size == existing.batch_size
+
+
+def test_a_loader_made_by_create_loader_has_them_too(tmp_path: Path) -> None:
+    loader = fastload.create_loader(write_photo_folder(tmp_path), 3, transform=v2.RandomResizedCrop(16))
+    assert all(hasattr(loader, name) for name in (*ATTRIBUTES, "collate_fn", "sampler", "batch_sampler"))
+    assert len(loader.dataset) == 6
+    assert len(loader.dataset.classes) == 2
+    with pytest.raises(ConfigurationError, match="shard='auto'"):
+        loader.dataset[0]
+
+
+@pytest.mark.parametrize(
+    "name", ["batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers"]
+)
+def test_assignments_are_refused_as_a_dataloader_refuses_them(name: str) -> None:
+    loader = fastload.from_dataloader(DataLoader(numbers(8), 2))
+    with pytest.raises(ValueError, match=f"{name} attribute should not be set after Loader is initialized"):
+        setattr(loader, name, None)
+
+
+def test_the_sampler_tells_what_a_distributed_sampler_tells() -> None:
+    data = numbers(17)
+    theirs: DistributedSampler[Any] = DistributedSampler(data, 2, 1, shuffle=True, seed=9)
+    loader = fastload.from_dataloader(DataLoader(data, 4, sampler=theirs))
+    ours = loader.sampler
+    assert isinstance(ours, DistributedSampler)
+    for name in ("dataset", "num_replicas", "rank", "epoch", "num_samples", "total_size", "shuffle", "seed"):
+        assert getattr(ours, name) == getattr(theirs, name), name
+    assert len(ours) == len(theirs) == len(list(ours))
+    ours.set_epoch(4)
+    assert ours.epoch == loader.epoch == 4
+    assert not isinstance(fastload.from_dataloader(DataLoader(data, 4)).sampler, DistributedSampler)
+
+
+@pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda loader: pickle.loads(pickle.dumps(loader))])
+def test_it_can_be_copied_and_pickled(tmp_path: Path, duplicate: Any) -> None:
+    folder = write_photo_folder(tmp_path, per_class=6)
+    transform = v2.Compose([v2.RandomResizedCrop(16), v2.RandomHorizontalFlip()])
+    made = [
+        fastload.create_loader(str(folder), 3, shuffle=True, seed=4, transform=transform),
+        fastload.from_dataloader(DataLoader(numbers(12), 3, shuffle=True)),
+    ]
+    for loader in made:
+        with loader, duplicate(loader) as other:
+            assert all(torch.equal(a, b) for x, y in zip(loader, other, strict=True) for a, b in zip(x, y, strict=True))
+            next(iter(loader))
+            with duplicate(loader) as third:  # stands where that one stands
+                rest = list(loader._batches(loader._iteration, loader.epoch))  # the iterator that is under way
+                assert len(rest) == len(list(third)) == 3
+
+
+# -- when frameworks make it anew
+
+
+def rebuilt(loader: Any, **changes: Any) -> Any:
+    """What Lightning and others do: the class of a loader, called with attributes of the loader."""
+    return type(loader)(**{"config": loader.config, "dataset": loader.dataset, "shuffle": False, **changes})
+
+
+@pytest.mark.parametrize("count", [16, 17, 37])
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_made_anew_with_a_distributed_sampler_it_serves_that_rank(count: int, drop_last: bool) -> None:
+    data = numbers(count)
+    loader = fastload.from_dataloader(DataLoader(data, 4))
+    for rank in range(2):
+        sampler: DistributedSampler[Any] = DistributedSampler(data, 2, rank, shuffle=False, drop_last=drop_last)
+        for changes in ({"sampler": sampler}, {"batch_sampler": type(loader.batch_sampler)(sampler, 4, False)}):
+            with rebuilt(loader, **changes) as other:
+                assert isinstance(other, fastload.Loader)
+                assert values(other) == values(DataLoader(data, 4, sampler=sampler))
+
+
+def test_made_anew_with_torchs_other_samplers_it_shuffles_or_not() -> None:
+    data = numbers(12)
+    loader = fastload.create_loader(data, 4, shuffle=True, seed=2)
+    with rebuilt(loader, sampler=SequentialSampler(data)) as other:
+        assert values(other) == values(DataLoader(data, 4))
+    with rebuilt(loader, sampler=RandomSampler(data)) as other:
+        assert values(other) == values(loader)
+
+
+def test_made_anew_with_other_data_or_called_as_a_dataloader_it_refuses() -> None:
+    loader = fastload.from_dataloader(DataLoader(numbers(8), 2))
+    with pytest.raises(ConfigurationError, match="dataset: "):
+        rebuilt(loader, dataset=numbers(8), sampler=SequentialSampler(numbers(8)))
+    with pytest.raises(ConfigurationError, match=r"fastload\.create_loader"):
+        fastload.Loader(numbers(8), batch_size=2)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_plain_dataloader_made_of_its_attributes_raises_and_loads_nothing(workers: int) -> None:
+    for loader in (fastload.from_dataloader(DataLoader(numbers(8), 2)), fastload.create_loader(numbers(8), 2)):
+        plain = DataLoader(
+            loader.dataset, batch_sampler=loader.batch_sampler, collate_fn=loader.collate_fn, num_workers=workers
+        )
+        with pytest.raises(ConfigurationError, match=r"a plain DataLoader was made.*shard='auto'"):
+            next(iter(plain))
+        assert loader.collate_fn([(torch.tensor(3),), (torch.tensor(4),)])[0].tolist() == [3, 4]
+
+
+# -- the rank is right or loud
+
+
+def in_world(monkeypatch: pytest.MonkeyPatch, rank: int, world: int) -> None:
+    monkeypatch.setenv("RANK", str(rank))
+    monkeypatch.setenv("WORLD_SIZE", str(world))
+
+
+def test_auto_is_the_rank_at_the_first_iter(monkeypatch: pytest.MonkeyPatch) -> None:
+    for make in (
+        lambda: fastload.create_loader(numbers(16), 4, shard="auto"),
+        lambda: fastload.from_dataloader(DataLoader(numbers(16), 4), shard="auto"),
+    ):
+        monkeypatch.delenv("RANK", raising=False)
+        with make() as loader:
+            assert (len(loader), loader.shard.world_size) == (4, 1)
+            in_world(monkeypatch, 1, 2)
+            assert (len(loader), loader.sampler.rank) == (2, 1)
+            assert isinstance(loader.sampler, DistributedSampler)
+            iterator = iter(loader)
+            in_world(monkeypatch, 3, 4)
+            assert [batch[0].tolist() for batch in iterator] == [[4, 5, 6, 7], [12, 13, 14, 15]]
+            assert loader.shard == fastload.Shard(1, 2), "it stays what it was at the first iter()"
+            assert "rank 1 of 2" in loader.explain()
+
+
+def test_duplicates_are_warned_of_once_and_for_every_way_in(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    data = numbers(16)
+    made = [
+        fastload.create_loader(data, 4),  # before there were several processes
+        fastload.from_dataloader(DataLoader(data, 4)),
+        fastload.from_dataloader(DataLoader(data, 4, sampler=WeightedRandomSampler([1.0] * 16, 8))),
+    ]
+    meant = [
+        fastload.create_loader(data, 4, shard=fastload.Shard(0, 1)),
+        fastload.create_loader(data, 4, sampler=[1, 2, 3]),  # this rank's own
+        fastload.from_dataloader(DataLoader(data, 4, sampler=DistributedSampler(data, 2, 0))),
+    ]
+    in_world(monkeypatch, 0, 2)
+    for loader in made:
+        with loader:
+            caplog.clear()
+            for _ in range(2):
+                next(iter(loader))
+            assert len(caplog.records) == 1
+            assert "shard='auto'" in caplog.text
+    caplog.clear()
+    for loader in meant:
+        with loader:
+            next(iter(loader))
+    assert not caplog.records
+
+
+# -- what the sampler of an adopted loader says
+
+
+@pytest.mark.parametrize("count", [16, 17, 37])
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("sampler_drops", [False, True])
+def test_ranks_get_what_the_distributed_sampler_gives_them(count: int, drop_last: bool, sampler_drops: bool) -> None:
+    data = numbers(count)
+    for world in (2, 3):
+        for rank in range(world):
+            sampler: DistributedSampler[Any] = DistributedSampler(
+                data, world, rank, shuffle=False, drop_last=sampler_drops
+            )
+            existing = DataLoader(data, 4, sampler=sampler, drop_last=drop_last)
+            with fastload.from_dataloader(existing) as loader:
+                assert len(loader) == len(existing)
+                assert list(loader.sampler) == [i for batch in values(existing) for i in batch]
+                assert values(loader) == values(existing)
+
+
+@pytest.mark.parametrize("count", [16, 17, 37])
+def test_a_shuffled_epoch_over_all_ranks_is_as_even_as_the_original(count: int) -> None:
+    data = numbers(count)
+    seen: list[int] = []
+    for rank in range(2):
+        sampler: DistributedSampler[Any] = DistributedSampler(data, 2, rank, seed=5)
+        existing = DataLoader(data, 4, sampler=sampler)
+        with fastload.from_dataloader(existing) as loader:
+            batches = values(loader)
+            assert list(map(len, batches)) == list(map(len, values(existing)))
+            seen += [i for batch in batches for i in batch]
+    assert set(seen) == set(range(count))
+    assert len(seen) == count + count % 2
+
+
+def test_exact_evaluation_serves_every_sample_once() -> None:
+    data = numbers(17)
+    seen: list[int] = []
+    for rank in range(2):
+        existing = DataLoader(data, 4, sampler=DistributedSampler(data, 2, rank, shuffle=False))
+        with fastload.from_dataloader(existing, exact_evaluation=True) as loader:
+            seen += [i for batch in values(loader) for i in batch]
+    assert sorted(seen) == list(range(17))
+
+
+class Shifted(Sampler[int]):
+    """A sampler of the user's own that follows its epoch."""
+
+    def __init__(self) -> None:
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return 6
+
+    def __iter__(self) -> Any:
+        return iter([(i + self.epoch) % 6 for i in range(6)])
+
+
+def test_the_users_own_sampler_may_be_told_the_epoch() -> None:
+    data = numbers(6)
+    for sampler in (Shifted(), DistributedSampler(data, 1, 0, seed=3)):
+        existing = DataLoader(data, 2, sampler=sampler)
+        with fastload.from_dataloader(existing) as loader:
+            in_turn = [values(loader) for _ in range(4)]
+            if isinstance(sampler, Shifted):
+                assert in_turn == [[[(2 * b + i + e) % 6 for i in range(2)] for b in range(3)] for e in range(4)]
+        sampler.set_epoch(0)
+        with fastload.from_dataloader(existing) as loader:
+            for epoch in (2, 3, 1):  # a script that restarts at epoch 2
+                sampler.set_epoch(epoch)
+                assert values(loader) == in_turn[epoch]
+            assert values(loader) == in_turn[1], "nothing new was said: as under the DataLoader"
+        sampler.set_epoch(3)
+        with fastload.from_dataloader(existing) as loader:
+            assert loader.epoch == 3
+            assert values(loader) == in_turn[3]
+
+
+def test_torchs_seed_means_something() -> None:
+    def first(seed: int) -> list[list[int]]:
+        torch.manual_seed(seed)
+        with fastload.from_dataloader(DataLoader(numbers(50), 10, shuffle=True)) as loader:
+            assert f"seed {seed}" in loader.explain()
+            return values(loader)
+
+    state = torch.random.get_rng_state()
+    assert first(1) == first(1)
+    assert first(1) != first(2)
+    torch.random.set_rng_state(state)
