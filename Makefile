@@ -16,6 +16,7 @@ PYTEST ?=
 # Processes that run tests side by side; each imports torch (1 GB), so no more than eight by default.
 WORKERS ?= auto --maxprocesses=8
 DATA   ?=
+CORPORA ?=
 VARIANT ?= cuda
 SECONDS ?= 120
 
@@ -26,7 +27,7 @@ BUILD_INPUTS := pyproject.toml scripts/setup.sh $(wildcard CMakeLists.txt) \
                 $(wildcard fastload/native/*.cpp fastload/native/*.hpp fastload/native/jpeg/*.cpp fastload/native/jpeg/*.hpp)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup reinstall demo doctor test test-fast test-reliability bench-peers fuzz docs wheels image image-verify lint format clean
+.PHONY: help setup reinstall demo doctor test test-fast test-reliability corpora bench-peers fuzz docs wheels image image-verify lint format clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -60,6 +61,9 @@ test-fast: $(INSTALLED) ## the tests that take less than a second each, for the 
 
 test-reliability: $(INSTALLED) ## faults: killed workers, full disks, hostile files, forks; before a release, 20 minutes
 	$(BIN)/python -m pytest tests/reliability $(PYTEST)
+
+corpora: $(INSTALLED) ## verdicts on the odd images of CORPORA=folder (scripts/fetch_corpora.sh gets some)
+	$(BIN)/python scripts/corpora.py "$(CORPORA)"
 
 bench-peers: $(INSTALLED) ## fastload beside DataLoader, DALI and FFCV, about 12 minutes; DATA=folder for your own JPEGs
 	$(BIN)/python -m benchmarks.peers $(if $(DATA),--data "$(DATA)") --json benchmarks/results/peers.json
