@@ -22,6 +22,17 @@ class DecodeSettings:
     max_pixels: int = MAX_PIXELS
     """Images with more pixels are refused unread: decompression bombs."""
 
+    @property
+    def max_work(self) -> int:
+        """Limit of pixels times scans of a JPEG.
+
+        Each scan of a progressive file goes over the whole image again, at about a nanosecond a pixel, and costs its
+        author twenty bytes: without a limit 93 KB keep a processor busy for minutes. Real files have up to about 20
+        scans; so many are allowed in the largest image, and more in smaller ones, for the same time. The same number is
+        in fastload/native/jpeg.hpp.
+        """
+        return 24 * self.max_pixels
+
 
 @dataclass(frozen=True)
 class ImageHeader:

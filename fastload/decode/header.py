@@ -6,6 +6,7 @@ left to Pillow.
 
 from __future__ import annotations
 
+import re
 import struct
 
 from PIL import Image, UnidentifiedImageError
@@ -14,7 +15,7 @@ from fastload.decode.base import ImageHeader
 from fastload.decode.pillow import open_lazily
 from fastload.errors import DecodeError
 
-__all__ = ["REMEDY", "read_header", "scan_offset"]
+__all__ = ["REMEDY", "count_scans", "read_header", "scan_offset"]
 
 REMEDY = 'Delete or re-encode the file, or skip such samples with on_error="substitute".'
 
@@ -24,6 +25,8 @@ _SOS, _EOI, _APP1 = 0xDA, 0xD9, 0xE1
 _SOF = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # those three are tables: DHT, JPG, DAC
 _PROGRESSIVE = frozenset({0xC2, 0xC6, 0xCA, 0xCE})
 _BARE = frozenset({0x01, *range(0xD0, 0xD9)})  # markers without a length: TEM, RST0 to RST7, SOI
+_SCAN_END = re.compile(rb"\xff[\x01-\xcf\xd8-\xfe]")
+"""A marker that ends entropy-coded data: neither a stuffed zero, nor a restart, nor padding."""
 _ORIENTATION = 0x0112
 _PNG_COMPONENTS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
 
@@ -68,6 +71,24 @@ def scan_offset(data: bytes) -> int:
                 position += int.from_bytes(data[position : position + 2], "big")
     except IndexError:
         return -1
+
+
+def count_scans(data: bytes) -> int:
+    """How many scans a JPEG has: scan headers (SOS), those of thumbnails in its metadata apart."""
+    count, position = 0, 2
+    try:
+        while True:
+            marker, position = _next_marker(data, position)
+            if marker == _EOI:
+                return count
+            count += marker == _SOS
+            if marker not in _BARE:
+                position += max(int.from_bytes(data[position : position + 2], "big"), 2)
+            if marker == _SOS:
+                found = _SCAN_END.search(data, position)
+                position = found.start() if found else len(data)
+    except IndexError:
+        return count
 
 
 def _next_marker(data: bytes, position: int) -> tuple[int, int]:

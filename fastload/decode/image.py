@@ -11,15 +11,15 @@ import numpy as np
 import numpy.typing as npt
 
 from fastload.decode.base import Decoder, DecodeSettings, ImageHeader
-from fastload.decode.header import REMEDY, read_header, scan_offset
+from fastload.decode.header import REMEDY, count_scans, read_header, scan_offset
 from fastload.decode.pillow import open_lazily
 from fastload.decode.scratch import Scratch
 from fastload.errors import DecodeError
 
-__all__ = ["check_complete", "check_header", "decode_image", "upright_size"]
+__all__ = ["check_data", "check_header", "decode_image", "upright_size"]
 
 Pixels = npt.NDArray[np.uint8]
-_EOI = b"\xff\xd9"
+_SOS, _EOI = b"\xff\xda", b"\xff\xd9"
 
 
 def check_header(header: ImageHeader, name: str, settings: DecodeSettings) -> None:
@@ -71,7 +71,7 @@ def decode_image(
     if header is None:
         header = read_header(data, name)
     check_header(header, name, settings)
-    check_complete(data, header, name)
+    check_data(data, header, name, settings)
     try:
         if header.format == "JPEG" and header.components in (1, 3):
             out = None if scratch is None else scratch.take((header.height, header.width, 3))
@@ -96,17 +96,29 @@ def decode_image(
     return pixels if pixels.flags.writeable or scratch is not None else pixels.copy()
 
 
-def check_complete(data: bytes, header: ImageHeader, name: str) -> None:
-    """A cut file still decodes, to an image with a grey rest; so look for its end mark. Raises DecodeError."""
+def check_data(data: bytes, header: ImageHeader, name: str, settings: DecodeSettings) -> None:
+    """Refuse, before any pixel is decoded, what is cut off and what would take for ever. Raises DecodeError."""
     if header.format == "JPEG":
-        # From the back: it is normally the last two bytes, while a thumbnail before the scan has one of its own.
+        # A cut file still decodes, to an image with a grey rest. From the back: the end mark is normally the last two
+        # bytes, while a thumbnail before the scan has one of its own.
         complete = data.endswith(_EOI) or 0 < scan_offset(data) < data.rfind(_EOI)
+        _check_work(data, header, name, settings)
     elif header.format == "PNG":
         complete = b"IEND" in data[-64:] or b"IEND" in data
     else:
         return
     if not complete:
         raise DecodeError(f"{name}: truncated: the end of the image is missing ({len(data)} bytes). {REMEDY}")
+
+
+def _check_work(data: bytes, header: ImageHeader, name: str, settings: DecodeSettings) -> None:
+    most = settings.max_work // max(header.height * header.width, 1)
+    # The first count is quick and never too low.
+    if data.count(_SOS) > most and (scans := count_scans(data)) > most:
+        raise DecodeError(
+            f"{name}: {scans} scans of {header.width} x {header.height} pixels, where {most} are allowed in an image "
+            f"of this size: a file that is made to keep the decoder busy. {REMEDY}"
+        )
 
 
 def _with_pillow(data: bytes, format: str, role: Literal["image", "mask"]) -> Pixels:

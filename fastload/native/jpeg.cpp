@@ -22,13 +22,12 @@ constexpr int kMargin = 2;
 constexpr size_t kMisalignment = 8;
 // Rows handed over at a time: few enough to stay in the first-level cache.
 constexpr int kChunk = 8;
-// Real progressive files have about ten scans; a crafted one makes libjpeg refine the whole image thousands of times.
-constexpr int kMostScans = 500;
 
 struct ErrorState {
     jpeg_error_mgr base;  // first: libjpeg hands back a pointer to it
     std::jmp_buf escape;
     bool damaged;
+    int64_t max_work;
     char message[JMSG_LENGTH_MAX];
 };
 
@@ -62,9 +61,11 @@ void on_message(j_common_ptr info, int level) {
 
 void on_progress(j_common_ptr info) {
     auto* decoder = reinterpret_cast<j_decompress_ptr>(info);
-    if (decoder->input_scan_number <= kMostScans) return;
     ErrorState& error = error_of(info);
-    std::snprintf(error.message, sizeof error.message, "more than %d scans", kMostScans);
+    const int64_t pixels = int64_t{decoder->image_height} * decoder->image_width;
+    if (decoder->input_scan_number <= error.max_work / std::max<int64_t>(pixels, 1)) return;
+    std::snprintf(error.message, sizeof error.message, "%d scans of %ux%u pixels are more work than is allowed",
+                  decoder->input_scan_number, decoder->image_height, decoder->image_width);
     error.damaged = true;
     std::longjmp(error.escape, 1);
 }
@@ -205,6 +206,7 @@ Outcome JpegDecoder::open(const uint8_t* data, size_t size, const JpegLimits& li
     s.data = data;
     s.size = size;
     s.limits = limits;
+    s.error.max_work = limits.max_work();
     s.reason = s.always_libjpeg ? jpeg::Reason::forced : s.own.open(data, size);
     if (s.reason != jpeg::Reason::none) return open_libjpeg();
     const jpeg::Frame& frame = s.own.frame();

@@ -13,7 +13,7 @@ import torch
 
 from fastload.backends.dali.regions import regions_of
 from fastload.backends.dali.runner import DaliDecodeError, PipelineRunner
-from fastload.decode.image import check_complete
+from fastload.decode.image import check_data
 from fastload.errors import DecodeError
 from fastload.geometry import Geometry, GeometryPlan, Resampling
 from fastload.render.encoded import EncodedRow, PythonRenderer
@@ -62,7 +62,7 @@ class DaliRenderer:
         for sample in rows:
             try:
                 # DALI fails the whole batch for one bad file, so the verdict comes first.
-                check_complete(sample.data, sample.header, sample.name)
+                check_data(sample.data, sample.header, sample.name, self.python.settings)
             except DecodeError as error:
                 damaged[sample.row] = error
             else:

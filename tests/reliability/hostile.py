@@ -1,0 +1,46 @@
+"""Files made to do harm, by code: nothing of it is copied from a collection."""
+
+from __future__ import annotations
+
+import struct
+
+__all__ = ["grey_jpeg_of_scans"]
+
+
+def _segment(marker: int, body: bytes) -> bytes:
+    return struct.pack(">BBH", 0xFF, marker, len(body) + 2) + body
+
+
+def _stuffed(bits: str) -> bytes:
+    """Entropy-coded bytes: filled up with ones, and a zero behind each 0xff."""
+    bits += "1" * (-len(bits) % 8)
+    return int(bits, 2).to_bytes(len(bits) // 8, "big").replace(b"\xff", b"\xff\x00") if bits else b""
+
+
+def grey_jpeg_of_scans(height: int, width: int, scans: int) -> bytes:
+    """A valid progressive JPEG, all grey, of 1 to 883 scans, each a dozen bytes and a pass over the whole image.
+
+    The first scan is of the DC coefficients; the others send each bit of each AC coefficient by itself, all zero.
+    """
+    blocks = -(-height // 8) * -(-width // 8)
+    runs = ""
+    left = blocks
+    while left:  # "the next 2^n + ... blocks have nothing": the symbols of end-of-band runs (T.81, G.1.2.2)
+        n = min(left.bit_length() - 1, 14)
+        run = min(left, 2 ** (n + 1) - 1)
+        runs += f"{n:04b}" + (f"{run - 2**n:0{n}b}" if n else "")
+        left -= run
+    nothing = _stuffed(runs)
+    parts = [
+        b"\xff\xd8",
+        _segment(0xDB, bytes([0] + [1] * 64)),
+        _segment(0xC2, struct.pack(">BHHBBBB", 8, height, width, 1, 1, 0x11, 0)),
+        _segment(0xC4, bytes([0x00, 1, *[0] * 15, 0])),  # DC: one code, "0", for no difference
+        _segment(0xC4, bytes([0x10, 0, 0, 0, 15, *[0] * 12, *(n << 4 for n in range(15))])),  # AC: four bits each
+        _segment(0xDA, bytes([1, 1, 0x00, 0, 0, 0x00])) + _stuffed("0" * blocks),
+    ]
+    bands = [(k, bit) for bit in range(13, -1, -1) for k in range(1, 64)]
+    for k, bit in bands[: scans - 1]:
+        before = 0 if bit == 13 else bit + 1
+        parts.append(_segment(0xDA, bytes([1, 1, 0x00, k, k, before << 4 | bit])) + nothing)
+    return b"".join(parts) + b"\xff\xd9"
