@@ -31,7 +31,7 @@ from fastload.sources.columns import EncodedFiles, PixelArray, ValueArray
 from fastload.sources.paths import PathTable
 from tests import images
 from tests.test_cache_build import SIZES, decoded, objects, spoil, write_images
-from tests.test_gather import torchvision_pixels
+from tests.test_render_device import torchvision_pixels
 
 Make = Callable[..., CacheBackend]
 
@@ -208,7 +208,7 @@ def test_cancel_waits_for_what_still_writes(monkeypatch: pytest.MonkeyPatch) -> 
         may_end.set()
         wait(self)
 
-    monkeypatch.setattr("fastload.cache.serving.gather_batch", slow)
+    monkeypatch.setattr("fastload.cache.serving.render_row", slow)
     monkeypatch.setattr(_ThreadPixels, "wait", waiting)
     backend = cache_backend(array_source(), CROP_AND_FLIP)
     backend.submit(Draws(5, 0, np.arange(8)))
@@ -396,7 +396,7 @@ def test_an_error_in_a_thread_is_not_swallowed(monkeypatch: pytest.MonkeyPatch) 
     def broken(*arguments: Any, **options: Any) -> None:
         raise MemoryError("no more")
 
-    monkeypatch.setattr("fastload.cache.serving.gather_batch", broken)
+    monkeypatch.setattr("fastload.cache.serving.render_row", broken)
     backend = cache_backend(array_source(), CROP_AND_FLIP)
     with pytest.raises(Exception, match=r"cache.*MemoryError: no more"):
         batch_of(backend, range(8))

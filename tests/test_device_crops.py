@@ -1,4 +1,4 @@
-"""Crops that are resolved on the device: the numbers of `Draws`, and the pixels of the host."""
+"""Batches made on the device that holds the pixels: the host sends where they come from, and nothing else."""
 
 from __future__ import annotations
 
@@ -11,25 +11,9 @@ import torch
 from torchvision.transforms import v2
 
 import fastload
+from fastload import native
 from fastload.backends.cache import CacheOptions
-from fastload.draws import Draws
-from fastload.recipe import Recipe
-from fastload.render import crops
-from fastload.render.crops import DeviceCrops, device_uniforms
 from tests.backends import DEVICE
-
-INDICES = np.array([0, 1, 7, 49_999, 2**31, 2**32 + 5, 2**40 - 1])
-
-
-@pytest.mark.parametrize("seed", [0, 1, 2**31 + 17, 2**64 - 1, -3])
-@pytest.mark.parametrize("epoch", [0, 89, 2**32 - 1])
-@pytest.mark.parametrize("repeats", [None, np.array([0, 1, 2, 3, 4, 5, 2**24 - 1])])
-def test_uniforms_are_those_of_the_host(seed: int, epoch: int, repeats: Any) -> None:
-    draws = Draws(seed, epoch, INDICES, repeats)
-    streams = (0, 3, 0xFFFA)
-    found = device_uniforms(draws, streams, DEVICE).cpu().numpy()
-    for row, stream in enumerate(streams):
-        np.testing.assert_array_equal(found[:, row].T, draws.uniform(stream, 2))
 
 
 def served(storage: Any, transform: Any, images: np.ndarray, **arguments: Any) -> torch.Tensor:
@@ -69,12 +53,10 @@ COLOURED: list[Any] = [v2.RandomCrop((9, 8), padding=(0, 1, 2, 3), fill=(9, 120,
 def test_pixels_are_those_of_the_host(ops: list[Any], channels: int, monkeypatch: pytest.MonkeyPatch) -> None:
     images = np.random.default_rng(0).integers(0, 256, (30, 9, 11, channels), dtype=np.uint8)
     transform = v2.Compose(ops)
-    called = []
-    cut = crops.crop_on_device
-    monkeypatch.setattr("fastload.cache.resident.crop_on_device", lambda *a, **k: called.append(True) or cut(*a, **k))
     on_device = served("device", transform, images)
-    assert called, "this way is taken"
     assert torch.equal(on_device, served("ram", transform, images))
+    monkeypatch.setattr(native, "available", lambda: False)
+    assert torch.equal(on_device, served("device", transform, images)), "resolved by numpy"
 
 
 def test_samples_that_come_twice_have_draws_of_their_own() -> None:
@@ -84,22 +66,6 @@ def test_samples_that_come_twice_have_draws_of_their_own() -> None:
     on_device = served("device", transform, images, **arguments)
     assert torch.equal(on_device, served("ram", transform, images, **arguments))
     assert not torch.equal(on_device[1], on_device[2])
-
-
-@pytest.mark.parametrize(
-    "ops",
-    [
-        [v2.RandomResizedCrop(8)],
-        [v2.CenterCrop(8), FLIPS[0]],
-        [FLIPS[0], v2.RandomCrop(8)],
-        [v2.RandomCrop(12, pad_if_needed=True)],
-        [v2.RandomCrop(8), v2.RandomCrop(4)],
-        [],
-    ],
-)
-def test_other_plans_are_left_to_the_host(ops: list[Any]) -> None:
-    plan = Recipe.from_transform(v2.Compose(ops) if ops else None).split((9, 11)).geometry
-    assert DeviceCrops.of(plan, (9, 11)) is None
 
 
 @pytest.mark.gpu

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fastload import native
-from fastload.draws import Draws, compute_with, philox4x32
+from fastload.draws import Draws, native_draws, philox4x32
 
 # Known-answer vectors of philox4x32-10 from the Random123 distribution (kat_vectors): counter, key, result.
 KNOWN = [
@@ -75,16 +75,17 @@ def test_uniforms_are_uniform_and_uncorrelated() -> None:
 
 @pytest.mark.skipif(not native.available(), reason="the native core is not built")
 @pytest.mark.parametrize("repeats", [None, np.arange(300) % 7])
-def test_the_native_core_computes_the_same_numbers(repeats: np.ndarray | None) -> None:
+def test_the_native_core_computes_the_same_numbers(repeats: np.ndarray | None, monkeypatch: pytest.MonkeyPatch) -> None:
     indices = np.r_[np.arange(297), 1 << 33, (1 << 40) - 1, 5]
     draws = Draws(-3, (1 << 32) - 1, indices, repeats)
     module = native.load()
-    try:
-        for stream in (0, 7, 0xFFFF):
-            found = []
-            for implementation in (None, module):
-                compute_with(implementation)
-                found.append([draws.uniform(stream, n) for n in (1, 2, 5, 22)] + [draws.integers(stream)])
-            assert all(np.array_equal(a, b) for a, b in zip(*found, strict=True))
-    finally:
-        compute_with(module)
+    for stream in (0, 7, 0xFFFF):
+        found = []
+        for implementation in (None, module):
+            monkeypatch.setattr("fastload.draws.native_draws", lambda chosen=implementation: chosen)
+            found.append([draws.uniform(stream, n) for n in (1, 2, 5, 22)] + [draws.integers(stream)])
+        assert all(np.array_equal(a, b) for a, b in zip(*found, strict=True))
+
+
+def test_the_native_core_is_used_where_it_is_built() -> None:
+    assert (native_draws() is not None) == native.available()

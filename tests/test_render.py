@@ -14,6 +14,7 @@ from PIL import Image
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms.v2 import functional
 
+from fastload.geometry import Resampling
 from fastload.render import render_into
 from tests import images
 
@@ -34,7 +35,9 @@ def rendered(pixels: np.ndarray = PHOTO, **changes: object) -> np.ndarray:
     options.setdefault("window", (0, 0, *options["size"]))  # type: ignore[misc]
     height, width = options["window"][2:]  # type: ignore[index]
     out = np.full((height, width, pixels.shape[2]), 77, np.uint8)
-    render_into(pixels, **options, out=out)  # type: ignore[arg-type]
+    fields = ("interpolation", "antialias", "padding_mode", "fill")
+    resampling = Resampling(**{name: options.pop(name) for name in fields})  # type: ignore[arg-type]
+    render_into(pixels, **options, resampling=resampling, out=out)  # type: ignore[arg-type]
     return out
 
 
@@ -148,10 +151,7 @@ def test_writes_into_a_strided_view(interpolation: str) -> None:
         size=np.array([32, 40], np.int32),
         window=np.array([0, 0, 32, 40], np.int32),
         flip=np.array([False, False]),
-        interpolation=interpolation,  # type: ignore[arg-type]
-        antialias=True,
-        padding_mode="constant",
-        fill=(0.0,),
+        resampling=Resampling(interpolation),  # type: ignore[arg-type]
         out=batch[1, :, :, 2:5],
     )
     assert np.array_equal(batch[1, :, :, 2:5], expected)

@@ -22,7 +22,7 @@ from fastload.decode.registry import get_decoder
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError, DecodeError
 from fastload.geometry import Geometry, GeometryPlan, Resampling
-from fastload.render.encoded import EncodedRenderer, EncodedRow, PythonRenderer, render_row
+from fastload.render.host import EncodedRenderer, EncodedRow, PythonRenderer, render_row
 from fastload.sources.base import EncodedImages, ImageColumn, Source
 
 __all__ = ["Assembler", "BatchAssembler", "Buffers", "assembler_for"]

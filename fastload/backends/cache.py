@@ -16,19 +16,17 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from fastload import native
 from fastload.backends.base import BackendOptions, Context, Failure, Fit, HostBatch, Job, Traits
 from fastload.cache import build_cache, open_cache
 from fastload.cache.build import default_directory
 from fastload.cache.memory import in_memory, is_mapped, with_rows_contiguous
 from fastload.cache.placing import PlacedBatch, place_batch, settled_size
-from fastload.cache.resident import ResidentPixels, ResidentValues, check_room, crops_of
+from fastload.cache.resident import ResidentPixels, ResidentValues, check_room
 from fastload.cache.serving import HostServer, PendingPixels, host_server
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError
 from fastload.geometry import Geometry, Resampling
 from fastload.machine import usable_cores
-from fastload.render.crops import DeviceCrops
 from fastload.sources.base import Source
 from fastload.sources.built_cache import Variant, read_manifest
 from fastload.sources.columns import DatasetItems, EncodedFiles, PixelArray, ValueArray
@@ -114,8 +112,6 @@ class CacheBackend:
         self._settled: tuple[int, int] | None = None
         """Size of all outputs, where no batch can hold a surprise: the server may then resolve geometries itself."""
         self._resident: dict[str, ResidentPixels | ResidentValues] = {}
-        self._crops: DeviceCrops | None = None
-        """Where the device resolves geometries itself."""
         self._submitted: deque[_Batch] = deque()
 
     def submit(self, draws: Draws) -> None:
@@ -165,7 +161,7 @@ class CacheBackend:
     def _begin(self, draws: Draws) -> _Batch:
         source = self._open() if self._source is None else self._source
         batch = _Batch(draws)
-        if source.images and self._crops is None:
+        if source.images:
             try:
                 batch.placed = self._place(source, draws)
             except ConfigurationError as error:
@@ -214,7 +210,6 @@ class CacheBackend:
 
     def _on_device(self, batch: _Batch) -> dict[str, torch.Tensor]:
         plan, draws = self._context.recipe.geometry, batch.draws
-        positions = None if self._crops is None else self._crops.positions(draws, self._context.device)
         columns = {}
         for name, resident in self._resident.items():
             if isinstance(resident, ResidentValues):
@@ -224,10 +219,6 @@ class CacheBackend:
             column = self._source.columns[name]
             assert isinstance(column, PixelArray)
             resampling = Resampling.of(plan, column.role)
-            if positions is not None:
-                assert self._crops is not None
-                columns[name] = resident.crop(draws, self._crops, positions, resampling)
-                continue
             assert batch.placed is not None
             assert isinstance(batch.placed.geometry, Geometry)
             columns[name] = resident.render(draws.indices, batch.placed.geometry, resampling, batch.placed.size)
@@ -254,7 +245,6 @@ class CacheBackend:
         if options.storage == "ram":
             source = in_memory(source)
         if options.storage == "device":
-            native.available()  # an epoch of small images may take less time than numpy takes to draw its order
             check_room(source, context.device)
             self._resident = {
                 name: ResidentPixels(column, context.device)
@@ -262,7 +252,6 @@ class CacheBackend:
                 else ResidentValues(column, context.device)
                 for name, column in _arrays(source).items()
             }
-            self._crops = crops_of(source, context.recipe.geometry)
             if context.device.type == "cuda":
                 # Batches may be made on another stream than the one that uploads.
                 torch.cuda.current_stream(context.device).synchronize()

@@ -24,8 +24,9 @@ from fastload.decode.base import DecodeSettings
 from fastload.decode.image import decode_image
 from fastload.draws import Draws, Stream
 from fastload.errors import ConfigurationError, DecodeError, FastloadError
+from fastload.geometry import Resampling
 from fastload.recipe import SplitRecipe
-from fastload.render.image import render_into
+from fastload.render.host import render_row
 from fastload.sources.base import Source
 from fastload.sources.columns import DatasetItems, EncodedFiles, PixelArray, ValueArray
 
@@ -183,18 +184,7 @@ class ObjectAssembler:
         out = np.zeros((len(arrays), height, width, arrays[0].shape[2]), dtype=np.uint8)
         for row, array in enumerate(arrays):
             if row not in geometry.errors:
-                render_into(
-                    array,
-                    box=tuple(geometry.box[row].tolist()),
-                    size=tuple(geometry.size[row].tolist()),
-                    window=tuple(geometry.window[row].tolist()),
-                    flip=tuple(geometry.flip[row].tolist()),
-                    interpolation=plan.interpolation,
-                    antialias=plan.antialias,
-                    padding_mode=plan.padding_mode,
-                    fill=plan.fill,
-                    out=out[row],
-                )
+                render_row(array, row, geometry=geometry, resampling=Resampling.of(plan), out=out)
         return out
 
 

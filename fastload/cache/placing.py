@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from fastload import native
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError, DecodeError
 from fastload.geometry import Geometry, GeometryPlan
@@ -69,7 +70,7 @@ def place_batch(source: Source, plan: GeometryPlan, draws: Draws) -> PlacedBatch
         for row in np.flatnonzero((own != sizes).any(axis=1)).tolist():
             failures.setdefault(row, _mismatch(columns[0], column, int(draws.indices[row]), sizes[row], own[row]))
     assert sizes is not None, "called for sources that have images"
-    geometry = plan.resolve(draws, sizes)
+    geometry = native.resolve(plan, draws, sizes)
     for row, reason in geometry.errors.items():
         failures.setdefault(row, DecodeError(f"{source.describe(int(draws.indices[row]))}: {reason}"))
     size = plan.out_size or _common_size(source, geometry, draws, failures)

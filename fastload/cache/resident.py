@@ -8,15 +8,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from fastload.draws import Draws
 from fastload.errors import CacheError
-from fastload.geometry import Geometry, GeometryPlan, Resampling
-from fastload.render.crops import DeviceCrops, crop_on_device
+from fastload.geometry import Geometry, Resampling
 from fastload.render.device import render_on_device
 from fastload.sources.base import Source
 from fastload.sources.columns import PixelArray, ValueArray
 
-__all__ = ["ResidentPixels", "ResidentValues", "check_room", "crops_of", "upload"]
+__all__ = ["ResidentPixels", "ResidentValues", "check_room", "upload"]
 
 Int64Array = npt.NDArray[np.int64]
 
@@ -32,25 +30,6 @@ class ResidentPixels:
         self._images = images
         self._pixels = upload(flat, device).view(-1, images.channels)
 
-    def crop(
-        self,
-        draws: Draws,
-        crops: DeviceCrops,
-        positions: tuple[torch.Tensor, torch.Tensor],
-        resampling: Resampling,
-    ) -> torch.Tensor:
-        """(B, h, w, C) uint8 on the device, where the positions are on it already."""
-        rows = self._images.rows_of(draws.indices)
-        height, width = crops.size
-        return crop_on_device(
-            self._pixels,
-            rows * (height * width),
-            crops,
-            positions,
-            padding_mode=resampling.padding_mode,
-            fill=resampling.fill,
-        )
-
     def render(
         self, indices: Int64Array, geometry: Geometry, resampling: Resampling, out_size: tuple[int, int]
     ) -> torch.Tensor:
@@ -61,23 +40,12 @@ class ResidentPixels:
         start = rows * sizes.prod(axis=1) if images.offsets is None else images.offsets[rows] // images.channels
         return render_on_device(
             self._pixels,
-            start=torch.from_numpy(start),
-            width=torch.from_numpy(sizes[:, 1].copy()),
+            start=start,
+            width=sizes[:, 1],
             geometry=geometry,
-            interpolation=resampling.interpolation,
-            antialias=resampling.antialias,
-            padding_mode=resampling.padding_mode,
-            fill=resampling.fill,
+            resampling=resampling,
             out_size=out_size,
         )
-
-
-def crops_of(source: Source, plan: GeometryPlan) -> DeviceCrops | None:
-    """How to crop the images of a source on the device without the host, or None where that cannot be."""
-    columns = [column for column in source.columns.values() if isinstance(column, PixelArray)]
-    sizes = {column.fixed_size if column.offsets is None and not column.failed else None for column in columns}
-    size = sizes.pop() if len(sizes) == 1 else None
-    return None if size is None else DeviceCrops.of(plan, size)
 
 
 class ResidentValues:

@@ -15,8 +15,7 @@ import numpy.typing as npt
 from fastload.draws import Draws
 from fastload.errors import DecodeError, WorkerError
 from fastload.geometry import Geometry, GeometryPlan, Resampling
-from fastload.render.encoded import render_row
-from fastload.render.gather import gather_batch, needs_resampling
+from fastload.render.host import render_row
 from fastload.sources.columns import PixelArray
 
 if TYPE_CHECKING:
@@ -27,10 +26,8 @@ __all__ = ["HostServer", "NativeServer", "PendingPixels", "ThreadServer", "host_
 Pixels = npt.NDArray[np.uint8]
 Int64Array = npt.NDArray[np.int64]
 
-_GATHERED_SLICE = 256
-"""Samples of a slice that is gathered at once. Small ones do not pay: the threads then meet at the GIL too often."""
-_RENDERED_SLICE = 16
-"""Samples of a slice that is resampled one by one."""
+_SLICE = 16
+"""Samples of a slice."""
 
 
 class PendingPixels(Protocol):
@@ -140,12 +137,9 @@ class ThreadServer:
         assert isinstance(geometry, Geometry)
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="fastload-cache")
-        whole = images.sizes is None and not needs_resampling(geometry)
-        step = _GATHERED_SLICE if whole else _RENDERED_SLICE
-        function = _gather if whole else _render
-        parts = [slice(start, min(start + step, len(indices))) for start in range(0, len(indices), step)]
+        parts = [slice(start, min(start + _SLICE, len(indices))) for start in range(0, len(indices), _SLICE)]
         return _ThreadPixels(
-            [self._pool.submit(function, images, indices, geometry, resampling, out, part) for part in parts]
+            [self._pool.submit(_render, images, indices, geometry, resampling, out, part) for part in parts]
         )
 
     def close(self) -> None:
@@ -168,20 +162,6 @@ class _ThreadPixels:
     def cancel(self) -> None:
         for task in self._tasks:
             task.cancel()
-
-
-def _gather(
-    images: PixelArray, indices: Int64Array, geometry: Geometry, resampling: Resampling, out: Pixels, part: slice
-) -> None:
-    chosen = Geometry(geometry.box[part], geometry.size[part], geometry.window[part], geometry.flip[part])
-    gather_batch(
-        images.array,
-        images.rows_of(indices[part]),
-        chosen,
-        padding_mode=resampling.padding_mode,
-        fill=resampling.fill,
-        out=out[part],
-    )
 
 
 def _render(

@@ -7,8 +7,9 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from fastload.geometry import Resampling
 from fastload.geometry.boxes import resized_sizes
-from fastload.render.image import render_into
+from fastload.render.host import render_into
 
 __all__ = ["shrink", "shrunk_sizes"]
 
@@ -34,12 +35,7 @@ def shrink(
         pixels,
         box=(0, 0, height, width),
         size=(new_height, new_width),
-        window=(0, 0, new_height, new_width),
-        flip=(False, False),
-        interpolation="nearest" if role == "mask" else "bilinear",
-        antialias=True,
-        padding_mode="constant",
-        fill=(0.0,),
+        resampling=Resampling("nearest" if role == "mask" else "bilinear"),
         out=out,
     )
     return out

@@ -44,6 +44,17 @@ class Geometry:
     def __len__(self) -> int:
         return int(self.box.shape[0])
 
+    @property
+    def resamples(self) -> bool:
+        """Whether any box is resampled to another size."""
+        return bool((self.size != self.box[:, 2:]).any())
+
+    @property
+    def pads(self) -> bool:
+        """Whether any window reaches outside its grid."""
+        start = self.window[:, :2]
+        return bool((start < 0).any() or (start + self.window[:, 2:] > self.size).any())
+
 
 class GeometryStep(Protocol):
     """What a plan asks of an operation. The base class of operations, with defaults, is

@@ -10,20 +10,19 @@ It is an optional C++ extension, imported at the first use and never by `import 
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
-from fastload import draws
 from fastload.errors import BackendUnavailableError
 
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from fastload.native.plans import FusedGeometry, fuse
+    from fastload.native.plans import FusedGeometry, fuse, resolve
     from fastload.native.pool import Failure, NativePool, Pending, Status
 
-__all__ = ["Failure", "FusedGeometry", "NativePool", "Pending", "Status", "available", "fuse", "load"]
+__all__ = ["Failure", "FusedGeometry", "NativePool", "Pending", "Status", "available", "fuse", "load", "resolve"]
 
-_PLANS = ("FusedGeometry", "fuse")
+_PLANS = ("FusedGeometry", "fuse", "resolve")
 
 
 def available() -> bool:
@@ -42,7 +41,7 @@ def load() -> ModuleType:
         BackendUnavailableError: it was not built, or its libraries are missing; the message says how to build it.
     """
     try:
-        core = importlib.import_module("fastload.native._core")
+        return importlib.import_module("fastload.native._core")
     except ImportError as error:
         raise BackendUnavailableError(
             f"fastload's native core cannot be loaded ({error}). Install a C++ compiler and the libjpeg-turbo headers "
@@ -50,8 +49,6 @@ def load() -> ModuleType:
             "FASTLOAD_REQUIRE_NATIVE=1 set to see what the build says. Everything works without it, through slower "
             "decoders."
         ) from error
-    draws.compute_with(cast("draws.NativeDraws", core))
-    return core
 
 
 def __getattr__(name: str) -> object:

@@ -11,12 +11,12 @@ import numpy.typing as npt
 from fastload.draws import Draws
 from fastload.geometry import Geometry, GeometryPlan, Interpolation, PaddingMode, Resampling
 from fastload.geometry.composition import Composition
-from fastload.native import load
+from fastload.native import available, load
 
 if TYPE_CHECKING:
     from fastload.native import _core
 
-__all__ = ["FusedGeometry", "fuse", "native_resampling"]
+__all__ = ["FusedGeometry", "fuse", "native_resampling", "resolve"]
 
 _FILTERS: dict[Interpolation, int] = {"nearest": 0, "nearest-exact": 1, "bilinear": 2, "bicubic": 3}
 _PADDINGS: dict[PaddingMode, int] = {"constant": 0, "edge": 1, "reflect": 2, "symmetric": 3}
@@ -71,3 +71,14 @@ def fuse(plan: GeometryPlan, draws: Draws) -> FusedGeometry | None:
     then = tuple(op for _, op in rest)
     geometries = first.native(core, draws.uniform(stream, first.uniforms or 1), flips, then)
     return None if geometries is None else FusedGeometry(geometries, plan.resamples)
+
+
+def resolve(plan: GeometryPlan, draws: Draws, sizes: npt.NDArray[np.int64]) -> Geometry:
+    """`plan.resolve(draws, sizes)` in one call of the core, where it is built and knows the plan; the same pixels."""
+    if available():
+        fused = fuse(plan, draws)
+        geometry = None if fused is None else fused.resolve(sizes)
+        # A size of 0: the plan cannot be applied to some image. Python has the words for it.
+        if geometry is not None and geometry.size.all():
+            return geometry
+    return plan.resolve(draws, sizes)

@@ -17,7 +17,7 @@ from fastload.decode.image import check_header
 from fastload.errors import ConfigurationError, DecodeError
 from fastload.geometry import Geometry, Resampling
 from fastload.machine import usable_cores
-from fastload.render.encoded import render_row
+from fastload.render.host import render_row
 
 if TYPE_CHECKING:
     from fastload.native import NativePool

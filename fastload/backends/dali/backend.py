@@ -24,7 +24,7 @@ from fastload.decode.base import DecodeSettings
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError, WorkerError
 from fastload.machine import usable_cores
-from fastload.render.encoded import PythonRenderer
+from fastload.render.host import PythonRenderer
 from fastload.sources.columns import DatasetItems
 
 __all__ = ["DaliBackend"]

@@ -16,7 +16,7 @@ from fastload.backends.dali.runner import DaliDecodeError, PipelineRunner
 from fastload.decode.image import check_data
 from fastload.errors import DecodeError
 from fastload.geometry import Geometry, GeometryPlan, Resampling
-from fastload.render.encoded import EncodedRow, PythonRenderer
+from fastload.render.host import EncodedRow, PythonRenderer
 
 __all__ = ["DaliRenderer", "DeviceRows"]
 

@@ -70,18 +70,7 @@ def _resample(pixels: Pixels, place: Place, out: Pixels) -> Pixels:
     from fastload.render import render_into
 
     box, size = place
-    render_into(
-        pixels,
-        box=box,
-        size=size,
-        window=(0, 0, *size),
-        flip=(False, False),
-        interpolation="bilinear",
-        antialias=True,
-        padding_mode="constant",
-        fill=(0.0,),
-        out=out,
-    )
+    render_into(pixels, box=box, size=size, out=out)
     return out
 
 

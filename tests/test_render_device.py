@@ -1,8 +1,6 @@
-"""Gathering whole batches at once against torchvision, one sample at a time."""
+"""Rendering whole batches at once, on a device, against torchvision, one sample at a time."""
 
 from __future__ import annotations
-
-import itertools
 
 import numpy as np
 import numpy.typing as npt
@@ -10,9 +8,11 @@ import pytest
 import torch
 from torchvision.transforms.v2 import functional as F
 
-from fastload.geometry import Geometry, PaddingMode
+from fastload.geometry import Geometry, PaddingMode, Resampling
+from fastload.geometry.grid import WEIGHT_BITS, filter_weights
 from fastload.render.device import render_on_device
-from fastload.render.gather import gather_batch, needs_resampling
+from fastload.render.host import render_row
+from tests.backends import DEVICE
 
 PADDING_MODES = ("constant", "edge", "reflect", "symmetric")
 Pixels = npt.NDArray[np.uint8]
@@ -25,6 +25,21 @@ def photographs(count: int, height: int, width: int, channels: int = 3, seed: in
     phase = rng.uniform(0, 6, (count, 1, 1, channels))
     waves = 127 + 90 * np.sin(y[None, :, :, None] / 5 + phase) * np.cos(x[None, :, :, None] / 7 - phase)
     return np.clip(waves + rng.normal(0, 12, waves.shape), 0, 255).astype(np.uint8)
+
+
+def on_device(images: Pixels, rows: npt.NDArray[np.int64], geometry: Geometry, resampling: Resampling) -> Pixels:
+    """Row i: image `rows[i]` of (N, H, W, C) images under row i of the geometry."""
+    _, height, width, channels = images.shape
+    result = render_on_device(
+        torch.from_numpy(images).reshape(-1, channels).to(DEVICE),
+        start=rows * height * width,
+        width=np.full(len(rows), width),
+        geometry=geometry,
+        resampling=resampling,
+        out_size=(int(geometry.window[0, 2]), int(geometry.window[0, 3])),
+    )
+    pixels: Pixels = result.cpu().numpy()
+    return pixels
 
 
 def torchvision_pixels(
@@ -80,43 +95,41 @@ def test_crop_pad_and_flip_as_torchvision(
     if inset and size[0] > 10:
         geometry = boxed(geometry, inset)
     fill = (9.0, 120.0, 250.0)[:channels] if mode == "constant" else (0.0,)
+    resampling = Resampling(padding_mode=mode, fill=fill)
     batch = np.full((40, *out, channels), 77, dtype=np.uint8)
-    gather_batch(images, rows, geometry, padding_mode=mode, fill=fill, out=batch)
-    on_device = render_on_device(
-        torch.from_numpy(images).reshape(-1, channels),
-        start=torch.from_numpy(rows * size[0] * size[1]),
-        width=torch.full((40,), size[1]),
-        geometry=geometry,
-        interpolation="bilinear",
-        antialias=True,
-        padding_mode=mode,
-        fill=fill,
-        out_size=out,
-    )
+    for row in range(40):
+        render_row(images[rows[row]], row, geometry=geometry, resampling=resampling, out=batch)
+    rendered = on_device(images, rows, geometry, resampling)
     for i in range(40):
         expected = torchvision_pixels(images[rows[i]], geometry, i, mode, fill, "bilinear")
         np.testing.assert_array_equal(batch[i], expected, err_msg=f"row {i}")
-        np.testing.assert_array_equal(on_device[i].numpy(), expected, err_msg=f"row {i}, on the device")
+        np.testing.assert_array_equal(rendered[i], expected, err_msg=f"row {i}, on the device")
 
 
-def test_an_empty_batch_and_a_single_fill_value() -> None:
+def test_an_empty_batch_and_a_window_far_outside() -> None:
     images = photographs(2, 6, 6)
     none = random_windows(0, (6, 6), (6, 6), 0)
-    gather_batch(
-        images, np.empty(0, np.int64), none, padding_mode="constant", fill=(0.0,), out=np.empty((0, 6, 6, 3), np.uint8)
+    empty = render_on_device(
+        torch.from_numpy(images).reshape(-1, 3),
+        start=np.empty(0, np.int64),
+        width=np.empty(0, np.int64),
+        geometry=none,
+        resampling=Resampling(),
+        out_size=(6, 6),
     )
+    assert empty.shape == (0, 6, 6, 3)
     far = Geometry(
         *(np.array([row], np.int32) for row in ([0, 0, 6, 6], [6, 6], [40, 40, 3, 3])), np.zeros((1, 2), bool)
     )
-    out = np.zeros((1, 3, 3, 3), np.uint8)
-    gather_batch(images, np.array([1]), far, padding_mode="constant", fill=(7.0,), out=out)
-    assert (out == 7).all()
+    assert (on_device(images, np.array([1]), far, Resampling(fill=(7.0,))) == 7).all()
 
 
-def test_needs_resampling() -> None:
+def test_what_a_geometry_says_of_itself() -> None:
     same = random_windows(3, (6, 6), (6, 6), 1)
-    assert not needs_resampling(same)
-    assert needs_resampling(Geometry(same.box, same.size + 1, same.window, same.flip))
+    assert not same.resamples
+    assert Geometry(same.box, same.size + 1, same.window, same.flip).resamples
+    assert same.pads
+    assert not random_windows(3, (6, 6), (4, 4), 0).pads
 
 
 def random_resizes(count: int, size: tuple[int, int], out: tuple[int, int], reach: int, seed: int = 3) -> Geometry:
@@ -146,17 +159,8 @@ def test_resampling_on_the_device_as_torchvision(
     images = photographs(5, *size, channels)
     rows = np.random.default_rng(2).integers(0, 5, 48)
     geometry = random_resizes(48, size, out, reach)
-    result = render_on_device(
-        torch.from_numpy(images).reshape(-1, channels),
-        start=torch.from_numpy(rows * size[0] * size[1]),
-        width=torch.full((48,), size[1]),
-        geometry=geometry,
-        interpolation=interpolation,  # type: ignore[arg-type]
-        antialias=True,
-        padding_mode=mode,
-        fill=(5.0,),
-        out_size=out,
-    ).numpy()
+    resampling = Resampling(interpolation, padding_mode=mode, fill=(5.0,))  # type: ignore[arg-type]
+    result = on_device(images, rows, geometry, resampling)
     expected = np.stack(
         [torchvision_pixels(images[rows[i]], geometry, i, mode, (5.0,), interpolation) for i in range(48)]
     )
@@ -170,17 +174,7 @@ def test_without_antialias_on_the_device() -> None:
     images = photographs(3, 40, 50)
     geometry = random_resizes(12, (40, 50), (8, 9), 0)
     rows = np.arange(12) % 3
-    result = render_on_device(
-        torch.from_numpy(images).reshape(-1, 3),
-        start=torch.from_numpy(rows * 2000),
-        width=torch.full((12,), 50),
-        geometry=geometry,
-        interpolation="bilinear",
-        antialias=False,
-        padding_mode="constant",
-        fill=(0.0,),
-        out_size=(8, 9),
-    )
+    result = torch.from_numpy(on_device(images, rows, geometry, Resampling(antialias=False)))
     for i in range(12):
         top, left, height, width = geometry.box[i].tolist()
         part = torch.from_numpy(images[rows[i]].copy()).permute(2, 0, 1)[:, top : top + height, left : left + width]
@@ -192,32 +186,13 @@ def test_without_antialias_on_the_device() -> None:
         assert (result[i].permute(2, 0, 1).int() - resized.int()).abs().max() <= 2
 
 
-def test_chunks_do_not_change_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_do_not_change_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
     images = photographs(4, 30, 30)
     rows = np.arange(20) % 4
     resizes = random_resizes(20, (30, 30), (8, 8), 2)
-    crops = random_windows(20, (30, 30), (30, 30), 4)
-    results = []
-    for staged, working in itertools.product((1, 1 << 30), repeat=2):
-        monkeypatch.setattr("fastload.render.gather._STAGED_BYTES", staged)
-        monkeypatch.setattr("fastload.render.device._WORKING_BYTES", working)
-        out = np.empty((20, 30, 30, 3), np.uint8)
-        gather_batch(images, rows, crops, padding_mode="symmetric", fill=(0.0,), out=out)
-        resized = render_on_device(
-            torch.from_numpy(images).reshape(-1, 3),
-            start=torch.from_numpy(rows * 900),
-            width=torch.full((20,), 30),
-            geometry=resizes,
-            interpolation="bilinear",
-            antialias=True,
-            padding_mode="constant",
-            fill=(0.0,),
-            out_size=(8, 8),
-        )
-        results.append((out, resized.numpy()))
-    for out, resized in results[1:]:
-        np.testing.assert_array_equal(out, results[0][0])
-        np.testing.assert_array_equal(resized, results[0][1])
+    whole = on_device(images, rows, resizes, Resampling(fill=(3.0,)))
+    monkeypatch.setattr("fastload.render.device._WORKING_BYTES", 1)
+    np.testing.assert_array_equal(on_device(images, rows, resizes, Resampling(fill=(3.0,))), whole)
 
 
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
@@ -238,17 +213,54 @@ def test_the_order_of_summation_on_the_device_changes_nothing(
         lambda a, b: bmm(a[..., ::2], b[:, ::2]) + bmm(a[..., 1::2], b[:, 1::2]),
     ):
         monkeypatch.setattr(torch, "bmm", product)
-        result = render_on_device(
-            torch.from_numpy(images).reshape(-1, 3),
-            start=torch.from_numpy(rows * 200 * 230),
-            width=torch.full((40,), 230),
-            geometry=geometry,
-            interpolation=interpolation,  # type: ignore[arg-type]
-            antialias=antialias,
-            padding_mode="constant",
-            fill=(0.0,),
-            out_size=(24, 32),
-        )
-        results.append(result.numpy())
+        results.append(on_device(images, rows, geometry, Resampling(interpolation, antialias)))  # type: ignore[arg-type]
     for result in results[1:]:
         np.testing.assert_array_equal(result, results[0])
+
+
+def rounded_to(bits: int, values: torch.Tensor) -> torch.Tensor:
+    """float32 values with `bits` bits behind the leading one, as hardware rounds the operands of fast products."""
+    mantissa, exponent = torch.frexp(values)
+    return torch.ldexp((mantissa * 2.0 ** (bits + 1)).round() * 2.0 ** -(bits + 1), exponent)
+
+
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
+@pytest.mark.parametrize(("precision", "bits"), [("high", 10), ("medium", 7)])
+def test_products_with_rounded_operands_change_nothing(
+    monkeypatch: pytest.MonkeyPatch, interpolation: str, precision: str, bits: int
+) -> None:
+    """Trainers allow them for the sake of their own products: TF32 has 10 bits, bfloat16 7."""
+    images = photographs(4, 100, 130)
+    rows = np.arange(24) % 4
+    geometry = random_resizes(24, (100, 130), (24, 32), 0)
+    resampling = Resampling(interpolation)  # type: ignore[arg-type]
+    expected = on_device(images, rows, geometry, resampling)
+    bmm, before = torch.bmm, torch.get_float32_matmul_precision()
+    monkeypatch.setattr(torch, "bmm", lambda a, b: bmm(rounded_to(bits, a), rounded_to(bits, b)))
+    assert not np.array_equal(on_device(images, rows, geometry, resampling), expected), "rounding would show"
+    torch.set_float32_matmul_precision(precision)
+    try:
+        found = on_device(images, rows, geometry, resampling)
+    finally:
+        torch.set_float32_matmul_precision(before)
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("antialias", [True, False])
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
+@pytest.mark.parametrize(("length", "size"), [(37, 9), (37, 80), (200, 7), (5, 5), (1, 4)])
+def test_weights_are_those_of_torchs_interpolation(interpolation: str, antialias: bool, length: int, size: int) -> None:
+    """A row of weights is what torch makes of an image that is 1 at one pixel."""
+    eye = torch.eye(length).view(length, 1, 1, length).expand(-1, -1, 2, -1)
+    mode = F.InterpolationMode(interpolation)
+    expected = F.resize(eye.contiguous(), [2, size], interpolation=mode, antialias=antialias)[:, 0, 0].T
+    found = filter_weights(
+        torch.arange(size)[None],
+        torch.tensor([length]),
+        torch.tensor([size]),
+        length,
+        interpolation,  # type: ignore[arg-type]
+        antialias,
+    )[0]
+    torch.testing.assert_close(found, expected, rtol=0, atol=2e-3)
+    assert torch.equal(found * 2**WEIGHT_BITS, (found * 2**WEIGHT_BITS).round())
