@@ -41,6 +41,8 @@ class Stream:
     """Which of the two."""
     MASKED_TOKENS = 0xFFF9
     """Which tokens the trainer hides, and behind what; the index is the sample's place in the epoch's order."""
+    SPLIT = 0xFFF8
+    """Which samples the trainer keeps for validation; the index is the sample's."""
 
 
 _U32 = np.uint64(0xFFFFFFFF)

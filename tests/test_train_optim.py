@@ -145,7 +145,7 @@ def test_schedules_follow_their_formula(name: str, expected: dict[int, float]) -
 
 
 def test_a_step_schedule_needs_to_know_when() -> None:
-    with pytest.raises(ConfigurationError, match=r"milestones: .* such as 30,60,80, got \(\)"):
+    with pytest.raises(ConfigurationError, match=r"milestones: .* where there is no step_epochs, got \(\)"):
         ScheduleConfig(schedule="step")
 
 

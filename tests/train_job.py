@@ -99,8 +99,10 @@ class Fault:
 class Network(nn.Module):
     """A small network of whatever makes resuming hard."""
 
-    def __init__(self, *, dropout: float, normalise: bool, fault: Fault | None = None) -> None:
+    def __init__(self, *, dropout: float, normalise: bool, spare: bool = False, fault: Fault | None = None) -> None:
         super().__init__()
+        self.spare = nn.Linear(2, 2) if spare else None
+        """Takes part in nothing."""
         self.layers = nn.Sequential(
             nn.Flatten(),
             nn.Linear(3 * SIDE * SIDE, 16),
@@ -126,6 +128,7 @@ class Job:
     settings: dict[str, Any]
     dropout: float = 0.0
     normalise: bool = False
+    spare: bool = False
     fault: dict[str, Any] | None = field(default=None)
 
     def run(self, summary: Path | None = None) -> None:
@@ -134,7 +137,7 @@ class Job:
         torch.set_num_threads(1)
         fault = None if self.fault is None else Fault(**self.fault)
         components.create_model = lambda *args, **kwargs: Network(
-            dropout=self.dropout, normalise=self.normalise, fault=fault
+            dropout=self.dropout, normalise=self.normalise, spare=self.spare, fault=fault
         )
         found = train(merged(self.settings))
         if summary is not None:

@@ -29,6 +29,7 @@ from fastload.train.config import TrainConfig
 from fastload.train.distributed import World
 from fastload.train.randomness import generator_state, seed_generators, set_generator_state
 from fastload.train.results import EpochRecord
+from fastload.train.settings import all_fields
 from fastload.train.tasks import MetricSums
 
 __all__ = ["BEST", "LAST", "Progress", "copy_checkpoint", "epoch_file", "load", "save", "state_to_resume"]
@@ -41,6 +42,7 @@ _BINDING = {
     "": ("task",),
     "model": ("model", "num_classes", "ema"),
     "optimizer": ("accumulate", "optimizer"),
+    "checkpoint": ("best_by",),
     "run": ("seed",),
 }
 """Settings by table that a run cannot change on the way. (The loader compares its own: data, global
@@ -140,7 +142,12 @@ def state_to_resume(config: TrainConfig) -> dict[str, Any] | None:
 
 
 def _binding(config: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: (config[table] if table else config)[name] for table, names in _BINDING.items() for name in names}
+    """Settings that a checkpoint from before them does not have were what they are by default."""
+    defaults = all_fields()
+    groups = {table: config[table] if table else config for table in _BINDING}
+    return {
+        name: groups[table].get(name, defaults[name].default) for table, names in _BINDING.items() for name in names
+    }
 
 
 def _sync_folder(folder: Path) -> None:
@@ -196,7 +203,7 @@ class Progress:
         self.sums = MetricSums(self._components.task.counted, self._world.device)
         if record.val is None:
             return False
-        name, direction = self._components.task.best
+        name, direction = self._components.best_by
         result = record.val[name]
         better = self.best is None or (result > self.best if direction == "max" else result < self.best)
         if better:

@@ -80,7 +80,8 @@ def _parameter(field: Field) -> inspect.Parameter:
         rich_help_panel=f"[{field.table}]" if field.table else "Options",
         show_default=False,
     )
-    kind = bool if field.kind is bool else str
+    # Words may be typed one by one as well: --backend-option storage=device --backend-option short_side=256.
+    kind = bool if field.kind is bool else list[str] if field.kind == tuple[str, ...] else str
     return inspect.Parameter(
         f"train_{field.name}",  # so that a command may have a parameter of the same name
         inspect.Parameter.KEYWORD_ONLY,
@@ -98,8 +99,11 @@ def _help(field: Field) -> str:
     return f"{field.doc} [{default}]" if default else field.doc
 
 
+_METAVARS = {str: "TEXT", int: "INT", float: "NUMBER", tuple[str, ...]: "NAME=VALUE"}
+
+
 def _metavar(field: Field) -> str:
-    words = "|".join(field.choices) or {str: "TEXT", int: "INT", float: "NUMBER"}.get(field.kind, "NUMBERS")
+    words = "|".join(field.choices) or _METAVARS.get(field.kind, "NUMBERS")
     return f"{words}|{NONE}" if field.optional and field.kind is not str else words
 
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 from torch.optim.swa_utils import AveragedModel
 
+from fastload.errors import ConfigurationError
 from fastload.monitor import StepClock, step_clock
 from fastload.train.config import TrainConfig
 from fastload.train.data import TrainingData, open_data
-from fastload.train.distributed import World, parallelise
+from fastload.train.distributed import World, parallelise, synchronise_batchnorm
 from fastload.train.models import create_model
 from fastload.train.optim import LearningRate, average, create_optimizer, create_schedule, scaled_lr
 from fastload.train.randomness import seed_generators
@@ -28,6 +30,8 @@ class Components:
 
     data: TrainingData
     task: Task
+    best_by: tuple[str, Literal["min", "max"]]
+    """Which result of the validation makes an epoch the best one, and whether low or high is good."""
     network: nn.Module
     """The plain network, on its device."""
     model: nn.Module
@@ -61,6 +65,8 @@ def build(config: TrainConfig, world: World, stack: ExitStack) -> Components:
     for loader in (data.train, data.val):
         if loader is not None:
             stack.callback(loader.close)
+    task = create_task(config, num_classes=data.num_classes)
+    best_by = _best_by(config.checkpoint.best_by, task, validated=data.val is not None)
     seed_generators(config.run.seed)
     network = create_model(
         config.model,
@@ -70,10 +76,13 @@ def build(config: TrainConfig, world: World, stack: ExitStack) -> Components:
         image_size=config.data.image_size,
     )
     memory_format = torch.channels_last if config.model.channels_last else torch.contiguous_format
+    if config.model.sync_batchnorm:
+        network = synchronise_batchnorm(network, world)
     network = network.to(world.device).to(memory_format=memory_format)
     averaged = None if config.model.ema is None else average(network, config.model.ema)
     clock = step_clock(world.device, keep=None if config.log.trace else 0)
-    model = parallelise(network, world, clock, amp=config.optimizer.amp)
+    unused = config.run.find_unused_parameters
+    model = parallelise(network, world, clock, amp=config.optimizer.amp, find_unused_parameters=unused)
     if config.model.compile:
         model.compile()
     accumulate = config.optimizer.accumulate
@@ -83,7 +92,8 @@ def build(config: TrainConfig, world: World, stack: ExitStack) -> Components:
     optimizer = create_optimizer(network, config.optimizer, lr=rate.value)
     return Components(
         data=data,
-        task=create_task(config, num_classes=data.num_classes),
+        task=task,
+        best_by=best_by,
         network=network,
         model=model,
         average=averaged,
@@ -95,3 +105,16 @@ def build(config: TrainConfig, world: World, stack: ExitStack) -> Components:
         global_batch=global_batch,
         windows=windows,
     )
+
+
+def _best_by(asked: str | None, task: Task, *, validated: bool) -> tuple[str, Literal["min", "max"]]:
+    """As the task says, or as was asked: a loss is best when low, every other result when high."""
+    if asked is None:
+        return task.best
+    if asked not in task.results:
+        raise ConfigurationError(
+            f"best_by: this task has no result {asked!r}; its validation gives {', '.join(task.results)}."
+        )
+    if not validated:
+        raise ConfigurationError("best_by: nothing is validated; give validation data (--val-data), or --split.")
+    return asked, "min" if asked == "loss" else "max"

@@ -40,9 +40,16 @@ class DataConfig(_Choices):
     """Training data: a folder (with train/ and val/ in it, both are found), an archive, IDX or .npy files, a cache."""
     val_data: str | None = None
     """Validation data, where it is not beside the training data. Without any, nothing is validated."""
-    augment: Literal["none", "flip", "crop-flip", "rrc-flip", "trivial"] = "rrc-flip"
+    split: float | None = None
+    """Share of the data to train on, such as 0.85, where they have no validation part; which samples, the seed says."""
+    shuffle: bool = True
+    """A new order every epoch."""
+    drop_last: bool = True
+    """Leave out the last, incomplete global batch of an epoch, unless there is no other."""
+    augment: Literal["none", "flip", "crop-flip", "rrc-flip", "trivial", "rand"] = "rrc-flip"
     """none: resize to the image size; flip: and mirror; crop-flip: pad by an eighth, crop, mirror (CIFAR); rrc-flip:
-    random resized crop, mirror (ImageNet); trivial: rrc-flip and TrivialAugmentWide."""
+    random resized crop, mirror (ImageNet); trivial: rrc-flip and TrivialAugmentWide; rand: rrc-flip and
+    RandAugment."""
     image_size: tuple[int, int] = (224, 224)
     """(height, width) the network gets [pixels]."""
     mean: tuple[float, ...] = (0.485, 0.456, 0.406)
@@ -51,6 +58,10 @@ class DataConfig(_Choices):
     """Divides each channel."""
     backend: str = "auto"
     """The loader's backend."""
+    backend_option: tuple[str, ...] = ()
+    """Options of that backend, NAME=VALUE, such as storage=device and short_side=256 of cache."""
+    tune: bool = False
+    """Choose the backend by measuring the candidates on this data for some seconds."""
     num_workers: int | None = None
     """Threads or processes of the loader. Without it: what suits this machine."""
     prefetch_factor: int | None = None
@@ -60,8 +71,10 @@ class DataConfig(_Choices):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        _require("split", self.split, self.split is None or 0 < self.split < 1, "a share between 0 and 1")
         _require("image_size", self.image_size, all(side > 0 for side in self.image_size), "sides of at least 1")
         _require("std", self.std, all(value > 0 for value in self.std), "numbers above 0")
+        _require("tune", self.tune, not self.tune or self.backend == "auto", "off where a backend is given")
         _require("mean", self.mean, len(self.mean) == len(self.std), f"as many numbers as std, {len(self.std)}")
 
 
@@ -76,6 +89,8 @@ class ModelConfig(_Choices):
     weights: str | None = None
     """Pretrained weights to download, by the library's name for them ("DEFAULT"; of smp "imagenet"). Without it: none,
     from scratch."""
+    sync_batchnorm: bool = False
+    """Normalise over the batches of all ranks together; otherwise each rank normalises its own."""
     channels_last: bool = True
     """Memory format of images and network."""
     compile: bool = False
@@ -97,20 +112,26 @@ class OptimizerConfig(_Choices):
     """Samples in a batch on each rank."""
     accumulate: int = 1
     """Batches whose gradients make one optimizer step."""
-    optimizer: Literal["sgd", "adamw"] = "sgd"
-    """The update rule."""
+    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
+    """The update rule. Weight decay is added to the gradient by sgd and adam, taken off the weights by adamw."""
     lr: float = 0.1
     """Learning rate at the reference batch, after warm-up."""
     reference_batch: int | None = 256
     """Global batch that `lr` is for: it is scaled in proportion to the real one. 0, as None: not scaled."""
     momentum: float = 0.9
-    """Of SGD (Nesterov where above 0), or beta1 of AdamW."""
+    """Of SGD, or beta1 of Adam and AdamW."""
+    nesterov: bool = True
+    """Nesterov's form of SGD's momentum."""
     weight_decay: float = 1e-4
-    """Left off biases and normalisation layers."""
+    """Left off biases and normalisation layers, unless `decay_all`."""
+    decay_all: bool = False
+    """Weight decay on all parameters."""
     clip_norm: float | None = None
     """Largest norm of all gradients together."""
     label_smoothing: float = 0.0
     """Of the classification loss, 0 to 1."""
+    positive_weight: Literal["masks", "none"] = "masks"
+    """Of the segmentation loss. masks: negative pixels to positive ones in the training masks; none: plain BCE."""
     mixup: float = 0.0
     """Alpha of MixUp; 0: none."""
     cutmix: float = 0.0
@@ -143,11 +164,13 @@ class ScheduleConfig(_Choices):
     max_steps: int | None = None
     """Ends the run after so many optimizer steps, for trying out; the schedule stays that of all epochs."""
     schedule: Literal["cosine", "step", "constant"] = "cosine"
-    """cosine: to 0 over all epochs; step: times `gamma` at each of `milestones`."""
+    """cosine: to 0 over all epochs; step: times `gamma` at each of `milestones`, or every `step_epochs`."""
     warmup_epochs: float = 0.0
     """Epochs in which the rate rises linearly from 1% to the whole."""
     milestones: tuple[float, ...] = ()
     """Epochs at which a step schedule falls."""
+    step_epochs: float | None = None
+    """Epochs after which a step schedule falls again and again, in place of milestones."""
     gamma: float = 0.1
     """What it falls by."""
 
@@ -157,9 +180,11 @@ class ScheduleConfig(_Choices):
         _require("max_steps", self.max_steps, self.max_steps is None or self.max_steps >= 1, "at least 1")
         _require("warmup_epochs", self.warmup_epochs, 0 <= self.warmup_epochs < self.epochs, "0 or more, below epochs")
         _require("gamma", self.gamma, 0 < self.gamma <= 1, "above 0, at most 1")
+        _require("step_epochs", self.step_epochs, self.step_epochs is None or self.step_epochs > 0, "above 0")
         rising = list(self.milestones) == sorted(self.milestones)
-        given = self.schedule != "step" or bool(self.milestones)
-        _require("milestones", self.milestones, rising and given, "rising epochs for a step schedule, such as 30,60,80")
+        given = self.schedule != "step" or bool(self.milestones) or self.step_epochs is not None
+        wanted = "rising epochs for a step schedule, such as 30,60,80, where there is no step_epochs"
+        _require("milestones", self.milestones, rising and given, wanted)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,6 +195,8 @@ class CheckpointConfig(_Choices):
     """Folder of this run: last.pt, best.pt, epochs.jsonl, TensorBoard's files."""
     resume: str = "auto"
     """auto: from last.pt in the folder where there is one; never; or the path of a checkpoint."""
+    best_by: str | None = None
+    """Which result of the validation makes an epoch the best one: loss, top1, iou... Without it: what the task says."""
     save_epochs: int | None = None
     """Also keep a checkpoint of every so many epochs, as epoch-0010.pt."""
     save_steps: int | None = None
@@ -208,8 +235,16 @@ class RunConfig(_Choices):
 
     device: str = "auto"
     """auto: this rank's GPU if there is one; cpu; cuda; cuda:1."""
+    devices: tuple[int, ...] = ()
+    """GPUs by number, 0,3: those of dp, or of the ranks of this machine in turn. Without it: all. The numbers are those
+    of torch: CUDA_VISIBLE_DEVICES hides the others and counts those that are left from 0, and nvidia-smi's numbers are
+    the same only with CUDA_DEVICE_ORDER=PCI_BUS_ID."""
     parallel: Literal["auto", "none", "dp", "ddp"] = "auto"
     """auto: ddp under torchrun, else none; dp: DataParallel over all GPUs of this process, for comparison."""
+    find_unused_parameters: bool = False
+    """Of ddp: for networks that leave parameters out of a step; it costs a search after each forward pass."""
+    cudnn_benchmark: bool = True
+    """Have cuDNN try its algorithms on each new shape: fixed shapes gain, ever changing ones lose."""
     seed: int = 0
     """Of the weights, the order and every random choice."""
     deterministic: bool = False
@@ -218,6 +253,8 @@ class RunConfig(_Choices):
     def __post_init__(self) -> None:
         super().__post_init__()
         _require("seed", self.seed, self.seed >= 0, "0 or more")
+        different = len(set(self.devices)) == len(self.devices) and min(self.devices, default=0) >= 0
+        _require("devices", self.devices, different, "different numbers of GPUs, such as 0,3")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
 
+import msgspec
 import numpy as np
 import torch
 from torchvision.transforms import v2
 
 import fastload
+from fastload.backends import backend_class
+from fastload.backends.base import BackendOptions
+from fastload.draws import Draws, Stream
 from fastload.errors import ConfigurationError, SourceError
 from fastload.loader import Loader
 from fastload.sources import Opened, open_source
 from fastload.sources.base import Source, Values
 from fastload.sources.folders import SPLIT_NAMES, sampled_rows, subfolders
 from fastload.train.config import TrainConfig
+from fastload.train.settings import NONE, did_you_mean
 
-__all__ = ["TOKENS", "TrainingData", "open_data"]
+__all__ = ["TOKENS", "TrainingData", "backend_options", "open_data"]
 
 TOKENS = "input_ids"
 """The key of token ids in a batch of text."""
@@ -33,7 +39,7 @@ class TrainingData:
     """What a run reads. Batches are on the device: (images, labels), (images, masks), or {"input_ids": tokens}."""
 
     train: Loader
-    """Shuffled; incomplete global batches are left out, unless there is no complete one."""
+    """Shuffled and in complete global batches, unless the configuration says otherwise."""
     val: Loader | None
     """In order, every sample once over all ranks: the last batches of some ranks are smaller, even empty."""
     num_classes: int
@@ -69,6 +75,7 @@ def open_data(config: TrainConfig, *, shard: fastload.Shard, device: torch.devic
     num_classes = _num_classes(source, None if validation is None else validation.source, config)
     common: dict[str, Any] = {
         "backend": config.data.backend,
+        "options": backend_options(config.data.backend, config.data.backend_option),
         "num_workers": config.data.num_workers,
         "prefetch_factor": config.data.prefetch_factor,
         "on_error": config.data.on_error,
@@ -79,11 +86,19 @@ def open_data(config: TrainConfig, *, shard: fastload.Shard, device: torch.devic
     }
     transforms = _transforms(config, source, channels) if source.images else (None, None)
     batch = config.optimizer.batch_size
+    drop_last = config.data.drop_last and len(source) >= batch * shard.world_size
+    last = len(source) % (batch * shard.world_size)
+    if not config.data.shuffle and not drop_last and 0 < last < shard.world_size:
+        raise ConfigurationError(
+            f"drop_last: the last batch of {source.name} has {last} sample(s) for {shard.world_size} ranks, and in "
+            "order they cannot be shared out; leave it out (--drop-last), shuffle, or take another batch size."
+        )
     train = fastload.create_loader(
         opened,
         batch,
-        shuffle=True,
-        drop_last=len(source) >= batch * shard.world_size,
+        shuffle=config.data.shuffle,
+        drop_last=drop_last,
+        tune=config.data.tune,
         transform=transforms[0],
         batch_transform=_mix(config, num_classes),
         **common,
@@ -113,6 +128,28 @@ def _open(config: TrainConfig) -> tuple[Opened, Opened | None]:
     if config.data.val_data is not None:
         whole, part = _open_splits(config.data.val_data, config.task)
         val = part or whole
+    if config.data.split is not None:
+        if val is not None:
+            raise ConfigurationError(
+                f"split: {config.data.data} is validated on {val.source.name}; leave split out, or --val-data and the "
+                "validation part."
+            )
+        return _split(train, config.data.split, config.run.seed)
+    return train, val
+
+
+def _split(opened: Opened, share: float, seed: int) -> tuple[Opened, Opened]:
+    """Samples to train on and the others, both in the order of the data: which ones is a function of the seed alone."""
+    source = opened.source
+    keys = Draws(seed, 0, np.arange(len(source))).integers(Stream.SPLIT)
+    count = round(share * len(source))
+    if not 0 < count < len(source):
+        raise ConfigurationError(
+            f"split: {share:g} of the {len(source)} samples of {source.name} leaves none to "
+            f"{'train' if not count else 'validate'} on; give another share."
+        )
+    shuffled = np.argsort(keys, kind="stable")
+    train, val = (replace(opened, source=source.take(np.sort(part))) for part in (shuffled[:count], shuffled[count:]))
     return train, val
 
 
@@ -150,6 +187,33 @@ def _open_files(data: str, task: str) -> Opened:
         return open_source({TOKENS: data} if data.endswith(".npy") else data)
     files = tuple(part.strip() for part in data.split(","))
     return open_source(files if len(files) > 1 and all(file.endswith(".npy") for file in files) else data)
+
+
+def backend_options(backend: str, texts: Sequence[str]) -> BackendOptions | None:
+    """Options of a backend from NAME=VALUE, as its own class says; None for none.
+
+    Raises:
+        ConfigurationError: no such option of this backend, or a value that it cannot have.
+        BackendUnavailableError: its package is not installed.
+    """
+    if not texts:
+        return None
+    kind: Any = BackendOptions if backend == "auto" else backend_class(backend).Options
+    hints = get_type_hints(kind)
+    given: dict[str, Any] = {}
+    for text in texts:
+        name, _, value = text.partition("=")
+        if name not in hints or not value:
+            rest = did_you_mean(name, hints) or f"; it has {', '.join(hints)}"
+            raise ConfigurationError(f"backend_option {text!r}: backend {backend!r} has no such option{rest}.")
+        # A path is as good as a text, and is one here.
+        hint = str | None if Path in get_args(hints[name]) else hints[name]
+        try:
+            given[name] = msgspec.convert(None if value == NONE else value, hint, strict=False)
+        except msgspec.ValidationError as error:
+            raise ConfigurationError(f"backend_option {text!r}: {error}.") from error
+    options: BackendOptions = kind(**given)
+    return options
 
 
 # -- What it is --------------------------------------------------------------------------------------------------------
@@ -235,8 +299,10 @@ def _transforms(config: TrainConfig, source: Source, channels: int) -> tuple[v2.
             f"mean: {len(data.mean)} numbers, but {source.name} has images of {channels} channel(s); give --mean and "
             "--std as many."
         )
-    if data.augment == "trivial" and config.task == "segmentation":
-        raise ConfigurationError("augment: trivial moves the image but not its mask; take rrc-flip for segmentation.")
+    if data.augment in ("trivial", "rand") and config.task == "segmentation":
+        raise ConfigurationError(
+            f"augment: {data.augment} moves the image but not its mask; take rrc-flip for segmentation."
+        )
     height, width = data.image_size
     size = [height, width]
     finish = [v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(list(data.mean), list(data.std))]
@@ -247,7 +313,7 @@ def _transforms(config: TrainConfig, source: Source, channels: int) -> tuple[v2.
     # Seven eighths of the shorter side are shown: training objects look larger than they are, by the random crops.
     evaluate = (
         [v2.Resize(max(size) * 8 // 7, antialias=True), v2.CenterCrop(size)]
-        if data.augment in ("rrc-flip", "trivial") and config.task == "classification"
+        if data.augment in ("rrc-flip", "trivial", "rand") and config.task == "classification"
         else resize
     )
     training: dict[str, list[Any]] = {
@@ -256,6 +322,7 @@ def _transforms(config: TrainConfig, source: Source, channels: int) -> tuple[v2.
         "crop-flip": [*resize, v2.RandomCrop(size, padding=[width // 8, height // 8]), flip],
         "rrc-flip": [v2.RandomResizedCrop(size, antialias=True), flip],
         "trivial": [v2.RandomResizedCrop(size, antialias=True), flip, v2.TrivialAugmentWide()],
+        "rand": [v2.RandomResizedCrop(size, antialias=True), flip, v2.RandAugment()],
     }
     return v2.Compose([*training[data.augment], *finish]), v2.Compose([*evaluate, *finish])
 

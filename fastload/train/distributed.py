@@ -22,6 +22,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
 from fastload.errors import ConfigurationError, FastloadError
@@ -29,7 +30,7 @@ from fastload.monitor import StepClock, mark_exchange
 from fastload.sampler import Shard
 from fastload.train.config import RunConfig
 
-__all__ = ["World", "exchange", "meet", "open_world", "parallelise"]
+__all__ = ["World", "exchange", "meet", "open_world", "parallelise", "synchronise_batchnorm"]
 
 _TORCHRUN = "torchrun --nproc-per-node 2 -m fastload.train ..."
 _VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
@@ -48,6 +49,8 @@ class World:
     rank: int = 0
     """0-based, over all machines."""
     world_size: int = 1
+    devices: tuple[int, ...] = ()
+    """GPUs of dp, the first of which is `device`."""
     control: Any = None
     """The gloo process group of small messages between hosts; None where there is one process."""
 
@@ -87,10 +90,12 @@ def open_world(run: RunConfig) -> Iterator[World]:
     number = _environment() if launched else {}
     parallel = _parallel(run, number.get("WORLD_SIZE", 1), launched)
     device = _device(run, parallel, number.get("LOCAL_RANK", 0))
+    devices = run.devices or tuple(range(torch.cuda.device_count()))
     if device.type == "cuda":
         torch.cuda.set_device(device)
     if parallel != "ddp":
-        yield World(device=device, parallel=parallel)
+        others = [index for index in devices if index != device.index]
+        yield World(device=device, parallel=parallel, devices=(device.index, *others) if parallel == "dp" else ())
         return
     store, rank, world_size = next(rendezvous("env://"))
     dist.init_process_group(
@@ -173,6 +178,10 @@ def _device(run: RunConfig, parallel: str, local_rank: int) -> torch.device:
             + ("the device is cpu" if gpus else "there is none here")
             + f". CPUs train together in several processes: {_TORCHRUN}"
         )
+    if run.devices and (device.type != "cuda" or device.index is not None):
+        raise ConfigurationError(
+            f"devices: {run.devices} are GPUs by number, and the device is {wanted}; leave one of the two out."
+        )
     if device.type != "cuda":
         return device
     if not gpus:
@@ -181,7 +190,22 @@ def _device(run: RunConfig, parallel: str, local_rank: int) -> torch.device:
         raise ConfigurationError(
             f"device: {run.device!r} would put every rank on one GPU; say cuda, and each takes its own."
         )
-    index = (local_rank if parallel == "ddp" else 0) if device.index is None else device.index
+    named = run.devices or tuple(range(gpus))
+    if parallel == "none" and len(run.devices) > 1:
+        raise ConfigurationError(f"devices: {run.devices} are several; take --parallel dp, or start with {_TORCHRUN}")
+    if run.devices and max(named) >= gpus:
+        raise ConfigurationError(
+            f"devices: GPU {max(named)} was asked for, and torch sees {gpus} (numbered from 0); CUDA_VISIBLE_DEVICES="
+            f"{os.environ.get('CUDA_VISIBLE_DEVICES', '')} says which."
+        )
+    if run.devices and parallel == "ddp" and local_rank >= len(named):
+        raise ConfigurationError(
+            f"devices: {run.devices} are for {len(named)} processes of a machine, and this is number {local_rank}; "
+            f"start {len(named)} (--nproc-per-node {len(named)}), or name more."
+        )
+    place = local_rank if parallel == "ddp" else 0
+    # Beyond the last one: the number that would be needed, for the message.
+    index = device.index if device.index is not None else named[place] if place < len(named) else place
     if index >= gpus:
         raise ConfigurationError(
             f"device: GPU {index} was asked for, and there are {gpus} (numbered from 0); start at most "
@@ -253,7 +277,9 @@ def _answer(store: Any, name: str, missing: set[int], deadline: float) -> None:
 # -- One network on several devices ------------------------------------------------------------------------------------
 
 
-def parallelise(model: nn.Module, world: World, clock: StepClock, *, amp: str = "none") -> nn.Module:
+def parallelise(
+    model: nn.Module, world: World, clock: StepClock, *, amp: str = "none", find_unused_parameters: bool = False
+) -> nn.Module:
     """What the training steps call. The network itself stays as it is, and is what is validated and saved.
 
     With ddp, every rank begins with rank 0's weights, and gradients are averaged over the ranks during `backward`.
@@ -265,6 +291,7 @@ def parallelise(model: nn.Module, world: World, clock: StepClock, *, amp: str = 
         world: of this process.
         clock: is told when the exchange of gradients begins to cost time.
         amp: the precision asked for.
+        find_unused_parameters: of DistributedDataParallel.
 
     Raises:
         ConfigurationError: bf16 with dp.
@@ -274,6 +301,7 @@ def parallelise(model: nn.Module, world: World, clock: StepClock, *, amp: str = 
             model,
             device_ids=[world.device] if world.device.type == "cuda" else None,
             gradient_as_bucket_view=True,
+            find_unused_parameters=find_unused_parameters,
         )
         wrapped.broadcast_buffers = False  # the argument of this name has another one in newer versions of torch
         wrapped.register_comm_hook(None, mark_exchange(clock))
@@ -284,8 +312,7 @@ def parallelise(model: nn.Module, world: World, clock: StepClock, *, amp: str = 
                 "amp: DataParallel runs the network in threads of its own, where torch's autocast is always fp16; take "
                 "--amp fp16, or --parallel ddp under torchrun."
             )
-        others = [index for index in range(torch.cuda.device_count()) if index != world.device.index]
-        return nn.DataParallel(model, device_ids=[world.device.index, *others])
+        return nn.DataParallel(model, device_ids=list(world.devices))
     return model
 
 
@@ -294,3 +321,84 @@ def exchange(model: nn.Module, on: bool) -> AbstractContextManager[None]:
     if isinstance(model, DistributedDataParallel) and not on:
         return model.no_sync()
     return nullcontext()
+
+
+# -- Batch normalisation over all ranks --------------------------------------------------------------------------------
+
+
+def synchronise_batchnorm(model: nn.Module, world: World) -> nn.Module:
+    """The network with every batch normalisation over the batches of all ranks: the same weights under the same names.
+
+    On GPUs it is torch.nn.SyncBatchNorm; on CPUs, where torch has none, one of our own.
+
+    Raises:
+        ConfigurationError: dp, whose parts of a batch do not know of each other.
+    """
+    if world.parallel == "dp":
+        raise ConfigurationError(
+            "sync_batchnorm: DataParallel normalises each GPU's part of a batch by itself; take --parallel ddp."
+        )
+    if world.parallel != "ddp":
+        return model
+    if world.device.type == "cuda":
+        synchronised: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(model)
+        return synchronised
+    return _with_host_batchnorm(model)
+
+
+def _with_host_batchnorm(module: nn.Module) -> nn.Module:
+    if isinstance(module, _BatchNorm):
+        found = _HostSyncBatchNorm(
+            module.num_features, module.eps, module.momentum, module.affine, module.track_running_stats
+        )
+        for name, value in (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)):
+            setattr(found, name, value)
+        return found.train(module.training)
+    for name, child in module.named_children():
+        setattr(module, name, _with_host_batchnorm(child))
+    return module
+
+
+class _HostSyncBatchNorm(_BatchNorm):
+    """Mean, then variance, each a sum over all ranks, whose gradient is the sum of theirs."""
+
+    def _check_input_dim(self, input: torch.Tensor) -> None:
+        pass  # the layer that it stands in for had one shape; any will do
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        if not self.training:
+            normalised: torch.Tensor = super().forward(input)
+            return normalised
+        values = input.float()
+        dims = [0, *range(2, input.ndim)]
+        shape = [1, -1] + [1] * (input.ndim - 2)
+        own = values.new_full((1,), input.numel() / input.shape[1])
+        sums = _SumOverRanks.apply(torch.cat([values.sum(dims), own]))
+        count, mean = sums[-1].detach(), sums[:-1] / sums[-1].detach()
+        centred = values - mean.view(shape)
+        variance = _SumOverRanks.apply((centred * centred).sum(dims)) / count
+        if self.running_mean is not None and self.running_var is not None and self.num_batches_tracked is not None:
+            with torch.no_grad():
+                self.num_batches_tracked.add_(1)
+                share = 1 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
+                self.running_mean.lerp_(mean, share)
+                self.running_var.lerp_(variance * count / (count - 1), share)
+        output = centred * (variance + self.eps).rsqrt().view(shape)
+        if self.affine:
+            output = output * self.weight.view(shape) + self.bias.view(shape)
+        result: torch.Tensor = output.to(input.dtype)
+        return result
+
+
+class _SumOverRanks(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, values: torch.Tensor) -> torch.Tensor:
+        values = values.clone()
+        dist.all_reduce(values)
+        return values
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        gradient = gradient.contiguous().clone()
+        dist.all_reduce(gradient)
+        return gradient

@@ -46,11 +46,11 @@ def scaled_lr(config: OptimizerConfig, *, global_batch: int) -> LearningRate:
     return LearningRate(value, sentence)
 
 
-def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+def parameter_groups(model: nn.Module, weight_decay: float, *, decay_all: bool = False) -> list[dict[str, Any]]:
     """Two groups for an optimizer: weights, which decay, then biases and parameters of normalisation, which do not.
 
     Every vector or scalar counts among the latter (the scales of LayerScale, slopes of PReLU). Frozen parameters are in
-    neither.
+    neither. With `decay_all` there is one group, and all decay.
     """
     of_norms = {
         id(parameter)
@@ -64,17 +64,19 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, An
         if not parameter.requires_grad:
             continue
         exempt = parameter.ndim <= 1 or name.endswith("bias") or id(parameter) in of_norms
-        (others if exempt else decaying).append(parameter)
+        (others if exempt and not decay_all else decaying).append(parameter)
     groups = [{"params": decaying, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0}]
     return [group for group in groups if group["params"]]
 
 
 def create_optimizer(model: nn.Module, config: OptimizerConfig, *, lr: float) -> torch.optim.Optimizer:
-    """SGD or AdamW over `parameter_groups` at this rate (see `scaled_lr`)."""
-    groups = parameter_groups(model, config.weight_decay)
+    """SGD, Adam or AdamW over `parameter_groups` at this rate (see `scaled_lr`)."""
+    groups = parameter_groups(model, config.weight_decay, decay_all=config.decay_all)
     if config.optimizer == "sgd":
-        return torch.optim.SGD(groups, lr=lr, momentum=config.momentum, nesterov=config.momentum > 0)
-    return torch.optim.AdamW(groups, lr=lr, betas=(config.momentum, 0.999))
+        nesterov = config.nesterov and config.momentum > 0
+        return torch.optim.SGD(groups, lr=lr, momentum=config.momentum, nesterov=nesterov)
+    kind = torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW
+    return kind(groups, lr=lr, betas=(config.momentum, 0.999))
 
 
 def create_schedule(optimizer: torch.optim.Optimizer, config: ScheduleConfig, *, steps_per_epoch: int) -> LambdaLR:
@@ -90,7 +92,10 @@ def create_schedule(optimizer: torch.optim.Optimizer, config: ScheduleConfig, *,
     """
     total = config.epochs * steps_per_epoch
     warmup = round(config.warmup_epochs * steps_per_epoch)
-    milestones = [round(epoch * steps_per_epoch) for epoch in config.milestones]
+    falls = config.milestones
+    if config.step_epochs is not None:
+        falls = tuple(config.step_epochs * k for k in range(1, math.ceil(config.epochs / config.step_epochs)))
+    milestones = [round(epoch * steps_per_epoch) for epoch in falls]
 
     def share(step: int) -> float:
         if config.schedule == "cosine":

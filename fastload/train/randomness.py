@@ -16,7 +16,7 @@ import torch
 
 from fastload.draws import Draws
 
-__all__ = ["generator_state", "repeatable", "seed_generators", "set_generator_state"]
+__all__ = ["algorithms", "generator_state", "seed_generators", "set_generator_state"]
 
 
 def seed_generators(seed: int, *place: int) -> None:
@@ -55,8 +55,9 @@ def set_generator_state(state: dict[str, Any], device: torch.device) -> None:
 
 
 @contextmanager
-def repeatable(deterministic: bool) -> Iterator[None]:
-    """Within: only algorithms that give the same bits every time; or else the fastest ones, found by trying.
+def algorithms(*, deterministic: bool, benchmark: bool) -> Iterator[None]:
+    """Within: only algorithms that give the same bits every time; or those that cuDNN finds fastest, by trying them
+    on every new shape (`benchmark`) or by its own rules.
 
     Raises (in torch, within): RuntimeError, by an operation that has no deterministic algorithm; it names itself.
     """
@@ -64,7 +65,7 @@ def repeatable(deterministic: bool) -> Iterator[None]:
     if deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it when it is first used
     torch.use_deterministic_algorithms(deterministic or before[0])
-    torch.backends.cudnn.benchmark = not deterministic
+    torch.backends.cudnn.benchmark = benchmark and not deterministic
     try:
         yield
     finally:

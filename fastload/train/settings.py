@@ -148,7 +148,7 @@ def convert(field: Field, value: object) -> Any:
             raise ConfigurationError(f"{field.name}: must have a value, got {value!r}.")
     given = os.fspath(value) if isinstance(value, os.PathLike) else value
     if get_origin(field.kind) is tuple:
-        given = _numbers(field.kind, given)
+        given = _several(field.kind, given)
     elif isinstance(given, float):
         given = float(given)  # numpy's too
     typed = isinstance(value, str) and field.kind is not bool
@@ -158,7 +158,7 @@ def convert(field: Field, value: object) -> Any:
         raise ConfigurationError(f"{field.name}: must be {_wanted(field)}, got {value!r}.") from None
 
 
-def _numbers(kind: Any, value: object) -> object:
+def _several(kind: Any, value: object) -> object:
     """Also "30,60", and one number for both of two."""
     if isinstance(value, str):
         value = [part.strip() for part in value.split(",") if part.strip()]
@@ -172,8 +172,9 @@ def _numbers(kind: Any, value: object) -> object:
 
 def _wanted(field: Field) -> str:
     if get_origin(field.kind) is tuple:
-        what = "a whole number" if get_args(field.kind)[0] is int else "numbers"
-        return f"{what}, or two as 224,224" if get_args(field.kind)[-1] is int else f"{what} with commas between"
+        inner, last = get_args(field.kind)
+        what = {int: "whole numbers", float: "numbers", str: "words"}[inner]
+        return f"{what} with commas between" if last is ... else "a whole number, or two as 224,224"
     words = {int: "a whole number", float: "a number", bool: "true or false", str: "a string"}
     what = words.get(field.kind, "one of " + ", ".join(field.choices))
     return f'{what}, or "{NONE}"' if field.optional else what

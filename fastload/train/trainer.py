@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from fastload.train.config import TrainConfig
 from fastload.train.distributed import World, open_world
 from fastload.train.engine import Window, precision, validate
 from fastload.train.log import open_log
-from fastload.train.randomness import repeatable
+from fastload.train.randomness import algorithms
 from fastload.train.results import EpochRecord, Summary
 from fastload.train.stopping import Stopped, Stopping
 from fastload.train.throughput import StepProfiler, Throughput
@@ -49,8 +50,9 @@ def train(config: TrainConfig, *, console: Console | None = None, warmup: int = 
         FastloadError: the loss is not finite, or another rank died; and whatever the loader raises.
     """
     with ExitStack() as stack:
-        stack.enter_context(repeatable(config.run.deterministic))
-        world = stack.enter_context(open_world(config.run))
+        run = config.run
+        stack.enter_context(algorithms(deterministic=run.deterministic, benchmark=run.cudnn_benchmark))
+        world = stack.enter_context(open_world(run))
         return _Run(config, world, console, warmup, stack).go_on()
 
 
@@ -91,7 +93,7 @@ class _Run:
         self._profiler = StepProfiler(world.device, config.log.profile_steps, skip=warmup, say=self._log.say)
         self._stopping = stack.enter_context(Stopping(world))
         self._told = (0.0, 0.0)
-        """Samples of this epoch and the sum of their losses, on this rank, when it was last told of."""
+        """Samples of this epoch and the sum of their losses, over all ranks, when it was last told of."""
         self._introduce(remark, resumed=state is not None)
 
     def go_on(self) -> Summary:
@@ -122,7 +124,8 @@ class _Run:
         progress, every = self._progress, self._config.checkpoint.save_steps
         done = progress.batch // self._config.optimizer.accumulate
         self._log.begin_epoch(progress.epoch, steps=self._components.windows, done=done)
-        self._told = progress.sums.read()["samples"], progress.sums.read()["loss"]
+        sums = progress.epoch_sums
+        self._told = sums["samples"], sums["loss"]
         self._components.model.train()
         batches = iter(self._train)
         self._throughput.begin()
@@ -183,31 +186,28 @@ class _Run:
 
     def _save(self, *copies: str) -> None:
         """Write last.pt, and the same under other names. A collective."""
-        self._read_sums()  # a state that cannot be gone on with must not take the place of one that can
+        self._require_finite(
+            self._progress.sums.read()
+        )  # a state that cannot be gone on with must not take the place of one that can
         state = self._progress.state()
         if state is not None:
             checkpoint.save(self._out / checkpoint.LAST, state)
             for name in copies:
                 checkpoint.copy_checkpoint(self._out / checkpoint.LAST, self._out / name)
 
-    def _read_sums(self) -> dict[str, float]:
-        """Wait for the device, and look at what this rank has counted in the epoch.
-
-        Raises:
-            FastloadError: the loss is infinite or not a number.
-        """
-        sums = self._progress.sums.read()
+    def _require_finite(self, sums: Mapping[str, float]) -> None:
+        """Raise FastloadError where the sum of an epoch's losses is infinite or not a number."""
         if not math.isfinite(sums["loss"]):
             raise FastloadError(
                 f"step {self._progress.step:,}: the loss is {sums['loss']}. The learning rate "
                 f"{self._components.rate.value:g} may be too high (--lr, --warmup-epochs, --clip-norm), or a sample "
                 "broken; the last checkpoint is from before."
             )
-        return sums
 
     def _tell_loss(self, done: int) -> None:
-        """The mean since the last time, on this rank."""
-        sums = self._read_sums()
+        """The mean since the last time, over all ranks. A collective."""
+        sums = self._progress.epoch_sums
+        self._require_finite(sums)
         samples, loss = (sums[name] - before for name, before in zip(("samples", "loss"), self._told, strict=True))
         self._told = sums["samples"], sums["loss"]
         mean = loss / samples if samples else None

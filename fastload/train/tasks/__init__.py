@@ -21,6 +21,6 @@ def create_task(config: TrainConfig, *, num_classes: int) -> Task:
         case "classification":
             return Classification(num_classes=num_classes, label_smoothing=config.optimizer.label_smoothing)
         case "segmentation":
-            return Segmentation()
+            return Segmentation(weighted=config.optimizer.positive_weight == "masks")
         case "masked-lm":
             return MaskedLanguage(num_classes=num_classes)

@@ -40,6 +40,8 @@ class Task(Protocol):
     """What a sample is called in the log: "images"."""
     counted: tuple[str, ...]
     """The keys that `metrics` returns, always all of them."""
+    results: tuple[str, ...]
+    """The names that `result` returns."""
     best: tuple[str, Literal["min", "max"]]
     """Which result of the validation makes a checkpoint the best one, and whether low or high is good."""
 

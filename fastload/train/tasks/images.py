@@ -41,7 +41,8 @@ class Classification(Stateless):
         self._label_smoothing = label_smoothing
         # With five classes or fewer, top-5 is always 1.
         self._top5 = num_classes > 5
-        self.counted: tuple[str, ...] = ("samples", "loss", "top1", *(("top5",) if self._top5 else ()))
+        self.results: tuple[str, ...] = ("loss", "top1", "top5") if self._top5 else ("loss", "top1")
+        self.counted: tuple[str, ...] = ("samples", *self.results)
 
     def prepare(self, batch: Any, draws: Draws) -> Inputs:
         images, labels = batch
@@ -66,7 +67,7 @@ class Classification(Stateless):
 
     def result(self, sums: Mapping[str, float]) -> dict[str, float]:
         """loss [nats a sample], top1 and top5 [shares, 0 to 1]."""
-        return {name: mean_of(sums, name) for name in self.counted if name != "samples"}
+        return {name: mean_of(sums, name) for name in self.results}
 
 
 class Segmentation:
@@ -76,15 +77,22 @@ class Segmentation:
 
     A pixel is positive where its mask is above half of the largest value that the training masks have. So masks of 0
     and 1 and of 0 and 255 are both understood, and the noise that JPEG leaves around 0 and 255 is no crack. The
-    positive weight of the loss is negative pixels / positive pixels of the training masks, before any cropping. IoU and
-    Dice are those of all pixels of the set together, not means over images; 1 where nothing was there or found.
+    positive weight of the loss, unless there is to be none, is negative pixels / positive pixels of the training masks,
+    before any cropping. IoU and Dice are those of all pixels of the set together, not means over images; 1 where
+    nothing was there or found.
     """
 
     unit = "images"
     counted: tuple[str, ...] = ("samples", "loss", "intersection", "predicted", "true")
+    results: tuple[str, ...] = ("loss", "iou", "dice")
     best: tuple[str, Literal["min", "max"]] = ("iou", "max")
 
-    def __init__(self) -> None:
+    def __init__(self, *, weighted: bool = True) -> None:
+        """
+        Args:
+            weighted: False: every pixel counts the same, positive or not (plain binary cross entropy).
+        """
+        self._weighted = weighted
         self._threshold = 0
         self._positive_weight = 0.0
         """0 until `study` or `load_state_dict`."""
@@ -114,9 +122,9 @@ class Segmentation:
             )
         self._threshold, self._positive_weight = threshold, negative / positive
         of_all = f"{counted:,} masks" if counted == len(source) else f"{counted:,} of {len(source):,} masks"
+        weight = f"positive weight {self._positive_weight:.4g}" if self._weighted else "no positive weight"
         return (
-            f"positive weight {self._positive_weight:.4g}: {negative:,} negative pixels to {positive:,} positive ones "
-            f"(mask above {threshold}) in {of_all}"
+            f"{weight}: {negative:,} negative pixels to {positive:,} positive ones (mask above {threshold}) in {of_all}"
         )
 
     def prepare(self, batch: Any, draws: Draws) -> Inputs:
@@ -126,7 +134,7 @@ class Segmentation:
 
     def losses(self, output: torch.Tensor, target: torch.Tensor, *, training: bool = True) -> torch.Tensor:
         logits = _one_channel(output, target).float()
-        weight = torch.full((), self._positive_weight, device=logits.device)
+        weight = torch.full((), self._positive_weight, device=logits.device) if self._weighted else None
         losses = F.binary_cross_entropy_with_logits(logits, target, pos_weight=weight, reduction="none")
         return losses.mean((1, 2))
 

@@ -41,6 +41,7 @@ class MaskedLanguage(Stateless):
 
     unit = "sequences"
     counted: tuple[str, ...] = ("samples", "loss", "tokens", "top1")
+    results: tuple[str, ...] = ("loss", "top1")
     best: tuple[str, Literal["min", "max"]] = ("loss", "min")
 
     def __init__(self, *, num_classes: int) -> None:
