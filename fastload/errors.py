@@ -17,6 +17,7 @@ __all__ = [
     "DecodeError",
     "FastloadError",
     "OnError",
+    "SampleError",
     "SourceError",
     "StateMismatchError",
     "UnsupportedTransformError",
@@ -50,6 +51,15 @@ class UnsupportedTransformError(FastloadError, ValueError):
 
 class DecodeError(FastloadError, ValueError):
     """A sample that cannot be turned into pixels; the message names the file and the decoder's own words."""
+
+
+class SampleError(DecodeError):
+    """A sample that cannot be made, because a dataset's or a transform's own code raised something."""
+
+    raised: Exception | None = None
+    """What it raised, where that can be passed between processes."""
+    trace: str = ""
+    """The traceback of that, as text."""
 
 
 class StateMismatchError(FastloadError, ValueError):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import index
 from typing import Any, Literal, Protocol
 
@@ -30,6 +30,7 @@ from fastload.errors import ConfigurationError
 from fastload.fingerprint import fingerprint_of
 
 __all__ = [
+    "BatchOrder",
     "EpochOrder",
     "ForeignOrder",
     "LoaderBatchSampler",
@@ -101,6 +102,11 @@ class Order:
     def total_samples(self) -> int:
         """Indices in an epoch over all ranks."""
         return self.samples
+
+    @property
+    def own_samples(self) -> int:
+        """Indices in an epoch on this rank."""
+        return (self.steps - 1) * self.batch_size + len(self.batch(self.steps - 1))
 
     @property
     def global_batch_size(self) -> int:
@@ -305,19 +311,10 @@ class ForeignOrder(Order):
             sampler = copy.copy(sampler)
             bits = Draws(self.seed, epoch, np.array([self.shard.rank], dtype=np.int64)).integers(Stream.ORDER)[0]
             sampler.generator = torch.Generator().manual_seed(int(bits) >> 1)
-        try:
-            order = np.fromiter((index(i) for i in sampler), dtype=np.int64)
-        except TypeError as error:
-            raise ConfigurationError(f"sampler: {type(sampler).__name__} must give ints ({error}).") from error
+        order = _checked(sampler, sampler, self.length)
         if len(order) != self.samples:
             raise ConfigurationError(
                 f"sampler: {type(sampler).__name__} says that it has {self.samples} indices, but gave {len(order)}."
-            )
-        outside = np.flatnonzero((order < 0) | (order >= self.length))
-        if len(outside):
-            raise ConfigurationError(
-                f"sampler: {type(sampler).__name__} gave index {int(order[outside[0]])}, but the source has "
-                f"{self.length} samples (0 to {self.length - 1})."
             )
         return order
 
@@ -347,6 +344,108 @@ class ForeignOrder(Order):
             "seed": self.seed,
             "sampler": type(self.sampler).__name__,
         }
+
+
+@dataclass(frozen=True)
+class BatchOrder(Order):
+    """The batches of a batch sampler of the user's own, of any sizes, taken as this rank's.
+
+    It is asked once an epoch, when the epoch starts: `batch` speaks of the epoch drawn last.
+    """
+
+    sampler: Iterable[Iterable[int]]
+    length: int
+    seed: int = 0
+    shard: Shard = Shard()
+    drop_last: bool = False
+    _ends: list[int] = field(default_factory=lambda: [0], compare=False)
+    """Of the batches of the epoch drawn last, in its order."""
+
+    def __post_init__(self) -> None:
+        if not hasattr(self.sampler, "__len__"):
+            raise ConfigurationError(
+                f"batch_sampler: {type(self.sampler).__name__} has no __len__, so the number of batches is unknown; "
+                "give it one, or pass a list of lists."
+            )
+
+    @property
+    def batch_size(self) -> int:  # type: ignore[override]
+        """What it says of itself; its batches may be larger and smaller."""
+        size = getattr(self.sampler, "batch_size", 1)
+        return size if isinstance(size, int) and size > 0 else 1
+
+    @property
+    def steps(self) -> int:
+        return len(self.sampler)  # type: ignore[arg-type]
+
+    @property
+    def samples(self) -> int:
+        """Of the epoch drawn last; before the first one what the sampler says of itself."""
+        return self._ends[-1] or self.steps * self.batch_size
+
+    @property
+    def own_samples(self) -> int:
+        return self.samples
+
+    @property
+    def shared(self) -> bool:
+        return True
+
+    @property
+    def ahead(self) -> bool:
+        return False
+
+    def epoch(self, epoch: int) -> Int64Array:
+        """(samples,) int64: its batches of this epoch, one after the other."""
+        sampler = self.sampler
+        for told in (sampler, getattr(sampler, "sampler", None)):
+            if hasattr(told, "set_epoch"):
+                told.set_epoch(epoch)  # type: ignore[union-attr]
+        batches = [_checked(sampler, batch, self.length) for batch in sampler]
+        if len(batches) != self.steps:
+            raise ConfigurationError(
+                f"batch_sampler: {type(sampler).__name__} says that it has {self.steps} batches, but gave "
+                f"{len(batches)}."
+            )
+        self._ends[:] = [0, *np.cumsum([len(batch) for batch in batches]).tolist()]
+        return np.concatenate([np.empty(0, np.int64), *batches])
+
+    def batch(self, step: int) -> Int64Array:
+        return np.arange(*self._ends[step : step + 2], dtype=np.int64)
+
+    def repeats(self, indices: Int64Array) -> Int64Array | None:
+        return count_repeats(indices)
+
+    def fingerprint(self, indices: Int64Array) -> str:
+        return fingerprint_of(indices, np.array(self._ends))
+
+    @property
+    def _kind(self) -> str:
+        return f"in the batches of {type(self.sampler).__name__}, drawn when its epoch starts"
+
+    def reproducible(self) -> dict[str, Any]:
+        return {
+            "length": self.length,
+            "rank": self.shard.rank,
+            "world_size": self.shard.world_size,
+            "seed": self.seed,
+            "batch_sampler": type(self.sampler).__name__,
+        }
+
+
+def _checked(sampler: Any, indices: Iterable[int], length: int) -> Int64Array:
+    """What a sampler of the user's has given, if it is indices."""
+    try:
+        order = np.fromiter((index(i) for i in indices), dtype=np.int64)
+    except TypeError as error:
+        raise ConfigurationError(f"sampler: {type(sampler).__name__} must give ints ({error}).") from error
+    outside = np.flatnonzero((order < 0) | (order >= length))
+    if len(outside):
+        raise ConfigurationError(
+            f"sampler: {type(sampler).__name__} gave index {int(order[outside[0]])}, but the source has {length} "
+            f"samples (0 to {length - 1})."
+        )
+    return order
 
 
 _SEEDABLE = (RandomSampler, WeightedRandomSampler, SubsetRandomSampler)
@@ -388,7 +487,7 @@ class LoaderSampler(Sampler[int]):
         self.shuffle = order.shuffle
         self.seed = order.seed
         self.drop_last = order.drop_last
-        self.num_samples = (order.steps - 1) * order.batch_size + len(order.batch(order.steps - 1))
+        self.num_samples = order.own_samples
         """Samples of this rank in an epoch."""
         self.total_size = order.total_samples
         """Samples of all ranks in an epoch."""

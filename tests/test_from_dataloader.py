@@ -160,10 +160,6 @@ class Stream(IterableDataset[int]):
         return iter(range(5))
 
 
-class Buckets(BatchSampler):
-    """Batches of the user's own making."""
-
-
 class Countdown(DataLoader[Any]):
     def __iter__(self) -> Any:
         return reversed(list(super().__iter__()))
@@ -173,8 +169,6 @@ def test_what_would_lose_its_meaning_is_refused_by_name() -> None:
     data = TensorDataset(torch.arange(8))
     for existing, reason in (
         (DataLoader(Stream(), 2), "IterableDataset"),
-        (DataLoader(data, batch_size=None), "batch_size=None"),
-        (DataLoader(data, batch_sampler=Buckets(SequentialSampler(data), 2, False)), "Buckets"),
         (Countdown(data, 2), "Countdown"),
         ([1, 2, 3], "list"),
     ):

@@ -7,7 +7,9 @@ what comes out does not depend on workers, order or resumes.
 from __future__ import annotations
 
 import contextlib
+import pickle
 import random
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
@@ -23,7 +25,7 @@ from fastload.decode import get_decoder
 from fastload.decode.base import DecodeSettings
 from fastload.decode.image import decode_image
 from fastload.draws import Draws, Stream
-from fastload.errors import ConfigurationError, DecodeError, FastloadError
+from fastload.errors import ConfigurationError, DecodeError, FastloadError, SampleError
 from fastload.geometry import Resampling
 from fastload.recipe import SplitRecipe
 from fastload.render.host import render_row
@@ -33,6 +35,8 @@ from fastload.sources.columns import DatasetItems, EncodedFiles, PixelArray, Val
 __all__ = ["ObjectAssembler"]
 
 Layout = Literal["tuple", "dict", "single"]
+
+_PICTURES = (Image.Image, np.ndarray, torch.Tensor)
 
 
 class ObjectAssembler:
@@ -47,7 +51,7 @@ class ObjectAssembler:
         decoder: str = "auto",
         collate_fn: Callable[[list[Any]], Any] | None = None,
     ) -> None:
-        self._source = source
+        self.source = source
         self._recipe = recipe
         self._settings = settings
         self._decoder = decoder
@@ -58,34 +62,23 @@ class ObjectAssembler:
 
         If no sample could be read, `columns` is empty.
         """
-        items: list[Any] = []
-        failures: list[Failure] = []
-        good_rows: list[int] = []
-        seeds = draws.integers(Stream.OPAQUE)
-        with _preserved_random_state():
-            for row, index in enumerate(draws.indices.tolist()):
-                _seed_everything(int(seeds[row]))
-                try:
-                    items.append(self._item(index))
-                    good_rows.append(row)
-                except FastloadError as error:
-                    failures.append(Failure(row, error))
-                except Exception as error:  # whatever the user's code raises, with the sample's name
-                    failures.append(Failure(row, self._explained(index, error)))
+        items, good_rows, failures = self._items(draws)
         if not items:
             return HostBatch({}, failures)
         if self._collate_fn is not None:
             return HostBatch({}, failures, collated=self._collate_fn(items))
         fields, layout = _fields_of(items[0])
-        if fields is None or (not self._recipe.placement and not _is_pixels(fields.get("image"))):
+        # Several views of an image, or whatever else a transform makes of it, if nothing is left to be done to it.
+        made = fields is not None and not isinstance(fields["image"], _PICTURES) and self._recipe.batch.is_identity
+        if made or fields is None or (not self._recipe.placement and not _is_pixels(fields.get("image"))):
             return HostBatch({}, failures, collated=_collate(items), layout=layout)
         rows = [_fields_of(item)[0] or {} for item in items]
         for row, found in zip(good_rows, rows, strict=True):
             if found.keys() != fields.keys():
                 raise ConfigurationError(
                     f"source: the samples of a batch have different fields: "
-                    f"{self._source.describe(int(draws.indices[good_rows[0]]))} has {len(fields)} "
-                    f"({', '.join(map(str, fields))}), {self._source.describe(int(draws.indices[row]))} has "
+                    f"{self.source.describe(int(draws.indices[good_rows[0]]))} has {len(fields)} "
+                    f"({', '.join(map(str, fields))}), {self.source.describe(int(draws.indices[row]))} has "
                     f"{len(found)} ({', '.join(map(str, found))}). Give all the same, or pass a collate_fn."
                 )
         columns: dict[str, Any] = {}
@@ -101,24 +94,49 @@ class ObjectAssembler:
             columns = {name: _spread(column, good_rows, len(draws)) for name, column in columns.items()}
         return HostBatch(columns, failures, layout=layout)
 
+    def _items(self, draws: Draws) -> tuple[list[Any], list[int], list[Failure]]:
+        """The samples that could be made, their rows, and the failures of the others."""
+        items: list[Any] = []
+        failures: list[Failure] = []
+        good_rows: list[int] = []
+        seeds = draws.integers(Stream.OPAQUE)
+        column = next(iter(self.source.columns.values()))
+        with _preserved_random_state():
+            if isinstance(column, DatasetItems) and column.in_batches and self._recipe.opaque is None and len(draws):
+                _seed_everything(int(seeds[0]))
+                with contextlib.suppress(Exception):  # one by one it will be seen which sample it is
+                    found = column.items(draws.indices)
+                    if len(found) == len(draws):
+                        return found, list(range(len(draws))), []
+            for row, index in enumerate(draws.indices.tolist()):
+                _seed_everything(int(seeds[row]))
+                try:
+                    items.append(self._item(index))
+                    good_rows.append(row)
+                except FastloadError as error:
+                    failures.append(Failure(row, error))
+                except Exception as error:  # whatever the user's code raises, with the sample's name
+                    failures.append(Failure(row, self._explained(index, error)))
+        return items, good_rows, failures
+
     def _item(self, index: int) -> Any:
         """One sample, transformed: what the dataset gives, or a tuple or dict of the source's columns."""
-        column = next(iter(self._source.columns.values()))
+        column = next(iter(self.source.columns.values()))
         opaque = self._recipe.opaque
         if isinstance(column, DatasetItems):
             item = column.item(index)
             return item if opaque is None else _with_image(item, opaque)
         fields: dict[str, Any] = {}
-        for name, column in self._source.columns.items():
+        for name, column in self.source.columns.items():
             if isinstance(column, ValueArray):
                 fields[name] = torch.as_tensor(column.at(np.array([index]))[0])
             elif isinstance(column, EncodedFiles | PixelArray):
                 fields[name] = self._picture(column, index)
         if opaque is not None:
-            pictures = [name for name in fields if name in self._source.images]
+            pictures = [name for name in fields if name in self.source.images]
             results = opaque(*(fields[name] for name in pictures))
             fields.update(zip(pictures, results if len(pictures) > 1 else (results,), strict=True))
-        return fields if self._source.layout == "dict" else tuple(fields.values())
+        return fields if self.source.layout == "dict" else tuple(fields.values())
 
     def _picture(self, column: EncodedFiles | PixelArray, index: int) -> Any:
         if isinstance(column, EncodedFiles):
@@ -136,12 +154,16 @@ class ObjectAssembler:
             return tv_tensors.Mask(torch.from_numpy(np.ascontiguousarray(pixels)).permute(2, 0, 1))
         return Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)
 
-    def _explained(self, index: int, error: Exception) -> DecodeError:
-        where = self._source.describe(index)
-        explained = DecodeError(
+    def _explained(self, index: int, error: Exception) -> SampleError:
+        where = self.source.describe(index)
+        explained = SampleError(
             f"{where}: {type(error).__name__}: {error} (raised by the dataset's or the transform's own code)."
         )
         explained.__cause__ = error
+        with contextlib.suppress(Exception):  # whatever its own way of pickling may raise
+            pickle.loads(pickle.dumps(error))
+            explained.raised = error
+            explained.trace = traceback.format_exc()
         return explained
 
     def _images(
@@ -155,8 +177,8 @@ class ObjectAssembler:
             other = next((i for i, shape in enumerate(shapes) if shape != shapes[0]), None)
             if other is not None:
                 raise ConfigurationError(
-                    f"transform: the samples of a batch differ in size: {self._source.describe(int(draws.indices[0]))} "
-                    f"is {shapes[0][:2]}, {self._source.describe(int(draws.indices[other]))} is {shapes[other][:2]}. "
+                    f"transform: the samples of a batch differ in size: {self.source.describe(int(draws.indices[0]))} "
+                    f"is {shapes[0][:2]}, {self.source.describe(int(draws.indices[other]))} is {shapes[other][:2]}. "
                     "Add a Resize or a crop, or use batch_size=1 or a collate_fn."
                 )
             return torch.stack(tensors)
@@ -165,14 +187,14 @@ class ObjectAssembler:
             array = _as_hwc_tensor(image).numpy()
             if array.dtype != np.uint8:
                 raise ConfigurationError(
-                    f"transform: {self._source.describe(int(draws.indices[row]))} is already a {array.dtype} tensor, "
+                    f"transform: {self.source.describe(int(draws.indices[row]))} is already a {array.dtype} tensor, "
                     "and crops and resizes work on uint8 pixels. Let the dataset apply the transform, or return a PIL "
                     "image or uint8 array from it."
                 )
             arrays.append(array)
         geometry = plan.resolve(draws, np.array([array.shape[:2] for array in arrays], dtype=np.int64))
         for row, reason in geometry.errors.items():
-            where = self._source.describe(int(draws.indices[row]))
+            where = self.source.describe(int(draws.indices[row]))
             failures.append(Failure(good_rows[row], DecodeError(f"{where}: {reason}")))
         sizes = {(int(h), int(w)) for h, w in geometry.window[:, 2:]}
         if len(sizes) != 1 and not geometry.errors:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from fastload.backends.assemble import BatchAssembler, assembler_for
 from fastload.backends.base import KILLED_WORKER, BackendOptions, Context, Fit, HostBatch, Job, Traits
@@ -240,6 +240,10 @@ class _WorkerStart:
         os.setpgid(0, 0)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
         if self.init is not None:
+            info: Any = get_worker_info()
+            if info is not None and info.dataset.users is not None:
+                # What it does to the dataset is done to the one that the samples come from. (WorkerInfo is read-only.)
+                object.__setattr__(info, "dataset", info.dataset.users)
             self.init(worker)
 
 
@@ -249,6 +253,13 @@ class _BatchDataset(Dataset[Any]):
     def __init__(self, assembler: BatchAssembler, in_worker: bool) -> None:
         self._assembler = assembler
         self._in_worker = in_worker
+
+    @property
+    def users(self) -> Any:
+        """The user's Dataset, if the samples come from one."""
+        source = getattr(self._assembler, "source", None)
+        objects = [] if source is None else list(source.objects.values())
+        return getattr(objects[0], "dataset", None) if objects else None
 
     def __getitem__(self, draws: Draws | None) -> HostBatch | None:
         if draws is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -61,27 +62,32 @@ def from_dataloader(
             the ranks equal; the last batch may then differ in size from rank to rank, and be empty.
 
     Raises:
-        ConfigurationError: something whose meaning could not be kept: an IterableDataset, a batch sampler of the
-            user's own, `batch_size=None`, a subclass that overrides iteration. The message names it.
+        ConfigurationError: something whose meaning could not be kept: an IterableDataset, or a subclass that overrides
+            iteration. The message names it.
+        Whatever the dataset's or the transform's own code raises, as it is.
         Everything that `create_loader` raises.
     """
     _refuse_what_would_change(existing)
     # Made by the DataLoader or given to it: in the second case its own sampler, batch_size and drop_last mean nothing.
     batches: Any = existing.batch_sampler
-    sampler: Any = batches.sampler
+    own_batches = batches is not None and type(batches) is not BatchSampler
+    sampler: Any = existing.sampler if batches is None or own_batches else batches.sampler
+    collate_fn: Any = existing.collate_fn
     method = None if existing.multiprocessing_context is None else existing.multiprocessing_context.get_start_method()
     config = LoaderConfig(
         source=existing.dataset,
         adopted=True,
-        batch_size=batches.batch_size,
-        drop_last=batches.drop_last,
+        batch_size=1 if batches is None or own_batches else batches.batch_size,
+        drop_last=False if batches is None or own_batches else batches.drop_last,
+        batch_sampler=batches if own_batches else None,
+        unbatched=batches is None,
         batch_transform=batch_transform,
         backend=backend,
         num_workers=existing.num_workers,
         prefetch_factor=existing.prefetch_factor,
         workers=WorkerSettings(existing.worker_init_fn, method, existing.timeout),
         pin_memory=existing.pin_memory,
-        collate_fn=existing.collate_fn,
+        collate_fn=_Single(collate_fn) if batches is None else collate_fn,
         seed=_seed_of(existing, sampler, shared=shard is not None),
         shard=shard,
         device=device,  # type: ignore[arg-type]  # made one there
@@ -91,7 +97,16 @@ def from_dataloader(
         tune=tune,
         options=options,
         shown={name: getattr(existing, name) for name in _SHOWN if hasattr(existing, name)},
-    ).with_sampler(sampler, len(existing.dataset), rebuilt=False)  # type: ignore[arg-type]
+    )
+    if own_batches:
+        if shard is not None:
+            raise ConfigurationError(
+                f"shard: the DataLoader's {type(batches).__name__} already decides which samples this rank gets; leave "
+                "shard out, or give the DataLoader a sampler and a batch_size."
+            )
+        config = replace(config, follows=batches if hasattr(batches, "epoch") else getattr(batches, "sampler", None))
+    else:
+        config = config.with_sampler(sampler, len(existing.dataset), rebuilt=False)  # type: ignore[arg-type]
     if shard is not None:
         config = replace(config, shard=shard)
     if seed is not None:
@@ -140,12 +155,15 @@ def _refuse_what_would_change(existing: Any) -> None:
         )
     elif type(existing).__iter__ is not DataLoader.__iter__:
         reason = f"its class {type(existing).__name__} overrides __iter__, which would be bypassed"
-    elif existing.batch_size is None and existing.batch_sampler is None:
-        reason = "batch_size=None means that the dataset makes the batches. Give the DataLoader a batch_size"
-    elif type(existing.batch_sampler) is not BatchSampler:
-        reason = (
-            f"its batch_sampler {type(existing.batch_sampler).__name__} decides which samples share a batch. Use a "
-            "sampler and a batch_size"
-        )
     if reason is not None:
         raise ConfigurationError(f"existing: this DataLoader cannot be taken over, because {reason}.")
+
+
+class _Single:
+    """For batch_size=None: the sample itself, converted as the DataLoader would."""
+
+    def __init__(self, convert: Callable[[Any], Any]) -> None:
+        self.convert = convert
+
+    def __call__(self, samples: list[Any]) -> Any:
+        return self.convert(samples[0])

@@ -18,7 +18,7 @@ from fastload.loader.loader import Loader, LoaderParts
 from fastload.loader.selection import choose_by_rule, measure
 from fastload.recipe import Recipe, SplitRecipe
 from fastload.recipe.mix import CutMix, MixChoice, MixUp
-from fastload.sampler import EpochOrder, ForeignOrder, Order, Shard
+from fastload.sampler import BatchOrder, EpochOrder, ForeignOrder, Order, Shard
 from fastload.sources import Opened, open_indexed, open_source
 from fastload.sources.base import Role, Source, fingerprint_of
 
@@ -203,7 +203,9 @@ def _split(recipe: Recipe, config: LoaderConfig, source: Source) -> SplitRecipe:
 def order_of(config: LoaderConfig, source: Source, shard: Shard) -> Order:
     """Which samples come when, on this rank. Raises ConfigurationError: there would be none."""
     order: Order
-    if config.sampler is not None:
+    if config.batch_sampler is not None:
+        order = BatchOrder(config.batch_sampler, len(source), config.seed, shard)
+    elif config.sampler is not None:
         order = ForeignOrder(config.sampler, config.batch_size, len(source), config.drop_last, config.seed, shard)
     else:
         order = EpochOrder(

@@ -56,6 +56,10 @@ class LoaderConfig:
     """Whether it stands for a DataLoader: samples are `source[index]`, whatever the source is; `num_workers` and
     `prefetch_factor` were chosen for worker processes, so that a backend of threads makes its own choice; and without a
     shard every rank gets all samples."""
+    batch_sampler: Any = None
+    """A batch sampler of the user's own, whose batches are served; `batch_size` and `drop_last` then mean nothing."""
+    unbatched: bool = False
+    """Whether each sample is handed out on its own, as by a DataLoader with batch_size=None."""
     tail: Tail = "exact"
     interleaved: bool = False
     """How the ranks share an epoch, see `EpochOrder`."""

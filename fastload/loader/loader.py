@@ -156,7 +156,7 @@ class Loader(DataLoader[Any]):
         self._started = 0.0
         super().__init__(
             SourceView(parts.source) if _is_no_dataset(config) else config.source,
-            batch_size=parts.order.batch_size,
+            batch_size=None if config.unbatched or config.batch_sampler is not None else parts.order.batch_size,
             sampler=(),  # ours comes with the order
             drop_last=parts.order.drop_last,
             collate_fn=_OnlyHere(config.collate_fn or default_collate),
@@ -176,7 +176,11 @@ class Loader(DataLoader[Any]):
         """Serve this order. Nothing has been started."""
         self._parts = replace(self._parts, order=order)
         self._pipeline = Pipeline(
-            backend=self._parts.backend, stage=self._parts.stage, order=order, on_error=self.config.on_error
+            backend=self._parts.backend,
+            stage=self._parts.stage,
+            order=order,
+            on_error=self.config.on_error,
+            own_errors=self.config.adopted,
         )
         self._finalizer = weakref.finalize(self, self._pipeline.close)
         self._sampler = sampler_over(order, self.dataset, weakref.ref(self))
@@ -200,11 +204,11 @@ class Loader(DataLoader[Any]):
     def sampler(self, value: Any) -> None:
         """Only DataLoader's own constructor gets here: afterwards it refuses the assignment."""
 
-    @property
-    def batch_sampler(self) -> LoaderBatchSampler:
-        """The same, a list for each batch."""
+    @property  # type: ignore[override]
+    def batch_sampler(self) -> LoaderBatchSampler | None:
+        """The same, a list for each batch; None where samples are handed out one by one."""
         self._settle_shard()
-        return self._batch_sampler
+        return None if self.config.unbatched else self._batch_sampler
 
     @batch_sampler.setter
     def batch_sampler(self, value: Any) -> None:
@@ -257,7 +261,8 @@ class Loader(DataLoader[Any]):
         if self._following and isinstance(told, int):
             self._cursor.choose(told)
         epoch = self._cursor.begin()
-        if self.config.sampler is not None and hasattr(follows, "set_epoch"):
+        asked = self.config.sampler if self.config.batch_sampler is None else self.config.batch_sampler
+        if asked is not None and hasattr(follows, "set_epoch"):
             follows.set_epoch(epoch)  # which its order will do too; from here on, what differs was told by the user
         self._seen = getattr(follows, "epoch", None)
         return epoch

@@ -24,7 +24,7 @@ from fastload.backends.base import KILLED_WORKER, Backend, HostBatch
 from fastload.device.host import use_one_thread_here
 from fastload.device.stage import DeviceStage, Staged
 from fastload.draws import Draws, Stream
-from fastload.errors import DecodeError, FastloadError, OnError, WorkerError
+from fastload.errors import DecodeError, FastloadError, OnError, SampleError, WorkerError
 from fastload.loader.cursor import Position
 from fastload.sampler import Order
 from fastload.spans import SpanLog, span
@@ -72,11 +72,12 @@ class Pipeline:
         stage: DeviceStage,
         order: Order,
         on_error: OnError,
+        own_errors: bool = False,
     ) -> None:
         self._backend = backend
         self._stage = stage
         self._order = order
-        self._substitution = Substitution(backend=backend, order=order, on_error=on_error)
+        self._substitution = Substitution(backend=backend, order=order, on_error=on_error, own_errors=own_errors)
         self._orders: dict[int, tuple[npt.NDArray[np.int64], npt.NDArray[np.int64] | None]] = {}
         self._spans: SpanLog | None = None
 
@@ -297,7 +298,13 @@ class Pipeline:
 class Substitution:
     """Raises what went wrong with a batch or repairs it, as `on_error` says; remembers what it has reported."""
 
-    def __init__(self, *, backend: Backend, order: Order, on_error: OnError) -> None:
+    def __init__(self, *, backend: Backend, order: Order, on_error: OnError, own_errors: bool = False) -> None:
+        """
+        Args:
+            on_error: "raise" or "substitute".
+            own_errors: whether what a dataset's own code raises comes as it is, and not as a DecodeError.
+        """
+        self._own_errors = own_errors
         self.count = 0
         """Samples replaced so far."""
         self._backend = backend
@@ -319,6 +326,8 @@ class Substitution:
         """
         if self._on_error == "raise":
             first, others = host.failures[0].error, len(host.failures) - 1
+            if self._own_errors and isinstance(first, SampleError) and first.raised is not None:
+                raise first.raised from SampleError(f"{first}\n{first.trace}")
             if others and isinstance(first, DecodeError):
                 raise DecodeError(f"{first} ({others} more of the same batch could not be read.)") from first
             raise first

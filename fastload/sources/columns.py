@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from torch.utils.data import Subset
 
 from fastload.errors import DecodeError, SourceError
 from fastload.sources.base import EncodedImages, ImageRole, Objects, PixelImages, Values
@@ -193,6 +194,18 @@ class DatasetItems(Objects):
 
     def item(self, index: int) -> Any:
         return self.dataset[index if self.rows is None else int(self.rows[index])]
+
+    @property
+    def in_batches(self) -> bool:
+        """Whether the dataset has a way of its own to make several items at once (`__getitems__`)."""
+        inner = self.dataset.dataset if isinstance(self.dataset, Subset) else self.dataset
+        return callable(getattr(inner, "__getitems__", None))  # a Subset always has one, of one item at a time
+
+    def items(self, indices: Int64Array) -> list[Any]:
+        """Several items by the dataset's `__getitems__`."""
+        rows = indices if self.rows is None else self.rows[indices]
+        found: list[Any] = list(self.dataset.__getitems__(rows.tolist()))
+        return found
 
     def describe(self, index: int) -> str:
         return f"{self.producer}[{index}]"

@@ -1,0 +1,223 @@
+"""Adopted loaders beside the DataLoaders they were made from: data sets, samplers and samples of every shape."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    Sampler,
+    SequentialSampler,
+    default_collate,
+    get_worker_info,
+)
+from torchvision import transforms as v1
+from torchvision.datasets import ImageFolder
+
+import fastload
+from fastload.errors import SampleError
+from tests.images import write_photo_folder
+
+Pair = namedtuple("Pair", "image label")
+
+
+class Made(Dataset[Any]):
+    """Samples that a function makes."""
+
+    def __init__(self, make: Callable[[int], Any], length: int = 7) -> None:
+        self.make, self.length = make, length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> Any:
+        return self.make(index)
+
+
+class AllAtOnce(Made):
+    """Has `__getitems__`, and nothing else that works."""
+
+    def __getitem__(self, index: int) -> Any:
+        raise AssertionError("asked for one")
+
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        return [self.make(index) for index in indices]
+
+
+class Uneven(Sampler[list[int]]):
+    """A batch sampler of the user's own."""
+
+    def __init__(self) -> None:
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return 3
+
+    def __iter__(self) -> Any:
+        return iter([[self.epoch, 1], [2, 3, 4], [6]])
+
+
+class Buckets(BatchSampler):
+    """A subclass of torch's, which could do anything."""
+
+
+def image(index: int) -> torch.Tensor:
+    return torch.full((3, 8, 8), float(index))
+
+
+def same(ours: Any, theirs: Any) -> bool:
+    if isinstance(theirs, torch.Tensor):
+        return ours.dtype == theirs.dtype and torch.equal(ours, theirs)
+    if isinstance(theirs, dict):
+        return ours.keys() == theirs.keys() and all(same(ours[key], value) for key, value in theirs.items())
+    if isinstance(theirs, list | tuple):
+        kinds = {type(ours), type(theirs)}
+        return (len(kinds) == 1 or kinds == {list, tuple}) and all(map(same, ours, theirs)) and len(ours) == len(theirs)
+    return bool(ours == theirs)
+
+
+def take_first(samples: list[Any]) -> Any:
+    return samples[0]
+
+
+LOADERS: dict[str, Callable[[dict[str, Any]], DataLoader[Any]]] = {
+    "pairs": lambda w: DataLoader(Made(lambda i: (image(i), i)), 2, **w),
+    "arrays": lambda w: DataLoader(Made(lambda i: (np.ones((3, 4, 4), np.float32) * i, float(i))), 2, **w),
+    "words": lambda w: DataLoader(Made(lambda i: (image(i), str(i))), 2, **w),
+    "named tuple": lambda w: DataLoader(Made(lambda i: Pair(image(i), i)), 2, **w),
+    "nested": lambda w: DataLoader(Made(lambda i: {"image": image(i), "meta": {"n": [str(i), i]}}), 2, **w),
+    "list of views": lambda w: DataLoader(Made(lambda i: ([image(i), image(i) + 1, torch.ones(3, 4, 4)], i)), 2, **w),
+    "tuple of views": lambda w: DataLoader(Made(lambda i: ((image(i), image(i) + 1), i)), 2, **w),
+    "dict of views": lambda w: DataLoader(Made(lambda i: ({"a": image(i), "b": image(i)}, i)), 2, **w),
+    "default_collate": lambda w: DataLoader(Made(lambda i: (image(i), i)), 2, collate_fn=default_collate, **w),
+    "collate function": lambda w: DataLoader(Made(lambda i: (image(i), i)), 2, collate_fn=take_first, **w),
+    "one by one": lambda w: DataLoader(Made(lambda i: (np.full((4, 2), i), i)), None, **w),
+    "one by one, sampled": lambda w: DataLoader(Made(lambda i: torch.ones(2) * i), None, sampler=[4, 0], **w),
+    "batch sampler": lambda w: DataLoader(Made(lambda i: i), batch_sampler=Uneven(), **w),
+    "batch sampler, derived": lambda w: DataLoader(
+        Made(lambda i: i), batch_sampler=Buckets(SequentialSampler(range(7)), 3, True), **w
+    ),
+    "list of batches": lambda w: DataLoader(Made(lambda i: i), batch_sampler=[[0, 1], [3]], **w),
+    "all at once": lambda w: DataLoader(AllAtOnce(lambda i: (image(i), i)), 3, **w),
+    "a range": lambda w: DataLoader(range(5), 2, **w),
+}
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("name", LOADERS)
+def test_batches_are_those_of_the_dataloader(name: str, workers: int) -> None:
+    arguments: dict[str, Any] = {"num_workers": workers}
+    theirs = list(LOADERS[name](arguments))
+    with fastload.from_dataloader(LOADERS[name](arguments)) as loader:
+        ours = list(loader)
+        assert len(loader) == len(ours) == len(theirs)
+    assert all(same(a, b) for a, b in zip(ours, theirs, strict=True)), (ours, theirs)
+
+
+def test_attributes_say_who_makes_the_batches() -> None:
+    with fastload.from_dataloader(LOADERS["one by one"]({})) as loader:
+        assert loader.batch_size is None
+        assert loader.batch_sampler is None
+    with fastload.from_dataloader(LOADERS["batch sampler"]({})) as loader:
+        assert loader.batch_size is None
+        assert list(loader.batch_sampler) == [[0, 1], [2, 3, 4], [6]]
+
+
+def test_a_batch_sampler_of_the_users_follows_epochs_and_resumes() -> None:
+    sampler = Uneven()
+    existing = DataLoader(Made(lambda i: i), batch_sampler=sampler)
+    with fastload.from_dataloader(existing) as loader:
+        assert [next(iter(loader))[0].item() for _ in range(3)] == [0, 1, 2], "epochs follow each other"
+        sampler.set_epoch(5)
+        iterator = iter(loader)
+        assert next(iterator).tolist() == [5, 1]
+        state = loader.state_dict()
+    with fastload.from_dataloader(DataLoader(Made(lambda i: i), batch_sampler=Uneven())) as loader:
+        loader.load_state_dict(state)
+        assert [batch.tolist() for batch in loader] == [[2, 3, 4], [6]]
+
+
+# -- transforms that make several views
+
+
+def two_views(picture: Any) -> list[Any]:
+    """The same crop twice: deterministic, so that both loaders can be compared."""
+    view = v1.Compose([v1.Resize((16, 16)), v1.ToTensor()])
+    return [view(picture), v1.functional.hflip(view(picture)), v1.functional.resize(view(picture), [8, 8])]
+
+
+def named_views(picture: Any) -> dict[str, Any]:
+    first, second, _ = two_views(picture)
+    return {"query": first, "key": second}
+
+
+@pytest.mark.parametrize("transform", [two_views, named_views])
+def test_a_transform_may_make_several_views(tmp_path: Path, transform: Any) -> None:
+    existing = DataLoader(ImageFolder(str(write_photo_folder(tmp_path)), transform), 2)
+    with fastload.from_dataloader(existing) as loader:
+        for (ours, our_labels), (theirs, labels) in zip(loader, existing, strict=True):
+            assert torch.equal(our_labels, labels)
+            assert type(ours) is type(theirs)
+            pairs = zip(ours.values(), theirs.values()) if isinstance(theirs, dict) else zip(ours, theirs)  # noqa: B905
+            assert all(a.shape == b.shape and (a - b).abs().mean() < 0.02 for a, b in pairs)
+
+
+# -- the user's own code
+
+
+class MissingColumnError(KeyError):
+    """An exception of the user's own."""
+
+
+def broken(index: int) -> int:
+    if index == 2:
+        raise MissingColumnError("column 'x'")
+    return index
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_the_users_exceptions_keep_their_type(workers: int) -> None:
+    existing = DataLoader(Made(broken), 2, num_workers=workers)
+    with fastload.from_dataloader(existing) as loader:
+        with pytest.raises(MissingColumnError, match="column 'x'") as caught:
+            list(loader)
+        assert isinstance(caught.value.__cause__, SampleError)
+        assert "Made[2]" in str(caught.value.__cause__), "which sample"
+        assert "in broken" in str(caught.value.__cause__), "and where it was raised"
+
+
+class Counting(Dataset[Any]):
+    """Remembers what worker_init_fn has opened."""
+
+    handle = 0
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> int:
+        return self.handle
+
+
+def open_handle(worker: int) -> None:
+    info = get_worker_info()
+    assert info is not None
+    assert type(info.dataset) is Counting
+    info.dataset.handle = 40 + info.id
+
+
+def test_worker_init_fn_sees_the_users_dataset_and_its_changes_stay() -> None:
+    existing = DataLoader(Counting(), 2, num_workers=2, worker_init_fn=open_handle)
+    theirs = sorted(i for batch in existing for i in batch.tolist())
+    with fastload.from_dataloader(existing) as loader:
+        assert sorted(i for batch in loader for i in batch.tolist()) == theirs == [40, 40, 41, 41]
