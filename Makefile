@@ -26,13 +26,22 @@ INSTALLED := $(VENV)/.fastload-installed
 BUILD_INPUTS := pyproject.toml scripts/setup.sh $(wildcard CMakeLists.txt) \
                 $(wildcard fastload/native/*.cpp fastload/native/*.hpp fastload/native/jpeg/*.cpp fastload/native/jpeg/*.hpp)
 
+# An editable install knows the modules that there were: new, moved and gone ones mean installing again, too.
+MODULES := build/modules
+
 .DEFAULT_GOAL := help
-.PHONY: help setup reinstall demo doctor test test-fast test-reliability corpora bench-peers fuzz docs wheels image image-verify lint format clean
+.PHONY: FORCE help setup reinstall demo doctor test test-fast test-reliability corpora bench-peers fuzz docs wheels image image-verify lint format clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
-$(INSTALLED): $(BUILD_INPUTS)
+$(MODULES): FORCE
+	@mkdir -p build; find fastload -name '*.py' -o -name '*.toml' | LC_ALL=C sort >$@.new; \
+	    if cmp -s $@.new $@; then rm $@.new; else mv $@.new $@; fi
+
+FORCE:
+
+$(INSTALLED): $(BUILD_INPUTS) $(MODULES)
 	@PYTHON="$(PYTHON)" VENV="$(VENV)" EXTRAS="$(EXTRAS)" bash scripts/setup.sh
 	@touch $@
 
