@@ -19,12 +19,12 @@ from fastload.geometry import Fill, Interpolation, PaddingMode
 from fastload.recipe.operation import ImageState, NotLowerableError
 
 __all__ = [
+    "check",
     "check_bounds",
     "check_choice",
     "check_fill",
     "check_interpolation",
     "check_padding",
-    "check_padding_mode",
     "check_probability",
     "check_ratio",
     "check_size",
@@ -119,54 +119,51 @@ def _read_by_type(value: Any, kinds: tuple[type, ...]) -> Any:
     return next((value[kind] for kind in (*kinds, "others") if kind in value), None)
 
 
-def check_size(op: object, size: tuple[int, int]) -> None:
-    if len(size) != 2 or min(size) < 1:
-        raise ConfigurationError(f"{type(op).__name__}(size={size!r}) must be (height, width), both at least 1 pixel.")
+def check(op: object, name: str, good: bool, wanted: str) -> None:
+    """Raise ConfigurationError, naming the operation and its setting, unless the setting is good."""
+    if not good:
+        raise ConfigurationError(f"{type(op).__name__}({name}={getattr(op, name)!r}) must be {wanted}.")
 
 
-def check_padding(op: object, padding: tuple[int, int, int, int]) -> None:
-    if len(padding) != 4 or min(padding) < 0:
-        raise ConfigurationError(
-            f"{type(op).__name__}(padding={padding!r}) must be (left, top, right, bottom), none of them negative."
-        )
+def check_size(op: Any) -> None:
+    check(op, "size", len(op.size) == 2 and min(op.size) >= 1, "(height, width), both at least 1 pixel")
 
 
-def check_bounds(
-    op: object, name: str, bounds: tuple[float, float], *, lowest: float, highest: float = math.inf
-) -> None:
-    if len(bounds) != 2 or not lowest <= bounds[0] <= bounds[1] <= highest:
-        raise ConfigurationError(
-            f"{type(op).__name__}({name}={bounds!r}) must be (low, high) with {lowest} <= low <= high <= {highest}."
-        )
+def check_probability(op: Any) -> None:
+    check(op, "p", 0 <= op.p <= 1, "a probability between 0 and 1")
 
 
-def check_ratio(op: object, ratio: tuple[float, float]) -> None:
-    if len(ratio) != 2 or not 0 < ratio[0] <= ratio[1] < math.inf:
-        raise ConfigurationError(f"{type(op).__name__}(ratio={ratio!r}) must be (low, high) with 0 < low <= high.")
+def check_bounds(op: object, name: str, *, lowest: float = 0.0, highest: float = math.inf) -> None:
+    """None passes."""
+    bounds = getattr(op, name)
+    good = bounds is None or (len(bounds) == 2 and lowest <= bounds[0] <= bounds[1] <= highest)
+    check(op, name, good, f"(low, high) with {lowest} <= low <= high <= {highest}")
 
 
-def check_probability(op: object, p: float) -> None:
-    if not 0 <= p <= 1:
-        raise ConfigurationError(f"{type(op).__name__}(p={p!r}) must be a probability between 0 and 1.")
+def check_ratio(op: Any) -> None:
+    good = len(op.ratio) == 2 and 0 < op.ratio[0] <= op.ratio[1] < math.inf
+    check(op, "ratio", good, "(low, high) with 0 < low <= high")
 
 
-def check_fill(op: object, name: str, fill: tuple[float, ...]) -> None:
-    if not isinstance(fill, tuple) or not fill or not all(math.isfinite(value) for value in fill):
-        raise ConfigurationError(
-            f"{type(op).__name__}({name}={fill!r}) must be a tuple of finite numbers: one, or one a channel."
-        )
+def check_fill(op: object, name: str) -> None:
+    """None passes."""
+    fill = getattr(op, name)
+    good = isinstance(fill, tuple) and bool(fill) and all(math.isfinite(value) for value in fill)
+    check(op, name, fill is None or good, "a tuple of finite numbers: one, or one a channel")
 
 
-def check_choice(op: object, name: str, value: object, choices: tuple[object, ...]) -> None:
-    if value not in choices:
-        raise ConfigurationError(
-            f"{type(op).__name__}({name}={value!r}) must be one of {', '.join(map(repr, choices))}."
-        )
+def check_choice(op: object, name: str, choices: tuple[object, ...]) -> None:
+    check(op, name, getattr(op, name) in choices, f"one of {', '.join(map(repr, choices))}")
 
 
-def check_interpolation(op: object, interpolation: str) -> None:
-    check_choice(op, "interpolation", interpolation, get_args(Interpolation))
+def check_interpolation(op: object) -> None:
+    check_choice(op, "interpolation", get_args(Interpolation))
 
 
-def check_padding_mode(op: object, padding_mode: str) -> None:
-    check_choice(op, "padding_mode", padding_mode, get_args(PaddingMode))
+def check_padding(op: Any) -> None:
+    """`padding` with its mode and fills."""
+    good = op.padding is None or (len(op.padding) == 4 and min(op.padding) >= 0)
+    check(op, "padding", good, "(left, top, right, bottom), none of them negative")
+    check_choice(op, "padding_mode", get_args(PaddingMode))
+    check_fill(op, "fill")
+    check_fill(op, "mask_fill")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,12 +23,12 @@ from fastload.recipe.colour import (
     adjust_contrast,
     adjust_saturation,
     adjust_sharpness,
+    map_groups,
     posterize,
     require_grey_or_rgb,
     solarize,
 )
 from fastload.recipe.operation import ImageState, NotLowerableError, PixelOperation, register
-from fastload.recipe.rows import map_groups
 from fastload.render.device import on_device
 
 __all__ = ["AUGMENTATIONS", "AugmentStep", "RandAugment", "TrivialAugmentWide"]
@@ -79,9 +80,8 @@ class _Augment(PixelOperation):
     def _check(self) -> None:
         if self.num_magnitude_bins < 2:
             raise ConfigurationError(f"{self} needs at least 2 magnitude bins.")
-        check_interpolation(self, self.interpolation)
-        if self.fill is not None:
-            check_fill(self, "fill", self.fill)
+        check_interpolation(self)
+        check_fill(self, "fill")
 
     def steps(self, draws: Draws, stream: int, *, height: int, width: int) -> list[AugmentStep]:
         """What happens to each sample, in order.
@@ -126,7 +126,7 @@ class _Augment(PixelOperation):
         def kernel(kind: int, rows: torch.Tensor, parameters: torch.Tensor) -> torch.Tensor:
             if kind == _AFFINE:
                 return _affine(rows, parameters[:, :6].view(-1, 2, 3), interpolation, fill)
-            return _recolour(AUGMENTATIONS[kind], rows, parameters[:, 6])
+            return _RECOLOUR[AUGMENTATIONS[kind]](rows, parameters[:, 6])
 
         for step in self.steps(draws, stream, height=height, width=width):
             geometric = (step.kinds > 0) & (step.kinds <= _LAST_GEOMETRIC)
@@ -249,22 +249,17 @@ def _parameters(step: AugmentStep, height: int, width: int) -> Float64Array:
     return np.concatenate([matrices.reshape(-1, 6), factor[:, None]], axis=1)
 
 
-def _recolour(name: str, images: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
-    if name == "Brightness":
-        return adjust_brightness(images, parameter)
-    if name == "Color":
-        return adjust_saturation(images, parameter)
-    if name == "Contrast":
-        return adjust_contrast(images, parameter)
-    if name == "Sharpness":
-        return adjust_sharpness(images, parameter)
-    if name == "Posterize":
-        return posterize(images, parameter)
-    if name == "Solarize":
-        return solarize(images, parameter)
+_RECOLOUR: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "Brightness": adjust_brightness,
+    "Color": adjust_saturation,
+    "Contrast": adjust_contrast,
+    "Sharpness": adjust_sharpness,
+    "Posterize": posterize,
+    "Solarize": solarize,
     # These two have no parameter, and torchvision's take a batch.
-    result: torch.Tensor = functional.autocontrast(images) if name == "AutoContrast" else functional.equalize(images)
-    return result
+    "AutoContrast": lambda images, _: functional.autocontrast(images),
+    "Equalize": lambda images, _: functional.equalize(images),
+}
 
 
 # The matrices are (B, 2, 3) and take a position (x, y, 1) in the output to one in the input, in pixels from the centre

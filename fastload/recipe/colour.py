@@ -8,6 +8,7 @@ C = 1 or 3, and (B,) float64 parameters on the same device; none changes its inp
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,8 +23,7 @@ from fastload.draws import Draws
 from fastload.errors import ConfigurationError
 from fastload.recipe.attributes import check_bounds, check_choice, check_probability, read_bounds
 from fastload.recipe.operation import ImageState, PixelOperation, register
-from fastload.recipe.rows import map_groups
-from fastload.render.device import choose_rows, column
+from fastload.render.device import choose_rows, column, on_device
 
 __all__ = [
     "ColorJitter",
@@ -36,10 +36,13 @@ __all__ = [
     "adjust_saturation",
     "adjust_sharpness",
     "grayscale",
+    "map_groups",
     "posterize",
     "require_grey_or_rgb",
     "solarize",
 ]
+
+Kernel = Callable[[int, torch.Tensor, torch.Tensor], torch.Tensor]
 
 _PROPERTIES = ("brightness", "contrast", "saturation", "hue")
 
@@ -67,10 +70,8 @@ class ColorJitter(PixelOperation):
 
     def __post_init__(self) -> None:
         for name in ("brightness", "contrast", "saturation"):
-            if (bounds := getattr(self, name)) is not None:
-                check_bounds(self, name, bounds, lowest=0.0)
-        if self.hue is not None:
-            check_bounds(self, "hue", self.hue, lowest=-0.5, highest=0.5)
+            check_bounds(self, name)
+        check_bounds(self, "hue", lowest=-0.5, highest=0.5)
 
     @classmethod
     def from_transform(cls, transform: Any, image: ImageState) -> ColorJitter:
@@ -107,7 +108,7 @@ class RandomGrayscale(PixelOperation):
     p: float = 0.1
 
     def __post_init__(self) -> None:
-        check_probability(self, self.p)
+        check_probability(self)
 
     @classmethod
     def from_transform(cls, transform: Any, image: ImageState) -> RandomGrayscale:
@@ -135,7 +136,7 @@ class Grayscale(PixelOperation):
     num_output_channels: int = 1
 
     def __post_init__(self) -> None:
-        check_choice(self, "num_output_channels", self.num_output_channels, (1, 3))
+        check_choice(self, "num_output_channels", (1, 3))
 
     @classmethod
     def from_transform(cls, transform: Any, image: ImageState) -> Grayscale:
@@ -158,6 +159,42 @@ def require_grey_or_rgb(op: object, images: torch.Tensor) -> None:
             f"{type(op).__name__} needs uint8 or floating-point images, got {images.dtype}; "
             "put it before the ToDtype that converts them."
         )
+
+
+def map_groups(
+    pixels: torch.Tensor, kinds: npt.NDArray[np.int64], parameters: npt.NDArray[np.float64], kernel: Kernel
+) -> torch.Tensor:
+    """Apply to each row of a batch the operation drawn for it: one call for all rows of a kind.
+
+    Rows, kinds and parameters are known on the host, so nothing waits for the device; two small copies in all.
+
+    Args:
+        pixels: (B, C, H, W).
+        kinds: (B,) int64: the kind of operation for each row; rows with a negative kind stay as they are.
+        parameters: (B, P) float64.
+        kernel: called as kernel(kind, rows (n, C, H, W), their parameters (n, P) on the device); returns (n, C, H, W)
+            of the same dtype, and may return its input.
+
+    Returns:
+        (B, C, H, W); `pixels` itself if there is nothing to do.
+    """
+    found = np.unique(kinds)
+    if found.size == 0 or found[-1] < 0:
+        return pixels
+    # Planar: the kernels work channel by channel, and whole samples are copied in one piece.
+    pixels = pixels.contiguous()
+    if found.size == 1:
+        return kernel(int(found[0]), pixels, on_device(parameters, pixels.device))
+    order = np.argsort(kinds, kind="stable")
+    rows, back = on_device(np.stack([order, np.argsort(order)]), pixels.device)
+    sorted_parameters = on_device(parameters[order], pixels.device)
+    grouped = pixels.index_select(0, rows)
+    bounds = np.searchsorted(kinds[order], [*found.tolist(), np.iinfo(np.int64).max]).tolist()
+    parts = []
+    for kind, start, stop in zip(found.tolist(), bounds, bounds[1:], strict=False):
+        part = grouped[start:stop]
+        parts.append(part if kind < 0 else kernel(kind, part, sorted_parameters[start:stop]))
+    return torch.cat(parts).index_select(0, back)
 
 
 def adjust_brightness(images: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -14,9 +14,7 @@ from fastload.geometry import Fill, Padding, PaddingMode
 from fastload.geometry.boxes import pick
 from fastload.geometry.composition import Composition
 from fastload.recipe.attributes import (
-    check_fill,
     check_padding,
-    check_padding_mode,
     check_probability,
     check_size,
     read_fill,
@@ -41,7 +39,7 @@ class CenterCrop(GeometryOperation):
     size: Size
 
     def __post_init__(self) -> None:
-        check_size(self, self.size)
+        check_size(self)
 
     @classmethod
     def from_transform(cls, transform: Any, image: ImageState) -> CenterCrop:
@@ -79,12 +77,8 @@ class RandomCrop(GeometryOperation):
     padding_mode: PaddingMode = "constant"
 
     def __post_init__(self) -> None:
-        check_size(self, self.size)
-        if self.padding is not None:
-            check_padding(self, self.padding)
-        check_fill(self, "fill", self.fill)
-        check_fill(self, "mask_fill", self.mask_fill)
-        check_padding_mode(self, self.padding_mode)
+        check_size(self)
+        check_padding(self)
 
     @classmethod
     def from_transform(cls, transform: Any, image: ImageState) -> RandomCrop:
@@ -151,10 +145,7 @@ class Pad(GeometryOperation):
     padding_mode: PaddingMode = "constant"
 
     def __post_init__(self) -> None:
-        check_padding(self, self.padding)
-        check_fill(self, "fill", self.fill)
-        check_fill(self, "mask_fill", self.mask_fill)
-        check_padding_mode(self, self.padding_mode)
+        check_padding(self)
 
     @classmethod
     def from_transform(cls, transform: Any, image: ImageState) -> Pad:
@@ -167,48 +158,40 @@ class Pad(GeometryOperation):
         composition.pad(*_before_and_after(self.padding))
 
 
+@dataclass(frozen=True)
+class _RandomFlip(GeometryOperation):
+    uniforms = 1
+    mirrors = True
+    cuts = False
+    fits_every_image = True
+    axis: ClassVar[int]
+    """0: upside-down, 1: left-right."""
+
+    p: float = 0.5
+
+    def __post_init__(self) -> None:
+        check_probability(self)
+
+    @classmethod
+    def from_transform(cls, transform: Any, image: ImageState) -> _RandomFlip:
+        return cls(float(transform.p))
+
+    def compose(self, composition: Composition, uniforms: Float64Array) -> None:
+        composition.flip(uniforms[:, 0] < self.p, self.axis)
+
+
 @register
 @dataclass(frozen=True)
-class RandomHorizontalFlip(GeometryOperation):
+class RandomHorizontalFlip(_RandomFlip):
     transforms = (v1.RandomHorizontalFlip, v2.RandomHorizontalFlip)
-    uniforms = 1
-    mirrors = True
-    cuts = False
-    fits_every_image = True
-
-    p: float = 0.5
-
-    def __post_init__(self) -> None:
-        check_probability(self, self.p)
-
-    @classmethod
-    def from_transform(cls, transform: Any, image: ImageState) -> RandomHorizontalFlip:
-        return cls(float(transform.p))
-
-    def compose(self, composition: Composition, uniforms: Float64Array) -> None:
-        composition.flip(uniforms[:, 0] < self.p, axis=1)
+    axis = 1
 
 
 @register
 @dataclass(frozen=True)
-class RandomVerticalFlip(GeometryOperation):
+class RandomVerticalFlip(_RandomFlip):
     transforms = (v1.RandomVerticalFlip, v2.RandomVerticalFlip)
-    uniforms = 1
-    mirrors = True
-    cuts = False
-    fits_every_image = True
-
-    p: float = 0.5
-
-    def __post_init__(self) -> None:
-        check_probability(self, self.p)
-
-    @classmethod
-    def from_transform(cls, transform: Any, image: ImageState) -> RandomVerticalFlip:
-        return cls(float(transform.p))
-
-    def compose(self, composition: Composition, uniforms: Float64Array) -> None:
-        composition.flip(uniforms[:, 0] < self.p, axis=0)
+    axis = 0
 
 
 def _smaller(size: Size | None, wanted: Size) -> bool:

@@ -37,11 +37,11 @@ class RandomErasing(PixelOperation):
     value: tuple[float, ...] | Literal["random"] = (0.0,)
 
     def __post_init__(self) -> None:
-        check_probability(self, self.p)
-        check_bounds(self, "scale", self.scale, lowest=0.0, highest=1.0)
-        check_ratio(self, self.ratio)
+        check_probability(self)
+        check_bounds(self, "scale", highest=1.0)
+        check_ratio(self)
         if self.value != "random":
-            check_fill(self, "value", self.value)
+            check_fill(self, "value")
 
     @classmethod
     def from_transform(cls, transform: Any, image: ImageState) -> RandomErasing:

@@ -49,10 +49,10 @@ class RandomResizedCrop(GeometryOperation):
     antialias: bool = True
 
     def __post_init__(self) -> None:
-        check_size(self, self.size)
-        check_bounds(self, "scale", self.scale, lowest=0.0)
-        check_ratio(self, self.ratio)
-        check_interpolation(self, self.interpolation)
+        check_size(self)
+        check_bounds(self, "scale")
+        check_ratio(self)
+        check_interpolation(self)
 
     @classmethod
     def from_transform(cls, transform: Any, image: ImageState) -> RandomResizedCrop:
@@ -99,9 +99,9 @@ class Resize(GeometryOperation):
     antialias: bool = True
 
     def __post_init__(self) -> None:
-        check_interpolation(self, self.interpolation)
+        check_interpolation(self)
         if self.size is not None:
-            check_size(self, self.size)
+            check_size(self)
             if self.shorter is not None or self.max_size is not None:
                 raise ConfigurationError(f"{self} has an exact size; leave out shorter and max_size.")
         elif self.shorter is None and self.max_size is None:
