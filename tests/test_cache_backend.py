@@ -6,22 +6,24 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import psutil
 import pytest
 import torch
 from torchvision.transforms import v2
 
 from fastload import native
 from fastload.backends import backend_class
+from fastload.backends.assemble import settled_size
 from fastload.backends.base import Context, HostBatch
 from fastload.backends.cache import CacheBackend, CacheOptions
+from fastload.backends.engine import ThreadEngine, _Slices
 from fastload.cache import build_cache, open_cache
-from fastload.cache.memory import available_memory, in_memory, is_mapped
-from fastload.cache.placing import settled_size
-from fastload.cache.serving import ThreadServer, _ThreadPixels
+from fastload.cache.resident import in_memory, is_mapped
 from fastload.draws import Draws
 from fastload.errors import CacheError, ConfigurationError, DecodeError, UnsupportedTransformError
 from fastload.geometry import GeometryPlan
@@ -202,14 +204,14 @@ def test_cancel_waits_for_what_still_writes(monkeypatch: pytest.MonkeyPatch) -> 
         may_end.wait()
         ended.set()
 
-    wait = _ThreadPixels.wait
+    wait = _Slices.wait
 
-    def waiting(self: _ThreadPixels) -> None:
+    def waiting(self: _Slices) -> None:
         may_end.set()
         wait(self)
 
-    monkeypatch.setattr("fastload.cache.serving.render_row", slow)
-    monkeypatch.setattr(_ThreadPixels, "wait", waiting)
+    monkeypatch.setattr("fastload.backends.assemble.render_row", slow)
+    monkeypatch.setattr(_Slices, "wait", waiting)
     backend = cache_backend(array_source(), CROP_AND_FLIP)
     backend.submit(Draws(5, 0, np.arange(8)))
     assert begun.wait(60)
@@ -358,15 +360,9 @@ def test_storage_ram_reads_the_files_once(tmp_path: Path, monkeypatch: pytest.Mo
     assert isinstance(copied, PixelImages)
     assert not is_mapped(copied.array)
     np.testing.assert_array_equal(copied.pixels(3), column.pixels(3))
-    monkeypatch.setattr("fastload.cache.memory.available_memory", lambda: 1000)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=1000))
     with pytest.raises(CacheError, match=r"needs [\d,]+ bytes.*1,000 .*storage='disk'"):
         in_memory(cached)
-
-
-def test_available_memory(tmp_path: Path) -> None:
-    (tmp_path / "meminfo").write_text("MemTotal: 9 kB\nMemAvailable:    2048 kB\n")
-    assert available_memory(tmp_path / "meminfo") == 2 << 20
-    assert available_memory(tmp_path / "none") is None
 
 
 def test_what_it_refuses(tmp_path: Path) -> None:
@@ -396,11 +392,11 @@ def test_an_error_in_a_thread_is_not_swallowed(monkeypatch: pytest.MonkeyPatch) 
     def broken(*arguments: Any, **options: Any) -> None:
         raise MemoryError("no more")
 
-    monkeypatch.setattr("fastload.cache.serving.render_row", broken)
+    monkeypatch.setattr("fastload.backends.assemble.render_row", broken)
     backend = cache_backend(array_source(), CROP_AND_FLIP)
     with pytest.raises(Exception, match=r"cache.*MemoryError: no more"):
         batch_of(backend, range(8))
-    assert isinstance(backend._server, ThreadServer)
+    assert isinstance(backend._engine, ThreadEngine)
     backend.close()
 
 

@@ -22,8 +22,8 @@ from PIL import Image
 from torchvision.transforms.v2 import functional as F
 
 from fastload.cache import build_cache, is_cache, open_cache
-from fastload.cache.lock import exclusive_lock
-from fastload.cache.npy import NpyWriter
+from fastload.cache.build import exclusive_lock
+from fastload.cache.writing import NpyWriter
 from fastload.decode import get_decoder
 from fastload.decode.base import DecodeSettings
 from fastload.decode.image import decode_image
@@ -223,7 +223,7 @@ def test_a_bad_header_is_found_before_anything_is_decoded(tmp_path: Path, monkey
         names.append(name)
         return decode_image(data, name=name, **options)
 
-    monkeypatch.setattr("fastload.cache.samples.decode_image", recording)
+    monkeypatch.setattr("fastload.decode.reader.decode_image", recording)
     with pytest.raises(DecodeError, match=r"4\.jpg"):
         build_cache(source, tmp_path / "cache")
     assert names == [path]

@@ -313,7 +313,7 @@ class Gate:
     def __init__(self, assembler: Assembler) -> None:
         self.inner = assembler
         self.out_size = assembler.out_size
-        self.buffers = assembler.buffers
+        self.buffers, self.finish = assembler.buffers, assembler.finish
         self.entered = threading.Semaphore(0)
         self.opened = threading.Event()
         self.calls = 0

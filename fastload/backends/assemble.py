@@ -1,61 +1,59 @@
 """Batches from columns: read, look at the headers, resolve the geometry once for all samples, decode, render.
 
-What the backends share that decode on the host. They differ in who calls it: threads with a slice of a batch each, or
-worker processes with a whole one.
+What the backends share that make batches on the host. They differ in who calls it: threads with a slice of a batch
+each, the native core for what it cannot decode, or worker processes with a whole batch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from fastload.backends.base import BufferAllocator, Context, Failure, HostBatch
-from fastload.backends.objects import ObjectAssembler
+from fastload import native
+from fastload.backends.base import BufferAllocator, Failure, HostBatch
 from fastload.decode.base import DecodeSettings
-from fastload.decode.header import REMEDY, read_header
-from fastload.decode.image import check_header, upright_size
+from fastload.decode.image import upright_size
+from fastload.decode.reader import EncodedReader
 from fastload.decode.registry import get_decoder
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError, DecodeError
 from fastload.geometry import Geometry, GeometryPlan, Resampling
 from fastload.render.host import EncodedRenderer, EncodedRow, PythonRenderer, render_row
-from fastload.sources.base import EncodedImages, ImageColumn, Source
+from fastload.sources.base import EncodedImages, PixelImages, Source
 
-__all__ = ["Assembler", "BatchAssembler", "Buffers", "assembler_for"]
+__all__ = ["Assembler", "Buffers", "Placed", "settled_size"]
 
 Buffers = dict[str, npt.NDArray[Any]]
+Int64Array = npt.NDArray[np.int64]
 
 
-class BatchAssembler(Protocol):
-    """Whatever turns draws into a whole batch in the calling thread. Picklable."""
+@dataclass(frozen=True)
+class Placed:
+    """Where the pixels of some samples come from, before any is touched."""
 
-    def batch(self, draws: Draws, allocate: BufferAllocator | None = None) -> HostBatch: ...
-
-
-def assembler_for(context: Context, settings: DecodeSettings, decoder: str = "auto") -> BatchAssembler:
-    """The assembler that this source and recipe need: for columns, or for Python objects and opaque transforms."""
-    if context.source.objects or context.recipe.opaque is not None or context.collate_fn is not None:
-        return ObjectAssembler(
-            context.source, context.recipe, settings=settings, decoder=decoder, collate_fn=context.collate_fn
-        )
-    return Assembler(context.source, context.recipe.geometry, settings=settings, decoder=decoder)
-
-
-@dataclass
-class _Prepared:
-    """Samples of a slice, read and understood, but not decoded."""
-
-    indices: npt.NDArray[np.int64]
+    indices: Int64Array
     geometry: Geometry | None
     """None where the source has no images."""
-    encoded: dict[str, dict[int, EncodedRow]]
-    """By column and row."""
     failures: dict[int, DecodeError]
-    """By row."""
+    """The samples that have no pixels, by row."""
+    encoded: dict[str, dict[int, EncodedRow]] = field(default_factory=dict)
+    """The compressed samples that were read, by column and row."""
+
+    def harmless(self, size: tuple[int, int]) -> Geometry:
+        """The geometry with rows that show one pixel and padding in place of those that failed, whatever they asked
+        for; all windows are of this size."""
+        geometry, rows = self.geometry, sorted(self.failures)
+        assert geometry is not None
+        if not rows:
+            return geometry
+        box, grid, window = geometry.box.copy(), geometry.size.copy(), geometry.window.copy()
+        box[rows], grid[rows], window[rows] = (0, 0, 1, 1), (1, 1), (0, 0, *size)
+        return Geometry(box, grid, window, geometry.flip)
 
 
 class Assembler:
@@ -80,7 +78,7 @@ class Assembler:
         """
         self._source = source
         self._plan = plan
-        self._settings = settings
+        self.settings = settings
         if renderer is None:
             get_decoder(decoder)  # complains now rather than in a thread
             renderer = PythonRenderer(decoder, settings)
@@ -92,28 +90,27 @@ class Assembler:
         return self._plan.out_size
 
     def buffers(self, count: int, size: tuple[int, int], allocate: BufferAllocator | None = None) -> Buffers:
-        """Uninitialised arrays for a batch of `count` samples, by column, in the source's order."""
+        """Uninitialised arrays (count, height, width, C) for the images of a batch, by column."""
         take: Callable[[tuple[int, ...]], npt.NDArray[Any]] = allocate or _allocate
-        buffers: Buffers = {}
-        for name in self._source.columns:
-            if name in self._source.images:
-                buffers[name] = take((count, *size, self._source.images[name].channels))
-            else:
-                one = self._source.values[name].at(np.zeros(1, dtype=np.int64))
-                buffers[name] = np.empty((count, *one.shape[1:]), dtype=one.dtype)
-        return buffers
+        return {name: take((count, *size, column.channels)) for name, column in self._source.images.items()}
 
-    def fill(self, draws: Draws, out: Mapping[str, npt.NDArray[Any]]) -> list[Failure]:
-        """Write the samples of `draws` into rows of a batch.
+    def fill(self, draws: Draws, out: Mapping[str, npt.NDArray[np.uint8]]) -> list[Failure]:
+        """Write the images of `draws` into rows of a batch.
 
         Args:
             draws: indices and random numbers of the n samples, a slice of a batch or all of it.
-            out: for each column n rows: (n, H, W, C) uint8 where H, W is `out_size`; values (n, ...).
+            out: for each column of images n rows: (n, H, W, C) uint8 where H, W is `out_size`.
 
         Returns:
             The rows (0 to n - 1) that could not be read, one failure each; their images hold zeros.
         """
-        return self._render(self._prepare(draws), out)
+        return self._render(self.place(draws), out)
+
+    def finish(self, indices: Int64Array, images: Buffers, failures: list[Failure]) -> HostBatch:
+        """The batch of images that are there: with its values, in the source's order."""
+        values = {name: column.at(indices) for name, column in self._source.values.items()}
+        columns = images | values
+        return HostBatch({name: columns[name] for name in self._source.columns}, failures)
 
     def batch(self, draws: Draws, allocate: BufferAllocator | None = None) -> HostBatch:
         """A whole batch in arrays of its own.
@@ -121,110 +118,139 @@ class Assembler:
         Raises:
             ConfigurationError: the recipe leaves images of different sizes; names two of them.
         """
-        prepared = self._prepare(draws)
-        size = self.out_size or self._common_size(prepared)
-        buffers = self.buffers(len(draws), size, allocate)
-        failures = self._render(prepared, buffers)
-        return HostBatch({**buffers}, failures)
+        placed = self.place(draws)
+        images = self.buffers(len(draws), self.size_of(placed), allocate)
+        return self.finish(draws.indices, images, self._render(placed, images))
 
-    def _prepare(self, draws: Draws) -> _Prepared:
+    def place(self, draws: Draws) -> Placed:
+        """Read what must be decoded, and resolve the geometry for the sizes of all."""
         failures: dict[int, DecodeError] = {}
         encoded: dict[str, dict[int, EncodedRow]] = {}
-        sizes: npt.NDArray[Any] | None = None
-        for name, column in self._source.images.items():
-            if name in self._source.pixels:
-                pixels = self._source.pixels[name]
-                failures |= {r: e for r, e in pixels.failures_of(draws.indices).items() if r not in failures}
-                column_sizes = pixels.sizes_of(draws.indices).astype(np.int64)
+        sizes: Int64Array | None = None
+        for name in self._source.images:
+            if name in self._source.encoded:
+                encoded[name], own = self._read(self._source.encoded[name], draws.indices, failures)
             else:
-                encoded[name], column_sizes = self._read(self._source.encoded[name], draws.indices, failures)
+                own = _sizes_of(self._source.pixels[name], draws.indices, failures)
             if sizes is None:
-                sizes = column_sizes
-            for row in np.flatnonzero((column_sizes != sizes).any(axis=1)).tolist():
+                sizes = own
+            for row in np.flatnonzero((own != sizes).any(axis=1)).tolist():
                 if row not in failures:
-                    failures[row] = self._mismatch(column, int(draws.indices[row]), column_sizes[row], sizes[row])
-        geometry = None if sizes is None else self._plan.resolve(draws, sizes)
+                    failures[row] = self._mismatch(name, int(draws.indices[row]), own[row], sizes[row])
+        # For pixels that are there already this is much of the work; the native core has the same arithmetic.
+        resolve = self._plan.resolve if encoded else partial(native.resolve, self._plan)
+        geometry = None if sizes is None else resolve(draws, sizes)
         for row, reason in {} if geometry is None else geometry.errors.items():
             if row not in failures:
                 failures[row] = DecodeError(f"{self._source.describe(int(draws.indices[row]))}: {reason}")
-        return _Prepared(draws.indices, geometry, encoded, failures)
+        return Placed(draws.indices, geometry, failures, encoded)
 
-    def _read(
-        self, column: EncodedImages, indices: npt.NDArray[np.int64], failures: dict[int, DecodeError]
-    ) -> tuple[dict[int, EncodedRow], npt.NDArray[np.int64]]:
-        """The compressed samples by row, and (n, 2) int64 their sizes, upright; (1, 1) for those that failed."""
-        samples: dict[int, EncodedRow] = {}
-        sizes = np.ones((len(indices), 2), dtype=np.int64)
-        for row, index in enumerate(indices.tolist()):
-            if row in failures:
-                continue
-            name = column.describe(index)
-            try:
-                data = column.read(index)
-                header = read_header(data, name)
-                check_header(header, name, self._settings)
-            except OSError as error:
-                failures[row] = DecodeError(f"{name}: cannot be read: {error.strerror or error}. {REMEDY}")
-            except DecodeError as error:
-                failures[row] = error
-            else:
-                samples[row] = EncodedRow(row, data, header, name)
-                sizes[row] = upright_size(header, self._settings)
-        return samples, sizes
+    def size_of(self, placed: Placed) -> tuple[int, int]:
+        """(height, width) of all outputs.
 
-    def _mismatch(
-        self,
-        column: ImageColumn,
-        index: int,
-        size: npt.NDArray[np.int64],
-        other_size: npt.NDArray[np.int64],
-    ) -> DecodeError:
-        first = next(iter(self._source.images.values()))
-        return DecodeError(
-            f"{column.describe(index)}: {size[1]} x {size[0]} pixels, but {first.describe(index)}, which belongs to "
-            f"it, has {other_size[1]} x {other_size[0]}. Save both in one size (see also exif_orientation), or skip "
-            'such samples with on_error="substitute".'
-        )
-
-    def _common_size(self, prepared: _Prepared) -> tuple[int, int]:
-        """(height, width) of the windows of all samples."""
-        good = [row for row in range(len(prepared.indices)) if row not in prepared.failures]
-        if prepared.geometry is None or not good:
+        Raises:
+            ConfigurationError: they differ; names two samples and the remedy.
+        """
+        if self.out_size is not None:
+            return self.out_size
+        good = np.array([row for row in range(len(placed.indices)) if row not in placed.failures], dtype=np.int64)
+        if placed.geometry is None or not len(good):
             return 1, 1
-        windows = prepared.geometry.window[:, 2:]
-        first = good[0]
-        for row in good:
-            if (windows[row] != windows[first]).any():
-                one, other = (
-                    f"{self._source.describe(int(prepared.indices[r]))} ({windows[r][0]} x {windows[r][1]})"
-                    for r in (first, row)
-                )
-                raise ConfigurationError(
-                    f"transform: the images of a batch must come out in one size (height x width), but {one} and "
-                    f"{other} differ. Add a Resize or a crop to a fixed (height, width), or use batch_size=1."
-                )
+        windows = placed.geometry.window[:, 2:]
+        first = int(good[0])
+        others = good[(windows[good] != windows[first]).any(axis=1)]
+        if len(others):
+            one, other = (
+                f"{self._source.describe(int(placed.indices[row]))} ({windows[row][0]} x {windows[row][1]})"
+                for row in (first, int(others[0]))
+            )
+            raise ConfigurationError(
+                f"transform: the images of a batch must come out in one size (height x width), but {one} and {other} "
+                "differ. Add a Resize or a crop to a fixed (height, width), or use batch_size=1."
+            )
         return int(windows[first][0]), int(windows[first][1])
 
-    def _render(self, prepared: _Prepared, out: Mapping[str, npt.NDArray[Any]]) -> list[Failure]:
-        failures = dict(prepared.failures)
+    def _read(
+        self, column: EncodedImages, indices: Int64Array, failures: dict[int, DecodeError]
+    ) -> tuple[dict[int, EncodedRow], Int64Array]:
+        """The compressed samples by row, and (n, 2) int64 their sizes, upright; (1, 1) for those that failed."""
+        reader = EncodedReader(column, self.settings)
+        samples: dict[int, EncodedRow] = {}
+        sizes = np.ones((len(indices), 2), dtype=np.int64)
+        rows = [row for row in range(len(indices)) if row not in failures]
+        for row, fetched in zip(rows, reader.fetch_many(indices[rows]), strict=True):
+            if isinstance(fetched, DecodeError):
+                failures[row] = fetched
+                continue
+            data, header, name = fetched
+            samples[row] = EncodedRow(row, data, header, name)
+            sizes[row] = upright_size(header, self.settings)
+        return samples, sizes
+
+    def _mismatch(self, name: str, index: int, size: Int64Array, other_size: Int64Array) -> DecodeError:
+        columns = self._source.images
+        first = next(iter(columns.values()))
+        return DecodeError(
+            f"{columns[name].describe(index)}: {size[1]} x {size[0]} pixels, but {first.describe(index)}, which "
+            f"belongs to it, has {other_size[1]} x {other_size[0]}. Save both in one size (see also exif_orientation), "
+            'or skip such samples with on_error="substitute".'
+        )
+
+    def _render(self, placed: Placed, out: Mapping[str, npt.NDArray[np.uint8]]) -> list[Failure]:
+        failures = dict(placed.failures)
         for name, column in self._source.images.items():
-            assert prepared.geometry is not None
+            assert placed.geometry is not None
             resampling = Resampling.of(self._plan, column.role)
-            if name in prepared.encoded:
-                rows = [sample for row, sample in prepared.encoded[name].items() if row not in failures]
-                failures |= self._renderer.render(
-                    rows, geometry=prepared.geometry, resampling=resampling, out=out[name]
-                )
+            if name in placed.encoded:
+                rows = [sample for row, sample in placed.encoded[name].items() if row not in failures]
+                failures |= self._renderer.render(rows, geometry=placed.geometry, resampling=resampling, out=out[name])
             else:
-                for row, index in enumerate(prepared.indices.tolist()):
-                    if row not in failures:
-                        pixels = self._source.pixels[name].pixels(index)
-                        render_row(pixels, row, geometry=prepared.geometry, resampling=resampling, out=out[name])
-        for name in self._source.images:
-            out[name][list(failures)] = 0
-        for name, values in self._source.values.items():
-            out[name][...] = values.at(prepared.indices)
+                failures |= _render_pixels(self._source.pixels[name], placed, resampling, out[name])
+        for pixels in out.values():
+            pixels[list(failures)] = 0
         return [Failure(row, failures[row]) for row in sorted(failures)]
+
+
+def settled_size(source: Source, plan: GeometryPlan) -> tuple[int, int] | None:
+    """(height, width) of every output of a source of pixels, where that and all else is known before any draw.
+
+    It is where all images could be decoded, and either are of one size, so that what the plan can do to one it can do
+    to all, or the plan can be applied to any image. Otherwise None.
+    """
+    columns = [column.in_array() for column in source.pixels.values()]
+    if source.encoded or not all(column is not None and not column.failed for column in columns):
+        return None
+    if len({column.fixed_size for column in source.pixels.values()}) != 1:
+        return None
+    size = next(iter(source.pixels.values())).fixed_size
+    if size is None:
+        return plan.out_size if len(columns) == 1 and plan.fits_every_image else None
+    one = plan.resolve(Draws(0, 0, np.zeros(1, dtype=np.int64)), np.array([size], dtype=np.int64))
+    if one.errors:
+        return None
+    return plan.out_size or (int(one.window[0, 2]), int(one.window[0, 3]))
+
+
+def _sizes_of(column: PixelImages, indices: Int64Array, failures: dict[int, DecodeError]) -> Int64Array:
+    """(n, 2) int64; notes which samples could not be decoded when they were stored."""
+    for row, error in column.failures_of(indices).items():
+        failures.setdefault(row, error)
+    return column.sizes_of(indices).astype(np.int64)
+
+
+def _render_pixels(
+    column: PixelImages, placed: Placed, resampling: Resampling, out: npt.NDArray[np.uint8]
+) -> dict[int, DecodeError]:
+    """Write the rows of a column; returns those that turn out to have no pixels."""
+    assert placed.geometry is not None
+    failures: dict[int, DecodeError] = {}
+    for row, index in enumerate(placed.indices.tolist()):
+        if row not in placed.failures:
+            try:
+                render_row(column.pixels(index), row, geometry=placed.geometry, resampling=resampling, out=out)
+            except DecodeError as error:
+                failures[row] = error
+    return failures
 
 
 def _allocate(shape: tuple[int, ...]) -> npt.NDArray[Any]:

@@ -6,37 +6,25 @@ into a cache directory at the first batch.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
-import numpy as np
-import numpy.typing as npt
-import torch
-
+from fastload.backends.assemble import Assembler, Placed
 from fastload.backends.base import BackendOptions, Context, Failure, Fit, HostBatch, Job, Traits
-from fastload.cache import build_cache, open_cache
-from fastload.cache.build import default_directory
-from fastload.cache.memory import in_memory, is_mapped, with_rows_contiguous
-from fastload.cache.placing import PlacedBatch, place_batch, settled_size
-from fastload.cache.resident import ResidentPixels, ResidentValues, check_room
-from fastload.cache.serving import HostServer, PendingPixels, host_server
+from fastload.backends.engine import BATCHES_IN_FLIGHT, Engine, Task, host_engine
+from fastload.backends.host import HostBackend
+from fastload.cache.build import build_cache, default_directory
+from fastload.cache.resident import ResidentSource, arrays_of, in_memory, is_mapped, nbytes_of
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError
-from fastload.geometry import Geometry, Resampling
-from fastload.machine import usable_cores
 from fastload.sources.base import Source
-from fastload.sources.built_cache import Variant, read_manifest
-from fastload.sources.columns import DatasetItems, EncodedFiles, PixelArray, ValueArray
+from fastload.sources.built_cache import Variant, open_cache, read_manifest
 
 __all__ = ["CacheBackend", "CacheOptions"]
 
 Storage = Literal["disk", "ram", "device"]
-
-_BATCHES_IN_FLIGHT = 3
-"""One being received, one being finished, one to keep the threads busy meanwhile."""
 
 
 @dataclass(frozen=True)
@@ -58,24 +46,10 @@ class CacheOptions(BackendOptions):
         return cls(directory=directory / "cache", progress=False)
 
 
-@dataclass
-class _Batch:
-    """A submitted batch."""
-
-    draws: Draws
-    placed: PlacedBatch | None = None
-    """None where the source has no images, or of a batch that cannot be made."""
-    columns: dict[str, Any] = field(default_factory=dict)
-    pending: list[PendingPixels] = field(default_factory=list)
-    error: ConfigurationError | None = None
-    """Why there will be no batch: raised when it would have been received."""
-
-
-class CacheBackend:
+class CacheBackend(HostBackend):
     """Serves images, masks and values from arrays; (image, label) datasets and files through a cache of them."""
 
     name = "cache"
-    background = True
     Options = CacheOptions
     traits = Traits(
         summary="samples decoded once, then served from a memory map, from memory or on the GPU", prepares=True
@@ -93,52 +67,31 @@ class CacheBackend:
             ConfigurationError: an option or argument that cannot be honoured.
             UnsupportedTransformError: the recipe has an opaque part.
         """
-        context.require_whole_batches(self.name)
+        super().__init__(context)
         if options.storage not in get_args(Storage):
             raise ConfigurationError(f"storage: must be 'disk', 'ram' or 'device', got {options.storage!r}.")
         self._variant = Variant(options.short_side, options.exif_orientation, options.max_pixels)
-        self._context = context
         self._options = options
-        self._threads = max(1, usable_cores() if context.num_workers is None else context.num_workers)
-        self.depth = context.prefetch_factor or _BATCHES_IN_FLIGHT
-        columns = context.source.columns.values()
-        self._from_objects = any(isinstance(column, DatasetItems) for column in columns)
-        self._builds = options.short_side is not None or any(
-            isinstance(c, EncodedFiles | DatasetItems) for c in columns
-        )
+        self.depth = context.prefetch_factor or BATCHES_IN_FLIGHT
+        given = context.source
+        self._layout = "tuple" if given.objects else None
+        stored = all(column.in_array() is not None for column in given.pixels.values())
+        self._builds = options.short_side is not None or bool(given.encoded or given.objects) or not stored
         self._source: Source | None = None
         """What is served, once it is open."""
-        self._server: HostServer | None = None
-        self._settled: tuple[int, int] | None = None
-        """Size of all outputs, where no batch can hold a surprise: the server may then resolve geometries itself."""
-        self._resident: dict[str, ResidentPixels | ResidentValues] = {}
-        self._submitted: deque[_Batch] = deque()
+        self._engine: Engine | None = None
 
-    def submit(self, draws: Draws) -> None:
-        self._submitted.append(self._begin(draws))
-
-    def receive(self) -> HostBatch:
-        assert self._submitted, "receive() without a submitted batch"
-        return self._finish(self._submitted.popleft())
-
-    def reread(self, draws: Draws) -> HostBatch:
-        return self._finish(self._begin(draws))
-
-    def cancel(self) -> None:
-        batches, self._submitted = list(self._submitted), deque()
-        pending = [pixels for batch in batches for pixels in batch.pending]
-        for pixels in pending:
-            pixels.cancel()
-        for pixels in pending:
-            pixels.wait()
+    def engine(self) -> Engine:
+        if self._engine is None:
+            self._source = self._open()
+            self._engine = self._engine_of(self._source)
+        return self._engine
 
     def close(self) -> None:
         self.cancel()
-        server, self._server = self._server, None
-        if server is not None:
-            server.close()
-        self._source = None
-        self._resident = {}
+        engine, self._engine, self._source = self._engine, None, None
+        if engine is not None:
+            engine.close()
 
     def explain(self) -> Mapping[str, str]:
         rows = {"cache": self._explain_origin(), "resolution": self._explain_resolution()}
@@ -148,81 +101,10 @@ class CacheBackend:
             "ram": "the host's memory",
             "device": f"the memory of {self._context.device}",
         }[storage]
-        if source is not None and storage == "disk" and not any(is_mapped(c.array) for c in _arrays(source).values()):
+        if source is not None and storage == "disk" and not any(is_mapped(c.array) for c in arrays_of(source).values()):
             where = "the host's memory, where the source already is"
-        size = "" if source is None else f", {_gigabytes(sum(c.array.nbytes for c in _arrays(source).values()))}"
-        rows["storage"] = f"{storage}: {where}{size}"
-        if storage == "device":
-            rows["rendering"] = f"batched tensor operations on {self._context.device}"
-        elif self._server is not None:
-            rows["rendering"] = f"{self._server.description}, {self.depth} batches in flight"
-        return rows
-
-    def _begin(self, draws: Draws) -> _Batch:
-        source = self._open() if self._source is None else self._source
-        batch = _Batch(draws)
-        if source.images:
-            try:
-                batch.placed = self._place(source, draws)
-            except ConfigurationError as error:
-                batch.error = error
-                return batch
-        if self._options.storage == "device":
-            return batch  # kernels are launched when it is received: they need no time before
-        for name, column in _arrays(source).items():
-            if isinstance(column, ValueArray):
-                batch.columns[name] = column.at(draws.indices)
-                continue
-            assert self._server is not None
-            assert batch.placed is not None
-            out = self._allocate((len(draws), *batch.placed.size, column.channels))
-            batch.columns[name] = out
-            if len(draws):
-                resampling = Resampling.of(self._context.recipe.geometry, column.role)
-                batch.pending.append(self._server.render(column, draws.indices, batch.placed.geometry, resampling, out))
-        return batch
-
-    def _place(self, source: Source, draws: Draws) -> PlacedBatch:
-        plan = self._context.recipe.geometry
-        if self._settled is not None and self._server is not None:
-            fused = self._server.fuse(plan, draws)
-            if fused is not None:
-                return PlacedBatch(fused, self._settled, {})
-        return place_batch(source, plan, draws)
-
-    def _finish(self, batch: _Batch) -> HostBatch:
-        for pixels in batch.pending:
-            pixels.wait()
-        if batch.error is not None:
-            raise batch.error
-        columns = batch.columns
-        if self._options.storage == "device":
-            columns = self._on_device(batch)
-        failures = {} if batch.placed is None else batch.placed.failures
-        rows = sorted(failures)
-        assert self._source is not None
-        if rows:
-            for name in self._source.images:
-                columns[name][rows] = 0
-        return HostBatch(
-            columns, [Failure(row, failures[row]) for row in rows], layout="tuple" if self._from_objects else None
-        )
-
-    def _on_device(self, batch: _Batch) -> dict[str, torch.Tensor]:
-        plan, draws = self._context.recipe.geometry, batch.draws
-        columns = {}
-        for name, resident in self._resident.items():
-            if isinstance(resident, ResidentValues):
-                columns[name] = resident.at(draws.indices)
-                continue
-            assert self._source is not None
-            column = self._source.columns[name]
-            assert isinstance(column, PixelArray)
-            resampling = Resampling.of(plan, column.role)
-            assert batch.placed is not None
-            assert isinstance(batch.placed.geometry, Geometry)
-            columns[name] = resident.render(draws.indices, batch.placed.geometry, resampling, batch.placed.size)
-        return columns
+        rows["storage"] = f"{storage}: {where}{'' if source is None else ', ' + _gigabytes(nbytes_of(source))}"
+        return rows if self._engine is None else {**rows, **self._engine.explain()}
 
     def _open(self) -> Source:
         """Build what must be built, and bring the arrays to where they are served from."""
@@ -241,29 +123,14 @@ class CacheBackend:
                 on_error="substitute",
             )
             source = open_cache(directory)
-        source = with_rows_contiguous(source)
-        if options.storage == "ram":
-            source = in_memory(source)
-        if options.storage == "device":
-            check_room(source, context.device)
-            self._resident = {
-                name: ResidentPixels(column, context.device)
-                if isinstance(column, PixelArray)
-                else ResidentValues(column, context.device)
-                for name, column in _arrays(source).items()
-            }
-            if context.device.type == "cuda":
-                # Batches may be made on another stream than the one that uploads.
-                torch.cuda.current_stream(context.device).synchronize()
-        elif source.images:
-            self._server = host_server(self._threads)
-            self._settled = settled_size(source, context.recipe.geometry)
-        self._source = source
-        return source
+        return in_memory(source) if options.storage == "ram" else source
 
-    def _allocate(self, shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
-        allocate = self._context.allocate
-        return np.empty(shape, dtype=np.uint8) if allocate is None else allocate(shape)
+    def _engine_of(self, source: Source) -> Engine:
+        context, plan = replace(self._context, source=source), self._context.recipe.geometry
+        assembler = Assembler(source, plan, settings=self._options.decode_settings)
+        if self._options.storage != "device":
+            return host_engine(context, assembler, backend=self.name)
+        return _DeviceEngine(ResidentSource(source, plan, context.device), assembler, self.depth, str(context.device))
 
     def _explain_origin(self) -> str:
         source = self._context.source
@@ -289,8 +156,45 @@ class CacheBackend:
         return f"{kept} pixels: crops are resampled a second time, so samples differ from those at full resolution"
 
 
-def _arrays(source: Source) -> dict[str, PixelArray | ValueArray]:
-    return {name: c for name, c in source.columns.items() if isinstance(c, PixelArray | ValueArray)}
+@dataclass(frozen=True)
+class _DeviceEngine:
+    """Batches made on the device that holds the arrays."""
+
+    resident: ResidentSource
+    assembler: Assembler
+    depth: int
+    device: str
+
+    def start(self, draws: Draws) -> Task:
+        placed = self.assembler.place(draws)
+        return _DeviceTask(self.resident, placed, self.assembler.size_of(placed))
+
+    def now(self, draws: Draws) -> HostBatch:
+        return self.start(draws).result()
+
+    def close(self) -> None: ...
+
+    def explain(self) -> Mapping[str, str]:
+        return {"rendering": f"batched tensor operations on {self.device}"}
+
+
+@dataclass(frozen=True)
+class _DeviceTask:
+    """Its kernels are launched when it is received: they need no time before."""
+
+    resident: ResidentSource
+    placed: Placed
+    size: tuple[int, int]
+
+    def result(self) -> HostBatch:
+        placed, rows = self.placed, sorted(self.placed.failures)
+        geometry = None if placed.geometry is None else placed.harmless(self.size)
+        columns = self.resident.batch(placed.indices, geometry, self.size, rows)
+        return HostBatch({**columns}, [Failure(row, placed.failures[row]) for row in rows])
+
+    def cancel(self) -> None: ...
+
+    def wait(self) -> None: ...
 
 
 def _gigabytes(nbytes: int) -> str:

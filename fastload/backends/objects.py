@@ -21,16 +21,14 @@ from torch.utils.data import default_collate
 from torchvision import tv_tensors
 
 from fastload.backends.base import BufferAllocator, Failure, HostBatch
-from fastload.decode import get_decoder
 from fastload.decode.base import DecodeSettings
-from fastload.decode.image import decode_image
+from fastload.decode.reader import reader_of
 from fastload.draws import Draws, Stream
 from fastload.errors import ConfigurationError, DecodeError, FastloadError, SampleError
 from fastload.geometry import Resampling
 from fastload.recipe import SplitRecipe
 from fastload.render.host import render_row
-from fastload.sources.base import Source
-from fastload.sources.columns import DatasetItems, EncodedFiles, PixelArray, ValueArray
+from fastload.sources.base import ImageColumn, Source
 
 __all__ = ["ObjectAssembler"]
 
@@ -100,13 +98,12 @@ class ObjectAssembler:
         failures: list[Failure] = []
         good_rows: list[int] = []
         seeds = draws.integers(Stream.OPAQUE)
-        column = next(iter(self.source.columns.values()))
         with _preserved_random_state():
-            if isinstance(column, DatasetItems) and column.in_batches and self._recipe.opaque is None and len(draws):
+            for column in self.source.objects.values() if self._recipe.opaque is None and len(draws) else ():
                 _seed_everything(int(seeds[0]))
                 with contextlib.suppress(Exception):  # one by one it will be seen which sample it is
                     found = column.items(draws.indices)
-                    if len(found) == len(draws):
+                    if found is not None and len(found) == len(draws):
                         return found, list(range(len(draws))), []
             for row, index in enumerate(draws.indices.tolist()):
                 _seed_everything(int(seeds[row]))
@@ -121,35 +118,24 @@ class ObjectAssembler:
 
     def _item(self, index: int) -> Any:
         """One sample, transformed: what the dataset gives, or a tuple or dict of the source's columns."""
-        column = next(iter(self.source.columns.values()))
-        opaque = self._recipe.opaque
-        if isinstance(column, DatasetItems):
+        source, opaque = self.source, self._recipe.opaque
+        for column in source.objects.values():
             item = column.item(index)
             return item if opaque is None else _with_image(item, opaque)
         fields: dict[str, Any] = {}
-        for name, column in self.source.columns.items():
-            if isinstance(column, ValueArray):
-                fields[name] = torch.as_tensor(column.at(np.array([index]))[0])
-            elif isinstance(column, EncodedFiles | PixelArray):
-                fields[name] = self._picture(column, index)
+        for name in source.columns:
+            if name in source.images:
+                fields[name] = self._picture(source.images[name], index)
+            else:
+                fields[name] = torch.as_tensor(source.values[name].at(np.array([index]))[0])
         if opaque is not None:
-            pictures = [name for name in fields if name in self.source.images]
+            pictures = [name for name in fields if name in source.images]
             results = opaque(*(fields[name] for name in pictures))
             fields.update(zip(pictures, results if len(pictures) > 1 else (results,), strict=True))
-        return fields if self.source.layout == "dict" else tuple(fields.values())
+        return fields if source.layout == "dict" else tuple(fields.values())
 
-    def _picture(self, column: EncodedFiles | PixelArray, index: int) -> Any:
-        if isinstance(column, EncodedFiles):
-            name = column.describe(index)
-            try:
-                data = column.read(index)
-            except OSError as error:
-                raise DecodeError(f"{name}: cannot be read ({error.strerror or error}).") from error
-            pixels = decode_image(
-                data, name=name, decoder=get_decoder(self._decoder), settings=self._settings, role=column.role
-            )
-        else:
-            pixels = column.pixels(index)
+    def _picture(self, column: ImageColumn, index: int) -> Any:
+        pixels = reader_of(column, self._settings, self._decoder).pixels(index)
         if column.role == "mask":
             return tv_tensors.Mask(torch.from_numpy(np.ascontiguousarray(pixels)).permute(2, 0, 1))
         return Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)

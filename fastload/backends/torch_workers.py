@@ -13,15 +13,17 @@ import signal
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
-from fastload.backends.assemble import BatchAssembler, assembler_for
-from fastload.backends.base import KILLED_WORKER, BackendOptions, Context, Fit, HostBatch, Job, Traits
+from fastload.backends.assemble import Assembler
+from fastload.backends.base import KILLED_WORKER, BackendOptions, BufferAllocator, Context, Fit, HostBatch, Job, Traits
+from fastload.backends.objects import ObjectAssembler
+from fastload.decode.base import DecodeSettings
 from fastload.decode.registry import describe_decoder, get_decoder
 from fastload.draws import Draws
 from fastload.errors import FastloadError, WorkerError
@@ -82,7 +84,7 @@ class TorchBackend:
         self._early: deque[HostBatch | Exception] = deque()
         """Received while a sample was read again that came after them; still outstanding or stale."""
         self._batches: Iterator[HostBatch | None] | None = None
-        self._assembler = assembler_for(context, options.decode_settings, options.decoder)
+        self._assembler = _assembler_for(context, options.decode_settings, options.decoder)
 
     def submit(self, draws: Draws) -> None:
         self._submitted.queue.append(draws)
@@ -157,7 +159,7 @@ class TorchBackend:
         if self._workers and method != "fork":
             # Forked workers share the source's arrays as they are; others would get a copy each.
             shared = replace(context, source=share(context.source))
-            assembler = assembler_for(shared, options.decode_settings, options.decoder)
+            assembler = _assembler_for(shared, options.decode_settings, options.decoder)
         loader: DataLoader[Any] = DataLoader(
             _BatchDataset(assembler, self._workers > 0),
             batch_size=None,
@@ -245,6 +247,20 @@ class _WorkerStart:
                 # What it does to the dataset is done to the one that the samples come from. (WorkerInfo is read-only.)
                 object.__setattr__(info, "dataset", info.dataset.users)
             self.init(worker)
+
+
+class BatchAssembler(Protocol):
+    """Whatever turns draws into a whole batch in the calling thread. Picklable."""
+
+    def batch(self, draws: Draws, allocate: BufferAllocator | None = None) -> HostBatch: ...
+
+
+def _assembler_for(context: Context, settings: DecodeSettings, decoder: str) -> BatchAssembler:
+    """The assembler that this source and recipe need: for columns, or for Python objects and opaque transforms."""
+    source, recipe = context.source, context.recipe
+    if source.objects or recipe.opaque is not None or context.collate_fn is not None:
+        return ObjectAssembler(source, recipe, settings=settings, decoder=decoder, collate_fn=context.collate_fn)
+    return Assembler(source, recipe.geometry, settings=settings, decoder=decoder)
 
 
 class _BatchDataset(Dataset[Any]):

@@ -1,20 +1,23 @@
-"""Cached columns that live on a device, and batches made there."""
+"""Where a cache is served from: memory-mapped files, the host's memory, or the memory of a device."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import psutil
 import torch
 
 from fastload.errors import CacheError
-from fastload.geometry import Geometry, Resampling
+from fastload.geometry import Geometry, GeometryPlan, Resampling
 from fastload.render.device import render_on_device
-from fastload.sources.base import Source
+from fastload.sources.base import Column, Source, Values
 from fastload.sources.columns import PixelArray, ValueArray
 
-__all__ = ["ResidentPixels", "ResidentValues", "check_room", "upload"]
+__all__ = ["ResidentSource", "arrays_of", "in_memory", "is_mapped", "nbytes_of"]
 
 Int64Array = npt.NDArray[np.int64]
 
@@ -22,62 +25,135 @@ _UPLOADED_AT_ONCE = 256 << 20
 """Bytes copied from a memory map at a time."""
 
 
-class ResidentPixels:
-    """A column of images on a device: all pixels in one flat tensor, whether or not the images have one size."""
+def arrays_of(source: Source) -> dict[str, PixelArray | ValueArray]:
+    """The columns of a source that are rows of one array."""
+    found = {name: column.in_array() for name, column in (source.pixels | source.values).items()}
+    return {name: stored for name, stored in found.items() if stored is not None}
 
-    def __init__(self, images: PixelArray, device: torch.device) -> None:
-        flat = images.array.reshape(-1)
-        self._images = images
-        self._pixels = upload(flat, device).view(-1, images.channels)
 
-    def render(
-        self, indices: Int64Array, geometry: Geometry, resampling: Resampling, out_size: tuple[int, int]
-    ) -> torch.Tensor:
-        """(B, h, w, C) uint8 on the device."""
-        images = self._images
+def is_mapped(array: npt.NDArray[Any]) -> bool:
+    """Whether an array is, or is a view of, a memory-mapped file."""
+    base: Any = array
+    while isinstance(base, np.ndarray):
+        if isinstance(base, np.memmap):
+            return True
+        base = base.base
+    return False
+
+
+def nbytes_of(source: Source) -> int:
+    """Bytes of all arrays and values of a source."""
+    arrays = arrays_of(source)
+    others = (column for name, column in source.values.items() if name not in arrays)
+    return sum(stored.array.nbytes for stored in arrays.values()) + sum(len(c) * _first(c).nbytes for c in others)
+
+
+def in_memory(source: Source) -> Source:
+    """The same source with its memory maps read into memory.
+
+    Raises:
+        CacheError: there is not enough of it.
+    """
+    mapped = {name: stored for name, stored in arrays_of(source).items() if is_mapped(stored.array)}
+    needed, free = sum(stored.array.nbytes for stored in mapped.values()), psutil.virtual_memory().available
+    if needed > free:
+        raise CacheError(
+            f"{source.name}: needs {needed:,} bytes ({needed / 1e9:.1f} GB) of memory, {free:,} ({free / 1e9:.1f} GB) "
+            "are available. Use storage='disk', which needs none, or a smaller short_side."
+        )
+    columns: dict[str, Column] = dict(source.columns)
+    columns.update({name: replace(stored, array=np.array(stored.array)) for name, stored in mapped.items()})
+    return replace(source, columns=columns)
+
+
+class ResidentSource:
+    """The arrays of a source in the memory of a device, and batches made there.
+
+    All pixels of a column lie in one flat tensor, whether or not the images have one size.
+    """
+
+    def __init__(self, source: Source, plan: GeometryPlan, device: torch.device) -> None:
+        """Raises CacheError if the free memory of a GPU is too small."""
+        _check_room(source, device)
+        self._plan, self._device = plan, device
+        self._columns = list(source.columns)
+        self._images = {n: stored for n, column in source.pixels.items() if (stored := column.in_array()) is not None}
+        self._pixels = {name: _upload_pixels(stored, device) for name, stored in self._images.items()}
+        self._values = {name: _upload_values(column, device) for name, column in source.values.items()}
+        if device.type == "cuda":
+            # Batches may be made on another stream than the one that uploads.
+            torch.cuda.current_stream(device).synchronize()
+
+    def batch(
+        self, indices: Int64Array, geometry: Geometry | None, out_size: tuple[int, int], zeroed: list[int]
+    ) -> dict[str, torch.Tensor]:
+        """Images (B, h, w, C) uint8 and values (B, ...), by column.
+
+        Args:
+            indices: of the samples.
+            geometry: of their images; None where there are no images.
+            out_size: (height, width) of its windows.
+            zeroed: rows whose images are to be zeros.
+        """
+        columns: dict[str, torch.Tensor] = {}
+        for name in self._columns:
+            if name in self._values:
+                columns[name] = self._values[name][torch.from_numpy(indices).to(self._device)]
+            else:
+                assert geometry is not None
+                columns[name] = self._render(name, indices, geometry, out_size)
+                if zeroed:
+                    columns[name][zeroed] = 0
+        return columns
+
+    def _render(self, name: str, indices: Int64Array, geometry: Geometry, out_size: tuple[int, int]) -> torch.Tensor:
+        images = self._images[name]
         rows = images.rows_of(indices)
         sizes = images.sizes_of(indices).astype(np.int64)
         start = rows * sizes.prod(axis=1) if images.offsets is None else images.offsets[rows] // images.channels
         return render_on_device(
-            self._pixels,
+            self._pixels[name],
             start=start,
             width=sizes[:, 1],
             geometry=geometry,
-            resampling=resampling,
+            resampling=Resampling.of(self._plan, images.role),
             out_size=out_size,
         )
 
 
-class ResidentValues:
-    """A column of values on a device."""
-
-    def __init__(self, values: ValueArray, device: torch.device) -> None:
-        self._values = values
-        self._tensor = upload(values.array, device)
-
-    def at(self, indices: Int64Array) -> torch.Tensor:
-        """(B, ...): these rows."""
-        rows = indices if self._values.rows is None else self._values.rows[indices]
-        return self._tensor[torch.from_numpy(rows).to(self._tensor.device)]
+def _first(column: Values) -> npt.NDArray[Any]:
+    return column.at(np.zeros(1, dtype=np.int64))
 
 
-def upload(array: npt.NDArray[Any], device: torch.device) -> torch.Tensor:
+def _upload_pixels(images: PixelArray, device: torch.device) -> torch.Tensor:
+    flat = images.array.reshape(-1)
+    return _upload(len(flat), flat[:1], lambda part: flat[part], device).view(-1, images.channels)
+
+
+def _upload_values(column: Values, device: torch.device) -> torch.Tensor:
+    def rows(part: slice) -> npt.NDArray[Any]:
+        return column.at(np.arange(part.start, min(part.stop, len(column))))
+
+    return _upload(len(column), _first(column), rows, device)
+
+
+def _upload(
+    count: int, first: npt.NDArray[Any], rows: Callable[[slice], npt.NDArray[Any]], device: torch.device
+) -> torch.Tensor:
     """A copy on the device, part by part: the array may be a memory map larger than memory."""
-    step = max(1, _UPLOADED_AT_ONCE * len(array) // max(1, array.nbytes))
-    first = torch.from_numpy(np.array(array[:step]))
-    result = torch.empty((len(array), *array.shape[1:]), dtype=first.dtype, device=device)
-    for start in range(0, len(array), step):
+    step = max(1, _UPLOADED_AT_ONCE // max(1, first.nbytes))
+    native = first.dtype.newbyteorder("=")
+    result = torch.empty((count, *first.shape[1:]), dtype=torch.from_numpy(np.empty(0, native)).dtype, device=device)
+    for start in range(0, count, step):
         # np.array makes it writable, as torch asks, and native in byte order.
-        part = array[start : start + step]
-        result[start : start + step] = torch.from_numpy(np.array(part, dtype=part.dtype.newbyteorder("=")))
+        result[start : start + step] = torch.from_numpy(np.array(rows(slice(start, start + step)), dtype=native))
     return result
 
 
-def check_room(source: Source, device: torch.device) -> None:
-    """Raise CacheError if the columns of a source do not fit into the free memory of a GPU."""
+def _check_room(source: Source, device: torch.device) -> None:
     if device.type != "cuda":
         return
-    needed = sum(c.array.nbytes for c in source.columns.values() if isinstance(c, PixelArray | ValueArray))
+    needed = nbytes_of(source)
     free, total = torch.cuda.mem_get_info(device)
     if needed > free:
         raise CacheError(

@@ -2,37 +2,35 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from fastload.decode import get_decoder
-from fastload.decode.base import DecodeSettings, ImageHeader
-from fastload.decode.header import REMEDY, read_header
-from fastload.decode.image import check_header, decode_image, upright_size
+from fastload.decode.base import DecodeSettings
+from fastload.decode.reader import ImageReader, or_error, reader_of
+from fastload.decode.registry import get_decoder
 from fastload.errors import CacheError, DecodeError
-from fastload.sources.base import Source
-from fastload.sources.columns import DatasetItems, EncodedFiles, PixelArray, ValueArray
+from fastload.geometry import Resampling
+from fastload.geometry.boxes import resized_sizes
+from fastload.render.host import render_into
+from fastload.sources.base import ImageRole, Source, Values
 from fastload.sources.paths import PathTable
 
-__all__ = ["ImageColumn", "Sample", "Samples", "samples_of"]
+__all__ = ["ImageSpec", "Sample", "Samples", "samples_of", "shrink", "shrunk_sizes"]
 
 Pixels = npt.NDArray[np.uint8]
-_PREFIXES = (16 << 10, 256 << 10)
-"""How much of a file is read for its header, at first and if that was not enough [bytes]."""
 
 
 @dataclass(frozen=True)
-class ImageColumn:
+class ImageSpec:
     """A column of pixels to be."""
 
     name: str
-    role: Literal["image", "mask"]
+    role: ImageRole
     channels: int
     names: PathTable | None = None
 
@@ -50,8 +48,8 @@ class Sample:
 class Samples(Protocol):
     """Random access to decoded samples. `sizes` and `read` may be called by several threads if `parallel`."""
 
-    images: tuple[ImageColumn, ...]
-    values: Mapping[str, ValueArray]
+    images: tuple[ImageSpec, ...]
+    values: Mapping[str, Values]
     decoder: str
     """What decodes, for messages."""
     parallel: bool
@@ -73,61 +71,30 @@ def samples_of(source: Source, settings: DecodeSettings) -> Samples:
     Raises:
         CacheError: its samples cannot be cached; the message says why and what to do.
     """
-    if any(isinstance(column, DatasetItems) for column in source.columns.values()):
-        return _ObjectSamples(source)
-    return _ColumnSamples(source, settings)
+    return _ObjectSamples(source) if source.objects else _ColumnSamples(source, settings)
 
 
 class _ColumnSamples:
-    """Encoded or raw images, beside values."""
+    """Images, compressed or not, beside values."""
 
     parallel = True
     has_headers = True
 
     def __init__(self, source: Source, settings: DecodeSettings) -> None:
-        self._settings = settings
-        self._columns = list(source.images.values())
-        self._decoder = get_decoder("auto")
-        encoded = any(isinstance(column, EncodedFiles) for column in self._columns)
-        self.decoder = self._decoder.name if encoded else "none"
-        self.batch = 1 if encoded else 64
-        self.values: Mapping[str, ValueArray] = {
-            name: column for name, column in source.columns.items() if isinstance(column, ValueArray)
-        }
-        self.images: tuple[ImageColumn, ...] = tuple(
-            ImageColumn(name, column.role, column.channels, column.name_table())
-            for name, column in source.images.items()
+        self._readers: list[ImageReader] = [reader_of(column, settings) for column in source.images.values()]
+        self.decoder = get_decoder("auto").name if source.encoded else "none"
+        self.batch = 1 if source.encoded else 64
+        self.values: Mapping[str, Values] = source.values
+        self.images: tuple[ImageSpec, ...] = tuple(
+            ImageSpec(name, column.role, column.channels, column.name_table()) for name, column in source.images.items()
         )
 
     def sizes(self, index: int) -> tuple[tuple[int, int] | None, ...]:
-        return tuple(self._size(column, index) for column in self._columns)
+        found = (or_error(reader.size, index) for reader in self._readers)
+        return tuple(size if isinstance(size, tuple) else None for size in found)
 
     def read(self, index: int) -> Sample:
-        return Sample(tuple(self._read(column, index) for column in self._columns))
-
-    def _read(self, column: Any, index: int) -> Pixels | DecodeError:
-        try:
-            if isinstance(column, PixelArray):
-                return column.pixels(index)
-            name = column.describe(index)
-            try:
-                data = column.read(index)
-            except OSError as error:
-                return DecodeError(f"{name}: cannot be read: {error.strerror or error}. {REMEDY}")
-            return decode_image(data, name=name, decoder=self._decoder, settings=self._settings, role=column.role)
-        except DecodeError as error:
-            return error
-
-    def _size(self, column: Any, index: int) -> tuple[int, int] | None:
-        if isinstance(column, PixelArray):
-            height, width = column.sizes_of(np.array([index]))[0]
-            return int(height), int(width)
-        try:
-            header = _read_header_of(column, index)
-            check_header(header, column.describe(index), self._settings)
-        except (DecodeError, OSError):
-            return None
-        return upright_size(header, self._settings)
+        return Sample(tuple(or_error(reader.pixels, index) for reader in self._readers))
 
 
 class _ObjectSamples:
@@ -142,13 +109,11 @@ class _ObjectSamples:
     def __init__(self, source: Source) -> None:
         if len(source.columns) != 1:
             raise CacheError(f"{source.name}: a dataset beside other columns cannot be cached; use backend='torch'.")
-        (column,) = source.columns.values()
-        assert isinstance(column, DatasetItems)
-        self._column = column
+        (self._column,) = source.objects.values()
         self._name = source.name
         self._first: tuple[int, Sample] | None = None
-        self.values: Mapping[str, ValueArray] = {}
-        self.images: tuple[ImageColumn, ...] = (ImageColumn("image", "image", self._find_channels()),)
+        self.values: Mapping[str, Values] = {}
+        self.images: tuple[ImageSpec, ...] = (ImageSpec("image", "image", self._find_channels()),)
 
     def _find_channels(self) -> int:
         """The channels of the first sample that there is; kept, because reading it may be slow."""
@@ -230,17 +195,26 @@ def _describe(item: Any) -> str:
     return f"{type(item).__module__}.{type(item).__qualname__}"
 
 
-def _read_header_of(column: EncodedFiles, index: int) -> ImageHeader:
-    """The header of an image, reading no more of its file than needed. Raises DecodeError and OSError."""
-    name = column.describe(index)
-    path, offset, whole = column.locate(index)
-    with open(path, "rb", buffering=0) as file:
-        for length in _PREFIXES:
-            file.seek(offset)
-            data = file.read(length if whole < 0 else min(length, whole))
-            # Of other formats a part may not do, or say something else than the whole.
-            if len(data) < length or not data.startswith(b"\xff\xd8"):
-                break
-            with contextlib.suppress(DecodeError):
-                return read_header(data, name)
-    return read_header(column.read(index), name)
+def shrunk_sizes(sizes: npt.NDArray[np.int64], short_side: int | None) -> npt.NDArray[np.int64]:
+    """(B, 2) int64: the sizes of images of these (B, 2) sizes in the cache. Smaller ones are not enlarged."""
+    if short_side is None:
+        return sizes
+    small = sizes.min(axis=1, keepdims=True) <= short_side
+    return np.where(small, sizes, resized_sizes(sizes, shorter=short_side))
+
+
+def shrink(pixels: npt.NDArray[np.uint8], role: ImageRole, short_side: int | None) -> npt.NDArray[np.uint8]:
+    """(H, W, C) uint8 reduced as torchvision's antialiased Resize(short_side) does; masks nearest."""
+    height, width = pixels.shape[:2]
+    new_height, new_width = (int(n) for n in shrunk_sizes(np.array([[height, width]]), short_side)[0])
+    if (new_height, new_width) == (height, width):
+        return pixels
+    out = np.empty((new_height, new_width, pixels.shape[2]), dtype=np.uint8)
+    render_into(
+        pixels,
+        box=(0, 0, height, width),
+        size=(new_height, new_width),
+        resampling=Resampling("nearest" if role == "mask" else "bilinear"),
+        out=out,
+    )
+    return out

@@ -1,21 +1,71 @@
-"""The files of a cache, column by column."""
+"""The files of a cache, column by column: `.npy` files that are written front to back, before their shape is known."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from fastload.cache.npy import NpyWriter, write_npy
-from fastload.cache.samples import ImageColumn
+from fastload.cache.samples import ImageSpec
 from fastload.errors import DecodeError
+from fastload.sources.base import Values
 from fastload.sources.built_cache import ArrayFile, ColumnEntry
-from fastload.sources.columns import ValueArray
 
-__all__ = ["ColumnWriter", "file_stem", "write_values"]
+__all__ = ["ColumnWriter", "NpyWriter", "file_stem", "write_values"]
+
+_HEADER_BYTES = 256
+"""Of the whole header: room for any shape; a multiple of 64, as the format asks, so that pixels are aligned."""
+
+
+class NpyWriter:
+    """Appends arrays to a new `.npy` file; `finish` says what shape they have together.
+
+    It uses `write` and not a writable memory map, because a full disk is an OSError for the one and a SIGBUS for the
+    other.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.nbytes = 0
+        """Bytes appended so far."""
+        self._file = open(path, "xb", buffering=0)  # noqa: SIM115 - closed by `finish` or `close`
+        self._file.write(bytes(_HEADER_BYTES))
+
+    def append(self, array: npt.NDArray[Any]) -> None:
+        """Write the bytes of an array behind the others. Raises OSError, such as ENOSPC."""
+        rest = np.ascontiguousarray(array).data.cast("B")
+        self.nbytes += len(rest)
+        while len(rest):
+            rest = rest[self._file.write(rest) :]
+
+    def skip(self, nbytes: int) -> None:
+        """Leave a gap of zeros."""
+        self._file.seek(nbytes, os.SEEK_CUR)
+        self.nbytes += nbytes
+
+    def finish(self, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> None:
+        """Write the header and flush to the disk; the bytes appended must be those of this dtype and shape."""
+        dtype = np.dtype(dtype)
+        assert int(np.prod(shape, dtype=np.int64)) * dtype.itemsize == self.nbytes
+        # Format version 1.0: magic, version, length of the text, the text padded with spaces and ended by a newline
+        # (numpy.lib.format describes it).
+        text = repr({"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape})
+        header = b"\x93NUMPY\x01\x00" + (_HEADER_BYTES - 10).to_bytes(2, "little")
+        header += text.encode("latin1").ljust(_HEADER_BYTES - 11) + b"\n"
+        assert len(header) == _HEADER_BYTES
+        self._file.truncate(_HEADER_BYTES + self.nbytes)
+        self._file.seek(0)
+        self._file.write(header)
+        os.fsync(self._file.fileno())
+        self.close()
+
+    def close(self) -> None:
+        """Close the file as it is. May be called twice."""
+        self._file.close()
 
 
 def file_stem(name: str, position: int) -> str:
@@ -27,7 +77,7 @@ def file_stem(name: str, position: int) -> str:
 class ColumnWriter:
     """Takes the images of one column in order, and finds out by itself whether all have one size."""
 
-    def __init__(self, directory: Path, stem: str, column: ImageColumn, count: int, typical: tuple[int, int]) -> None:
+    def __init__(self, directory: Path, stem: str, column: ImageSpec, count: int, typical: tuple[int, int]) -> None:
         self._directory, self._stem, self._column = directory, stem, column
         self._pixels = NpyWriter(directory / f"{stem}.npy")
         self._sizes = np.empty((count, 2), dtype=np.int32)
@@ -80,12 +130,20 @@ class ColumnWriter:
             self._pixels.close()
 
 
-def write_values(directory: Path, stem: str, column: ValueArray) -> ColumnEntry:
-    """Write a column of values. Raises OSError."""
-    return ColumnEntry("values", "value", {"array": _save(directory, f"{stem}.npy", column.array, column.rows)})
+def write_values(directory: Path, stem: str, column: Values) -> ColumnEntry:
+    """Write a column of values, some 16 MiB at a time: it may be larger than memory. Raises OSError."""
+    one = column.at(np.zeros(1, dtype=np.int64))
+    step = max(1, (16 << 20) // max(1, one.nbytes))
+    shape = (len(column), *one.shape[1:])
+    with contextlib.closing(NpyWriter(directory / f"{stem}.npy")) as writer:
+        for start in range(0, len(column), step):
+            writer.append(column.at(np.arange(start, min(start + step, len(column)))))
+        writer.finish(one.dtype, shape)
+    return ColumnEntry("values", "value", {"array": ArrayFile(f"{stem}.npy", one.dtype.str, shape)})
 
 
-def _save(directory: Path, file: str, array: npt.NDArray[Any], rows: npt.NDArray[np.int64] | None = None) -> ArrayFile:
-    write_npy(directory / file, array, rows)
-    count = len(array) if rows is None else len(rows)
-    return ArrayFile(file, array.dtype.str, (count, *array.shape[1:]))
+def _save(directory: Path, file: str, array: npt.NDArray[Any]) -> ArrayFile:
+    with contextlib.closing(NpyWriter(directory / file)) as writer:
+        writer.append(array)
+        writer.finish(array.dtype, array.shape)
+    return ArrayFile(file, array.dtype.str, array.shape)

@@ -9,6 +9,7 @@ another way (a database, an object store, an archive) is a class derived from on
 
 from __future__ import annotations
 
+import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,7 +25,7 @@ from fastload.geometry import Role
 from fastload.sources.paths import PathTable
 
 if TYPE_CHECKING:
-    from fastload.sources.columns import EncodedFiles, PixelArray
+    from fastload.sources.columns import EncodedFiles, PixelArray, ValueArray
 
 __all__ = [
     "MAX_PIXELS",
@@ -141,7 +142,11 @@ class PixelImages(ImageColumn):
         """(B, 2) int32: height, width of these samples; of those that `failures_of` names, anything above 0."""
         if self.fixed_size is not None:
             return np.broadcast_to(np.array(self.fixed_size, dtype=np.int32), (len(indices), 2))
-        return np.array([self.pixels(index).shape[:2] for index in indices.tolist()], dtype=np.int32).reshape(-1, 2)
+        sizes = np.ones((len(indices), 2), dtype=np.int32)
+        for position, index in enumerate(indices.tolist()):
+            with contextlib.suppress(DecodeError):  # which is found again when the pixels are wanted
+                sizes[position] = self.pixels(index).shape[:2]
+        return sizes
 
     def failures_of(self, indices: Int64Array) -> dict[int, DecodeError]:
         """The samples that could not be decoded in the first place, by position in `indices`."""
@@ -165,6 +170,10 @@ class Values(Column):
     def at(self, indices: Int64Array) -> npt.NDArray[Any]:
         """(B, ...) of any dtype that torch has: a copy of these rows, all of one shape."""
 
+    def in_array(self) -> ValueArray | None:
+        """All rows in one array, if that is what they are."""
+        return None
+
     def describe(self, index: int) -> str:
         return f"row {index}"
 
@@ -186,6 +195,10 @@ class Objects(Column):
     @abstractmethod
     def item(self, index: int) -> Any:
         """One sample: usually (image, label). What it raises is taken for a fault of this sample."""
+
+    def items(self, indices: Int64Array) -> list[Any] | None:
+        """Several samples, if there is a way of their own to make them together; else None."""
+        return None
 
 
 @dataclass(frozen=True)

@@ -173,6 +173,9 @@ class ValueArray(PickledByReference, Values):
         result: npt.NDArray[Any] = self.array[indices if self.rows is None else self.rows[indices]]
         return result
 
+    def in_array(self) -> ValueArray:
+        return self
+
     def take(self, indices: Int64Array) -> ValueArray:
         return ValueArray(self.array, indices if self.rows is None else self.rows[indices])
 
@@ -195,17 +198,13 @@ class DatasetItems(Objects):
     def item(self, index: int) -> Any:
         return self.dataset[index if self.rows is None else int(self.rows[index])]
 
-    @property
-    def in_batches(self) -> bool:
-        """Whether the dataset has a way of its own to make several items at once (`__getitems__`)."""
+    def items(self, indices: Int64Array) -> list[Any] | None:
+        """By the dataset's `__getitems__`, if it has one."""
         inner = self.dataset.dataset if isinstance(self.dataset, Subset) else self.dataset
-        return callable(getattr(inner, "__getitems__", None))  # a Subset always has one, of one item at a time
-
-    def items(self, indices: Int64Array) -> list[Any]:
-        """Several items by the dataset's `__getitems__`."""
+        if not callable(getattr(inner, "__getitems__", None)):
+            return None  # a Subset always has one, of one item at a time
         rows = indices if self.rows is None else self.rows[indices]
-        found: list[Any] = list(self.dataset.__getitems__(rows.tolist()))
-        return found
+        return list(self.dataset.__getitems__(rows.tolist()))
 
     def describe(self, index: int) -> str:
         return f"{self.producer}[{index}]"

@@ -37,7 +37,7 @@ class Format:
     recognise: Callable[[Any], bool]
     """Of an existing path (absolute str), a list of shard paths (str), or any other object; of a registered format,
     of the specification as it was given. Must be cheap."""
-    open: Callable[[Any, OpenOptions], Opened]
+    open: Callable[[Any, OpenOptions], Opened | Source]
     options: frozenset[str] = frozenset()
     """Names of the `OpenOptions` that mean something to it."""
 
@@ -159,18 +159,18 @@ def open_source(
     options = OpenOptions(split, labels, _strings("fields", fields), _strings("classes", classes))
     if isinstance(spec, Source | Opened):
         _refuse_unused(options, frozenset(), "an opened source")
-        return Opened(spec) if isinstance(spec, Source) else spec
+        return _opened(spec)
     for form in _registered:
         if form.recognise(spec):
             _refuse_unused(options, form.options, f"the format {form.name!r}")
-            return form.open(spec, options)
+            return _opened(form.open(spec, options))
     place = locate(spec)
     if options.split is not None and isinstance(place, str) and os.path.isdir(os.path.join(place, options.split)):
         place, options = os.path.join(place, options.split), replace(options, split=None)
     for form in FORMATS:
         if form.recognise(place):
             _refuse_unused(options, form.options, f"the format {form.name!r}")
-            return form.open(place, options)
+            return _opened(form.open(place, options))
     if isinstance(place, str):
         raise SourceError(
             f"{place}: not a data set that fastload knows; it opens {', '.join(form.name for form in FORMATS)}. "
@@ -191,6 +191,10 @@ def open_indexed(dataset: Any) -> Opened:
     """
     known = is_known_dataset(dataset)
     return open_known_dataset(dataset, OpenOptions()) if known else open_dataset(dataset, OpenOptions())
+
+
+def _opened(found: Opened | Source) -> Opened:
+    return Opened(found) if isinstance(found, Source) else found
 
 
 def _strings(name: str, value: Sequence[str] | None) -> tuple[str, ...] | None:

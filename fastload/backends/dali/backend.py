@@ -25,7 +25,6 @@ from fastload.draws import Draws
 from fastload.errors import ConfigurationError, WorkerError
 from fastload.machine import usable_cores
 from fastload.render.host import PythonRenderer
-from fastload.sources.columns import DatasetItems
 
 __all__ = ["DaliBackend"]
 
@@ -63,12 +62,11 @@ class DaliBackend:
                 one is asked for.
         """
         context.require_whole_batches(self.name)
-        for name, column in context.source.columns.items():
-            if isinstance(column, DatasetItems):
-                raise ConfigurationError(
-                    f"backend: 'dali' reads compressed images, but column {name!r} of {context.source.name} holds "
-                    "Python objects; use backend='torch'."
-                )
+        for name in context.source.objects:
+            raise ConfigurationError(
+                f"backend: 'dali' reads compressed images, but column {name!r} of {context.source.name} holds "
+                "Python objects; use backend='torch'."
+            )
         self._filter = filter_of(context.recipe.geometry)
         self._device_id = _device_id(options.device, context.device)
         self._version: str = import_dali().__version__

@@ -1,0 +1,423 @@
+"""How a batch is made on the host: on the threads of the native core where it can, on Python's where it cannot.
+
+On the native core a batch is one call, and no Python runs for a sample that is sound. What it cannot do (PNG, CMYK) or
+finds fault with goes through the shared Python code, which either makes the pixels or gives the verdict, so that
+messages are the same whichever engine runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from fastload import native
+from fastload.backends.assemble import Assembler, Buffers, settled_size
+from fastload.backends.base import Context, Failure, HostBatch
+from fastload.decode.registry import describe_decoder, get_decoder
+from fastload.draws import Draws
+from fastload.errors import ConfigurationError, DecodeError, FastloadError, WorkerError
+from fastload.geometry import Geometry, GeometryPlan, Resampling
+from fastload.machine import usable_cores
+from fastload.native.pool import Compressed, FusedGeometry, NativePool, Pending, fuse
+from fastload.native.pool import Failure as NativeFailure
+from fastload.sources.base import EncodedImages, Source
+
+__all__ = ["Engine", "NativeEngine", "Task", "ThreadEngine", "host_engine"]
+
+Pixels = npt.NDArray[np.uint8]
+Begun = list[tuple[int, "Pending | Future[Pending]"]]
+"""First row, and the core's work on the rows from there."""
+
+BATCHES_IN_FLIGHT = 3
+"""One being received, one being finished, one to keep the threads busy meanwhile."""
+_LARGEST_SLICE = 32
+"""Samples. Enough to make the work per slice small (50 microseconds of 20 milliseconds), few enough to share evenly."""
+
+
+class Task(Protocol):
+    """A batch in work."""
+
+    def result(self) -> HostBatch:
+        """Wait for it. Raises what went wrong with it as a whole."""
+        ...
+
+    def cancel(self) -> None:
+        """Drop what has not begun; does not wait."""
+        ...
+
+    def wait(self) -> None:
+        """Until nothing writes to its buffers any more."""
+        ...
+
+
+class Engine(Protocol):
+    """Makes batches with threads of its own, started by the first one."""
+
+    @property
+    def depth(self) -> int:
+        """Batches in flight that keep it busy."""
+        ...
+
+    def start(self, draws: Draws) -> Task:
+        """Begin a batch. Does not block. Raises ConfigurationError if there cannot be such a batch."""
+        ...
+
+    def now(self, draws: Draws) -> HostBatch:
+        """A batch made in the calling thread, past all others."""
+        ...
+
+    def close(self) -> None:
+        """Join the threads. May be called twice; a later batch starts them again."""
+        ...
+
+    def explain(self) -> Mapping[str, str]:
+        """What it is, for a person."""
+        ...
+
+
+def host_engine(
+    context: Context, assembler: Assembler, *, backend: str, decoder: str = "auto", check_whole: bool = False
+) -> Engine:
+    """The fastest engine for the source of a context, which has no objects.
+
+    Args:
+        assembler: of that source and recipe; does what is done in Python.
+        backend: its name, for messages and threads.
+        decoder: "auto"; "native" for the native core and nothing else; or a decoder of `fastload.decode`, on threads.
+        check_whole: have the native core look for damage outside of crops as well.
+
+    Raises:
+        BackendUnavailableError: the decoder asked for is not installed.
+        ConfigurationError: decoder="native", and the native core does not serve this source.
+    """
+    threads = max(1, usable_cores() if context.num_workers is None else context.num_workers)
+    if decoder == "native":
+        native.load()  # complains if it is not there
+    if decoder in ("auto", "native") and native.available():
+        if NativeEngine.serves(context.source, context.recipe.geometry):
+            return NativeEngine(context, assembler, backend=backend, threads=threads, check_whole=check_whole)
+        if decoder == "native":
+            raise ConfigurationError(
+                "options: decoder='native' serves one column of compressed images, to a size that the transform fixes; "
+                f"{context.source.name} is not that. Use decoder='auto'."
+            )
+    return ThreadEngine(context, assembler, backend=backend, threads=threads, decoder=decoder)
+
+
+class ThreadEngine:
+    """Python threads that render straight into the batch buffer, with any decoder that releases the GIL.
+
+    A batch is cut into slices, a slice is one task of a thread pool. Several batches are in flight, so a slow slice at
+    the end of one does not leave threads idle.
+    """
+
+    def __init__(self, context: Context, assembler: Assembler, *, backend: str, threads: int, decoder: str) -> None:
+        source = context.source
+        self._assembler = assembler
+        self._decoder = get_decoder(decoder) if source.encoded else None
+        self.backend = backend
+        self._threads = threads
+        self._allocate = context.allocate
+        self._slice = max(1, min(_LARGEST_SLICE, -(-context.batch_size // threads)))
+        self._size = assembler.out_size or settled_size(source, context.recipe.geometry)
+        self._empty = not source.images
+        # Without a size known in advance a batch is one task, so each thread needs a batch.
+        whole = self._size is None and not self._empty
+        self.depth = context.prefetch_factor or (BATCHES_IN_FLIGHT + (threads - 1 if whole else 0))
+        self._pool: ThreadPoolExecutor | None = None
+
+    def start(self, draws: Draws) -> Task:
+        if self._empty:
+            return _Slices(self.backend, self._assembler, draws, {}, [])
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix=f"fastload-{self.backend}")
+        if self._size is None:
+            whole = self._pool.submit(self._assembler.batch, draws, self._allocate)
+            return _Slices(self.backend, self._assembler, draws, None, [(0, whole)])
+        buffers = self._assembler.buffers(len(draws), self._size, self._allocate)
+        tasks: list[tuple[int, Future[Any]]] = []
+        for start in range(0, len(draws), self._slice):
+            rows = slice(start, min(start + self._slice, len(draws)))
+            views = {name: array[rows] for name, array in buffers.items()}
+            tasks.append((start, self._pool.submit(self._assembler.fill, draws.take(rows), views)))
+        return _Slices(self.backend, self._assembler, draws, buffers, tasks)
+
+    def now(self, draws: Draws) -> HostBatch:
+        return self._assembler.batch(draws)
+
+    def close(self) -> None:
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.shutdown(wait=True)
+
+    def explain(self) -> Mapping[str, str]:
+        if self._empty:
+            return {}
+        rows = {"decoder": describe_decoder(self._decoder)} if self._decoder is not None else {}
+        threads = f"{self._threads} of Python, slices of {self._slice} samples, {self.depth} batches in flight"
+        return {**rows, "threads": threads}
+
+
+@dataclass(frozen=True)
+class _Slices:
+    """A submitted batch: where its pixels go, and the tasks that put them there."""
+
+    backend: str
+    assembler: Assembler
+    draws: Draws
+    buffers: Buffers | None
+    """None where the single task brings its own."""
+    tasks: list[tuple[int, Future[Any]]]
+    """First row of each slice, and what `Assembler.fill` (or `batch`) will return."""
+
+    def result(self) -> HostBatch:
+        self.wait()
+        try:
+            if self.buffers is None:
+                whole: HostBatch = self.tasks[0][1].result()
+                return whole
+            failures = [
+                Failure(start + failure.row, failure.error) for start, task in self.tasks for failure in task.result()
+            ]
+        except FastloadError:
+            raise
+        except Exception as error:
+            raise _thread_failure(self.backend, error) from error
+        return self.assembler.finish(self.draws.indices, self.buffers, failures)
+
+    def cancel(self) -> None:
+        for _, task in self.tasks:
+            task.cancel()
+
+    def wait(self) -> None:
+        wait([task for _, task in self.tasks])  # all of them, even if one failed: they write to the buffers
+
+
+class NativeEngine:
+    """Serves one column of compressed images to a size that is known in advance, or columns of pixels in arrays."""
+
+    def __init__(
+        self, context: Context, assembler: Assembler, *, backend: str, threads: int, check_whole: bool = False
+    ) -> None:
+        source, plan = context.source, context.recipe.geometry
+        assert self.serves(source, plan)
+        self._source = source
+        self._plan = plan
+        self._assembler = assembler
+        self.backend = backend
+        self._threads = threads
+        self._allocate = context.allocate
+        self._check_whole = check_whole
+        self._slice = max(1, -(-context.batch_size // threads))
+        self._settled = settled_size(source, plan)
+        self._pool = NativePool(threads)
+        self._python: ThreadPoolExecutor | None = None
+        """For what goes before and after the core: bytes that are not in files, sizes where it does not draw boxes
+        itself, and odd samples."""
+        self.depth = context.prefetch_factor or BATCHES_IN_FLIGHT
+
+    @staticmethod
+    def serves(source: Source, plan: GeometryPlan) -> bool:
+        """Whether the core can make the batches of this source."""
+        if source.encoded:
+            one = len(source.images) == 1 and all(column.role == "image" for column in source.encoded.values())
+            return one and plan.out_size is not None
+        stored = [column.in_array() for column in source.pixels.values()]
+        return bool(stored) and all(column is not None and column.array.flags.c_contiguous for column in stored)
+
+    def start(self, draws: Draws) -> Task:
+        return self._decode(draws) if self._source.encoded else self._gather(draws)
+
+    def now(self, draws: Draws) -> HostBatch:
+        return self._assembler.batch(draws)
+
+    def close(self) -> None:
+        python, self._python = self._python, None
+        if python is not None:
+            python.shutdown(wait=True)
+        self._pool.close()
+
+    def explain(self) -> Mapping[str, str]:
+        core = f"native core ({self._pool.simd})"
+        rows = {"threads": f"{self._threads} of the {core}, {self.depth} batches in flight"}
+        if self._source.encoded:
+            whole = "whole files are checked" if self._check_whole else "damage outside a crop is not looked for"
+            rows = {"decoder": f"{core}: decodes only what a crop needs; {whole}", **rows}
+        return rows
+
+    def finish(self, task: _NativeTask, failed: list[int]) -> HostBatch:
+        """The batch, the rows that the core gave back made in Python on all threads."""
+        failures = [Failure(row, error) for row, error in task.failures.items()]
+        for out in task.buffers.values():
+            out[list(task.failures)] = 0
+        if failed:
+            parts = [part.tolist() for part in np.array_split(np.array(failed), min(self._threads, len(failed)))]
+            count = len(parts)
+            for found in self._executor().map(self._again, [task.draws] * count, parts, [task.buffers] * count):
+                failures += found
+        return self._assembler.finish(task.draws.indices, task.buffers, sorted(failures, key=lambda f: f.row))
+
+    def _again(self, draws: Draws, rows: list[int], out: Buffers) -> list[Failure]:
+        """Make the pixels of some rows in Python; returns those that fail there as well."""
+        size = next((array.shape[1], array.shape[2]) for array in out.values())
+        made = self._assembler.buffers(len(rows), size)
+        failures = self._assembler.fill(draws.take(np.array(rows)), made)
+        for name, pixels in made.items():
+            out[name][rows] = pixels
+        return [Failure(rows[failure.row], failure.error) for failure in failures]
+
+    def _executor(self) -> ThreadPoolExecutor:
+        if self._python is None:
+            self._python = ThreadPoolExecutor(self._threads, thread_name_prefix=f"fastload-{self.backend}")
+        return self._python
+
+    # Compressed images
+
+    def _decode(self, draws: Draws) -> Task:
+        assert self._plan.out_size is not None
+        buffers = self._assembler.buffers(len(draws), self._plan.out_size, self._allocate)
+        ((name, column),) = self._source.encoded.items()
+        files, out = column.in_files(draws.indices), buffers[name]
+        if files is None:
+            return _NativeTask(self, draws, buffers, self._begin_reading(column, draws, out))
+        fused = fuse(self._plan, draws)
+        if fused is not None:
+            return _NativeTask(self, draws, buffers, [(0, self._submit(files, fused, out))])
+        return _NativeTask(self, draws, buffers, [(0, self._executor().submit(self._measure, draws, files, out))])
+
+    def _begin_reading(self, column: EncodedImages, draws: Draws, out: Pixels) -> Begun:
+        """Bytes from anywhere: read by all threads, a slice each, and handed to the core as they come."""
+        begun: Begun = []
+        for start in range(0, len(draws), self._slice):
+            rows = slice(start, min(start + self._slice, len(draws)))
+            begun.append((start, self._executor().submit(self._read, column, draws.take(rows), out[rows])))
+        return begun
+
+    def _read(self, column: EncodedImages, draws: Draws, out: Pixels) -> Pending:
+        try:
+            data = list(column.read_many(draws.indices))
+        except OSError:
+            # Of which sample, and in which words, the Assembler finds out: the core refuses an image of no bytes.
+            data = [_bytes_or_none(column, index) for index in draws.indices.tolist()]
+        fused = fuse(self._plan, draws)
+        return self._measure(draws, data, out) if fused is None else self._submit(data, fused, out)
+
+    def _measure(self, draws: Draws, images: Compressed, out: Pixels) -> Pending:
+        """Begin a batch whose boxes Python resolves: it needs to know the sizes of the images first."""
+        settings = self._assembler.settings
+        headers, failures = self._pool.read_headers(images, settings=settings)
+        sizes = headers[:, :2].astype(np.int64)
+        if settings.exif_orientation:
+            turned = headers[:, 3] >= 5
+            sizes[turned] = sizes[turned][:, ::-1]
+        # Whatever has no size gets one that fits every plan; decoding will find the same fault with it.
+        for failure in failures:
+            sizes[failure.row] = out.shape[1:3]
+        geometry = self._plan.resolve(draws, sizes)
+        for row in geometry.errors:
+            geometry.box[row] = 0  # a box of nothing, which the core refuses: the Assembler has the words for it
+        return self._submit(images, geometry, out)
+
+    def _submit(self, images: Compressed, geometry: Geometry | FusedGeometry, out: Pixels) -> Pending:
+        return self._pool.decode_batch(
+            images,
+            geometry=geometry,
+            out=out,
+            sampling=Resampling.of(self._plan),
+            settings=self._assembler.settings,
+            check_whole=self._check_whole,
+        )
+
+    # Pixels in arrays
+
+    def _gather(self, draws: Draws) -> Task:
+        geometry: Geometry | FusedGeometry | None = None
+        failures: dict[int, DecodeError] = {}
+        size = self._settled
+        if size is not None:
+            geometry = fuse(self._plan, draws)
+        if size is None or geometry is None:
+            placed = self._assembler.place(draws)
+            size, failures = self._assembler.size_of(placed), placed.failures
+            geometry = placed.harmless(size)
+        buffers = self._assembler.buffers(len(draws), size, self._allocate)
+        begun: Begun = []
+        for name, column in self._source.pixels.items() if len(draws) else ():
+            stored = column.in_array()
+            assert stored is not None
+            sampling = Resampling.of(self._plan, column.role)
+            pending = self._pool.gather_batch(
+                stored, draws.indices, geometry=geometry, out=buffers[name], sampling=sampling
+            )
+            begun.append((0, pending))
+        return _NativeTask(self, draws, buffers, begun, failures)
+
+
+@dataclass(frozen=True)
+class _NativeTask:
+    engine: NativeEngine
+    draws: Draws
+    buffers: Buffers
+    begun: Begun
+    failures: dict[int, DecodeError] = field(default_factory=dict)
+    """What was known to have no pixels before the core began."""
+
+    def result(self) -> HostBatch:
+        failed: set[int] = set()
+        try:
+            for start, work in self.begun:
+                failed.update(start + failure.row for failure in _outcome(self.engine.backend, work))
+        except BaseException:
+            self.cancel()
+            self.wait()
+            raise
+        return self.engine.finish(self, sorted(failed - self.failures.keys()))
+
+    def cancel(self) -> None:
+        for _, work in self.begun:
+            work.cancel()
+
+    def wait(self) -> None:
+        for _, work in self.begun:
+            if isinstance(work, Pending):
+                pending = work
+            elif work.cancelled() or work.exception() is not None:
+                continue  # never handed to the core
+            else:
+                pending = work.result()
+            pending.cancel()
+            pending.wait()
+
+
+def _outcome(backend: str, work: Pending | Future[Pending]) -> list[NativeFailure]:
+    """The rows that the core gave back."""
+    try:
+        pending = work if isinstance(work, Pending) else work.result()
+    except FastloadError:
+        raise
+    except Exception as error:  # of a column's own code
+        raise _thread_failure(backend, error) from error
+    try:
+        return pending.wait()
+    except RuntimeError as error:
+        raise WorkerError(f"backend {backend!r}: the native core failed: {error}.") from error
+
+
+def _bytes_or_none(column: EncodedImages, index: int) -> bytes:
+    try:
+        return column.read(index)
+    except OSError:
+        return b""
+
+
+def _thread_failure(backend: str, error: Exception) -> WorkerError:
+    """For what a thread raises that is not about one sample."""
+    return WorkerError(
+        f"backend {backend!r}: a thread failed with {type(error).__name__}: {error}. This is not about one sample; if "
+        "it is not a lack of memory (lower the batch size or num_workers), please report it with the traceback above."
+    )

@@ -1,0 +1,76 @@
+"""The `turbojpeg` backend: JPEG straight from where it is stored, by threads, without worker processes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fastload.backends.assemble import Assembler
+from fastload.backends.base import BackendOptions, Context, Fit, Job, Traits
+from fastload.backends.engine import Engine, host_engine
+from fastload.backends.host import HostBackend
+from fastload.errors import ConfigurationError
+
+__all__ = ["TurboJpegBackend", "TurboJpegOptions"]
+
+
+@dataclass(frozen=True)
+class TurboJpegOptions(BackendOptions):
+    """Options of the `turbojpeg` backend."""
+
+    decoder: str = "auto"
+    """"native": the native core, which decodes only what the crop shows. A name of `fastload doctor`: that decoder, on
+    Python threads. "auto": the native core if it is built and the source has one column of images, else the fastest of
+    the others."""
+    check_whole: bool = False
+    """Have the native core look for damage below the crop as well, where it need not decode: slower."""
+
+
+class TurboJpegBackend(HostBackend):
+    """Serves images, masks and values, compressed or not; no Python objects, no opaque transforms."""
+
+    name = "turbojpeg"
+    Options = TurboJpegOptions
+    traits = Traits(summary="JPEG straight from files, decoded by threads: only the crop, no worker processes")
+
+    @classmethod
+    def fit(cls, job: Job) -> Fit:
+        if job.compressed:
+            return Fit(0.9, "compressed images, decoded by threads without worker processes")
+        return Fit(0.4, "arrays, rendered by threads")
+
+    def __init__(self, context: Context, options: TurboJpegOptions) -> None:
+        """
+        Raises:
+            ConfigurationError: the source has columns that only Python can produce, there is a collate function, or
+                the options are not valid.
+            UnsupportedTransformError: the recipe has an opaque part.
+            BackendUnavailableError: the decoder is not installed.
+        """
+        for column in context.source.objects.values():
+            raise ConfigurationError(
+                f"backend: 'turbojpeg' reads image files, but the samples of {context.source.name} are made by the "
+                f"Python code of {column.producer}. Use backend='torch', which runs it, or backend='cache', which runs "
+                "it once."
+            )
+        super().__init__(context)
+        assembler = Assembler(
+            context.source,
+            context.recipe.geometry,
+            settings=options.decode_settings,
+            decoder="auto" if options.decoder == "native" else options.decoder,
+        )
+        self._engine = host_engine(
+            context, assembler, backend=self.name, decoder=options.decoder, check_whole=options.check_whole
+        )
+        self.depth = self._engine.depth
+
+    def engine(self) -> Engine:
+        return self._engine
+
+    def close(self) -> None:
+        self.cancel()
+        self._engine.close()
+
+    def explain(self) -> Mapping[str, str]:
+        return self._engine.explain()
