@@ -107,6 +107,31 @@ def test_the_next_epoch_is_under_way_when_one_ends() -> None:
         assert [i for _, i in backend.submitted[:6]] == first + second
 
 
+def test_a_new_start_while_the_next_batch_is_about_to_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread then makes the first batch of the new start, which must not be thrown away with those of the old."""
+    about, sought = threading.Event(), threading.Event()
+    with loader_over(Recorder(depth=3), EpochOrder(60, 2)) as loader:
+        iterator = iter(loader)
+        next(iterator)
+        pipeline = loader._pipeline
+        produce, seek = pipeline._produce, pipeline.seek
+
+        def held() -> Any:
+            about.set()
+            assert sought.wait(60)
+            return produce()
+
+        def seek_and_tell(position: tuple[int, int]) -> None:
+            seek(position)
+            sought.set()
+
+        monkeypatch.setattr(pipeline, "_produce", held)
+        next(iterator)
+        assert about.wait(60)
+        monkeypatch.setattr(pipeline, "seek", seek_and_tell)
+        assert len(indices_of(loader)) == 30
+
+
 def test_no_more_is_submitted_than_the_backend_wants() -> None:
     backend = Recorder(depth=4)
     with loader_over(backend, EpochOrder(100, 1)) as loader:

@@ -94,6 +94,8 @@ class Pipeline:
         self._restart: Position | None = None
         self._generation = 0
         """Counts the seeks: a batch of an earlier generation is thrown away."""
+        self._obeyed = 0
+        """The generation that is produced: a seek may be obeyed as soon as it is made."""
         self._stopping = False
         self._thread: threading.Thread | None = None
         self._pid = os.getpid()
@@ -207,7 +209,7 @@ class Pipeline:
                 generation = self._generation
             item = self._produce()
             with self._change:
-                if item is not None and self._generation == generation and not self._stopping:
+                if item is not None and self._generation == max(generation, self._obeyed) and not self._stopping:
                     self._ready.append(item)
                     self._change.notify_all()
 
@@ -249,6 +251,7 @@ class Pipeline:
     def _obey_seek(self) -> None:
         with self._change:
             restart, self._restart = self._restart, None
+            self._obeyed = self._generation
         if restart is None:
             return
         if self._submitted:
