@@ -216,7 +216,7 @@ def test_a_bad_sample(tmp_path: Path, sizes: list[tuple[int, int]], kind: str) -
 
 def test_a_bad_header_is_found_before_anything_is_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = write_images(tmp_path / "data")
-    path = spoil(source, 4, images.HTML)
+    spoil(source, 4, images.HTML)
     names: list[str] = []
 
     def recording(data: bytes, *, name: str, **options: Any) -> Any:
@@ -226,7 +226,7 @@ def test_a_bad_header_is_found_before_anything_is_decoded(tmp_path: Path, monkey
     monkeypatch.setattr("fastload.decode.reader.decode_image", recording)
     with pytest.raises(DecodeError, match=r"4\.jpg"):
         build_cache(source, tmp_path / "cache")
-    assert names == [path]
+    assert not names
 
 
 def test_the_pixel_limit(tmp_path: Path) -> None:
