@@ -1,8 +1,8 @@
 """Memory and time that a class folder of millions of files takes, in the main process and in its workers.
 
-    python benchmarks/source_memory.py                    # makes 1,300,000 empty files, and removes them
-    python benchmarks/source_memory.py --files 100000
-    python benchmarks/source_memory.py --folder data/train
+    python -m benchmarks.source_memory                    # makes 1,300,000 empty files, and removes them
+    python -m benchmarks.source_memory --files 100000
+    python -m benchmarks.source_memory --folder data/train
 
 Prints, for fastload and for torchvision's ImageFolder, each in a fresh process: the growth of resident memory (now, and
 at its peak while opening), the seconds it took, and how much more memory of its own (USS: pages shared with no other
@@ -13,17 +13,19 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
 import multiprocessing
 import os
-import shutil
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import psutil
+
+from benchmarks.inputs import ROOT
+from fastload.measure import process
+from fastload.measure.clock import peak_memory, reset_peak_memory, resident_memory
 
 MB = 1 << 20
 CLASSES = 1000
@@ -41,18 +43,6 @@ def make_folder(root: Path, files: int) -> float:
             os.close(os.open(f"n{label:08}_{number:07}.JPEG", os.O_CREAT | os.O_WRONLY, dir_fd=directory))
         os.close(directory)
     return time.perf_counter() - start
-
-
-def resident(field: str = "VmRSS") -> int:
-    """VmRSS (now) or VmHWM (peak) of this process [bytes]."""
-    with open("/proc/self/status", encoding="ascii") as status:
-        return next(int(line.split()[1]) << 10 for line in status if line.startswith(field))
-
-
-def unshared() -> int:
-    """Pages that only this process holds [bytes]."""
-    with open("/proc/self/smaps_rollup", encoding="ascii") as rollup:
-        return sum(int(line.split()[1]) << 10 for line in rollup if line.startswith("Private_"))
 
 
 def open_fastload(folder: str) -> Any:
@@ -85,8 +75,8 @@ CONTESTANTS: dict[str, tuple[Callable[[str], Any], Callable[[Any], int]]] = {
 def work(name: str, data: Any, results: Any) -> None:
     """A worker: goes through all samples, reports its own memory."""
     CONTESTANTS[name][1](data)
-    results.send(unshared())
-    results.close()
+    results.send(psutil.Process().memory_full_info().uss)
+    results.recv()  # until the other one has told, too
 
 
 def worker_memory(name: str, data: Any, method: str) -> float:
@@ -94,14 +84,15 @@ def worker_memory(name: str, data: Any, method: str) -> float:
     context: Any = multiprocessing.get_context(method)
     running = []
     for _ in range(WORKERS):
-        ours, theirs = context.Pipe(duplex=False)
-        process = context.Process(target=work, args=(name, data, theirs))
-        process.start()
+        ours, theirs = context.Pipe()
+        worker = context.Process(target=work, args=(name, data, theirs))
+        worker.start()
         theirs.close()
-        running.append((process, ours))
+        running.append((worker, ours))
     found = [ours.recv() for _, ours in running]
-    for process, _ in running:
-        process.join()
+    for worker, ours in running:
+        ours.send(None)
+        worker.join()
     return float(max(found))
 
 
@@ -109,27 +100,17 @@ def measure(name: str, folder: str, tiny: str) -> dict[str, float]:
     """All figures of one contestant; run in a fresh process."""
     small = CONTESTANTS[name][0](tiny)  # imports, and everything else that happens once
     gc.collect()
-    before = resident()
-    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak counts from here
-    start = time.perf_counter()
+    reset_peak_memory()
+    before, start = resident_memory(), time.perf_counter()
     data = CONTESTANTS[name][0](folder)
-    seconds = time.perf_counter() - start
     figures = {
         "samples": float(len(data)),
-        "seconds": seconds,
-        "growth": (resident() - before) / MB,
-        "peak": (resident("VmHWM") - before) / MB,
+        "seconds": time.perf_counter() - start,
+        "growth": (resident_memory() - before) / MB,
+        "peak": (peak_memory() - before) / MB,
     }
     for method in ("fork", "spawn"):
-        extra = worker_memory(name, data, method) - worker_memory(name, small, method)
-        figures[method] = extra / MB
-    return figures
-
-
-def measured_apart(name: str, folder: Path, tiny: Path) -> dict[str, float]:
-    command = [sys.executable, __file__, "--measure", name, str(folder), str(tiny)]
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-    figures: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+        figures[method] = (worker_memory(name, data, method) - worker_memory(name, small, method)) / MB
     return figures
 
 
@@ -138,13 +119,9 @@ def main() -> None:
     parser.add_argument("--files", type=int, default=1_300_000, help="empty files to make (default: %(default)s)")
     parser.add_argument("--folder", type=Path, help="measure this folder of classes instead")
     parser.add_argument("--where", type=Path, help="where to make the files (default: the system's temporary folder)")
-    parser.add_argument("--measure", nargs=3, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.measure:
-        print(json.dumps(measure(*arguments.measure)))
-        return
-    scratch = Path(tempfile.mkdtemp(prefix="fastload-source-memory-", dir=arguments.where))
-    try:
+    with tempfile.TemporaryDirectory(prefix="fastload-source-memory-", dir=arguments.where) as room:
+        scratch = Path(room)
         make_folder(scratch / "tiny", 1)
         folder = arguments.folder
         if folder is None:
@@ -152,14 +129,16 @@ def main() -> None:
             print(f"made {arguments.files:,} files in {make_folder(folder, arguments.files):.0f} s")
         print(f"{'':12}{'samples':>10}{'open':>9}{'growth':>10}{'at peak':>10}{'fork':>12}{'spawn':>12}")
         for name in CONTESTANTS:
-            figures = measured_apart(name, folder, scratch / "tiny")
+            done = process.run("benchmarks.source_memory:measure", name, str(folder), str(scratch / "tiny"), cwd=ROOT)
+            if done.answer is None:
+                print(f"{name:12}{done.words}")
+                continue
+            figures = done.answer
             print(
                 f"{name:12}{figures['samples']:>10,.0f}{figures['seconds']:>7.1f} s{figures['growth']:>7.0f} MB"
                 f"{figures['peak']:>7.0f} MB{figures['fork']:>+9.1f} MB{figures['spawn']:>+9.1f} MB"
             )
-        print("fork, spawn: memory of its own that each worker holds for the data set")
-    finally:
-        shutil.rmtree(scratch)
+    print("fork, spawn: memory of its own that each worker holds for the data set")
 
 
 if __name__ == "__main__":

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-import json
+import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 
-from benchmarks.gpu import checks, contract, decode, goals, idle, run, streams, threads, timeline
-from benchmarks.gpu.data import small_images
-from benchmarks.gpu.found import Found
-from benchmarks.gpu.native import ROOT
-from benchmarks.gpu.parts import PARTS
-from benchmarks.gpu.setting import DRY, FULL, Setting
-from benchmarks.gpu.summary import summary
-from benchmarks.gpu.variants import Variant, checksum, variants
-from fastload.monitor import Segment, Step
+from benchmarks.gpu import checks, cifar, decode, idle, run, streams, threads, training
+from benchmarks.gpu.feeds import Variant, every_variant, synthetic, variants
+from benchmarks.gpu.setting import DRY, ROOT, Found, Setting
+from benchmarks.gpu.summary import judge, summary
+from benchmarks.gpu.training import small_resnet
+from fastload.device.stage import DeviceStage
+from fastload.measure.child import report
+from fastload.measure.pixels import training_pixels
+from fastload.measure.results import Measurement, Round, new_results, read_json
+from fastload.measure.statistics import summarise
 from tests.images import write_photo_folder
 
 SETTING = replace(
@@ -33,7 +36,20 @@ def setting(tmp_path_factory: pytest.TempPathFactory) -> Setting:
     root = tmp_path_factory.mktemp("gpu")
     photos = write_photo_folder(root / "photos", classes=2, per_class=4, size=(60, 70))
     (root / "out").mkdir()
-    return replace(SETTING, photos=str(photos), cache=str(root / "cache"), out=str(root / "out"))
+    return replace(SETTING, photos=str(photos), kept=str(root), out=str(root / "out"))
+
+
+def row(contestant: str, mode: str, **metrics: float) -> Measurement:
+    return Measurement(contestant, mode, rounds=(Round(0, 0.0, 0.0, metrics),))
+
+
+def by_name(found: Found, mode: str) -> dict[str, Measurement]:
+    return {row.contestant: row for row in found.rows.values() if row.mode == mode}
+
+
+def value(row: Measurement, name: str) -> float:
+    (only,) = row.metrics(name)
+    return only
 
 
 def only(monkeypatch: pytest.MonkeyPatch, module: Any, *names: str) -> None:
@@ -48,26 +64,38 @@ def test_streams_finds_nothing_wrong_with_loaders_that_are_right(
     setting: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     only(monkeypatch, streams, "turbojpeg", "cache, device")
-    found = Found(None, 60)
+    found = Found(60)
     streams.run(setting, found)
-    rows = found.values["rows"]
-    assert [(row["name"], row["status"]) for row in rows] == [("turbojpeg", "right"), ("cache, device", "right")]
-    assert all(row["used_at_once"] == row["kept"] == 0 and row["distinct"] > 1 for row in rows)
+    rows = by_name(found, streams.STREAMS)
+    assert {name: value(row, "wrong") for name, row in rows.items()} == {"turbojpeg": 0, "cache, device": 0}
+    assert all(value(row, "distinct") > 1 for row in rows.values())
+    assert all(row.metrics("read_before_ready") == [0] for row in rows.values())
 
 
 class Reusing:
     """A loader that writes each batch to the memory of the one before."""
+
+    batches_in_flight = 0
 
     def __enter__(self) -> Reusing:
         return self
 
     def __exit__(self, *exception: object) -> None: ...
 
+    def close(self) -> None: ...
+
     def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         images = torch.zeros(2, 3, 4, 4, dtype=torch.uint8)
+        stage = DeviceStage.__new__(DeviceStage)
         for number in range(8):
             images.fill_(number)
+            if DeviceStage.run is not ORIGINAL:
+                with pytest.raises(AttributeError):  # nothing of a stage is there
+                    stage.run(None, None, number)  # type: ignore[arg-type]
             yield images, torch.zeros(2, dtype=torch.int64)
+
+
+ORIGINAL = DeviceStage.run
 
 
 def test_streams_finds_a_loader_that_writes_to_batches_which_are_kept(
@@ -75,14 +103,41 @@ def test_streams_finds_a_loader_that_writes_to_batches_which_are_kept(
 ) -> None:
     monkeypatch.setattr(Variant, "create", lambda self, setting, **arguments: Reusing())
     only(monkeypatch, streams, "turbojpeg")
-    found = Found(None, 60)
+    found = Found(60)
     streams.run(setting, found)
-    (row,) = found.values["rows"]
-    assert row["status"] == "WRONG"
-    assert row["used_at_once"] == 0
+    row = by_name(found, streams.STREAMS)["turbojpeg"]
+    assert value(row, "used_at_once") == 0
     # Each but those that happen to be read when their own number is in the memory again.
-    assert row["kept"] > row["batches"] / 2
-    assert goals.judge({"streams": found.values})[2].reached is False
+    assert value(row, "kept") > value(row, "batches") / 2
+    verdict = next(v for v in judge(list(found.rows.values())) if v.what == "backends whose batches change")
+    assert verdict.reached is False
+
+
+def test_the_loaders_own_stream_is_held_up_or_the_check_fails(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with streams.stage_held_up(torch.device("cpu")) as held:
+        with Variant("turbojpeg", "turbojpeg").create(setting, transform=training_pixels(32)) as loader:
+            began = time.perf_counter()
+            batches = sum(1 for _ in loader)
+            assert time.perf_counter() - began >= 0.001 * batches
+    assert held[:batches] == list(range(batches))
+    assert DeviceStage.run is ORIGINAL
+
+    def without_a_stage(self: Variant, setting: Setting, **arguments: Any) -> Any:
+        return Unstaged()
+
+    class Unstaged(Reusing):
+        def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+            for number in range(8):
+                yield torch.full((2, 3, 4, 4), number, dtype=torch.uint8), torch.zeros(2, dtype=torch.int64)
+
+    monkeypatch.setattr(Variant, "create", without_a_stage)
+    only(monkeypatch, streams, "turbojpeg")
+    found = Found(60)
+    streams.run(setting, found)
+    (row,) = found.rows.values()
+    assert (row.status, "not held up" in row.note) == ("failed", True)
 
 
 def test_one_pixel_that_is_wrong_or_elsewhere_changes_the_checksum() -> None:
@@ -90,8 +145,9 @@ def test_one_pixel_that_is_wrong_or_elsewhere_changes_the_checksum() -> None:
     changed, moved = images.clone(), images.clone()
     changed[1, 2, 3, 4] += 1
     moved[0, 0, 0, 0], moved[0, 0, 0, 1] = images[0, 0, 0, 1], images[0, 0, 0, 0]
-    assert len({int(checksum(batch)) for batch in (images, changed, moved)}) == 3
-    assert int(checksum(images.contiguous(memory_format=torch.channels_last))) == int(checksum(images))
+    assert len({int(streams.checksum(batch)) for batch in (images, changed, moved)}) == 3
+    last = images.contiguous(memory_format=torch.channels_last)
+    assert int(streams.checksum(last)) == int(streams.checksum(images))
     batches = [(batch, torch.zeros(2)) for batch in (images, changed, images)]
     wanted = streams.awaited(iter([(images, torch.zeros(2))] * 3))
     assert streams.differing(streams.used_at_once(iter(batches), lambda images: None), wanted) == 1
@@ -100,37 +156,29 @@ def test_one_pixel_that_is_wrong_or_elsewhere_changes_the_checksum() -> None:
 
 def test_checks_tell_right_from_wrong_pixels(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
     only(monkeypatch, checks, "turbojpeg", "cache, disk", "cache, device")
-    found = Found(None, 60)
+    found = Found(60)
+    monkeypatch.setattr(checks, "_suite", lambda setting, seconds: row("pytest", checks.SUITE, passed=1, failed=0))
     checks.run(setting, found)
-    rows = {row["name"]: row for row in found.values["rows"]}
-    assert {row[name]["status"] for row in rows.values() for name in ("pixels", "resume")} == {"right"}
-    assert rows["turbojpeg"]["pixels"]["largest_difference"] == 0
-    assert rows["cache, device"]["pixels"]["psnr_db"] > 45
-    assert all(row["memory"]["host_bytes_after_epochs"] for row in rows.values())
-    assert found.values["other_gpus"]["status"] == "not checkable"
+    pixels, resumed = by_name(found, checks.PIXELS), by_name(found, checks.RESUME)
+    assert [value(row, "wrong") for row in (*pixels.values(), *resumed.values())] == [0] * 6
+    assert value(pixels["turbojpeg"], "largest_difference") <= 2
+    assert value(pixels["cache, device"], "psnr_db") > 45
+    assert all(row.metrics("host_bytes") for row in by_name(found, checks.MEMORY).values())
+    assert next(iter(by_name(found, checks.OTHER_GPUS).values())).status == "not run"
 
     made = checks._images
-    monkeypatch.setattr(
-        checks, "_images", lambda setting, v, device: made(setting, v, device) // (3 if v.name == "turbojpeg" else 1)
-    )
     darker = Variant("dark", "turbojpeg")
-    assert checks._pixels(setting, darker)["status"] == "WRONG"
+    monkeypatch.setattr(
+        checks, "_images", lambda setting, v, device: made(setting, v, device) // (3 if v == darker else 1)
+    )
+    assert checks._pixels(setting, darker)["wrong"] == 1
 
 
 def test_resuming_elsewhere_is_noticed(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
     import fastload
 
     monkeypatch.setattr(fastload.Loader, "load_state_dict", lambda self, state: None)
-    row = checks._resume(setting, Variant("turbojpeg", "turbojpeg"))
-    assert row["status"] == "WRONG"
-    assert row["wrong_batches"]
-
-
-def test_psnr_is_that_of_the_formula() -> None:
-    a = torch.zeros(4, dtype=torch.uint8)
-    assert checks.psnr(a, a) == float("inf")
-    assert checks.psnr(a, torch.full((4,), 255, dtype=torch.uint8)) == pytest.approx(0)
-    assert checks.psnr(a, torch.tensor([0, 0, 0, 2], dtype=torch.uint8)) == pytest.approx(48.1308, abs=1e-3)
+    assert checks._resume(setting, Variant("turbojpeg", "turbojpeg"))["wrong"]
 
 
 def test_the_report_of_the_contract_suite_is_read(tmp_path: Path) -> None:
@@ -140,87 +188,131 @@ def test_the_report_of_the_contract_suite_is_read(tmp_path: Path) -> None:
         '<testcase name="test_b[cache-disk-rrc-flip]"><failure message="assert 1 == 2&#10;more"/></testcase>'
         '<testcase name="test_c[2-dali]"><skipped message="dali is not installed"/></testcase></testsuite></testsuites>'
     )
-    found = contract.read_junit(report)
-    assert (found["passed"], found["failed"], found["skipped"]) == (2, 1, 1)
-    assert found["failures"] == [{"test": "test_b[cache-disk-rrc-flip]", "message": "assert 1 == 2"}]
-    assert found["reasons"] == {"dali is not installed": 1}
-    assert found["contestants"] == {
-        "cache-disk": {"failed": 1},
-        "dali": {"skipped": 1},
-        "turbojpeg": {"passed": 1},
-        "turbojpeg-threads": {"passed": 1},
-    }
+    found = checks.read_junit(report, "interrupted after 3 s")
+    assert [value(found, name) for name in ("passed", "failed", "skipped")] == [2, 1, 1]
+    assert [(f.name, f.message) for f in found.failures] == [("test_b[cache-disk-rrc-flip]", "assert 1 == 2")]
+    assert found.note == "interrupted after 3 s; 1 skipped: dali is not installed"
 
 
 # -- speed
 
 
+def test_what_cannot_be_compiled_is_measured_uncompiled_and_said(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_compiler(network: Any) -> Any:
+        def fail(images: torch.Tensor) -> torch.Tensor:
+            raise RuntimeError("Failed to find C compiler.\nPlease specify via CC environment variable.")
+
+        return fail
+
+    monkeypatch.setattr(torch, "compile", no_compiler)
+    found = Found(60)
+    training.run(replace(setting, compile=True), found)
+    rows = by_name(found, training.COMPILED)
+    assert set(rows) == {*setting.networks, training.SMALL}
+    assert {row.note for row in rows.values()} == {"not compiled: RuntimeError: Failed to find C compiler."}
+    assert all(value(row, "seconds") > 0 for row in rows.values())
+
+
+def test_what_can_be_compiled_is() -> None:
+    compiled = []
+    trainer = small_resnet(torch.device("cpu"))
+    batch = torch.randn(2, 3, 32, 32), torch.zeros(2, dtype=torch.int64)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch, "compile", lambda network: compiled.append(network) or network)
+        trainer.warm_up(batch, compiled=True)
+        trainer.warm_up(batch, compiled=False)
+    assert len(compiled) == 1
+    assert trainer.note == ""
+
+
 def test_every_contestant_has_a_rate_and_the_synthetic_one_is_all_of_itself(
     setting: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    every = idle.rows
+    pytest.importorskip("matplotlib", reason='needs matplotlib: pip install "fastload[report]"')
+    every = idle.contestants
     names = ("synthetic", "DataLoader, 0 workers", "fastload turbojpeg")
-    monkeypatch.setattr(idle, "rows", lambda setting: [row for row in every(setting) if row.name in names])
-    found = Found(Path(setting.out) / "idle.json", 100)
+    monkeypatch.setattr(idle, "contestants", lambda setting: {name: every(setting)[name] for name in names})
+    found = Found(100)
     idle.run(setting, found)
-    rows = {row["name"]: row for row in found.values["networks"][setting.networks[0]]["rows"]}
+    rows = by_name(found, idle.mode(setting.networks[0]))
     assert tuple(rows) == names
-    for row in rows.values():
-        assert row["status"] == "measured"
-        assert row["images_per_second"] > 0
-        assert 0 < row["busy_share"] <= 1
-        assert row["host_cpu_share"] > 0
-        assert row["profile"]["steps"] >= 2
-        assert 0 < row["profile"]["busy_share"] <= 1
-    assert rows["synthetic"]["of_synthetic"] == 1
-    assert rows["synthetic"]["turns"][0]["wait_share"] < rows["DataLoader, 0 workers"]["turns"][0]["wait_share"]
+    for name, row in rows.items():
+        assert row.status == "measured"
+        assert row.speed > 0
+        assert 0 < value(row, "busy_share") <= 1
+        assert value(row, "host_cpu_share") > 0
+        profiled = by_name(found, f"profiler, {row.mode}")[name]
+        assert value(profiled, "steps") >= 2
+        assert 0 < value(profiled, "busy_share") <= 1
+    assert value(rows["synthetic"], "of_synthetic") == 1
+    assert value(rows["synthetic"], "wait_share") < value(rows["DataLoader, 0 workers"], "wait_share")
     assert (Path(setting.out) / f"timeline-{setting.networks[0]}.png").stat().st_size > 1000
-    assert json.loads((Path(setting.out) / "idle.json").read_text()) == json.loads(json.dumps(found.values))
 
 
 def test_a_contestant_that_fails_does_not_end_the_others(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken() -> Any:
         raise RuntimeError("it broke")
 
-    every = idle.rows(setting)
-    monkeypatch.setattr(idle, "rows", lambda setting: [idle.Row("broken", broken), every[0]])
-    found = Found(None, 60)
+    monkeypatch.setattr(
+        idle, "contestants", lambda setting: {"broken": broken, idle.SYNTHETIC: lambda: synthetic(setting)}
+    )
+    found = Found(60)
     idle.run(replace(setting, profile_seconds=1000), found)  # no time for the profiler
-    broke, synthetic = found.values["networks"][setting.networks[0]]["rows"]
-    assert (broke["status"], broke["note"]) == ("failed", "RuntimeError: it broke")
-    assert synthetic["of_synthetic"] == 1
-    assert any("no time was left for the profiler" in note for note in found.values["notes"])
+    rows = by_name(found, idle.mode(setting.networks[0]))
+    assert (rows["broken"].status, rows["broken"].note) == ("failed", "RuntimeError: it broke")
+    assert value(rows["synthetic"], "of_synthetic") == 1
+    assert any("no time was left for the profiler" in note for note in found.notes)
 
 
-def test_decoders_have_rates_alone_and_together(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("nvidia.dali")
-    found = Found(None, 60)
-    decode.run(setting, found)
-    rows = found.values["rows"]
-    assert {row["status"] for row in rows} == {"measured"}
-    assert all(row["images_per_second"] > 0 for row in rows)
-    together = next(row for row in rows if "together" in row["name"])
-    assert sum(together["each"].values()) == pytest.approx(together["images_per_second"])
+def test_decoders_have_rates(setting: Setting) -> None:
+    pytest.importorskip("nvidia.dali", reason='needs DALI: pip install "fastload[dali]"')
+    every = tuple(decoder.name for decoder in decode.decoders(setting))
+    found = Found(60)
+    decode.run(replace(setting, only=every), found)
+    assert {row.contestant for row in found.rows.values()} == set(every)
+    for row in found.rows.values():
+        assert row.status == "measured" or (row.status, "pip install" in row.note) == ("unavailable", True)
+        assert row.status == "unavailable" or row.speed > 0
+    assert {row.contestant for row in found.rows.values() if row.status == "measured"} > {
+        "torchvision, CPU", "DALI graph, region decoded", "DALI graph, whole decoded, then cut", "fastload turbojpeg"
+    }  # fmt: skip
+
+
+def test_two_loaders_are_emptied_side_by_side(setting: Setting) -> None:
+    first, second = (v for v in every_variant(setting) if v.name in ("turbojpeg", "cache, disk"))
+    assert decode._crops(setting, first, second, threads=2).samples > 0
 
 
 def test_cifar_gives_the_rate_alone_and_the_share_of_a_training(setting: Setting) -> None:
-    images, labels = small_images(setting)
-    assert images.shape == (128, 32, 32, 3)
-    assert labels.max() == 9
-    found = Found(None, 60)
-    PARTS["cifar"].runner("cifar")(setting, found)
-    assert {row["output"] for row in found.values["alone"]} == {"crop and flip, uint8", "normalised"}
-    training = found.values["training"]
-    assert training["loader_share"] == pytest.approx(1 - training["step_seconds_synthetic"] / training["step_seconds"])
+    found = Found(60)
+    cifar.run(setting, found)
+    assert set(by_name(found, cifar.ALONE)) == {"batches of 64, uint8", "batches of 64, normalised"}
+    (row,) = by_name(found, cifar.SHARE).values()
+    assert len(row.rounds) == setting.small_training_turns
+    assert "resolution of the loader's share" in row.note
+    for r in row.rounds:
+        assert r.samples == setting.small_training_steps * setting.small_training_batch_size
+        assert r.seconds == pytest.approx(setting.small_training_steps * (r.metrics["step_seconds"] or 0))
+
+
+def test_a_share_is_told_with_its_resolution() -> None:
+    coarse = [row("net", cifar.SHARE, loader_share=share) for share in (-0.02, 0.0, 0.02)]
+    shares = [value(r, "loader_share") for r in coarse]
+    assert cifar.resolution(summarise(shares)) == pytest.approx(1.57 * 0.02 / 3**0.5)
+    said = {verdict.what: verdict for verdict in judge(coarse)}
+    assert said["CIFAR-10 training, the loader's share of a step"].reached
+    assert said["CIFAR-10 training, the loader's share of a step, resolution of that"].reached is False
 
 
 def test_threads_measures_beside_and_apart(setting: Setting) -> None:
-    found = Found(None, 60)
+    found = Found(60)
     threads.run(setting, found)
-    (row,) = found.values["rows"]
-    assert row["threads"] == 1
-    assert all(row[name]["median_seconds"] > 0 for name in ("alone", "beside", "apart", "fed"))
-    assert "Shortest step" in found.values["advice"]
+    rows = by_name(found, threads.STEPS)
+    assert set(rows) == {threads.ALONE, threads.BESIDE, threads.APART, threads.FED}
+    assert all(value(row, "median_step_seconds") > 0 for row in rows.values())
+    assert any("Shortest step" in note for note in found.notes)
 
 
 @pytest.mark.parametrize(
@@ -228,57 +320,51 @@ def test_threads_measures_beside_and_apart(setting: Setting) -> None:
     [(1.01, 1.0, "threads beside the trainer"), (1.2, 1.01, "a process of their own"), (1.2, 1.19, "threads beside")],
 )
 def test_the_advice_follows_from_the_difference(beside: float, apart: float, advice: str) -> None:
-    def row(threads: int) -> dict[str, Any]:
-        lengths = {"alone": 1.0, "beside": beside, "apart": apart, "fed": 1.0 + threads / 100}
-        return {"threads": threads, **{name: {"median_seconds": value} for name, value in lengths.items()}}
+    def rows(count: int) -> Iterator[Measurement]:
+        lengths = {threads.ALONE: 1.0, threads.BESIDE: beside, threads.APART: apart, threads.FED: 1.0 + count / 100}
+        for way, length in lengths.items():
+            done = (Round(0, 0.0, 0.0, {"median_step_seconds": length}),)
+            yield Measurement(way, threads.STEPS, {"threads": count}, rounds=done)
 
-    said = threads.recommend([row(4), row(8)])
+    said = threads.recommend([*rows(4), *rows(8)])
     assert said.startswith(advice)
     assert said.endswith("with 4 threads.")
-
-
-def test_timelines_come_back_as_they_were() -> None:
-    steps = [
-        Step(number, (Segment("wait", 10 + number, 10.25 + number), Segment("compute", 10.25 + number, 11 + number)))
-        for number in range(5)
-    ]
-    back = timeline.steps_of(json.loads(json.dumps(timeline.shown(steps))))
-    assert [step.number for step in back] == [3, 4]
-    assert [(p.activity, p.begin, p.end) for p in back[1].segments] == [("wait", 1.0, 1.25), ("compute", 1.25, 2.0)]
 
 
 # -- the command
 
 
-def test_goals_are_judged_from_the_parts() -> None:
-    def row(name: str, share: float, windows: int | None = 0) -> dict[str, Any]:
-        return {"name": name, "fastload": name.startswith("fastload"), "of_synthetic": share, "windows_at_0": windows}
-
-    parts = {
-        "contract": {"suite": {"failed": 0}, "rows": [{"pixels": {"status": "right"}, "resume": {"status": "WRONG"}}]},
-        "streams": {"rows": [{"status": "right"}, {"status": "unavailable"}]},
-        "idle": {
-            "networks": {
-                "resnet50": {"rows": [row("synthetic", 1.0), row("fastload a", 0.99), row("fastload b", 0.49, 2)]},
-                "resnet18": {"rows": [row("DataLoader, 16 workers", 0.99), row("fastload a", 0.96)]},
-            }
-        },
-        "cifar": {
-            "alone": [{"images_per_second": 1e6}, {"images_per_second": 25e6}],
-            "training": {"loader_share": 0.02},
-        },
-    }
-    said = {verdict.goal: (verdict.reached, str(verdict)) for verdict in goals.judge(parts)}
-    assert said["contract tests that fail on the device"][0]
-    assert said["checks on photographs that are not right"][0] is False
-    assert said["backends whose batches change under the trainer"][0]
-    assert said["ResNet-50, fastload a, of the synthetic rate"][0]
-    assert said["ResNet-50, fastload b, of the synthetic rate"][1].startswith("MISSED by 50.0%")
-    assert said["ResNet-50, all backends, windows at 0% after the first batch"][0] is False
-    assert said["ResNet-18, the best backend (fastload a), of the synthetic rate"][0]
-    assert said["CIFAR-10 resident on the device, the loader alone"][0]
-    assert said["CIFAR-10 training, the loader's share of a step"][1].startswith("MISSED by 100.0%")
-    assert {verdict.reached for verdict in goals.judge({})} == {None}
+def test_goals_are_judged_from_the_rows() -> None:
+    large, small = idle.mode("resnet50"), idle.mode("resnet18")
+    rows = [
+        row("pytest", checks.SUITE, passed=9, failed=0),
+        row("a", checks.PIXELS, wrong=0),
+        row("a", checks.RESUME, wrong=3),
+        row("a", streams.STREAMS, wrong=0, against_the_cpu=0),
+        Measurement("b", streams.STREAMS, status="unavailable"),
+        row("synthetic", large, of_synthetic=1.0, gpu_idle_windows=7),
+        row("fastload a", large, of_synthetic=0.99, gpu_idle_windows=0),
+        row("fastload b", large, of_synthetic=0.49, gpu_idle_windows=2),
+        row("DataLoader, 16 workers", small, of_synthetic=0.99),
+        row("fastload a", small, of_synthetic=0.96),
+        Measurement("batches of 512", cifar.ALONE, rounds=(Round(1_000_000, 1.0, 0.0),)),
+        Measurement("batches of 2048", cifar.ALONE, rounds=(Round(25_000_000, 1.0, 0.0),)),
+        row("net", cifar.SHARE, loader_share=0.02),
+    ]
+    said = {verdict.what: verdict for verdict in judge(rows)}
+    assert said["contract tests that fail on the device"].reached
+    assert said["checks on photographs that are not right"].reached is False
+    assert said["backends whose batches change"].reached
+    assert said["batches that differ from the CPU's"].reached
+    assert said["ResNet-50, fastload a, of the synthetic rate (aim 99.5%)"].reached
+    assert str(said["ResNet-50, fastload b, of the synthetic rate (aim 99.5%)"]).startswith("MISSED by 50.0%")
+    windows = said["ResNet-50, windows at 0% after the first batch, ends of epochs included"]
+    assert (windows.reached, windows.value) == (False, 2)
+    assert said["ResNet-18, the best backend (fastload a), of the synthetic rate (aim 98%)"].reached
+    assert said["CIFAR-10 resident on the device, the loader alone"].reached
+    assert str(said["CIFAR-10 training, the loader's share of a step"]).startswith("MISSED by 100.0%")
+    assert {verdict.reached for verdict in judge([])} == {None}
+    assert summary(new_results("gpu", {}, rows, verdicts=judge(rows))).splitlines()[-1].startswith("not measured")
 
 
 def test_the_command_writes_results_and_prints_the_goals_last(
@@ -290,33 +376,73 @@ def test_the_command_writes_results_and_prints_the_goals_last(
         run.main(["--device", "cpu", "--dry-run", "--out", str(out), "--photos", setting.photos, "--parts", "cifar"])
         == 0
     )
-    results = json.loads((out / "results.json").read_text())
-    assert results["parts"]["cifar"]["status"] == "complete"
-    assert results["parts"]["cifar"]["alone"]
-    assert results["input"].startswith("8 file names an epoch, 8 different photographs")
-    assert results["dry_run"] is True
-    assert {goal["reached"] for goal in results["goals"] if "CIFAR" not in goal["goal"]} == {None}
+    results = read_json(out / "results.json")
+    assert {row.mode for row in results.measurements} == {training.COMPILED, cifar.SHARE, cifar.ALONE}
+    assert {row.status for row in results.measurements} == {"measured"}
+    assert any(note.startswith("8 photographs an epoch (8 different ones") for note in results.notes)
+    assert any("DRY RUN" in note for note in results.notes)
+    assert any(note.startswith("cifar: complete") for note in results.notes)
+    assert {v.reached for v in results.verdicts if "CIFAR" not in v.what} == {None}
     printed = capsys.readouterr().out
     assert printed.strip() == summary(results)
     assert "CIFAR-10" in printed.splitlines()[-1]
     assert {path.name for path in out.iterdir()} == {"results.json", "summary.txt", "log.txt"}
 
 
-def test_a_part_that_hangs_is_ended_and_keeps_what_it_found(
-    tmp_path: Path, setting: Setting, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def popen(command: list[str], **arguments: Any) -> Any:
-        answer = command[5]
-        code = f"import time; open({answer!r}, 'w').write('{{\"found\": 1}}'); time.sleep(100)"
-        return started([command[0], "-c", code], **arguments)
+def hangs(name: str, setting: Setting, seconds: float) -> None:
+    """A part that starts a process in a session of its own, says so, and does not come back."""
+    import subprocess
 
-    started = run.subprocess.Popen
-    monkeypatch.setattr(run.subprocess, "Popen", popen)
-    monkeypatch.setattr(run, "_GRACE", -4.0)
-    part = run._run_part("cifar", replace(setting, out=str(tmp_path)), tmp_path, 6.0, run.time.monotonic() + 60)
-    assert part["status"].startswith("ended")
-    assert part["found"] == 1
-    assert part["seconds"] < 30
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(100)"], start_new_session=True)
+    report(row("hung", "a part", child=child.pid))
+    time.sleep(100)
+
+
+def dies(name: str, setting: Setting, seconds: float) -> None:
+    """A contestant that ends its process; those without it live."""
+    import os
+
+    report(row(setting.only[0] if setting.only else "safe", "a part", wrong=0))
+    if setting.only:
+        os.abort()
+
+
+def parts_in(
+    tmp_path: Path, function: str, apart: list[str], monkeypatch: pytest.MonkeyPatch, seconds: float
+) -> run.Run:
+    """A run of the part "cifar", which is this function instead."""
+    real = run.process.run
+    given = {"environment": None, "cwd": ROOT}
+    monkeypatch.setattr(
+        run.process, "run",
+        lambda _, *arguments, **options: real(f"tests.test_benchmark_gpu:{function}", *arguments, **(options | given)),
+    )  # fmt: skip
+    monkeypatch.setitem(run.PARTS, "cifar", run.Part("test", "cifar", 1, lambda setting: apart))
+    found = run.Run(tmp_path, replace(SETTING, kept=str(tmp_path)), time.monotonic() + seconds, dry=True)
+    found.part("cifar", [])
+    return found
+
+
+def test_a_part_that_hangs_is_ended_with_all_it_started_and_keeps_what_it_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "_GRACE", -18.0)
+    found = parts_in(tmp_path, "hangs", [], monkeypatch, 30)
+    (row,) = found.results.measurements
+    assert row.contestant == "hung"
+    assert any(note.startswith("cifar: ended: its time was over") for note in found.results.notes)
+    child = int(value(row, "child"))
+    assert not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE
+    assert read_json(tmp_path / "results.json").measurements == (row,)
+
+
+def test_a_contestant_that_ends_its_process_takes_no_rows_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = parts_in(tmp_path, "dies", ["reckless", "also"], monkeypatch, 600)
+    assert [row.contestant for row in found.results.measurements] == ["safe", "reckless", "also"]
+    assert any("cifar: reckless: failed" in note and "SIGABRT" in note for note in found.results.notes)
+    assert any(note.startswith("cifar: complete") for note in found.results.notes)
 
 
 def test_a_gpu_that_is_not_there_is_said_with_the_remedy(
@@ -330,14 +456,19 @@ def test_a_gpu_that_is_not_there_is_said_with_the_remedy(
     assert "nonsense" in capsys.readouterr().err
 
 
-def test_every_part_is_a_file_and_documented() -> None:
-    readme = (ROOT / "benchmarks" / "gpu" / "README.md").read_text()
-    for name, part in PARTS.items():
-        assert callable(part.runner(name))
+def test_what_may_end_its_process_is_measured_apart_on_a_gpu() -> None:
+    gpu = replace(SETTING, device="cuda")
+    assert "dali, mixed" in run._backends(gpu)
+    assert "dali, mixed" not in [v.name for v in variants(gpu)]
+    assert [v.name for v in variants(replace(gpu, only=("dali, mixed",)))] == ["dali, mixed"]
+    decoders = run._decoders(gpu)
+    assert {"DALI graph, region decoded", "DALI graph, whole decoded, then cut", "fastload dali, mixed"} <= {*decoders}
+    assert {"torchvision, device", "torchcodec, device"} <= {*decoders}
+    assert "fastload turbojpeg" not in decoders
+
+
+def test_every_part_is_a_module_and_documented() -> None:
+    readme = (ROOT / "benchmarks" / "README.md").read_text()
+    for name, part in run.PARTS.items():
+        assert callable(__import__(f"benchmarks.gpu.{part.module}", fromlist=["run"]).run)
         assert f"| `{name}` |" in readme
-
-
-def test_settings_travel_as_json(tmp_path: Path) -> None:
-    path = tmp_path / "setting.json"
-    path.write_text(FULL.to_json())
-    assert Setting.read(path) == FULL

@@ -2,27 +2,39 @@
 
 from __future__ import annotations
 
+import random
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
+from torchvision.transforms import RandomResizedCrop
 
-from benchmarks.peers import bars, data, table
-from benchmarks.peers.contestants import CONTESTANTS, FASTLOAD_TURBOJPEG, FFCV_JPEG, PILLOW, PILLOW_SMALL, Row
-from benchmarks.peers.process import ContestantProcess, Interpreters, StreamRunner
-from benchmarks.peers.setting import Setting
-from fastload.errors import FastloadError, SourceError, WorkerError
+from benchmarks import inputs
+from benchmarks.peers.comparison import StreamRunner, contestant
+from benchmarks.peers.contestants import (
+    CONTESTANTS,
+    FASTLOAD_TURBOJPEG,
+    FFCV_JPEG,
+    PILLOW,
+    PILLOW_SMALL,
+    Row,
+    Setting,
+    _crop,
+)
+from benchmarks.peers.report import judge, other_pixels
+from fastload.errors import SourceError, WorkerError
 from fastload.measure.results import Measurement, Round
 
-HERE = Interpreters(sys.executable, sys.executable)
+HERE = [sys.executable]
 
 
 @pytest.fixture
 def setting(tmp_path: Path) -> Setting:
-    small = data.small_images(tmp_path, 96)
-    return Setting(photographs="", small=str(small), ffcv="", cache="", batch_size=16, threads=1)
+    small = inputs.small_images(tmp_path, 96)
+    return Setting(photographs="", small=str(small), work="", batch_size=16, threads=1)
 
 
 def rounds(*rates: float) -> tuple[Round, ...]:
@@ -35,7 +47,7 @@ def test_few_photographs_are_repeated_and_none_is_left_out(tmp_path: Path) -> No
         folder.mkdir(parents=True)
         Image.fromarray(np.zeros((8, 8, 3), np.uint8)).save(folder / "same_name.jpg")
         (folder / "notes.txt").write_text("not an image")
-    found = data.photographs(tmp_path / "source", tmp_path / "work", 10)
+    found = inputs.photographs(tmp_path / "source", tmp_path / "work", 10)
     links = [path.resolve() for path in found.folder.glob("*/*")]
     originals = sorted((tmp_path / "source").rglob("*.jpg"))
     assert found.files == len(links) == 12
@@ -46,11 +58,11 @@ def test_few_photographs_are_repeated_and_none_is_left_out(tmp_path: Path) -> No
 
 def test_a_folder_without_photographs_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="DATA=folder"):
-        data.photographs(tmp_path, tmp_path / "work", 10)
+        inputs.photographs(tmp_path, tmp_path / "work", 10)
 
 
 def test_a_contestant_counts_whole_batches_and_stays_warm(setting: Setting) -> None:
-    runner = StreamRunner(PILLOW_SMALL, setting, HERE)
+    runner = StreamRunner(contestant(PILLOW_SMALL, setting, HERE))
     try:
         for _ in range(2):
             work = runner.run(0.05)
@@ -60,15 +72,16 @@ def test_a_contestant_counts_whole_batches_and_stays_warm(setting: Setting) -> N
             assert work.seconds >= 0.05
             assert work.cpu_seconds is not None
             assert work.metrics["mean_pixel"] is not None
+        assert runner.version
     finally:
         runner.close()
 
 
 def test_intervals_and_memory_have_one_number_an_epoch(setting: Setting) -> None:
-    process = ContestantProcess(PILLOW_SMALL, setting, HERE)
+    process = contestant(PILLOW_SMALL, setting, HERE)
     try:
-        process.ask("open")
-        answer = process.ask("epochs", count=3)
+        process.ask("first")
+        answer = process.ask("epochs", 3)
     finally:
         process.close()
     assert len(answer["across"]) == len(answer["memory"]) == 3
@@ -77,31 +90,34 @@ def test_intervals_and_memory_have_one_number_an_epoch(setting: Setting) -> None
     assert all(size > 0 for size in answer["memory"])
 
 
-@pytest.mark.parametrize(
-    ("opener", "error", "words"),
-    [
-        ("dataloader:pillow", FastloadError, "FileNotFoundError"),  # the contestant raises
-        ("no_such_module:at_all", FastloadError, "ModuleNotFoundError"),
-    ],
-)
-def test_what_a_contestant_raises_is_reported(
-    setting: Setting, opener: str, error: type[Exception], words: str
-) -> None:
-    process = ContestantProcess(Row("broken", "photographs", opener), setting, HERE)
+def test_what_a_contestant_raises_is_reported(setting: Setting) -> None:
+    process = contestant(PILLOW, setting, HERE)  # there are no photographs
     try:
-        with pytest.raises(error, match=words):
-            process.ask("open")
+        with pytest.raises(OSError, match="No such file"):
+            process.ask("first")
     finally:
         process.close()
+    with pytest.raises(WorkerError, match="StopIteration"):
+        contestant(Row("nobody", "photographs", None), setting, HERE)
 
 
-def test_a_process_that_ends_is_an_error(setting: Setting, tmp_path: Path) -> None:
-    process = ContestantProcess(PILLOW_SMALL, setting, Interpreters("/bin/false", "/bin/false"))
-    try:
-        with pytest.raises(WorkerError, match="did not answer 'open'"):
-            process.ask("open")
-    finally:
-        process.close()
+def test_a_process_that_ends_is_an_error(setting: Setting) -> None:
+    with pytest.raises(WorkerError, match="ended with exit code 1"):
+        contestant(PILLOW_SMALL, setting, ["/bin/false"])
+
+
+def test_crops_are_drawn_as_torchvision_draws_them() -> None:
+    draw = random.Random(0)
+    ours = np.array([_crop(draw, 500, 300) for _ in range(4000)])
+    torch.manual_seed(0)
+    image = torch.zeros(1, 300, 500)
+    theirs = np.array([RandomResizedCrop.get_params(image, [0.08, 1.0], [3 / 4, 4 / 3]) for _ in range(4000)])
+    theirs = theirs[:, [1, 0, 3, 2]]  # top, left, height, width
+    assert (ours >= 0).all()
+    assert (ours[:, :2] + ours[:, 2:] <= [500, 300]).all()
+    # Standard errors are some 2 pixels.
+    assert ours.mean(0) == pytest.approx(theirs.mean(0), abs=8)
+    assert ours.std(0) == pytest.approx(theirs.std(0), abs=8)
 
 
 def test_bars_compare_round_by_round() -> None:
@@ -111,7 +127,7 @@ def test_bars_compare_round_by_round() -> None:
         Measurement(PILLOW.contestant, PILLOW.task, rounds=theirs),
         Measurement(FFCV_JPEG.contestant, FFCV_JPEG.task, rounds=rounds(400, 200, 220)),
     ]
-    verdicts = {verdict.bar.what: verdict for verdict in bars.judge(measured)}
+    verdicts = {verdict.what: verdict for verdict in judge(measured)}
     faster = verdicts["fastload turbojpeg / DataLoader, Pillow (photographs)"]
     assert faster.value == pytest.approx(3.0)
     assert faster.found is not None
@@ -120,7 +136,7 @@ def test_bars_compare_round_by_round() -> None:
     missed = verdicts["fastload turbojpeg / FFCV, JPEG q90 (photographs)"]
     assert missed.value == pytest.approx(1.5)
     assert missed.reached is False
-    assert str(missed).startswith("MISSED by 9%")
+    assert str(missed).startswith("MISSED by 9.1%")
     cost = verdicts["CPU seconds per image: fastload turbojpeg / DataLoader, Pillow"]
     assert cost.value == pytest.approx(1 / 3)
     assert verdicts["fastload turbojpeg / DALI, CPU (photographs)"].reached is None
@@ -130,13 +146,13 @@ def test_other_pixels_are_noticed() -> None:
     def row(contestant: str, mean: float) -> Measurement:
         return Measurement(contestant, "photographs", rounds=(Round(1, 1.0, 1.0, {"mean_pixel": mean}),))
 
-    warnings = table.other_pixels([row("a", 110.0), row("b", 111.0), row("black", 3.0)])
+    warnings = other_pixels([row("a", 110.0), row("b", 111.0), row("black", 3.0)])
     assert len(warnings) == 1
     assert "black" in warnings[0]
 
 
 def test_every_bar_is_about_rows_that_take_part() -> None:
     made_up = [Measurement(row.contestant, row.task, rounds=rounds(1.0)) for row in CONTESTANTS]
-    compared = [verdict for verdict in bars.judge(made_up) if "/" in verdict.bar.what]
+    compared = [verdict for verdict in judge(made_up) if "/" in verdict.what]
     assert compared
     assert all(verdict.found is not None for verdict in compared)

@@ -1,88 +1,156 @@
-"""Checks on photographs: pixels against the CPU, resuming, memory, and that no other GPU is touched."""
+"""The contract suite on the device, in a process of its own, and then what only photographs and a GPU can tell: pixels
+against the reference, resuming, memory, and that no other GPU is touched."""
 
 from __future__ import annotations
 
 import gc
-import math
 import os
+import signal
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+from collections import Counter
 from collections.abc import Callable
+from importlib.util import find_spec
 from itertools import islice
-from typing import Any
+from math import isfinite
+from pathlib import Path
 
 import torch
 
-from benchmarks.gpu.found import Found
-from benchmarks.gpu.setting import Setting
+from benchmarks.gpu.feeds import Variant, every_variant, synchronize, variants
+from benchmarks.gpu.setting import ROOT, Found, Setting
 from benchmarks.gpu.streams import awaited
-from benchmarks.gpu.variants import Variant, pixels, variants
-from fastload.errors import BackendUnavailableError
+from fastload.backends import available_backends
+from fastload.backends.base import PixelDifference
 from fastload.measure.clock import peak_memory, reset_peak_memory, resident_memory
+from fastload.measure.pixels import training_pixels
+from fastload.measure.results import Failure, Measurement, Round
 
-__all__ = ["contexts_elsewhere", "psnr", "run"]
+__all__ = ["OTHER_GPUS", "PIXELS", "RESUME", "SUITE", "read_junit", "run"]
 
+SUITE, PIXELS, RESUME, MEMORY, OTHER_GPUS = "contract suite", "pixels", "resuming", "memory", "contexts on other GPUs"
+"""The modes of the rows."""
+_SUITE_SHARE = 0.7
+"""Of the part's time."""
+_PROCESSES = 6
+"""Each has a context on the GPU, which takes half a gigabyte."""
 _BATCHES = 8
 """Whose pixels are compared."""
-_PSNR = {"dali": 40.0, "dali, cpu": 45.0}
-"""Published bounds of what has a resampler of its own [dB]; of all others the largest difference is 2, the mean 0.2."""
 
 
 def run(setting: Setting, found: Found) -> None:
+    if not setting.only:
+        try:
+            found.save(_suite(setting, found.left * _SUITE_SHARE))
+        except Exception as error:  # the checks do not depend on it
+            found.failed("pytest", SUITE, error)
+    checks: dict[str, Callable[[Setting, Variant], dict[str, float | None]]]
+    checks = {MEMORY: _memory, PIXELS: _pixels, RESUME: _resume}  # memory before anything is held of it
     for variant in variants(setting):
-        row: dict[str, Any] = {"name": variant.name}
-        checks: dict[str, Callable[[Setting, Variant], dict[str, Any]]]
-        checks = {"memory": _memory, "pixels": _pixels, "resume": _resume}  # memory before anything is held of it
-        for name, check in checks.items():
+        for mode, check in checks.items():
             if found.left < 2:
-                found.note(f"no time was left for {name} of {variant.name}")
+                found.note(f"no time was left for {mode} of {variant.name}")
                 continue
             try:
-                row[name] = check(setting, variant)
-            except BackendUnavailableError as error:
-                row["status"], row["note"] = "unavailable", str(error)
-                break
+                found.add(variant.name, mode, check(setting, variant))
             except Exception as error:  # the other checks are still to be made
-                row[name] = {"status": "failed", "note": f"{type(error).__name__}: {error}"}
-        found.append("rows", row)
-    found.save("other_gpus", contexts_elsewhere(setting.where()))
+                found.failed(variant.name, mode, error)
+    found.save(_contexts_elsewhere(setting.where()))
 
 
-def psnr(a: torch.Tensor, b: torch.Tensor) -> float:
-    """Of uint8 pixels [dB]."""
-    mse = (a.double() - b.double()).square().mean().item()
-    return math.inf if mse == 0 else 10 * math.log10(255**2 / mse)
+def _suite(setting: Setting, seconds: float) -> Measurement:
+    if find_spec("pytest") is None:
+        remedy = "pytest is not installed: pip install pytest pytest-timeout"
+        return Measurement("pytest", SUITE, status="unavailable", note=remedy)
+    report = Path(setting.out) / "contract.xml"
+    report.unlink(missing_ok=True)
+    # The project's own settings make errors of warnings, which here may be those of another version of torch.
+    command = [sys.executable, "-m", "pytest", "tests/test_contract.py", "-q", "-W", "default", "--tb=short"]
+    command += ["-p", "no:cacheprovider", f"--junitxml={report}"]
+    if find_spec("pytest_timeout") is None:
+        command += ["-c", os.devnull, f"--rootdir={ROOT}"]
+    if find_spec("xdist") is not None:
+        command += ["-n", str(_PROCESSES if setting.where().type == "cuda" else 0)]
+    if setting.contract:
+        command += ["-k", setting.contract]
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    environment = {**os.environ, "FASTLOAD_TEST_DEVICE": setting.device, "PYTHONPATH": path}
+    process = subprocess.Popen(command, cwd=ROOT, env=environment)
+    note = ""
+    try:
+        process.wait(max(seconds, 1))
+    except subprocess.TimeoutExpired:
+        note = f"interrupted after {seconds:.0f} s"
+        process.send_signal(signal.SIGINT)  # pytest then writes its report of what it has done
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()  # its workers end with this part
+            process.wait()
+    if not report.exists():
+        note = note or f"pytest ended with {process.returncode} and left no report"
+        return Measurement("pytest", SUITE, status="failed", note=note)
+    found = read_junit(report, note)
+    report.unlink()
+    return found
 
 
-def _pixels(setting: Setting, variant: Variant) -> dict[str, Any]:
-    """The same samples as those made on the CPU: by the native core from files, or from the same cache."""
-    name = "cache, disk" if variant.backend == "cache" else "turbojpeg"
-    reference = next(v for v in variants(setting) if v.name == name)
+def read_junit(report: Path, note: str = "") -> Measurement:
+    """Counts, what failed, and why tests were skipped."""
+    counts: Counter[str] = Counter()
+    failures = []
+    skipped: Counter[str] = Counter()
+    for case in ElementTree.parse(report).iter("testcase"):
+        outcome = "passed"
+        for child in case:
+            message = (child.get("message") or "").strip()
+            if child.tag in ("failure", "error"):
+                outcome = "failed"
+                failures.append(Failure(case.get("name") or "", (message.splitlines() or [""])[0]))
+            elif child.tag == "skipped":
+                outcome = "skipped"
+                skipped[message] += 1
+        counts[outcome] += 1
+    reasons = [f"{count} skipped: {reason}" for reason, count in skipped.items()]
+    metrics: dict[str, float | None] = {name: float(counts[name]) for name in ("passed", "failed", "skipped")}
+    return Measurement(
+        "pytest",
+        SUITE,
+        note="; ".join(filter(None, [note, *reasons])),
+        rounds=(Round(0, 0.0, 0.0, metrics),),
+        failures=tuple(failures),
+    )
+
+
+def _pixels(setting: Setting, variant: Variant) -> dict[str, float | None]:
+    """The same samples as those of torchvision's own code, or of the same cache, made on the CPU."""
+    traits = {row.name: row.traits for row in available_backends()}
+    ours = traits[variant.backend]
+    reference = next(
+        v
+        for v in every_variant(setting)
+        if (v.backend == variant.backend if ours.prepares else traits[v.backend].runs_opaque)
+    )
     got = _images(setting, variant, setting.where())
-    wanted = _images(setting, reference, torch.device("cpu"))
-    difference = (got.short() - wanted.short()).abs()
-    largest, mean = int(difference.max()), float(difference.float().mean())
-    least = min(psnr(a, b) for a, b in zip(got, wanted, strict=True))
-    bound = _PSNR.get(variant.name)
-    whole = psnr(got, wanted)
-    good = (largest <= 2 and mean <= 0.2) if bound is None else whole >= bound
+    difference = PixelDifference.between(got, _images(setting, reference, torch.device("cpu")))
     return {
-        "status": "right" if good else "WRONG",
-        "bound_db": bound,
-        "psnr_db": _finite(whole),
-        "psnr_of_the_worst_image_db": _finite(least),
-        "largest_difference": largest,
-        "mean_difference": mean,
+        "wrong": float(not ours.tolerance.allows(difference, on_gpu=variant.on_device)),
         "images": len(got),
+        "largest_difference": difference.largest,
+        "mean_difference": difference.mean,
+        "psnr_db": difference.psnr if isfinite(difference.psnr) else None,
     }
 
 
 def _images(setting: Setting, variant: Variant, device: torch.device) -> torch.Tensor:
-    with variant.create(setting, transform=pixels(setting), device=device) as loader:
+    with variant.create(setting, transform=training_pixels(setting.size), device=device) as loader:
         return torch.cat([images.cpu() for images, _ in islice(loader, _BATCHES)])
 
 
-def _resume(setting: Setting, variant: Variant) -> dict[str, Any]:
+def _resume(setting: Setting, variant: Variant) -> dict[str, float | None]:
     """From some places of an epoch, the same batches as without interruption, to the last bit."""
-    with variant.create(setting, transform=pixels(setting)) as loader:
+    with variant.create(setting, transform=training_pixels(setting.size)) as loader:
         length = min(len(loader), 12)
         places = sorted({1, length // 2, length - 1})
         states, wanted = {}, []
@@ -92,14 +160,14 @@ def _resume(setting: Setting, variant: Variant) -> dict[str, Any]:
                 states[step] = loader.state_dict()
     wrong = 0
     for step, state in states.items():
-        with variant.create(setting, transform=pixels(setting)) as resumed:
+        with variant.create(setting, transform=training_pixels(setting.size)) as resumed:
             resumed.load_state_dict(state)
             got = awaited(islice(iter(resumed), length - step))
         wrong += sum(a != b for a, b in zip(got, wanted[step:], strict=True))
-    return {"status": "right" if not wrong else "WRONG", "places": places, "wrong_batches": wrong}
+    return {"wrong": wrong, "places": len(places)}
 
 
-def _memory(setting: Setting, variant: Variant) -> dict[str, Any]:
+def _memory(setting: Setting, variant: Variant) -> dict[str, float | None]:
     """What it takes at the batch size of training: on the host, and on the device by torch and by the driver."""
     device = setting.where()
     gpu = device.type == "cuda"
@@ -108,52 +176,39 @@ def _memory(setting: Setting, variant: Variant) -> dict[str, Any]:
     host = resident_memory()
     free = 0
     if gpu:
-        torch.cuda.synchronize(device)
+        synchronize(device)
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
         free = torch.cuda.mem_get_info(device)[0]
     allocated = torch.cuda.memory_allocated(device) if gpu else 0
-    epochs = []
-    with variant.create(setting, batch_size=setting.batch_size, transform=pixels(setting)) as loader:
+    with variant.create(setting, batch_size=setting.batch_size, transform=training_pixels(setting.size)) as loader:
         for _ in range(2):
             for _ in islice(loader, 12):
                 pass
-            epochs.append(resident_memory() - host)
-        row = {"host_bytes": peak_memory() - host, "host_bytes_after_epochs": epochs}
+        row: dict[str, float | None] = {"host_bytes": peak_memory() - host}
         if gpu:
-            torch.cuda.synchronize(device)
+            synchronize(device)
             row["torch_peak_bytes"] = torch.cuda.max_memory_allocated(device) - allocated
             row["device_bytes"] = free - torch.cuda.mem_get_info(device)[0]
     return row
 
 
-def contexts_elsewhere(device: torch.device) -> dict[str, Any]:
+def _contexts_elsewhere(device: torch.device) -> Measurement:
     """Whether this process has a context on a GPU that it was not told to use."""
-    if device.type != "cuda":
-        return {"status": "not checkable", "note": "the batches go to the CPU"}
-    if torch.cuda.device_count() < 2:
-        return {"status": "not checkable", "note": "there is one GPU"}
+    if device.type != "cuda" or torch.cuda.device_count() < 2:
+        note = "there is one GPU" if device.type == "cuda" else "the batches go to the CPU"
+        return Measurement("this process", OTHER_GPUS, status="not run", note=note)
     others = [index for index in range(torch.cuda.device_count()) if index != device.index]
-    by_torch = [index for index in others if torch.cuda.memory_reserved(index)]
+    wrong = {index for index in others if torch.cuda.memory_reserved(index)}
     note = ""
-    found: list[int] = []
     try:
         import pynvml
 
         pynvml.nvmlInit()
         for index in others:
             handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(index).uuid}")
-            pids = {process.pid for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)}
-            if os.getpid() in pids:
-                found.append(index)
-    except ImportError:
-        note = "nvidia-ml-py is not installed: only torch's memory was looked at"
-    except pynvml.NVMLError as error:
-        note = f"the driver does not tell ({error}): only torch's memory was looked at"
-    wrong = sorted({*by_torch, *found})
-    return {"status": "WRONG" if wrong else "right", "gpus": wrong, "note": note}
-
-
-def _finite(value: float) -> float | None:
-    """None for equal pixels: JSON has no infinity."""
-    return value if math.isfinite(value) else None
+            if os.getpid() in {process.pid for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)}:
+                wrong.add(index)
+    except Exception as error:  # not installed, no driver, a container: each has its own
+        note = f"only torch's memory was looked at, the driver does not tell ({error})"
+    return Measurement("this process", OTHER_GPUS, note=note, rounds=(Round(0, 0.0, 0.0, {"wrong": len(wrong)}),))

@@ -2,99 +2,107 @@
 
 from __future__ import annotations
 
-from statistics import median
+from collections.abc import Iterator, Sequence
+from itertools import repeat
 from typing import Any
 
+import numpy as np
 import torch
 from torchvision.transforms import v2
 
 import fastload
-from benchmarks.gpu.data import small_images
-from benchmarks.gpu.found import Found
-from benchmarks.gpu.network import Training, small_resnet
-from benchmarks.gpu.rates import rate_of
-from benchmarks.gpu.setting import Setting
-from benchmarks.gpu.streams import endless
+from benchmarks.gpu.feeds import of_loader, rate_of
+from benchmarks.gpu.setting import Found, Setting
+from benchmarks.gpu.training import SMALL, small_batch, small_resnet
 from fastload.backends.cache import CacheOptions
+from fastload.measure.results import Measurement, Round
+from fastload.measure.statistics import Summary, summarise
+from fastload.measure.trainers import Batch
 from fastload.monitor import step_clock
 
-__all__ = ["run"]
+__all__ = ["ALONE", "SHARE", "resolution", "run"]
 
-_STEPS = 60
-"""Of one turn of training."""
-_MEAN, _STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
+ALONE, SHARE = "CIFAR-10, the loader alone", "CIFAR-10, training"
+"""The modes of the rows."""
+_ENOUGH = 0.0025
+"""The share of a step that the loader takes is known well enough when its resolution is this."""
+_LEAST_TURNS = 5
+_CROPPED = [v2.RandomCrop(32, padding=4), v2.RandomHorizontalFlip()]
+_FLOATS = [
+    v2.ToImage(),
+    v2.ToDtype(torch.float32, scale=True),
+    v2.Normalize((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
+]
 
 
 def run(setting: Setting, found: Found) -> None:
-    source = small_images(setting)
-    found.save("images", len(source[0]))
+    rng = np.random.default_rng(0)  # random content, on which neither cropping nor training depends in speed
+    images = rng.integers(0, 256, (setting.small_images, 32, 32, 3), dtype=np.uint8)
+    source = images, rng.integers(0, 10, setting.small_images)
+    _share(setting, found, source)
     for batch_size in setting.small_batch_sizes:
-        for name, transform in (("crop and flip, uint8", _pixels()), ("normalised", _training())):
+        for output, transforms in (("uint8", _CROPPED), ("normalised", [*_CROPPED, *_FLOATS])):
             if found.left < 3 * setting.rate_seconds:
-                found.note(f"no time was left for {name} at {batch_size}")
+                found.note(f"no time was left for {output} at {batch_size}")
                 continue
-            with _loader(setting, source, batch_size, transform) as loader:
-                sizes = (len(labels) for _, labels in endless(loader))
-                rate = rate_of(sizes, setting.rate_seconds, setting.where(), ahead=loader.batches_in_flight)
-            found.append("alone", {"batch_size": batch_size, "output": name, **rate})
-    found.save("training", _share(setting, source))
+            with _loader(setting, source, batch_size, transforms) as loader:
+                sizes = (len(labels) for _, labels in of_loader(loader))
+                done = rate_of(sizes, setting.rate_seconds, setting.where(), ahead=loader.batches_in_flight)
+            found.save(Measurement(f"batches of {batch_size}, {output}", ALONE, rounds=(done,)))
 
 
-def _loader(setting: Setting, source: Any, batch_size: int, transform: Any) -> fastload.Loader:
+def resolution(shares: Summary) -> float:
+    """Half the width of the 95% interval of the median (McGill, Tukey, Larsen: "Variations of Box Plots", The American
+    Statistician 1978)."""
+    return 1.57 * (shares.high - shares.low) / shares.count**0.5
+
+
+def _loader(setting: Setting, source: Any, batch_size: int, transforms: Sequence[Any]) -> fastload.Loader:
     return fastload.create_loader(
         source,
         batch_size,
         shuffle=True,
         drop_last=True,
-        transform=transform,
+        transform=v2.Compose(transforms),
         backend="cache",
         device=setting.where(),
         options=CacheOptions(storage="device", progress=False),
     )
 
 
-def _pixels() -> v2.Compose:
-    return v2.Compose([v2.RandomCrop(32, padding=4), v2.RandomHorizontalFlip()])
+def _share(setting: Setting, found: Found, source: Any) -> None:
+    """Step times with the loader and with a batch that is there, in turns: what is more is the loader's.
+
+    Turns are paired and every second pair is the other way round, so that a clock which rises or falls while the
+    device warms up does not count. They go on until the share is known to a quarter of a per cent.
+    """
+    training = small_resnet(setting.where()).warm_up(small_batch(setting), compiled=setting.compile)
+    steps, size = setting.small_training_steps, setting.small_training_batch_size
+    compiled = training.note or ("compiled" if setting.compile else "not compiled")
+    rounds: list[Round] = []
+    shares: list[float] = []
+    enough = found.left / 2
+    with _loader(setting, source, size, [*_CROPPED, *_FLOATS]) as loader:
+        feed = of_loader(loader)
+        there = repeat(next(feed))
+        while len(rounds) < setting.small_training_turns:
+            turns = {}
+            for batches in (feed, there) if len(rounds) % 2 else (there, feed):
+                if batches is feed:
+                    feed.use_up()
+                turns[batches is feed] = _step_seconds(training, batches, steps)
+            (alone, _), (full, waited) = turns[False], turns[True]
+            shares.append(1 - alone / full)
+            metrics = {"loader_share": shares[-1], "wait_share": waited, "step_seconds": full}
+            rounds.append(Round(steps * size, steps * full, 0.0, metrics))
+            known = resolution(summarise(shares))
+            note = f"{compiled}; resolution of the loader's share: {known:.2%} ({len(rounds)} pairs of {steps} steps)"
+            found.save(Measurement(SMALL, SHARE, {"batch_size": size}, note=note, rounds=tuple(rounds)))
+            if (len(rounds) >= _LEAST_TURNS and known <= _ENOUGH) or found.left < enough:
+                break
 
 
-def _training() -> v2.Compose:
-    floats = [v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(_MEAN, _STD)]
-    return v2.Compose([*_pixels().transforms, *floats])
-
-
-def _share(setting: Setting, source: Any) -> dict[str, Any]:
-    """Step times with the loader and with a batch that is there, in turns: what is more is the loader's."""
-    device = setting.where()
-    steps = _STEPS if device.type == "cuda" else 4
-    training = Training(small_resnet(width=64 if device.type == "cuda" else 8), device, compiled=setting.compile)
-    with _loader(setting, source, setting.small_training_batch_size, _training()) as loader:
-        batches = endless(loader)
-        there = next(batches)
-        for _ in range(5):
-            training.step(there)
-        training.synchronize()
-        without, with_loader, waits = [], [], []
-        for _ in range(max(setting.rounds, 2)):
-            without.append(_step_seconds(training, iter(lambda: there, None), steps)[0])
-            for _ in range(loader.batches_in_flight):
-                next(batches)
-            seconds, wait = _step_seconds(training, batches, steps)
-            with_loader.append(seconds)
-            waits.append(wait)
-    alone, fed = median(without), median(with_loader)
-    return {
-        "network": "ResNet of nine layers",
-        "batch_size": setting.small_training_batch_size,
-        "images_per_second": setting.small_training_batch_size / fed,
-        "images_per_second_synthetic": setting.small_training_batch_size / alone,
-        "step_seconds": fed,
-        "step_seconds_synthetic": alone,
-        "loader_share": 1 - alone / fed,
-        "wait_share": median(waits),
-    }
-
-
-def _step_seconds(training: Training, batches: Any, steps: int) -> tuple[float, float]:
+def _step_seconds(training: Any, batches: Iterator[Batch], steps: int) -> tuple[float, float]:
     """Seconds a step on the device's timeline, and the share of it that it waited for the batch."""
     clock = step_clock(training.device, keep=0)
     clock.restart()

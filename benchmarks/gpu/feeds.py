@@ -1,154 +1,177 @@
-"""Who feeds the GPU: batches that are there already, the plain DataLoader, and each backend of fastload."""
+"""Who is measured: each backend of fastload under the options a user would choose, the plain DataLoader, and batches
+that are there already."""
 
 from __future__ import annotations
 
-import warnings
+import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import partial
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 import torch
-from torch.utils.data import DataLoader
-from torchvision.datasets import ImageFolder
 
+import fastload
 from benchmarks.gpu.setting import Setting
-from benchmarks.gpu.variants import Variant, variants
+from fastload.backends import available_backends, backend_class
+from fastload.measure.clock import cpu_seconds
+from fastload.measure.loaders import OneBatch, PlainLoader
 from fastload.measure.pixels import training
+from fastload.measure.results import Round
 
-__all__ = ["CLASSES", "SYNTHETIC", "Batch", "Feed", "Row", "rows"]
+__all__ = [
+    *("CLASSES", "Feed", "Variant", "every_variant", "of_loader", "plain", "rate_of", "synchronize"),
+    *("synthetic", "variants"),
+]
 
-Batch = tuple[torch.Tensor, torch.Tensor]
-"""Images (B, 3, H, W) float32 and labels (B,) int64, on the device."""
-
-SYNTHETIC = "synthetic"
-"""The denominator: nothing has to be fetched."""
 CLASSES = 1000
 """Of the networks; folders have fewer."""
 
-
-class Feed(Protocol):
-    """Endless batches, epoch after epoch."""
-
-    ahead: int
-    """Batches that may lie ready before they are asked for."""
-    epochs: int
-    """How many have ended."""
-
-    def __next__(self) -> Batch: ...
-
-    def close(self) -> None: ...
+_SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
+    "cache": {f"cache, {storage}": {"storage": storage} for storage in ("disk", "ram", "device")},
+    "dali": {"dali, cpu": {"device": "cpu"}, "dali, mixed": {"device": "mixed"}},
+}
+"""Backend: variant: the options that make it. All others take part once, as they are."""
+_ON_DEVICE = ("cache, device", "dali, mixed")
+_MAY_DIE = ("dali, mixed",)
+"""nvImageCodec, which decodes for DALI, has been reported to end the process on some GPUs."""
 
 
 @dataclass(frozen=True)
-class Row:
-    """One contestant."""
+class Variant:
+    """A backend under one set of options."""
 
     name: str
-    open: Callable[[], Feed]
-    """Raises what the contestant raises."""
-    fastload: bool = False
+    backend: str
+    settings: tuple[tuple[str, Any], ...] = ()
+    on_device: bool = False
+    """Whether the pixels are made on a GPU: then they are near those of the CPU, not equal to them."""
+    may_die: bool = False
+    """Whether it may end the process that it runs in."""
+    num_workers: int | None = None
+
+    def create(self, setting: Setting, **arguments: Any) -> fastload.Loader:
+        """A loader of the photographs, shuffled; `arguments` are those of `create_loader`.
+
+        Raises:
+            BackendUnavailableError: its package is missing.
+        """
+        options = backend_class(self.backend).Options.within(Path(setting.kept))
+        chosen = dict(self.settings) | ({"short_side": setting.short_side} if hasattr(options, "short_side") else {})
+        given = {
+            "batch_size": setting.check_batch_size,
+            "shuffle": True,
+            "drop_last": True,
+            "device": setting.where(),
+            "num_workers": self.num_workers,
+            "options": replace(options, **chosen),
+        }
+        return fastload.create_loader(setting.photos, backend=self.backend, **(given | arguments))
 
 
-def rows(setting: Setting) -> list[Row]:
-    """All contestants, the synthetic one first."""
-    plain = [Row(f"DataLoader, {n} workers", partial(PlainFeed, setting, n)) for n in setting.dataloader_workers]
-    # The cache's files are in the host's memory too, after the first round.
-    chosen = [v for v in variants(setting) if v.name != "cache, ram"]
-    ours = [Row(f"fastload {v.name}", partial(LoaderFeed, setting, v), fastload=True) for v in chosen]
-    return [Row(SYNTHETIC, partial(SyntheticFeed, setting)), *plain, *ours]
+def every_variant(setting: Setting) -> list[Variant]:
+    """All backends that there are, third parties' too."""
+    gpu = setting.where().type == "cuda"
+    found = []
+    for row in available_backends():
+        # On a small machine one worker process for each core would take longer to start than to measure.
+        workers = 1 if row.traits.processes and not gpu else None
+        for name, settings in _SETTINGS.get(row.name, {row.name: {}}).items():
+            if gpu or name not in _MAY_DIE:
+                given = tuple(settings.items())
+                found.append(Variant(name, row.name, given, gpu and name in _ON_DEVICE, name in _MAY_DIE, workers))
+    return found
 
 
-class SyntheticFeed:
-    """The same batch again and again, on the device already."""
-
-    ahead = 0
-    epochs = 0
-
-    def __init__(self, setting: Setting) -> None:
-        generator = torch.Generator().manual_seed(0)
-        images = torch.randn(setting.batch_size, 3, setting.size, setting.size, generator=generator)
-        labels = torch.randint(CLASSES, (setting.batch_size,), generator=generator)
-        device = setting.where()
-        self._batch = (images.to(device).contiguous(memory_format=torch.channels_last), labels.to(device))
-
-    def __next__(self) -> Batch:
-        return self._batch
-
-    def close(self) -> None:
-        """Nothing is held."""
+def variants(setting: Setting) -> list[Variant]:
+    """Those that `setting.only` names; all that will not end the process, if it names none."""
+    every = every_variant(setting)
+    return [v for v in every if (v.name in setting.only if setting.only else not v.may_die)]
 
 
-class LoaderFeed:
-    """A fastload.Loader."""
+class Feed:
+    """Endless batches, epoch after epoch."""
 
-    def __init__(self, setting: Setting, variant: Variant) -> None:
-        self._loader = variant.create(setting, batch_size=setting.batch_size, transform=training(setting.size))
-        self.ahead = self._loader.batches_in_flight
+    def __init__(self, batches: Any, ahead: int = 0) -> None:
+        """
+        Args:
+            batches: iterable anew for each epoch; has `close()`.
+            ahead: batches that may lie ready before they are asked for.
+        """
         self.epochs = 0
-        self._batches: Iterator[Batch] = iter(())
-        self._begun = False
+        """How many have ended."""
+        self.close: Callable[[], None] = batches.close
+        self._batches = batches
+        self._ahead = ahead
+        self._epoch: Iterator[Any] | None = None
 
-    def __next__(self) -> Batch:
-        batch = next(self._batches, None)
-        if batch is None:
-            self.epochs += self._begun
-            self._begun = True
-            self._batches = iter(self._loader)
-            batch = next(self._batches)
-        return batch
+    def __iter__(self) -> Iterator[Any]:
+        return self
 
-    def close(self) -> None:
-        self._loader.close()
+    def __next__(self) -> Any:
+        if self._epoch is not None:
+            batch = next(self._epoch, None)
+            if batch is not None:
+                return batch
+            self.epochs += 1
+        self._epoch = iter(self._batches)
+        return next(self._epoch)
+
+    def use_up(self) -> None:
+        """Take what lies ready: it was made while others were measured."""
+        for _ in range(self._ahead):
+            next(self)
 
 
-class PlainFeed:
-    """ImageFolder in torch's DataLoader, as most scripts have it: Pillow, transforms in the workers, pinned memory.
+def of_loader(loader: fastload.Loader) -> Feed:
+    return Feed(loader, loader.batches_in_flight)
 
-    Its workers live over the epochs, which not every script asks for, but which is fair to loaders that do so too.
+
+def synthetic(setting: Setting) -> Feed:
+    """The same batch again and again, on the device already: nothing has to be fetched."""
+    return Feed(OneBatch(setting.batch_size, CLASSES, setting.where(), setting.size))
+
+
+def plain(setting: Setting, workers: int) -> Feed:
+    """The plain DataLoader, with Pillow and transforms in its workers."""
+    batches = PlainLoader(
+        setting.photos,
+        training(setting.size),
+        setting.batch_size,
+        setting.where(),
+        workers=workers,
+        drop_last=True,
+        memory_format=torch.channels_last,
+    )
+    return Feed(batches, 2 * workers + 1)
+
+
+def rate_of(sizes: Iterator[int], seconds: float, device: torch.device, *, ahead: int = 0) -> Round:
+    """How many images a second come out of something.
+
+    Args:
+        sizes: does a piece of work at each `next`, or queues it on the device, and says how many images it was.
+        ahead: pieces that may lie ready, which are used up first.
     """
-
-    def __init__(self, setting: Setting, workers: int) -> None:
-        self._device = setting.where()
-        self.ahead = 2 * workers + 1
-        self.epochs = 0
-        self._begun = False
-        with _without_advice():
-            self._loader: DataLoader[Any] = DataLoader(
-                ImageFolder(setting.photos, training(setting.size)),
-                setting.batch_size,
-                shuffle=True,
-                drop_last=True,
-                num_workers=workers,
-                persistent_workers=workers > 0,
-                pin_memory=self._device.type == "cuda",
-            )
-        self._batches: Iterator[Any] = iter(())
-
-    def __next__(self) -> Batch:
-        batch = next(self._batches, None)
-        if batch is None:
-            self.epochs += self._begun
-            self._begun = True
-            with _without_advice():
-                self._batches = iter(self._loader)
-            batch = next(self._batches)
-        images, labels = batch
-        images = images.to(self._device, non_blocking=True, memory_format=torch.channels_last)
-        return images, labels.to(self._device, non_blocking=True)
-
-    def close(self) -> None:
-        # Persistent workers hang on the iterator that the DataLoader keeps.
-        shutdown = getattr(getattr(self._loader, "_iterator", None), "_shutdown_workers", None)
-        self._batches = iter(())
-        if shutdown is not None:
-            shutdown()
+    for _ in range(ahead):
+        next(sizes)
+    _work(sizes, seconds / 3)
+    synchronize(device)
+    cpu, begun = cpu_seconds(), time.perf_counter()
+    images = _work(sizes, seconds)
+    synchronize(device)
+    return Round(images, time.perf_counter() - begun, cpu_seconds() - cpu)
 
 
-class _without_advice(warnings.catch_warnings):  # noqa: N801
-    """More workers than cores: torch warns of it, and what it costs is to be measured."""
+def _work(sizes: Iterator[int], seconds: float) -> int:
+    end = time.perf_counter() + seconds
+    images = next(sizes)
+    while time.perf_counter() < end:
+        images += next(sizes)
+    return images
 
-    def __enter__(self) -> Any:
-        entered = super().__enter__()
-        warnings.filterwarnings("ignore", message="This DataLoader will create")
-        return entered
+
+def synchronize(device: torch.device) -> None:
+    """Until all work that was queued is done."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

@@ -6,152 +6,217 @@ used up. At the end each contestant runs once more under torch.profiler, which s
 
 from __future__ import annotations
 
+import dataclasses
+import os
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import groupby
 from pathlib import Path
-from statistics import median
-from typing import Any
 
-from benchmarks.gpu.feeds import SYNTHETIC, Feed, Row, rows
-from benchmarks.gpu.found import Found
-from benchmarks.gpu.network import Training, of_torchvision
-from benchmarks.gpu.setting import Setting
-from benchmarks.gpu.timeline import draw, shown
-from benchmarks.gpu.turns import profiled, turn
+from msgspec.structs import replace
+
+from benchmarks.gpu.feeds import Feed, Variant, of_loader, plain, synthetic, variants
+from benchmarks.gpu.setting import Found, Setting
+from benchmarks.gpu.training import Training, feed_steps, of_torchvision
 from fastload.errors import BackendUnavailableError
-from fastload.monitor import GpuMonitor
+from fastload.measure.clock import cpu_seconds
+from fastload.measure.pixels import training
+from fastload.measure.results import Measurement, Round
+from fastload.monitor import GpuMonitor, GpuReading, Segment, Step, draw_timelines, profile_steps, step_clock
+from fastload.monitor.gpu import reading_of
 
-__all__ = ["run", "summarise_rows"]
+__all__ = ["FASTLOAD", "SYNTHETIC", "compared", "contestants", "mode", "run"]
+
+SYNTHETIC = "synthetic"
+"""The denominator: nothing has to be fetched."""
+FASTLOAD = "fastload "
+"""How the names of ours begin."""
+_LONG_GAP = 0.005
+"""From here on a gap is listed [seconds]."""
+_LISTED_GAPS = 20
+_DRIVER_LOOKS_BACK = 1.0
+"""The driver's answers are of up to so long ago [seconds]: at first of what was before the turn."""
+
+
+def mode(network: str) -> str:
+    """Of the rows of one network."""
+    return f"training {network}"
+
+
+def contestants(setting: Setting) -> dict[str, Callable[[], Feed]]:
+    """All of them, the synthetic one first; those that open raise what they raise."""
+    before = {f"DataLoader, {n} workers": partial(plain, setting, n) for n in setting.dataloader_workers}
+
+    def ours(variant: Variant) -> Feed:
+        return of_loader(variant.create(setting, batch_size=setting.batch_size, transform=training(setting.size)))
+
+    # The cache's files are in the host's memory too, after the first round.
+    after = {f"{FASTLOAD}{v.name}": partial(ours, v) for v in variants(setting) if ("storage", "ram") not in v.settings}
+    return {SYNTHETIC: partial(synthetic, setting), **({} if setting.only else before), **after}
 
 
 def run(setting: Setting, found: Found) -> None:
     monitor = GpuMonitor(setting.where() if setting.where().type == "cuda" else "cpu")
-    found.save("driver", monitor.reason or "asked by NVML")
-    open_feeds: dict[str, Feed] = {}
-    contestants = rows(setting)
-    networks: dict[str, Any] = {}
+    found.note(f"windows of the driver: {monitor.reason or 'asked by NVML'}")
+    race = _Race(setting, found, monitor)
     try:
         for number, network in enumerate(setting.networks):
-            share = found.left / (len(setting.networks) - number)
-            results = _Results(found, networks, network)
-            _measure(setting, network, contestants, open_feeds, monitor, results, found.left - share)
+            # So much must be left at the end of this one.
+            race.measure(network, found.left * (1 - 1 / (len(setting.networks) - number)))
     finally:
-        for feed in open_feeds.values():
-            feed.close()
+        race.close()
 
 
-class _Results:
-    """Of one network, saved with every turn."""
+class _Race:
+    """The contestants, and their feeds, which stay open from one network to the next."""
 
-    def __init__(self, found: Found, networks: dict[str, Any], network: str) -> None:
-        self.found = found
-        self._networks = networks
-        self._rows: dict[str, dict[str, Any]] = {}
-        networks[network] = {"rows": self._rows}
+    def __init__(self, setting: Setting, found: Found, monitor: GpuMonitor) -> None:
+        self._setting = setting
+        self._found = found
+        self._monitor = monitor
+        self._contestants = contestants(setting)
+        self._feeds: dict[str, Feed] = {}
 
-    @property
-    def rows(self) -> list[dict[str, Any]]:
-        return list(self._rows.values())
-
-    def row(self, name: str) -> dict[str, Any]:
-        return self._rows.setdefault(name, {"name": name, "turns": []})
-
-    def save(self) -> None:
-        """With what follows from all turns so far."""
-        summarise_rows(self.rows)
-        self.found.save("networks", {n: {"rows": list(v["rows"].values())} for n, v in self._networks.items()})
-
-
-def _measure(
-    setting: Setting,
-    network: str,
-    contestants: list[Row],
-    feeds: dict[str, Feed],
-    monitor: GpuMonitor,
-    results: _Results,
-    reserve: float,
-) -> None:
-    """One network; the part must have `reserve` seconds left at the end of it."""
-    found = results.found
-    training = of_torchvision(network, setting.where(), compiled=setting.compile)
-    synthetic = next(row for row in contestants if row.name == SYNTHETIC).open()
-    for _ in range(3):  # compiles, and chooses convolutions
-        training.step(next(synthetic))
-    training.synchronize()
-    profiler_takes = len(contestants) * 2 * setting.profile_seconds
-    for number in range(setting.rounds):
-        for row in reversed(contestants) if number % 2 else contestants:
-            if number and found.left - reserve < setting.turn_seconds + profiler_takes:
-                found.note(f"{network}: round {number + 1} was ended by the time of the part")
-                break
-            _take_turn(setting, row, training, feeds, monitor, results)
-        else:
-            continue
-        break
-    for row in contestants:
-        if found.left - reserve < 2 * setting.profile_seconds:
-            found.note(f"{network}: no time was left for the profiler from {row.name} on")
+    def measure(self, network: str, reserve: float) -> None:
+        setting, found = self._setting, self._found
+        trainer = of_torchvision(network, setting.where())
+        trainer.warm_up(next(synthetic(setting)), compiled=setting.compile)
+        if trainer.note:
+            found.note(f"{network}: {trainer.note}")
+        rows = {name: Measurement(name, mode(network), status="not run") for name in self._contestants}
+        timelines: dict[str, Sequence[Step]] = {}
+        a_turn = setting.turn_seconds + 2 * setting.profile_seconds * len(rows)
+        for number in range(setting.rounds):
+            for name in reversed(rows) if number % 2 else list(rows):
+                if number and found.left - reserve < a_turn:
+                    found.note(f"{network}: round {number + 1} was ended by the time of the part")
+                    break
+                if rows[name].status in ("measured", "not run"):
+                    rows[name], timelines[name] = self._turn(rows[name], trainer)
+                    rows = compared(rows)
+                    found.save(*rows.values())
+            else:
+                self._draw(network, rows, timelines)
+                continue
             break
-        if row.name in feeds:
-            _profile(setting, row, training, feeds, results)
-    _draw(setting, network, results)
+        for name, feed in list(self._feeds.items()):
+            if found.left - reserve < 2 * setting.profile_seconds:
+                found.note(f"{network}: no time was left for the profiler from {name} on")
+                break
+            try:
+                found.add(name, f"profiler, {mode(network)}", _profiled(feed, trainer, setting.profile_seconds))
+            except Exception as error:  # of the profiler, or of a contestant: the rates are there already
+                found.note(f"{name}: the profiler gave nothing: {type(error).__name__}: {error}")
 
-
-def _take_turn(
-    setting: Setting,
-    row: Row,
-    training: Training,
-    feeds: dict[str, Feed],
-    monitor: GpuMonitor,
-    results: _Results,
-) -> None:
-    into = results.row(row.name)
-    into["fastload"] = row.fastload
-    if into.get("status") in ("unavailable", "failed"):
-        return
-    try:
-        if row.name not in feeds:
-            feeds[row.name] = row.open()
-        figures, steps = turn(feeds[row.name], training, setting.batch_size, setting.turn_seconds, monitor)
-    except BackendUnavailableError as error:
-        into.update(status="unavailable", note=str(error))
-    except Exception as error:  # of a contestant: the others' minutes must not go with it
-        into.update(status="failed", note=f"{type(error).__name__}: {error}")
-        feed = feeds.pop(row.name, None)
-        if feed is not None:
+    def close(self) -> None:
+        for feed in self._feeds.values():
             feed.close()
-    else:
-        into["status"] = "measured"
-        into["turns"].append(figures)
-        into["timeline"] = shown(steps)
-    results.save()
+
+    def _turn(self, row: Measurement, trainer: Training) -> tuple[Measurement, Sequence[Step]]:
+        name = row.contestant
+        try:
+            if name not in self._feeds:
+                self._feeds[name] = self._contestants[name]()
+            done, series, steps = _turn(self._feeds[name], trainer, self._setting, self._monitor)
+        except BackendUnavailableError as error:
+            return replace(row, status="unavailable", note=str(error)), ()
+        except Exception as error:  # of a contestant: the others' minutes must not go with it
+            feed = self._feeds.pop(name, None)
+            if feed is not None:
+                feed.close()
+            return replace(row, status="failed", note=f"{type(error).__name__}: {error}"), ()
+        return replace(row, status="measured", rounds=(*row.rounds, done), series=series), steps
+
+    def _draw(self, network: str, rows: dict[str, Measurement], timelines: dict[str, Sequence[Step]]) -> None:
+        """Before and after, on one scale: every DataLoader above, the backends of fastload below, the best one last."""
+        measured = {name: rate.median for name, row in rows.items() if (rate := row.rate) and timelines.get(name)}
+        ours = sorted((name for name in measured if name.startswith(FASTLOAD)), key=lambda name: measured[name])
+        names = [*(name for name in measured if name not in (*ours, SYNTHETIC)), *ours]
+        try:
+            draw_timelines(
+                Path(self._setting.out) / f"timeline-{network}.png",
+                {name: timelines[name] for name in names},
+                title="What the device does, and what it waits for",
+                note=f"{network}, batches of {self._setting.batch_size}",
+            )
+        except Exception as error:  # matplotlib may not be there, and the next round is still to be measured
+            self._found.note(f"{network}: no picture: {error}")
 
 
-def _profile(setting: Setting, row: Row, training: Training, feeds: dict[str, Feed], results: _Results) -> None:
-    try:
-        results.row(row.name)["profile"] = profiled(feeds[row.name], training, setting.profile_seconds)
-    except Exception as error:  # of the profiler, or of a contestant: the rates are there already
-        results.found.note(f"{row.name}: the profiler gave nothing: {type(error).__name__}: {error}")
-    results.save()
+def compared(rows: dict[str, Measurement]) -> dict[str, Measurement]:
+    """With each round's share of the rate that batches which are there already reached in the same round."""
+    full = [r.rate for r in rows[SYNTHETIC].rounds] if SYNTHETIC in rows else []
+
+    def with_share(row: Measurement) -> Measurement:
+        shares = [r.rate / rate for r, rate in zip(row.rounds, full, strict=False)]
+        first = [replace(r, metrics={**r.metrics, "of_synthetic": s}) for r, s in zip(row.rounds, shares, strict=False)]
+        return replace(row, rounds=(*first, *row.rounds[len(first) :]))
+
+    return {name: with_share(row) for name, row in rows.items()}
 
 
-def _draw(setting: Setting, network: str, results: _Results) -> None:
-    try:
-        draw(Path(setting.out) / f"timeline-{network}.png", results.rows, f"{network}, batches of {setting.batch_size}")
-    except Exception as error:  # matplotlib may not be there, and the next network is still to be measured
-        results.found.note(f"{network}: no picture: {error}")
+def _turn(
+    feed: Feed, trainer: Training, setting: Setting, monitor: GpuMonitor
+) -> tuple[Round, dict[str, tuple[tuple[float, float], ...]], Sequence[Step]]:
+    """Measure, ends of epochs included; what was ready before is used up first."""
+    feed.use_up()
+    feed_steps(feed, trainer, 0)
+    clock = step_clock(trainer.device, threshold=_LONG_GAP, keep=None)
+    clock.restart()
+    epochs, cpu = feed.epochs, cpu_seconds()
+    begun = time.perf_counter()
+    monitor.start()
+    feed_steps(feed, trainer, setting.turn_seconds, clock)
+    idle = clock.summary(wait=True)  # when the device has done all of it
+    elapsed = time.perf_counter() - begun
+    reading = monitor.stop()
+    used = cpu_seconds() - cpu
+    metrics: dict[str, float | None] = {
+        "busy_share": idle.busy_share,
+        "wait_share": idle.wait_share,
+        "copy_share": idle.copy_share,
+        "launch_share": idle.launch_share,
+        "gaps_over_5_ms": idle.long_gaps,
+        "epoch_ends": feed.epochs - epochs,
+        "host_cores": used / elapsed,
+        "host_cpu_share": used / elapsed / (os.cpu_count() or 1),
+    }
+    longest = sorted(idle.gaps, key=lambda gap: -gap.seconds)[:_LISTED_GAPS]
+    series = {"longest_gaps": tuple((gap.begin, gap.seconds) for gap in longest)}
+    settled = None if reading is None else _settled(reading, elapsed)
+    if settled is not None:
+        metrics |= settled.metrics()
+        series["gpu_utilisation"] = settled.utilisation
+    return Round(idle.steps * setting.batch_size, idle.seconds, used, metrics), series, clock.steps(wait=True)
 
 
-def summarise_rows(found: list[dict[str, Any]]) -> None:
-    """Medians over the turns, and the share of the synthetic rate, turn by turn."""
-    synthetic = next((row["turns"] for row in found if row["name"] == SYNTHETIC), [])
-    for row in found:
-        if not row["turns"]:
-            continue
-        for name in ("images_per_second", "busy_share", "gaps_over_5_ms", "host_cpu_share"):
-            row[name] = median(turn[name] for turn in row["turns"])
-        shares = [
-            mine["images_per_second"] / theirs["images_per_second"]
-            for mine, theirs in zip(row["turns"], synthetic, strict=False)
-        ]
-        row["of_synthetic"] = median(shares) if shares else None
-        windows = [turn["driver"]["idle_windows"] for turn in row["turns"] if "driver" in turn]
-        row["windows_at_0"] = sum(windows) if windows else None
+def _settled(reading: GpuReading, end: float) -> GpuReading | None:
+    """Of the turn alone; None if that is too short."""
+    samples = [(at, share) for at, share in reading.utilisation if at >= _DRIVER_LOOKS_BACK]
+    if not samples:
+        return None
+    found = reading_of(samples, end, reading.peak_memory)
+    return dataclasses.replace(found, power_watts=reading.power_watts, peak_power_watts=reading.peak_power_watts)
+
+
+def _profiled(feed: Feed, trainer: Training, seconds: float) -> dict[str, float | None]:
+    """The same under torch.profiler, which sees every kernel, those of the loader included."""
+    feed.use_up()
+    feed_steps(feed, trainer, 0)
+    with profile_steps(trainer.device) as profiling:
+        feed_steps(feed, trainer, seconds, step_clock(trainer.device, keep=0))
+    found = profiling.result
+    gaps = _idle_stretches(found.segments)
+    return {
+        "steps": found.idle.steps,
+        "busy_share": found.idle.busy_share,
+        "gaps_over_5_ms": sum(gap >= _LONG_GAP for gap in gaps),
+        "longest_gap_seconds": max(gaps, default=0.0),
+    }
+
+
+def _idle_stretches(segments: Sequence[Segment]) -> list[float]:
+    """Lengths of the times without any kernel, whatever the causes in them."""
+    grouped = groupby(segments, lambda piece: piece.activity in ("compute", "update"))
+    return [sum(piece.seconds for piece in pieces) for working, pieces in grouped if not working]

@@ -1,85 +1,111 @@
-"""All parts in one command: `python -m benchmarks.gpu.run --photos FOLDER --out DIR`; see README.md beside this.
+"""All parts in one command: `python -m benchmarks.gpu.run --photos FOLDER --out DIR`; see benchmarks/README.md.
 
-Every part is a process of its own, because an error on a GPU can spoil the process that it happens in. What a part has
-found is kept whatever becomes of it.
+Every part is a process of its own, because an error on a GPU can spoil the process that it happens in, and whatever
+may end its process has one more of its own. What a part has found is kept whatever becomes of it.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
-import json
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, replace
-from datetime import datetime, timezone
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import msgspec
+from msgspec import structs
 
-import fastload
-from benchmarks.gpu.data import prepare
-from benchmarks.gpu.goals import judge
-from benchmarks.gpu.native import ROOT, ensure_native
-from benchmarks.gpu.parts import PARTS
-from benchmarks.gpu.setting import DRY, FULL, Setting
-from benchmarks.gpu.summary import summary
+from benchmarks.gpu.decode import decoders
+from benchmarks.gpu.feeds import every_variant
+from benchmarks.gpu.setting import DRY, FULL, ROOT, Found, Key, Setting
+from benchmarks.gpu.summary import judge, summary
+from benchmarks.gpu.training import COMPILED
+from benchmarks.inputs import photographs, sample_set
+from fastload.cache import build_cache
 from fastload.errors import FastloadError
-from fastload.measure.machine import describe_machine
+from fastload.measure import process
+from fastload.measure.results import Measurement, Results, new_results, to_json, write_text
 
-__all__ = ["main"]
+__all__ = ["PARTS", "Part", "main", "work"]
 
 _GRACE = 10.0
 """Seconds that a part may take beyond its time before it is ended."""
 _LEAST = 5.0
 """A part that would have less time than this is not begun [seconds]."""
+_APART = 0.15
+"""Of the time of a part: of each contestant that has a process of its own."""
+_MADE = 192
+"""Photographs that are made where no folder is given."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One of the questions."""
+
+    title: str
+    module: str
+    """Of this package; its `run(setting, found)` looks at `found.left` and leaves out what it has no time for."""
+    weight: float
+    """Its share of the time, relative to the others."""
+    apart: Callable[[Setting], list[str]] = lambda setting: []
+    """Contestants that may end their process."""
+
+
+def _backends(setting: Setting) -> list[str]:
+    return [variant.name for variant in every_variant(setting) if variant.may_die]
+
+
+def _decoders(setting: Setting) -> list[str]:
+    return [decoder.name for decoder in decoders(setting) if decoder.may_die]
+
+
+PARTS: dict[str, Part] = {  # in order of worth: what comes first is found even if the machine is taken away
+    "native": Part("the native core, and what the machine has", "native", 6),
+    "contract": Part("the contract suite and the checks on photographs", "checks", 16, _backends),
+    "streams": Part("batches, used at once and kept", "streams", 10, _backends),
+    "compile": Part("the compiler's cache, filled before anything is timed", "training", 10),
+    "idle": Part("idle time of the GPU while networks are trained", "idle", 45, _backends),
+    "cifar": Part("CIFAR-10 resident on the GPU", "cifar", 10),
+    "decode": Part("decoding on the GPU, on the CPU, on both", "decode", 8, _decoders),
+    "threads": Part("the loader's threads and the trainer's steps", "threads", 11),
+}
+_COMPILE_FIRST = ("idle", "cifar", "threads")
+
+
+def work(name: str, setting: Setting, seconds: float) -> None:
+    """A part, in its process."""
+    import_module(f"benchmarks.gpu.{PARTS[name].module}").run(setting, Found(seconds))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     given = _arguments(arguments)
     deadline = time.monotonic() + 60 * given.minutes
     given.out.mkdir(parents=True, exist_ok=True)
-    setting = replace(DRY if given.dry_run else FULL, out=str(given.out.absolute()))
+    setting = replace(DRY if given.dry_run else FULL, out=str(given.out), jpeg_headers=given.jpeg_headers)
     setting = replace(setting, device=given.device or setting.device)
     reason = _unusable(setting)
     if reason:
         print(reason, file=sys.stderr)
         return 1
     with tempfile.TemporaryDirectory(prefix="fastload-gpu-") as room:
-        work = given.work or Path(room)
-        work.mkdir(parents=True, exist_ok=True)
-        _say("the native core")
-        core = ensure_native(given.jpeg_headers, work)
-        _say(core)
+        kept = given.work or Path(room)
+        kept.mkdir(parents=True, exist_ok=True)
+        setting = replace(setting, kept=str(kept))
+        run = Run(given.out, setting, deadline, dry=given.dry_run)
+        run.part("native", [])  # before the cache is built with it
         try:
-            found = prepare(setting, given.photos, work, _say)
+            run.setting = _prepared(setting, given.photos, run)
         except FastloadError as error:
             print(error, file=sys.stderr)
             return 1
-        setting = replace(setting, photos=str(found.photos), cache=str(found.cache))
-        results: dict[str, Any] = {
-            "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-            "fastload": fastload.__version__,
-            "machine": msgspec.to_builtins(describe_machine()),
-            "native": core,
-            "input": found.note,
-            "dry_run": given.dry_run,
-            "setting": {k: v for k, v in asdict(setting).items() if k not in ("photos", "cache", "out")},
-            "parts": {},
-        }
-        _write(given.out, results)
         for number, name in enumerate(given.parts):
-            weights = [PARTS[other].weight for other in given.parts[number:]]
-            seconds = (deadline - time.monotonic()) * weights[0] / sum(weights)
-            results["parts"][name] = _run_part(name, setting, work, seconds, deadline)
-            _write(given.out, results)
-    text = summary(results)
+            run.part(name, given.parts[number + 1 :])
+    text = summary(run.results)
     (given.out / "summary.txt").write_text(text + "\n")
     print(f"\n{text}")
     return 0
@@ -87,22 +113,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.run", description=__doc__)
+    every = [name for name in PARTS if name not in ("native", "compile")]
     add = parser.add_argument
     add("--out", type=Path, required=True, help="folder of the results: JSON, text, pictures, log")
     add("--photos", type=Path, help="class folders of JPEG files (default: photographs that are made)")
-    add("--parts", default=",".join(PARTS), help="some only, in this order: %(default)s")
+    add("--parts", default=",".join(every), help="some only, in this order: %(default)s")
     add("--minutes", type=float, default=8.5, help="for everything, shared out among the parts (default: %(default)s)")
     add("--device", help="cuda, cuda:1, cpu (default: cuda; cpu for a dry run)")
     add("--dry-run", action="store_true", help="all of the code with the smallest sizes; the figures mean nothing")
-    add("--jpeg-headers", type=Path, help="folder with unpacked packages, for building the native core")
+    add("--jpeg-headers", default="", help="folder with unpacked packages, for building the native core")
     add("--work", type=Path, help="keep input and build here (default: a temporary folder)")
     given = parser.parse_args(arguments)
     given.parts = [name.strip() for name in given.parts.split(",") if name.strip()]
-    unknown = [name for name in given.parts if name not in PARTS]
+    unknown = [name for name in given.parts if name not in every]
     if unknown or not given.parts:
-        parser.error(f"--parts: {', '.join(unknown) or 'none given'}; choose from {', '.join(PARTS)}")
+        parser.error(f"--parts: {', '.join(unknown) or 'none given'}; choose from {', '.join(every)}")
     if given.minutes <= 0:
         parser.error(f"--minutes: must be above 0, got {given.minutes:g}")
+    compiled = next((number for number, name in enumerate(given.parts) if name in _COMPILE_FIRST), None)
+    if compiled is not None:
+        given.parts.insert(compiled, "compile")
     given.out, given.work = given.out.absolute(), given.work and given.work.absolute()
     return given
 
@@ -119,51 +149,86 @@ def _unusable(setting: Setting) -> str:
     return ""
 
 
-def _run_part(name: str, setting: Setting, work: Path, seconds: float, deadline: float) -> dict[str, Any]:
-    """One part in a process of its own, ended when its time is over."""
-    begun = time.monotonic()
-    answer, given = work / f"{name}.json", work / "setting.json"
-    answer.unlink(missing_ok=True)
-    given.write_text(setting.to_json())
-    if seconds < _LEAST:
-        return {"status": "not run: no time was left", "seconds": 0.0}
-    _say(f"{name}: {PARTS[name].title} ({seconds:.0f} s at most)")
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))}
-    with (Path(setting.out) / "log.txt").open("a") as log:
-        print(f"\n==== {name}", file=log, flush=True)
-        process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.gpu.parts", name, str(given), str(answer), str(seconds)],
+def _prepared(setting: Setting, photos: Path | None, run: Run) -> Setting:
+    """With the photographs under many names, and the cache of them. Raises SourceError: there are no JPEG files."""
+    kept = Path(setting.kept)
+    found = photographs(photos or sample_set(kept, min(_MADE, setting.images), _say), kept, setting.images)
+    _say("building the cache")
+    build_cache(str(found.folder), kept / "cache", short_side=setting.short_side, progress=False)
+    run.note(f"{found}: read from memory, whatever the disk. Cache: short side {setting.short_side} pixels.")
+    return replace(setting, photos=str(found.folder))
+
+
+class Run:
+    """The results, on disk at every moment, and the parts that make them."""
+
+    def __init__(self, out: Path, setting: Setting, deadline: float, *, dry: bool) -> None:
+        self.setting = setting
+        self._out = out
+        self._deadline = deadline
+        self._rows: dict[Key, Measurement] = {}
+        self._notes = ["A DRY RUN: it shows that the code runs; the figures mean nothing."] if dry else []
+        shown = {name: value for name, value in asdict(setting).items() if name not in ("kept", "out", "only")}
+        self._results = new_results("gpu", shown | {"dry_run": dry}, ())
+
+    @property
+    def results(self) -> Results:
+        rows = tuple(self._rows.values())
+        return structs.replace(self._results, measurements=rows, notes=tuple(self._notes), verdicts=tuple(judge(rows)))
+
+    def note(self, text: str) -> None:
+        self._notes.append(text)
+        self._write()
+
+    def part(self, name: str, later: Sequence[str]) -> None:
+        """One part, and then each of its contestants that may die; `later` are the parts that need time, too."""
+        part = PARTS[name]
+        apart = part.apart(self.setting)
+        weights = [part.weight, *[_APART * part.weight] * len(apart)]
+        for number, only in enumerate([(), *((contestant,) for contestant in apart)]):
+            rest = sum(weights[number:]) + sum(PARTS[other].weight for other in later)
+            seconds = (self._deadline - time.monotonic()) * weights[number] / rest
+            self._process(name, replace(self.setting, only=only), seconds)
+        broken = [row.note for row in self._rows.values() if row.mode == COMPILED and row.note]
+        if broken:  # nobody need try again
+            self.setting = replace(self.setting, compile=False)
+
+    def _process(self, name: str, setting: Setting, seconds: float) -> None:
+        title = ": ".join([name, *setting.only])
+        if seconds < _LEAST:
+            self.note(f"{title}: not run, no time was left")
+            return
+        _say(f"{title}: {PARTS[name].title} ({seconds:.0f} s at most)")
+        before, begun = set(self._rows), time.monotonic()
+
+        def keep(found: Any) -> None:
+            if isinstance(found, Measurement):
+                if not (setting.only and found.key in before):  # synthetic rows, which all have
+                    self._rows[found.key] = found
+                    self._write()
+            else:
+                self.note(f"{title}: {found}")
+
+        log = self._out / "log.txt"
+        with log.open("a") as file:
+            print(f"\n==== {title}", file=file)
+        done = process.run(
+            "benchmarks.gpu.run:work",
+            *(name, setting, seconds),
+            limit=seconds + _GRACE,
+            environment={**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(Path(setting.kept) / "compiled")},
             cwd=ROOT,
-            env=environment,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,  # its workers end with it
+            output=log,
+            on_report=keep,
         )
-        try:
-            code: int | None = process.wait(min(seconds + _GRACE, max(deadline - time.monotonic(), 1) + _GRACE))
-        except subprocess.TimeoutExpired:
-            code = None
-        finally:
-            _end(process)
-    status = {0: "complete", None: "ended: its time was over"}.get(code, f"failed: exit status {code}, see log.txt")
-    values = json.loads(answer.read_text()) if answer.exists() else {}
-    _say(f"{name}: {status}")
-    return {"status": status, "seconds": time.monotonic() - begun, **values}
+        status = "complete" if done.code == 0 else f"failed: {done.words} (log.txt)"
+        if done.code is None:
+            status = "ended: its time was over"
+        self.note(f"{title}: {status}, {time.monotonic() - begun:.0f} s")
+        _say(f"{title}: {status}")
 
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kill it and whatever it started; also what is left of one that has ended by itself."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-
-
-def _write(out: Path, results: dict[str, Any]) -> None:
-    """With the verdicts as far as they are known."""
-    verdicts = [{**asdict(v), "reached": v.reached, "text": str(v)} for v in judge(results["parts"])]
-    part = out / "results.json.part"
-    part.write_text(json.dumps({**results, "goals": verdicts}, indent=1) + "\n")
-    os.replace(part, out / "results.json")
+    def _write(self) -> None:
+        write_text(self._out / "results.json", to_json(self.results))
 
 
 def _say(line: str) -> None:

@@ -1,14 +1,26 @@
-"""What all parts are given: sizes, folders, the device. Plain values, because every part is a process of its own."""
+"""What every part is given, and what it finds: each is a process of its own."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass, fields, replace
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
-__all__ = ["DRY", "FULL", "Setting"]
+from fastload.errors import BackendUnavailableError
+from fastload.measure.child import report
+from fastload.measure.results import Measurement, Round
+
+__all__ = ["DRY", "FULL", "ROOT", "Found", "Key", "Setting"]
+
+Key = tuple[Any, ...]
+"""Of a row: contestant, mode, parameters."""
+
+ROOT = Path(__file__).resolve().parents[2]
+"""Of the checkout."""
 
 
 @dataclass(frozen=True)
@@ -18,10 +30,14 @@ class Setting:
     device: str = "cuda"
     photos: str = ""
     """A folder of class folders of JPEG files."""
-    cache: str = ""
-    """The folder of fastload's cache of them."""
+    kept: str = ""
+    """Where backends keep what they make of them; the cache is there already."""
     out: str = ""
     """Where pictures and logs go."""
+    jpeg_headers: str = ""
+    """Where headers for the native core may lie, if the system has none."""
+    only: tuple[str, ...] = ()
+    """Contestants of a process that may die. Empty: all those that may not."""
     images: int = 8192
     """Files an epoch; fewer photographs are repeated under other names."""
     batch_size: int = 256
@@ -53,21 +69,15 @@ class Setting:
     """Of 32x32."""
     small_batch_sizes: tuple[int, ...] = (512, 2048, 8192, 32768)
     small_training_batch_size: int = 512
+    small_training_steps: int = 300
+    """Of one turn."""
+    small_training_turns: int = 40
+    """Pairs of turns, at most: it ends before when the share of a step is known well enough."""
 
     def where(self) -> torch.device:
         """The device, with its number."""
         device = torch.device(self.device)
         return torch.device("cuda", device.index or 0) if device.type == "cuda" else device
-
-    def to_json(self) -> str:
-        return json.dumps(asdict(self))
-
-    @staticmethod
-    def read(path: Path) -> Setting:
-        """What was written by `to_json`."""
-        found = json.loads(path.read_text())
-        tuples = {field.name for field in fields(Setting) if isinstance(getattr(FULL, field.name), tuple)}
-        return Setting(**{name: tuple(value) if name in tuples else value for name, value in found.items()})
 
 
 FULL = Setting()
@@ -92,4 +102,45 @@ DRY = replace(
     small_images=512,
     small_batch_sizes=(64, 256),
     small_training_batch_size=64,
+    small_training_steps=3,
+    small_training_turns=3,
 )
+
+
+class Found:
+    """What a part has found so far. The parent hears of it at once: a part that is killed leaves what it had."""
+
+    def __init__(self, seconds: float) -> None:
+        """
+        Args:
+            seconds: that the part may take.
+        """
+        self.rows: dict[Key, Measurement] = {}
+        self.notes: list[str] = []
+        """What a reader must know about the figures."""
+        self._deadline = time.monotonic() + seconds
+
+    @property
+    def left(self) -> float:
+        """Time that the part has left [seconds]."""
+        return self._deadline - time.monotonic()
+
+    def save(self, *rows: Measurement) -> None:
+        """Add rows, or replace those with the same key."""
+        for row in rows:
+            self.rows[row.key] = row
+            report(row)
+
+    def add(self, contestant: str, mode: str, metrics: Mapping[str, float | None], note: str = "") -> None:
+        """Add a row of one round without a rate: figures, counts, sizes."""
+        self.save(Measurement(contestant, mode, note=note, rounds=(Round(0, 0.0, 0.0, metrics),)))
+
+    def failed(self, contestant: str, mode: str, error: Exception) -> None:
+        """Add a row that says what was raised."""
+        unavailable = isinstance(error, BackendUnavailableError)
+        note = str(error) if unavailable else f"{type(error).__name__}: {error}"
+        self.save(Measurement(contestant, mode, status="unavailable" if unavailable else "failed", note=note))
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+        report(text)

@@ -1,66 +1,74 @@
 """Whether a batch is what it should be when the trainer uses it at once, later, or on a stream of its own.
 
 A loader that delivers too early, or writes again to memory that somebody still reads, gives wrong pixels in silence,
-and only when the GPU is behind. So the trainer's stream is held up, the batches are let go of as soon as work on them
-is queued, and checksums made on the device are compared with those of a run in which everything waits for everything.
+and only when the GPU is behind. So the trainer's stream is held up, and the batches are let go of as soon as work on
+them is queued: that finds memory which is written again. And the loader's own stream is held up while the trainer reads
+at once: that finds batches which are handed over before they are there. Checksums made on the device are compared with
+those of a run in which everything waits for everything.
 """
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import islice
 from typing import Any
 
 import torch
 
-from benchmarks.gpu.found import Found
-from benchmarks.gpu.setting import Setting
-from benchmarks.gpu.variants import Variant, checksum, pixels, variants
-from fastload.errors import BackendUnavailableError
+from benchmarks.gpu.feeds import Variant, of_loader, variants
+from benchmarks.gpu.setting import Found, Setting
+from fastload.device.stage import DeviceStage
+from fastload.measure.pixels import training_pixels
 
-__all__ = ["Batches", "awaited", "differing", "endless", "kept", "run", "used_at_once"]
+__all__ = ["AGAINST_CPU", "STREAMS", "awaited", "checksum", "differing", "kept", "run", "stage_held_up", "used_at_once"]
+
+STREAMS = "batches that change"
+"""The mode of the rows; their metrics are numbers of batches that differ."""
+AGAINST_CPU = "against_the_cpu"
 
 Batches = Iterator[tuple[torch.Tensor, torch.Tensor]]
+Hold = Callable[[torch.Tensor], None]
 
 _BEYOND = 20
 """Batches after the last one that is kept for so long."""
 _AT_ONCE = 40
 """Batches that are used at once."""
 _HOLD_CYCLES = 20_000_000
-"""Of the GPU, some 10 ms: the trainer's stream is behind by that for each batch."""
+"""Of the GPU, some 10 ms: a stream is behind by that for each batch."""
 
 
 def run(setting: Setting, found: Found) -> None:
-    found.save("kept_steps", setting.kept_steps)
-    found.save("batch_size", setting.check_batch_size)
     for variant in variants(setting):
         if found.left < 5:
             found.note(f"no time was left for {variant.name}")
             continue
         try:
-            row = _check(setting, variant)
-        except BackendUnavailableError as error:
-            row = {"status": "unavailable", "note": str(error)}
+            found.add(variant.name, STREAMS, _check(setting, variant))
         except Exception as error:  # a wrong batch may end in any error, and the others are still to be checked
-            row = {"status": "failed", "note": f"{type(error).__name__}: {error}"}
-        found.append("rows", {"name": variant.name, **row})
+            found.failed(variant.name, STREAMS, error)
 
 
-def _check(setting: Setting, variant: Variant) -> dict[str, Any]:
+def _check(setting: Setting, variant: Variant) -> dict[str, float | None]:
     device = setting.where()
     steps = setting.kept_steps + _BEYOND
     some = min(steps, _AT_ONCE)
     hold = _hold(device)
 
     def sums(count: int, consume: Callable[[Batches], list[int]], on: torch.device = device) -> list[int]:
-        with variant.create(setting, transform=pixels(setting), device=on) as loader:
-            return consume(islice(endless(loader), count))
+        with variant.create(setting, transform=training_pixels(setting.size), device=on) as loader:
+            return consume(islice(of_loader(loader), count))
 
     wanted = sums(steps, awaited)
-    row: dict[str, Any] = {"batches": len(wanted), "distinct": len(set(wanted))}
+    row: dict[str, float | None] = {"batches": len(wanted), "distinct": len(set(wanted))}
     row["used_at_once"] = differing(sums(some, lambda batches: used_at_once(batches, hold)), wanted[:some])
     row["kept"] = differing(sums(steps, lambda batches: kept(batches, setting.kept_steps, hold)), wanted)
+    with stage_held_up(device) as held:
+        row["read_before_ready"] = differing(sums(some, lambda batches: used_at_once(batches, _pass)), wanted[:some])
+    if not held:
+        raise RuntimeError("the loader's stream was not held up: this check would find nothing")
     if device.type == "cuda":
         side = torch.cuda.Stream(device)
 
@@ -70,16 +78,13 @@ def _check(setting: Setting, variant: Variant) -> dict[str, Any]:
 
         row["on_another_stream"] = differing(sums(some, elsewhere), wanted[:some])
         if not variant.on_device:
-            row["against_the_cpu"] = differing(sums(some, awaited, torch.device("cpu")), wanted[:some])
-    wrong = [row[name] for name in ("used_at_once", "kept", "on_another_stream", "against_the_cpu") if name in row]
+            row[AGAINST_CPU] = differing(sums(some, awaited, torch.device("cpu")), wanted[:some])
     # Batches that are all alike would be equal whatever became of them.
-    return {"status": "right" if not any(wrong) and len(set(wanted)) > 1 else "WRONG", **row}
+    row["wrong"] = sum(row.get(name) or 0 for name in _WRONG) + (len(set(wanted)) < 2)
+    return row
 
 
-def endless(loader: Any) -> Batches:
-    """Epoch after epoch."""
-    while True:
-        yield from loader
+_WRONG = ("used_at_once", "kept", "read_before_ready", "on_another_stream", AGAINST_CPU)
 
 
 def awaited(batches: Batches) -> list[int]:
@@ -87,8 +92,8 @@ def awaited(batches: Batches) -> list[int]:
     return [int(_sum(batch)) for batch in batches]
 
 
-def used_at_once(batches: Batches, hold: Callable[[torch.Tensor], None]) -> list[int]:
-    """Checksums queued as soon as a batch is there, behind a trainer that is late; nothing is waited for."""
+def used_at_once(batches: Batches, hold: Hold) -> list[int]:
+    """Checksums queued as soon as a batch is there, behind a trainer that may be late; nothing is waited for."""
     sums = []
     for batch in batches:
         hold(batch[0])
@@ -97,7 +102,7 @@ def used_at_once(batches: Batches, hold: Callable[[torch.Tensor], None]) -> list
     return [int(value) for value in sums]
 
 
-def kept(batches: Batches, steps: int, hold: Callable[[torch.Tensor], None]) -> list[int]:
+def kept(batches: Batches, steps: int, hold: Hold) -> list[int]:
     """Checksums of batches that were kept for so many steps, in which the trainer works on them."""
     waiting: deque[tuple[torch.Tensor, torch.Tensor]] = deque()
     sums = []
@@ -110,9 +115,45 @@ def kept(batches: Batches, steps: int, hold: Callable[[torch.Tensor], None]) -> 
     return [int(value) for value in sums]
 
 
+@contextmanager
+def stage_held_up(device: torch.device) -> Iterator[list[int]]:
+    """The stream on which the loader copies and transforms is late by some 10 ms for each batch.
+
+    Yields:
+        The numbers of the batches that it was held up for.
+    """
+    run, held = DeviceStage.run, []
+
+    def late(stage: DeviceStage, host: Any, draws: Any, batch_number: int) -> Any:
+        held.append(batch_number)
+        if device.type != "cuda":
+            time.sleep(0.001)
+            return run(stage, host, draws, batch_number)
+        # The stage's stream waits for the one that is current here, on which the backend may have worked.
+        slow = torch.cuda.Stream(device)
+        slow.wait_stream(torch.cuda.current_stream(device))
+        with torch.cuda.stream(slow):
+            torch.cuda._sleep(_HOLD_CYCLES)
+            return run(stage, host, draws, batch_number)
+
+    DeviceStage.run = late  # type: ignore[method-assign]
+    try:
+        yield held
+    finally:
+        DeviceStage.run = run  # type: ignore[method-assign]
+
+
 def differing(found: list[int], wanted: list[int]) -> int:
     """How many are not what they should be; those that are missing, or too many, count."""
     return sum(a != b for a, b in zip(found, wanted, strict=False)) + abs(len(found) - len(wanted))
+
+
+def checksum(batch: torch.Tensor) -> torch.Tensor:
+    """One int64 on the batch's device, which changes with each value and with its place; queued, not waited for."""
+    flat = batch.detach().contiguous().reshape(-1)
+    flat = flat.view(torch.uint8) if flat.is_floating_point() else flat
+    places = torch.arange(len(flat), device=flat.device, dtype=torch.int32).remainder_(65_521).add_(1)
+    return (flat.to(torch.int32) * places).sum(dtype=torch.int64)
 
 
 def _sum(batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
@@ -120,7 +161,7 @@ def _sum(batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
     return checksum(images) + labels.sum()
 
 
-def _hold(device: torch.device) -> Callable[[torch.Tensor], None]:
+def _hold(device: torch.device) -> Hold:
     """Work on a batch that takes its time on the trainer's stream, and none of the host's."""
 
     def hold(images: torch.Tensor) -> None:
@@ -129,3 +170,7 @@ def _hold(device: torch.device) -> Callable[[torch.Tensor], None]:
         images.float().mean()
 
     return hold
+
+
+def _pass(images: torch.Tensor) -> None:
+    """Hold nothing up."""

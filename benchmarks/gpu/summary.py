@@ -1,168 +1,149 @@
-"""The results as a page of text: what a person reads first."""
+"""The results as a page of text, what a person reads first; and the goals: what must be reached, and whether it was."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+import io
+from collections.abc import Iterable, Iterator, Sequence
 
-from benchmarks.gpu.goals import judge
+from rich.console import Console
 
-__all__ = ["summary"]
+from benchmarks.gpu import checks, cifar, idle, streams
+from fastload.measure.results import Measurement, Results
+from fastload.measure.statistics import summarise
+from fastload.measure.table import gigabytes, metric, milliseconds, number, print_fitting, print_heading
+from fastload.measure.verdict import Bar, Verdict
 
+__all__ = ["judge", "summary"]
 
-def summary(results: Mapping[str, Any]) -> str:
-    """All parts that there are, the goals last."""
-    parts = results["parts"]
-    sections = [
-        _head(results),
-        _contract(parts.get("contract", {})),
-        _streams(parts.get("streams", {})),
-        *_idle(parts.get("idle", {})),
-        _decode(parts.get("decode", {})),
-        _cifar(parts.get("cifar", {})),
-        _threads(parts.get("threads", {})),
-        "\n".join(["GOALS", *map(str, judge(parts))]),
-    ]
-    return "\n\n".join(filter(None, sections))
+_CHECKS = (checks.PIXELS, checks.RESUME, checks.OTHER_GPUS)
+
+Rows = Sequence[Measurement]
 
 
-def _head(results: Mapping[str, Any]) -> str:
-    machine = results["machine"]
-    gpus = ", ".join(machine["gpus"]) or "no GPU"
-    lines = [
-        f"fastload {results['fastload']} on {gpus}; {machine['cores']} cores of {machine['cpu']}",
-        f"native core: {results['native']}",
-        results["input"],
-        *(["A DRY RUN: it shows that the code runs; the figures mean nothing."] if results["dry_run"] else []),
-    ]
-    for name, part in results["parts"].items():
-        notes = "".join(f"; {note}" for note in part.get("notes", []))
-        lines.append(f"{name}: {part['status']}, {part['seconds']:.0f} s{notes}")
-    return "\n".join(lines)
+def judge(rows: Rows) -> list[Verdict]:
+    """Every goal, from the rows of all parts."""
+    return [bar.judge(rows) for bar in _goals(rows)]
 
 
-def _contract(part: Mapping[str, Any]) -> str:
-    if not part.get("suite") and not part.get("rows"):
-        return ""
-    suite = part.get("suite", {})
-    lines = [f"CONTRACT SUITE: {suite.get('status', 'not run')} {suite.get('note', '')}".rstrip()]
-    if "passed" in suite:
-        lines.append(f"{suite['passed']} passed, {suite['failed']} failed, {suite['skipped']} skipped")
-        lines += [f"  FAILED {found['test']}: {found['message'][:150]}" for found in suite["failures"][:20]]
-        lines += [f"  skipped {count}: {reason}" for reason, count in suite["reasons"].items()]
-    rows = []
-    for row in part.get("rows", []):
-        pixels, resume, memory = (row.get(name, {}) for name in ("pixels", "resume", "memory"))
-        rows.append(
-            [
-                row["name"],
-                row.get("status") or pixels.get("status", "-"),
-                "equal" if pixels.get("largest_difference") == 0 else _number(pixels.get("psnr_db"), "{:.1f} dB"),
-                resume.get("status", "-"),
-                _number(memory.get("host_bytes"), "{:,.0f} MB", 1e6),
-                _number(memory.get("torch_peak_bytes"), "{:,.0f} MB", 1e6),
-                _number(memory.get("device_bytes"), "{:,.0f} MB", 1e6),
-            ]
-        )
-        lines += [f"  {row['name']}: {found['note']}" for found in (pixels, resume, memory, row) if found.get("note")]
-    head = ["checks", "pixels", "against the CPU", "resume", "host memory", "of torch", "of the device"]
-    other = part.get("other_gpus", {})
-    context = f"contexts on other GPUs: {other.get('status', 'not checked')} {other.get('note', '')}".rstrip()
-    return "\n".join([*lines, "", _table(head, rows), context])
+def _goals(rows: Rows) -> Iterator[Bar[Rows]]:
+    yield Bar("contract tests that fail on the device", _failed_tests, 0, at_least=False)
+    yield Bar("checks on photographs that are not right", lambda rows: _wrong(rows, _CHECKS), 0, at_least=False)
+    yield Bar("backends whose batches change", lambda rows: _wrong(rows, (streams.STREAMS,)), 0, at_least=False)
+    yield Bar("batches that differ from the CPU's", _against_cpu, 0, at_least=False)
+    large, small = (idle.mode(name) for name in ("resnet50", "resnet18"))
+    every = [row for row in rows if row.mode == large and row.metrics("of_synthetic") and _ours(row)]
+    for name in [row.contestant for row in every] or ["every backend"]:
+        what = f"ResNet-50, {name}, of the synthetic rate (aim 99.5%)"
+        yield Bar(what, lambda rows, name=name: _metrics(rows, large, name, "of_synthetic"), 0.98, unit="%")
+    windows = "ResNet-50, windows at 0% after the first batch, ends of epochs included"
+    yield Bar(windows, lambda rows: _windows(rows, large), 0, at_least=False)
+    best = max((row for row in rows if row.mode == small and _ours(row)), key=_share, default=None)
+    name = "the best backend" if best is None else f"the best backend ({best.contestant})"
+    what = f"ResNet-18, {name}, of the synthetic rate (aim 98%)"
+    yield Bar(what, lambda rows: best.metrics("of_synthetic") if best is not None else [], 0.95, unit="%")
+    yield Bar("CIFAR-10 resident on the device, the loader alone", _fastest, 20e6, unit="img/s")
+    share = "CIFAR-10 training, the loader's share of a step"
+    yield Bar(share, _loader_share, 0.01, at_least=False, unit="%")
+    yield Bar(f"{share}, resolution of that", _resolution, 0.005, at_least=False, unit="%")
 
 
-def _streams(part: Mapping[str, Any]) -> str:
-    if not part.get("rows"):
-        return ""
-    names = ("used_at_once", "kept", "on_another_stream", "against_the_cpu")
-    rows = [
-        [row["name"], row["status"], *(_number(row.get(name), "{:.0f}") for name in names), row.get("note", "")]
-        for row in part["rows"]
-    ]
-    head = ["batches that differ", "", "used at once", f"kept {part['kept_steps']} steps", "other stream", "CPU", ""]
-    return _table(head, rows)
+def _ours(row: Measurement) -> bool:
+    return row.contestant.startswith(idle.FASTLOAD)
 
 
-def _idle(part: Mapping[str, Any]) -> Iterator[str]:
-    for network, found in part.get("networks", {}).items():
-        rows = []
-        for row in found["rows"]:
-            if not row["turns"]:
-                rows.append([row["name"], row.get("status", "-"), row.get("note", "")[:60], *[""] * 5])
-                continue
-            profile = row.get("profile", {})
-            rows.append(
-                [
-                    row["name"],
-                    _number(row["images_per_second"], "{:,.0f}"),
-                    _number(row["of_synthetic"], "{:.1%}"),
-                    _number(row["busy_share"], "{:.1%}"),
-                    _number(profile.get("busy_share"), "{:.1%}"),
-                    _number(row["gaps_over_5_ms"], "{:.0f}"),
-                    _number(row["windows_at_0"], "{:.0f}"),
-                    _number(row["host_cpu_share"], "{:.0%}"),
-                ]
-            )
-        head = [network, "img/s", "of synthetic", "busy", "by profiler", "gaps > 5 ms", "windows at 0%", "host CPU"]
-        yield _table(head, rows) + f"\nthe driver's windows: {part.get('driver', '')}"
+def _share(row: Measurement) -> float:
+    found = row.metric("of_synthetic")
+    return 0.0 if found is None else found.median
 
 
-def _decode(part: Mapping[str, Any]) -> str:
-    rows: dict[tuple[str, str], dict[int, str]] = {}
-    threads: list[int] = []
-    for row in part.get("rows", []):
-        shown = _number(row.get("images_per_second"), "{:,.0f}") if row["status"] == "measured" else row["status"]
-        rows.setdefault((row["task"], row["name"]), {})[row["threads"]] = shown
-        threads = sorted({*threads, row["threads"]})
-    if not rows:
-        return ""
-    head = ["decoding, img/s with threads:", "", *map(str, threads)]
-    table = _table(head, [[name, task, *(found.get(t, "-") for t in threads)] for (task, name), found in rows.items()])
-    compared = part.get("torchvision_pixels")
-    if compared is None:
-        return table
-    if "note" in compared:
-        return f"{table}\ntorchvision on the device: {compared['note']}"
-    worst = _number(compared["worst_psnr_db"], "{:.1f} dB")
-    return f"{table}\ntorchvision, device against CPU: {compared['equal']} of {compared['images']} equal, worst {worst}"
+def _metrics(rows: Rows, mode: str, contestant: str, name: str) -> list[float]:
+    return [value for row in rows if (row.mode, row.contestant) == (mode, contestant) for value in row.metrics(name)]
 
 
-def _cifar(part: Mapping[str, Any]) -> str:
-    if not part.get("alone"):
-        return ""
-    rows = [[str(r["batch_size"]), r["output"], _number(r["images_per_second"], "{:,.0f}")] for r in part["alone"]]
-    lines = [_table(["CIFAR-10, resident: batch", "output", "img/s"], rows)]
-    training = part.get("training")
-    if training:
-        lines.append(
-            f"{training['network']}, batches of {training['batch_size']}: {training['images_per_second']:,.0f} img/s; "
-            f"the loader takes {training['loader_share']:.2%} of a step of {training['step_seconds'] * 1000:.2f} ms"
-        )
-    return "\n".join(lines)
+def _wrong(rows: Rows, modes: Iterable[str]) -> list[float]:
+    """Of all that was checked, how much is wrong or failed; nothing if nothing was checked."""
+    checked = [row for row in rows if row.mode in modes and row.status in ("measured", "failed")]
+    return [float(sum(row.status == "failed" or any(row.metrics("wrong")) for row in checked))] if checked else []
 
 
-def _threads(part: Mapping[str, Any]) -> str:
-    if not part.get("rows"):
-        return ""
-    names = ("alone", "beside", "apart", "fed")
-    rows = [
-        [str(row["threads"]), *(f"{row[name]['median_seconds'] * 1000:.1f}" for name in names)] for row in part["rows"]
-    ]
-    head = [f"{part['network']}, ms a step; threads", "no loader", "beside it", "own process", "fed by it"]
-    return f"{_table(head, rows)}\n{part.get('advice', '')}"
+def _failed_tests(rows: Rows) -> list[float]:
+    suite = [row for row in rows if row.mode == checks.SUITE and row.status in ("measured", "failed")]
+    return [value for row in suite for value in row.metrics("failed") or [1.0]]
 
 
-def _number(value: float | None, form: str, unit: float = 1.0) -> str:
-    return "-" if value is None else form.format(value / unit)
+def _against_cpu(rows: Rows) -> list[float]:
+    found = [value for row in rows for value in row.metrics(streams.AGAINST_CPU)]
+    return [sum(found)] if found else []
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    widths = [max(len(row[column]) for row in [head, *rows]) for column in range(len(head))]
-    lines = []
-    for row in [head, *rows]:
-        first, *others = (
-            cell.ljust(width) if column == 0 else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        lines.append("  ".join([first, *others]).rstrip())
-    return "\n".join(lines)
+def _windows(rows: Rows, mode: str) -> list[float]:
+    found = [value for row in rows if row.mode == mode and _ours(row) for value in row.metrics("gpu_idle_windows")]
+    return [sum(found)] if found else []
+
+
+def _fastest(rows: Rows) -> list[float]:
+    rates = [row.speed for row in rows if row.mode == cifar.ALONE and row.rounds]
+    return [max(rates)] if rates else []
+
+
+def _loader_share(rows: Rows) -> list[float]:
+    return [value for row in rows if row.mode == cifar.SHARE for value in row.metrics("loader_share")]
+
+
+def _resolution(rows: Rows) -> list[float]:
+    shares = _loader_share(rows)
+    return [cifar.resolution(summarise(shares))] if len(shares) > 2 else []
+
+
+def summary(results: Results) -> str:
+    """All rows that there are, the goals last."""
+    page = io.StringIO()
+    console = Console(file=page, width=150, highlight=False, markup=False)
+    print_heading(results, "on a GPU", console)
+    for note in results.notes:
+        console.print(note, soft_wrap=True)
+    for mode in dict.fromkeys(row.mode for row in results.measurements):
+        rows = [row for row in results.measurements if row.mode == mode]
+        console.print()
+        by_threads = any("threads" in row.parameters for row in rows)
+        print_fitting(console, list((_by_threads if by_threads else _one_a_row)(mode, rows)))
+        for row in rows:
+            if row.note:
+                console.print(f"  {row.contestant}: {row.status}: {row.note}", soft_wrap=True)
+            for failure in row.failures:
+                console.print(f"  FAILED {failure.name}: {failure.message}", soft_wrap=True)
+    console.print("\nGOALS")
+    for verdict in results.verdicts:
+        console.print(str(verdict), soft_wrap=True)
+    return page.getvalue().rstrip()
+
+
+def _one_a_row(mode: str, rows: Rows) -> Iterator[dict[str, str]]:
+    names = dict.fromkeys(name for row in rows for r in row.rounds for name in r.metrics)
+    for row in rows:
+        cells = {mode: row.contestant, "img/s": _rate(row)}
+        yield cells | {name.removesuffix("_seconds").replace("_", " "): _cell(row, name) for name in names}
+
+
+def _by_threads(mode: str, rows: Rows) -> Iterator[dict[str, str]]:
+    """One contestant a row, one number of threads a column."""
+    counts = sorted({int(row.parameters["threads"]) for row in rows if "threads" in row.parameters})
+    for name in dict.fromkeys(row.contestant for row in rows):
+        found = {row.parameters.get("threads"): row for row in rows if row.contestant == name}
+        cells = {
+            f"{n} threads": _cell(found[n], "median_step_seconds") or _rate(found[n]) for n in counts if n in found
+        }
+        yield {mode: name, **{f"{n} threads": "" for n in counts}, **cells}
+
+
+def _rate(row: Measurement) -> str:
+    return f"{row.speed:,.0f}" if row.speed else ""
+
+
+def _cell(row: Measurement, name: str) -> str:
+    """The median in the unit that its name ends with."""
+    if name.endswith("_share") or name == "of_synthetic":
+        return metric(row, name, "{:.1%}".format)
+    if name.endswith("_bytes"):
+        return metric(row, name, gigabytes)
+    return metric(row, name, milliseconds if name.endswith("seconds") else number)

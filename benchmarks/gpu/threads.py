@@ -9,179 +9,161 @@ and one memory for both cost.
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import threading
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from statistics import median
-from typing import Any
 
-from benchmarks.gpu.feeds import SYNTHETIC, Feed, LoaderFeed, rows
-from benchmarks.gpu.found import Found
-from benchmarks.gpu.native import ROOT
-from benchmarks.gpu.network import Training, of_torchvision
-from benchmarks.gpu.setting import Setting
-from benchmarks.gpu.streams import endless
-from benchmarks.gpu.turns import empty, feed_steps
-from benchmarks.gpu.variants import Variant, pixels
+from benchmarks.gpu.feeds import Feed, Variant, of_loader, synthetic, variants
+from benchmarks.gpu.setting import ROOT, Found, Setting
+from benchmarks.gpu.training import Training, feed_steps, of_torchvision
+from fastload.backends import available_backends
+from fastload.measure.pixels import training, training_pixels
+from fastload.measure.process import Child
+from fastload.measure.results import Measurement, Round
 from fastload.measure.statistics import quantile
 from fastload.monitor import step_clock
 
-__all__ = ["recommend", "run"]
+__all__ = ["STEPS", "recommend", "run"]
 
+STEPS = "steps beside the loader's threads"
+"""The mode of the rows; the way is the contestant."""
+ALONE, BESIDE, APART, FED = "no loader", "a loader beside it", "a loader in a process of its own", "fed by it"
 _WORTH_A_PROCESS = 0.02
 """Of the step time: below that the trainer keeps the loader's threads beside it."""
 
 
 def run(setting: Setting, found: Found) -> None:
     network = setting.networks[0]
-    found.save("network", network)
-    training = of_torchvision(network, setting.where(), compiled=setting.compile)
-    synthetic = next(row for row in rows(setting) if row.name == SYNTHETIC).open()
-    feed_steps(synthetic, training, 0)
-    training.synchronize()
+    there = synthetic(setting)
+    trainer = of_torchvision(network, setting.where()).warm_up(next(there), compiled=setting.compile)
+    found.note(f"{network}{trainer.note and f', {trainer.note}'}")
     apart = _Apart(setting)
+    ways: dict[str, Callable[[int], AbstractContextManager[object]]]
+    ways = {ALONE: lambda count: nullcontext(), BESIDE: Beside(setting).working, APART: apart.working}
     try:
         for count in setting.threads:
             if found.left < 5 * setting.rate_seconds:
                 found.note(f"no time was left for {count} threads")
                 continue
-            row: dict[str, Any] = {"threads": count, "alone": _steps(setting, synthetic, training)}
-            with _beside(setting, count):
-                row["beside"] = _steps(setting, synthetic, training)
-            with apart.working(count):
-                row["apart"] = _steps(setting, synthetic, training)
-            row["fed"] = _fed(setting, count, training)
-            found.append("rows", row)
+            for way, working in ways.items():
+                with working(count):
+                    done = _steps(setting, there, trainer)
+                found.save(Measurement(way, STEPS, {"threads": count}, rounds=(done,)))
+            found.save(Measurement(FED, STEPS, {"threads": count}, rounds=(_fed(setting, count, trainer),)))
     finally:
         apart.close()
-    found.save("advice", recommend(found.values.get("rows", [])))
+    found.note(recommend(list(found.rows.values())))
 
 
-def recommend(found: list[dict[str, Any]]) -> str:
+def recommend(found: Sequence[Measurement]) -> str:
     """What the figures say about the default."""
-    if not found:
-        return "nothing was measured"
+    lengths: dict[str, dict[object, float]] = {}
+    for row in found:
+        length = row.metric("median_step_seconds")
+        if row.mode == STEPS and length is not None:
+            lengths.setdefault(row.contestant, {})[row.parameters["threads"]] = length.median
+    if set(lengths) != {ALONE, BESIDE, APART, FED}:
+        return "threads or a process of their own: not measured"
     costs = {
-        where: median(row[where]["median_seconds"] / row["alone"]["median_seconds"] - 1 for row in found)
-        for where in ("beside", "apart")
+        way: median(lengths[way][count] / alone - 1 for count, alone in lengths[ALONE].items() if count in lengths[way])
+        for way in (BESIDE, APART)
     }
-    choice = (
-        "a process of their own"
-        if costs["beside"] - costs["apart"] > _WORTH_A_PROCESS
-        else "threads beside the trainer"
-    )
-    best = min(found, key=lambda row: row["fed"]["median_seconds"])
+    choice = "threads beside the trainer"
+    if costs[BESIDE] - costs[APART] > _WORTH_A_PROCESS:
+        choice = "a process of their own"
+    best = min(lengths[FED], key=lambda count: lengths[FED][count])
     return (
-        f"{choice}: a loader at full speed makes a step {costs['beside']:+.1%} longer beside the trainer and "
-        f"{costs['apart']:+.1%} in a process of its own (medians over {len(found)} numbers of threads). "
-        f"Shortest step while it is fed: {best['fed']['median_seconds'] * 1000:.1f} ms, with {best['threads']} threads."
+        f"{choice}: a loader at full speed makes a step {costs[BESIDE]:+.1%} longer beside the trainer and "
+        f"{costs[APART]:+.1%} in a process of its own (medians over {len(lengths[ALONE])} numbers of threads). "
+        f"Shortest step while it is fed: {lengths[FED][best] * 1000:.1f} ms, with {best} threads."
     )
 
 
-def _fed(setting: Setting, threads: int, training: Training) -> dict[str, float]:
-    feed = LoaderFeed(setting, Variant("turbojpeg", "turbojpeg", num_workers=threads))
-    try:
-        empty(feed)
-        return _steps(setting, feed, training)
-    finally:
-        feed.close()
+def _threaded(setting: Setting, threads: int) -> Variant:
+    """The first backend that decodes in threads."""
+    traits = {row.name: row.traits for row in available_backends()}
+    found = next(v for v in variants(setting) if not (traits[v.backend].processes or traits[v.backend].prepares))
+    return replace(found, num_workers=threads)
 
 
-def _steps(setting: Setting, feed: Feed, training: Training) -> dict[str, float]:
+def _fed(setting: Setting, threads: int, trainer: Training) -> Round:
+    variant = _threaded(setting, threads)
+    with variant.create(setting, batch_size=setting.batch_size, transform=training(setting.size)) as loader:
+        feed = of_loader(loader)
+        feed.use_up()
+        return _steps(setting, feed, trainer)
+
+
+def _steps(setting: Setting, feed: Feed, trainer: Training) -> Round:
     """Lengths of steps on the device's timeline, from the end of one to the end of the next."""
-    feed_steps(feed, training, 0)
-    clock = step_clock(training.device, keep=None)
+    feed_steps(feed, trainer, 0)
+    clock = step_clock(trainer.device, keep=None)
     clock.restart()
-    feed_steps(feed, training, setting.rate_seconds, clock)
+    feed_steps(feed, trainer, setting.rate_seconds, clock)
     idle = clock.summary(wait=True)
     lengths = [step.end - step.begin for step in clock.steps(wait=True)]
-    return {
-        "median_seconds": quantile(lengths, 0.5),
-        "p95_seconds": quantile(lengths, 0.95),
-        "steps": len(lengths),
-        "images_per_second": setting.batch_size * idle.steps / idle.seconds,
+    metrics: dict[str, float | None] = {
+        "median_step_seconds": quantile(lengths, 0.5),
+        "p95_step_seconds": quantile(lengths, 0.95),
         "wait_share": idle.wait_share,
     }
+    return Round(setting.batch_size * idle.steps, idle.seconds, 0.0, metrics)
 
 
-@contextmanager
-def _beside(setting: Setting, threads: int) -> Iterator[None]:
-    """A loader at full speed on the CPU, in threads of this process."""
-    stop, running = threading.Event(), threading.Event()
-    variant = Variant("turbojpeg", "turbojpeg", num_workers=threads)
-    with variant.create(setting, batch_size=setting.batch_size, transform=pixels(setting), device="cpu") as loader:
-
-        def drain() -> None:
-            for _ in endless(loader):
-                running.set()
-                if stop.is_set():
-                    return
-
-        thread = threading.Thread(target=drain, daemon=True)
-        thread.start()
-        try:
-            if not running.wait(30):
-                raise RuntimeError("the loader gave no batch within 30 s")
-            yield
-        finally:
-            stop.set()
-            thread.join(30)
-
-
-class _Apart:
-    """The same in another process, which sees no GPU."""
+class Beside:
+    """A loader at full speed on the CPU, in threads of the process that this lives in."""
 
     def __init__(self, setting: Setting) -> None:
-        self._setting = Path(setting.out) / "apart.json"
-        self._setting.write_text(setting.to_json())
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.gpu.threads", str(self._setting)],
-            cwd=ROOT,
-            env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        self._setting = setting
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
 
     @contextmanager
     def working(self, threads: int) -> Iterator[None]:
-        """At full speed with so many threads.
-
-        Raises:
-            RuntimeError: the process has ended.
-        """
-        self._tell(threads)
+        """While so many threads decode."""
+        self.start(threads)
         try:
             yield
         finally:
-            self._tell(0)
+            self.stop()
 
-    def _tell(self, threads: int) -> None:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        print(threads, file=self._process.stdin, flush=True)
-        if not self._process.stdout.readline():
-            raise RuntimeError(f"the loader's own process ended with {self._process.wait()}; see the log")
+    def start(self, threads: int) -> None:
+        """Raises RuntimeError: it gives no batch."""
+        setting, running = self._setting, threading.Event()
 
-    def close(self) -> None:
-        self._process.kill()
-        self._process.communicate()
-        self._setting.unlink()
+        def drain() -> None:
+            given = {"batch_size": setting.batch_size, "transform": training_pixels(setting.size), "device": "cpu"}
+            with _threaded(setting, threads).create(setting, **given) as loader:
+                for _ in of_loader(loader):
+                    running.set()
+                    if self._stop.is_set():
+                        return
+
+        self._stop.clear()
+        self._thread = threading.Thread(target=drain, daemon=True)
+        self._thread.start()
+        if not running.wait(30):
+            raise RuntimeError("the loader gave no batch within 30 s")
+
+    def stop(self) -> None:
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(30)
 
 
-def _serve(path: str) -> None:
-    """In a process of its own: decode with as many threads as each line of the input says; 0 ends that."""
-    setting = Setting.read(Path(path))
-    with ExitStack() as working:
-        for line in sys.stdin:
-            working.close()
-            if int(line):
-                working.enter_context(_beside(setting, int(line)))
-            print("so it is", flush=True)
+class _Apart(Beside):
+    """The same in another process, which sees no GPU."""
 
+    def __init__(self, setting: Setting) -> None:
+        super().__init__(setting)
+        self._child = Child(environment={**os.environ, "CUDA_VISIBLE_DEVICES": ""}, cwd=ROOT)
+        self._child.open("benchmarks.gpu.threads:Beside", replace(setting, device="cpu"))
+        self.close = self._child.close
 
-if __name__ == "__main__":
-    _serve(sys.argv[1])
+    def start(self, threads: int) -> None:
+        self._child.ask("start", threads)
+
+    def stop(self) -> None:
+        self._child.ask("stop")

@@ -1,4 +1,11 @@
-"""The whole comparison in one run. `python -m benchmarks.peers --help`"""
+"""fastload beside its peers: the same files, the same output, the same number of threads, in turns, in one run.
+
+    make bench-peers                  # from a checkout; DATA=folder for your own photographs
+    python -m benchmarks.peers --help
+
+Reading order: `contestants.py` (each peer as its good users write it), `serve.py` (the measuring, within the process of
+a contestant), `comparison.py` (what is measured, in order), `report.py` (what must be reached, and the tables).
+"""
 
 from __future__ import annotations
 
@@ -6,17 +13,16 @@ import argparse
 import sys
 import time
 from dataclasses import fields, replace
-from datetime import datetime, timezone
 from pathlib import Path
 
-import fastload
-from benchmarks.peers import bars, table
+from rich.console import Console
+
+from benchmarks.inputs import ROOT
 from benchmarks.peers.comparison import Comparison, Wanted, prepare
 from benchmarks.peers.contestants import CONTESTANTS
-from benchmarks.peers.process import ROOT
+from benchmarks.peers.report import judge, other_pixels, print_rates, print_singles
 from fastload.errors import FastloadError
-from fastload.measure.machine import describe_machine
-from fastload.measure.results import Measurement, Results, to_json, write_text
+from fastload.measure.results import Parameter, new_results, to_json, write_text
 from fastload.measure.rounds import Progress
 
 
@@ -36,18 +42,28 @@ def main() -> int:
     measurements = list(measured.measurements)
     if measured.complete and not arguments.rates_only:
         measurements += comparison.singles()
-    notes = [*map(str, bars.judge(measurements)), *table.other_pixels(measurements)]
-    print(table.rates(rows, measurements), table.singles(measurements), "\n".join(notes), sep="\n\n")
-    print(f"\n{(time.monotonic() - start) / 60:.1f} minutes")
+    verdicts, warnings = judge(measurements), other_pixels(measurements)
+    console = Console(highlight=False, markup=False)
+    print_rates(rows, measurements, console)
+    print_singles(measurements, console)
+    print("", *verdicts, *warnings, f"\n{(time.monotonic() - start) / 60:.1f} minutes", sep="\n")
     if arguments.json is not None:
+        results = new_results(
+            "peers",
+            _settings(comparison),
+            measurements,
+            complete=measured.complete,
+            notes=warnings,
+            verdicts=verdicts,
+        )
         arguments.json.parent.mkdir(parents=True, exist_ok=True)
-        write_text(arguments.json, to_json(_results(comparison, measurements, measured.complete, tuple(notes))))
+        write_text(arguments.json, to_json(results))
         print(arguments.json)
     return 0
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=(__doc__ or "").split("\n\n")[0])
     default = Wanted(data=None, work=ROOT / "build" / "peers")
     add = parser.add_argument
     add("--data", type=Path, help="class folders of JPEGs (default: the photographs of fastload demo)")
@@ -61,46 +77,32 @@ def _arguments() -> argparse.Namespace:
     add("--only", nargs="*", default=[], help="contestants whose name contains one of these words")
     add("--rates-only", action="store_true", help="leave out first batch, epoch ends, memory and Python")
     add("--work", type=Path, default=default.work, help="files and environments are kept here")
-    add("--ffcv-python", default=default.ffcv_python, help="interpreter for FFCV's environment")
+    add("--peers-python", default=default.peers_python, help="interpreter for the environments of FFCV and SPDL")
     add("--json", type=Path, help="write the results to this file")
     return parser.parse_args()
 
 
 def _introduction(comparison: Comparison, minutes: float) -> str:
-    wanted, photographs = comparison.wanted, comparison.photographs
+    wanted = comparison.wanted
     return (
-        f"{photographs.files:,} photographs an epoch ({photographs.distinct:,} different ones, "
-        f"{photographs.mean_bytes / 1000:.0f} kB on average), {wanted.small:,} small images; {wanted.threads} threads; "
-        f"{wanted.rounds} rounds of {wanted.seconds:g} s for each of {len(comparison.rows)} contestants: "
-        f"about {minutes:.0f} minutes from here"
+        f"{comparison.photographs}, {wanted.small:,} small images; {wanted.threads} threads; {wanted.rounds} rounds of "
+        f"{wanted.seconds:g} s for each of {len(comparison.rows)} contestants: about {minutes:.0f} minutes from here"
     )
 
 
-def _results(
-    comparison: Comparison, measurements: list[Measurement], complete: bool, notes: tuple[str, ...]
-) -> Results:
+def _settings(comparison: Comparison) -> dict[str, Parameter | list[Parameter] | None]:
     wanted, photographs = comparison.wanted, comparison.photographs
-    return Results(
-        benchmark="loader",
-        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        fastload=fastload.__version__,
-        machine=describe_machine(),
-        settings={
-            "comparison": "peers",
-            "batch_size": wanted.batch_size,
-            "batch_size_of_small_images": wanted.small_batch_size,
-            "photographs": photographs.distinct,
-            "photographs_an_epoch": photographs.files,
-            "bytes_a_photograph": round(photographs.mean_bytes),
-            "small_images": wanted.small,
-            "rounds": wanted.rounds,
-            "seconds": wanted.seconds,
-            "threads": wanted.threads,
-        },
-        measurements=tuple(measurements),
-        complete=complete,
-        notes=notes,
-    )
+    return {
+        "batch_size": wanted.batch_size,
+        "batch_size_of_small_images": wanted.small_batch_size,
+        "photographs": photographs.distinct,
+        "photographs_an_epoch": photographs.files,
+        "bytes_a_photograph": round(photographs.mean_bytes),
+        "small_images": wanted.small,
+        "rounds": wanted.rounds,
+        "seconds": wanted.seconds,
+        "threads": wanted.threads,
+    }
 
 
 def _progress(progress: Progress) -> None:

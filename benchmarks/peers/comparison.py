@@ -2,37 +2,41 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-import msgspec
+from msgspec import structs
 
-from benchmarks.peers import data, singles
-from benchmarks.peers.contestants import (
-    DALI,
-    FASTLOAD_CACHE,
-    FASTLOAD_TURBOJPEG,
-    FFCV_JPEG,
-    LIMIT,
-    LIMIT_FILES,
-    PILLOW,
-    Row,
+from benchmarks.inputs import ROOT, Photographs, photographs, sample_set, small_images
+from benchmarks.peers.contestants import LIMIT_FILES, Row, Setting
+from fastload.cache import build_cache
+from fastload.errors import BackendUnavailableError, FastloadError, WorkerError
+from fastload.measure import process
+from fastload.measure.process import Child
+from fastload.measure.results import Latency, Measurement, Round
+from fastload.measure.rounds import Entry, Measured, Progress, Runner, Work, measure
+from fastload.measure.statistics import quantile
+
+__all__ = ["END", "FIRST", "INTERPRETER", "MEMORY", "Comparison", "StreamRunner", "Wanted", "contestant", "prepare"]
+
+FIRST, END = "first batch", "end of an epoch"
+MEMORY, INTERPRETER = "memory over epochs", "Python beside the loader"
+"""The modes of what is not throughput; that of throughput is the task."""
+
+_DRAIN = 0.6
+"""Before each measurement, so that batches which were ready do not count [seconds]."""
+_PATIENCE = 300.0
+"""For what is not timed: imports, the compilers of FFCV, the first batch [seconds]."""
+_LIMIT_NEEDS = (
+    "the limit needs cmake, a C++ compiler and libjpeg-turbo's headers: sudo apt-get install -y cmake g++ libjpeg-dev"
 )
-from benchmarks.peers.limit import LimitRunner
-from benchmarks.peers.process import DRAIN, Interpreters, StreamRunner
-from benchmarks.peers.setting import Setting
-from fastload.errors import BackendUnavailableError
-from fastload.measure.results import Measurement
-from fastload.measure.rounds import Entry, Measured, Progress, Runner, measure
-
-__all__ = ["Comparison", "Wanted", "prepare"]
-
-_EPOCHS = 20
-_PEER_EPOCHS = 3
 
 Say = Callable[[str], None]
 
@@ -55,77 +59,78 @@ class Wanted:
     rounds: int = 7
     seconds: float = 2.0
     """Of one contestant in one round."""
-    ffcv_python: str = sys.executable
+    peers_python: str = sys.executable
+    """Makes the peers' environments."""
 
 
 def prepare(wanted: Wanted, rows: Sequence[Row], say: Say) -> Comparison:
-    """Make what is not there yet: photographs, FFCV's environment and files, the cache.
+    """Make what is not there yet: photographs, the peers' environments and files, the cache.
 
     Raises:
         SourceError: no photographs.
     """
     wanted.work.mkdir(parents=True, exist_ok=True)
-    interpreters = Interpreters(sys.executable, str(wanted.work / "ffcv" / "bin" / "python"))
-    peers = [row for row in rows if row.environment == "ffcv"]
-    without_ffcv = _ffcv_environment(wanted, say) if peers else ""
-    photographs = data.photographs(wanted.data or data.sample_set(wanted.work, say), wanted.work, wanted.least)
-    small = data.small_images(wanted.work, wanted.small)
-    files = photographs.folder.parent / "ffcv"
-    if peers and not without_ffcv:
-        say("writing FFCV's files, unless they are there")
-        for row in peers:
-            source = small if row.task == "small images" else photographs.folder
-            kind = row.opener.partition(":")[2]
-            data.write_ffcv(kind, source, files, interpreters.ffcv, wanted.threads)
-    say("writing fastload's cache, unless it is there")
-    setting = Setting(
-        photographs=str(photographs.folder),
-        small=str(small),
-        ffcv=str(files),
-        cache=str(data.cache_photographs(photographs)),
-        batch_size=wanted.batch_size,
-        threads=wanted.threads,
-    )
-    return Comparison(wanted, tuple(rows), photographs, setting, interpreters, without_ffcv, say)
+    found = photographs(wanted.data or sample_set(wanted.work, 1000, say), wanted.work, wanted.least)
+    small = small_images(wanted.work, wanted.small)
+    work = found.folder.parent
+    setting = Setting(str(found.folder), str(small), str(work), wanted.batch_size, wanted.threads)
+    say("building fastload's cache, unless it is there")
+    build_cache(setting.photographs, work / "cache", short_side=256)
+    comparison = Comparison(wanted, tuple(rows), found, setting, say)
+    for name in dict.fromkeys(row.environment for row in rows if row.environment):
+        comparison.lacking[name] = _environment(name, wanted, say)
+    for row in rows:
+        if row.written and not comparison.lacking[row.environment]:
+            say(f"writing FFCV's file {row.written!r}, unless it is there")
+            done = process.run(
+                "benchmarks.peers.contestants:write_ffcv",
+                *(setting, row.written),
+                launcher=comparison.launcher(row),
+                cwd=ROOT,
+            )
+            if done.code != 0:
+                raise BackendUnavailableError(f"FFCV could not write its file: {done.words}")
+    return comparison
 
 
-def _ffcv_environment(wanted: Wanted, say: Say) -> str:
+def _environment(name: str, wanted: Wanted, say: Say) -> str:
     """Make it if it is not there. Returns why it cannot be had; empty if it can."""
-    script = Path(__file__).with_name("ffcv_environment.sh")
-    command = ["bash", str(script), str(wanted.work / "ffcv"), wanted.ffcv_python]
+    script = Path(__file__).with_name("environment.sh")
+    command = ["bash", str(script), name, str(wanted.work / name), wanted.peers_python]
     done = subprocess.run(command, stderr=subprocess.PIPE, text=True)
     if done.returncode == 0:
         return ""
-    reason = (done.stderr.strip().splitlines() or ["its installation failed"])[-1]
+    reason = (done.stderr.strip().splitlines() or [f"the installation of {name} failed"])[-1]
     say(reason)
     return reason
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Everything is there; `rates` and `singles` measure."""
+    """Everything is there; `rates` and the others measure."""
 
     wanted: Wanted
     rows: tuple[Row, ...]
-    photographs: data.Photographs
+    photographs: Photographs
     setting: Setting
-    interpreters: Interpreters
-    without_ffcv: str
-    """Why FFCV cannot take part."""
     say: Say
+    lacking: dict[str, str] = field(default_factory=dict)
+    """Environment: why it cannot be had."""
 
     def minutes(self, *, rates_only: bool) -> float:
         """A guess at how long it takes: starting a contestant some ten seconds, emptying and filling its queues one."""
-        a_round = self.wanted.seconds + DRAIN + 0.5
+        a_round = self.wanted.seconds + _DRAIN + 0.5
         return len(self.rows) * (10 + self.wanted.rounds * a_round) / 60 + (0.0 if rates_only else 2.5)
+
+    def launcher(self, row: Row) -> list[str]:
+        """The interpreter of its environment."""
+        return [str(self.wanted.work / row.environment / "bin" / "python") if row.environment else sys.executable]
 
     def rates(self, on_progress: Callable[[Progress], None]) -> Measured:
         """Throughput, in interleaved rounds."""
-        runners: dict[Row, StreamRunner] = {}
-        entries = [
-            Entry(row.contestant, row.task, {"threads": self.wanted.threads}, partial(self._open, row, runners))
-            for row in self.rows
-        ]
+        runners: dict[tuple[str, str], StreamRunner] = {}
+        parameters = {"threads": self.wanted.threads}
+        entries = [Entry(r.contestant, r.task, parameters, partial(self._open, r, runners)) for r in self.rows]
         measured = measure(
             entries,
             rounds=self.wanted.rounds,
@@ -133,37 +138,158 @@ class Comparison:
             warmup_seconds=self.wanted.seconds / 2,
             on_progress=on_progress,
         )
-        versions: dict[tuple[str, str], str] = {
-            (row.contestant, row.task): runner.version for row, runner in runners.items()
-        }
-        return replace(
-            measured,
-            measurements=tuple(
-                msgspec.structs.replace(m, version=versions.get((m.contestant, m.mode), ""))
-                for m in measured.measurements
-            ),
+        named = [
+            structs.replace(m, version=runners[m.contestant, m.mode].version)
+            if (m.contestant, m.mode) in runners
+            else m
+            for m in measured.measurements
+        ]
+        return replace(measured, measurements=tuple(named))
+
+    def singles(self) -> Iterator[Measurement]:
+        """First batches, ends of epochs, memory, Python beside the loader.
+
+        Each in fresh processes, one after the other, while nothing else is at work. A contestant that cannot be
+        measured gives no row: the table of the rounds says why.
+        """
+        there = [row for row in self.rows if not self.lacking.get(row.environment)]
+        few = replace(self.setting, photographs=str(self.photographs.few))
+        rounds: dict[str, list[Round]] = {}
+        for row in [row for _ in range(3) for row in there if row.first_batch]:  # in turns
+            with self._alone(FIRST, row, few) as child:
+                found = child.ask("first", limit=_PATIENCE)
+                metrics = {name: found[name] for name in ("first_batch_seconds", "made_seconds")}
+                once = Round(few.batch_size, found["first_batch_seconds"], 0.0, metrics)
+                rounds.setdefault(row.contestant, []).append(once)
+        for name, every in rounds.items():
+            yield Measurement(name, FIRST, rounds=tuple(every))
+        for row in [row for row in there if row.epochs]:
+            with self._alone(END, row, self.setting) as child:
+                child.ask("first", limit=_PATIENCE)
+                yield from _epochs(row, self.setting, child.ask("epochs", row.epochs))
+        for row in [row for row in there if row.beside_python]:
+            with self._alone(INTERPRETER, row, replace(self.setting, threads=1, cores=2)) as child:
+                child.ask("first", limit=_PATIENCE)
+                child.ask("stream", 1.0, 0.0)
+                answers = [child.ask("beside_python", 1.0) for _ in range(5)]
+                loops = tuple(Round(0, found.pop("seconds"), found.pop("cpu_seconds"), found) for found in answers)
+                yield Measurement(row.contestant, INTERPRETER, {"threads": 1, "cores": 2}, rounds=loops)
+
+    @contextmanager
+    def _alone(self, what: str, row: Row, setting: Setting) -> Iterator[Child]:
+        """A fresh process; what the contestant raises ends the measurement and is said."""
+        self.say(f"{what}: {row.contestant}")
+        try:
+            with ExitStack() as stack:
+                child = contestant(row, setting, self.launcher(row))
+                stack.callback(child.close)
+                yield child
+        except FastloadError as error:
+            self.say(str(error))
+
+    def _open(self, row: Row, runners: dict[tuple[str, str], StreamRunner]) -> Runner:
+        if row.open is None:
+            return LimitRunner(self.setting, self.wanted.work / "limit", files=row is LIMIT_FILES)
+        if lacking := self.lacking.get(row.environment):
+            raise BackendUnavailableError(lacking)
+        size = self.wanted.small_batch_size if row.task == "small images" else self.wanted.batch_size
+        runner = StreamRunner(contestant(row, replace(self.setting, batch_size=size), self.launcher(row)))
+        runners[row.contestant, row.task] = runner
+        return runner
+
+
+def contestant(row: Row, setting: Setting, launcher: Sequence[str]) -> Child:
+    """Its process, from which `serve.Contestant` answers. Raises as `Child.open`."""
+    import os
+
+    # Libraries that ask for it start no more threads than the others may.
+    environment = {**os.environ, "OMP_NUM_THREADS": str(setting.threads)}
+    child = Child(launcher=launcher, environment=environment, cwd=ROOT)
+    try:
+        child.open("benchmarks.peers.serve:Contestant", row.contestant, row.task, setting, limit=_PATIENCE)
+    except BaseException:
+        child.close()
+        raise
+    return child
+
+
+class StreamRunner:
+    """A contestant for the rounds: stays open over all of them."""
+
+    def __init__(self, child: Child) -> None:
+        self.version = ""
+        """Known after the first run."""
+        self.close = child.close
+        self._child = child
+        self._mean: float | None = None
+
+    def run(self, seconds: float) -> Work:
+        if self._mean is None:
+            opened = self._child.ask("first", limit=_PATIENCE)
+            self._mean, self.version = opened["mean_pixel"], opened["version"]
+        found = self._child.ask("stream", seconds, _DRAIN, limit=_PATIENCE + 20 * seconds)
+        return Work(
+            found["samples"],
+            found["seconds"],
+            found["cpu_seconds"],
+            peak_memory=found["memory"],
+            memory_growth=found["memory"],
+            metrics={"mean_pixel": self._mean},
         )
 
-    def singles(self) -> list[Measurement]:
-        """First batches, ends of epochs, memory, Python beside the loader."""
-        few = replace(self.setting, photographs=str(self.photographs.few))
-        asked = self._present(FASTLOAD_TURBOJPEG, PILLOW, DALI)
-        found = singles.first_batches(asked, few, self.interpreters, self.say, times=3)
-        for row in self._present(FASTLOAD_TURBOJPEG, FASTLOAD_CACHE, PILLOW, DALI, FFCV_JPEG):
-            count = _EPOCHS if row in (FASTLOAD_TURBOJPEG, FASTLOAD_CACHE) else _PEER_EPOCHS
-            found += singles.epoch_ends(row, self.setting, self.interpreters, self.say, count)
-        for row in self._present(FASTLOAD_TURBOJPEG):
-            found += singles.interpreter_speed(row, self.setting, self.interpreters, self.say, times=5, seconds=1.0)
-        return found
 
-    def _present(self, *rows: Row) -> tuple[Row, ...]:
-        return tuple(row for row in rows if row in self.rows and not (row.environment == "ffcv" and self.without_ffcv))
+class LimitRunner:
+    """The limit: decoding the same crops with the same library, and nothing else (`benchmarks/native_limit.cpp`).
 
-    def _open(self, row: Row, runners: dict[Row, StreamRunner]) -> Runner:
-        if row in (LIMIT, LIMIT_FILES):
-            return LimitRunner(self.setting, self.wanted.work / "limit", files=row is LIMIT_FILES)
-        if row.environment == "ffcv" and self.without_ffcv:
-            raise BackendUnavailableError(self.without_ffcv)
-        size = self.wanted.small_batch_size if row.task == "small images" else self.wanted.batch_size
-        runners[row] = StreamRunner(row, replace(self.setting, batch_size=size), self.interpreters)
-        return runners[row]
+    Goes through whole epochs; its decoders and threads live on between them.
+    """
+
+    def __init__(self, setting: Setting, build: Path, *, files: bool) -> None:
+        """Builds the program, if need be. Raises BackendUnavailableError."""
+        if shutil.which("cmake") is None:
+            raise BackendUnavailableError(_LIMIT_NEEDS)
+        options = ["-DFASTLOAD_TOOLS=ON", "-DFASTLOAD_PYTHON=OFF", "-DCMAKE_BUILD_TYPE=Release"]
+        for step in (
+            ["-S", str(ROOT), "-B", str(build), *options],
+            ["--build", str(build), "--target", "native_limit"],
+        ):
+            done = subprocess.run(["cmake", *step], capture_output=True, text=True)
+            if done.returncode != 0:
+                lines = (done.stderr or done.stdout).strip().splitlines()
+                raise BackendUnavailableError(f"{_LIMIT_NEEDS} ({lines[-1] if lines else 'the build failed'})")
+        command = [str(build / "native_limit"), setting.photographs, str(setting.threads), "0", "auto", str(int(files))]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
+
+    def run(self, seconds: float) -> Work:
+        samples, clock, processor = 0.0, 0.0, 0.0
+        stop = time.monotonic() + seconds
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        while not samples or time.monotonic() < stop:
+            self._process.stdin.write("\n")
+            found = [float(text) for text in self._process.stdout.readline().split()]
+            if len(found) != 3:
+                raise WorkerError("native_limit: ended in the middle; it wrote why to standard error")
+            samples, clock, processor = samples + found[0], clock + found[1], processor + found[2]
+        return Work(int(samples), seconds=clock, cpu_seconds=processor, peak_memory=0, memory_growth=0)
+
+    def close(self) -> None:
+        self._process.communicate()
+
+
+def _epochs(row: Row, setting: Setting, found: Mapping[str, Sequence[float]]) -> Iterator[Measurement]:
+    """Ends of epochs beside ordinary intervals, and memory after each epoch."""
+    within, memory = found["within"], found["memory"]
+    ordinary = quantile(within, 0.5)
+    ends = [Round(setting.batch_size, s, 0.0, {"gap_in_ordinary_intervals": s / ordinary - 1}) for s in found["across"]]
+    latency = Latency(ordinary, quantile(within, 0.99), len(within), "batch")
+    yield Measurement(row.contestant, END, rounds=tuple(ends), latency=latency)
+    growth = max(memory[1:], default=memory[0]) / memory[0] - 1
+    yield Measurement(
+        row.contestant,
+        MEMORY,
+        {"epochs": len(memory)},
+        rounds=(Round(0, 0.0, 0.0, {"growth_after_first_epoch": growth}),),
+        peak_memory=int(max(memory)),
+        series={"bytes_after_epoch": tuple((float(number), size) for number, size in enumerate(memory, 1))},
+    )

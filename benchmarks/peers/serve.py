@@ -1,79 +1,149 @@
 """A contestant's process: it stays alive, with its loader warm, and measures when it is told to.
 
-    python -m benchmarks.peers.serve MODULE:FUNCTION SETTING
-
-One JSON object a line, over standard input and output; what libraries print goes to standard error. It must run in
-FFCV's environment too, so it imports of fastload only what needs nothing but the standard library.
-
-    {"do": "open"}                              make the loader, wait for its first batch
-    {"do": "stream", "seconds": s, "drain": d}  throughput, CPU time and memory of s seconds, steady
-    {"do": "epochs", "count": n}                intervals between batches within and across epochs, memory after each
-    {"do": "interpreter", "seconds": s}         speed of Python in this thread while the loader works, and alone
+It runs in the peers' own environments too: of fastload it imports what needs only psutil, and what the
+contestant brings.
 """
 
 from __future__ import annotations
 
-import contextlib
 import gc
-import importlib
-import json
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import torch
+from benchmarks.peers.contestants import CONTESTANTS, Batches, Setting
+from fastload.measure.clock import cpu_seconds, descendants, resident_memory
 
-from benchmarks.peers.setting import Contestant, Setting
-from fastload.measure.clock import cpu_seconds, resident_memory
-
-__all__ = ["main"]
+__all__ = ["Contestant"]
 
 _SLICE = 0.05
 """Of pure Python between two batches [seconds]: shorter than a batch takes one thread, so that it never rests."""
 
 
-class Stream:
-    """The batches of a contestant, without end."""
+class Contestant:
+    """One row, for `fastload.measure.process.Child`: what its methods return goes to the other process."""
 
-    def __init__(self, contestant: Contestant, batch_size: int) -> None:
-        self._contestant = contestant
-        self._batch_size = batch_size
+    def __init__(self, name: str, task: str, setting: Setting) -> None:
+        if setting.cores is not None:
+            os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: setting.cores])
+        self._row = next(row for row in CONTESTANTS if (row.contestant, row.task) == (name, task))
+        self._setting = setting
+        self._batches: Batches | None = None
         self._epoch: Iterator[Any] | None = None
 
-    def next(self) -> bool:
+    def first(self) -> dict[str, Any]:
+        """Make the loader and take its first batch: how long each took, and whether it is what was asked for.
+
+        `mean_pixel`, 0 to 255, of eight batches, is the same for all who deliver the same images.
+        """
+        assert self._row.open is not None
+        with suppress(ImportError):  # SPDL does without torch
+            import torch
+
+            torch.set_num_threads(self._setting.threads)
+        start = time.perf_counter()
+        self._batches = self._row.open(self._setting)
+        made = time.perf_counter()
+        self._epoch = self._batches.epoch()
+        images = next(self._epoch)
+        seconds = time.perf_counter() - made
+        size, side = self._setting.batch_size, self._row.side
+        shapes = [(size, 3, side, side), (size, side, side, 3)]
+        if not str(images.dtype).endswith("uint8") or tuple(images.shape) not in shapes:
+            raise ValueError(f"a batch of {tuple(images.shape)} {images.dtype}, not {shapes[0]} uint8")
+        means = [_mean(images), *(_mean(images) for images, _ in zip(self._epoch, range(7), strict=False))]
+        return {
+            "version": self._batches.version,
+            "made_seconds": made - start,
+            "first_batch_seconds": seconds,
+            "mean_pixel": sum(means) / len(means),
+        }
+
+    def stream(self, seconds: float, drain: float) -> dict[str, float]:
+        """From the arrival of one batch to the arrival of another; before that, what was ready is used up."""
+        start = time.perf_counter()
+        while time.perf_counter() - start < drain:
+            self._next()
+        count = 0
+        cpu, start = cpu_seconds(), time.perf_counter()
+        while time.perf_counter() - start < seconds or not count:
+            self._next()
+            count += 1
+        elapsed, burnt = time.perf_counter() - start, cpu_seconds() - cpu
+        _quiet()
+        return {
+            "samples": count * self._setting.batch_size,
+            "seconds": elapsed,
+            "cpu_seconds": burnt,
+            "memory": resident_memory(),
+        }
+
+    def epochs(self, count: int) -> dict[str, list[float]]:
+        """Intervals between arrivals [seconds] within and across epochs, for a trainer that never pauses, and memory
+        after each epoch [bytes]."""
+        while not self._next():
+            pass
+        found: dict[str, list[float]] = {"within": [], "across": [], "memory": []}
+        begun = False  # the interval in which this function itself is at work is left out
+        last = time.perf_counter()
+        while len(found["across"]) < count:
+            first = self._next()
+            now = time.perf_counter()
+            if first:
+                found["across"].append(now - last)
+                gc.collect()
+                found["memory"].append(_unmapped_memory())
+            elif begun:
+                found["within"].append(now - last)
+            begun = not first
+            last = time.perf_counter()
+        return found
+
+    def beside_python(self, seconds: float) -> dict[str, float]:
+        """Loops per second of this thread: while the loader works, alone, and beside a process that takes a core.
+
+        The last tells what the machine itself takes from a thread when its other core is busy.
+        """
+        loops, own, whole, clock = 0, 0.0, 0.0, 0.0
+        start = time.perf_counter()
+        while time.perf_counter() - start < 2 * seconds and clock < seconds:
+            self._next()
+            before, mine = time.process_time(), time.thread_time()
+            done, taken = _spin(_SLICE)
+            whole, own = whole + time.process_time() - before, own + time.thread_time() - mine
+            loops, clock = loops + done, clock + taken
+        _quiet()
+        alone, alone_clock = _spin(seconds)
+        with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as other:
+            time.sleep(0.1)
+            beside, beside_clock = _spin(seconds)
+            other.kill()
+        return {
+            "share_of_speed_alone": loops / clock / (alone / alone_clock),
+            "share_beside_a_process": beside / beside_clock / (alone / alone_clock),
+            "cores_of_the_loader": (whole - own) / clock,
+            "seconds": clock,
+            "cpu_seconds": whole,
+        }
+
+    def _next(self) -> bool:
         """Take a batch. Returns whether it is the first of an epoch."""
+        assert self._batches is not None, "first() comes first"
         if self._epoch is not None and next(self._epoch, None) is not None:
             return False
-        self._epoch = self._contestant.epoch()
+        self._epoch = self._batches.epoch()
         if next(self._epoch, None) is None:
-            raise RuntimeError("an epoch without a batch")
+            raise ValueError("an epoch without a batch")
         return True
 
-    def first(self) -> dict[str, float]:
-        """The first batch ever: how long it took, whether it is what was asked for, and the mean of some pixels.
 
-        That mean, 0 to 255, is the same for all who deliver the same images.
-        """
-        start = time.perf_counter()
-        self._epoch = self._contestant.epoch()
-        images = next(self._epoch)
-        seconds = time.perf_counter() - start
-        side = self._contestant.side
-        shapes = [(self._batch_size, 3, side, side), (self._batch_size, side, side, 3)]
-        if images.dtype != torch.uint8 or tuple(images.shape) not in shapes:
-            raise RuntimeError(f"a batch of {tuple(images.shape)} {images.dtype}, not {shapes[0]} uint8")
-        means = [images.float().mean().item()]
-        means.extend(images.float().mean().item() for images, _ in zip(self._epoch, range(7), strict=False))
-        return {"first_batch_seconds": seconds, "mean_pixel": sum(means) / len(means)}
-
-    def epochs_end(self) -> None:
-        """Go on to the first batch of the next epoch."""
-        while not self.next():
-            pass
+def _mean(images: Any) -> float:
+    return float(images.float().mean() if hasattr(images, "float") else images.mean())
 
 
 def _quiet() -> None:
@@ -87,86 +157,18 @@ def _quiet() -> None:
         before = now
 
 
-def stream(batches: Stream, batch_size: int, seconds: float, drain: float) -> dict[str, float]:
-    """From the arrival of one batch to the arrival of another; before that, what was ready is used up."""
-    start = time.perf_counter()
-    while time.perf_counter() - start < drain:
-        batches.next()
-    count = 0
-    cpu, start = cpu_seconds(), time.perf_counter()
-    while (elapsed := time.perf_counter() - start) < seconds or not count:
-        batches.next()
-        count += 1
-    elapsed = time.perf_counter() - start
-    cpu = cpu_seconds() - cpu
-    _quiet()
-    memory = resident_memory()
-    return {"samples": count * batch_size, "seconds": elapsed, "cpu_seconds": cpu, "memory": memory}
-
-
-def epochs(batches: Stream, count: int) -> dict[str, list[float]]:
-    """Intervals between arrivals [seconds] for a trainer that never pauses, and memory after each epoch [bytes]."""
-    batches.epochs_end()
-    within: list[float] = []
-    across: list[float] = []
-    memory: list[float] = []
-    begun = False  # the interval in which this function itself is at work is left out
-    last = time.perf_counter()
-    while len(across) < count:
-        first = batches.next()
-        now = time.perf_counter()
-        if first:
-            across.append(now - last)
-            gc.collect()
-            memory.append(unmapped_memory())
-        elif begun:
-            within.append(now - last)
-        begun = not first
-        last = time.perf_counter()
-    return {"within": within, "across": across, "memory": memory}
-
-
-def unmapped_memory() -> int:
+def _unmapped_memory() -> float:
     """Of this process and its workers, without mapped files: their pages are the page cache's [bytes]."""
-    total = _kilobytes("/proc/self/status", ("RssAnon", "RssShmem"))
-    for task in os.listdir("/proc/self/task"):
-        for worker in Path("/proc/self/task", task, "children").read_text().split():
-            total += _kilobytes(f"/proc/{worker}/smaps_rollup", ("Pss_Anon", "Pss_Shmem"))
-    return total << 10
+    total = _bytes("/proc/self/status", ("RssAnon", "RssShmem"))
+    for worker in descendants():
+        with suppress(OSError):  # ended meanwhile
+            total += _bytes(f"/proc/{worker.pid}/smaps_rollup", ("Pss_Anon", "Pss_Shmem"))
+    return total
 
 
-def _kilobytes(file: str, names: tuple[str, ...]) -> int:
+def _bytes(file: str, names: tuple[str, ...]) -> float:
     fields = (line.split() for line in Path(file).read_text().splitlines())
-    return sum(int(field[1]) for field in fields if field[0].rstrip(":") in names)
-
-
-def interpreter(batches: Stream, seconds: float) -> dict[str, float]:
-    """Loops per second of this thread: while the loader works, alone, and beside a process that takes a core.
-
-    The last tells what the machine itself takes from a thread when its other core is busy.
-    """
-    loops, own, whole, clock = 0, 0.0, 0.0, 0.0
-    start = time.perf_counter()
-    while time.perf_counter() - start < 2 * seconds and clock < seconds:
-        batches.next()
-        before, mine = time.process_time(), time.thread_time()
-        done, taken = _spin(_SLICE)
-        whole, own = whole + time.process_time() - before, own + time.thread_time() - mine
-        loops, clock = loops + done, clock + taken
-    _quiet()
-    alone, alone_clock = _spin(seconds)
-    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as other:
-        time.sleep(0.1)
-        beside, beside_clock = _spin(seconds)
-        other.kill()
-    return {
-        "loops_per_second": loops / clock,
-        "loops_per_second_alone": alone / alone_clock,
-        "loops_per_second_beside_a_process": beside / beside_clock,
-        "cores_of_the_loader": (whole - own) / clock,
-        "clock_seconds": clock,
-        "cpu_seconds": whole,
-    }
+    return float(sum(int(field[1]) << 10 for field in fields if field[0].rstrip(":") in names))
 
 
 def _spin(seconds: float) -> tuple[int, float]:
@@ -177,53 +179,3 @@ def _spin(seconds: float) -> tuple[int, float]:
         for _ in range(1000):
             loops += 1
     return loops, elapsed
-
-
-def _keep_to(cores: int | None) -> None:
-    if cores is not None:
-        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
-
-
-def _answers(opener: str, setting: Setting) -> Iterator[dict[str, Any]]:
-    """One answer a request."""
-    batches: Stream | None = None
-    for line in sys.stdin:
-        request = json.loads(line)
-        what = request.pop("do")
-        if what == "open":
-            module, function = opener.split(":")
-            make = getattr(importlib.import_module(f"benchmarks.peers.contestants.{module}"), function)
-            start = time.perf_counter()
-            contestant = make(setting)
-            made = time.perf_counter() - start
-            batches = Stream(contestant, setting.batch_size)
-            yield {"version": contestant.version, "made_seconds": made, **batches.first()}
-            continue
-        assert batches is not None, "open comes first"
-        if what == "stream":
-            yield stream(batches, setting.batch_size, **request)
-        elif what == "epochs":
-            yield epochs(batches, **request)
-        elif what == "interpreter":
-            yield interpreter(batches, **request)
-        else:
-            raise ValueError(f"do: {what!r} is none of open, stream, epochs, interpreter")
-
-
-def main() -> None:
-    opener, setting = sys.argv[1], Setting.from_json(sys.argv[2])
-    _keep_to(setting.cores)
-    torch.set_num_threads(setting.threads)
-    # The answers keep the pipe for themselves; whatever else is printed goes to standard error.
-    with os.fdopen(os.dup(1), "w", buffering=1) as answers, contextlib.redirect_stdout(sys.stderr):
-        os.dup2(2, 1)
-        try:
-            for answer in _answers(opener, setting):
-                answers.write(json.dumps(answer) + "\n")
-        except Exception as error:  # whatever a peer raises is this contestant's result
-            answers.write(json.dumps({"error": f"{type(error).__name__}: {error}"}) + "\n")
-            raise
-
-
-if __name__ == "__main__":
-    main()

@@ -1,20 +1,21 @@
-"""The input of all contestants, made once and kept in the work folder."""
+"""The input of all contestants, made once and kept in a work folder."""
 
 from __future__ import annotations
 
 import hashlib
-import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from benchmarks.peers.process import ROOT
-from fastload.cache import build_cache
-from fastload.errors import BackendUnavailableError, SourceError
+from fastload.errors import SourceError
+from fastload.measure.photographs import write_photographs
 
-__all__ = ["Photographs", "cache_photographs", "photographs", "sample_set", "small_images", "write_ffcv"]
+__all__ = ["ROOT", "Photographs", "photographs", "sample_set", "small_images"]
+
+ROOT = Path(__file__).resolve().parents[1]
+"""Of the checkout: where `benchmarks` and `fastload` are found."""
 
 
 @dataclass(frozen=True)
@@ -29,15 +30,19 @@ class Photographs:
     distinct: int
     mean_bytes: float
 
+    def __str__(self) -> str:
+        return (
+            f"{self.files:,} photographs an epoch ({self.distinct:,} different ones, "
+            f"{self.mean_bytes / 1000:.0f} kB on average)"
+        )
 
-def sample_set(work: Path, say: Callable[[str], None]) -> Path:
-    """The photographs that `fastload demo` makes."""
-    from fastload.measure.photographs import write_photographs
 
-    folder = work / "sample"
+def sample_set(work: Path, count: int, say: Callable[[str], None]) -> Path:
+    """Photographs that are made, as `fastload demo` makes them."""
+    folder = work / f"sample-{count}"
     if not (folder / "complete").exists():
-        say("making 1,000 photographs")
-        write_photographs(folder, 1000)
+        say(f"making {count:,} photographs")
+        write_photographs(folder, count)
         (folder / "complete").touch()
     return folder
 
@@ -83,22 +88,3 @@ def small_images(work: Path, count: int) -> Path:
         np.save(folder / "images.npy", rng.integers(0, 256, (count, 32, 32, 3), dtype=np.uint8))
         np.save(folder / "labels.npy", rng.integers(0, 10, count))
     return folder
-
-
-def cache_photographs(input_: Photographs) -> Path:
-    """fastload's cache with a short side of 256 pixels."""
-    return build_cache(str(input_.folder), input_.folder.parent / "cache", short_side=256)
-
-
-def write_ffcv(kind: str, source: Path, folder: Path, python: str, workers: int) -> None:
-    """Write one of FFCV's files, in its environment. Raises BackendUnavailableError if that fails."""
-    target = folder / f"{kind}.beton"
-    if target.exists():
-        return
-    folder.mkdir(parents=True, exist_ok=True)
-    part = target.with_suffix(".part")
-    command = [python, "-m", "benchmarks.peers.write_ffcv", kind, str(source), str(part), str(workers)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    if done.returncode != 0:
-        raise BackendUnavailableError(f"FFCV could not write its file: {(done.stderr.splitlines() or ['?'])[-1]}")
-    part.rename(target)

@@ -1,0 +1,390 @@
+"""Who takes part: each as its good users write it, uint8 in host memory. A new peer is a function and a line here.
+
+Functions import their packages themselves: some of these live in environments that have little else, fastload's other
+dependencies included.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+__all__ = ["CONTESTANTS", "CROP", "Batches", "Row", "Setting"]
+
+CROP = 224
+"""Photographs: RandomResizedCrop to this many pixels, then a random horizontal flip."""
+SIDE, PADDING = 32, 4
+"""Small images: a random crop of as many pixels, after padding by four on each side; then a random horizontal flip."""
+_AREA, _ASPECT = (0.08, 1.0), (3 / 4, 4 / 3)
+"""Of the crops, as in torchvision, where a peer must be told."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What all are given."""
+
+    photographs: str
+    """A folder of class folders of JPEG files."""
+    small: str
+    """A folder with images.npy (N, 32, 32, 3) uint8 and labels.npy (N,) int64."""
+    work: str
+    """The folder of FFCV's files, fastload's cache and the environments."""
+    batch_size: int
+    threads: int
+    """Threads or worker processes that decode."""
+    cores: int | None = None
+    """The process may use only so many. None: all."""
+
+
+@dataclass(frozen=True)
+class Batches:
+    """A loader at work. Made by a function of a `Setting`; what that takes is not measured."""
+
+    version: str
+    epoch: Callable[[], Iterator[Any]]
+    """The image batches of one epoch, (B, H, W, C) or (B, C, H, W). Called repeatedly."""
+
+
+# -- torch.utils.data.DataLoader, as its documentation advises: workers that persist over epochs ----------------------
+
+
+def pillow(setting: Setting) -> Batches:
+    from torchvision.datasets import ImageFolder
+    from torchvision.transforms import v2
+
+    transform = v2.Compose([v2.RandomResizedCrop(CROP), v2.RandomHorizontalFlip(), v2.PILToTensor()])
+    return _dataloader(ImageFolder(setting.photographs, transform), setting)
+
+
+def torchvision_decoder(setting: Setting) -> Batches:
+    from torchvision.datasets import ImageFolder
+    from torchvision.transforms import v2
+
+    transform = v2.Compose([v2.RandomResizedCrop(CROP, antialias=True), v2.RandomHorizontalFlip()])
+    return _dataloader(ImageFolder(setting.photographs, transform, loader=_decode), setting)
+
+
+def _decode(path: str) -> Any:
+    from torchvision.io import ImageReadMode, decode_jpeg, read_file
+
+    return decode_jpeg(read_file(path), mode=ImageReadMode.RGB)
+
+
+def pillow_small(setting: Setting) -> Batches:
+    return _dataloader(_SmallImages(Path(setting.small)), setting)
+
+
+class _SmallImages:
+    """As torchvision's CIFAR10 does it: an array, of which each sample becomes a Pillow image."""
+
+    def __init__(self, folder: Path) -> None:
+        import numpy as np
+        from torchvision.transforms import v2
+
+        self._images = np.load(folder / "images.npy")
+        self._labels = np.load(folder / "labels.npy").tolist()
+        self._transform = v2.Compose(
+            [v2.RandomCrop(SIDE, padding=PADDING), v2.RandomHorizontalFlip(), v2.PILToTensor()]
+        )
+
+    def __len__(self) -> int:
+        return len(self._labels)
+
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+        from PIL import Image
+
+        return self._transform(Image.fromarray(self._images[index])), self._labels[index]
+
+
+def _dataloader(dataset: Any, setting: Setting) -> Batches:
+    import torch
+    from torch.utils.data import DataLoader
+
+    loader: Any = DataLoader(
+        dataset,
+        setting.batch_size,
+        shuffle=True,
+        drop_last=True,
+        num_workers=setting.threads,
+        persistent_workers=True,
+    )
+    return Batches(str(torch.__version__), lambda: (images for images, _ in loader))
+
+
+# -- NVIDIA DALI on the CPU: the pipeline of its ImageNet example, without the normalisation --------------------------
+
+
+def dali(setting: Setting) -> Batches:
+    """Decodes the crop only; its decoder's fancy upsampling is off by default (a little faster) and stays off."""
+    import nvidia.dali
+    from nvidia.dali import fn
+    from nvidia.dali.plugin.base_iterator import LastBatchPolicy
+    from nvidia.dali.plugin.pytorch import DALIClassificationIterator
+
+    types: Any = nvidia.dali.types
+    pipeline = nvidia.dali.Pipeline(batch_size=setting.batch_size, num_threads=setting.threads, device_id=None)
+    with pipeline:
+        encoded, labels = fn.readers.file(file_root=setting.photographs, random_shuffle=True, name="files")
+        images: Any = fn.decoders.image_random_crop(
+            encoded, device="cpu", output_type=types.RGB, random_aspect_ratio=list(_ASPECT), random_area=list(_AREA)
+        )
+        images = fn.resize(images, size=[CROP, CROP], interp_type=types.INTERP_TRIANGULAR)
+        pipeline.set_outputs(fn.flip(images, horizontal=fn.random.coin_flip()), labels)
+    loader: Any = DALIClassificationIterator(
+        pipeline, reader_name="files", last_batch_policy=LastBatchPolicy.DROP, auto_reset=True
+    )
+    return Batches(nvidia.dali.__version__, lambda: (batch["data"] for (batch,) in loader))
+
+
+# -- SPDL: a pipeline of threads around FFmpeg's decoder and scaler; in an environment of its own ---------------------
+
+
+def spdl(setting: Setting) -> Batches:
+    from importlib import metadata
+
+    import spdl.io
+    from spdl.pipeline import PipelineBuilder
+
+    files = [str(path) for path in Path(setting.photographs).glob("*/*")]
+    draw = random.Random(0)
+
+    def load(path: str) -> Any:
+        packets = spdl.io.demux_image(path)
+        left, top, width, height = _crop(draw, packets.codec.width, packets.codec.height)
+        flip = ",hflip" if draw.random() < 0.5 else ""
+        description = (
+            f"crop={width}:{height}:{left}:{top}:exact=1,scale={CROP}:{CROP}:flags=bilinear{flip},format=pix_fmts=rgb24"
+        )
+        return spdl.io.decode_packets(packets, filter_desc=description)
+
+    def collate(frames: list[Any]) -> Any:
+        return spdl.io.to_numpy(spdl.io.convert_frames(frames))
+
+    def epoch() -> Iterator[Any]:
+        shuffled = draw.sample(files, len(files))
+        builder = PipelineBuilder().add_source(shuffled).pipe(load, concurrency=setting.threads)
+        pipeline = builder.aggregate(setting.batch_size, drop_last=True).pipe(collate).add_sink(3)
+        built = pipeline.build(num_threads=setting.threads)
+        with built.auto_stop():
+            yield from built
+
+    return Batches(metadata.version("spdl"), epoch)
+
+
+def _crop(draw: random.Random, width: int, height: int) -> tuple[int, int, int, int]:
+    """left, top, width, height as torchvision's RandomResizedCrop draws them."""
+    for _ in range(10):
+        area = width * height * draw.uniform(*_AREA)
+        aspect = math.exp(draw.uniform(*map(math.log, _ASPECT)))
+        w, h = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
+        if 0 < w <= width and 0 < h <= height:
+            return draw.randint(0, width - w), draw.randint(0, height - h), w, h
+    w, h = min(width, round(height * _ASPECT[1])), min(height, round(width / _ASPECT[0]))
+    return (width - w) // 2, (height - h) // 2, w, h
+
+
+# -- FFCV, with the pipelines of its ImageNet and CIFAR-10 examples up to the tensor; in an environment of its own -----
+
+
+def ffcv_jpeg(setting: Setting) -> Batches:
+    return _ffcv_photographs("jpeg", setting)
+
+
+def ffcv_raw_short(setting: Setting) -> Batches:
+    return _ffcv_photographs("raw_short", setting)
+
+
+def ffcv_raw_long(setting: Setting) -> Batches:
+    return _ffcv_photographs("raw_long", setting)
+
+
+def _ffcv_photographs(kind: str, setting: Setting) -> Batches:
+    from ffcv.fields.decoders import RandomResizedCropRGBImageDecoder
+    from ffcv.transforms import RandomHorizontalFlip
+
+    return _ffcv(kind, [RandomResizedCropRGBImageDecoder((CROP, CROP)), RandomHorizontalFlip()], setting)
+
+
+def ffcv_small(setting: Setting) -> Batches:
+    from ffcv.fields.decoders import SimpleRGBImageDecoder
+    from ffcv.transforms import RandomHorizontalFlip, RandomTranslate
+
+    return _ffcv("small", [SimpleRGBImageDecoder(), RandomHorizontalFlip(), RandomTranslate(padding=PADDING)], setting)
+
+
+def _ffcv(kind: str, image: list[Any], setting: Setting) -> Batches:
+    """One of its files; the system keeps it in memory, and the order is quite random, as the others' is."""
+    from importlib import metadata
+
+    from ffcv.fields.decoders import IntDecoder
+    from ffcv.loader import Loader, OrderOption
+    from ffcv.transforms import Squeeze, ToTensor
+
+    loader: Any = Loader(
+        str(Path(setting.work, "ffcv-files", f"{kind}.beton")),
+        batch_size=setting.batch_size,
+        num_workers=setting.threads,
+        order=OrderOption.RANDOM,
+        os_cache=True,
+        drop_last=True,
+        pipelines={"image": [*image, ToTensor()], "label": [IntDecoder(), ToTensor(), Squeeze()]},
+    )
+    return Batches(metadata.version("ffcv"), lambda: (images for images, _ in loader))
+
+
+def write_ffcv(setting: Setting, kind: str) -> None:
+    """Write one of its files, unless it is there: at full size as JPEG, or with raw pixels, reduced."""
+    import ffcv.fields
+    import ffcv.writer
+    import numpy as np
+    from PIL import Image
+
+    target = Path(setting.work, "ffcv-files", f"{kind}.beton")
+    if target.exists():
+        return
+
+    class Folder:
+        """(image, label) by index, from class folders."""
+
+        def __init__(self) -> None:
+            classes = sorted(path for path in Path(setting.photographs).iterdir() if path.is_dir())
+            self._samples = [(path, label) for label, name in enumerate(classes) for path in sorted(name.iterdir())]
+
+        def __len__(self) -> int:
+            return len(self._samples)
+
+        def __getitem__(self, index: int) -> tuple[Any, int]:
+            path, label = self._samples[index]
+            image = Image.open(path).convert("RGB")
+            if kind == "raw_short" and min(image.size) > 256:
+                width, height = (round(side * 256 / min(image.size)) for side in image.size)
+                image = image.resize((width, height), Image.Resampling.BILINEAR)
+            return image, label
+
+    class Arrays:
+        """(image, label) by index, from images.npy and labels.npy."""
+
+        def __init__(self) -> None:
+            self._images = np.load(Path(setting.small, "images.npy"), mmap_mode="r")
+            self._labels = np.load(Path(setting.small, "labels.npy")).tolist()
+
+        def __len__(self) -> int:
+            return len(self._labels)
+
+        def __getitem__(self, index: int) -> tuple[Any, int]:
+            return np.ascontiguousarray(self._images[index]), self._labels[index]
+
+    # The pixels that fastload's cache holds; and FFCV's own option, which is by the longer side, so fewer pixels.
+    modes: dict[str, dict[str, Any]] = {
+        "jpeg": {"write_mode": "jpg", "jpeg_quality": 90},
+        "raw_short": {"write_mode": "raw"},
+        "raw_long": {"write_mode": "raw", "max_resolution": 256},
+        "small": {"write_mode": "raw"},
+    }
+    target.parent.mkdir(exist_ok=True)
+    part = target.with_suffix(".part")
+    columns = {"image": ffcv.fields.RGBImageField(**modes[kind]), "label": ffcv.fields.IntField()}
+    writer = ffcv.writer.DatasetWriter(str(part), columns, num_workers=setting.threads)
+    writer.from_indexed_dataset(Arrays() if kind == "small" else Folder(), chunksize=32)
+    os.replace(part, target)
+
+
+# -- fastload, through the public API ---------------------------------------------------------------------------------
+
+
+def fastload_torch(setting: Setting) -> Batches:
+    return _fastload(setting, "torch")
+
+
+def fastload_turbojpeg(setting: Setting) -> Batches:
+    return _fastload(setting, "turbojpeg")
+
+
+def fastload_cache(setting: Setting) -> Batches:
+    from fastload.backends.cache import CacheOptions
+
+    return _fastload(setting, "cache", CacheOptions(Path(setting.work, "cache"), short_side=256, progress=False))
+
+
+def fastload_cache_small(setting: Setting) -> Batches:
+    return _fastload(setting, "cache", small=True)
+
+
+def _fastload(setting: Setting, backend: str, options: Any = None, *, small: bool = False) -> Batches:
+    import numpy as np
+    from torchvision.transforms import v2
+
+    import fastload
+
+    crop: Any = v2.RandomCrop(SIDE, padding=PADDING) if small else v2.RandomResizedCrop(CROP)
+    arrays = (np.load(Path(setting.small, name)) for name in ("images.npy", "labels.npy")) if small else ()
+    loader = fastload.create_loader(
+        tuple(arrays) or setting.photographs,
+        setting.batch_size,
+        shuffle=True,
+        drop_last=True,
+        transform=v2.Compose([crop, v2.RandomHorizontalFlip()]),
+        backend=backend,
+        num_workers=setting.threads,
+        options=options,
+    )
+    return Batches(fastload.__version__, lambda: (images for images, _ in loader))
+
+
+# -- the table --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Row:
+    """One contestant in one task; a row of the table."""
+
+    contestant: str
+    task: Literal["photographs", "small images"]
+    open: Callable[[Setting], Batches] | None
+    """None: not Python, the program of `limit`."""
+    environment: str = ""
+    """That it has for itself. Empty: fastload's."""
+    written: str = ""
+    """The kind of FFCV's file that it reads."""
+    first_batch: bool = False
+    """Whether the time to the first batch is measured."""
+    epochs: int = 0
+    """Over how many epochs their ends, and memory, are measured."""
+    beside_python: bool = False
+    """Whether the speed of Python beside it is measured."""
+
+    @property
+    def side(self) -> int:
+        """Of the square images that it delivers [pixels]."""
+        return CROP if self.task == "photographs" else SIDE
+
+
+PILLOW = Row("DataLoader, Pillow", "photographs", pillow, first_batch=True, epochs=3)
+TORCHVISION = Row("DataLoader, torchvision decoder", "photographs", torchvision_decoder)
+DALI = Row("DALI, CPU", "photographs", dali, first_batch=True, epochs=3)
+SPDL = Row("SPDL", "photographs", spdl, "spdl")
+FFCV_JPEG = Row("FFCV, JPEG q90", "photographs", ffcv_jpeg, "ffcv", "jpeg", epochs=3)
+FFCV_RAW = Row("FFCV, raw, short side 256", "photographs", ffcv_raw_short, "ffcv", "raw_short")
+FFCV_RAW_LONG = Row("FFCV, raw, long side 256", "photographs", ffcv_raw_long, "ffcv", "raw_long")
+FASTLOAD_TORCH = Row("fastload torch", "photographs", fastload_torch)
+FASTLOAD_TURBOJPEG = Row(
+    "fastload turbojpeg", "photographs", fastload_turbojpeg, first_batch=True, epochs=20, beside_python=True
+)
+FASTLOAD_CACHE = Row("fastload cache, short side 256", "photographs", fastload_cache, epochs=20)
+LIMIT = Row("limit: region decode alone", "photographs", None)
+LIMIT_FILES = Row("limit: reading and region decode", "photographs", None)
+
+PILLOW_SMALL = Row("DataLoader, Pillow", "small images", pillow_small)
+FFCV_SMALL = Row("FFCV", "small images", ffcv_small, "ffcv", "small")
+FASTLOAD_CACHE_SMALL = Row("fastload cache", "small images", fastload_cache_small)
+
+CONTESTANTS: tuple[Row, ...] = (
+    *(PILLOW, TORCHVISION, DALI, SPDL, FFCV_JPEG, FFCV_RAW, FFCV_RAW_LONG),
+    *(FASTLOAD_TORCH, FASTLOAD_TURBOJPEG, FASTLOAD_CACHE, LIMIT, LIMIT_FILES),
+    *(PILLOW_SMALL, FFCV_SMALL, FASTLOAD_CACHE_SMALL),
+)

@@ -1,0 +1,195 @@
+"""What fastload must reach, and whether it did; and the rows in words and numbers, for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+
+from rich.console import Console
+
+from benchmarks.peers.comparison import END, FIRST, INTERPRETER, MEMORY
+from benchmarks.peers.contestants import (
+    DALI,
+    FASTLOAD_CACHE,
+    FASTLOAD_CACHE_SMALL,
+    FASTLOAD_TURBOJPEG,
+    FFCV_JPEG,
+    FFCV_RAW,
+    FFCV_RAW_LONG,
+    FFCV_SMALL,
+    LIMIT,
+    PILLOW,
+    PILLOW_SMALL,
+    SPDL,
+    Row,
+)
+from fastload.measure.results import Measurement, Round, ratios
+from fastload.measure.statistics import quantile, summarise
+from fastload.measure.table import print_fitting
+from fastload.measure.verdict import Bar, Verdict
+
+__all__ = ["BARS", "judge", "other_pixels", "print_rates", "print_singles"]
+
+Found = Mapping[tuple[str, str], Measurement]
+"""By contestant and mode."""
+
+_SAME = 0.05
+"""The mean pixel of eight batches of random crops differs by some 2% from run to run."""
+
+
+def _ratio(of: Row, to: Row, quantity: Callable[[Round], float], found: Found) -> list[float]:
+    return ratios(found.get((of.contestant, of.task)), found.get((to.contestant, to.task)), quantity)
+
+
+def _rate(r: Round) -> float:
+    return r.rate
+
+
+def _cost(r: Round) -> float:
+    """CPU seconds per image."""
+    return r.cpu_seconds / r.samples
+
+
+def _faster(of: Row, to: Row, bound: float) -> Bar[Found]:
+    return Bar(f"{of.contestant} / {to.contestant} ({of.task})", partial(_ratio, of, to, _rate), bound)
+
+
+def _metric(row: Row, mode: str, name: str) -> Callable[[Found], list[float]]:
+    def values(found: Found) -> list[float]:
+        measured = found.get((row.contestant, mode))
+        return [] if measured is None else measured.metrics(name)
+
+    return values
+
+
+def _soak(row: Row) -> Iterator[Bar[Found]]:
+    gaps = _metric(row, END, "gap_in_ordinary_intervals")
+    growth = _metric(row, MEMORY, "growth_after_first_epoch")
+    name = row.contestant
+    yield Bar(f"{name}: extra wait at an epoch's end", gaps, 1.0, False, worst=True, unit="ordinary intervals")
+    yield Bar(f"{name}: growth of memory after the first of 20 epochs", growth, 0.02, False, worst=True, unit="%")
+
+
+BARS: tuple[Bar[Found], ...] = (
+    _faster(FASTLOAD_TURBOJPEG, PILLOW, 2.6),
+    _faster(FASTLOAD_TURBOJPEG, DALI, 2.1),
+    _faster(FASTLOAD_TURBOJPEG, SPDL, 1.0),
+    _faster(FASTLOAD_TURBOJPEG, FFCV_JPEG, 1.65),
+    _faster(FASTLOAD_TURBOJPEG, LIMIT, 0.85),
+    Bar(
+        f"CPU seconds per image: {FASTLOAD_TURBOJPEG.contestant} / {PILLOW.contestant}",
+        partial(_ratio, FASTLOAD_TURBOJPEG, PILLOW, _cost),
+        0.45,
+        at_least=False,
+    ),
+    _faster(FASTLOAD_CACHE, FFCV_RAW, 2.5),
+    _faster(FASTLOAD_CACHE, FFCV_RAW_LONG, 2.5),
+    _faster(FASTLOAD_CACHE_SMALL, FFCV_SMALL, 5.0),
+    _faster(FASTLOAD_CACHE_SMALL, PILLOW_SMALL, 80.0),
+    Bar(
+        f"{FASTLOAD_TURBOJPEG.contestant}: first batch after iter()",
+        _metric(FASTLOAD_TURBOJPEG, FIRST, "first_batch_seconds"),
+        0.3,
+        at_least=False,
+        unit="s",
+    ),
+    *_soak(FASTLOAD_TURBOJPEG),
+    *_soak(FASTLOAD_CACHE),
+    Bar(
+        f"speed of Python while {FASTLOAD_TURBOJPEG.contestant} works, one thread on two cores",
+        _metric(FASTLOAD_TURBOJPEG, INTERPRETER, "share_of_speed_alone"),
+        0.9,
+        unit="%",
+    ),
+)
+
+
+def judge(measurements: Sequence[Measurement]) -> list[Verdict]:
+    """Every bar against what was measured."""
+    found = {(row.contestant, row.mode): row for row in measurements}
+    return [bar.judge(found) for bar in BARS]
+
+
+def print_rates(rows: Sequence[Row], measurements: Sequence[Measurement], console: Console) -> None:
+    """Rates and costs, and how much faster fastload's two ways are, with quartiles over the rounds."""
+    found = {(m.contestant, m.mode): m for m in measurements}
+    for task in dict.fromkeys(row.task for row in rows):
+        ours = (FASTLOAD_TURBOJPEG, FASTLOAD_CACHE) if task == "photographs" else (FASTLOAD_CACHE_SMALL,)
+        cells, problems = [], []
+        for row in (row for row in rows if row.task == task):
+            m = found[row.contestant, task]
+            rate, cost = m.rate, m.cpu_seconds_per_1000
+            if rate is None or cost is None:
+                problems.append(f"{row.contestant}: {m.status}: {m.note}")
+                continue
+            shown = {task: row.contestant, "images/s": f"{rate.median:,.0f}"}
+            shown |= {"quartiles": f"{rate.low:,.0f} to {rate.high:,.0f}", "CPU s/1000": f"{cost:.3f}"}
+            cells.append(shown | {f"{us.contestant} / this": _times(us, row, found) for us in ours})
+        console.print()
+        if cells:
+            print_fitting(console, cells)
+        for problem in problems:
+            console.print(problem, soft_wrap=True)
+
+
+def _times(ours: Row, theirs: Row, found: Found) -> str:
+    values = _ratio(ours, theirs, _rate, found)
+    if not values:
+        return ""
+    s = summarise(values)
+    return f"{s.median:.2f} ({s.low:.2f} to {s.high:.2f})"
+
+
+def print_singles(measurements: Sequence[Measurement], console: Console) -> None:
+    """One line a contestant and quantity."""
+    console.print()
+    for m in measurements:
+        if m.mode in _WORDS:
+            console.print(f"{m.mode:<26}{m.contestant:<32}{_WORDS[m.mode](m)}", soft_wrap=True)
+
+
+def _first(m: Measurement) -> str:
+    seconds = m.metrics("first_batch_seconds")
+    made = quantile(m.metrics("made_seconds"), 0.5)
+    middle = quantile(seconds, 0.5)
+    return f"{middle:.3f} s ({min(seconds):.3f} to {max(seconds):.3f}); to make the loader {made:.3f} s"
+
+
+def _end(m: Measurement) -> str:
+    assert m.latency is not None
+    gaps = m.metrics("gap_in_ordinary_intervals")
+    return (
+        f"extra wait {quantile(gaps, 0.5):+.2f} ordinary intervals (worst {max(gaps):+.2f}, n={len(gaps)}); "
+        f"ordinary {1000 * m.latency.p50:.1f} ms, 99% below {1000 * m.latency.p99:.1f} ms"
+    )
+
+
+def _memory(m: Measurement) -> str:
+    (growth,) = m.metrics("growth_after_first_epoch")
+    return f"{growth:+.2%} after the first of {m.parameters['epochs']}, at most {(m.peak_memory or 0) / 1e6:,.0f} MB"
+
+
+def _python(m: Measurement) -> str:
+    share = summarise(m.metrics("share_of_speed_alone"))
+    cores, beside = (quantile(m.metrics(name), 0.5) for name in ("cores_of_the_loader", "share_beside_a_process"))
+    return (
+        f"{share.median:.1%} of its speed alone ({share.low:.1%} to {share.high:.1%}); the loader used {cores:.2f} "
+        f"cores; beside another process that takes a core {beside:.1%}"
+    )
+
+
+_WORDS = {FIRST: _first, END: _end, MEMORY: _memory, INTERPRETER: _python}
+
+
+def other_pixels(measurements: Sequence[Measurement]) -> list[str]:
+    """A warning for each contestant whose images are not, on average, as bright as the others'."""
+    warnings = []
+    for task in dict.fromkeys(m.mode for m in measurements):
+        means = {m.contestant: s.median for m in measurements if m.mode == task and (s := m.metric("mean_pixel"))}
+        middle = quantile(list(means.values()), 0.5) if means else 0.0
+        warnings += [
+            f"WARNING: {contestant}: its mean pixel is {mean:.1f}, that of the others {middle:.1f}: not the same images"
+            for contestant, mean in means.items()
+            if abs(mean - middle) > _SAME * middle
+        ]
+    return warnings
