@@ -7,7 +7,7 @@ arrays that every backend understands.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,7 @@ from fastload.geometry.resampling import Fill, Interpolation, Padding, PaddingMo
 
 __all__ = ["Geometry", "GeometryPlan", "GeometryStep"]
 
+Float64Array = npt.NDArray[np.float64]
 Int32Array = npt.NDArray[np.int32]
 
 
@@ -56,52 +57,51 @@ class Geometry:
         return bool((start < 0).any() or (start + self.window[:, 2:] > self.size).any())
 
 
-class GeometryStep(Protocol):
-    """What a plan asks of an operation. The base class of operations, with defaults, is
-    `fastload.recipe.GeometryOperation`."""
+class GeometryStep:
+    """What a plan asks of an operation (`fastload.recipe.GeometryOperation`). Define `compose`; the defaults are those
+    of a crop without random numbers."""
+
+    uniforms: ClassVar[int] = 0
+    """How many random numbers it takes for each sample."""
+    mirrors: ClassVar[bool] = False
+    """Whether it does nothing but mirror."""
+    cuts: ClassVar[bool] = True
+    """Whether it may leave out pixels of what it is given or, if it resizes, has resized."""
 
     @property
-    def uniforms(self) -> int:
-        """How many random numbers it takes for each sample."""
-        ...
+    def out_size(self) -> tuple[int, int] | None:
+        """(height, width) of every output, or None where it depends on the image. It never depends on the draws."""
+        return None
 
     @property
     def resampling(self) -> Resampling | None:
         """Interpolation and antialiasing, if it resizes."""
-        ...
-
-    @property
-    def mirrors(self) -> bool:
-        """Whether it does nothing but mirror."""
-        ...
-
-    @property
-    def cuts(self) -> bool:
-        """Whether it may leave out pixels of what it is given or, if it resizes, has resized."""
-        ...
+        return None
 
     @property
     def fits_every_image(self) -> bool:
         """Whether there is no image that it cannot be applied to."""
-        ...
+        return False
 
     def padding_for(self, size: tuple[int, int] | None) -> Padding | None:
         """What lies around the image where it may show more than there is of images of this size (None: of any)."""
-        ...
+        return None
 
-    def compose(self, composition: Composition, uniforms: npt.NDArray[np.float64]) -> None:
-        """Add itself to what the B samples went through so far, given (B, `uniforms`) numbers in [0, 1)."""
-        ...
+    def compose(self, composition: Composition, uniforms: Float64Array) -> None:
+        """Draw the parameters as torchvision does and add them to what the B samples went through so far.
 
-    def native(
-        self,
-        core: Any,
-        uniforms: npt.NDArray[np.float64],
-        flips: npt.NDArray[np.bool_],
-        then: tuple[GeometryStep, ...],
-    ) -> Any:
-        """The `Geometries` of the native core that this, the steps of `then` and (B, 2) `flips` make, or None."""
-        ...
+        Args:
+            composition: `extent` holds the present sizes; `crop`, `pad`, `resize`, `flip` add to it, and `fail` notes
+                the samples that the operation cannot be applied to.
+            uniforms: (B, `uniforms`) random numbers in [0, 1).
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not define compose(composition, uniforms)")
+
+    def native(self, core: Any, uniforms: Float64Array, flips: npt.NDArray[np.bool_], then: tuple[Any, ...]) -> Any:
+        """A `Geometries` of the native core that draws and composes this and the steps of `then`, followed by (B, 2)
+        `flips`; None where the core has no such plan. Boxes are then resolved in Python, at some cost, and rendered by
+        the core all the same."""
+        return None
 
 
 @dataclass(frozen=True)

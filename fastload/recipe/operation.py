@@ -15,13 +15,12 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError
 from fastload.geometry import Geometry, GeometryPlan, Padding, Resampling
-from fastload.geometry.composition import Composition
+from fastload.geometry.plan import GeometryStep
 from fastload.render.device import render_batch
 
 __all__ = [
@@ -39,7 +38,6 @@ __all__ = [
     "register_lowering",
 ]
 
-Float64Array = npt.NDArray[np.float64]
 Size = tuple[int, int]
 
 
@@ -160,54 +158,12 @@ class PixelOperation(Operation):
     """Changes values of pixels and leaves them where they are. Define `apply`."""
 
 
-class GeometryOperation(Operation):
-    """Moves pixels. Define `compose`; the defaults are those of a crop without random numbers.
+class GeometryOperation(GeometryStep, Operation):
+    """Moves pixels. Define `compose`; see `GeometryStep` for the defaults, which are those of a plain crop.
 
     It runs where images are decoded if it composes with what came before (see `fastload.recipe.split`), and else on
     batches; both ways it is drawn and composed by `compose`, and rendered by what renders everything.
     """
-
-    uniforms: ClassVar[int] = 0
-    """How many random numbers it takes for each sample."""
-    mirrors: ClassVar[bool] = False
-    """Whether it does nothing but mirror."""
-    cuts: ClassVar[bool] = True
-    """Whether it may leave out pixels (of what it resized, if it resizes)."""
-
-    @property
-    def out_size(self) -> Size | None:
-        """(height, width) of every output, or None where it depends on the image. It never depends on the draws."""
-        return None
-
-    @property
-    def resampling(self) -> Resampling | None:
-        """Interpolation and antialiasing, if it resizes."""
-        return None
-
-    @property
-    def fits_every_image(self) -> bool:
-        """Whether there is no image that it cannot be applied to."""
-        return False
-
-    def padding_for(self, size: Size | None) -> Padding | None:
-        """What lies around the image where it may show more than there is of images of this size (None: of any)."""
-        return None
-
-    def compose(self, composition: Composition, uniforms: Float64Array) -> None:
-        """Draw the parameters as torchvision does and add them to what the B samples went through so far.
-
-        Args:
-            composition: `extent` holds the present sizes; `crop`, `pad`, `resize`, `flip` add to it, and `fail` notes
-                the samples that the operation cannot be applied to.
-            uniforms: (B, `uniforms`) random numbers in [0, 1).
-        """
-        raise NotImplementedError(f"{type(self).__name__} does not define compose(composition, uniforms)")
-
-    def native(self, core: Any, uniforms: Float64Array, flips: npt.NDArray[np.bool_], then: tuple[Any, ...]) -> Any:
-        """A `Geometries` of the native core that draws and composes this and the operations of `then`, followed by
-        (B, 2) `flips`; None where the core has no such plan. Boxes are then resolved in Python, at some cost, and
-        rendered by the core all the same."""
-        return None
 
     def size_after(self, size: Size | None) -> Size | None:
         if size is None:
