@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,6 +14,7 @@ from fastload.decode import DecodeSettings, decode_image, get_decoder, read_head
 from fastload.decode.header import REMEDY
 from fastload.decode.image import check_header
 from fastload.errors import ConfigurationError, DecodeError
+from fastload.files import read_regular
 from fastload.geometry import Geometry, Resampling
 from fastload.machine import usable_cores
 from fastload.render.host import render_row
@@ -52,7 +52,7 @@ def decode_jpeg(
     else:
         name = os.fspath(data)
         try:
-            encoded = Path(data).read_bytes()
+            encoded = read_regular(data)
         except OSError as error:
             raise DecodeError(f"{name}: cannot be read: {error.strerror or error}. {REMEDY}") from error
     header = read_header(encoded, name)

@@ -15,14 +15,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO, Any, cast
 
-from fastload.errors import SourceError
+from fastload.errors import FastloadError, SourceError
+from fastload.files import open_regular, read_regular
 
 __all__ = ["compression_of", "is_archive_name", "open_archive", "peek", "uncompressed_copy"]
 
 _SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst")
 _MAGIC = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\x00": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
 _OPENERS: dict[str, Any] = {"gzip": gzip.open, "bzip2": bz2.open, "xz": lzma.open}
-_DAMAGED = (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile, OSError)
+_DAMAGED: tuple[type[Exception], ...] = (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, OSError)
+_DAMAGED += (ArithmeticError, ValueError, RecursionError)  # tarfile lets damaged numbers fail as they like
 
 LARGEST_UNPACKED = 2 << 30
 """Bytes: compressed archives that unpack to more are refused; the time to do it again at every start adds up."""
@@ -34,9 +36,11 @@ def is_archive_name(path: str) -> bool:
 
 
 def compression_of(path: str) -> str | None:
-    """ "gzip", "bzip2", "xz" or "zstd" by the file's first bytes; None for anything else."""
-    with open(path, "rb") as file:
-        head = file.read(6)
+    """ "gzip", "bzip2", "xz" or "zstd" by the file's first bytes; None for anything else. Raises SourceError."""
+    try:
+        head = read_regular(path, most=6)
+    except OSError as error:
+        raise unopened(path, error) from error
     return next((name for magic, name in _MAGIC.items() if head.startswith(magic)), None)
 
 
@@ -50,10 +54,46 @@ def open_archive(path: str) -> Iterator[Iterator[tuple[tarfile.TarInfo, tarfile.
     if compression_of(path) == "zstd":
         raise SourceError(f"{path}: zstd archives cannot be read; unpack it: tar --zstd -xf {path}")
     try:
-        with tarfile.open(path, "r|*") as archive:
+        with _unpacked(path) as stream, tarfile.open(fileobj=cast("Any", _Ending(stream)), mode="r|") as archive:
             yield ((member, archive) for member in archive)
+    except FastloadError:
+        raise
     except _DAMAGED as error:
         raise damaged(path, error) from error
+
+
+@contextmanager
+def _unpacked(path: str) -> Iterator[IO[bytes]]:
+    """The archive without its compression (tarfile can do that, too, and fails at damage as it likes)."""
+    opener = _OPENERS.get(compression_of(path) or "")
+    with open_regular(path) as file:
+        if opener is None:
+            yield file
+        else:
+            with cast("IO[bytes]", opener(file, "rb")) as stream:
+                yield stream
+
+
+class _Ending:
+    """A file that can be read to its end, and not for ever after it.
+
+    To pass over a member that a header announces as of 2^88 bytes, tarfile would read that often.
+    """
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._ended = 0
+
+    def read(self, size: int) -> bytes:
+        data = self._file.read(size)
+        self._ended += not data
+        if self._ended > 2:
+            raise EOFError("it ends before the file that it announces")
+        return data
+
+
+def unopened(path: str, error: OSError) -> SourceError:
+    return SourceError(f"{path}: cannot be opened ({error.strerror}); check the path and its permissions.")
 
 
 def damaged(path: str, error: BaseException) -> SourceError:
@@ -97,13 +137,12 @@ def uncompressed_copy(path: str) -> str:
 
 
 def _unpack(path: str) -> str:
-    opener = _OPENERS.get(compression_of(path) or "")
-    if opener is None:
+    if compression_of(path) not in _OPENERS:
         raise SourceError(f"{path}: this compression cannot be read; unpack the archive: tar -xf {path}")
     descriptor, target = tempfile.mkstemp(prefix=f"{os.path.basename(path)}-", suffix=".tar")
     try:
         with os.fdopen(descriptor, "wb") as out:
-            _copy(path, opener, out)
+            _copy(path, out)
     except BaseException:
         os.unlink(target)
         raise
@@ -111,10 +150,10 @@ def _unpack(path: str) -> str:
     return target
 
 
-def _copy(path: str, opener: Any, out: IO[bytes]) -> None:
+def _copy(path: str, out: IO[bytes]) -> None:
     remedy = f"unpack it once and open the folder: tar -xf {path}"
     written = 0
-    with cast("IO[bytes]", opener(path, "rb")) as stream:
+    with _unpacked(path) as stream:
         while True:
             try:
                 chunk = stream.read(1 << 20)

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 
 from fastload.errors import SourceError
+from fastload.files import check_regular
 from fastload.sources.base import Opened, OpenOptions, Source, fingerprint_of
 from fastload.sources.columns import PixelArray, ValueArray
 
@@ -116,10 +117,11 @@ def _from_tensor(tensor: torch.Tensor, name: str) -> AnyArray:
 
 def _mapped(path: str) -> AnyArray:
     try:
+        check_regular(path)
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except FileNotFoundError as error:
         raise SourceError(f"{path}: no such file.") from error
-    except (OSError, ValueError, EOFError) as error:
+    except Exception as error:  # a header is a Python expression, and may be wrong in any way
         raise SourceError(
             f"{path}: cannot be memory-mapped ({error}); write it again with numpy.save, as an array of numbers."
         ) from error

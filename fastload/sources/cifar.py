@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastload.errors import ConfigurationError, SourceError
+from fastload.files import read_regular
 from fastload.sources.archive import is_archive_name, open_archive, peek
 from fastload.sources.arrays import labelled_pixels
 from fastload.sources.base import Opened, OpenOptions
@@ -158,8 +159,10 @@ def _folder_reader(folder: str) -> Reader:
         path = os.path.join(folder, file)
         if not os.path.isfile(path):
             return None
-        with open(path, "rb") as opened:
-            return opened.read()
+        content = read_regular(path, most=_LARGEST_FILE + 1)
+        if len(content) > _LARGEST_FILE:
+            raise SourceError(f"{path} is larger than any file of CIFAR.")
+        return content
 
     return read
 

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from torch.utils.data import Subset
 
 from fastload.errors import DecodeError, SourceError
+from fastload.files import open_regular
 from fastload.sources.base import EncodedImages, ImageRole, Objects, PixelImages, Values
 from fastload.sources.buffers import PickledByReference
 from fastload.sources.paths import PathTable
@@ -45,7 +46,7 @@ class EncodedFiles(PickledByReference, EncodedImages):
 
     def read(self, index: int) -> bytes:
         path, offset, length = self.locate(index)
-        with open(path, "rb", buffering=0) as file:
+        with open_regular(path, buffering=0) as file:
             if length < 0:
                 return file.read()
             file.seek(offset)
@@ -56,7 +57,7 @@ class EncodedFiles(PickledByReference, EncodedImages):
 
     def read_start(self, index: int, length: int) -> bytes:
         path, offset, whole = self.locate(index)
-        with open(path, "rb", buffering=0) as file:
+        with open_regular(path, buffering=0) as file:
             file.seek(offset)
             return file.read(length if whole < 0 else min(length, whole))
 

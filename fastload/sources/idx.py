@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastload.errors import ConfigurationError, SourceError
+from fastload.files import open_regular
 from fastload.sources.arrays import labelled_pixels
 from fastload.sources.base import Opened, OpenOptions
 from fastload.sources.folders import files_in, subfolders
@@ -81,7 +82,7 @@ def read_idx(path: str, *, dimensions: int) -> npt.NDArray[np.uint8]:
     """
     packed = path.endswith(".gz")
     try:
-        with cast("IO[bytes]", gzip.open(path) if packed else open(path, "rb")) as file:
+        with open_regular(path) as plain, cast("IO[bytes]", gzip.open(plain)) if packed else plain as file:
             head = file.read(4)
             shape = _shape(head, file.read(4 * dimensions), dimensions, path)
             need = math.prod(shape)

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from fastload.errors import SourceError
+from fastload.files import open_regular
+from fastload.sources.archive import unopened
 
 __all__ = ["FileInTar", "files_in_tar"]
 
@@ -39,15 +41,11 @@ def files_in_tar(path: str) -> Iterator[FileInTar]:
         SourceError: the archive is truncated or damaged, or holds links or sparse files, whose content lies elsewhere.
     """
     try:
-        archive = os.open(path, os.O_RDONLY)
+        opened = open_regular(path, buffering=0)
     except OSError as error:
-        raise SourceError(
-            f"{path}: cannot be opened ({error.strerror}); check the path and its permissions."
-        ) from error
-    try:
-        yield from _files(path, archive, os.fstat(archive).st_size)
-    finally:
-        os.close(archive)
+        raise unopened(path, error) from error
+    with opened:
+        yield from _files(path, opened.fileno(), os.fstat(opened.fileno()).st_size)
 
 
 def _files(path: str, archive: int, length: int) -> Iterator[FileInTar]:
@@ -125,7 +123,8 @@ def _pax_records(content: bytes) -> dict[bytes, bytes]:
     records = {}
     while content:
         digits, _, _ = content.partition(b" ")
-        if not digits.isdigit() or int(digits) <= len(digits) + 1:
+        # The header is no larger than _LARGEST_NAME, so that a longer number is damage.
+        if not digits.isdigit() or len(digits) > 7 or int(digits) <= len(digits) + 1:
             break
         key, _, value = content[len(digits) + 1 : int(digits) - 1].partition(b"=")
         records[key] = value

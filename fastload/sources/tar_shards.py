@@ -7,6 +7,7 @@ index of offsets, without being extracted.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import itertools
 import operator
@@ -19,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastload.errors import ConfigurationError, SourceError
+from fastload.files import open_regular
 from fastload.sources.archive import compression_of, is_archive_name, peek, uncompressed_copy
 from fastload.sources.arrays import class_labels
 from fastload.sources.base import Opened, OpenOptions, Source, fingerprint_of
@@ -253,19 +255,20 @@ class TarColumn:
 def _contents(files: EncodedFiles) -> Iterator[bytes]:
     """The files one after the other, each shard opened once for as long as they come from it."""
     for path, located in itertools.groupby(map(files.locate, range(len(files))), key=operator.itemgetter(0)):
-        with open(path, "rb", buffering=0) as shard:
+        with open_regular(path, buffering=0) as shard:
             for _, offset, length in located:
                 yield os.pread(shard.fileno(), length, offset)
 
 
 def _number(data: bytes, files: EncodedFiles, row: int) -> int:
-    try:
-        return int(data[:32])
-    except ValueError:
-        raise SourceError(
-            f"{files.describe(row)}: expected a label as a decimal number, got {data[:32]!r}; "
-            "write the class's number, or leave the field out: open_source(..., fields=('jpg',))."
-        ) from None
+    with contextlib.suppress(ValueError):
+        number = int(data[:32])
+        if -(1 << 63) <= number < 1 << 63:
+            return number
+    raise SourceError(
+        f"{files.describe(row)}: expected a label as a decimal number, got {data[:32]!r}; "
+        "write the class's number, or leave the field out: open_source(..., fields=('jpg',))."
+    )
 
 
 def _stacked(files: EncodedFiles) -> npt.NDArray[Any]:
@@ -273,7 +276,7 @@ def _stacked(files: EncodedFiles) -> npt.NDArray[Any]:
     for row, data in enumerate(_contents(files)):
         try:
             value = np.lib.format.read_array(io.BytesIO(data), allow_pickle=False)
-        except (ValueError, EOFError) as error:
+        except Exception as error:  # a header is a Python expression, and may be wrong in any way
             raise SourceError(f"{files.describe(row)}: cannot be read as an array of numbers ({error}).") from error
         if result is None:
             result = np.empty((len(files), *value.shape), value.dtype)
