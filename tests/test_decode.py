@@ -25,7 +25,7 @@ from fastload.decode import (
     get_decoder,
     read_header,
 )
-from fastload.decode.scratch import Scratch
+from fastload.decode.image import Scratch
 from fastload.errors import BackendUnavailableError, ConfigurationError, DecodeError
 from fastload.render import decode_jpeg
 from tests import images

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fastload.decode import DecodeSettings, available_decoders, decode_image, get_decoder, read_header
-from fastload.decode.damage import is_harmless
+from fastload.decode.libraries import is_harmless
 from fastload.errors import DecodeError
 from tests import images
 

@@ -5,7 +5,13 @@ from __future__ import annotations
 from fastload.decode.base import Decoder, DecodeSettings, ImageHeader
 from fastload.decode.header import read_header
 from fastload.decode.image import decode_image
-from fastload.decode.registry import DecoderInfo, available_decoders, decoder_names, get_decoder
+from fastload.decode.registry import (
+    DecoderInfo,
+    available_decoders,
+    decoder_names,
+    get_decoder,
+    register_decoder,
+)
 
 __all__ = [
     "DecodeSettings",
@@ -17,4 +23,5 @@ __all__ = [
     "decoder_names",
     "get_decoder",
     "read_header",
+    "register_decoder",
 ]

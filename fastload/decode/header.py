@@ -12,7 +12,7 @@ import struct
 from PIL import Image, UnidentifiedImageError
 
 from fastload.decode.base import ImageHeader
-from fastload.decode.pillow import open_lazily
+from fastload.decode.libraries import open_lazily
 from fastload.errors import DecodeError
 
 __all__ = ["REMEDY", "count_scans", "read_header", "scan_offset"]

@@ -1,4 +1,4 @@
-"""The JPEG decoders by name. A new one is a file beside this and a line in `_DECODERS`."""
+"""The JPEG decoders by name. A new one is a class in `libraries` and a line in `_DECODERS`, or `register_decoder`."""
 
 from __future__ import annotations
 
@@ -7,14 +7,23 @@ from dataclasses import dataclass
 from functools import cache
 
 from fastload.decode.base import Decoder
-from fastload.decode.opencv import OpenCvDecoder
-from fastload.decode.pillow import PillowDecoder
-from fastload.decode.pyturbojpeg import PyTurboJpegDecoder
-from fastload.decode.simplejpeg import SimpleJpegDecoder
-from fastload.decode.torchvision import TorchvisionDecoder
+from fastload.decode.libraries import (
+    OpenCvDecoder,
+    PillowDecoder,
+    PyTurboJpegDecoder,
+    SimpleJpegDecoder,
+    TorchvisionDecoder,
+)
 from fastload.errors import BackendUnavailableError, ConfigurationError
 
-__all__ = ["DecoderInfo", "available_decoders", "decoder_names", "describe_decoder", "get_decoder"]
+__all__ = [
+    "DecoderInfo",
+    "available_decoders",
+    "decoder_names",
+    "describe_decoder",
+    "get_decoder",
+    "register_decoder",
+]
 
 _DECODERS: dict[str, Callable[[], Decoder]] = {
     # In the order in which "auto" tries them, which is that of measured speed on two threads. The first two are also
@@ -39,6 +48,24 @@ class DecoderInfo:
     """Whether it reports damaged data inside an otherwise complete file."""
     hint: str
     """Why it is not available and the command that installs it; empty when it is."""
+
+
+def register_decoder(name: str, factory: Callable[[], Decoder]) -> None:
+    """Make a decoder known, for `TurboJpegOptions(decoder=name)`, `fastload doctor` and `fastload bench decode`.
+
+    "auto" goes on to choose among fastload's own.
+
+    Args:
+        name: what to call it.
+        factory: makes it, once; raises BackendUnavailableError, with the install command, if it cannot work here.
+            Worker processes that are not forked import your module anew, so call this where it is imported.
+
+    Raises:
+        ConfigurationError: there is a decoder of this name.
+    """
+    if name in _DECODERS or name in ("auto", "native"):
+        raise ConfigurationError(f"register_decoder: there is a decoder {name!r} already; choose another name.")
+    _DECODERS[name] = factory
 
 
 def decoder_names() -> tuple[str, ...]:

@@ -18,9 +18,8 @@ import torch
 from PIL import Image
 
 from fastload.decode.base import DecodeSettings, ImageHeader
-from fastload.decode.image import decode_image
+from fastload.decode.image import Scratch, decode_image
 from fastload.decode.registry import get_decoder
-from fastload.decode.scratch import Scratch
 from fastload.errors import DecodeError
 from fastload.geometry import Fill, Geometry, Interpolation, PaddingMode, Resampling
 from fastload.geometry.grid import fold, nearest

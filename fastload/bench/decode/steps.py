@@ -61,7 +61,7 @@ class DecoderStep:
 
 class _Buffers(threading.local):
     def __init__(self) -> None:
-        from fastload.decode.scratch import Scratch
+        from fastload.decode.image import Scratch
 
         self.decoded, self.placed = Scratch(), Scratch()
 
