@@ -44,6 +44,7 @@ TYPED: dict[str, tuple[str, Any]] = {
     "prefetch_factor": ("3", 3),
     "on_error": ("substitute", "substitute"),
     "model": ("smp:Unet/resnet18", "smp:Unet/resnet18"),
+    "model_option": ("zero_init_residual=true", ("zero_init_residual=true",)),
     "num_classes": ("2", 2),
     "weights": ("imagenet", "imagenet"),
     "sync_batchnorm": ("--sync-batchnorm", True),
@@ -263,7 +264,7 @@ def test_a_file_on_the_command_line(tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (["cifar10-vgg"], "preset 'cifar10-vgg': not known; the nearest: cifar10-vgg19"),
-        (["cat"], "preset 'cat': not known; there are cifar10-pyramidnet, cifar10-vgg19"),
+        (["cat"], "preset 'cat': not known; there are cifar10-pyramidnet, cifar10-pyramidnet-dp"),
         (["--lr", "fast"], "lr: must be a number, got 'fast'"),
         (["--lr", "none"], "lr: must have a value, got 'none'"),
         (["--amp", "fp8"], "amp: must be none, bf16 or fp16, got 'fp8'"),

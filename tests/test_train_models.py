@@ -198,3 +198,27 @@ print(sorted({"timm", "transformers", "segmentation_models_pytorch"} & set(sys.m
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=True)
     assert done.stdout.split() == ["[]"]
+
+
+def test_options_reach_the_library() -> None:
+    def made(model: str, *options: str) -> nn.Module:
+        config = ModelConfig(model=model, model_option=options)
+        return create_model(config, task="classification", num_classes=3, in_channels=3, image_size=(32, 32))
+
+    last = made("torchvision:resnet18", "zero_init_residual=true").get_submodule("layer1.0.bn2")
+    assert not last.weight.any()
+    assert made("timm:resnet18", "drop_rate=0.25").drop_rate == 0.25
+    for model in ("torchvision:resnet18", "timm:resnet18", "fastload:mlp"):
+        with pytest.raises(ConfigurationError, match=f"model_option colour=red: {model} does not take them"):
+            made(model, "colour=red")
+    with pytest.raises(ConfigurationError, match="model_option 'zero': must be NAME=VALUE"):
+        made("torchvision:resnet18", "zero")
+
+
+def test_the_pyramid_of_the_recipe_widens_by_five_channels_a_block() -> None:
+    """github.com/dnddnjs/pytorch-multigpu: 51 blocks, from 16 channels to 271."""
+    with torch.device("meta"):
+        network = PyramidNet(104, 255, num_classes=10_000)
+    widths = [block.residual[1].out_channels for block in network.blocks]
+    assert widths == list(range(21, 272, 5))
+    assert network.head[-1].out_features == 10_000

@@ -57,6 +57,11 @@ def cracks(root: Path) -> Path:
     return root
 
 
+def one_folder(root: Path) -> Path:
+    """Without a part to validate on."""
+    return cracks(root) / "train"
+
+
 def imagenet(root: Path) -> Path:
     for split in ("train", "val"):
         write_photo_folder(root / split, classes=2, per_class=4)
@@ -79,6 +84,20 @@ SMALL: dict[str, tuple[Callable[[Path], Path], dict[str, Any], set[str]]] = {
     "cracks-unet-vgg16": (cracks, {"image_size": (64, 64), "batch_size": 2}, {"loss", "iou", "dice"}),
     "cracks-unet-resnet34": (cracks, {"image_size": (64, 64), "batch_size": 2}, {"loss", "iou", "dice"}),
     "imagenet-resnet50": (imagenet, {"image_size": (64, 64), "batch_size": 4}, {"loss", "top1"}),
+    "cifar10-pyramidnet-dp": (
+        cifar,
+        {"batch_size": 10, "parallel": "none", "model": "fastload:pyramidnet-8-15"},
+        {"loss", "top1", "top5"},
+    ),
+    "cifar10-vgg19-sweep": (cifar, {"batch_size": 10, "model": "fastload:vgg19"}, {"loss", "top1", "top5"}),
+    "fashion-mnist-mlp-dp": (fashion_mnist, {"batch_size": 8, "parallel": "none"}, {"loss", "top1", "top5"}),
+    "cracks-unet16": (one_folder, {"image_size": (64, 64), "batch_size": 2}, {"loss", "iou", "dice"}),
+    "cracks-unet-resnet34-sgd": (one_folder, {"image_size": (64, 64), "batch_size": 2}, {"loss", "iou", "dice"}),
+    "cracks-unet-resnet101": (
+        one_folder,
+        {"image_size": (64, 64), "batch_size": 2, "model": "smp:Unet/resnet18"},
+        {"loss", "iou", "dice"},
+    ),
     "text-roberta": (
         text,
         {"model": "transformers:roberta-tiny", "num_classes": 100, "batch_size": 2},
@@ -121,13 +140,14 @@ def test_a_preset_trains(name: str, tmp_path: Path) -> None:
     assert epoch.val is not None
     assert set(epoch.val) == SMALL[name][2]
     assert all(math.isfinite(value) for value in (*epoch.train.values(), *epoch.val.values()))
-    assert epoch.lr < summary.lr or config.schedule.schedule == "step"
+    assert epoch.lr < summary.lr or config.schedule.schedule in ("step", "constant")
 
     with torch.device("meta"):  # without drawing weights
         model = create_model(
             config.model,
             task=config.task,
-            num_classes={"cracks": 1, "imagenet": 2, "text": 100}.get(name.partition("-")[0], 10),
+            num_classes=config.model.num_classes
+            or {"cracks": 1, "imagenet": 2, "text": 100}.get(name.partition("-")[0], 10),
             in_channels=len(config.data.mean),
             image_size=config.data.image_size,
         )
@@ -221,5 +241,7 @@ def test_a_preset_of_ones_own_is_one_file(tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.parametrize("text", ["[preset]\nabout = 3", "[preset]\nname = 'x'\nwho = 'me'", "preset = 4"])
 def test_a_preset_that_says_something_else_is_refused_by_its_file(text: str, tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text(text)
-    with pytest.raises(ConfigurationError, match=r"mine\.toml: \[preset\] has about, data and command"):
+    with pytest.raises(
+        ConfigurationError, match=r"mine\.toml: \[preset\] has about, data, command, departs and reported"
+    ):
         find_preset(str(tmp_path / "mine.toml"))

@@ -137,7 +137,7 @@ def train(
     with plain_errors():
         if presets:
             for job in map(read_preset, preset_files().values()):
-                output().print(f"{job.name}: {job.about}\n  data: {job.data}\n  {job.command}\n", soft_wrap=True)
+                output().print(f"{job.describe()}\n", soft_wrap=True)
             return
         settings = merged(find_preset(preset).settings if preset else {}, config, given)
         if dry_run:

@@ -84,6 +84,8 @@ class ModelConfig(_Choices):
 
     model: str = "torchvision:resnet50"
     """LIBRARY:NAME, the library being torchvision, timm, smp, transformers or fastload."""
+    model_option: tuple[str, ...] = ()
+    """What its library is to be told besides, NAME=VALUE, such as zero_init_residual=true of torchvision:resnet50."""
     num_classes: int | None = None
     """Outputs. Without it: as many as the data has classes."""
     weights: str | None = None

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, NamedTuple
 
+import msgspec
 import torch
 import torchvision
 from torch import nn
@@ -40,6 +41,8 @@ class ModelRequest:
     in_channels: int
     image_size: tuple[int, int]
     """(height, width) [pixels]."""
+    options: Mapping[str, Any]
+    """What else the library's function takes."""
 
 
 class Library(NamedTuple):
@@ -82,16 +85,37 @@ def create_model(
         raise ConfigurationError(
             f"model {config.model!r}: is for {', '.join(tasks)}, not for {task}; take one of {fitting}"
         )
-    return build(
-        ModelRequest(
-            name=name,
-            weights=config.weights,
-            task=task,
-            num_classes=num_classes,
-            in_channels=in_channels,
-            image_size=image_size,
-        )
+    request = ModelRequest(
+        name=name,
+        weights=config.weights,
+        task=task,
+        num_classes=num_classes,
+        in_channels=in_channels,
+        image_size=image_size,
+        options=_options(config.model_option),
     )
+    try:
+        return build(request)
+    except TypeError as error:
+        if not request.options:
+            raise
+        raise ConfigurationError(
+            f"model_option {', '.join(config.model_option)}: {config.model} does not take them: {error}."
+        ) from error
+
+
+def _options(texts: Iterable[str]) -> dict[str, Any]:
+    """NAME=VALUE, the value as in JSON (true, 0.1, null) or else a word."""
+    found: dict[str, Any] = {}
+    for text in texts:
+        name, _, value = text.partition("=")
+        if not name.isidentifier() or not value:
+            raise ConfigurationError(f"model_option {text!r}: must be NAME=VALUE, such as zero_init_residual=true.")
+        try:
+            found[name] = msgspec.json.decode(value)
+        except msgspec.DecodeError:
+            found[name] = value
+    return found
 
 
 def _import(module: str, package: str) -> ModuleType:
@@ -124,7 +148,7 @@ def _torchvision(request: ModelRequest) -> nn.Module:
     names = torchvision.models.list_models(module=torchvision.models)
     if request.name not in names:
         raise _unknown(f"model 'torchvision:{request.name}'", request.name, names)
-    options: dict[str, object] = {}
+    options = dict(request.options)
     if request.name in _AUXILIARY:
         options |= {"aux_logits": False, "init_weights": True}
     if request.name.startswith("vit_"):
@@ -192,7 +216,7 @@ def _timm(request: ModelRequest) -> nn.Module:
             if request.weights not in tags:
                 raise _unknown(f"weights of timm:{name}: {request.weights!r}", request.weights, tags)
             name = f"{name}.{request.weights}"
-    options: dict[str, Any] = {}
+    options = dict(request.options)
     if timm.get_pretrained_cfg(name, allow_unregistered=True).fixed_input_size:
         options["img_size"] = request.image_size  # of its position embeddings
     model: nn.Module = timm.create_model(
@@ -228,6 +252,7 @@ def _smp(request: ModelRequest) -> nn.Module:
             encoder_weights=request.weights,
             in_channels=request.in_channels,
             classes=request.num_classes,
+            **request.options,
         )
     except (KeyError, ValueError) as error:
         raise ConfigurationError(f"{what}: {error}") from error
@@ -262,7 +287,8 @@ _ROBERTA_LENGTH = 512
 
 
 def _transformers(request: ModelRequest) -> nn.Module:
-    """A RoBERTa for a vocabulary of `num_classes`; `weights` is a name on the Hugging Face hub, or a folder."""
+    """A RoBERTa for a vocabulary of `num_classes`; `weights` is a name on the Hugging Face hub, or a folder. Options
+    are those of its RobertaConfig."""
     transformers: Any = _import("transformers", "transformers")
     if request.name not in _ROBERTA_SIZES:
         raise _unknown(f"model 'transformers:{request.name}'", request.name, _ROBERTA_SIZES)
@@ -289,6 +315,7 @@ def _transformers(request: ModelRequest) -> nn.Module:
                 max_position_embeddings=_ROBERTA_LENGTH + 2,
                 type_vocab_size=1,
                 layer_norm_eps=1e-5,
+                **request.options,
             )
         )
     )
@@ -318,6 +345,8 @@ def _own(request: ModelRequest) -> nn.Module:
     """One of mlp, small, vgg19 and pyramidnet-DEPTH-ALPHA."""
     if request.weights is not None:
         raise ConfigurationError(f"weights: there are none for fastload:{request.name}; leave them out.")
+    if request.options:
+        raise TypeError("networks of fastload have no options")
     channels, classes = request.in_channels, request.num_classes
     pyramid = re.fullmatch(r"pyramidnet-(\d+)-(\d+)", request.name)
     if pyramid:

@@ -220,7 +220,11 @@ class _Run:
         """What the run is, in some lines."""
         world, config, components, progress = self._world, self._config, self._components, self._progress
         ranks = "1 process" if world.world_size == 1 else f"{world.world_size} processes"
-        self._log.say(f"{config.model.model} on {world.device.type}, {ranks}; {components.data.source.name}")
+        count = sum(parameter.numel() for parameter in components.network.parameters() if parameter.requires_grad)
+        self._log.say(
+            f"{config.model.model}, {count:,} parameters, on {world.device.type}, {ranks}; "
+            f"{components.data.source.name}"
+        )
         self._log.say(
             f"a step: batch {config.optimizer.batch_size} x {ranks} x {config.optimizer.accumulate} accumulated = "
             f"{components.global_batch:,} {components.task.unit}; {components.windows:,} steps an epoch; "

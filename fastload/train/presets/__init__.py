@@ -43,6 +43,16 @@ class Preset:
     """Where the data come from, and in which form they are to lie on the disk."""
     command: str = ""
     """The whole job, as one would type it."""
+    departs: str = ""
+    """In what it is not the recipe that `about` names."""
+    reported: str = ""
+    """What others have seen this job do."""
+
+    def describe(self) -> str:
+        """For a person: a line for each of these."""
+        lines = {"data": self.data, "departs": self.departs, "reported": self.reported}
+        rest = [f"  {name}: {text}" for name, text in lines.items() if text]
+        return "\n".join([f"{self.name}: {self.about}", *rest, f"  {self.command}"])
 
 
 def preset_files() -> dict[str, Path]:
@@ -50,8 +60,8 @@ def preset_files() -> dict[str, Path]:
     packages = [__name__, *(point.value for point in metadata.entry_points(group=_ENTRY_POINTS))]
     found: dict[str, Path] = {}
     for package in packages:
-        files = sorted(Path(str(file)) for file in resources.files(package).iterdir() if file.name.endswith(".toml"))
-        found = {file.stem: file for file in files} | found
+        files = [Path(str(file)) for file in resources.files(package).iterdir() if file.name.endswith(".toml")]
+        found = {file.stem: file for file in sorted(files, key=lambda file: file.stem)} | found
     return found
 
 
@@ -74,9 +84,11 @@ def read_preset(path: Path) -> Preset:
     """Raises ConfigurationError: not a file of settings, or its table [preset] says something else than it can."""
     settings, about = read_tables(path)
     try:
-        texts = msgspec.convert(about, dict[Literal["about", "data", "command"], str])
+        texts = msgspec.convert(about, dict[Literal["about", "data", "command", "departs", "reported"], str])
     except msgspec.ValidationError as error:
-        raise ConfigurationError(f"{path}: [preset] has about, data and command, three texts: {error}.") from error
+        raise ConfigurationError(
+            f"{path}: [preset] has about, data, command, departs and reported, all texts: {error}."
+        ) from error
     return Preset(name=path.stem, settings=settings, **texts)
 
 
