@@ -20,8 +20,7 @@ from torchvision.transforms.v2 import functional as F
 
 from fastload.backends.base import Context, HostBatch
 from fastload.backends.dali import DaliBackend, DaliOptions
-from fastload.backends.dali.regions import regions_of
-from fastload.backends.dali.runner import DaliDecodeError, PipelineRunner
+from fastload.backends.dali.pipeline import DaliDecodeError, PipelineRunner, regions_of
 from fastload.draws import Draws
 from fastload.errors import (
     BackendUnavailableError,

@@ -226,25 +226,6 @@ def test_files_and_byte_ranges(pool: Any, tmp_path: Any) -> None:
     np.testing.assert_array_equal(some, outs[2][rows])
 
 
-def test_images_of_different_sizes_into_a_flat_buffer(pool: Any) -> None:
-    sizes = [(40, 33), (1, 7), (64, 64), (17, 90)]
-    data = [images.jpeg(images.photo(*size)) for size in sizes] + [b"damaged"]
-    sizes.append((3, 3))
-    rows = [((0, 0, *size), size, (0, 0, *size), (False, False)) for size in sizes]
-    areas = [3 * h * w for h, w in sizes]
-    offsets = 2 + np.concatenate([[0], np.cumsum(areas)[:-1]])
-    out = np.full(2 + sum(areas) + 1, 77, np.uint8)
-    failures = pool.decode_flat(data, geometry=geometry(rows), out=out, offsets=offsets).wait()
-    assert [f.row for f in failures] == [4]
-    for content, (h, w), start in zip(data[:4], sizes, offsets, strict=False):
-        found = out[start : start + 3 * h * w].reshape(h, w, 3)
-        np.testing.assert_array_equal(found, reference(content, (0, 0, h, w), (h, w)))
-    assert (out[offsets[4] : -1] == 0).all()
-    assert out[[0, 1, -1]].tolist() == [77] * 3
-    with pytest.raises(ValueError, match="reaches outside of out"):
-        pool.decode_flat(data, geometry=geometry(rows), out=out, offsets=offsets + 2)
-
-
 def test_headers(pool: Any) -> None:
     data = [
         images.jpeg(images.photo(33, 47)),

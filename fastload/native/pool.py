@@ -166,45 +166,6 @@ class NativePool:
         )
         return Pending(ticket)
 
-    def decode_flat(
-        self,
-        images: Compressed,
-        *,
-        geometry: Geometry,
-        out: npt.NDArray[np.uint8],
-        offsets: npt.NDArray[np.int64],
-        sampling: Resampling | None = None,
-        settings: DecodeSettings | None = None,
-        check_whole: bool = False,
-    ) -> Pending:
-        """`decode_batch` for outputs of different sizes, those of the windows, into one flat buffer.
-
-        Args:
-            out: 1-D uint8, C-contiguous and writable, perhaps a memory map: image i is the
-                window[i, 2] * window[i, 3] * 3 bytes from `offsets[i]`. Bytes between images are left alone.
-            offsets: (B,) int64.
-
-        The other arguments are those of `decode_batch`.
-        """
-        settings = settings or DecodeSettings()
-        encoded = _encoded(images)
-        if out.dtype != np.uint8 or out.ndim != 1 or not out.flags.c_contiguous or not out.flags.writeable:
-            raise ConfigurationError(
-                f"out must be a writable contiguous uint8 array of one dimension, got {out.dtype} of shape {out.shape}."
-            )
-        ticket = self._pool.decode_flat(
-            encoded,
-            _geometries(geometry),
-            out,
-            np.ascontiguousarray(offsets, dtype=np.int64),
-            np.ascontiguousarray(geometry.window[:, 2:], dtype=np.int32),
-            native_resampling(sampling or Resampling()),
-            settings.max_pixels,
-            settings.exif_orientation,
-            check_whole,
-        )
-        return Pending(ticket)
-
     def gather_batch(
         self,
         images: PixelArray,

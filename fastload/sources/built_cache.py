@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -88,6 +89,10 @@ class ArrayFile:
     """As numpy spells it with byte order: "|u1", "<i8"."""
     shape: tuple[int, ...]
 
+    def __post_init__(self) -> None:
+        if Path(self.file).name != self.file:
+            raise ValueError(f"{self.file!r} is not a file name")
+
 
 @dataclass(frozen=True)
 class ColumnEntry:
@@ -146,7 +151,7 @@ def write_manifest(directory: Path, manifest: Manifest) -> None:
     """Write the manifest and flush it to the disk. Raises OSError."""
     document = {"format": FORMAT, "version": VERSION, **asdict(manifest)}
     with open(directory / FILE_NAME, "x", encoding="ascii") as file:
-        # ASCII with escapes: file names that are not valid UTF-8 survive.
+        # ASCII with escapes: file names that are not valid UTF-8 survive, which msgspec's JSON refuses.
         json.dump(document, file, indent=1)
         file.flush()
         os.fsync(file.fileno())
@@ -171,8 +176,9 @@ def read_manifest(directory: Path) -> Manifest:
     try:
         document = json.loads(text)
         kind, version = document["format"], document["version"]
-        manifest = _parse(document) if (kind, version) == (FORMAT, VERSION) else None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        known = (kind, version) == (FORMAT, VERSION)
+        manifest = msgspec.convert(document, Manifest, str_keys=True) if known else None
+    except (ValueError, KeyError, TypeError, msgspec.ValidationError) as error:
         raise CacheError(f"{path}: the manifest is damaged ({error!r}). {remedy(directory)}") from error
     if kind != FORMAT:
         raise CacheError(f"{path}: this is the manifest of {kind!r}, not of a fastload cache. Give another directory.")
@@ -187,29 +193,6 @@ def read_manifest(directory: Path) -> Manifest:
 def remedy(directory: Path) -> str:
     """What to do about a cache that is of no use."""
     return f"Delete the directory (rm -r '{directory}'); it is built anew at the next use."
-
-
-def _parse(document: dict[str, Any]) -> Manifest:
-    fields = {key: document[key] for key in ("fingerprint", "source", "source_format", "samples", "layout", "decoder")}
-    classes = document["classes"]
-    return Manifest(
-        **fields,
-        variant=Variant(**document["variant"]),
-        columns={str(name): _parse_column(entry) for name, entry in document["columns"].items()},
-        classes=None if classes is None else tuple(classes),
-        seconds=float(document["seconds"]),
-    )
-
-
-def _parse_column(entry: dict[str, Any]) -> ColumnEntry:
-    arrays = {}
-    for key, array in entry["arrays"].items():
-        name = str(array["file"])
-        if Path(name).name != name:
-            raise ValueError(f"{name!r} is not a file name")
-        arrays[str(key)] = ArrayFile(name, str(array["dtype"]), tuple(int(n) for n in array["shape"]))
-    failed = {int(row): str(message) for row, message in entry["failed"].items()}
-    return ColumnEntry(entry["kind"], entry["role"], arrays, int(entry["channels"]), str(entry["name_root"]), failed)
 
 
 def is_built_cache(spec: object) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from fastload.backends.dali.backend import DaliBackend
-from fastload.backends.dali.options import DaliOptions
+from fastload.backends.dali.backend import DaliBackend, DaliOptions
 
 __all__ = ["DaliBackend", "DaliOptions"]

@@ -1,8 +1,19 @@
-"""The DALI graph: compressed bytes and regions in, batches of uint8 pixels out. The only file that touches DALI."""
+"""The DALI graph: compressed bytes and regions in, batches of uint8 pixels out; and the thread that runs it.
+
+Regions are a resolved geometry in the words of DALI's operators: what to decode, what to resize, where to cut and pad.
+DALI resizes a region of interest with a filter that does look outside it. That serves here: only the pixels that the
+window shows, and those within the filter's reach, are decoded and resized, and the result is that of resizing all and
+cutting afterwards. Towards the edges of the box the region ends, so that the filter stays inside the box.
+"""
 
 from __future__ import annotations
 
 import ctypes
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
 
@@ -10,11 +21,110 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from fastload.backends.dali.regions import Regions, filter_of
-from fastload.errors import BackendUnavailableError
-from fastload.geometry import GeometryPlan
+from fastload.errors import BackendUnavailableError, UnsupportedTransformError, WorkerError
+from fastload.geometry import Geometry, GeometryPlan
 
-__all__ = ["DaliPipeline", "Encoded", "import_dali"]
+__all__ = [
+    "DaliDecodeError",
+    "DaliFilter",
+    "DaliPipeline",
+    "Encoded",
+    "PipelineRunner",
+    "Regions",
+    "filter_of",
+    "import_dali",
+    "regions_of",
+]
+
+Int32Array = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class DaliFilter:
+    """A filter of `fn.resize`."""
+
+    interp_type: str
+    """Name in `nvidia.dali.types`."""
+    antialias: bool
+    reach: int
+    """How far the filter looks [pixels of the coarser of the two grids]."""
+
+
+def filter_of(plan: GeometryPlan) -> DaliFilter:
+    """The filter that agrees with torchvision's for this plan.
+
+    Raises:
+        UnsupportedTransformError: DALI has none that does.
+    """
+    if not plan.resamples or plan.interpolation == "nearest-exact":
+        return DaliFilter("INTERP_NN", False, 1)
+    if plan.interpolation == "bilinear":
+        return DaliFilter("INTERP_LINEAR", plan.antialias, 1)
+    if plan.interpolation == "bicubic" and plan.antialias:
+        return DaliFilter("INTERP_CUBIC", True, 2)
+    # DALI's nearest is torchvision's nearest-exact; its cubic has a = -0.5, as torchvision's with antialias only.
+    asked = plan.interpolation if plan.interpolation == "nearest" else f"{plan.interpolation} with antialias=False"
+    raise UnsupportedTransformError(
+        f"interpolation={asked}: DALI's resampling differs from torchvision's by more than the bound; use "
+        "backend='torch', 'turbojpeg' or 'cache', or interpolation 'bilinear', 'bicubic' with antialias=True or "
+        "'nearest-exact'."
+    )
+
+
+@dataclass(frozen=True)
+class Regions:
+    """The arguments of one batch's operators, one row a sample; pairs are (vertical, horizontal)."""
+
+    start: Int32Array
+    """(B, 2) int32: top, left of the part of the source image to decode."""
+    shape: Int32Array
+    """(B, 2) int32: its height, width."""
+    roi_start: npt.NDArray[np.float32]
+    """(B, 2) float32: where, within that part, the pixels to resample begin; behind `roi_end` to mirror the axis."""
+    roi_end: npt.NDArray[np.float32]
+    """(B, 2) float32: where they end."""
+    size: npt.NDArray[np.float32]
+    """(B, 2) whole float32: height, width that they are resampled to."""
+    anchor: Int32Array
+    """(B, 2) int32: top, left of the output in the resampled pixels; what reaches outside is padding."""
+    extent: Int32Array
+    """(B, 2) int32: height, width of the output."""
+
+
+def regions_of(geometry: Geometry, rows: npt.NDArray[np.intp], plan: GeometryPlan) -> Regions:
+    """Translate these rows of a geometry that was resolved from this plan."""
+    box, window, grid = (array[rows].astype(np.int64) for array in (geometry.box, geometry.window, geometry.size))
+    box_start, box_size = box[:, :2], box[:, 2:]
+    begin, extent = window[:, :2], window[:, 2:]
+    end = begin + extent
+
+    low = np.clip(begin, 0, grid - 1)
+    high = np.maximum(np.clip(end, 0, grid), low + 1)
+    if plan.padding_mode in ("reflect", "symmetric"):
+        # Padding then shows pixels that the window itself may not.
+        inside = (begin >= 0) & (end <= grid)
+        low, high = np.where(inside, low, 0), np.where(inside, high, grid)
+
+    scale = box_size / grid
+    reach = filter_of(plan).reach
+    # Where nothing is resampled, the filter's outer taps have weight zero and need no pixels.
+    margin = np.where(grid == box_size, 0, np.ceil(reach * np.maximum(scale, 1.0)) + 1)
+    first = np.clip(np.floor(low * scale) - margin, 0, box_size - 1)
+    last = np.clip(np.ceil(high * scale) + margin, first + 1, box_size)
+
+    roi_start, roi_end = low * scale - first, high * scale - first
+    size, anchor = high - low, begin - low
+    mirror = geometry.flip[rows, ::-1]
+    return Regions(
+        start=(box_start + first).astype(np.int32),
+        shape=(last - first).astype(np.int32),
+        roi_start=np.where(mirror, roi_end, roi_start).astype(np.float32),
+        roi_end=np.where(mirror, roi_start, roi_end).astype(np.float32),
+        size=size.astype(np.float32),
+        anchor=np.where(mirror, size - anchor - extent, anchor).astype(np.int32),
+        extent=extent.astype(np.int32),
+    )
+
 
 Encoded = npt.NDArray[np.uint8]
 
@@ -140,3 +250,137 @@ class DaliPipeline:
     def close(self) -> None:
         """Wait for what is running and free threads and memory. DALI does it when the object goes."""
         self._pipe = None
+
+
+DevicePixels = npt.NDArray[np.uint8] | torch.Tensor
+
+
+class DaliDecodeError(Exception):
+    """DALI could not decode some file of a batch; which one is not always said."""
+
+
+@dataclass
+class _Job:
+    encoded: list[Encoded]
+    regions: Regions
+    done: Future[DevicePixels] = field(default_factory=Future)
+
+
+class PipelineRunner:
+    """Takes batches from any thread and has DALI make their pixels, several at once, first come, first served."""
+
+    def __init__(self, build: Callable[[], DaliPipeline], *, queue_depth: int) -> None:
+        """
+        Args:
+            build: makes the pipeline; called in the runner's thread, when it is first needed and after a failure.
+            queue_depth: batches inside DALI at once.
+        """
+        self.rebuilt = 0
+        """How often the pipeline was replaced because it had failed."""
+        self._build = build
+        self._queue_depth = queue_depth
+        self._waiting: deque[_Job] = deque()
+        self._running: deque[_Job] = deque()
+        self._pipeline: DaliPipeline | None = None
+        self._closing = False
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._run, name="fastload-dali", daemon=True)
+        self._thread.start()
+
+    def submit(self, encoded: list[Encoded], regions: Regions) -> Future[DevicePixels]:
+        """The future (n, H, W, 3) uint8 pixels of n files.
+
+        It fails with DaliDecodeError, or with WorkerError if it is not a file's fault.
+        """
+        job = _Job(encoded, regions)
+        with self._changed:
+            if self._closing:
+                job.done.set_exception(_closed())
+            else:
+                self._waiting.append(job)
+                self._changed.notify()
+        return job.done
+
+    def close(self, *, wait: bool = True) -> None:
+        """Fail what is outstanding, stop the thread, free DALI's threads and memory."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+        if wait and threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            while True:
+                with self._changed:
+                    while not (self._closing or self._waiting or self._running):
+                        self._changed.wait()
+                    if self._closing:
+                        return
+                    fresh = (
+                        self._waiting.popleft() if self._waiting and len(self._running) < self._queue_depth else None
+                    )
+                # DALI's input comes first: it must never run dry while we wait for its output.
+                if fresh is not None:
+                    self._feed(fresh)
+                else:
+                    self._collect()
+                fresh = None
+        finally:
+            self._discard_pipeline()
+            with self._changed:
+                self._closing = True
+                outstanding = [*self._running, *self._waiting]
+                self._running.clear()
+                self._waiting.clear()
+            for job in outstanding:
+                job.done.set_exception(_closed())
+
+    def _feed(self, job: _Job) -> None:
+        self._running.append(job)
+        failure: Exception | None = None
+        try:
+            if self._pipeline is None:
+                self._pipeline = self._build()
+            self._pipeline.feed(job.encoded, job.regions)
+        except Exception as error:  # DALI has no exceptions of its own; none may end this thread
+            failure = WorkerError(f"backend 'dali': DALI could not be started or fed: {error}")
+        if failure is not None:  # only now: the caught error's traceback would keep the old pipeline alive
+            self._fail(job, failure)
+
+    def _collect(self) -> None:
+        job = self._running[0]
+        assert self._pipeline is not None
+        failure: Exception | None = None
+        try:
+            pixels = self._pipeline.collect()
+        except Exception as error:  # as above
+            said = str(error)
+            # DALI names the operator that failed.
+            failure = (
+                DaliDecodeError(said) if "decoders" in said else WorkerError(f"backend 'dali': DALI failed: {said}")
+            )
+        if failure is not None:
+            self._fail(job, failure)
+        else:
+            self._running.popleft()
+            job.done.set_result(pixels)
+
+    def _fail(self, job: _Job, error: Exception) -> None:
+        """Start over with a new pipeline, as DALI demands after an error, and feed it again what else was inside."""
+        self._discard_pipeline()
+        self.rebuilt += 1
+        self._running.remove(job)
+        with self._changed:
+            self._waiting.extendleft(reversed(self._running))
+        self._running.clear()
+        job.done.set_exception(error)
+
+    def _discard_pipeline(self) -> None:
+        if self._pipeline is not None:
+            self._pipeline.close()
+            self._pipeline = None
+
+
+def _closed() -> WorkerError:
+    return WorkerError("backend 'dali': it was closed while batches were outstanding; create a new loader.")
