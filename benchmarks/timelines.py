@@ -21,7 +21,7 @@ from fastload.machine import usable_cores
 from fastload.measure.loaders import PlainLoader
 from fastload.measure.machine import describe_machine
 from fastload.measure.photographs import write_photographs
-from fastload.measure.pixels import training
+from fastload.measure.transforms import training
 from fastload.measure.trainers import SMALL, SmallNetwork
 from fastload.monitor import Step, StepClock, draw_timelines, step_clock
 

@@ -20,17 +20,13 @@ from torchvision.transforms import v2
 from typer.testing import CliRunner
 
 from fastload import native
-from fastload.bench.decode import benchmark, eviction
-from fastload.bench.decode.benchmark import DecodeSettings, default_threads, run_decode_benchmark
-from fastload.bench.decode.contestants import CONTESTANTS, Contestant
+from fastload.bench.decode import benchmark, inputs
+from fastload.bench.decode.benchmark import DecodeSettings, default_threads, held_back_errors, run_decode_benchmark
+from fastload.bench.decode.contestants import CONTESTANTS
+from fastload.bench.decode.decoders import Contestant, Pillow
 from fastload.bench.decode.differences import Reference, try_out
-from fastload.bench.decode.images import read_images
-from fastload.bench.decode.modes import MODES, places_of
-from fastload.bench.decode.noise import held_back_errors
-from fastload.bench.decode.passes import PassRunner, Pixels
+from fastload.bench.decode.inputs import MODES, Pixels, Place, Task, places_of, read_images
 from fastload.bench.decode.pillow_simd import RemotePillow, build_pillow_simd, pillow_simd_folder
-from fastload.bench.decode.steps import PillowStep
-from fastload.bench.decode.task import Place, Task
 from fastload.cli.app import app
 from fastload.errors import BackendUnavailableError, ConfigurationError, SourceError, WorkerError
 from fastload.measure.photographs import write_photographs
@@ -85,8 +81,8 @@ def test_the_command_prints_tables_and_writes_files(photographs: Path, tmp_path:
     some = "pillow,simplejpeg,native,native-region"
     done = bench_decode(photographs, "--time", 0, "--rounds", 2, "--threads", "1,2", "--decoders", some, *files)
     assert done.code == 0, done.out + done.err
-    for mode in MODES.values():
-        assert done.out.count(f"{mode.title[0].upper()}{mode.title[1:]}, from memory") == 1
+    for title in MODES.values():
+        assert done.out.count(f"{title[0].upper()}{title[1:]}, from memory") == 1
     assert done.out.count("Full decode, files in the page cache") == 1
     assert re.search(
         r"^decoder\s+threads\s+img/s\s+±\s+MP/s\s+CPU s/1,000\s+p50\s+p99\s+memory", done.out, re.MULTILINE
@@ -223,7 +219,7 @@ def test_ctrl_c_prints_and_saves_what_was_measured(photographs: Path, tmp_path: 
 # -- Pixels, damage ----------------------------------------------------------------------------------------------------
 
 
-class Brighter(PillowStep):
+class Brighter(Pillow):
     """A fast wrong decoder."""
 
     def __call__(self, data: bytes, size: tuple[int, int], place: Place | None) -> Pixels:
@@ -231,9 +227,9 @@ class Brighter(PillowStep):
         return np.clip(pixels + 4, 0, 255).astype(np.uint8)
 
 
-def with_contestant(monkeypatch: pytest.MonkeyPatch, step: Any) -> None:
-    contestant = Contestant("ours", lambda task, known: PassRunner(task, step(), known=known), lambda: "1", "its own")
-    monkeypatch.setitem(CONTESTANTS, "ours", contestant)
+def with_contestant(monkeypatch: pytest.MonkeyPatch, contestant: type[Contestant]) -> None:
+    ours = type("Ours", (contestant,), {"name": "ours", "version": classmethod(lambda cls: "1")})
+    monkeypatch.setitem(CONTESTANTS, "ours", ours)
 
 
 def test_a_wrong_decoder_shows(photographs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -253,8 +249,8 @@ def test_a_wrong_decoder_shows(photographs: Path, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("mode", ["resize256", "crop224"])
 def test_the_reference_is_torchvisions_and_ours_agree(photographs: Path, mode: str) -> None:
     images = read_images(photographs, 8).good
-    places = places_of(MODES[mode], images)
-    assert places == places_of(MODES[mode], images), "the same boxes for all"
+    places = places_of(mode, images)
+    assert places == places_of(mode, images), "the same boxes for all"
     reference = Reference.of(images, places)
     decoded = v2.functional.pil_to_tensor(Image.open(images.paths[0]).convert("RGB"))
     assert places[0] is not None
@@ -284,7 +280,7 @@ def test_the_reference_is_torchvisions_and_ours_agree(photographs: Path, mode: s
         assert largest <= bounds.get(contestant.name, 2), contestant.name
 
 
-class Careless(PillowStep):
+class Careless(Pillow):
     """Decodes anything."""
 
     def __call__(self, data: bytes, size: tuple[int, int], place: Place | None) -> Pixels:
@@ -318,7 +314,7 @@ def test_damaged_files_in_the_output(damaged: Path) -> None:
 def test_an_image_that_fails_only_in_the_rounds_is_a_failure(
     photographs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Moody(PillowStep):
+    class Moody(Pillow):
         calls = 0
 
         def __call__(self, data: bytes, size: tuple[int, int], place: Place | None) -> Pixels:
@@ -334,7 +330,7 @@ def test_an_image_that_fails_only_in_the_rounds_is_a_failure(
 
 
 def test_a_contestant_whose_library_breaks_is_a_row(photographs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Broken(PillowStep):
+    class Broken(Pillow):
         def __call__(self, data: bytes, size: tuple[int, int], place: Place | None) -> Pixels:
             raise RuntimeError("internal")
 
@@ -364,11 +360,10 @@ def stand_in(tmp_path: Path) -> Path:
 
 def test_another_process_gives_the_same_pixels_and_says_what_it_took(photographs: Path, stand_in: Path) -> None:
     images = read_images(photographs, 8).good
-    places = places_of(MODES["crop224"], images)
+    places = places_of("crop224", images)
     task = Task(images, places, threads=2)
-    remote, local = RemotePillow(task, [stand_in], known={"psnr_db": 40.0}), PillowStep()
+    remote, local = RemotePillow(task, [stand_in], {"psnr_db": 40.0}), Pillow(task)
     try:
-        assert remote.version == PIL.__version__
         found = remote.pixels(images.data[0], images.sizes[0], places[0])
         np.testing.assert_array_equal(found, local(images.data[0], images.sizes[0], places[0]))
         with pytest.raises(ValueError, match="not an image"):
@@ -391,7 +386,7 @@ def test_a_process_that_dies_is_an_error_with_a_remedy(photographs: Path, tmp_pa
     (broken / "__init__.py").write_text("raise SystemExit(3)")
     images = read_images(photographs, 8).good
     with pytest.raises(WorkerError, match="leave it out of --decoders"):
-        RemotePillow(Task(images, (None,) * 8), [tmp_path])
+        RemotePillow(Task(images, (None,) * 8), [tmp_path], {})
 
 
 def test_it_is_measured_once_it_is_built(
@@ -439,19 +434,19 @@ def test_cold_reads_come_from_disk_or_are_left_out(photographs: Path, monkeypatc
     assert [row.parameters["from"] for row in measured(results)] == ["page cache"]
     assert any("Cold reads were left out" in note for note in results.notes)
     monkeypatch.undo()
-    if not eviction.can_evict(paths):
+    if not inputs.can_evict(paths):
         pytest.skip("this file system does not let files out of the page cache")
     images = read_images(photographs, 8).good
     for reading, cached in (("page cache", True), ("cold", False)):
         Path(images.paths[0]).read_bytes()
         Task(images, (None,) * 8, reading=reading).prepare()  # type: ignore[arg-type]
-        assert eviction._cached(images.paths[0]) is cached
+        assert inputs._cached(images.paths[0]) is cached
     results = run_decode_benchmark(settings)
     assert [row.parameters["from"] for row in measured(results)] == ["page cache", "cold"]
-    eviction.evict(paths)
-    assert not eviction._cached(paths[0])
+    inputs.evict(paths)
+    assert not inputs._cached(paths[0])
     Path(paths[0]).read_bytes()
-    assert eviction._cached(paths[0])
+    assert inputs._cached(paths[0])
 
 
 def test_default_threads_go_up_to_the_usable_cores(monkeypatch: pytest.MonkeyPatch) -> None:

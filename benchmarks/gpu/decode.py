@@ -31,7 +31,7 @@ from benchmarks.gpu.setting import Found, Setting
 from fastload.backends import available_backends
 from fastload.backends.base import PixelDifference
 from fastload.errors import BackendUnavailableError
-from fastload.measure.pixels import training_pixels
+from fastload.measure.transforms import training_pixels
 from fastload.measure.results import Measurement, Round
 
 __all__ = ["CROPS", "SAME", "WHOLE", "decoders", "run"]

@@ -16,7 +16,7 @@ from benchmarks.gpu.setting import Setting
 from fastload.backends import available_backends, backend_class
 from fastload.measure.clock import cpu_seconds
 from fastload.measure.loaders import OneBatch, PlainLoader
-from fastload.measure.pixels import training
+from fastload.measure.transforms import training
 from fastload.measure.results import Round
 
 __all__ = [

@@ -21,7 +21,7 @@ import torch
 from benchmarks.gpu.feeds import Variant, of_loader, variants
 from benchmarks.gpu.setting import Found, Setting
 from fastload.device.stage import DeviceStage
-from fastload.measure.pixels import training_pixels
+from fastload.measure.transforms import training_pixels
 
 __all__ = ["AGAINST_CPU", "STREAMS", "awaited", "checksum", "differing", "kept", "run", "stage_held_up", "used_at_once"]
 

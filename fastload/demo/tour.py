@@ -22,7 +22,7 @@ from fastload.demo import report
 from fastload.demo.report import Comparison
 from fastload.demo.training import train
 from fastload.machine import usable_cores
-from fastload.measure import pixels
+from fastload.measure import transforms
 from fastload.measure.images import ImageFolders, image_folders
 from fastload.measure.loaders import Feed, LoaderRunner, PlainLoader
 from fastload.measure.photographs import write_photographs
@@ -140,7 +140,7 @@ class _Tour:
 
     def measure(self, backends: Iterable[BackendStatus]) -> list[Measurement]:
         """What people have today, and each backend, or why not."""
-        settings, transform = self.settings, pixels.training()
+        settings, transform = self.settings, transforms.training()
 
         def plain() -> Feed:
             folder, batch_size = self.folders.train, settings.batch_size
@@ -175,14 +175,14 @@ class _Tour:
     def compare(self, backends: Iterable[BackendStatus]) -> Iterator[Comparison]:
         """How far each is from torchvision, and from the first where chance is involved."""
         on_gpu = self.settings.device != "cpu"
-        reference = torchvision_samples(str(self.folders.val), pixels.evaluation_pixels(), _COMPARED)
+        reference = torchvision_samples(str(self.folders.val), transforms.evaluation_pixels(), _COMPARED)
         first: tuple[str, Batch] | None = None
         random = []
         for backend in backends:
-            with self._loader(backend.name, self.folders.val, pixels.evaluation_pixels()) as loader:
+            with self._loader(backend.name, self.folders.val, transforms.evaluation_pixels()) as loader:
                 fixed = first_samples(loader, _COMPARED)
             yield Comparison(backend, "torchvision", *_difference(fixed, reference), on_gpu)
-            with self._loader(backend.name, self.folders.train, pixels.training_pixels(), shuffle=True) as loader:
+            with self._loader(backend.name, self.folders.train, transforms.training_pixels(), shuffle=True) as loader:
                 crops = first_samples(loader, _COMPARED)
             if first is None:
                 first = backend.name, crops
@@ -198,8 +198,8 @@ class _Tour:
         tour = replace(self, settings=replace(self.settings, batch_size=32))
         with (
             progress_bar(self.console, "training") as progress,
-            tour._loader(name, self.folders.train, pixels.training(size, 0.25), shuffle=True) as train_loader,
-            tour._loader(name, self.folders.val, pixels.evaluation(size, size * 8 // 7)) as val_loader,
+            tour._loader(name, self.folders.train, transforms.training(size, 0.25), shuffle=True) as train_loader,
+            tour._loader(name, self.folders.val, transforms.evaluation(size, size * 8 // 7)) as val_loader,
         ):
             history = train(train_loader, val_loader, classes=classes, epochs=self.settings.epochs, progress=progress)
         report.training(self.console, history, on_training_images=self.folders.train == self.folders.val)

@@ -8,7 +8,7 @@ What is measured, and how:
   `LoaderRunner` that feeds one with the other.
 - `process` (and `child`, its other end): one protocol for whatever is measured in processes of its own.
 - `clock`: processor time and memory, worker processes included.
-- `photographs`, `images`, `pixels`: a sample set, the images of a folder, transforms and differences of pixels.
+- `photographs`, `images`, `transforms`: a sample set, the images of a folder, what is done to them.
 
 What comes out, and how it is shown:
 

@@ -2,80 +2,53 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
-from fastload.bench.decode.passes import PassTotals, Pixels, run_passes
-from fastload.bench.decode.task import Place, Task
+from fastload.bench.decode.decoders import Contestant, Torchvision
+from fastload.bench.decode.inputs import Pixels, Place, Task
+from fastload.bench.decode.passes import BATCH, BatchRunner, DecodeRunner, Known
 from fastload.errors import BackendUnavailableError
-from fastload.measure.rounds import Work
+from fastload.machine import dali_version
 
-__all__ = ["BATCH", "BatchRunner", "CudaTorchvision", "DaliBatches"]
-
-BATCH = 32
-"""Images in one call."""
+__all__ = ["DaliCpu", "DaliMixed", "TorchvisionCuda"]
 
 
-class Batches(Protocol):
-    """Decodes a batch and waits for it."""
+class _Batches(Contestant):
+    """See `passes.BatchDecoder`."""
+
+    @classmethod
+    def open(cls, task: Task, known: Known) -> DecodeRunner:
+        return BatchRunner(task, cls(task), known)
 
     def decode(self, encoded: Sequence[bytes], places: Sequence[Place | None]) -> Any:
-        """Something for `first`. Raises ValueError: one of the images cannot be decoded."""
-        ...
+        raise NotImplementedError
 
     def first(self, decoded: Any) -> Pixels:
-        """(H, W, 3) uint8 of the first image, on the host."""
-        ...
-
-    def close(self) -> None: ...
+        raise NotImplementedError
 
 
-class BatchRunner:
-    """A `Runner` around batches: each pass in batches of `BATCH` images, latencies of batches."""
-
-    def __init__(self, task: Task, batches: Batches, *, known: Mapping[str, float | None] | None = None) -> None:
-        self._task, self._batches, self._known = task, batches, known
-
-    def run(self, seconds: float) -> Work:
-        return run_passes(self._task, self._one_pass, seconds, latency_of=f"batch of {BATCH}", known=self._known)
-
-    def pixels(self, data: bytes, size: tuple[int, int], place: Place | None) -> Pixels:
-        """What becomes of one image. Raises ValueError."""
-        return self._batches.first(self._batches.decode([data], [place]))
-
-    def close(self) -> None:
-        self._batches.close()
-
-    def _one_pass(self, totals: PassTotals) -> None:
-        task, images = self._task, self._task.images
-        for start in range(0, len(images), BATCH):
-            rows = range(start, min(start + BATCH, len(images)))
-            begun = time.perf_counter()
-            try:
-                self._batches.decode([task.encoded(row) for row in rows], [task.places[row] for row in rows])
-            except (ValueError, OSError) as error:  # which of them it was, the library does not say
-                totals.failures.update({images.paths[row]: f"in a batch that failed: {error}" for row in rows})
-                continue
-            totals.latencies.append(time.perf_counter() - begun)
-            totals.samples += len(rows)
-            totals.pixels += sum(images.sizes[row][0] * images.sizes[row][1] for row in rows)
-
-
-class DaliBatches:
+class DaliCpu(_Batches):
     """A DALI graph: decode the box, resize it with the triangle filter."""
 
-    def __init__(self, task: Task, *, mixed: bool) -> None:
+    name = "dali-cpu"
+    resampler = "DALI's resize"
+
+    def __init__(self, task: Task) -> None:
         from fastload.backends.dali.pipeline import import_dali
 
         self._dali = import_dali()
-        if mixed:
+        if self.gpu:
             _need_cuda("DALI mixed")
-        self._mixed, self._threads = mixed, task.threads
+        self._threads = task.threads
         self._places = any(place is not None for place in task.places)
         self._pipe = self._build()
+
+    @classmethod
+    def version(cls) -> str:
+        return (dali_version() or "").rpartition(" ")[2]
 
     def decode(self, encoded: Sequence[bytes], places: Sequence[Place | None]) -> Any:
         self._pipe.feed_input("encoded", [np.frombuffer(data, dtype=np.uint8) for data in encoded])
@@ -89,14 +62,14 @@ class DaliBatches:
         except RuntimeError as error:
             self._pipe = self._build()  # after an error DALI's pipeline cannot go on
             raise ValueError(_last_words(error)) from error
-        if self._mixed:
+        if self.gpu:
             import torch
 
             torch.cuda.synchronize()
         return decoded
 
     def first(self, decoded: Any) -> Pixels:
-        return np.array((decoded.as_cpu() if self._mixed else decoded)[0])
+        return np.array((decoded.as_cpu() if self.gpu else decoded)[0])
 
     def close(self) -> None:
         self._pipe = None
@@ -106,7 +79,7 @@ class DaliBatches:
         pipe = self._dali.Pipeline(
             batch_size=BATCH,
             num_threads=self._threads,
-            device_id=0 if self._mixed else None,
+            device_id=0 if self.gpu else None,
             prefetch_queue_depth=1,
             exec_dynamic=True,
         )
@@ -118,7 +91,7 @@ class DaliBatches:
                 return fn.external_source(name=name, device="cpu", ndim=1, dtype=dtype)
 
             encoded = given("encoded", types.UINT8)
-            common = {"device": "mixed" if self._mixed else "cpu", "output_type": types.RGB, **exact}
+            common = {"device": "mixed" if self.gpu else "cpu", "output_type": types.RGB, **exact}
             if self._places:
                 start, shape = given("start", types.INT32), given("shape", types.INT32)
                 pixels = fn.resize(
@@ -135,10 +108,21 @@ class DaliBatches:
         return pipe
 
 
-class CudaTorchvision:
+class DaliMixed(DaliCpu):
+    """The same, decoded on the GPU."""
+
+    name = "dali-mixed"
+    gpu = True
+
+
+class TorchvisionCuda(_Batches):
     """nvJPEG through torchvision, and torchvision's transforms on the device."""
 
-    def __init__(self) -> None:
+    name = "torchvision-cuda"
+    resampler = "transforms v2 on the GPU"
+    gpu = True
+
+    def __init__(self, task: Task) -> None:
         _need_cuda("torchvision on CUDA")
         import torch
         from torchvision.transforms.v2 import functional
@@ -152,6 +136,10 @@ class CudaTorchvision:
             ) from error
         self._torch, self._functional = torch, functional
         self._device = torch.device("cuda", torch.cuda.current_device())
+
+    @classmethod
+    def version(cls) -> str:
+        return Torchvision.version()
 
     def decode(self, encoded: Sequence[bytes], places: Sequence[Place | None]) -> Any:
         torch = self._torch
@@ -171,9 +159,6 @@ class CudaTorchvision:
     def first(self, decoded: Any) -> Pixels:
         pixels: Pixels = decoded[0].permute(1, 2, 0).cpu().numpy()
         return pixels
-
-    def close(self) -> None:
-        """Nothing is held."""
 
 
 def _need_cuda(name: str) -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import re
+import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,20 +16,27 @@ from typing import Any
 import msgspec
 import torch
 
-from fastload.bench.decode.contestants import Contestant, chosen_contestants
+from fastload.bench.decode.contestants import chosen_contestants
+from fastload.bench.decode.decoders import Contestant
 from fastload.bench.decode.differences import Reference, Trial, try_out
-from fastload.bench.decode.eviction import can_evict
-from fastload.bench.decode.images import ImageSet, read_images
-from fastload.bench.decode.modes import MODES, places_of
-from fastload.bench.decode.noise import held_back_errors
+from fastload.bench.decode.inputs import (
+    MODES,
+    READINGS,
+    ImageSet,
+    Place,
+    Reading,
+    Task,
+    can_evict,
+    places_of,
+    read_images,
+)
 from fastload.bench.decode.pillow_simd import build_pillow_simd
-from fastload.bench.decode.task import READINGS, Place, Reading, Task
 from fastload.errors import BackendUnavailableError, ConfigurationError, FastloadError
 from fastload.machine import usable_cores
 from fastload.measure.results import Failure, Measurement, Results, new_results
 from fastload.measure.rounds import Entry, Progress, measure
 
-__all__ = ["DecodeSettings", "default_threads", "run_decode_benchmark"]
+__all__ = ["DecodeSettings", "default_threads", "held_back_errors", "run_decode_benchmark"]
 
 
 @dataclass(frozen=True)
@@ -92,9 +103,9 @@ def run_decode_benchmark(
     failures: dict[tuple[str, str], Mapping[str, str]] = {}
     with _one_thread_an_image(), held_back_errors(notes):
         for mode in settings.modes:
-            places = places_of(MODES[mode], images.good)
+            places = places_of(mode, images.good)
             reference = Reference.of(images.good, places)
-            say(f"Comparing pixels: {MODES[mode].title}.")
+            say(f"Comparing pixels: {MODES[mode]}.")
             for contestant in contestants:
                 gone = any(row.contestant == contestant.name and row.status == "unavailable" for row in absent)
                 if gone or mode not in contestant.modes:
@@ -130,7 +141,7 @@ def run_decode_benchmark(
     )
 
 
-def _present(settings: DecodeSettings, absent: list[Measurement], say: Callable[[str], None]) -> list[Contestant]:
+def _present(settings: DecodeSettings, absent: list[Measurement], say: Callable[[str], None]) -> list[type[Contestant]]:
     """Those to try; the ones that there is no need to try become rows of `absent`."""
     named = None if settings.decoders is None else list(settings.decoders)
     present = []
@@ -150,7 +161,7 @@ def _present(settings: DecodeSettings, absent: list[Measurement], say: Callable[
 
 
 def _trial(
-    contestant: Contestant, mode: str, reference: Reference, images: ImageSet, absent: list[Measurement]
+    contestant: type[Contestant], mode: str, reference: Reference, images: ImageSet, absent: list[Measurement]
 ) -> Trial | None:
     """What it makes of the images, or None and a row in `absent`."""
     try:
@@ -169,12 +180,12 @@ def _trial(
     return None
 
 
-def _absent(contestant: Contestant, error: BackendUnavailableError) -> Measurement:
+def _absent(contestant: type[Contestant], error: BackendUnavailableError) -> Measurement:
     return Measurement(contestant.name, "any", status="unavailable", note=str(error))
 
 
 def _entries(
-    contestant: Contestant,
+    contestant: type[Contestant],
     mode: str,
     images: ImageSet,
     places: tuple[Place | None, ...],
@@ -239,3 +250,42 @@ def _one_thread_an_image() -> Iterator[None]:
         torch.set_num_threads(torch_threads)
         if cv2 is not None:
             cv2.setNumThreads(opencv_threads)
+
+
+# -- Decoders in C write warnings straight to the error output, at each image of each pass -----------------------------
+
+_SHOWN = 5
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+
+
+@contextmanager
+def held_back_errors(notes: list[str]) -> Iterator[None]:
+    """Keep what libraries and child processes write to file descriptor 2 off the screen, and note the distinct lines.
+
+    If the block raises, all of it is written after all: it may say why.
+    """
+    sys.stderr.flush()
+    ours = os.dup(2)
+    with tempfile.TemporaryFile() as file:
+        os.dup2(file.fileno(), 2)
+        try:
+            yield
+        except BaseException:
+            _restore(ours)
+            file.seek(0)
+            os.write(2, file.read())
+            raise
+        _restore(ours)
+        file.seek(0)
+        text = _COLOUR.sub("", file.read().decode(errors="replace"))
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    distinct = list(dict.fromkeys(lines))
+    notes += [f"A library wrote: {line} ({lines.count(line)} times)" for line in distinct[:_SHOWN]]
+    if len(distinct) > _SHOWN:
+        notes.append(f"Libraries wrote {len(distinct) - _SHOWN} other lines as well.")
+
+
+def _restore(descriptor: int) -> None:
+    sys.stderr.flush()
+    os.dup2(descriptor, 2)
+    os.close(descriptor)

@@ -10,28 +10,21 @@ import io
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import numpy as np
 import torch
 from PIL import Image
 from torchvision.transforms.v2 import functional
 
-from fastload.bench.decode.passes import Pixels
-from fastload.bench.decode.task import JpegImages, Place
+from fastload.bench.decode.inputs import JpegImages, Pixels, Place
+from fastload.bench.decode.passes import DecodeRunner
 from fastload.decode import read_header
 from fastload.errors import DecodeError
 
-__all__ = ["GivesPixels", "Reference", "Trial", "try_out"]
+__all__ = ["Reference", "Trial", "try_out"]
 
 _MOST_IMAGES, _MOST_PIXELS = 32, 64_000_000
 """Compared at most, which bounds time and memory; pixels of the source images."""
-
-
-class GivesPixels(Protocol):
-    """A contestant outside the clock."""
-
-    def pixels(self, data: bytes, size: tuple[int, int], place: Place | None) -> Pixels: ...
 
 
 @dataclass(frozen=True)
@@ -76,7 +69,7 @@ class Trial:
     failures: Mapping[str, str] = field(default_factory=dict)
 
 
-def try_out(contestant: GivesPixels, reference: Reference, damaged: Mapping[str, bytes]) -> Trial:
+def try_out(contestant: DecodeRunner, reference: Reference, damaged: Mapping[str, bytes]) -> Trial:
     """Compare, outside any clock."""
     failures: dict[str, str] = {}
     largest, absolute, squared, count = 0, 0, 0, 0
@@ -111,7 +104,7 @@ def try_out(contestant: GivesPixels, reference: Reference, damaged: Mapping[str,
     return Trial(metrics, failures)
 
 
-def _message(contestant: GivesPixels, data: bytes, *, placed: bool) -> str | None:
+def _message(contestant: DecodeRunner, data: bytes, *, placed: bool) -> str | None:
     """What it says about a damaged file; None if nothing."""
     try:
         header = read_header(data, "")

@@ -1,31 +1,34 @@
-"""The clock of the decode benchmark: whole passes over the images, by threads, one image after the other."""
+"""The clock of the decode benchmark: whole passes over the images, by threads image after image, or in batches."""
 
 from __future__ import annotations
 
 import itertools
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
-from fastload.bench.decode.task import Place, Task
+from fastload.bench.decode.inputs import Pixels, Place, Task
 from fastload.measure.rounds import Work
 
-__all__ = ["PassRunner", "PassTotals", "Step", "run_passes"]
+__all__ = ["BATCH", "BatchDecoder", "BatchRunner", "DecodeRunner", "Decoder", "Known", "PassRunner"]
 
-Pixels = npt.NDArray[np.uint8]
+BATCH = 32
+"""Images in one call of a decoder that takes batches."""
+
+Known = Mapping[str, float | None]
+"""Metrics that each round repeats: the pixel differences."""
 
 
-class Step(Protocol):
+class Decoder(Protocol):
     """One image at a time. Called from several threads at once."""
 
     def __call__(self, data: bytes, size: tuple[int, int], place: Place | None) -> Pixels:
-        """(H, W, 3) uint8 RGB, valid until this thread's next call.
+        """The pixels, valid until this thread's next call.
 
         Args:
             size: (height, width) of the image.
@@ -36,9 +39,25 @@ class Step(Protocol):
         """
         ...
 
+    def close(self) -> None: ...
+
+
+class BatchDecoder(Protocol):
+    """Decodes a batch and waits for it."""
+
+    def decode(self, encoded: Sequence[bytes], places: Sequence[Place | None]) -> Any:
+        """Something for `first`. Raises ValueError: one of the images cannot be decoded."""
+        ...
+
+    def first(self, decoded: Any) -> Pixels:
+        """The first image, on the host."""
+        ...
+
+    def close(self) -> None: ...
+
 
 @dataclass
-class PassTotals:
+class _Totals:
     """What the passes of one run add up to."""
 
     samples: int = 0
@@ -47,91 +66,124 @@ class PassTotals:
     latencies: list[float] = field(default_factory=list)
     failures: dict[str, str] = field(default_factory=dict)
 
-
-def run_passes(
-    task: Task,
-    one_pass: Callable[[PassTotals], None],
-    seconds: float,
-    *,
-    latency_of: str = "sample",
-    known: Mapping[str, float | None] | None = None,
-) -> Work:
-    """Passes until `seconds` are over, at least one. Whole passes, so that each round has the same images.
-
-    Args:
-        one_pass: decodes all images and adds to the totals.
-        known: metrics that are the same in each round.
-    """
-    totals = PassTotals()
-    elapsed = burnt = 0.0
-    while elapsed < seconds or elapsed == 0.0:
-        task.prepare()
-        cpu, clock = time.process_time(), time.perf_counter()
-        one_pass(totals)
-        elapsed += time.perf_counter() - clock
-        burnt += time.process_time() - cpu
-    return Work(
-        samples=totals.samples,
-        seconds=elapsed,
-        cpu_seconds=burnt,
-        latencies=totals.latencies,
-        latency_of=latency_of,
-        failures=totals.failures,
-        metrics={"pixels_per_second": totals.pixels / elapsed, **(known or {})},
-    )
+    def add(self, task: Task, rows: Sequence[int], seconds: float) -> None:
+        sizes = [task.images.sizes[row] for row in rows]
+        self.samples += len(rows)
+        self.pixels += sum(height * width for height, width in sizes)
+        self.latencies.append(seconds)
 
 
-class PassRunner:
-    """A `Runner` around a step: `task.threads` threads take image after image from one queue."""
+class DecodeRunner:
+    """A `fastload.measure.rounds.Runner` that also shows its pixels."""
 
-    def __init__(self, task: Task, step: Step, *, known: Mapping[str, float | None] | None = None) -> None:
-        self._task, self._step, self._known = task, step, known
+    latency_of = "sample"
+
+    def __init__(self, task: Task, known: Known) -> None:
+        self._task, self._known = task, known
+
+    def run(self, seconds: float) -> Work:
+        """Passes until `seconds` are over, at least one. Whole passes, so that each round has the same images."""
+        totals = _Totals()
+        elapsed = burnt = 0.0
+        while elapsed < seconds or elapsed == 0.0:
+            self._task.prepare()
+            cpu, clock = time.process_time(), time.perf_counter()
+            self._one_pass(totals)
+            elapsed += time.perf_counter() - clock
+            burnt += time.process_time() - cpu
+        return Work(
+            samples=totals.samples,
+            seconds=elapsed,
+            cpu_seconds=burnt,
+            latencies=totals.latencies,
+            latency_of=self.latency_of,
+            failures=totals.failures,
+            metrics={"pixels_per_second": totals.pixels / elapsed, **self._known},
+        )
+
+    def pixels(self, data: bytes, size: tuple[int, int], place: Place | None) -> Pixels:
+        """A copy of what becomes of one image. Raises ValueError, OSError."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Give everything back."""
+        raise NotImplementedError
+
+    def _one_pass(self, totals: _Totals) -> None:
+        """Decode all images and add to the totals."""
+        raise NotImplementedError
+
+
+class PassRunner(DecodeRunner):
+    """`task.threads` threads take image after image from one queue."""
+
+    def __init__(self, task: Task, decoder: Decoder, known: Known) -> None:
+        super().__init__(task, known)
+        self._decoder = decoder
         self._pool = ThreadPoolExecutor(task.threads, "fastload-bench") if task.threads > 1 else None
         self._stopping = threading.Event()
 
-    def run(self, seconds: float) -> Work:
-        return run_passes(self._task, self._one_pass, seconds, known=self._known)
-
     def pixels(self, data: bytes, size: tuple[int, int], place: Place | None) -> Pixels:
-        """A copy of what the step makes of an image. Raises ValueError, OSError."""
-        return np.array(self._step(data, size, place))
+        return np.array(self._decoder(data, size, place))
 
     def close(self) -> None:
         self._stopping.set()
         if self._pool is not None:
             self._pool.shutdown()
-        close: Any = getattr(self._step, "close", None)
-        if close is not None:
-            close()
+        self._decoder.close()
 
-    def _one_pass(self, totals: PassTotals) -> None:
+    def _one_pass(self, totals: _Totals) -> None:
         numbers = itertools.count()  # next() of it is atomic
         if self._pool is None:
             shares = [self._take(numbers)]
         else:
-            shares = [future.result() for future in [self._pool.submit(self._take, numbers) for _ in self._threads()]]
+            futures = [self._pool.submit(self._take, numbers) for _ in range(self._task.threads)]
+            shares = [future.result() for future in futures]
         for share in shares:
             totals.samples += share.samples
             totals.pixels += share.pixels
             totals.latencies += share.latencies
             totals.failures.update(share.failures)
 
-    def _threads(self) -> range:
-        return range(self._task.threads)
-
-    def _take(self, numbers: itertools.count[int]) -> PassTotals:
+    def _take(self, numbers: itertools.count[int]) -> _Totals:
         """One thread's share of a pass."""
-        task, images, mine = self._task, self._task.images, PassTotals()
+        task, images, mine = self._task, self._task.images, _Totals()
         for index in numbers:
             if index >= len(images) or self._stopping.is_set():
                 break
             begun = time.perf_counter()
             try:
-                self._step(task.encoded(index), images.sizes[index], task.places[index])
+                self._decoder(task.encoded(index), images.sizes[index], task.places[index])
             except (ValueError, OSError) as error:
                 mine.failures[images.paths[index]] = str(error) or type(error).__name__
                 continue
-            mine.latencies.append(time.perf_counter() - begun)
-            mine.samples += 1
-            mine.pixels += images.sizes[index][0] * images.sizes[index][1]
+            mine.add(task, [index], time.perf_counter() - begun)
         return mine
+
+
+class BatchRunner(DecodeRunner):
+    """Each pass in batches of `BATCH` images; latencies are those of batches."""
+
+    latency_of = f"batch of {BATCH}"
+
+    def __init__(self, task: Task, decoder: BatchDecoder, known: Known) -> None:
+        super().__init__(task, known)
+        self._decoder = decoder
+
+    def pixels(self, data: bytes, size: tuple[int, int], place: Place | None) -> Pixels:
+        return self._decoder.first(self._decoder.decode([data], [place]))
+
+    def close(self) -> None:
+        self._decoder.close()
+
+    def _one_pass(self, totals: _Totals) -> None:
+        task, images = self._task, self._task.images
+        for start in range(0, len(images), BATCH):
+            rows = range(start, min(start + BATCH, len(images)))
+            begun = time.perf_counter()
+            try:
+                self._decoder.decode([task.encoded(row) for row in rows], [task.places[row] for row in rows])
+            except (ValueError, OSError) as error:  # which of them it was, the library does not say
+                totals.failures.update({images.paths[row]: f"in a batch that failed: {error}" for row in rows})
+                continue
+            totals.add(task, rows, time.perf_counter() - begun)

@@ -12,20 +12,21 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from importlib import metadata
 from pathlib import Path
 
-from fastload.bench.decode.passes import PassRunner, Pixels
-from fastload.bench.decode.steps import PillowStep
-from fastload.bench.decode.task import Place, Task
+from fastload.bench.decode.decoders import Contestant, Pillow
+from fastload.bench.decode.inputs import Pixels, Place, Task
+from fastload.bench.decode.passes import DecodeRunner, Known, PassRunner
 from fastload.errors import BackendUnavailableError, WorkerError
 from fastload.machine import cache_home
 from fastload.measure.clock import peak_memory, reset_peak_memory, resident_memory
 from fastload.measure.process import Child
 from fastload.measure.rounds import Work
 
-__all__ = ["RemotePillow", "build_pillow_simd", "pillow_simd_folder"]
+__all__ = ["PillowSimd", "RemotePillow", "build_pillow_simd", "pillow_simd_folder"]
 
 _HEADERS = "sudo apt-get install -y gcc zlib1g-dev libjpeg-dev python3-dev"
 
@@ -82,30 +83,49 @@ def _reason(output: str) -> str:
     return (telling or lines or ["pip said nothing"])[0][:200]
 
 
-class RemotePillow:
-    """`PassRunner` around `PillowStep`, in a process that finds packages first in the given folders."""
+class PillowSimd(Contestant):
+    """`Pillow`, in a process that finds Pillow-SIMD first."""
 
-    def __init__(self, task: Task, folders: Sequence[Path], *, known: Mapping[str, float | None] | None = None) -> None:
+    name = "pillow-simd"
+    resampler = "its own"
+    asked = True
+
+    @classmethod
+    def open(cls, task: Task, known: Known) -> DecodeRunner:
+        folder = pillow_simd_folder()
+        if not (folder / "PIL").is_dir():
+            raise BackendUnavailableError(
+                "Pillow-SIMD is not built. Add --pillow-simd: it is built into a folder of its own (a minute or two; "
+                "needs a C compiler, zlib1g-dev and libjpeg-dev), and your Pillow stays as it is."
+            )
+        return RemotePillow(task, [folder], known)
+
+    @classmethod
+    def version(cls) -> str:
+        found = [d.version for d in metadata.distributions(path=[str(pillow_simd_folder())])]
+        return found[0] if found else ""
+
+
+class RemotePillow(DecodeRunner):
+    """`PassRunner` of `Pillow`, in a process that finds packages first in the given folders."""
+
+    def __init__(self, task: Task, folders: Sequence[Path], known: Known) -> None:
+        super().__init__(task, known)
         self._child = Child(paths=[*folders, Path(__file__).parents[3]])
         try:
-            self._child.open(f"{__name__}:_Pillow", task, dict(known or {}))
-            self.version: str = self._child.ask("version")
+            self._child.open(f"{__name__}:_Pillow", task, dict(known))
         except WorkerError as error:
             self.close()
             raise WorkerError(
                 f"Pillow-SIMD: {error} Build it anew (delete its folder under the cache), or leave it out of "
                 "--decoders."
             ) from error
-        except BaseException:
-            self.close()
-            raise
 
     def run(self, seconds: float) -> Work:
         work: Work = self._child.ask("run", seconds)
         return work
 
     def pixels(self, data: bytes, size: tuple[int, int], place: Place | None) -> Pixels:
-        """What the step makes of an image. Raises ValueError, OSError."""
         pixels: Pixels = self._child.ask("pixels", data, size, place)
         return pixels
 
@@ -117,15 +137,10 @@ class RemotePillow:
 class _Pillow(PassRunner):
     """The other side, in that process: also measures its memory."""
 
-    def __init__(self, task: Task, known: Mapping[str, float | None]) -> None:
+    def __init__(self, task: Task, known: Known) -> None:
         reset_peak_memory()
         self._before = resident_memory()
-        super().__init__(task, PillowStep(), known=known)
-
-    def version(self) -> str:
-        import PIL
-
-        return PIL.__version__
+        super().__init__(task, Pillow(task), known)
 
     def run(self, seconds: float) -> Work:
         work = super().run(seconds)

@@ -9,7 +9,7 @@ from html import escape
 from rich.console import Console
 from rich.text import Text
 
-from fastload.bench.decode.modes import MODES
+from fastload.bench.decode.inputs import MODES
 from fastload.measure.page import table, write_page
 from fastload.measure.results import Measurement, Results
 from fastload.measure.table import metric, print_fitting, print_heading, print_problems, spread
@@ -55,7 +55,7 @@ def print_decode(results: Results, console: Console) -> None:
 
 
 def _title(mode: str) -> str:
-    title = MODES[mode].title if mode in MODES else mode
+    title = MODES.get(mode, mode)
     return title[0].upper() + title[1:]
 
 

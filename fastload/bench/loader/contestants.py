@@ -13,7 +13,7 @@ import fastload
 from fastload.backends import backend_class
 from fastload.bench.loader.images import LoaderImages
 from fastload.errors import ConfigurationError, FastloadError
-from fastload.measure import pixels
+from fastload.measure import transforms
 from fastload.measure.loaders import DATALOADER, Feed, OneBatch, PlainLoader
 
 __all__ = ["ALONE", "DEFAULT", "Conditions", "Row", "check_contestants", "contestant_names", "prepare", "rows"]
@@ -67,7 +67,7 @@ class Row:
         if self.contestant == DATALOADER:
             return lambda: PlainLoader(
                 folder,
-                pixels.training(),
+                transforms.training(),
                 c.batch_size,
                 c.device,
                 drop_last=c.drop_last,
@@ -84,7 +84,7 @@ def _loader(row: Row, c: Conditions) -> fastload.Loader:
         c.batch_size,
         shuffle=True,
         drop_last=c.drop_last,
-        transform=pixels.training(),
+        transform=transforms.training(),
         backend=row.contestant,
         num_workers=row.workers,
         prefetch_factor=row.prefetch,

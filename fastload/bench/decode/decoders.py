@@ -1,4 +1,7 @@
-"""How each decoder turns one JPEG into pixels, and how those are resampled: with what its users would use."""
+"""How each decoder turns one JPEG into pixels, and how those are resampled: with what its users would use.
+
+Nothing is imported before it is needed: Pillow-SIMD's process has to be as light as its contestant.
+"""
 
 from __future__ import annotations
 
@@ -7,31 +10,66 @@ import os
 import re
 import threading
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from fastload.bench.decode.passes import Pixels
-from fastload.bench.decode.task import Place
+import fastload
+from fastload.bench.decode.inputs import MODES, Pixels, Place, Task
+from fastload.bench.decode.passes import DecodeRunner, Known, PassRunner
 from fastload.errors import BackendUnavailableError
 
-if TYPE_CHECKING:
-    from fastload.decode import Decoder
-
-__all__ = ["AccimageStep", "DecoderStep", "NativeStep", "OpenCvStep", "PillowStep", "TorchvisionStep"]
+__all__ = ["Accimage", "Contestant", "FastloadDecoder", "Native", "NativeRegion", "OpenCv", "Pillow", "Torchvision"]
 
 _TORCH_PLACE = re.compile(r"^\w+, \S+:\d+, ")
 
 
-class PillowStep:
+class Contestant:
+    """One name in the table. An instance decodes one image a call (`passes.Decoder`)."""
+
+    name: ClassVar[str]
+    resampler: ClassVar[str]
+    """What it resamples with, in words."""
+    modes: ClassVar[tuple[str, ...]] = tuple(MODES)
+    gpu: ClassVar[bool] = False
+    """Runs on a GPU; not tried where there is none, unless asked for."""
+    asked: ClassVar[bool] = False
+    """Only runs when asked for."""
+
+    def __init__(self, task: Task) -> None:
+        """Raises BackendUnavailableError with what to install."""
+
+    @classmethod
+    def open(cls, task: Task, known: Known) -> DecodeRunner:
+        """What measures it."""
+        return PassRunner(task, cls(task), known)
+
+    @classmethod
+    def version(cls) -> str:
+        """Asked after it could be opened."""
+        from fastload.decode import get_decoder
+
+        return get_decoder(cls.name).version
+
+    def __call__(self, data: bytes, size: tuple[int, int], place: Place | None) -> Pixels:
+        """See `passes.Decoder`."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class Pillow(Contestant):
     """Pillow and its own resampling; also Pillow-SIMD, where that is what `import PIL` finds."""
 
-    def __init__(self) -> None:
+    name = "pillow"
+    resampler = "its own"
+
+    def __init__(self, task: Task) -> None:
         from PIL import Image, UnidentifiedImageError
 
-        self._open = Image.open
+        self._open, self._bilinear = Image.open, Image.Resampling.BILINEAR
         self._unidentified = UnidentifiedImageError
-        self._bilinear = Image.Resampling.BILINEAR
 
     def __call__(self, data: bytes, size: tuple[int, int], place: Place | None) -> Pixels:
         try:
@@ -47,37 +85,48 @@ class PillowStep:
         return np.asarray(image)
 
 
-class DecoderStep:
+class FastloadDecoder(Contestant):
     """A decoder of `fastload.decode` and the resampling of the loader (torch's uint8 kernel, one thread an image)."""
 
-    def __init__(self, decoder: Decoder) -> None:
-        self._decoder = decoder
+    resampler = "torch's uint8 kernel"
+
+    def __init__(self, task: Task) -> None:
+        from fastload.decode import get_decoder
+
+        self._decoder = get_decoder(self.name)
         self._local = _Buffers()
 
     def __call__(self, data: bytes, size: tuple[int, int], place: Place | None) -> Pixels:
-        pixels = self._decoder.decode(data, out=self._local.decoded.take((*size, 3)))
-        return pixels if place is None else _resample(pixels, place, self._local.placed.take((*place[1], 3)))
+        return self._local.resample(self._decoder.decode(data, out=self._local.decoded.take((*size, 3))), place)
 
 
 class _Buffers(threading.local):
+    """Of each thread."""
+
     def __init__(self) -> None:
         from fastload.decode.image import Scratch
 
         self.decoded, self.placed = Scratch(), Scratch()
 
+    def resample(self, pixels: Pixels, place: Place | None) -> Pixels:
+        """As the loader does it."""
+        if place is None:
+            return pixels
+        from fastload.render import render_into
 
-def _resample(pixels: Pixels, place: Place, out: Pixels) -> Pixels:
-    from fastload.render import render_into
-
-    box, size = place
-    render_into(pixels, box=box, size=size, out=out)
-    return out
+        box, size = place
+        out = self.placed.take((*size, 3))
+        render_into(pixels, box=box, size=size, out=out)
+        return out
 
 
-class TorchvisionStep:
+class Torchvision(Contestant):
     """torchvision's decoder and its transforms v2, on tensors of planes as they are used."""
 
-    def __init__(self) -> None:
+    name = "torchvision"
+    resampler = "transforms v2"
+
+    def __init__(self, task: Task) -> None:
         from fastload.decode import get_decoder
 
         get_decoder("torchvision")  # says what is missing
@@ -99,10 +148,13 @@ class TorchvisionStep:
         return pixels
 
 
-class OpenCvStep:
+class OpenCv(Contestant):
     """OpenCV's decoder with its area resampling, which is how its users shrink images; linear to enlarge."""
 
-    def __init__(self) -> None:
+    name = "opencv"
+    resampler = "INTER_AREA"
+
+    def __init__(self, task: Task) -> None:
         from fastload.decode import get_decoder
 
         self._decoder = get_decoder("opencv")
@@ -121,10 +173,13 @@ class OpenCvStep:
         return np.asarray(self._cv2.resize(box, (out_width, out_height), interpolation=how), dtype=np.uint8)
 
 
-class AccimageStep:
+class Accimage(Contestant):
     """accimage (Intel IPP), whose resampling has no antialiasing: so ours follows it."""
 
-    def __init__(self) -> None:
+    name = "accimage"
+    resampler = "torch's uint8 kernel"
+
+    def __init__(self, task: Task) -> None:
         try:
             accimage: Any = import_module("accimage")
         except ImportError as error:
@@ -133,6 +188,10 @@ class AccimageStep:
             ) from error
         self._open = accimage.Image
         self._local = _Buffers()
+
+    @classmethod
+    def version(cls) -> str:
+        return str(getattr(import_module("accimage"), "__version__", ""))
 
     def __call__(self, data: bytes, size: tuple[int, int], place: Place | None) -> Pixels:
         # It opens files by name only, in most of its versions.
@@ -144,30 +203,30 @@ class AccimageStep:
             os.close(descriptor)
         planes = np.empty((image.channels, image.height, image.width), dtype=np.uint8)
         image.copyto(planes)
-        pixels: Pixels = planes.transpose(1, 2, 0)
-        return pixels if place is None else _resample(pixels, place, self._local.placed.take((*place[1], 3)))
+        return self._local.resample(planes.transpose(1, 2, 0), place)
 
 
-class NativeStep:
-    """The native core, one image a call.
+class Native(Contestant):
+    """The native core decodes the whole image, one a call, and the resampling of the loader follows.
 
-    With `region`, it decodes and resamples only the box, as the `turbojpeg` backend does. Without, it decodes the whole
-    image, and the resampling of the loader follows: the difference is what the region saves. The loader hands it whole
-    batches; a call per image, as here for a latency of each, costs some 5% more.
+    The loader hands it whole batches; a call per image, as here for a latency of each, costs some 5% more.
     """
 
-    def __init__(self, threads: int, *, region: bool) -> None:
+    name = "native"
+    resampler = "torch's uint8 kernel"
+
+    def __init__(self, task: Task) -> None:
         from fastload.native import NativePool
 
-        self._pool = NativePool(threads)
-        self._region = region
+        self._pool = NativePool(task.threads)
         self._local = _Buffers()
 
+    @classmethod
+    def version(cls) -> str:
+        return fastload.__version__
+
     def __call__(self, data: bytes, size: tuple[int, int], place: Place | None) -> Pixels:
-        whole: Place = ((0, 0, *size), size)
-        if place is None or self._region:
-            return self._decode(data, place or whole)
-        return _resample(self._decode(data, whole), place, self._local.placed.take((*place[1], 3)))
+        return self._local.resample(self._decode(data, ((0, 0, *size), size)), place)
 
     def close(self) -> None:
         self._pool.close()
@@ -187,3 +246,15 @@ class NativeStep:
             raise ValueError(failure.message)
         pixels: Pixels = out[0]
         return pixels
+
+
+class NativeRegion(Native):
+    """It decodes and resamples only the box, as the `turbojpeg` backend does: the difference is what that saves."""
+
+    name = "native-region"
+    resampler = "its own"
+    modes = ("resize256", "crop224")
+    """Where the whole image is wanted as it is, there is no region to save."""
+
+    def __call__(self, data: bytes, size: tuple[int, int], place: Place | None) -> Pixels:
+        return self._decode(data, place or ((0, 0, *size), size))
