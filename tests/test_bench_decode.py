@@ -20,8 +20,9 @@ from torchvision.transforms import v2
 from typer.testing import CliRunner
 
 from fastload import native
+from fastload.bench import DecodeSettings
 from fastload.bench.decode import benchmark, inputs
-from fastload.bench.decode.benchmark import DecodeSettings, default_threads, held_back_errors, run_decode_benchmark
+from fastload.bench.decode.benchmark import default_threads, held_back_errors, run_decode_benchmark
 from fastload.bench.decode.contestants import CONTESTANTS
 from fastload.bench.decode.decoders import Contestant, Pillow
 from fastload.bench.decode.differences import Reference, try_out
@@ -439,7 +440,7 @@ def test_cold_reads_come_from_disk_or_are_left_out(photographs: Path, monkeypatc
     images = read_images(photographs, 8).good
     for reading, cached in (("page cache", True), ("cold", False)):
         Path(images.paths[0]).read_bytes()
-        Task(images, (None,) * 8, reading=reading).prepare()  # type: ignore[arg-type]
+        Task(images, (None,) * 8, reading=reading).prepare()
         assert inputs._cached(images.paths[0]) is cached
     results = run_decode_benchmark(settings)
     assert [row.parameters["from"] for row in measured(results)] == ["page cache", "cold"]
@@ -467,7 +468,7 @@ def test_thread_counts_of_libraries_are_restored(photographs: Path) -> None:
 
 def test_settings_are_checked() -> None:
     with pytest.raises(ConfigurationError, match="--threads"):
-        DecodeSettings(Path(), threads=())
+        run_decode_benchmark(DecodeSettings(Path(), threads=()))
 
 
 def test_warnings_of_libraries_are_counted_instead_of_shown(capfd: pytest.CaptureFixture[str]) -> None:

@@ -16,8 +16,9 @@ from typer.testing import CliRunner
 
 import fastload
 from fastload.backends import BackendStatus
+from fastload.bench import LoaderSettings
 from fastload.bench.loader import benchmark, contestants
-from fastload.bench.loader.benchmark import LoaderSettings, run_loader_benchmark
+from fastload.bench.loader.benchmark import run_loader_benchmark
 from fastload.bench.loader.images import cache_bytes, read_loader_images
 from fastload.bench.loader.verdict import Situation, curves, verdict
 from fastload.cli.app import app
@@ -205,7 +206,7 @@ def test_command_prints_a_table_and_writes_the_files(folder: Path, tmp_path: Pat
 )
 def test_bad_settings_are_refused(folder: Path, changes: dict[str, Any], complaint: str) -> None:
     with pytest.raises(ConfigurationError, match=complaint):
-        _settings(folder, **changes)
+        run_loader_benchmark(_settings(folder, **changes))
 
 
 def test_bad_folders_are_refused(tmp_path: Path) -> None:

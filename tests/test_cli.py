@@ -23,7 +23,8 @@ from fastload.backends import BackendStatus
 from fastload.cli import doctor
 from fastload.cli.app import app
 from fastload.cli.environment import shared_memory
-from fastload.demo.tour import DemoSettings, run_demo, torchvision_samples
+from fastload.demo import DemoSettings
+from fastload.demo.tour import run_demo, torchvision_samples
 from fastload.errors import SourceError
 from fastload.measure.images import image_folders
 from fastload.measure.photographs import SCENES, write_photographs

@@ -1,16 +1,19 @@
-"""What commands that measure share: lists in one option, progress on the way, files at the end."""
+"""What commands that measure share: settings as options, progress on the way, files at the end."""
 
 from __future__ import annotations
 
+import inspect
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 
 import typer
 
 from fastload.errors import ConfigurationError
+from fastload.terminal import plain_errors
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -18,7 +21,7 @@ if TYPE_CHECKING:
     from fastload.measure.results import Results
     from fastload.measure.rounds import Progress
 
-__all__ = ["check_files", "deliver", "names", "numbers", "progress_of_rounds"]
+__all__ = ["Files", "names", "numbers", "progress_of_rounds", "takes"]
 
 
 def names(text: str) -> tuple[str, ...]:
@@ -34,56 +37,68 @@ def numbers(text: str, option: str) -> tuple[int, ...]:
         raise ConfigurationError(f"{option}: {text!r} must be whole numbers with commas between, as 1,2,4.") from error
 
 
-def check_files(files: Mapping[str, Path | None]) -> None:
-    """Refuse, before minutes of measuring, what cannot be written after them.
+# -- Settings as options -----------------------------------------------------------------------------------------------
+
+
+def takes(**settings: type[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command an option for every field of some dataclasses, as its `Annotated` says; tuples are typed as lists
+    with commas.
 
     Args:
-        files: by option, such as "--html"; None: not asked for.
-
-    Raises:
-        ConfigurationError: the place is no good.
-        BackendUnavailableError: what draws the charts is not installed.
+        settings: by the name under which the command gets the filled dataclass.
     """
-    for option, path in files.items():
-        if path is None:
+    offered = {name: dict(_options(given)) for name, given in settings.items()}
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        def wrapper(**values: Any) -> None:
+            with plain_errors():
+                filled = {
+                    name: settings[name](**{field: option.value(values[field]) for field, option in options.items()})
+                    for name, options in offered.items()
+                }
+            command(**filled)
+
+        parameters = [option.parameter for options in offered.values() for option in options.values()]
+        wrapper.__name__, wrapper.__doc__ = command.__name__, command.__doc__
+        # Both are where typer looks, in one version or another.
+        wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        wrapper.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        return wrapper
+
+    return decorate
+
+
+@dataclass(frozen=True)
+class _Option:
+    """One field."""
+
+    parameter: inspect.Parameter
+    item: type | None
+    """Of a tuple: str or int."""
+
+    def value(self, typed: Any) -> Any:
+        if self.item is None or typed is None:
+            return typed
+        return numbers(typed, f"--{self.parameter.name}") if self.item is int else names(typed)
+
+
+def _options(settings: type[Any]) -> Iterator[tuple[str, _Option]]:
+    hints = get_type_hints(settings, include_extras=True)
+    for field in fields(settings):
+        hint, default = hints[field.name], field.default
+        if not hasattr(hint, "__metadata__"):
             continue
-        if option in ("--html", "--png"):
-            from fastload.measure.page import require_charts
-
-            require_charts(option)
-        if path.is_dir():
-            raise ConfigurationError(f"{option} {path}: is a folder; give the name of a file.")
-        if not path.absolute().parent.is_dir():
-            raise ConfigurationError(f"{option} {path}: there is no folder {path.absolute().parent}; create it first.")
-        if not os.access(path.absolute().parent, os.W_OK):
-            raise ConfigurationError(f"{option} {path}: no permission to write there; give another place.")
+        kind, info = get_args(hint)
+        tuples = [t for t in (kind, *get_args(kind)) if getattr(t, "__origin__", None) is tuple]
+        item = get_args(tuples[0])[0] if tuples else None
+        if item is not None:
+            hint = Annotated[str | None, info] if default is None else Annotated[str, info]
+            default = None if default is None else ",".join(map(str, default))  # type: ignore[arg-type]
+        how = inspect.Parameter.KEYWORD_ONLY
+        yield field.name, _Option(inspect.Parameter(field.name, how, default=default, annotation=hint), item)
 
 
-def deliver(
-    results: Results,
-    files: Mapping[str, Path | None],
-    console: Console,
-    **writers: Callable[[Results, Path], None],
-) -> None:
-    """Write the files and name them. Raises OSError, and typer.Exit(130) if the run was stopped.
-
-    Args:
-        files: by option.
-        writers: of those that are not JSON or CSV, by option: `html`, `png`. Without one the file is not written.
-    """
-    from fastload.measure.results import to_csv, to_json, write_text
-
-    writers |= {
-        "json": lambda found, path: write_text(path, to_json(found)),
-        "csv": lambda found, path: write_text(path, to_csv(found)),
-    }
-    for option, path in files.items():
-        write = writers.get(option.removeprefix("--"))
-        if path is not None and write is not None:
-            write(results, path)
-            console.print(f"Written: {path}", soft_wrap=True)
-    if not results.complete:
-        raise typer.Exit(130)
+# -- Progress, files ---------------------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -103,3 +118,55 @@ def progress_of_rounds(console: Console) -> Iterator[Callable[[Progress], None]]
                 console.print(f"Round {progress.round}." if progress.round else "Warm-up.", style="dim")
 
         yield report
+
+
+@dataclass(frozen=True)
+class Files:
+    """Where to write the results; None: not at all."""
+
+    json: Annotated[Path | None, typer.Option(help="Write everything here, for `fastload bench compare`.")] = None
+    csv: Annotated[Path | None, typer.Option(help="Write a line for each row here.")] = None
+    html: Annotated[Path | None, typer.Option(help="Write a page with charts here.")] = None
+    png: Path | None = None
+
+    @property
+    def places(self) -> dict[str, Path]:
+        """Those that are asked for, by option without its dashes."""
+        return {field.name: path for field in fields(self) if (path := getattr(self, field.name)) is not None}
+
+    def check(self) -> None:
+        """Refuse, before minutes of measuring, what cannot be written after them.
+
+        Raises:
+            ConfigurationError: the place is no good; the message names the option.
+            BackendUnavailableError: what draws the charts is not installed.
+        """
+        for name, path in self.places.items():
+            option, folder = f"--{name} {path}", path.absolute().parent
+            if name in ("html", "png"):
+                from fastload.measure.page import require_charts
+
+                require_charts(f"--{name}")
+            if path.is_dir():
+                raise ConfigurationError(f"{option}: is a folder; give the name of a file.")
+            if not folder.is_dir():
+                raise ConfigurationError(f"{option}: there is no folder {folder}; create it first.")
+            if not os.access(folder, os.W_OK):
+                raise ConfigurationError(f"{option}: no permission to write there; give another place.")
+
+    def write(self, results: Results, console: Console, **writers: Callable[[Results, Path], None]) -> None:
+        """Write them and name them. Raises OSError, and typer.Exit(130) if the run was stopped.
+
+        Args:
+            writers: of what is neither JSON nor CSV, by option. Without one, the file is not written.
+        """
+        from fastload.measure.results import to_csv, to_json, write_text
+
+        writers["json"] = lambda found, path: write_text(path, to_json(found))
+        writers["csv"] = lambda found, path: write_text(path, to_csv(found))
+        for name, path in self.places.items():
+            if name in writers:
+                writers[name](results, path)
+                console.print(f"Written: {path}", soft_wrap=True)
+        if not results.complete:
+            raise typer.Exit(130)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fastload.cli.results import check_files, deliver, names, numbers
+from fastload.cli.results import Files, names, numbers
 from fastload.terminal import output, plain_errors
 from fastload.train.command import takes_train_options
 
@@ -66,8 +66,8 @@ def sweep(
         from fastload.train.presets import find_preset
         from fastload.train.settings import merged
 
-        files = {"--json": json, "--csv": csv, "--html": html, "--png": png}
-        check_files(files)
+        files = Files(json, csv, html, png)
+        files.check()
         console = output()
         settings = SweepSettings(
             preset=preset or (str(config) if config else "defaults"),
@@ -83,9 +83,8 @@ def sweep(
             found = run_sweep(settings, on_progress=report)
         print_sweep(found, console)
         measured = any(row.status == "measured" for row in found.measurements)
-        if not measured:
-            files["--png"] = None  # there is nothing to draw
-        deliver(found, files, console, html=write_html, png=write_png)
+        # Where nothing was measured there is no picture to draw.
+        files.write(found, console, html=write_html, **({"png": write_png} if measured else {}))
         if not measured:
             raise typer.Exit(1)
 

@@ -18,7 +18,7 @@ from torchvision.transforms import v2
 import fastload
 from fastload.backends import BackendStatus, backend_class
 from fastload.backends.base import PixelDifference
-from fastload.demo import report
+from fastload.demo import DemoSettings, report
 from fastload.demo.report import Comparison
 from fastload.demo.training import train
 from fastload.machine import usable_cores
@@ -32,36 +32,11 @@ from fastload.measure.table import progress_bar
 from fastload.measure.trainers import Batch, RateTrainer
 from fastload.sources import open_source
 
-__all__ = ["DemoSettings", "default_device", "first_samples", "run_demo", "torchvision_samples"]
+__all__ = ["first_samples", "run_demo", "torchvision_samples"]
 
 _COMPARED = 64
 """Images whose pixels are compared."""
 _PLAIN = "(plain DataLoader)"
-
-
-@dataclass(frozen=True)
-class DemoSettings:
-    """What `fastload demo` was asked for."""
-
-    folder: Path | None = None
-    """Images in one folder per class, perhaps under train/ and val/; None: make a sample set."""
-    images: int = 400
-    """Size of the sample set; of a folder, the most to take."""
-    keep: Path | None = None
-    """Where to write the sample set and leave it; None: a temporary folder."""
-    batch_size: int = 64
-    seconds: float = 2.5
-    """How long each loader runs at full speed, and again with the simulated trainer [seconds]."""
-    trainer_rate: float = 1000.0
-    """Images a second that the simulated trainer takes."""
-    device: str = "cpu"
-    epochs: int = 2
-    """Of the training run; 0 leaves it out."""
-
-
-def default_device() -> str:
-    """Where the demo puts its batches unless told: on the GPU if torch can use one."""
-    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def run_demo(settings: DemoSettings, console: Console) -> bool:
@@ -70,10 +45,11 @@ def run_demo(settings: DemoSettings, console: Console) -> bool:
     Raises:
         FastloadError: the folder cannot be served; the message says why.
     """
-    report.heading(console, settings.device)
+    device = settings.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    report.heading(console, device)
     with tempfile.TemporaryDirectory(prefix="fastload-demo-") as room:
         report.section(console, "1. Images")
-        tour = _Tour(settings, console, Path(room), _images(settings, console, Path(room)))
+        tour = _Tour(settings, device, console, Path(room), _images(settings, console, Path(room)))
         backends = {status.name: status for status in fastload.available_backends()}
 
         report.section(console, "2. Every backend on them")
@@ -133,6 +109,8 @@ class _Tour:
     """The stations of the demo, all on the same images."""
 
     settings: DemoSettings
+    device: str
+    """Where batches go."""
     console: Console
     room: Path
     """A folder that goes when the demo ends."""
@@ -144,7 +122,7 @@ class _Tour:
 
         def plain() -> Feed:
             folder, batch_size = self.folders.train, settings.batch_size
-            return PlainLoader(folder, transform, batch_size, settings.device, workers=usable_cores())
+            return PlainLoader(folder, transform, batch_size, self.device, workers=usable_cores())
 
         def backend(name: str) -> Feed:
             return self._loader(name, self.folders.train, transform, shuffle=True)
@@ -174,7 +152,7 @@ class _Tour:
 
     def compare(self, backends: Iterable[BackendStatus]) -> Iterator[Comparison]:
         """How far each is from torchvision, and from the first where chance is involved."""
-        on_gpu = self.settings.device != "cpu"
+        on_gpu = self.device != "cpu"
         reference = torchvision_samples(str(self.folders.val), transforms.evaluation_pixels(), _COMPARED)
         first: tuple[str, Batch] | None = None
         random = []
@@ -211,7 +189,7 @@ class _Tour:
             shuffle=shuffle,
             transform=transform,
             backend=name,
-            device=self.settings.device,
+            device=self.device,
             options=backend_class(name).Options.within(self.room / f"{name}-{folder.name}"),
         )
 

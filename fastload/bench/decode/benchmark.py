@@ -8,14 +8,13 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import torch
 
+from fastload.bench import DecodeSettings
 from fastload.bench.decode.contestants import chosen_contestants
 from fastload.bench.decode.decoders import Contestant
 from fastload.bench.decode.differences import Reference, Trial, try_out
@@ -24,7 +23,6 @@ from fastload.bench.decode.inputs import (
     READINGS,
     ImageSet,
     Place,
-    Reading,
     Task,
     can_evict,
     places_of,
@@ -36,36 +34,7 @@ from fastload.machine import usable_cores
 from fastload.measure.results import Failure, Measurement, Results, new_results
 from fastload.measure.rounds import Entry, Progress, measure
 
-__all__ = ["DecodeSettings", "default_threads", "held_back_errors", "run_decode_benchmark"]
-
-
-@dataclass(frozen=True)
-class DecodeSettings:
-    """What is asked for. Raises ConfigurationError."""
-
-    folder: Path
-    made: bool = False
-    """The folder is the sample set, not the user's."""
-    images: int = 128
-    modes: tuple[str, ...] = tuple(MODES)
-    readings: tuple[Reading, ...] = READINGS
-    threads: tuple[int, ...] = (1,)
-    decoders: tuple[str, ...] | None = None
-    """None: all of them, but Pillow-SIMD only if it is built."""
-    pillow_simd: bool = False
-    """Build Pillow-SIMD if it is not."""
-    seconds: float = 1.0
-    """Of measuring, for each row; in `rounds` rounds of whole passes."""
-    rounds: int = 5
-
-    def __post_init__(self) -> None:
-        for option, values, known in (("--modes", self.modes, tuple(MODES)), ("--from", self.readings, READINGS)):
-            for value in values:
-                if value not in known:
-                    raise ConfigurationError(f"{option}: {value!r} is not known; choose from {', '.join(known)}.")
-        if not self.threads or min(self.threads) < 1:
-            raise ConfigurationError(f"--threads: {self.threads} must be numbers of at least 1.")
-        chosen_contestants(None if self.decoders is None else list(self.decoders))
+__all__ = ["default_threads", "held_back_errors", "run_decode_benchmark"]
 
 
 def default_threads() -> tuple[int, ...]:
@@ -90,7 +59,9 @@ def run_decode_benchmark(
         SourceError: the folder has no usable images.
         ConfigurationError: an unknown name.
     """
+    threads = _checked(settings)
     say("Reading the images and checking them.")
+    assert settings.folder is not None
     images = read_images(settings.folder, settings.images)
     notes = _about(images)
     readings = list(settings.readings)
@@ -113,7 +84,7 @@ def run_decode_benchmark(
                 trial = _trial(contestant, mode, reference, images, absent)
                 if trial is not None:
                     failures[contestant.name, mode] = trial.failures
-                    entries += _entries(contestant, mode, images, places, trial, readings, settings)
+                    entries += _entries(contestant, mode, images, places, trial, readings, threads, settings)
         measured = measure(
             entries,
             rounds=settings.rounds,
@@ -131,7 +102,7 @@ def run_decode_benchmark(
             "bytes": sum(map(len, images.good.data)),
             "modes": list(settings.modes),
             "from": list(readings),
-            "threads": list(settings.threads),
+            "threads": list(threads),
             "seconds": settings.seconds,
             "rounds": settings.rounds,
         },
@@ -141,12 +112,24 @@ def run_decode_benchmark(
     )
 
 
+def _checked(settings: DecodeSettings) -> tuple[int, ...]:
+    """The numbers of threads. Raises ConfigurationError: an unknown name, or no number of threads."""
+    for option, values, known in (("--modes", settings.modes, tuple(MODES)), ("--from", settings.readings, READINGS)):
+        for value in values:
+            if value not in known:
+                raise ConfigurationError(f"{option}: {value!r} is not known; choose from {', '.join(known)}.")
+    threads = default_threads() if settings.threads is None else settings.threads
+    if not threads or min(threads) < 1:
+        raise ConfigurationError(f"--threads: {threads} must be numbers of at least 1.")
+    chosen_contestants(settings.decoders)
+    return threads
+
+
 def _present(settings: DecodeSettings, absent: list[Measurement], say: Callable[[str], None]) -> list[type[Contestant]]:
     """Those to try; the ones that there is no need to try become rows of `absent`."""
-    named = None if settings.decoders is None else list(settings.decoders)
     present = []
-    for contestant in chosen_contestants(named):
-        wanted = named is not None or (contestant.asked and settings.pillow_simd)
+    for contestant in chosen_contestants(settings.decoders):
+        wanted = settings.decoders is not None or (contestant.asked and settings.pillow_simd)
         if contestant.gpu and not wanted and not torch.cuda.is_available():
             continue
         if contestant.name == "pillow-simd" and wanted:
@@ -190,7 +173,8 @@ def _entries(
     images: ImageSet,
     places: tuple[Place | None, ...],
     trial: Trial,
-    readings: Sequence[Reading],
+    readings: Sequence[str],
+    threads: Sequence[int],
     settings: DecodeSettings,
 ) -> Iterator[Entry]:
     """From memory with every number of threads; from files, in the first mode, with the largest."""
@@ -199,7 +183,7 @@ def _entries(
         from_memory = reading == "memory"
         if not from_memory and mode != settings.modes[0]:
             continue
-        for count in settings.threads if from_memory else [max(settings.threads)]:
+        for count in threads if from_memory else [max(threads)]:
             task = Task(images.good, places, count, reading)
             yield Entry(
                 contestant.name,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from fastload.bench.decode.batches import DaliCpu, DaliMixed, TorchvisionCuda
 from fastload.bench.decode.decoders import (
     Accimage,
@@ -35,7 +37,7 @@ _CLASSES: tuple[type[Contestant], ...] = (
 CONTESTANTS: dict[str, type[Contestant]] = {contestant.name: contestant for contestant in _CLASSES}
 
 
-def chosen_contestants(names: list[str] | None) -> list[type[Contestant]]:
+def chosen_contestants(names: Sequence[str] | None) -> list[type[Contestant]]:
     """By name; without names all of them.
 
     Raises:

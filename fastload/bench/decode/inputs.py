@@ -9,14 +9,13 @@ import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from fastload.errors import DecodeError, SourceError
 
-__all__ = ["MODES", "READINGS", "ImageSet", "JpegImages", "Pixels", "Place", "Reading", "Task"]
+__all__ = ["MODES", "READINGS", "ImageSet", "JpegImages", "Pixels", "Place", "Task"]
 __all__ += ["can_evict", "evict", "places_of", "read_images"]
 
 Pixels = npt.NDArray[np.uint8]
@@ -25,10 +24,8 @@ Pixels = npt.NDArray[np.uint8]
 Place = tuple[tuple[int, int, int, int], tuple[int, int]]
 """Box (top, left, height, width) of the image, and the size (height, width) that it is resampled to."""
 
-Reading = Literal["memory", "page cache", "cold"]
+READINGS = ("memory", "page cache", "cold")
 """Where the compressed bytes come from: memory of the process; files that the system holds in memory; files on disk."""
-
-READINGS: tuple[Reading, ...] = get_args(Reading)
 
 MODES = {
     "full": "full decode",
@@ -66,7 +63,7 @@ class Task:
     places: tuple[Place | None, ...]
     """One an image; None leaves it whole and as it is."""
     threads: int = 1
-    reading: Reading = "memory"
+    reading: str = "memory"
 
     def prepare(self) -> None:
         """Before each pass, outside the clock."""

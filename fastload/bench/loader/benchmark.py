@@ -6,13 +6,13 @@ import logging
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 import torch
 
 import fastload
+from fastload.bench import LoaderSettings
 from fastload.bench.loader.contestants import Conditions, Row, check_contestants, contestant_names, prepare, rows
 from fastload.bench.loader.images import LoaderImages, read_loader_images
 from fastload.bench.loader.verdict import Situation, verdict
@@ -21,63 +21,13 @@ from fastload.machine import affinity_cores, memory_bytes, quota_cores
 from fastload.measure.loaders import DATALOADER, LoaderRunner
 from fastload.measure.results import Measurement, Results, new_results
 from fastload.measure.rounds import Entry, Progress, measure
-from fastload.measure.trainers import SMALL, NetworkTrainer, RateTrainer, Trainer
+from fastload.measure.trainers import NetworkTrainer, RateTrainer, Trainer
 from fastload.monitor import GpuMonitor
 
-__all__ = ["LoaderSettings", "run_loader_benchmark"]
+__all__ = ["run_loader_benchmark"]
 
 _WARM_UP = 0.3
 """Of the length of a round."""
-
-
-@dataclass(frozen=True)
-class LoaderSettings:
-    """What is asked for. Raises ConfigurationError."""
-
-    folder: Path
-    made: bool = False
-    """The folder is the sample set, not the user's."""
-    images: int = 1024
-    batch_size: int = 64
-    backends: tuple[str, ...] | None = None
-    """None: the DataLoader and all backends."""
-    workers: tuple[int, ...] = ()
-    """To sweep over."""
-    prefetch: tuple[int, ...] = ()
-    """To sweep over."""
-    network: str = SMALL
-    consume: float | None = None
-    """Simulate a trainer of this rate [img/s] instead of training a network."""
-    device: str | None = None
-    """None: the GPU if there is one."""
-    seconds: float = 10.0
-    """Of measuring, for each row, over all rounds."""
-    rounds: int = 5
-
-    def __post_init__(self) -> None:
-        for option, values, least in (("--workers", self.workers, 0), ("--prefetch", self.prefetch, 1)):
-            if any(value < least for value in values):
-                raise ConfigurationError(f"{option}: {values} must be numbers of at least {least}.")
-        if self.consume is not None and not self.consume > 0:
-            raise ConfigurationError(f"--consume: {self.consume} must be a rate above 0, in images a second.")
-        if self.batch_size < 1:
-            raise ConfigurationError(f"--batch-size: {self.batch_size} must be at least 1.")
-        check_contestants(self.backends or ())
-        if self.where.type == "cuda" and not torch.cuda.is_available():
-            raise ConfigurationError(
-                f"--device {self.device}: torch sees no CUDA device here; leave it out, or see fastload doctor."
-            )
-
-    @property
-    def where(self) -> torch.device:
-        """The device. Raises ConfigurationError: it is none."""
-        try:
-            device = torch.device(self.device or ("cuda" if torch.cuda.is_available() else "cpu"))
-        except RuntimeError as error:
-            raise ConfigurationError(f"--device {self.device}: is no device of torch ({error}).") from error
-        if device != torch.device("cuda") or not torch.cuda.is_available():
-            return device
-        return torch.device("cuda", torch.cuda.current_device())
 
 
 def run_loader_benchmark(
@@ -95,7 +45,8 @@ def run_loader_benchmark(
         SourceError: the folder has no usable images.
         ConfigurationError: something that cannot be honoured.
     """
-    device = settings.where
+    device = _checked(settings)
+    assert settings.folder is not None
     with _named_once(), tempfile.TemporaryDirectory(prefix="fastload-bench-") as room:
         say("Reading the images and checking them.")
         images = read_loader_images(settings.folder, settings.images, Path(room) / "sample")
@@ -152,6 +103,27 @@ def run_loader_benchmark(
         complete=measured.complete,
         notes=(*verdict(measurements, situation), *_notes(images, names, watch)),
     )
+
+
+def _checked(settings: LoaderSettings) -> torch.device:
+    """The device. Raises ConfigurationError: a setting that cannot be honoured."""
+    for option, values, least in (("--workers", settings.workers, 0), ("--prefetch", settings.prefetch, 1)):
+        if any(value < least for value in values):
+            raise ConfigurationError(f"{option}: {values} must be numbers of at least {least}.")
+    if settings.consume is not None and not settings.consume > 0:
+        raise ConfigurationError(f"--consume: {settings.consume} must be a rate above 0, in images a second.")
+    if settings.batch_size < 1:
+        raise ConfigurationError(f"--batch-size: {settings.batch_size} must be at least 1.")
+    check_contestants(settings.backends or ())
+    try:
+        device = torch.device(settings.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    except RuntimeError as error:
+        raise ConfigurationError(f"--device {settings.device}: is no device of torch ({error}).") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ConfigurationError(
+            f"--device {settings.device}: torch sees no CUDA device here; leave it out, or see fastload doctor."
+        )
+    return torch.device("cuda", torch.cuda.current_device()) if device == torch.device("cuda") else device
 
 
 @contextmanager
