@@ -66,7 +66,13 @@ def bench_decode(*arguments: object) -> SimpleNamespace:
 
 
 def small(folder: Path, **more: Any) -> DecodeSettings:
-    settings: dict[str, Any] = {"modes": ("full",), "readings": ("memory",), "seconds": 0.0, "rounds": 1}
+    settings: dict[str, Any] = {
+        "modes": ("full",),
+        "readings": ("memory",),
+        "threads": (1,),
+        "seconds": 0.0,
+        "rounds": 1,
+    }
     return DecodeSettings(folder, **(settings | more))
 
 
