@@ -21,8 +21,8 @@ from fastload.machine import usable_cores
 from fastload.measure.loaders import PlainLoader
 from fastload.measure.machine import describe_machine
 from fastload.measure.photographs import write_photographs
-from fastload.measure.transforms import training
 from fastload.measure.trainers import SMALL, SmallNetwork
+from fastload.measure.transforms import training
 from fastload.monitor import Step, StepClock, draw_timelines, step_clock
 
 _WARM_UP = 5

@@ -24,8 +24,8 @@ from benchmarks.gpu.streams import awaited
 from fastload.backends import available_backends
 from fastload.backends.base import PixelDifference
 from fastload.measure.clock import peak_memory, reset_peak_memory, resident_memory
-from fastload.measure.transforms import training_pixels
 from fastload.measure.results import Failure, Measurement, Round
+from fastload.measure.transforms import training_pixels
 
 __all__ = ["OTHER_GPUS", "PIXELS", "RESUME", "SUITE", "read_junit", "run"]
 

@@ -16,8 +16,8 @@ from benchmarks.gpu.setting import Setting
 from fastload.backends import available_backends, backend_class
 from fastload.measure.clock import cpu_seconds
 from fastload.measure.loaders import OneBatch, PlainLoader
-from fastload.measure.transforms import training
 from fastload.measure.results import Round
+from fastload.measure.transforms import training
 
 __all__ = [
     *("CLASSES", "Feed", "Variant", "every_variant", "of_loader", "plain", "rate_of", "synchronize"),
