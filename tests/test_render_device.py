@@ -9,7 +9,7 @@ import torch
 from torchvision.transforms.v2 import functional as F
 
 from fastload.geometry import Geometry, PaddingMode, Resampling
-from fastload.geometry.grid import WEIGHT_BITS, filter_weights
+from fastload.geometry.grid import WEIGHT_BITS, filter_weights, fold, nearest
 from fastload.render.device import render_on_device
 from fastload.render.host import render_row
 from tests.backends import DEVICE
@@ -122,6 +122,29 @@ def test_an_empty_batch_and_a_window_far_outside() -> None:
         *(np.array([row], np.int32) for row in ([0, 0, 6, 6], [6, 6], [40, 40, 3, 3])), np.zeros((1, 2), bool)
     )
     assert (on_device(images, np.array([1]), far, Resampling(fill=(7.0,))) == 7).all()
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 7])
+@pytest.mark.parametrize("mode", PADDING_MODES)
+def test_padding_is_numpys(mode: PaddingMode, limit: int) -> None:
+    """As often around as it takes, for arrays and tensors alike."""
+    reach = 17
+    numpys = {"mode": "edge" if mode == "constant" else mode}
+    expected = np.pad(np.arange(limit), reach, **numpys)  # type: ignore[call-overload]
+    positions = np.arange(-reach, limit + reach)
+    np.testing.assert_array_equal(fold(positions, np.array(limit), mode), expected)
+    np.testing.assert_array_equal(fold(torch.from_numpy(positions), torch.tensor(limit), mode).numpy(), expected)
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_nearest_rows_are_torchs(exact: bool) -> None:
+    for length, size in [(7, 3), (3, 7), (250, 224), (224, 250), (1000, 333)]:
+        source = torch.arange(length, dtype=torch.float32)[None, None]
+        mode = "nearest-exact" if exact else "nearest"
+        expected = torch.nn.functional.interpolate(source, size, mode=mode)[0, 0].long()
+        found = nearest(torch.arange(size), torch.tensor(length), torch.tensor(size), exact=exact)
+        assert torch.equal(found, expected)
+        np.testing.assert_array_equal(nearest(np.arange(size), np.array(length), np.array(size), exact=exact), expected)
 
 
 def test_what_a_geometry_says_of_itself() -> None:

@@ -128,7 +128,7 @@ def render_on_device(
         down, across = (positions != inside for positions, inside in zip(shown, folded, strict=True))
         outside = down[:, :, None] | across[:, None, :]
         if filters:
-            outside = outside[rows.number.argsort()]
+            outside = torch.empty_like(outside).index_copy_(0, rows.number, outside)
         _fill(out, outside, resampling.fill)
     return out
 
