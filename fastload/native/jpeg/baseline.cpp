@@ -9,7 +9,8 @@ namespace {
 constexpr int kChunkRows = 8;  // handed over at a time: few enough to stay in the first-level cache
 
 // Entries that drop nothing and go nowhere: what follows the last block of a chunk.
-const CodeTable kIdle = {};
+template <typename E>
+const CodeTable<E> kIdle = {};
 
 size_t padded(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
@@ -81,19 +82,19 @@ void BaselineDecoder::plan(const Box& box) {
     // Entries for skipping take time to make, and are not needed for a whole image.
     const int64_t all = int64_t{rows_} * columns_;
     const bool skips = int64_t{last_row_ - first_row_ + 1} * (stop_column_ - first_column_) < all;
-    full_.assign(kMostBlocks + 2, {&kIdle, &kIdle});
-    skipping_.assign(kMostBlocks + 2, {&kIdle, &kIdle});
-    // A chunk has its tables before the idle ones, so that it may be shorter.
+    grow(coefficients_, size_t{64} * kMostBlocks + 64 + 1);
     const int begin = kMostBlocks - most_mcus_ * blocks_;
     for (int i = begin; i < kMostBlocks; ++i) {
         const Component& component = frame_.component[component_of_[(i - begin) % blocks_]];
-        const CodeTable& dc = dc_tables_[component.dc_table].full();
+        CodeTables& dc = dc_tables_[component.dc_table];
         CodeTables& ac = ac_tables_[component.ac_table];
-        if (skips) ac.make_skipping();
-        full_[static_cast<size_t>(i)] = {&dc, &ac.full()};
-        skipping_[static_cast<size_t>(i)] = {&dc, &ac.skipping()};
+        decoded_[i] = {&dc.full(), &ac.full(), coefficients_.data() + 64 * i};
+        if (skips) skipped_[i] = {&dc.skipping(), &ac.skipping()};
     }
-    grow(coefficients_, size_t{64} * (kMostBlocks + 1));
+    for (int i = kMostBlocks; i < kMostBlocks + 2; ++i) {
+        decoded_[i] = {&kIdle<DoubleEntry>, &kIdle<DoubleEntry>, coefficients_.data() + 64 * kMostBlocks};
+        skipped_[i] = {&kIdle<Entry>, &kIdle<Entry>};
+    }
 
     const int mcus = stop_column_ - first_column_;
     for (int i = 0; i < frame_.components; ++i) {
@@ -130,18 +131,15 @@ bool BaselineDecoder::skip_to(int64_t stop) {
     while (mcu_ < stop) {
         if (!begin_chunk()) return false;
         const int mcus = chunk(stop), blocks = mcus * blocks_;
-        BlocksTask task;
-        task.bits = source_.state;
-        task.tables = skipping_.data() + kMostBlocks - blocks;
-        task.blocks = blocks;
-        task.sums = sums_;
+        BlocksTask<Entry> task = {source_.state, skipped_ + kMostBlocks - blocks, blocks};
         if (!kernels_.skip_blocks(task)) return false;
         source_.state = task.bits;
         if (source_.overdrawn()) return false;
         int32_t before = 0;
         for (int i = 0, in_mcu = 0; i < blocks; ++i) {
-            planes_[component_of_[in_mcu]].dc += static_cast<uint32_t>(sums_[i] - before);
-            before = sums_[i];
+            const int32_t sum = task.blocks[i].result;
+            planes_[component_of_[in_mcu]].dc += static_cast<uint32_t>(sum - before);
+            before = sum;
             in_mcu = in_mcu + 1 == blocks_ ? 0 : in_mcu + 1;
         }
         mcu_ += mcus;
@@ -156,19 +154,14 @@ bool BaselineDecoder::decode_row(int row, const Box& box) {
     for (int column = first_column_; column < stop_column_;) {
         if (!begin_chunk()) return false;
         const int mcus = chunk(stop), blocks = mcus * blocks_;
-        std::memset(coefficients_.data(), 0, sizeof(int16_t) * (64 * static_cast<size_t>(blocks) + 1));
-        BlocksTask task;
-        task.bits = source_.state;
-        task.tables = full_.data() + kMostBlocks - blocks;
-        task.blocks = blocks;
-        task.coefficients = coefficients_.data();
-        task.reach = reach_;
+        BlocksTask<DoubleEntry> task = {source_.state, decoded_ + kMostBlocks - blocks, blocks};
+        std::memset(task.blocks[0].coefficients, 0, sizeof(int16_t) * 64 * static_cast<size_t>(blocks));
         if (!kernels_.decode_blocks(task)) return false;
         source_.state = task.bits;
         if (source_.overdrawn()) return false;
         for (int i = 0, in_mcu = 0; i < blocks; ++i) {
             Plane& plane = planes_[component_of_[in_mcu]];
-            int16_t& dc = coefficients_[64 * static_cast<size_t>(i)];
+            int16_t& dc = *task.blocks[i].coefficients;
             plane.dc += static_cast<uint32_t>(int32_t{dc});
             dc = static_cast<int16_t>(plane.dc);
             in_mcu = in_mcu + 1 == blocks_ ? 0 : in_mcu + 1;
@@ -188,7 +181,7 @@ bool BaselineDecoder::decode_row(int row, const Box& box) {
                             static_cast<uint16_t>(mcu * blocks_ + plane.first_block + down * component.h + across);
                     }
                 }
-                kernels_.to_samples({coefficients_.data(), reach_, order, count, plane.quantisers,
+                kernels_.to_samples({task.blocks, order, count, plane.quantisers,
                                      plane.row(8 * down) + 8 * component.h * (column - first_column_), plane.stride});
             }
         }

@@ -70,10 +70,10 @@ class BaselineDecoder {
     int64_t until_restart_ = 0;
     int restart_number_ = 0;
 
-    std::vector<BlockTables> full_, skipping_;  // of kMostBlocks blocks, and the two behind them
+    // The blocks of a chunk, which has them before the two idle ones, so that it may be shorter.
+    Block<DoubleEntry> decoded_[kMostBlocks + 2];
+    Block<Entry> skipped_[kMostBlocks + 2];
     std::vector<int16_t> coefficients_;
-    uint8_t reach_[kMostBlocks + 1];
-    int32_t sums_[kMostBlocks + 1];
 
     Plane planes_[kMostComponents];
     std::vector<uint8_t> upsampled_[2];

@@ -33,7 +33,7 @@ class BitSource {
     }
 
     // Bits left before the marker or the end of the file: exact once these are in sight, and only negative then.
-    int64_t left() const { return int64_t{8} * (stop_ - state.next) + state.count; }
+    int64_t left() const { return int64_t{8} * (stop_ - state.next) + int64_t{state.count}; }
     bool overdrawn() const { return left() < 0; }
 
     // Steps over restart marker `number` (0 to 7), which must be next but for the padding of the last byte.

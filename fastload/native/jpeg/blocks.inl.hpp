@@ -25,118 +25,133 @@ inline BitState begin(BitState state) {
     return state;
 }
 
-// At least 56 bits. Those of `bits` beyond `count` are the same as those loaded once more.
+// At least 56 bits. Those of `bits` beyond `count` are the same as those loaded once more. Of `count`, only the low six bits
+// mean something: `drop` subtracts whole entries.
 inline void refill(BitState& state) {
+    state.count &= 63;
     state.bits |= load_big_endian(state.next) >> state.count;
     state.next += (63 - state.count) >> 3;
     state.count |= 56;
 }
 
-// `end` where the entry is the last of its block, else `more`; never a branch, which compilers like to make of it.
-inline const CodeTable* choose(Entry entry, const CodeTable* more, const CodeTable* end) {
-#if defined(__x86_64__)
-    __asm__("testb %b[flag], %b[entry]\n\tcmovne %[end], %[more]"
-            : [more] "+r"(more)
-            : [entry] "q"(entry), [end] "rm"(end), [flag] "i"(kEnd)
-            : "cc");
-    return more;
-#else
-    return entry & kEnd ? end : more;
-#endif
+template <typename E>
+inline void drop(BitState& state, E entry) {
+    state.bits <<= entry & 63;
+    state.count -= static_cast<uint32_t>(entry);
 }
 
 // A chunk's place in its blocks.
+template <typename E>
 struct Place {
-    const BlockTables* tables;  // of this block
-    const CodeTable* table;     // of the next symbol
-    const CodeTable* ac;        // of this block
-    const CodeTable* next_dc;   // of the next block
-    uint32_t k = 0;             // in this block
+    Block<E>* block;
+    const CodeTable<E>* table;    // of the next symbol
+    const CodeTable<E>* ac;       // of this block
+    const CodeTable<E>* next_dc;  // of the next block
+    uint64_t k = 0;               // in this block
 
-    explicit Place(const BlockTables* first)
-        : tables(first), table(first->dc), ac(first->ac), next_dc(first[1].dc) {}
+    explicit Place(Block<E>* first) : block(first), table(first->dc), ac(first->ac), next_dc(first[1].dc) {}
 
-    void move(Entry entry) {
-        table = choose(entry, ac, next_dc);
-        k &= (k >> 7) - 1;  // 0 behind an end
-        tables += (entry & kEnd) / kEnd;
-        ac = tables->ac;
-        next_dc = tables[1].dc;
+    // Behind `entry`, after which the place in the block is `position`. Never a branch, which compilers like to make of it.
+    void move(E entry, uint64_t position) {
+        k = position;
+        table = ac;
+        Block<E>* const next = block + 1;
+#if defined(__x86_64__)
+        __asm__("testl %[flag], %k[entry]\n\tcmovneq %[dc], %[table]\n\tcmovneq %[next], %[block]\n\tcmovneq %[zero], %[k]"
+                : [table] "+r"(table), [block] "+r"(block), [k] "+r"(k)
+                : [entry] "r"(entry), [dc] "r"(next_dc), [next] "r"(next), [zero] "r"(uint64_t{0}), [flag] "i"(kEnd)
+                : "cc");
+#else
+        const bool end = (entry & kEnd) != 0;
+        table = end ? next_dc : table;
+        block = end ? next : block;
+        k = end ? 0 : k;
+#endif
+        ac = block->ac;
+        next_dc = block[1].dc;
+    }
+
+    // The next symbol alone, where a lookup does not settle it, or goes on behind the end of the block. Only a run of zeros
+    // may do that, and what fills a block ends it. 0 where the data are bad.
+    Entry resolve(uint64_t bits, Entry looked_up) const {
+        const Entry single = table->code.resolve(bits, looked_up);
+        const uint32_t position = static_cast<uint32_t>(k) + advance_of(single);
+        if ((position & kFilled) == 0) return single;
+        if (position != kFilled && single >> 16 != 0) return 0;
+        // As if by an end, but to the position that tells a full block; the last coefficient stays.
+        const int advance = kEndAdvance + (position == kFilled ? kFilled - static_cast<int>(k) : 0);
+        return entry(static_cast<int>(single & kLengthMask), advance, static_cast<int>(single >> 16));
     }
 };
 
-inline void drop(BitState& state, Entry entry) {
-    state.bits <<= entry & kLengthMask;
-    state.count -= static_cast<int>(entry & kLengthMask);
-}
-
-bool decode_blocks(BlocksTask& task) {
+bool decode_blocks(BlocksTask<DoubleEntry>& task) {
     BitState state = begin(task.bits);
-    Place place(task.tables);
-    const BlockTables* const stop = task.tables + task.blocks;
-    int16_t* coefficients = task.coefficients;
-    uint8_t* reach = task.reach;
+    Place<DoubleEntry> place(task.blocks);
+    const Block<DoubleEntry>* const stop = task.blocks + task.count;
     auto step = [&]() __attribute__((always_inline)) -> bool {
-        Entry entry = place.table->entries[state.bits >> (64 - kLookupBits)];
-        if (__builtin_expect(entry & kLong, 0)) {
-            entry = place.table->resolve(state.bits);
-            if (entry == 0) return false;
+        DoubleEntry entry = place.table->entries[state.bits >> (64 - kLookupBits)];
+        uint64_t k = place.k + advance_of(entry);
+        uint64_t first = place.k + (entry >> 48);
+        if (__builtin_expect((k & kFilled) != 0, 0)) {
+            refill(state);
+            const Entry single = place.resolve(state.bits, static_cast<Entry>(entry));
+            if (single == 0) return false;
+            drop(state, single);
+            refill(state);
+            entry = doubled(single & ~kLengthMask);
+            k = place.k + advance_of(single);
+            first = k == (kEndAdvance | kFilled) ? kFilled : k;  // of an end, where nothing lies
         }
         drop(state, entry);
-        place.k += entry >> 8 & 255;
-        coefficients[kPlaces.at[place.k]] = static_cast<int16_t>(entry >> 16);
-        if (__builtin_expect(place.k & kFilled, 0)) {
-            // Exactly full; a run of zeros may be said to go on behind the block, a coefficient not.
-            if (place.k != kFilled && entry >> 16 != 0) return false;
-            entry |= kEnd;
-            place.k = kFilled | kEndAdvance;
-        }
-        *reach = static_cast<uint8_t>(place.k);
-        coefficients += (entry & kEnd) >> 1;
-        reach += (entry & kEnd) / kEnd;
-        place.move(entry);
+        int16_t* const coefficients = place.block->coefficients;
+        // The second first: where there is none, its place is the first one's.
+        coefficients[kPlaces.at[k]] = static_cast<int16_t>(entry >> 32);
+        coefficients[kPlaces.at[first]] = static_cast<int16_t>(entry >> 16);
+        place.block->result = static_cast<int32_t>(k);
+        place.move(entry, k);
         return true;
     };
-    while (place.tables != stop) {
+    while (place.block < stop) {
         refill(state);
-        if (!step() || !step()) return false;
+        for (int i = 0; i < kStepsDecoding; ++i) {
+            if (!step()) return false;
+        }
     }
+    state.count &= 63;
     task.bits = state;
     return true;
 }
 
-bool skip_blocks(BlocksTask& task) {
+bool skip_blocks(BlocksTask<Entry>& task) {
     BitState state = begin(task.bits);
-    Place place(task.tables);
-    const BlockTables* const stop = task.tables + task.blocks;
-    int32_t* sums = task.sums;
+    Place<Entry> place(task.blocks);
+    const Block<Entry>* const stop = task.blocks + task.count;
     int32_t sum = 0;
     auto step = [&]() __attribute__((always_inline)) -> bool {
-        const CodeTable& table = *place.table;
-        Entry entry = table.entries[state.bits >> (64 - kLookupBits)];
-        // Long, or the block is full before the last of the entry's symbols: then the symbols one by one.
-        if (__builtin_expect((entry & kLong) || ((place.k + (entry >> 8 & 255)) & kFilled), 0)) {
-            entry = table.resolve(state.bits);
+        Entry entry = place.table->entries[state.bits >> (64 - kLookupBits)];
+        uint64_t k = place.k + advance_of(entry);
+        if (__builtin_expect((k & kFilled) != 0, 0)) {
+            refill(state);
+            entry = place.resolve(state.bits, entry);
             if (entry == 0) return false;
-            const uint32_t k = place.k + (entry >> 8 & 255);
-            if (k & kFilled) {
-                if (k != kFilled && entry >> 16 != 0) return false;
-                entry = (entry & 0xffff00ff) | kEnd | kEndAdvance << 8;
-            }
-            if (!table.dc) entry &= 0xffff;
+            drop(state, entry);
+            refill(state);
+            k = place.k + advance_of(entry);
+            entry &= place.table->code.dc ? ~kLengthMask : kEnd;
         }
         drop(state, entry);
-        place.k += entry >> 8 & 255;
         sum += static_cast<int32_t>(entry) >> 16;
-        *sums = sum;
-        sums += (entry & kEnd) / kEnd;
-        place.move(entry);
+        place.block->result = sum;
+        place.move(entry, k);
         return true;
     };
-    while (place.tables != stop) {
+    while (place.block < stop) {
         refill(state);
-        if (!step() || !step()) return false;
+        for (int i = 0; i < kStepsSkipping; ++i) {
+            if (!step()) return false;
+        }
     }
+    state.count &= 63;
     task.bits = state;
     return true;
 }

@@ -9,24 +9,133 @@ namespace {
 constexpr int kMostDcBits = 11, kMostAcBits = 10;  // of 8-bit images
 
 // The coefficient that `size` bits stand for.
-int extend(int bits, int size) { return size == 0 || bits >> (size - 1) != 0 ? bits : bits - (1 << size) + 1; }
+int extend(int bits, int size) { return bits >= 1 << size >> 1 ? bits : bits - (1 << size) + 1; }
 
 // What a symbol does, but for its coefficient. 0 if its coefficient is too large.
 Entry meaning(int symbol, bool dc, int code_length) {
     const int size = dc ? symbol : symbol & 15;
     if (size > (dc ? kMostDcBits : kMostAcBits)) return 0;
-    if (!dc && size == 0 && symbol != 0xf0) return entry(code_length, kEndAdvance, 0, kEnd);
+    if (!dc && size == 0 && symbol != 0xf0) return entry(code_length, kEndAdvance, 0);
     return entry(code_length + size, dc ? 1 : (symbol >> 4) + 1, 0);
+}
+
+// Calls `use(first lookup, how many, symbol, length of its code)` for the codes that fit into a lookup.
+template <typename Function>
+void for_each_code(const Code& code, Function use) {
+    uint32_t start = 0;
+    for (int length = 1; length <= kLookupBits; ++length) {
+        const uint32_t count = 1u << (kLookupBits - length);
+        const uint32_t stop = code.limit[length] >> (16 - kLookupBits);
+        for (; start < stop; start += count) {
+            const auto value = static_cast<int32_t>(start >> (kLookupBits - length));
+            use(start, count, code.symbols[(code.offset[length] + value) & 255], length);
+        }
+    }
+}
+
+// For each lookup its first symbol with its coefficient, or kLong.
+void fill_singles(const Code& code, Entry* singles) {
+    std::fill(singles, singles + kLookups, kLong);
+    for_each_code(code, [&](uint32_t from, uint32_t count, int symbol, int length) {
+        const Entry all = meaning(symbol, code.dc, length);
+        const int used = static_cast<int>(all & kLengthMask), size = used - length;
+        if (all == 0 || used > kLookupBits) {
+            std::fill_n(singles + from, count, entry(length, kLongAdvance, symbol));
+            return;
+        }
+        const uint32_t each = count >> size;
+        for (int bits = 0; bits < 1 << size; ++bits, from += each) {
+            const Entry whole = all | static_cast<Entry>(extend(bits, size)) << 16;
+            for (uint32_t i = 0; i < each; ++i) singles[from + i] = whole;
+        }
+    });
+}
+
+// What may follow a first symbol: for each number n of bits left in a lookup and each value of these, at 2^n + value.
+template <typename E>
+using Rests = E[kLookups];
+
+template <typename E, typename Function>
+void fill_rests(Rests<E>& rests, Function follow) {
+    rests[0] = rests[1] = 0;
+    for (uint32_t bits = 1; bits < kLookupBits; ++bits) {
+        for (uint32_t value = 0; value < 1u << bits; ++value) {
+            rests[(1u << bits) + value] = follow(bits, value, value << (kLookupBits - bits));
+        }
+    }
+}
+
+// One symbol or two a lookup, with their coefficients.
+void fill_doubles(const Code& code, DoubleEntry* doubles) {
+    Entry singles[kLookups];
+    fill_singles(code, singles);
+    for (uint32_t i = 0; i < kLookups; ++i) doubles[i] = doubled(singles[i]);
+    if (code.dc) return;  // behind a DC coefficient, another table is needed
+    Rests<DoubleEntry> seconds;
+    fill_rests(seconds, [&](uint32_t bits, uint32_t, uint32_t lookup) {
+        const Entry second = singles[lookup];
+        const DoubleEntry added = (second & 0xffff) | DoubleEntry{second >> 16} << 32;
+        return (second & kLong) == 0 && (second & kLengthMask) <= bits ? added : 0;
+    });
+    for (uint32_t i = 0; i < kLookups;) {
+        const Entry first = singles[i];
+        const uint32_t count = (first & kLong) != 0 ? 1 : 1u << (kLookupBits - (first & kLengthMask));
+        const bool more = count > 1 && (first & kEnd) == 0;
+        for (uint32_t rest = 0; more && rest < count; ++rest) doubles[i + rest] += seconds[count + rest];
+        i += count;
+    }
+}
+
+// All symbols that fit into a lookup (of three), without their coefficients; the last one's may lie behind it.
+void fill_runs(const Code& code, Entry* runs) {
+    Entry singles[kLookups];  // and from bit 16 on the length of the code
+    std::fill(singles, singles + kLookups, kLong | Entry{kLookupBits + 1} << 16);
+    std::fill(runs, runs + kLookups, kLong);
+    for_each_code(code, [&](uint32_t from, uint32_t count, int symbol, int length) {
+        const Entry all = meaning(symbol, false, length);
+        if (all == 0 || (all & kLengthMask) > kMostRunBits) {
+            std::fill_n(runs + from, count, entry(length, kLongAdvance, symbol));
+        } else {
+            std::fill_n(singles + from, count, all | static_cast<Entry>(length) << 16);
+        }
+    });
+    Rests<Entry> one, two;
+    fill_rests(one, [&](uint32_t bits, uint32_t, uint32_t lookup) {
+        const Entry next = singles[lookup];
+        return next >> 16 <= bits && kLookupBits - bits + (next & kLengthMask) <= kMostRunBits ? next & 0xffff : 0;
+    });
+    fill_rests(two, [&](uint32_t bits, uint32_t value, uint32_t) {
+        const Entry next = one[(1u << bits) + value];
+        const uint32_t used = next & kLengthMask;
+        const uint32_t left = (next & kEnd) != 0 || used >= bits ? 1 : 1u << (bits - used);
+        return next + one[left + (value & (left - 1))];
+    });
+    for (uint32_t i = 0; i < kLookups;) {
+        const Entry first = singles[i] & 0xffff;
+        if ((first & kLong) != 0) {
+            ++i;
+            continue;
+        }
+        const uint32_t used = first & kLengthMask;
+        const uint32_t count = used >= kLookupBits ? 1 : 1u << (kLookupBits - used);
+        const bool more = count > 1 && (first & kEnd) == 0;
+        for (uint32_t rest = 0; rest < count; ++rest) runs[i + rest] = first + (more ? two[count + rest] : 0);
+        i += count;
+    }
 }
 
 }  // namespace
 
-Entry CodeTable::resolve(uint64_t bits) const {
-    const auto top = static_cast<uint32_t>(bits >> 48);
-    int length = 1;
-    while (length <= 16 && top >= limit[length]) ++length;
-    if (length > 16) return 0;
-    const int symbol = symbols[(offset[length] + static_cast<int32_t>(top >> (16 - length))) & 255];
+Entry Code::resolve(uint64_t bits, Entry looked_up) const {
+    auto length = static_cast<int>(looked_up & kLengthMask);
+    auto symbol = static_cast<int>(looked_up >> 16);
+    if ((looked_up & kLong) == 0 || length == 0) {
+        const auto top = static_cast<uint32_t>(bits >> 48);
+        length = (looked_up & kLong) == 0 ? 1 : kLookupBits + 1;
+        while (length <= 16 && top >= limit[length]) ++length;
+        if (length > 16) return 0;
+        symbol = symbols[(offset[length] + static_cast<int32_t>(top >> (16 - length))) & 255];
+    }
     const Entry found = meaning(symbol, dc, length);
     const int size = dc ? symbol : symbol & 15;
     if (found == 0 || size == 0) return found;
@@ -34,83 +143,50 @@ Entry CodeTable::resolve(uint64_t bits) const {
     return found | static_cast<Entry>(value) << 16;
 }
 
-CodeTables::CodeTables() : full_(std::make_unique<CodeTable>()), skipping_(std::make_unique<CodeTable>()) {}
+CodeTables::CodeTables()
+    : full_(std::make_unique<CodeTable<DoubleEntry>>()), skipping_(std::make_unique<CodeTable<Entry>>()) {}
 
 bool CodeTables::make(const uint8_t* codes, bool dc) {
     int count = 0;
     for (int i = 0; i < 16; ++i) count += codes[i];
     const auto bytes = static_cast<size_t>(16 + count);
-    if (made_ && full_->dc == dc && std::memcmp(source_, codes, bytes) == 0) return true;
-    made_ = made_skipping_ = false;
+    if (made_ && code_.dc == dc && std::memcmp(source_, codes, bytes) == 0) return true;
+    made_ = made_full_ = made_skipping_ = false;
     std::memcpy(source_, codes, bytes);
-
-    CodeTable& table = *full_;
-    table.dc = dc;
-    std::memset(table.symbols, 0, sizeof table.symbols);
-    std::memcpy(table.symbols, codes + 16, static_cast<size_t>(count));
-    std::fill(table.entries, table.entries + kLookups, kLong);
+    code_.dc = dc;
+    std::memset(code_.symbols, 0, sizeof code_.symbols);
+    std::memcpy(code_.symbols, codes + 16, static_cast<size_t>(count));
+    if (dc && std::any_of(code_.symbols, code_.symbols + count, [](int symbol) { return symbol > 15; })) return false;
     int code = 0, index = 0;
     for (int length = 1; length <= 16; ++length, code <<= 1) {
-        table.offset[length] = index - code;
-        for (int i = 0; i < codes[length - 1]; ++i, ++code, ++index) {
-            const int symbol = table.symbols[index];
-            if (dc && symbol > 15) return false;
-            if (length > kLookupBits || code >= 1 << length) continue;
-            const Entry all = meaning(symbol, dc, length);
-            const int used = static_cast<int>(all & kLengthMask), size = dc ? symbol : symbol & 15;
-            if (all == 0 || used > kLookupBits) continue;  // stays kLong
-            const int spare = kLookupBits - used;
-            Entry* to = table.entries + (code << (kLookupBits - length));
-            const int values = all & kEnd ? 1 : 1 << size;
-            for (int bits = 0; bits < values; ++bits, to += 1 << spare) {
-                std::fill(to, to + (1 << spare), all | static_cast<Entry>(extend(bits, size)) << 16);
-            }
-        }
-        // No code is all ones, and so none has overflowed its length.
+        code_.offset[length] = index - code;
+        code += codes[length - 1];
+        index += codes[length - 1];
+        // No code is all ones.
         if (codes[length - 1] > 0 && code >= 1 << length) return false;
-        table.limit[length] = static_cast<uint32_t>(code) << (16 - length);
+        code_.limit[length] = static_cast<uint32_t>(code) << (16 - length);
     }
     return made_ = true;
 }
 
-void CodeTables::make_skipping() {
-    if (made_skipping_) return;
-    CodeTable& table = *skipping_;
-    std::memcpy(&table.dc, &full_->dc, sizeof(CodeTable) - offsetof(CodeTable, dc));
-    // The first symbol of each lookup alone: its code's length in `codes`, and its entry without a coefficient.
-    Entry single[kLookups];
-    uint8_t codes[kLookups];
-    std::fill(single, single + kLookups, kLong);
-    std::fill(codes, codes + kLookups, uint8_t{kLookupBits + 1});
-    for (int length = 1; length <= kLookupBits; ++length) {
-        const uint32_t stop = table.limit[length] >> (16 - kLookupBits);
-        const uint32_t start = length == 1 ? 0 : table.limit[length - 1] >> (16 - kLookupBits);
-        for (uint32_t i = start; i < stop; i += 1u << (kLookupBits - length)) {
-            const int symbol = table.symbols[(table.offset[length] + static_cast<int32_t>(i >> (kLookupBits - length))) & 255];
-            const Entry all = meaning(symbol, false, length);
-            if (all == 0) continue;
-            const uint32_t next = i + (1u << (kLookupBits - length));
-            std::fill(single + i, single + next, all);
-            std::fill(codes + i, codes + next, static_cast<uint8_t>(length));
-        }
-    }
-    for (uint32_t i = 0; i < kLookups; ++i) {
-        Entry sum = single[i];
-        if ((sum & (kLong | kEnd)) == 0) {
-            for (;;) {
-                const uint32_t used = sum & kLengthMask;
-                if (used >= kLookupBits) break;
-                const uint32_t rest = i << used & (kLookups - 1);
-                const Entry next = single[rest];
-                // The code must lie in the lookup, its coefficient need not; and all but an end stays below a block.
-                if (codes[rest] > kLookupBits - used || (sum >> 8) + (next >> 8 & 127) > 63) break;
-                sum += next;
-                if (sum & kEnd) break;
-            }
-        }
-        table.entries[i] = sum;
+const CodeTable<DoubleEntry>& CodeTables::full() {
+    if (made_full_) return *full_;
+    full_->code = code_;
+    fill_doubles(code_, full_->entries);
+    made_full_ = true;
+    return *full_;
+}
+
+const CodeTable<Entry>& CodeTables::skipping() {
+    if (made_skipping_) return *skipping_;
+    skipping_->code = code_;
+    if (code_.dc) {
+        fill_singles(code_, skipping_->entries);
+    } else {
+        fill_runs(code_, skipping_->entries);
     }
     made_skipping_ = true;
+    return *skipping_;
 }
 
 }  // namespace fastload::jpeg

@@ -11,27 +11,43 @@ namespace fastload::jpeg {
 constexpr int kLookupBits = 11;  // more of them leave the first-level cache, and take longer to build
 constexpr int kLookups = 1 << kLookupBits;
 
-// An entry says, from its lowest bit on: how many bits to drop (6 bits), whether it is not the whole story (`kLong`),
-// whether the block ends with it (`kEnd`), how far to go on in the block (8 bits), and a coefficient (16, signed).
-// The coefficient is part of the entry: nothing is computed from the bits behind the code.
+// An entry says, from its lowest bit on: how many bits to drop (8 bits), how far to go on in the block (8), and a
+// coefficient (16, signed), which is part of the entry: nothing is computed from the bits behind the code.
 using Entry = uint32_t;
-constexpr Entry kLengthMask = 63;
-constexpr Entry kLong = 64;  // the code, or code and coefficient, are longer than the lookup; see `resolve`
-constexpr Entry kEnd = 128;
-// What an end adds to the position in a block, so that positions up to 63 then are 128 to 191: bit 6 is set in a
-// position after a step exactly if the block was filled, or overfull.
-constexpr int kEndAdvance = 128;
-constexpr int kFilled = 64;
+// The same for one symbol or two. The coefficient is the first's; above it are the second's (16 bits, signed), and how far
+// the first of them alone goes on (8). With one symbol, there is no second coefficient, and both go on the same.
+using DoubleEntry = uint64_t;
 
-constexpr Entry entry(int length, int advance, int value, Entry flags = 0) {
-    return static_cast<Entry>(length) | flags | static_cast<Entry>(advance) << 8 | static_cast<Entry>(value) << 16;
+constexpr Entry kLengthMask = 255;
+// The end of a block goes on so far, and by that is known.
+constexpr int kEndAdvance = 128;
+constexpr Entry kEnd = kEndAdvance << 8;
+// What goes on so far is not the whole story: the code, or code and coefficient, are longer than the lookup. The length is
+// the code's, and in place of the coefficient is the symbol, or both are 0.
+constexpr int kLongAdvance = 64;
+constexpr Entry kLong = kLongAdvance << 8;
+// Places in a block are below 64, with an end 128 to 191. So bit 6 is set in a position after a step exactly if the
+// block is full, or overfull, or the entry long.
+constexpr int kFilled = 64;
+static_assert(kLongAdvance == kFilled, "one test for both");
+
+constexpr Entry entry(int length, int advance, int value) {
+    return static_cast<Entry>(length) | static_cast<Entry>(advance) << 8 | static_cast<Entry>(value) << 16;
 }
 
-// Bits that one step may drop: a code of 16 and a DC difference of 11. Two steps fit into what a refill leaves.
+constexpr uint32_t advance_of(DoubleEntry entry) { return entry >> 8 & 255; }
+
+constexpr DoubleEntry doubled(Entry single) { return single | DoubleEntry{advance_of(single)} << 48; }
+
+// The most bits that an entry drops which is not long: of decode_blocks and of skip_blocks. So many steps may follow
+// one refill, which leaves at least 56 bits.
+constexpr int kMostDoubleBits = kLookupBits, kMostRunBits = 18;
+constexpr int kStepsDecoding = 56 / kMostDoubleBits, kStepsSkipping = 56 / kMostRunBits;
+// A step at the most: a code of 16 and a DC difference of 11.
 constexpr int kMostStepBits = 27;
 
-struct CodeTable {
-    Entry entries[kLookups];
+// A prefix code, for the symbols that a lookup does not settle.
+struct Code {
     bool dc = false;
     // For codes of each length: the first 16-bit number, left-aligned, above all of them; and the index in `symbols`
     // of a code, less its value.
@@ -39,8 +55,15 @@ struct CodeTable {
     int32_t offset[17];
     uint8_t symbols[256];
 
-    // The one symbol at the top of `bits`, in full; 0 if there is none, or its coefficient is larger than any encoder's.
-    Entry resolve(uint64_t bits) const;
+    // The one symbol at the top of `bits`, in full, where `looked_up` is its entry; 0 if there is none, or its coefficient
+    // is larger than any encoder's.
+    Entry resolve(uint64_t bits, Entry looked_up) const;
+};
+
+template <typename E>
+struct CodeTable {
+    E entries[kLookups];
+    Code code;
 };
 
 // The tables of one slot, and what they were made from: files by the same encoder settings share theirs.
@@ -50,16 +73,18 @@ class CodeTables {
 
     // `codes`: 16 counts and the symbols. False if they are no prefix code that libjpeg would take.
     bool make(const uint8_t* codes, bool dc);
-    // The entries for skipping AC coefficients: as many symbols at once as the lookup holds, without coefficients.
-    void make_skipping();
 
-    const CodeTable& full() const { return *full_; }
-    const CodeTable& skipping() const { return *skipping_; }
+    // For coefficients; made when first asked for, as the next.
+    const CodeTable<DoubleEntry>& full();
+    // For skipping: as many symbols at once as the lookup holds, without AC coefficients.
+    const CodeTable<Entry>& skipping();
 
   private:
-    std::unique_ptr<CodeTable> full_, skipping_;
+    std::unique_ptr<CodeTable<DoubleEntry>> full_;
+    std::unique_ptr<CodeTable<Entry>> skipping_;
+    Code code_;
     uint8_t source_[16 + 256];
-    bool made_ = false, made_skipping_ = false;
+    bool made_ = false, made_full_ = false, made_skipping_ = false;
 };
 
 }  // namespace fastload::jpeg

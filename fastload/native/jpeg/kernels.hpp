@@ -44,35 +44,35 @@ inline constexpr Places kPlaces;
 struct BitState {
     const uint8_t* next = nullptr;
     uint64_t bits = 0;
-    int count = 0;
+    uint32_t count = 0;
 };
 
-// The tables that the entries of a block are looked up in.
-struct BlockTables {
-    const CodeTable* dc = nullptr;
-    const CodeTable* ac = nullptr;
+// A block that is decoded or skipped.
+template <typename E>
+struct Block {
+    const CodeTable<E>* dc = nullptr;  // what its entries are looked up in
+    const CodeTable<E>* ac = nullptr;
+    // decode_blocks: 64 coefficients in natural order, zeros before, and one place more, which is scratch. The first is
+    // the difference to the block before of its component.
+    int16_t* coefficients = nullptr;
+    // decode_blocks: kEndAdvance and, in zigzag order, the position behind the last coefficient (kFilled for all places).
+    // skip_blocks: the sum of the DC differences of all blocks up to this one, from the first of the chunk.
+    int32_t result = 0;
 };
 
+template <typename E>
 struct BlocksTask {
-    BitState bits;              // in and out; kMostChunkBytes from `next` on are readable
-    const BlockTables* tables;  // of each block, and behind the last one twice tables of entries that do nothing
-    int blocks;
-    // decode_blocks: coefficients, 64 a block in natural order, zeros before, and one more place behind the last.
-    // The first of a block is the difference to the one before of its component.
-    int16_t* coefficients;
-    // decode_blocks: for each block the position behind its last coefficient in zigzag order, kFilled if that is the last
-    // place, all plus kEndAdvance or not.
-    uint8_t* reach;
-    // skip_blocks: the sum of the DC differences of all blocks up to and including each. Has a place behind the last.
-    int32_t* sums;
+    BitState bits;  // in and out; kMostChunkBytes from `next` on are readable
+    // Behind the last one are two more, with tables of entries that do nothing.
+    Block<E>* blocks;
+    int count;
 };
 
-// `blocks` of one component, side by side in the image, from coefficients to samples.
+// Blocks of one component, side by side in the image, from coefficients to samples.
 struct SamplesTask {
-    const int16_t* coefficients;  // as decode_blocks leaves them, but the first of a block is its DC coefficient
-    const uint8_t* reach;
-    const uint16_t* order;        // which blocks
-    int blocks;
+    const Block<DoubleEntry>* blocks;  // as decode_blocks leaves them, but that the first coefficient is the DC coefficient
+    const uint16_t* order;             // which of them
+    int count;
     const int16_t* quantisers;    // natural order
     uint8_t* out;                 // the first sample of the first block; kRowTail writable behind the last
     ptrdiff_t stride;
@@ -85,8 +85,8 @@ constexpr size_t kRowLead = 64;
 
 struct Kernels {
     // Both false where the data are not what a sound encoder makes.
-    bool (*decode_blocks)(BlocksTask&);
-    bool (*skip_blocks)(BlocksTask&);
+    bool (*decode_blocks)(BlocksTask<DoubleEntry>&);
+    bool (*skip_blocks)(BlocksTask<Entry>&);
     void (*to_samples)(const SamplesTask&);
     // libjpeg's "fancy" upsampling of a row. Samples at -1 and `width` are the neighbours, or copies of the outermost.
     void (*double_width)(const uint8_t* row, uint8_t* out, int width);

@@ -155,14 +155,14 @@ constexpr int kCorner = 10;  // so many coefficients in zigzag order lie in the 
 void to_samples(const SamplesTask& task) {
     const V centre = Simd::all8(128);
     uint8_t* out = task.out;
-    for (int first = 0; first < task.blocks; first += Simd::kLanes, out += 8 * Simd::kLanes) {
+    for (int first = 0; first < task.count; first += Simd::kLanes, out += 8 * Simd::kLanes) {
         const int16_t* blocks[Simd::kLanes];
         int reach = 0;
         for (int lane = 0; lane < Simd::kLanes; ++lane) {
             // Behind the last block, that one again; it lands in the slack.
-            const int block = task.order[first + lane < task.blocks ? first + lane : task.blocks - 1];
-            blocks[lane] = task.coefficients + 64 * block;
-            const int own = task.reach[block] & (kEndAdvance - 1);
+            const auto& block = task.blocks[task.order[first + lane < task.count ? first + lane : task.count - 1]];
+            blocks[lane] = block.coefficients;
+            const int own = block.result & (kEndAdvance - 1);
             reach = own > reach ? own : reach;
         }
         if (reach <= 1) {
