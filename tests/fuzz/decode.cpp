@@ -66,33 +66,62 @@ void require(bool condition, const char* what) {
     std::abort();
 }
 
-// Pixels of the box by our own decoder and by a full decode of all rows down to its last. `file` is one that our own took.
-void compare_pixels(Worker& own, DecoderCounts& counts, Worker& other, const std::vector<uint8_t>& file, const uint8_t* choices) {
-    require(own.decoder.open(file.data(), file.size(), {}).ok(), "our own decoder no longer opens the file");
-    const Size size = own.decoder.header().size;
+// What a decoder makes of the raw rows of a box: the verdict, the pixels from column `left` on, and whether our own decoder
+// took the image.
+struct Raw {
+    Outcome outcome;
+    std::vector<uint8_t> pixels;
+    bool own = false;
+};
+
+Raw decode_raw(Worker& worker, DecoderCounts& counts, const std::vector<uint8_t>& file, const JpegLimits& limits, bool whole,
+               const uint8_t* choices, bool all_above) {
+    Raw raw;
+    raw.outcome = worker.decoder.open(file.data(), file.size(), limits);
+    if (!raw.outcome.ok()) return raw;
+    const Size size = worker.decoder.header().size;
     Geometry geometry;
     (void)FuzzedGeometry(choices).resolve(0, size, geometry);
-    const Box& box = geometry.box;
-    if (!check_geometry(geometry, size).ok()) return own.decoder.close();
+    Box box = geometry.box;
+    raw.outcome = check_geometry(geometry, size);
+    if (!raw.outcome.ok()) {
+        worker.decoder.close();
+        return raw;
+    }
+    Collector collector(all_above ? box.left : 0, box.width);
+    const size_t above = all_above ? size_t{4} * static_cast<size_t>(box.top) * static_cast<size_t>(box.width) : 0;
+    if (all_above) box = {0, 0, box.top + box.height, size.width};
     const int64_t before = counts.of[0].load();
-    Collector region(0, box.width), full(box.left, box.width);
-    const bool good = own.decoder.read(box, false, region).ok();
-    if (!good || counts.of[0].load() == before) return;
-    require(other.decoder.open(file.data(), file.size(), {}).ok() &&
-                other.decoder.read({0, 0, box.top + box.height, size.width}, false, full).ok(),
-            "libjpeg-turbo does not decode what our own decoder took");
-    const size_t above = size_t{4} * static_cast<size_t>(box.top) * static_cast<size_t>(box.width);
-    require(full.pixels.size() == above + region.pixels.size() &&
-                std::equal(region.pixels.begin(), region.pixels.end(), full.pixels.begin() + static_cast<ptrdiff_t>(above)),
-            "the pixels differ from libjpeg-turbo's");
+    raw.outcome = worker.decoder.read(box, whole, collector);
+    worker.decoder.close();
+    raw.own = counts.of[0].load() != before;
+    if (raw.outcome.ok()) raw.pixels.assign(collector.pixels.begin() + static_cast<ptrdiff_t>(above), collector.pixels.end());
+    return raw;
+}
+
+// All of the way from the file to a batch, by the portable loops and by the best.
+void compare_kernels(Worker (&workers)[3], const std::vector<uint8_t>& file, const DecodeOptions& options,
+                     const uint8_t* choices) {
+    // Heap memory of exactly this size, so that a byte read or written beyond is seen.
+    const size_t bytes = size_t{3} * FuzzedGeometry::kOut.height * FuzzedGeometry::kOut.width;
+    Outcome outcomes[2];
+    std::vector<uint8_t> outputs[2];
+    for (int i = 0; i < 2; ++i) {
+        outputs[i].assign(bytes, 0);
+        outcomes[i] = decode_image(workers[i], file.data(), file.size(), FuzzedGeometry(choices), 0, options,
+                                   FuzzedGeometry::kOut, outputs[i].data());
+        workers[i].decoder.close();
+    }
+    require(outcomes[0].status == outcomes[1].status && outputs[0] == outputs[1], "the inner loops differ");
 }
 
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     // One of each, kept like a thread's: what one input leaves behind must not hurt the next.
-    static DecoderCounts counts;
-    static Worker workers[] = {Worker(kPlainKernels), Worker(*find_kernels("auto"), &counts), Worker(kPlainKernels)};
+    static DecoderCounts counts[3];
+    static Worker workers[] = {Worker(kPlainKernels, counts), Worker(*find_kernels("auto"), counts + 1),
+                               Worker(kPlainKernels, counts + 2)};
     workers[2].decoder.use_libjpeg(true);
     if (size < kChoices) return 0;
     DecodeOptions options;
@@ -101,24 +130,19 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     options.exif_orientation = (data[7] & 32) != 0;
     options.whole = (data[7] & 64) != 0;
     options.limits.max_pixels = 1 << 14;
-
-    // Heap memory of exactly this size, so that a byte read or written beyond is seen.
-    const size_t bytes = size_t{3} * FuzzedGeometry::kOut.height * FuzzedGeometry::kOut.width;
     const std::vector<uint8_t> file(data + kChoices, data + size);
-    Outcome outcomes[3];
-    std::vector<uint8_t> outputs[3];
-    const int64_t before = counts.of[0].load();
-    for (int i = 0; i < 3; ++i) {
-        outputs[i].assign(bytes, 0);
-        outcomes[i] = decode_image(workers[i], file.data(), file.size(), FuzzedGeometry(data), 0, options,
-                                   FuzzedGeometry::kOut, outputs[i].data());
-        workers[i].decoder.close();
-    }
-    require(outcomes[0].status == outcomes[1].status && outputs[0] == outputs[1], "the inner loops differ");
-    if (outcomes[0].status != outcomes[2].status) {
-        std::fprintf(stderr, "ours: \"%s\", libjpeg-turbo: \"%s\"\n", outcomes[0].message.c_str(), outcomes[2].message.c_str());
+
+    if (data[7] & 128) compare_kernels(workers, file, options, data);
+    const Raw ours = decode_raw(workers[1], counts[1], file, options.limits, options.whole, data, false);
+    const Raw theirs = decode_raw(workers[2], counts[2], file, options.limits, options.whole, data, false);
+    if (ours.outcome.status != theirs.outcome.status || ours.outcome.message != theirs.outcome.message) {
+        std::fprintf(stderr, "ours: \"%s\", libjpeg-turbo: \"%s\"\n", ours.outcome.message.c_str(),
+                     theirs.outcome.message.c_str());
         std::abort();
     }
-    if (counts.of[0].load() != before && outcomes[1].ok()) compare_pixels(workers[1], counts, workers[2], file, data);
+    if (!ours.own || !ours.outcome.ok()) return 0;
+    const Raw full = decode_raw(workers[2], counts[2], file, options.limits, false, data, true);
+    require(full.outcome.ok(), "libjpeg-turbo does not decode what our own decoder took");
+    require(full.pixels == ours.pixels, "the pixels differ from libjpeg-turbo's full decode");
     return 0;
 }

@@ -268,8 +268,7 @@ Reason BaselineDecoder::read(const Box& box, bool whole, RowSink& sink) {
         }
     }
     if (!skip_to(int64_t{whole ? rows_ : last_row_ + 1} * columns_)) return Reason::unusual;
-    const bool reaches_end = box.top + box.height == frame_.height;
-    return reaches_end || source_.ends() ? Reason::none : Reason::unusual;
+    return source_.ends() ? Reason::none : Reason::unusual;
 }
 
 }  // namespace fastload::jpeg
