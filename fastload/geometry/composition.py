@@ -23,7 +23,7 @@ class Composition:
     """The geometry of B samples so far.
 
     What does not compose (a second resize, a resize of padding, padding around a cut in a resampled grid, padding of
-    two kinds) is kept out by `fastload.recipe.split`.
+    two kinds) is kept out by `fastload.recipe.recipe`.
     """
 
     def __init__(self, sizes: Int64Array, padding_mode: PaddingMode = "constant") -> None:

@@ -17,7 +17,7 @@ from fastload.loader.config import LoaderConfig
 from fastload.loader.loader import Loader, LoaderParts
 from fastload.loader.selection import choose_by_rule, measure
 from fastload.recipe import Recipe, SplitRecipe
-from fastload.recipe.mix import CutMix, MixChoice, MixUp
+from fastload.recipe.mix import Mix
 from fastload.sampler import BatchOrder, EpochOrder, ForeignOrder, Order, Shard
 from fastload.sources import Opened, open_indexed, open_source
 from fastload.sources.base import Role, Source, fingerprint_of
@@ -151,7 +151,7 @@ def _on_backend(
         ),
         _options_for(backend, cls, config.options),
     )
-    mix = config.batch_transform if isinstance(config.batch_transform, MixUp | CutMix | MixChoice) else None
+    mix = config.batch_transform if isinstance(config.batch_transform, Mix) else None
     stage = DeviceStage(
         device=device,
         program=split.batch,

@@ -19,9 +19,8 @@ from fastload.recipe.operation import (
     PixelOperation,
     register,
 )
-from fastload.recipe.recipe import Recipe
+from fastload.recipe.recipe import Placement, Recipe, SplitRecipe
 from fastload.recipe.resize import RandomResizedCrop, Resize
-from fastload.recipe.split import Placement, SplitRecipe
 
 __all__ = [
     "CenterCrop",

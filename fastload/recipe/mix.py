@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,8 +18,33 @@ from fastload.errors import ConfigurationError
 __all__ = ["CutMix", "Mix", "MixChoice", "MixUp", "lower_batch_transform"]
 
 
+class Mix:
+    """What is done to a whole batch and its labels, with numbers that depend on seed, epoch and batch alone."""
+
+    def apply(
+        self, images: torch.Tensor, labels: torch.Tensor, *, seed: int, epoch: int, batch_number: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Mix a batch.
+
+        Args:
+            images: (B, C, H, W), floating point; for CutMix of any dtype.
+            labels: (B,) integer class numbers, or (B, K) probabilities.
+            seed: of the loader.
+            epoch: 0-based.
+            batch_number: global batch of the epoch, 0-based. The numbers depend on these three alone, so that every
+                rank mixes its part of a global batch in the same proportion.
+
+        Returns:
+            Images of the same dtype, and (B, K) floating-point labels.
+
+        Raises:
+            ConfigurationError: images or labels that cannot be mixed.
+        """
+        raise NotImplementedError
+
+
 @dataclass(frozen=True)
-class MixUp:
+class MixUp(Mix):
     """Each sample blended with the one before it in the batch (Zhang et al., 2018, "mixup")."""
 
     alpha: float = 1.0
@@ -33,22 +58,6 @@ class MixUp:
     def apply(
         self, images: torch.Tensor, labels: torch.Tensor, *, seed: int, epoch: int, batch_number: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Mix a batch.
-
-        Args:
-            images: (B, C, H, W), floating point.
-            labels: (B,) integer class numbers, or (B, K) probabilities.
-            seed: of the loader.
-            epoch: 0-based.
-            batch_number: global batch of the epoch, 0-based. The weight depends on these three alone, so that every
-                rank mixes its part of a global batch in the same proportion.
-
-        Returns:
-            Images of the same dtype, and (B, K) floating-point labels.
-
-        Raises:
-            ConfigurationError: integer images, or labels that cannot be mixed.
-        """
         if not images.is_floating_point():
             raise ConfigurationError(
                 f"MixUp needs floating-point images, got {images.dtype}; "
@@ -60,7 +69,7 @@ class MixUp:
 
 
 @dataclass(frozen=True)
-class CutMix:
+class CutMix(Mix):
     """A box of each sample replaced by that of the one before it in the batch (Yun et al., 2019, "CutMix")."""
 
     alpha: float = 1.0
@@ -85,7 +94,6 @@ class CutMix:
     def apply(
         self, images: torch.Tensor, labels: torch.Tensor, *, seed: int, epoch: int, batch_number: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Mix a batch; see `MixUp.apply`. Images may be of any dtype."""
         targets = _targets(self, images, labels)
         height, width = images.shape[-2:]
         (left, top, right, bottom), lam = self.box(seed, epoch, batch_number, height=height, width=width)
@@ -95,14 +103,14 @@ class CutMix:
 
 
 @dataclass(frozen=True)
-class MixChoice:
+class MixChoice(Mix):
     """One of several for each batch, as torchvision's RandomChoice."""
 
-    choices: tuple[MixUp | CutMix, ...]
+    choices: tuple[Mix, ...]
     weights: tuple[float, ...]
     """Probabilities, one each, with sum 1."""
 
-    def choose(self, seed: int, epoch: int, batch_number: int) -> MixUp | CutMix:
+    def choose(self, seed: int, epoch: int, batch_number: int) -> Mix:
         """The one for this batch."""
         uniform = _draws(seed, epoch, batch_number).uniform(Stream.MIX_CHOICE, 1)[0, 0]
         index = int(np.searchsorted(np.cumsum(self.weights), uniform, side="right"))
@@ -111,12 +119,8 @@ class MixChoice:
     def apply(
         self, images: torch.Tensor, labels: torch.Tensor, *, seed: int, epoch: int, batch_number: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Mix a batch; see `MixUp.apply`."""
         chosen = self.choose(seed, epoch, batch_number)
         return chosen.apply(images, labels, seed=seed, epoch=epoch, batch_number=batch_number)
-
-
-Mix: TypeAlias = MixUp | CutMix | MixChoice
 
 
 def lower_batch_transform(transform: Any) -> Mix | Callable[..., Any] | None:
@@ -129,14 +133,14 @@ def lower_batch_transform(transform: Any) -> Mix | Callable[..., Any] | None:
     """
     if type(transform) is v2.RandomChoice:
         choices = [lower_batch_transform(choice) for choice in transform.transforms]
-        known = tuple(choice for choice in choices if isinstance(choice, MixUp | CutMix))
+        known = tuple(choice for choice in choices if isinstance(choice, MixUp | CutMix))  # not again a choice
         if len(known) == len(choices):
             return MixChoice(known, tuple(float(p) for p in transform.p))
     if type(transform) is v2.MixUp and _has_default_labels_getter(transform):
         return MixUp(transform.alpha, transform.num_classes)
     if type(transform) is v2.CutMix and _has_default_labels_getter(transform):
         return CutMix(transform.alpha, transform.num_classes)
-    if transform is not None and not callable(transform) and not isinstance(transform, MixUp | CutMix | MixChoice):
+    if transform is not None and not callable(transform) and not isinstance(transform, Mix):
         raise ConfigurationError(
             f"batch_transform={transform!r} is not callable; give v2.MixUp, v2.CutMix, or a function of "
             "(images, labels) that returns both."

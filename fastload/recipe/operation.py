@@ -161,7 +161,7 @@ class PixelOperation(Operation):
 class GeometryOperation(GeometryStep, Operation):
     """Moves pixels. Define `compose`; see `GeometryStep` for the defaults, which are those of a plain crop.
 
-    It runs where images are decoded if it composes with what came before (see `fastload.recipe.split`), and else on
+    It runs where images are decoded if it composes with what came before (see `fastload.recipe.recipe`), and else on
     batches; both ways it is drawn and composed by `compose`, and rendered by what renders everything.
     """
 

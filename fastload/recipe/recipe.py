@@ -1,16 +1,59 @@
-"""A transform as data."""
+"""A transform as data, and which of its operations runs where: where pixels are decoded, in a worker, or on batches."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
+import torch
+from torchvision.transforms import v2
+
+from fastload.errors import ConfigurationError, UnsupportedTransformError
 from fastload.fingerprint import fingerprint_of
-from fastload.recipe.lower import Origin, lower
-from fastload.recipe.operation import Operation
-from fastload.recipe.split import SplitRecipe, opaque_split, split
+from fastload.geometry import Fill, GeometryPlan, Padding, Resampling
+from fastload.recipe.batch import BatchProgram
+from fastload.recipe.lower import Origin, keeps_kind, lower
+from fastload.recipe.operation import GeometryOperation, Opaque, Operation, Size
 
-__all__ = ["Recipe"]
+__all__ = ["Placement", "Recipe", "SplitRecipe"]
+
+
+class Placement(NamedTuple):
+    """Where one operation runs, for `explain()`."""
+
+    transform: str
+    """The operation as a person would write it: "RandomResizedCrop(size=(224, 224))"."""
+    where: Literal["decode", "worker", "device"]
+    """`decode`: on each image, where its pixels are decoded. `worker`: the transform itself, one sample at a time.
+    `device`: on whole batches, on the target device."""
+
+
+@dataclass(frozen=True)
+class SplitRecipe:
+    """A recipe, split for a source. Samples go through `opaque` or through `geometry`, batches through `batch`."""
+
+    geometry: GeometryPlan
+    """The identity where there is an opaque part."""
+    batch: BatchProgram
+    placement: tuple[Placement, ...]
+    opaque: Callable[..., Any] | None = field(default=None, compare=False)
+    """The transforms as the user gave them, one behind the other: from what the data set gives, a PIL image or an image
+    and a mask, to what `batch` takes."""
+    reasons: tuple[str, ...] = ()
+    """Why there is an opaque part: each transform that could not be placed, and why not."""
+
+    def require_no_opaque(self, backend: str, capable: Sequence[str]) -> None:
+        """For backends that cannot run Python on samples.
+
+        Raises:
+            UnsupportedTransformError: there is an opaque part; names it, the reason, and the backends that can.
+        """
+        if self.opaque is not None:
+            raise UnsupportedTransformError(
+                f"backend {backend!r} cannot run {'; nor '.join(self.reasons)}. "
+                f"Use backend={' or '.join(repr(name) for name in capable)}, which can, or leave the transform out."
+            )
 
 
 @dataclass(frozen=True)
@@ -56,7 +99,22 @@ class Recipe:
             ConfigurationError: operations that no image can go through in this order.
             UnsupportedTransformError: a recipe made by hand whose operations cannot all be placed.
         """
-        return split(self.ops, self.origins, fixed_size)
+        where, plan = _place(self.ops, fixed_size)
+        unplaced = [stream for stream, place in enumerate(where) if place == "nowhere"]
+        opaque: Callable[..., Any] | None = None
+        if unplaced:
+            opaque, start = self._compose_originals(unplaced[-1])
+            where[:start] = ["worker"] * start
+            plan = GeometryPlan()
+        else:
+            self._check_dtypes()
+        return SplitRecipe(
+            geometry=plan,
+            batch=BatchProgram(tuple((stream, op) for stream, op in enumerate(self.ops) if where[stream] == "device")),
+            placement=tuple(Placement(op.describe(), place) for op, place in zip(self.ops, where, strict=True)),
+            opaque=opaque,
+            reasons=tuple(self._why_unplaced(stream) for stream in unplaced),
+        )
 
     def as_opaque(self, reason: str) -> SplitRecipe:
         """All of it as the user's own transforms, one sample at a time, for what needs finished samples.
@@ -64,7 +122,176 @@ class Recipe:
         Args:
             reason: why, for messages.
         """
-        return opaque_split(self.ops, self.origins, reason)
+        opaque: Callable[..., Any] | None = None
+        if self.origins:
+            opaque = _in_order([origin.transform for origin in self.origins])
+        elif self.ops:
+            opaque, _ = self._compose_originals(len(self.ops) - 1)
+        return SplitRecipe(
+            geometry=GeometryPlan(),
+            batch=BatchProgram(),
+            placement=tuple(Placement(op.describe(), "worker") for op in self.ops),
+            opaque=opaque,
+            reasons=() if opaque is None else (f"the transform ({reason})",),
+        )
 
     def __str__(self) -> str:
         return "\n".join(f"{stream}: {op.describe()}" for stream, op in enumerate(self.ops)) or "(no operation)"
+
+    def _compose_originals(self, last: int) -> tuple[Callable[..., Any], int]:
+        """The original transforms up to the one of operation `last`, and how many operations that replaces."""
+        if not self.origins:
+            opaque = [op.transform for op in self.ops[: last + 1] if isinstance(op, Opaque)]
+            if len(opaque) == last + 1:
+                return _in_order(opaque), last + 1
+            raise UnsupportedTransformError(
+                f"{self._why_unplaced(last)}, so all up to there must run as the original transforms, but this recipe "
+                "was made from operations; make it with Recipe.from_transform(...)."
+            )
+        count = used = 0
+        while count <= last:
+            count += len(self.origins[used].ops)
+            used += 1
+        # What a foreign transform returns may be an array, which only the conversion that follows it understands.
+        if not keeps_kind(self.origins[used - 1].transform):
+            while used < len(self.origins) and self.origins[used].converts:
+                count += len(self.origins[used].ops)
+                used += 1
+        return _in_order([origin.transform for origin in self.origins[:used]]), count
+
+    def _why_unplaced(self, stream: int) -> str:
+        return self.ops[stream].why_unplaced(self.ops[stream - 1] if stream else None)
+
+    def _check_dtypes(self) -> None:
+        """torchvision refuses to normalise integers; say so before the first image."""
+        dtype = torch.uint8
+        for op in self.ops:
+            op.check_dtype(dtype)
+            dtype = op.output_dtype(dtype)
+
+
+def _in_order(transforms: list[Callable[..., Any]]) -> Callable[..., Any]:
+    return transforms[0] if len(transforms) == 1 else v2.Compose(transforms)
+
+
+def _place(ops: tuple[Operation, ...], fixed_size: Size | None) -> tuple[list[Any], GeometryPlan]:
+    """One of "decode", "device" and "nowhere" for each operation, and the plan of those at decoding.
+
+    Behind the prefix everything works on batches, if images are of one size by then.
+    """
+    prefix = _GeometryPrefix(fixed_size)
+    where: list[Any] = []
+    for stream, op in enumerate(ops):
+        place = prefix.take(stream, op)
+        if place == "end":
+            break
+        where.append("decode" if place == "geometry" else "device")
+    size = prefix.size
+    for op in ops[len(where) :]:
+        where.append("device" if op.fits_batches(size) else "nowhere")
+        size = op.size_after(size)
+    return where, prefix.plan()
+
+
+@dataclass
+class _GeometryPrefix:
+    """The longest run of operations, from the first, that composes into one `Geometry` per sample. It takes them one by
+    one, as long as they do.
+
+    Value conversions among them are passed on to the batch part, though geometry that comes later runs before them:
+
+    - uint8 to float, scaled or not: pixels are resampled as uint8, which rounds by at most half of 1/255;
+    - what treats all pixels alike (Normalize, conversions to grey): exact behind crops without padding and flips, so
+      only these may follow.
+
+    A flip before a resize is made after it. For masks, which are resampled by the nearest pixel, that may choose the
+    neighbour where two are equally near.
+    """
+
+    size: Size | None
+    """(height, width) of the images at this point, or None where they differ."""
+    taken: list[tuple[int, GeometryOperation]] = field(default_factory=list)
+    _resampling: Resampling | None = None
+    _padding: Padding | None = None
+    """On the 0..255 scale."""
+    _cut_after_resize: bool = False
+    _flipped: bool = False
+    _dtype: torch.dtype = torch.uint8
+    _scale: float = 1.0
+    """From the scale of the pixels at this point to 0..255."""
+    _only_exact: bool = False
+
+    def take(self, stream: int, op: Operation) -> Literal["geometry", "batch", "end"]:
+        """Where the operation goes; "end" if the prefix ends before it."""
+        if isinstance(op, GeometryOperation):
+            if not self._composes(op):
+                return "end"
+            self.taken.append((stream, op))
+            self.size = op.size_after(self.size)
+            return "geometry"
+        factor = op.rescaling(self._dtype)
+        if factor is not None and not self._only_exact:
+            self._scale *= factor
+            self._dtype = op.output_dtype(self._dtype)
+            return "batch"
+        if op.pointwise:
+            self._only_exact = True
+            return "batch"
+        return "end"
+
+    def plan(self) -> GeometryPlan:
+        resampling, padding = self._resampling or Resampling(), self._padding or Padding()
+        return GeometryPlan(tuple(self.taken), self.size, resampling.interpolation, resampling.antialias, *padding)
+
+    def _composes(self, op: GeometryOperation) -> bool:
+        if op.mirrors:
+            self._flipped = True
+            return True
+        resampling, padding = op.resampling, op.padding_for(self.size)
+        if resampling is not None:
+            if self._only_exact or self._resampling is not None or self._padding is not None:
+                return False
+            if resampling.interpolation in ("nearest", "nearest-exact") and self._flipped:
+                return False  # of pixels equally near it takes one by its side: mirroring does not commute
+            self._resampling = resampling
+        if padding is not None and (self._only_exact or self._cut_after_resize or not self._joins(op, padding)):
+            return False
+        self._cut_after_resize |= self._resampling is not None and op.cuts
+        return True
+
+    def _joins(self, op: GeometryOperation, padding: Padding) -> bool:
+        """Whether its padding and the padding so far can be one."""
+        in_uint8 = self._in_uint8(op, padding)
+        if in_uint8 is None:
+            return False
+        if self._padding is None:
+            self._padding = in_uint8
+            return True
+        # A reflection of a reflection is not one wide reflection.
+        return in_uint8 == self._padding and in_uint8.mode in ("constant", "edge")
+
+    def _in_uint8(self, op: GeometryOperation, padding: Padding) -> Padding | None:
+        """With fills on the 0..255 scale; None if uint8 cannot hold what is a valid float here."""
+        if padding.mode != "constant":
+            return Padding(padding.mode)
+        if self._dtype.is_floating_point:
+            fill = tuple(float(round(value * self._scale)) for value in padding.fill)
+            if not all(0 <= value <= 255 for value in fill):
+                return None
+        else:
+            fill = _whole(op, "fill", padding.fill)
+        return Padding("constant", _one_if_equal(fill), _one_if_equal(_whole(op, "mask_fill", padding.mask_fill)))
+
+
+def _whole(op: GeometryOperation, name: str, fill: Fill) -> Fill:
+    """Cut to whole numbers, as torchvision fills uint8 pixels."""
+    if not all(0 <= value < 256 for value in fill):
+        raise ConfigurationError(
+            f"{type(op).__name__}({name}={fill}) does not fit uint8 pixels; give values from 0 to 255, or pad after "
+            "ToDtype(torch.float32, scale=True)."
+        )
+    return tuple(float(int(value)) for value in fill)
+
+
+def _one_if_equal(fill: Fill) -> Fill:
+    return fill[:1] if len(set(fill)) == 1 else fill
