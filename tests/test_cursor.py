@@ -47,13 +47,10 @@ class Model:
         return epoch, step
 
     def set_epoch(self, epoch: int) -> None:
-        place = self.planned
-        if place is None:
-            assert self.running is not None
-            place = None if self.running[2] else (self.running[0], self.running[1])
-        elif self.running is not None and self.running[2]:
-            place = None  # said before in the middle of an epoch: said again, it counts anew
-        if place is None or place[0] != epoch:
+        if self.running is not None and not self.running[2]:
+            if self.running[0] != epoch:  # nothing was given yet: it is this one's turn
+                self.running = [epoch, 0, 0]
+        elif self.running is not None or self.planned is None or self.planned[0] != epoch:
             self.planned = (epoch, 0)
 
     def load(self, epoch: int, step: int) -> None:
@@ -102,6 +99,18 @@ def test_the_epoch_that_runs_is_named_between_iter_and_next() -> None:
     cursor.take()
     assert cursor.begin() == 1
     assert cursor.position == (1, 0)
+
+
+def test_an_epoch_chosen_before_the_first_batch_is_the_one_that_comes() -> None:
+    cursor = Cursor()
+    cursor.begin()
+    cursor.choose(5)
+    assert (cursor.epoch, cursor.step) == (5, 0)
+    cursor.take()
+    cursor.choose(7)
+    cursor.take()
+    assert cursor.epoch == 5
+    assert cursor.begin() == 7
 
 
 def test_a_loaded_place_survives_set_epoch_of_the_same_epoch_only() -> None:

@@ -89,6 +89,7 @@ def from_dataloader(
         pin_memory=existing.pin_memory,
         collate_fn=_Single(collate_fn) if batches is None else collate_fn,
         seed=_seed_of(existing, sampler, shared=shard is not None),
+        own_seed=shard is None,
         shard=shard,
         device=device,  # type: ignore[arg-type]  # made one there
         dtype=dtype,
@@ -110,7 +111,7 @@ def from_dataloader(
     if shard is not None:
         config = replace(config, shard=shard)
     if seed is not None:
-        config = replace(config, seed=seed)
+        config = replace(config, seed=seed, own_seed=False)
     if exact_evaluation:
         config = replace(config, tail="exact")
     for note in config.notes:

@@ -56,6 +56,8 @@ class LoaderConfig:
     """Whether it stands for a DataLoader: samples are `source[index]`, whatever the source is; `num_workers` and
     `prefetch_factor` were chosen for worker processes, so that a backend of threads makes its own choice; and without a
     shard every rank gets all samples."""
+    own_seed: bool = False
+    """Whether the seed is this process's own, so that ranks that share the data need another one."""
     batch_sampler: Any = None
     """A batch sampler of the user's own, whose batches are served; `batch_size` and `drop_last` then mean nothing."""
     unbatched: bool = False
@@ -147,7 +149,8 @@ class LoaderConfig:
                 sampler=None,
                 shard=Shard(sampler.rank, sampler.num_replicas),
                 shuffle=self.shuffle if rebuilt else sampler.shuffle,
-                seed=self.seed if rebuilt else sampler.seed,
+                seed=self.seed if rebuilt and not self.own_seed else sampler.seed,
+                own_seed=False,
                 tail=tail,
                 interleaved=True,
                 follows=sampler,

@@ -15,7 +15,8 @@ class Cursor:
     """Counts batches handed out. Epochs follow each other by themselves; a place can be chosen for the next `iter()`.
 
     An epoch under way goes on until its end, or until the next `iter()`. One of which no batch was taken has not
-    begun: the next `iter()` gives it again.
+    begun: the next `iter()` gives it again, and another may be chosen in its place (Lightning does that, between
+    `iter()` and the first `next`).
     """
 
     epoch: int = 0
@@ -33,7 +34,7 @@ class Cursor:
         return (self.epoch, self.step) if self.chosen is None or self.went_on else self.chosen
 
     def begin(self) -> int:
-        """`iter()` was called: the epoch that is under way from now on."""
+        """`iter()` was called: the epoch that comes."""
         if self.chosen is not None:
             self.epoch, self.step = self.chosen
         elif self.taken:
@@ -52,9 +53,14 @@ class Cursor:
         self.move(*(self.chosen or (self.epoch + 1, 0)))
 
     def choose(self, epoch: int) -> None:
-        """`set_epoch`: the next `iter()` begins this epoch; if it would resume in the middle of it, it still does."""
-        if self.taken or self.position[0] != epoch:
+        """`set_epoch`: the epoch under way goes on, and the next `iter()` begins this one.
+
+        If none is under way it is this one's turn; what would resume in the middle of this very epoch still does.
+        """
+        if self.taken:
             self.chosen, self.went_on = (epoch, 0), False
+        elif self.epoch != epoch:
+            self.move(epoch, 0)
 
     def move(self, epoch: int, step: int) -> None:
         """Be there; nothing is under way."""

@@ -167,10 +167,17 @@ class Loader(DataLoader[Any]):
         self.backend = parts.backend.name
         self.device = parts.stage.device
         self._use(parts.order)
+        # Lightning makes loaders anew from the arguments that its hooks have recorded, and those need not be ours (it
+        # cannot know of a class that is imported within a hook), and sets every attribute again that was set since.
+        recorded = {"config": config, "shuffle": parts.order.shuffle}
+        for name, value in (("args", ()), ("kwargs", recorded), ("arg_names", ()), ("default_kwargs", {})):
+            object.__setattr__(self, f"__pl_saved_{name}", value)
+        object.__setattr__(self, "__dataset", self.dataset)
         self._seen = getattr(config.follows, "epoch", None)
         self._following = bool(self._seen)
         if self._following:
             self._cursor.choose(self._seen)  # type: ignore[arg-type]
+        object.__setattr__(self, "__pl_attrs_record", [])
 
     def _use(self, order: Order) -> None:
         """Serve this order. Nothing has been started."""
@@ -251,10 +258,11 @@ class Loader(DataLoader[Any]):
             self._warn_of_duplicates()
         self._settled = True
         self._iteration += 1
-        return self._batches(self._iteration, self._begin_epoch())
+        self._begin_epoch()
+        return self._batches(self._iteration)
 
-    def _begin_epoch(self) -> int:
-        """The epoch that begins: where the user's own sampler has been told one, that."""
+    def _begin_epoch(self) -> None:
+        """The next epoch: where the user's own sampler has been told one, that."""
         follows: Any = self.config.follows
         told = getattr(follows, "epoch", None)
         self._following = self._following or told != self._seen
@@ -265,7 +273,6 @@ class Loader(DataLoader[Any]):
         if asked is not None and hasattr(follows, "set_epoch"):
             follows.set_epoch(epoch)  # which its order will do too; from here on, what differs was told by the user
         self._seen = getattr(follows, "epoch", None)
-        return epoch
 
     def _warn_of_duplicates(self) -> None:
         """Once: several processes, and each of them gets all the data without anybody having asked for it."""
@@ -285,7 +292,7 @@ class Loader(DataLoader[Any]):
                 remedy,
             )
 
-    def _batches(self, iteration: int, epoch: int) -> Iterator[Any]:
+    def _batches(self, iteration: int) -> Iterator[Any]:
         while True:
             entered = time.perf_counter()
             if iteration != self._iteration:
@@ -293,7 +300,7 @@ class Loader(DataLoader[Any]):
                     "this iterator has ended, because iter() was called again on the same Loader (or a state was "
                     "loaded). Create a second Loader to iterate twice at the same time."
                 )
-            step = self._cursor.step
+            epoch, step = self._cursor.epoch, self._cursor.step
             if step >= len(self):
                 self._cursor.end()
                 return

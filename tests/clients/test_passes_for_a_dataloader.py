@@ -128,7 +128,7 @@ def test_it_can_be_copied_and_pickled(tmp_path: Path, duplicate: Any) -> None:
             assert all(torch.equal(a, b) for x, y in zip(loader, other, strict=True) for a, b in zip(x, y, strict=True))
             next(iter(loader))
             with duplicate(loader) as third:  # stands where that one stands
-                rest = list(loader._batches(loader._iteration, loader.epoch))  # the iterator that is under way
+                rest = list(loader._batches(loader._iteration))  # the iterator that is under way
                 assert len(rest) == len(list(third)) == 3
 
 
