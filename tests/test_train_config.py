@@ -37,6 +37,8 @@ TYPED: dict[str, tuple[str, Any]] = {
     "image_size": ("320,480", (320, 480)),
     "mean": ("0.5", (0.5,)),
     "std": ("1", (1.0,)),
+    "tokenizer": ("roberta-base", "roberta-base"),
+    "text_length": ("128", 128),
     "backend": ("auto", "auto"),
     "backend_option": ("a=1", ("a=1",)),
     "tune": ("--tune", True),
@@ -130,7 +132,7 @@ def test_every_field_is_known_once_with_its_text() -> None:
         (
             TrainConfig,
             {"task": "detection"},
-            "task: must be classification, segmentation or masked-lm, got 'detection'",
+            "task: must be classification, segmentation, masked-lm or text-classification, got 'detection'",
         ),
         (RunConfig, {"parallel": "fsdp"}, "parallel: must be auto, none, dp or ddp, got 'fsdp'"),
         (DataConfig, {"mean": (0.5,)}, "mean: must be as many numbers as std, 3"),

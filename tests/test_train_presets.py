@@ -77,6 +77,13 @@ def text(root: Path) -> Path:
 
 MANUAL = Path(__file__).parents[1] / "docs/trainer.md"
 
+
+def sentences(root: Path) -> Path:
+    for split in ("train", "dev"):
+        (root / f"{split}.tsv").write_text("text\tlabel\n" + "a good film\t1\na bad film\t0\n" * 3)
+    return root
+
+
 SMALL: dict[str, tuple[Callable[[Path], Path], dict[str, Any], set[str]]] = {
     "cifar10-pyramidnet": (cifar, {"batch_size": 10}, {"loss", "top1", "top5"}),
     "cifar10-vgg19": (cifar, {"batch_size": 10}, {"loss", "top1", "top5"}),
@@ -101,6 +108,11 @@ SMALL: dict[str, tuple[Callable[[Path], Path], dict[str, Any], set[str]]] = {
     "text-roberta": (
         text,
         {"model": "transformers:roberta-tiny", "num_classes": 100, "batch_size": 2},
+        {"loss", "top1"},
+    ),
+    "text-classification-roberta": (
+        sentences,
+        {"model": "transformers:roberta-tiny", "batch_size": 2},
         {"loss", "top1"},
     ),
 }
@@ -142,17 +154,19 @@ def test_a_preset_trains(name: str, tmp_path: Path) -> None:
     assert all(math.isfinite(value) for value in (*epoch.train.values(), *epoch.val.values()))
     assert epoch.lr < summary.lr or config.schedule.schedule in ("step", "constant")
 
+    kept = torch.load(tmp_path / "out" / "best.pt", weights_only=True)["model"]
+    tokens = [value.shape[0] for key, value in kept.items() if key.endswith("word_embeddings.weight")]
     with torch.device("meta"):  # without drawing weights
         model = create_model(
             config.model,
             task=config.task,
             num_classes=config.model.num_classes
-            or {"cracks": 1, "imagenet": 2, "text": 100}.get(name.partition("-")[0], 10),
+            or {"cracks": 1, "imagenet": 2, "text": 2}.get(name.partition("-")[0], 10),
             in_channels=len(config.data.mean),
             image_size=config.data.image_size,
+            vocabulary=next(iter(tokens), None),
         )
-    kept = torch.load(tmp_path / "out" / "best.pt", weights_only=True)
-    model.load_state_dict(kept["model"], assign=True)  # a plain network takes them
+    model.load_state_dict(kept, assign=True)  # a plain network takes them
     for file in (tmp_path / "out").glob("*.pt"):
         file.unlink()  # hundreds of MB
 

@@ -129,6 +129,8 @@ class Job:
     dropout: float = 0.0
     normalise: bool = False
     spare: bool = False
+    own: bool = True
+    """Whether the network is the one of this file, or the one that the settings name."""
     fault: dict[str, Any] | None = field(default=None)
 
     def run(self, summary: Path | None = None) -> None:
@@ -136,9 +138,10 @@ class Job:
 
         torch.set_num_threads(1)
         fault = None if self.fault is None else Fault(**self.fault)
-        components.create_model = lambda *args, **kwargs: Network(
-            dropout=self.dropout, normalise=self.normalise, spare=self.spare, fault=fault
-        )
+        if self.own:
+            components.create_model = lambda *args, **kwargs: Network(
+                dropout=self.dropout, normalise=self.normalise, spare=self.spare, fault=fault
+            )
         found = train(merged(self.settings))
         if summary is not None:
             summary.write_text(found.to_json())

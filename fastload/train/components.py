@@ -73,6 +73,7 @@ def build(config: TrainConfig, world: World, stack: ExitStack) -> Components:
         task=config.task,
         num_classes=data.num_classes,
         in_channels=data.in_channels,
+        vocabulary=data.vocabulary,
         image_size=config.data.image_size,
     )
     memory_format = torch.channels_last if config.model.channels_last else torch.contiguous_format

@@ -56,6 +56,10 @@ class DataConfig(_Choices):
     """Subtracted from each channel, after scaling to 0..1."""
     std: tuple[float, ...] = (0.229, 0.224, 0.225)
     """Divides each channel."""
+    tokenizer: str | None = None
+    """Of texts: a name on the Hugging Face hub, or a folder. Without it: a byte-level BPE of the training texts."""
+    text_length: int = 512
+    """Tokens kept of a text; the rest is cut off."""
     backend: str = "auto"
     """The loader's backend."""
     backend_option: tuple[str, ...] = ()
@@ -74,6 +78,7 @@ class DataConfig(_Choices):
         _require("split", self.split, self.split is None or 0 < self.split < 1, "a share between 0 and 1")
         _require("image_size", self.image_size, all(side > 0 for side in self.image_size), "sides of at least 1")
         _require("std", self.std, all(value > 0 for value in self.std), "numbers above 0")
+        _require("text_length", self.text_length, self.text_length >= 3, "at least 3")
         _require("tune", self.tune, not self.tune or self.backend == "auto", "off where a backend is given")
         _require("mean", self.mean, len(self.mean) == len(self.std), f"as many numbers as std, {len(self.std)}")
 
@@ -263,7 +268,7 @@ class RunConfig(_Choices):
 class TrainConfig(_Choices):
     """A whole run."""
 
-    task: Literal["classification", "segmentation", "masked-lm"] = "classification"
+    task: Literal["classification", "segmentation", "masked-lm", "text-classification"] = "classification"
     """What the loss and the metrics are."""
     data: DataConfig = field(default_factory=DataConfig)
     model: ModelConfig = field(default_factory=ModelConfig)

@@ -24,11 +24,9 @@ from fastload.sources.base import Source, Values
 from fastload.sources.folders import SPLIT_NAMES, sampled_rows, subfolders
 from fastload.train.config import TrainConfig
 from fastload.train.settings import NONE, did_you_mean
+from fastload.train.texts import TOKENS, open_texts
 
 __all__ = ["TOKENS", "TrainingData", "backend_options", "open_data"]
-
-TOKENS = "input_ids"
-"""The key of token ids in a batch of text."""
 
 _VALIDATION = ("val", "valid", "validation", "test")
 """Splits that are validated on, the first that there is."""
@@ -50,6 +48,8 @@ class TrainingData:
     """Of the images; 1 for text."""
     samples: int
     """In the training data, over all ranks."""
+    vocabulary: int | None
+    """Token ids that there are; None where the batches are images."""
     source: Source
     """The training data themselves, for what must be known of them beforehand."""
 
@@ -113,6 +113,7 @@ def open_data(config: TrainConfig, *, shard: fastload.Shard, device: torch.devic
         classes=source.classes,
         in_channels=channels,
         samples=len(source),
+        vocabulary=source.details.get("vocabulary"),
         source=source,
     )
 
@@ -124,10 +125,14 @@ def _open(config: TrainConfig) -> tuple[Opened, Opened | None]:
     """The training data, and the validation data if there are any."""
     if config.data.data is None:
         raise ConfigurationError("data: none given; say --data with a folder, an archive or files.")
-    train, val = _open_splits(config.data.data, config.task)
-    if config.data.val_data is not None:
-        whole, part = _open_splits(config.data.val_data, config.task)
-        val = part or whole
+    if config.task == "text-classification":
+        text = config.data
+        train, val = open_texts(config.data.data, text.val_data, tokenizer=text.tokenizer, length=text.text_length)
+    else:
+        train, val = _open_splits(config.data.data, config.task)
+        if config.data.val_data is not None:
+            whole, part = _open_splits(config.data.val_data, config.task)
+            val = part or whole
     if config.data.split is not None:
         if val is not None:
             raise ConfigurationError(
@@ -226,11 +231,13 @@ def _check_kind(source: Source, config: TrainConfig) -> None:
         "classification": roles[0] == "image" and "label" in source.columns,
         "segmentation": roles == ["image", "mask"],
         "masked-lm": TOKENS in source.values,
+        "text-classification": source.format == "texts",
     }
     if not fits[config.task]:
         wanted = {
             "classification": "images with labels (a folder of classes, CIFAR, IDX...)",
             "segmentation": "images with masks (a folder with images/ and masks/)",
+            "text-classification": "texts with labels (.tsv, .csv or .jsonl)",
             "masked-lm": "token ids (a .npy file of (N, L) integers, or a folder with train.npy and val.npy)",
         }
         raise SourceError(
@@ -267,7 +274,7 @@ def _channels(source: Source) -> int:
 
 def _num_classes(source: Source, validation: Source | None, config: TrainConfig) -> int:
     asked = config.model.num_classes
-    if config.task != "classification":
+    if config.task not in ("classification", "text-classification"):
         return 1 if asked is None else asked
     if validation is not None and validation.classes and source.classes and validation.classes != source.classes:
         differing = sorted(set(source.classes) ^ set(validation.classes)) or list(validation.classes)

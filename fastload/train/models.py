@@ -41,6 +41,8 @@ class ModelRequest:
     in_channels: int
     image_size: tuple[int, int]
     """(height, width) [pixels]."""
+    vocabulary: int | None
+    """Token ids that there are; None for images."""
     options: Mapping[str, Any]
     """What else the library's function takes."""
 
@@ -54,20 +56,27 @@ class Library(NamedTuple):
 
 
 def create_model(
-    config: ModelConfig, *, task: str, num_classes: int, in_channels: int, image_size: tuple[int, int]
+    config: ModelConfig,
+    *,
+    task: str,
+    num_classes: int,
+    in_channels: int,
+    image_size: tuple[int, int],
+    vocabulary: int | None = None,
 ) -> nn.Module:
     """A network, on the CPU, in float32, drawn from torch's global generator (or with the weights asked for).
 
     Args:
         config: `model` names it, `weights` its weights; the rest is the trainer's.
-        task: "classification", "segmentation" or "masked-lm".
+        task: "classification", "segmentation", "masked-lm" or "text-classification".
         num_classes: outputs; of a masked language model, the size of its vocabulary.
         in_channels: of the images.
         image_size: (height, width) [pixels]; for networks whose layers depend on it.
+        vocabulary: token ids that there are, for text classification.
 
     Returns:
         A module from images (B, C, H, W) to logits (B, K); for segmentation (B, K, H, W); from token ids (B, L) to
-        logits (B, L, K) for a masked language model.
+        logits (B, L, K) for a masked language model, (B, K) for text classification.
 
     Raises:
         ConfigurationError: no such library, network or weights, or it is not one for this task or size.
@@ -92,6 +101,7 @@ def create_model(
         num_classes=num_classes,
         in_channels=in_channels,
         image_size=image_size,
+        vocabulary=vocabulary,
         options=_options(config.model_option),
     )
     try:
@@ -287,27 +297,33 @@ _ROBERTA_LENGTH = 512
 
 
 def _transformers(request: ModelRequest) -> nn.Module:
-    """A RoBERTa for a vocabulary of `num_classes`; `weights` is a name on the Hugging Face hub, or a folder. Options
-    are those of its RobertaConfig."""
+    """A RoBERTa: for masked-lm with a vocabulary of `num_classes`, for text-classification with so many labels.
+
+    `weights` is a name on the Hugging Face hub, or a folder. Options are those of its RobertaConfig.
+    """
     transformers: Any = _import("transformers", "transformers")
     if request.name not in _ROBERTA_SIZES:
         raise _unknown(f"model 'transformers:{request.name}'", request.name, _ROBERTA_SIZES)
+    classifies = request.task == "text-classification"
+    kind = transformers.RobertaForSequenceClassification if classifies else transformers.RobertaForMaskedLM
+    vocabulary = request.vocabulary if classifies else request.num_classes
+    labels = {"num_labels": request.num_classes} if classifies else {}
     if request.weights is not None:
         try:
-            model = transformers.RobertaForMaskedLM.from_pretrained(request.weights)
+            model = kind.from_pretrained(request.weights, **labels)
         except (OSError, ValueError) as error:
             raise ConfigurationError(f"weights {request.weights!r}: {error}") from error
-        if model.config.vocab_size != request.num_classes:
+        if model.config.vocab_size != vocabulary:
+            setting = "tokenizer" if classifies else "num_classes"
             raise ConfigurationError(
-                f"num_classes: {request.weights} has a vocabulary of {model.config.vocab_size}, got "
-                f"{request.num_classes}."
+                f"{setting}: {request.weights} has a vocabulary of {model.config.vocab_size}, got {vocabulary}."
             )
         return _TokenLogits(model)
     layers, width = _ROBERTA_SIZES[request.name]
     return _TokenLogits(
-        transformers.RobertaForMaskedLM(
+        kind(
             transformers.RobertaConfig(
-                vocab_size=request.num_classes,
+                vocab_size=vocabulary,
                 num_hidden_layers=layers,
                 hidden_size=width,
                 num_attention_heads=width // 64,
@@ -315,6 +331,7 @@ def _transformers(request: ModelRequest) -> nn.Module:
                 max_position_embeddings=_ROBERTA_LENGTH + 2,
                 type_vocab_size=1,
                 layer_norm_eps=1e-5,
+                **labels,
                 **request.options,
             )
         )
@@ -322,7 +339,7 @@ def _transformers(request: ModelRequest) -> nn.Module:
 
 
 class _TokenLogits(nn.Module):
-    """From token ids (B, L) to logits (B, L, K); padding, id 1, is not attended to."""
+    """From token ids (B, L) to logits, (B, L, K) or (B, K); padding, id 1, is not attended to."""
 
     def __init__(self, network: Any) -> None:
         super().__init__()
@@ -366,6 +383,6 @@ LIBRARIES: Mapping[str, Library] = {
     "torchvision": Library(("classification",), _torchvision),
     "timm": Library(("classification",), _timm),
     "smp": Library(("segmentation",), _smp),
-    "transformers": Library(("masked-lm",), _transformers),
+    "transformers": Library(("masked-lm", "text-classification"), _transformers),
     "fastload": Library(("classification",), _own),
 }

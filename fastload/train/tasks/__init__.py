@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastload.train.config import TrainConfig
 from fastload.train.tasks.base import Inputs, MetricSums, Task, draws_of
 from fastload.train.tasks.images import Classification, Segmentation
-from fastload.train.tasks.text import MaskedLanguage
+from fastload.train.tasks.text import MaskedLanguage, TextClassification
 
 __all__ = ["Inputs", "MetricSums", "Task", "create_task", "draws_of"]
 
@@ -24,3 +24,5 @@ def create_task(config: TrainConfig, *, num_classes: int) -> Task:
             return Segmentation(weighted=config.optimizer.positive_weight == "masks")
         case "masked-lm":
             return MaskedLanguage(num_classes=num_classes)
+        case "text-classification":
+            return TextClassification(num_classes=num_classes, label_smoothing=config.optimizer.label_smoothing)

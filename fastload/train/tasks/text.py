@@ -1,4 +1,4 @@
-"""Masked language modelling as in BERT (Devlin et al., 2019): guess the tokens that were hidden."""
+"""Tasks on token ids: masked language modelling as in BERT (Devlin et al., 2019), and one label a text."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ import torch.nn.functional as F
 from fastload.draws import Draws, Stream
 from fastload.render.device import on_device
 from fastload.train.tasks.base import Inputs, Stateless, mean_of
+from fastload.train.tasks.images import Classification
+from fastload.train.texts import PADDING
 
-__all__ = ["Hidden", "MaskedLanguage"]
+__all__ = ["Hidden", "MaskedLanguage", "TextClassification"]
 
 _HIDDEN_SHARE = 0.15
 _MASK_SHARE, _RANDOM_SHARE = 0.8, 0.1
@@ -90,3 +92,18 @@ def _at(output: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
     """(B, M, V) float32: the scores at the hidden positions."""
     rows = torch.arange(len(positions), device=positions.device)[:, None]
     return output[rows, positions].float()
+
+
+class TextClassification(Classification):
+    """One label a text: cross entropy, top-1 and top-5.
+
+    Batches are {"input_ids": (B, L) integers, "label": (B,) integers}. A batch is cut to its longest text, whose length
+    must be known to the host: on a GPU each step waits for its batch to arrive.
+    """
+
+    unit = "texts"
+
+    def prepare(self, batch: Any, draws: Draws) -> Inputs:
+        tokens, labels = batch["input_ids"].long(), batch["label"].long()
+        longest = int((tokens != PADDING).sum(1).max()) if len(tokens) else tokens.shape[1]
+        return Inputs(model_input=tokens[:, :longest], target=labels, count=len(labels))

@@ -1,0 +1,264 @@
+"""Texts with labels, from TSV, CSV or JSON lines: tokenised once, then rows of token ids like any array.
+
+A table's first line names its columns. `text` (or `sentence`, `document`) and `label` are read; labels are whole
+numbers from 0 on, or words, which become the classes in alphabetical order. Padding is added by the row, up to the
+longest text of the file; `TextClassification` cuts each batch to its own longest.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from fastload.cache.build import exclusive_lock
+from fastload.errors import BackendUnavailableError, ConfigurationError, SourceError
+from fastload.fingerprint import fingerprint_of
+from fastload.machine import cache_home
+from fastload.sources.base import Opened, Source
+from fastload.sources.columns import ValueArray
+
+__all__ = ["PADDING", "TOKENS", "open_texts"]
+
+logger = logging.getLogger("fastload")
+
+TOKENS = "input_ids"
+"""The key of token ids in a batch of text."""
+PADDING = 1
+"""RoBERTa's id of it; 0 begins a text, 2 ends it."""
+_BEGIN, _END = 0, 2
+_SPECIAL = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+_VOCABULARY = 8192
+"""Of a vocabulary made from the texts, at most."""
+_FORMATS = (".tsv", ".csv", ".jsonl")
+_TEXT_COLUMNS = ("text", "sentence", "document")
+_VALIDATION = ("val", "valid", "validation", "dev", "test")
+_VERSION = 1
+
+
+@dataclass(frozen=True)
+class _Table:
+    """A file as it was read."""
+
+    path: Path
+    texts: list[str]
+    labels: list[str]
+
+
+def open_texts(data: str, val_data: str | None, *, tokenizer: str | None, length: int) -> tuple[Opened, Opened | None]:
+    """The training texts, and the validation texts if there are any; the source's details have the vocabulary's size.
+
+    Args:
+        data: a file, or a folder with train.tsv (.csv, .jsonl) and perhaps val.tsv, dev.tsv and so on.
+        val_data: a file to validate on.
+        tokenizer: a name on the Hugging Face hub, or a folder. None: a byte-level BPE made from the training texts.
+        length: tokens kept of a text, begin and end included; the rest is cut off, counted, and told once.
+
+    Raises:
+        SourceError: no such file, no text or label column, no texts, or one class only.
+        ConfigurationError: the tokenizer is not of RoBERTa's kind, or cannot be had.
+        BackendUnavailableError: transformers is not installed.
+    """
+    train, beside = _find(data)
+    val = beside if val_data is None else _find(val_data)[0]
+    tables = [_read(path) for path in (train, val) if path is not None]
+    classes = _classes(tables)
+    encoder = _Encoder(tokenizer, tables[0].texts)
+    opened = []
+    for table in tables:
+        tokens, truncated = _tokenised(table, encoder, length)
+        labels = np.array([classes.index(label) if classes else int(label) for label in table.labels], np.int64)
+        opened.append(
+            Opened(
+                Source(
+                    {TOKENS: ValueArray(tokens), "label": ValueArray(labels)},
+                    fingerprint_of(encoder.key, length, tokens, labels),
+                    str(table.path),
+                    layout="dict",
+                    classes=classes or None,
+                    format="texts",
+                    details={"vocabulary": encoder.vocabulary, "truncated": truncated},
+                )
+            )
+        )
+        if truncated:
+            logger.warning(
+                "%s: %d of %d texts are longer than %d tokens and were cut off (--text-length)",
+                table.path,
+                truncated,
+                len(tokens),
+                length,
+            )
+    return opened[0], opened[1] if len(opened) > 1 else None
+
+
+# -- Files -------------------------------------------------------------------------------------------------------------
+
+
+def _find(data: str) -> tuple[Path, Path | None]:
+    """The file to train on, and the one to validate on, if it is a folder with one."""
+    path = Path(data).expanduser()
+    if not path.is_dir():
+        return path, None
+
+    def named(*names: str) -> Path | None:
+        files = (path / f"{name}{ending}" for name in names for ending in _FORMATS)
+        return next((file for file in files if file.is_file()), None)
+
+    train = named("train")
+    if train is None:
+        raise SourceError(f"{path}: there is no train.tsv, train.csv or train.jsonl in it; give the file itself.")
+    return train, named(*_VALIDATION)
+
+
+def _read(path: Path) -> _Table:
+    if path.suffix not in _FORMATS:
+        raise SourceError(f"{path}: texts are in .tsv, .csv or .jsonl files, with a column text and a column label.")
+    try:
+        with open(path, encoding="utf-8", newline="") as file:
+            rows = list(_rows(path, file))
+    except (OSError, UnicodeDecodeError) as error:
+        raise SourceError(f"{path}: cannot be read ({error}).") from error
+    if not rows:
+        raise SourceError(f"{path}: no texts found.")
+    texts, labels = zip(*rows, strict=True)
+    return _Table(path, list(texts), list(labels))
+
+
+def _rows(path: Path, file: Iterable[str]) -> Iterator[tuple[str, str]]:
+    if path.suffix == ".jsonl":
+        for number, line in enumerate(file, 1):
+            try:
+                row = json.loads(line)
+            except ValueError as error:
+                raise SourceError(f"{path}, line {number}: is no JSON ({error}).") from error
+            columns = _columns(path, row if isinstance(row, dict) else {})
+            yield str(row[columns[0]]), str(row[columns[1]])
+        return
+    quoting: Any = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if path.suffix == ".tsv" else {}
+    table = csv.reader(file, **quoting)
+    names = next(table, [])
+    text, label = (names.index(name) for name in _columns(path, names))
+    for row in table:
+        if len(row) != len(names):
+            raise SourceError(
+                f"{path}, line {table.line_num}: {len(row)} columns, but the first line has {len(names)}."
+            )
+        yield row[text], row[label]
+
+
+def _columns(path: Path, names: Iterable[str]) -> tuple[str, str]:
+    """Those of the text and of the label."""
+    names = list(names)
+    text = next((name for name in _TEXT_COLUMNS if name in names), None)
+    if text is None or "label" not in names:
+        missing = "label" if text is not None else "text"
+        raise SourceError(
+            f"{path}: there is no column {missing!r}; the first line (or each JSON object) must name a column text "
+            f"(or sentence, document) and a column label, found {', '.join(map(repr, names)) or 'none'}."
+        )
+    return text, "label"
+
+
+def _classes(tables: Sequence[_Table]) -> tuple[str, ...]:
+    """Names by label, where labels are words; () where they are numbers."""
+    train = set(tables[0].labels)
+    if len(train) < 2:
+        raise SourceError(
+            f"{tables[0].path}: every text has the label {tables[0].labels[0]!r}; there is nothing to tell apart."
+        )
+    numbers = all(label.isascii() and label.isdigit() for table in tables for label in table.labels)
+    for table in tables[1:]:
+        unknown = sorted(set(table.labels) - train)
+        if unknown and not numbers:
+            raise SourceError(f"{table.path}: has labels that {tables[0].path} has not: {', '.join(unknown[:5])}.")
+    return () if numbers else tuple(sorted(train))
+
+
+# -- Tokens ------------------------------------------------------------------------------------------------------------
+
+
+class _Encoder:
+    """Texts to lists of token ids, without begin and end."""
+
+    def __init__(self, name: str | None, texts: Sequence[str]) -> None:
+        """
+        Args:
+            name: of a tokenizer that exists; None: make one from these texts.
+        """
+        self._encode: Callable[[list[str]], list[list[int]]]
+        try:
+            import tokenizers
+            import transformers
+        except ModuleNotFoundError as error:
+            raise BackendUnavailableError(
+                f'{error.name} is not installed, which tokenises texts: pip install "fastload[train]"'
+            ) from None
+        if name is None:
+            bpe: Any = tokenizers.ByteLevelBPETokenizer()
+            bpe.train_from_iterator(
+                texts, vocab_size=_VOCABULARY, min_frequency=2, special_tokens=_SPECIAL, show_progress=False
+            )
+            self._encode = lambda batch: [encoding.ids for encoding in bpe.encode_batch(batch)]
+            self.vocabulary = int(bpe.get_vocab_size())
+            self.key = hashlib.sha256(bpe.to_str().encode()).hexdigest()
+            return
+        try:
+            found: Any = transformers.AutoTokenizer.from_pretrained(name)
+        except (OSError, ValueError) as error:
+            raise ConfigurationError(f"tokenizer {name!r}: {error}") from error
+        ids = (found.bos_token_id, found.pad_token_id, found.eos_token_id)
+        if ids != (_BEGIN, PADDING, _END):
+            raise ConfigurationError(
+                f"tokenizer {name!r}: begin, padding and end are {ids}, and of RoBERTa's tokenizers they are "
+                f"{(_BEGIN, PADDING, _END)}; take one of those."
+            )
+        self._encode = lambda batch: found(batch, add_special_tokens=False, verbose=False)["input_ids"]
+        self.vocabulary = len(found)
+        self.key = fingerprint_of(name, self.vocabulary)
+
+    def __call__(self, texts: Sequence[str]) -> list[list[int]]:
+        return self._encode(list(texts))
+
+
+def _tokenised(table: _Table, encoder: _Encoder, length: int) -> tuple[npt.NDArray[np.int32], int]:
+    """(N, L) token ids, padded, as a memory map, and how many texts were cut off. The first to ask makes them."""
+    key = fingerprint_of(_VERSION, encoder.key, length, table.texts)
+    folder = cache_home() / "texts" / key
+    if not folder.is_dir():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with exclusive_lock(folder.with_suffix(".lock")):
+            if not folder.is_dir():
+                _tokenise(table, encoder, length, folder)
+    truncated = msgspec.json.decode((folder / "truncated.json").read_bytes(), type=int)
+    return np.load(folder / "tokens.npy", mmap_mode="r"), truncated
+
+
+def _tokenise(table: _Table, encoder: _Encoder, length: int, folder: Path) -> None:
+    """Write the folder, all of it or nothing."""
+    encoded = encoder(table.texts)
+    truncated = sum(len(ids) > length - 2 for ids in encoded)
+    tokens = np.full((len(encoded), 2 + max(min(len(ids), length - 2) for ids in encoded)), PADDING, np.int32)
+    for row, ids in zip(tokens, encoded, strict=True):
+        kept = [_BEGIN, *ids[: length - 2], _END]
+        row[: len(kept)] = kept
+    beside = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    try:
+        np.save(beside / "tokens.npy", tokens)
+        (beside / "truncated.json").write_bytes(msgspec.json.encode(truncated))
+        os.replace(beside, folder)
+    except BaseException:
+        shutil.rmtree(beside, ignore_errors=True)
+        raise
