@@ -23,11 +23,11 @@ from fastload import native
 from fastload.bench import DecodeSettings
 from fastload.bench.decode import benchmark, inputs
 from fastload.bench.decode.benchmark import default_threads, held_back_errors, run_decode_benchmark
-from fastload.bench.decode.contestants import CONTESTANTS
-from fastload.bench.decode.decoders import Contestant, Pillow
+from fastload.bench.decode.decoders import CONTESTANTS
 from fastload.bench.decode.differences import Reference, try_out
 from fastload.bench.decode.inputs import MODES, Pixels, Place, Task, places_of, read_images
-from fastload.bench.decode.pillow_simd import RemotePillow, build_pillow_simd, pillow_simd_folder
+from fastload.bench.decode.passes import Contestant
+from fastload.bench.decode.pillow import Pillow, RemotePillow, build_pillow_simd, pillow_simd_folder
 from fastload.cli.app import app
 from fastload.errors import BackendUnavailableError, ConfigurationError, SourceError, WorkerError
 from fastload.measure.photographs import write_photographs
@@ -410,7 +410,7 @@ def test_it_is_measured_once_it_is_built(
             (target / libraries.name).symlink_to(libraries)
         return 0, ""
 
-    monkeypatch.setattr("fastload.bench.decode.pillow_simd._run", pip)
+    monkeypatch.setattr("fastload.bench.decode.pillow._run", pip)
     results = run_decode_benchmark(small(photographs, images=8, decoders=("pillow", "pillow-simd")))
     assert {row.contestant for row in measured(results)} == {"pillow", "pillow-simd"}
     assert build_pillow_simd() == pillow_simd_folder()
@@ -420,7 +420,7 @@ def test_it_is_measured_once_it_is_built(
 def test_where_it_cannot_be_built_the_row_says_why(photographs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
     failed = (1, "...\n  The headers or library files could not be found: required zlib")
-    monkeypatch.setattr("fastload.bench.decode.pillow_simd._run", lambda command, environment: failed)
+    monkeypatch.setattr("fastload.bench.decode.pillow._run", lambda command, environment: failed)
     results = run_decode_benchmark(small(photographs, images=8, decoders=("pillow", "pillow-simd")))
     (row,) = [row for row in results.measurements if row.contestant == "pillow-simd"]
     assert row.status == "unavailable"

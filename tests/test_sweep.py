@@ -22,10 +22,9 @@ from fastload.measure.process import Outcome
 from fastload.measure.results import Results, from_json, to_csv, to_json
 from fastload.sweep import Cell, Row, SweepSettings, run_sweep
 from fastload.sweep.advice import Situation, advice
-from fastload.sweep.cell import cell_config, environment, launcher, row_of
-from fastload.sweep.grid import Mode, cells, modes, unavailable
+from fastload.sweep.grid import SHARES, Mode, cells, modes, unavailable
 from fastload.sweep.report import print_sweep
-from fastload.sweep.results import SHARES
+from fastload.sweep.run import cell_config, environment, launcher, row_of
 from fastload.terminal import output
 from fastload.train.presets import preset
 from tests.measured import results

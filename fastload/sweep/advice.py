@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fastload.measure.table import duration, gigabytes
-from fastload.sweep.results import Row, Share
+from fastload.sweep.grid import Row, Share
 
 __all__ = ["Situation", "advice"]
 

@@ -22,7 +22,7 @@ from fastload.measure.table import (
     print_heading,
     print_problems,
 )
-from fastload.sweep.results import SHARES, Row, Share
+from fastload.sweep.grid import SHARES, Row, Share
 
 if TYPE_CHECKING:
     from fastload.measure.charts import Line, Stack

@@ -7,30 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from fastload.bench.decode.decoders import Contestant, Torchvision
 from fastload.bench.decode.inputs import Pixels, Place, Task
-from fastload.bench.decode.passes import BATCH, BatchRunner, DecodeRunner, Known
+from fastload.bench.decode.passes import BATCH, BatchContestant
+from fastload.decode import get_decoder
 from fastload.errors import BackendUnavailableError
 from fastload.machine import dali_version
 
 __all__ = ["DaliCpu", "DaliMixed", "TorchvisionCuda"]
 
 
-class _Batches(Contestant):
-    """See `passes.BatchDecoder`."""
-
-    @classmethod
-    def open(cls, task: Task, known: Known) -> DecodeRunner:
-        return BatchRunner(task, cls(task), known)
-
-    def decode(self, encoded: Sequence[bytes], places: Sequence[Place | None]) -> Any:
-        raise NotImplementedError
-
-    def first(self, decoded: Any) -> Pixels:
-        raise NotImplementedError
-
-
-class DaliCpu(_Batches):
+class DaliCpu(BatchContestant):
     """A DALI graph: decode the box, resize it with the triangle filter."""
 
     name = "dali-cpu"
@@ -115,7 +101,7 @@ class DaliMixed(DaliCpu):
     gpu = True
 
 
-class TorchvisionCuda(_Batches):
+class TorchvisionCuda(BatchContestant):
     """nvJPEG through torchvision, and torchvision's transforms on the device."""
 
     name = "torchvision-cuda"
@@ -139,7 +125,7 @@ class TorchvisionCuda(_Batches):
 
     @classmethod
     def version(cls) -> str:
-        return Torchvision.version()
+        return get_decoder("torchvision").version
 
     def decode(self, encoded: Sequence[bytes], places: Sequence[Place | None]) -> Any:
         torch = self._torch

@@ -15,8 +15,7 @@ import msgspec
 import torch
 
 from fastload.bench import DecodeSettings
-from fastload.bench.decode.contestants import chosen_contestants
-from fastload.bench.decode.decoders import Contestant
+from fastload.bench.decode.decoders import chosen_contestants
 from fastload.bench.decode.differences import Reference, Trial, try_out
 from fastload.bench.decode.inputs import (
     MODES,
@@ -28,7 +27,8 @@ from fastload.bench.decode.inputs import (
     places_of,
     read_images,
 )
-from fastload.bench.decode.pillow_simd import build_pillow_simd
+from fastload.bench.decode.passes import Contestant
+from fastload.bench.decode.pillow import build_pillow_simd
 from fastload.errors import BackendUnavailableError, ConfigurationError, FastloadError
 from fastload.machine import usable_cores
 from fastload.measure.results import Failure, Measurement, Results, new_results

@@ -1,88 +1,29 @@
 """How each decoder turns one JPEG into pixels, and how those are resampled: with what its users would use.
 
-Nothing is imported before it is needed: Pillow-SIMD's process has to be as light as its contestant.
+A new contestant is a class and a place in `CONTESTANTS`. No decoder is imported before it is needed.
 """
 
 from __future__ import annotations
 
-import io
 import os
 import re
 import threading
+from collections.abc import Sequence
 from importlib import import_module
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 import fastload
-from fastload.bench.decode.inputs import MODES, Pixels, Place, Task
-from fastload.bench.decode.passes import DecodeRunner, Known, PassRunner
-from fastload.errors import BackendUnavailableError
+from fastload.bench.decode.batches import DaliCpu, DaliMixed, TorchvisionCuda
+from fastload.bench.decode.inputs import Pixels, Place, Task
+from fastload.bench.decode.passes import Contestant
+from fastload.bench.decode.pillow import Pillow, PillowSimd
+from fastload.errors import BackendUnavailableError, ConfigurationError
 
-__all__ = ["Accimage", "Contestant", "FastloadDecoder", "Native", "NativeRegion", "OpenCv", "Pillow", "Torchvision"]
+__all__ = ["CONTESTANTS", "FastloadDecoder", "chosen_contestants"]
 
 _TORCH_PLACE = re.compile(r"^\w+, \S+:\d+, ")
-
-
-class Contestant:
-    """One name in the table. An instance decodes one image a call (`passes.Decoder`)."""
-
-    name: ClassVar[str]
-    resampler: ClassVar[str]
-    """What it resamples with, in words."""
-    modes: ClassVar[tuple[str, ...]] = tuple(MODES)
-    gpu: ClassVar[bool] = False
-    """Runs on a GPU; not tried where there is none, unless asked for."""
-    asked: ClassVar[bool] = False
-    """Only runs when asked for."""
-
-    def __init__(self, task: Task) -> None:
-        """Raises BackendUnavailableError with what to install."""
-
-    @classmethod
-    def open(cls, task: Task, known: Known) -> DecodeRunner:
-        """What measures it."""
-        return PassRunner(task, cls(task), known)
-
-    @classmethod
-    def version(cls) -> str:
-        """Asked after it could be opened."""
-        from fastload.decode import get_decoder
-
-        return get_decoder(cls.name).version
-
-    def __call__(self, data: bytes, size: tuple[int, int], place: Place | None) -> Pixels:
-        """See `passes.Decoder`."""
-        raise NotImplementedError
-
-    def close(self) -> None:
-        """Nothing is held."""
-
-
-class Pillow(Contestant):
-    """Pillow and its own resampling; also Pillow-SIMD, where that is what `import PIL` finds."""
-
-    name = "pillow"
-    resampler = "its own"
-
-    def __init__(self, task: Task) -> None:
-        from PIL import Image, UnidentifiedImageError
-
-        self._open, self._bilinear = Image.open, Image.Resampling.BILINEAR
-        self._unidentified = UnidentifiedImageError
-
-    def __call__(self, data: bytes, size: tuple[int, int], place: Place | None) -> Pixels:
-        try:
-            with self._open(io.BytesIO(data)) as file:
-                image = file.convert("RGB")
-        except SyntaxError as error:  # Pillow's word for a broken header
-            raise ValueError(str(error)) from error
-        except self._unidentified as error:
-            raise ValueError("not an image that Pillow knows") from error
-        if place is not None:
-            (top, left, height, width), (out_height, out_width) = place
-            image = image.crop((left, top, left + width, top + height)).resize((out_width, out_height), self._bilinear)
-        return np.asarray(image)
 
 
 class FastloadDecoder(Contestant):
@@ -258,3 +199,33 @@ class NativeRegion(Native):
 
     def __call__(self, data: bytes, size: tuple[int, int], place: Place | None) -> Pixels:
         return self._decode(data, place or ((0, 0, *size), size))
+
+
+class _PyTurboJpeg(FastloadDecoder):
+    name = "pyturbojpeg"
+
+
+class _SimpleJpeg(FastloadDecoder):
+    name = "simplejpeg"
+
+
+_CLASSES: tuple[type[Contestant], ...] = (
+    *(Pillow, PillowSimd, _PyTurboJpeg, _SimpleJpeg, Torchvision, OpenCv, Accimage, Native, NativeRegion),
+    *(DaliCpu, TorchvisionCuda, DaliMixed),
+)
+
+CONTESTANTS: dict[str, type[Contestant]] = {contestant.name: contestant for contestant in _CLASSES}
+
+
+def chosen_contestants(names: Sequence[str] | None) -> list[type[Contestant]]:
+    """By name; without names all of them.
+
+    Raises:
+        ConfigurationError: there is none of that name.
+    """
+    for name in names or ():
+        if name not in CONTESTANTS:
+            raise ConfigurationError(
+                f"--decoders: {name!r} is not known; choose from {', '.join(CONTESTANTS)} (with commas between)."
+            )
+    return [CONTESTANTS[name] for name in dict.fromkeys(names or CONTESTANTS)]

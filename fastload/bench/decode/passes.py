@@ -1,4 +1,4 @@
-"""The clock of the decode benchmark: whole passes over the images, by threads image after image, or in batches."""
+"""What a contestant is, and its clock: whole passes over the images, by threads image after image, or in batches."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 
-from fastload.bench.decode.inputs import Pixels, Place, Task
+from fastload.bench.decode.inputs import MODES, Pixels, Place, Task
 from fastload.measure.rounds import Work
 
-__all__ = ["BATCH", "BatchDecoder", "BatchRunner", "DecodeRunner", "Decoder", "Known", "PassRunner"]
+__all__ = ["BATCH", "BatchContestant", "BatchRunner", "Contestant", "DecodeRunner", "Known", "PassRunner"]
 
 BATCH = 32
 """Images in one call of a decoder that takes batches."""
@@ -24,8 +24,32 @@ Known = Mapping[str, float | None]
 """Metrics that each round repeats: the pixel differences."""
 
 
-class Decoder(Protocol):
-    """One image at a time. Called from several threads at once."""
+class Contestant:
+    """One name in the table. An instance decodes one image a call, called from several threads at once."""
+
+    name: ClassVar[str]
+    resampler: ClassVar[str]
+    """What it resamples with, in words."""
+    modes: ClassVar[tuple[str, ...]] = tuple(MODES)
+    gpu: ClassVar[bool] = False
+    """Runs on a GPU; not tried where there is none, unless asked for."""
+    asked: ClassVar[bool] = False
+    """Only runs when asked for."""
+
+    def __init__(self, task: Task) -> None:
+        """Raises BackendUnavailableError with what to install."""
+
+    @classmethod
+    def open(cls, task: Task, known: Known) -> DecodeRunner:
+        """What measures it."""
+        return PassRunner(task, cls(task), known)
+
+    @classmethod
+    def version(cls) -> str:
+        """Asked after it could be opened."""
+        from fastload.decode import get_decoder
+
+        return get_decoder(cls.name).version
 
     def __call__(self, data: bytes, size: tuple[int, int], place: Place | None) -> Pixels:
         """The pixels, valid until this thread's next call.
@@ -37,23 +61,26 @@ class Decoder(Protocol):
         Raises:
             ValueError, OSError: the image cannot be decoded.
         """
-        ...
+        raise NotImplementedError
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Nothing is held."""
 
 
-class BatchDecoder(Protocol):
-    """Decodes a batch and waits for it."""
+class BatchContestant(Contestant):
+    """One that takes whole batches."""
+
+    @classmethod
+    def open(cls, task: Task, known: Known) -> DecodeRunner:
+        return BatchRunner(task, cls(task), known)
 
     def decode(self, encoded: Sequence[bytes], places: Sequence[Place | None]) -> Any:
-        """Something for `first`. Raises ValueError: one of the images cannot be decoded."""
-        ...
+        """Decode a batch and wait for it; something for `first`. Raises ValueError: an image cannot be decoded."""
+        raise NotImplementedError
 
     def first(self, decoded: Any) -> Pixels:
         """The first image, on the host."""
-        ...
-
-    def close(self) -> None: ...
+        raise NotImplementedError
 
 
 @dataclass
@@ -117,7 +144,7 @@ class DecodeRunner:
 class PassRunner(DecodeRunner):
     """`task.threads` threads take image after image from one queue."""
 
-    def __init__(self, task: Task, decoder: Decoder, known: Known) -> None:
+    def __init__(self, task: Task, decoder: Contestant, known: Known) -> None:
         super().__init__(task, known)
         self._decoder = decoder
         self._pool = ThreadPoolExecutor(task.threads, "fastload-bench") if task.threads > 1 else None
@@ -166,7 +193,7 @@ class BatchRunner(DecodeRunner):
 
     latency_of = f"batch of {BATCH}"
 
-    def __init__(self, task: Task, decoder: BatchDecoder, known: Known) -> None:
+    def __init__(self, task: Task, decoder: BatchContestant, known: Known) -> None:
         super().__init__(task, known)
         self._decoder = decoder
 

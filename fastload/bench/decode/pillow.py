@@ -1,10 +1,12 @@
-"""Pillow-SIMD beside Pillow: built with AVX2 into a folder of its own, and measured in a process of its own.
+"""Pillow, and Pillow-SIMD beside it: built with AVX2 into a folder of its own, and measured in a process of its own.
 
-It takes Pillow's import name; installed in the ordinary way it would replace Pillow.
+It takes Pillow's import name; installed in the ordinary way it would replace Pillow. Its process has to be as light as
+its contestant, so that this file imports no torch.
 """
 
 from __future__ import annotations
 
+import io
 import os
 import platform
 import shutil
@@ -17,18 +19,45 @@ from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 
-from fastload.bench.decode.decoders import Contestant, Pillow
+import numpy as np
+
 from fastload.bench.decode.inputs import Pixels, Place, Task
-from fastload.bench.decode.passes import DecodeRunner, Known, PassRunner
+from fastload.bench.decode.passes import Contestant, DecodeRunner, Known, PassRunner
 from fastload.errors import BackendUnavailableError, WorkerError
 from fastload.machine import cache_home
 from fastload.measure.clock import peak_memory, reset_peak_memory, resident_memory
 from fastload.measure.process import Child
 from fastload.measure.rounds import Work
 
-__all__ = ["PillowSimd", "RemotePillow", "build_pillow_simd", "pillow_simd_folder"]
+__all__ = ["Pillow", "PillowSimd", "RemotePillow", "build_pillow_simd", "pillow_simd_folder"]
 
 _HEADERS = "sudo apt-get install -y gcc zlib1g-dev libjpeg-dev python3-dev"
+
+
+class Pillow(Contestant):
+    """Pillow and its own resampling; also Pillow-SIMD, where that is what `import PIL` finds."""
+
+    name = "pillow"
+    resampler = "its own"
+
+    def __init__(self, task: Task) -> None:
+        from PIL import Image, UnidentifiedImageError
+
+        self._open, self._bilinear = Image.open, Image.Resampling.BILINEAR
+        self._unidentified = UnidentifiedImageError
+
+    def __call__(self, data: bytes, size: tuple[int, int], place: Place | None) -> Pixels:
+        try:
+            with self._open(io.BytesIO(data)) as file:
+                image = file.convert("RGB")
+        except SyntaxError as error:  # Pillow's word for a broken header
+            raise ValueError(str(error)) from error
+        except self._unidentified as error:
+            raise ValueError("not an image that Pillow knows") from error
+        if place is not None:
+            (top, left, height, width), (out_height, out_width) = place
+            image = image.crop((left, top, left + width, top + height)).resize((out_width, out_height), self._bilinear)
+        return np.asarray(image)
 
 
 def pillow_simd_folder() -> Path:
