@@ -246,7 +246,7 @@ def test_every_contestant_has_a_rate_and_the_synthetic_one_is_all_of_itself(
         profiled = by_name(found, f"profiler, {row.mode}")[name]
         assert value(profiled, "steps") >= 2
         assert 0 < value(profiled, "busy_share") <= 1
-    assert value(rows["synthetic"], "of_synthetic") == 1
+    assert value(rows["synthetic"], idle.OF_SYNTHETIC) == 1
     assert value(rows["synthetic"], "wait_share") < value(rows["DataLoader, 0 workers"], "wait_share")
     assert (Path(setting.out) / f"timeline-{setting.networks[0]}.png").stat().st_size > 1000
 
@@ -262,7 +262,7 @@ def test_a_contestant_that_fails_does_not_end_the_others(setting: Setting, monke
     idle.run(replace(setting, profile_seconds=1000), found)  # no time for the profiler
     rows = by_name(found, idle.mode(setting.networks[0]))
     assert (rows["broken"].status, rows["broken"].note) == ("failed", "RuntimeError: it broke")
-    assert value(rows["synthetic"], "of_synthetic") == 1
+    assert value(rows["synthetic"], idle.OF_SYNTHETIC) == 1
     assert any("no time was left for the profiler" in note for note in found.notes)
 
 
@@ -342,11 +342,11 @@ def test_goals_are_judged_from_the_rows() -> None:
         row("a", checks.RESUME, wrong=3),
         row("a", streams.STREAMS, wrong=0, against_the_cpu=0),
         Measurement("b", streams.STREAMS, status="unavailable"),
-        row("synthetic", large, of_synthetic=1.0, gpu_idle_windows=7),
-        row("fastload a", large, of_synthetic=0.99, gpu_idle_windows=0),
-        row("fastload b", large, of_synthetic=0.49, gpu_idle_windows=2),
-        row("DataLoader, 16 workers", small, of_synthetic=0.99),
-        row("fastload a", small, of_synthetic=0.96),
+        row("synthetic", large, of_synthetic_share=1.0, gpu_idle_windows=7),
+        row("fastload a", large, of_synthetic_share=0.99, gpu_idle_windows=0),
+        row("fastload b", large, of_synthetic_share=0.49, gpu_idle_windows=2),
+        row("DataLoader, 16 workers", small, of_synthetic_share=0.99),
+        row("fastload a", small, of_synthetic_share=0.96),
         Measurement("batches of 512", cifar.ALONE, rounds=(Round(1_000_000, 1.0, 0.0),)),
         Measurement("batches of 2048", cifar.ALONE, rounds=(Round(25_000_000, 1.0, 0.0),)),
         row("net", cifar.SHARE, loader_share=0.02),

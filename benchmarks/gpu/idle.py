@@ -26,10 +26,12 @@ from fastload.measure.transforms import training
 from fastload.monitor import GpuMonitor, GpuReading, Segment, Step, draw_timelines, profile_steps, step_clock
 from fastload.monitor.gpu import reading_of
 
-__all__ = ["FASTLOAD", "SYNTHETIC", "compared", "contestants", "mode", "run"]
+__all__ = ["FASTLOAD", "OF_SYNTHETIC", "SYNTHETIC", "compared", "contestants", "mode", "run"]
 
 SYNTHETIC = "synthetic"
 """The denominator: nothing has to be fetched."""
+OF_SYNTHETIC = "of_synthetic_share"
+"""The metric: the rate over that of the same round's synthetic batches."""
 FASTLOAD = "fastload "
 """How the names of ours begin."""
 _LONG_GAP = 0.005
@@ -150,7 +152,7 @@ def compared(rows: dict[str, Measurement]) -> dict[str, Measurement]:
 
     def with_share(row: Measurement) -> Measurement:
         shares = [r.rate / rate for r, rate in zip(row.rounds, full, strict=False)]
-        first = [replace(r, metrics={**r.metrics, "of_synthetic": s}) for r, s in zip(row.rounds, shares, strict=False)]
+        first = [replace(r, metrics={**r.metrics, OF_SYNTHETIC: s}) for r, s in zip(row.rounds, shares, strict=False)]
         return replace(row, rounds=(*first, *row.rounds[len(first) :]))
 
     return {name: with_share(row) for name, row in rows.items()}

@@ -10,7 +10,7 @@ from rich.console import Console
 from benchmarks.gpu import checks, cifar, idle, streams
 from fastload.measure.results import Measurement, Results
 from fastload.measure.statistics import summarise
-from fastload.measure.table import gigabytes, metric, milliseconds, number, print_fitting, print_heading
+from fastload.measure.table import metric, metric_rows, milliseconds, print_fitting, print_heading
 from fastload.measure.verdict import Bar, Verdict
 
 __all__ = ["judge", "summary"]
@@ -31,16 +31,16 @@ def _goals(rows: Rows) -> Iterator[Bar[Rows]]:
     yield Bar("backends whose batches change", lambda rows: _wrong(rows, (streams.STREAMS,)), 0, at_least=False)
     yield Bar("batches that differ from the CPU's", _against_cpu, 0, at_least=False)
     large, small = (idle.mode(name) for name in ("resnet50", "resnet18"))
-    every = [row for row in rows if row.mode == large and row.metrics("of_synthetic") and _ours(row)]
+    every = [row for row in rows if row.mode == large and row.metrics(idle.OF_SYNTHETIC) and _ours(row)]
     for name in [row.contestant for row in every] or ["every backend"]:
         what = f"ResNet-50, {name}, of the synthetic rate (aim 99.5%)"
-        yield Bar(what, lambda rows, name=name: _metrics(rows, large, name, "of_synthetic"), 0.98, unit="%")
+        yield Bar(what, lambda rows, name=name: _metrics(rows, large, name, idle.OF_SYNTHETIC), 0.98, unit="%")
     windows = "ResNet-50, windows at 0% after the first batch, ends of epochs included"
     yield Bar(windows, lambda rows: _windows(rows, large), 0, at_least=False)
     best = max((row for row in rows if row.mode == small and _ours(row)), key=_share, default=None)
     name = "the best backend" if best is None else f"the best backend ({best.contestant})"
     what = f"ResNet-18, {name}, of the synthetic rate (aim 98%)"
-    yield Bar(what, lambda rows: best.metrics("of_synthetic") if best is not None else [], 0.95, unit="%")
+    yield Bar(what, lambda rows: best.metrics(idle.OF_SYNTHETIC) if best is not None else [], 0.95, unit="%")
     yield Bar("CIFAR-10 resident on the device, the loader alone", _fastest, 20e6, unit="img/s")
     share = "CIFAR-10 training, the loader's share of a step"
     yield Bar(share, _loader_share, 0.01, at_least=False, unit="%")
@@ -52,7 +52,7 @@ def _ours(row: Measurement) -> bool:
 
 
 def _share(row: Measurement) -> float:
-    found = row.metric("of_synthetic")
+    found = row.metric(idle.OF_SYNTHETIC)
     return 0.0 if found is None else found.median
 
 
@@ -106,7 +106,7 @@ def summary(results: Results) -> str:
         rows = [row for row in results.measurements if row.mode == mode]
         console.print()
         by_threads = any("threads" in row.parameters for row in rows)
-        print_fitting(console, list((_by_threads if by_threads else _one_a_row)(mode, rows)))
+        print_fitting(console, _by_threads(mode, rows) if by_threads else metric_rows(mode, rows))
         for row in rows:
             if row.note:
                 console.print(f"  {row.contestant}: {row.status}: {row.note}", soft_wrap=True)
@@ -118,32 +118,12 @@ def summary(results: Results) -> str:
     return page.getvalue().rstrip()
 
 
-def _one_a_row(mode: str, rows: Rows) -> Iterator[dict[str, str]]:
-    names = dict.fromkeys(name for row in rows for r in row.rounds for name in r.metrics)
-    for row in rows:
-        cells = {mode: row.contestant, "img/s": _rate(row)}
-        yield cells | {name.removesuffix("_seconds").replace("_", " "): _cell(row, name) for name in names}
-
-
-def _by_threads(mode: str, rows: Rows) -> Iterator[dict[str, str]]:
-    """One contestant a row, one number of threads a column."""
+def _by_threads(mode: str, rows: Rows) -> list[dict[str, str]]:
+    """One contestant a row, one number of threads a column: the rate, or the length of a step."""
     counts = sorted({int(row.parameters["threads"]) for row in rows if "threads" in row.parameters})
-    for name in dict.fromkeys(row.contestant for row in rows):
-        found = {row.parameters.get("threads"): row for row in rows if row.contestant == name}
-        cells = {
-            f"{n} threads": _cell(found[n], "median_step_seconds") or _rate(found[n]) for n in counts if n in found
-        }
-        yield {mode: name, **{f"{n} threads": "" for n in counts}, **cells}
-
-
-def _rate(row: Measurement) -> str:
-    return f"{row.speed:,.0f}" if row.speed else ""
-
-
-def _cell(row: Measurement, name: str) -> str:
-    """The median in the unit that its name ends with."""
-    if name.endswith("_share") or name == "of_synthetic":
-        return metric(row, name, "{:.1%}".format)
-    if name.endswith("_bytes"):
-        return metric(row, name, gigabytes)
-    return metric(row, name, milliseconds if name.endswith("seconds") else number)
+    cells = {row.contestant: {mode: row.contestant} | {f"{n} threads": "" for n in counts} for row in rows}
+    for row in rows:
+        rate = f"{row.speed:,.0f}" if row.speed else ""
+        step = metric(row, "median_step_seconds", milliseconds)
+        cells[row.contestant][f"{row.parameters.get('threads')} threads"] = step or rate
+    return list(cells.values())

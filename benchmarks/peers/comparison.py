@@ -20,7 +20,7 @@ from fastload.cache import build_cache
 from fastload.errors import BackendUnavailableError, FastloadError, WorkerError
 from fastload.measure import process
 from fastload.measure.process import Child
-from fastload.measure.results import Latency, Measurement, Round
+from fastload.measure.results import Measurement, Round
 from fastload.measure.rounds import Entry, Measured, Progress, Runner, Work, measure
 from fastload.measure.statistics import quantile
 
@@ -159,14 +159,14 @@ class Comparison:
             with self._alone(FIRST, row, few) as child:
                 found = child.ask("first", limit=_PATIENCE)
                 metrics = {name: found[name] for name in ("first_batch_seconds", "made_seconds")}
-                once = Round(few.batch_size, found["first_batch_seconds"], 0.0, metrics)
+                once = Round(0, 0.0, 0.0, metrics)
                 rounds.setdefault(row.contestant, []).append(once)
         for name, every in rounds.items():
             yield Measurement(name, FIRST, rounds=tuple(every))
         for row in [row for row in there if row.epochs]:
             with self._alone(END, row, self.setting) as child:
                 child.ask("first", limit=_PATIENCE)
-                yield from _epochs(row, self.setting, child.ask("epochs", row.epochs))
+                yield from _epochs(row, child.ask("epochs", row.epochs))
         for row in [row for row in there if row.beside_python]:
             with self._alone(INTERPRETER, row, replace(self.setting, threads=1, cores=2)) as child:
                 child.ask("first", limit=_PATIENCE)
@@ -184,8 +184,8 @@ class Comparison:
                 child = contestant(row, setting, self.launcher(row))
                 stack.callback(child.close)
                 yield child
-        except FastloadError as error:
-            self.say(str(error))
+        except (FastloadError, ValueError, OSError) as error:  # as `Child` raises them
+            self.say(f"{row.contestant}: {error}")
 
     def _open(self, row: Row, runners: dict[tuple[str, str], StreamRunner]) -> Runner:
         if row.open is None:
@@ -277,19 +277,18 @@ class LimitRunner:
         self._process.communicate()
 
 
-def _epochs(row: Row, setting: Setting, found: Mapping[str, Sequence[float]]) -> Iterator[Measurement]:
+def _epochs(row: Row, found: Mapping[str, Sequence[float]]) -> Iterator[Measurement]:
     """Ends of epochs beside ordinary intervals, and memory after each epoch."""
     within, memory = found["within"], found["memory"]
     ordinary = quantile(within, 0.5)
-    ends = [Round(setting.batch_size, s, 0.0, {"gap_in_ordinary_intervals": s / ordinary - 1}) for s in found["across"]]
-    latency = Latency(ordinary, quantile(within, 0.99), len(within), "batch")
-    yield Measurement(row.contestant, END, rounds=tuple(ends), latency=latency)
+    usual = {"ordinary_seconds": ordinary, "ordinary_p99_seconds": quantile(within, 0.99)}
+    ends = [Round(0, s, 0.0, {"gap_in_ordinary_intervals": s / ordinary - 1, **usual}) for s in found["across"]]
+    yield Measurement(row.contestant, END, rounds=tuple(ends))
     growth = max(memory[1:], default=memory[0]) / memory[0] - 1
     yield Measurement(
         row.contestant,
         MEMORY,
         {"epochs": len(memory)},
-        rounds=(Round(0, 0.0, 0.0, {"growth_after_first_epoch": growth}),),
-        peak_memory=int(max(memory)),
+        rounds=(Round(0, 0.0, 0.0, {"growth_after_first_epoch_share": growth, "most_bytes": max(memory)}),),
         series={"bytes_after_epoch": tuple((float(number), size) for number, size in enumerate(memory, 1))},
     )

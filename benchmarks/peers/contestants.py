@@ -11,6 +11,7 @@ import os
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -191,50 +192,32 @@ def _crop(draw: random.Random, width: int, height: int) -> tuple[int, int, int, 
 # -- FFCV, with the pipelines of its ImageNet and CIFAR-10 examples up to the tensor; in an environment of its own -----
 
 
-def ffcv_jpeg(setting: Setting) -> Batches:
-    return _ffcv_photographs("jpeg", setting)
-
-
-def ffcv_raw_short(setting: Setting) -> Batches:
-    return _ffcv_photographs("raw_short", setting)
-
-
-def ffcv_raw_long(setting: Setting) -> Batches:
-    return _ffcv_photographs("raw_long", setting)
-
-
-def _ffcv_photographs(kind: str, setting: Setting) -> Batches:
-    from ffcv.fields.decoders import RandomResizedCropRGBImageDecoder
-    from ffcv.transforms import RandomHorizontalFlip
-
-    return _ffcv(kind, [RandomResizedCropRGBImageDecoder((CROP, CROP)), RandomHorizontalFlip()], setting)
-
-
-def ffcv_small(setting: Setting) -> Batches:
-    from ffcv.fields.decoders import SimpleRGBImageDecoder
-    from ffcv.transforms import RandomHorizontalFlip, RandomTranslate
-
-    return _ffcv("small", [SimpleRGBImageDecoder(), RandomHorizontalFlip(), RandomTranslate(padding=PADDING)], setting)
-
-
-def _ffcv(kind: str, image: list[Any], setting: Setting) -> Batches:
+def ffcv(setting: Setting, kind: str) -> Batches:
     """One of its files; the system keeps it in memory, and the order is quite random, as the others' is."""
     from importlib import metadata
 
-    from ffcv.fields.decoders import IntDecoder
+    from ffcv.fields import decoders
     from ffcv.loader import Loader, OrderOption
-    from ffcv.transforms import Squeeze, ToTensor
+    from ffcv.transforms import RandomHorizontalFlip, RandomTranslate, Squeeze, ToTensor
 
+    if kind == "small":
+        image = [decoders.SimpleRGBImageDecoder(), RandomHorizontalFlip(), RandomTranslate(padding=PADDING)]
+    else:
+        image = [decoders.RandomResizedCropRGBImageDecoder((CROP, CROP)), RandomHorizontalFlip()]
     loader: Any = Loader(
-        str(Path(setting.work, "ffcv-files", f"{kind}.beton")),
+        str(_beton(setting, kind)),
         batch_size=setting.batch_size,
         num_workers=setting.threads,
         order=OrderOption.RANDOM,
         os_cache=True,
         drop_last=True,
-        pipelines={"image": [*image, ToTensor()], "label": [IntDecoder(), ToTensor(), Squeeze()]},
+        pipelines={"image": [*image, ToTensor()], "label": [decoders.IntDecoder(), ToTensor(), Squeeze()]},
     )
     return Batches(metadata.version("ffcv"), lambda: (images for images, _ in loader))
+
+
+def _beton(setting: Setting, kind: str) -> Path:
+    return Path(setting.work, "ffcv-files", f"{kind}.beton")
 
 
 def write_ffcv(setting: Setting, kind: str) -> None:
@@ -244,40 +227,33 @@ def write_ffcv(setting: Setting, kind: str) -> None:
     import numpy as np
     from PIL import Image
 
-    target = Path(setting.work, "ffcv-files", f"{kind}.beton")
+    target = _beton(setting, kind)
     if target.exists():
         return
 
-    class Folder:
-        """(image, label) by index, from class folders."""
+    class Samples:
+        """(image, label) by index, from class folders or from images.npy and labels.npy."""
 
         def __init__(self) -> None:
-            classes = sorted(path for path in Path(setting.photographs).iterdir() if path.is_dir())
-            self._samples = [(path, label) for label, name in enumerate(classes) for path in sorted(name.iterdir())]
+            if kind == "small":
+                images = np.load(Path(setting.small, "images.npy"), mmap_mode="r")
+                self._samples = list(zip(images, np.load(Path(setting.small, "labels.npy")).tolist(), strict=True))
+            else:
+                classes = enumerate(sorted(Path(setting.photographs).iterdir()))
+                self._samples = [(path, label) for label, name in classes for path in sorted(name.iterdir())]
 
         def __len__(self) -> int:
             return len(self._samples)
 
         def __getitem__(self, index: int) -> tuple[Any, int]:
-            path, label = self._samples[index]
-            image = Image.open(path).convert("RGB")
+            image, label = self._samples[index]
+            if kind == "small":
+                return np.ascontiguousarray(image), label
+            image = Image.open(image).convert("RGB")
             if kind == "raw_short" and min(image.size) > 256:
                 width, height = (round(side * 256 / min(image.size)) for side in image.size)
                 image = image.resize((width, height), Image.Resampling.BILINEAR)
             return image, label
-
-    class Arrays:
-        """(image, label) by index, from images.npy and labels.npy."""
-
-        def __init__(self) -> None:
-            self._images = np.load(Path(setting.small, "images.npy"), mmap_mode="r")
-            self._labels = np.load(Path(setting.small, "labels.npy")).tolist()
-
-        def __len__(self) -> int:
-            return len(self._labels)
-
-        def __getitem__(self, index: int) -> tuple[Any, int]:
-            return np.ascontiguousarray(self._images[index]), self._labels[index]
 
     # The pixels that fastload's cache holds; and FFCV's own option, which is by the longer side, so fewer pixels.
     modes: dict[str, dict[str, Any]] = {
@@ -290,50 +266,49 @@ def write_ffcv(setting: Setting, kind: str) -> None:
     part = target.with_suffix(".part")
     columns = {"image": ffcv.fields.RGBImageField(**modes[kind]), "label": ffcv.fields.IntField()}
     writer = ffcv.writer.DatasetWriter(str(part), columns, num_workers=setting.threads)
-    writer.from_indexed_dataset(Arrays() if kind == "small" else Folder(), chunksize=32)
+    writer.from_indexed_dataset(Samples(), chunksize=32)
     os.replace(part, target)
 
 
 # -- fastload, through the public API ---------------------------------------------------------------------------------
 
 
-def fastload_torch(setting: Setting) -> Batches:
-    return _fastload(setting, "torch")
-
-
-def fastload_turbojpeg(setting: Setting) -> Batches:
-    return _fastload(setting, "turbojpeg")
-
-
-def fastload_cache(setting: Setting) -> Batches:
-    from fastload.backends.cache import CacheOptions
-
-    return _fastload(setting, "cache", CacheOptions(Path(setting.work, "cache"), short_side=256, progress=False))
-
-
-def fastload_cache_small(setting: Setting) -> Batches:
-    return _fastload(setting, "cache", small=True)
-
-
-def _fastload(setting: Setting, backend: str, options: Any = None, *, small: bool = False) -> Batches:
-    import numpy as np
+def fastload(setting: Setting, backend: str) -> Batches:
     from torchvision.transforms import v2
 
-    import fastload
+    from fastload import __version__, create_loader
+    from fastload.backends.cache import CacheOptions
 
-    crop: Any = v2.RandomCrop(SIDE, padding=PADDING) if small else v2.RandomResizedCrop(CROP)
-    arrays = (np.load(Path(setting.small, name)) for name in ("images.npy", "labels.npy")) if small else ()
-    loader = fastload.create_loader(
-        tuple(arrays) or setting.photographs,
+    options = CacheOptions(directory=Path(setting.work, "cache"), short_side=256, progress=False)
+    loader = create_loader(
+        setting.photographs,
         setting.batch_size,
         shuffle=True,
         drop_last=True,
-        transform=v2.Compose([crop, v2.RandomHorizontalFlip()]),
+        transform=v2.Compose([v2.RandomResizedCrop(CROP), v2.RandomHorizontalFlip()]),
         backend=backend,
         num_workers=setting.threads,
-        options=options,
+        options=options if backend == "cache" else None,
     )
-    return Batches(fastload.__version__, lambda: (images for images, _ in loader))
+    return Batches(__version__, lambda: (images for images, _ in loader))
+
+
+def fastload_small(setting: Setting) -> Batches:
+    import numpy as np
+    from torchvision.transforms import v2
+
+    from fastload import __version__, create_loader
+
+    loader = create_loader(
+        (np.load(Path(setting.small, "images.npy")), np.load(Path(setting.small, "labels.npy"))),
+        setting.batch_size,
+        shuffle=True,
+        drop_last=True,
+        transform=v2.Compose([v2.RandomCrop(SIDE, padding=PADDING), v2.RandomHorizontalFlip()]),
+        backend="cache",
+        num_workers=setting.threads,
+    )
+    return Batches(__version__, lambda: (images for images, _ in loader))
 
 
 # -- the table --------------------------------------------------------------------------------------------------------
@@ -368,20 +343,23 @@ PILLOW = Row("DataLoader, Pillow", "photographs", pillow, first_batch=True, epoc
 TORCHVISION = Row("DataLoader, torchvision decoder", "photographs", torchvision_decoder)
 DALI = Row("DALI, CPU", "photographs", dali, first_batch=True, epochs=3)
 SPDL = Row("SPDL", "photographs", spdl, "spdl")
-FFCV_JPEG = Row("FFCV, JPEG q90", "photographs", ffcv_jpeg, "ffcv", "jpeg", epochs=3)
-FFCV_RAW = Row("FFCV, raw, short side 256", "photographs", ffcv_raw_short, "ffcv", "raw_short")
-FFCV_RAW_LONG = Row("FFCV, raw, long side 256", "photographs", ffcv_raw_long, "ffcv", "raw_long")
-FASTLOAD_TORCH = Row("fastload torch", "photographs", fastload_torch)
+FFCV_JPEG = Row("FFCV, JPEG q90", "photographs", partial(ffcv, kind="jpeg"), "ffcv", "jpeg", epochs=3)
+FFCV_RAW = Row("FFCV, raw, short side 256", "photographs", partial(ffcv, kind="raw_short"), "ffcv", "raw_short")
+FFCV_RAW_LONG = Row("FFCV, raw, long side 256", "photographs", partial(ffcv, kind="raw_long"), "ffcv", "raw_long")
+FASTLOAD_TORCH = Row("fastload torch", "photographs", partial(fastload, backend="torch"))
 FASTLOAD_TURBOJPEG = Row(
-    "fastload turbojpeg", "photographs", fastload_turbojpeg, first_batch=True, epochs=20, beside_python=True
+    *("fastload turbojpeg", "photographs", partial(fastload, backend="turbojpeg")),
+    first_batch=True,
+    epochs=20,
+    beside_python=True,
 )
-FASTLOAD_CACHE = Row("fastload cache, short side 256", "photographs", fastload_cache, epochs=20)
+FASTLOAD_CACHE = Row("fastload cache, short side 256", "photographs", partial(fastload, backend="cache"), epochs=20)
 LIMIT = Row("limit: region decode alone", "photographs", None)
 LIMIT_FILES = Row("limit: reading and region decode", "photographs", None)
 
 PILLOW_SMALL = Row("DataLoader, Pillow", "small images", pillow_small)
-FFCV_SMALL = Row("FFCV", "small images", ffcv_small, "ffcv", "small")
-FASTLOAD_CACHE_SMALL = Row("fastload cache", "small images", fastload_cache_small)
+FFCV_SMALL = Row("FFCV", "small images", partial(ffcv, kind="small"), "ffcv", "small")
+FASTLOAD_CACHE_SMALL = Row("fastload cache", "small images", fastload_small)
 
 CONTESTANTS: tuple[Row, ...] = (
     *(PILLOW, TORCHVISION, DALI, SPDL, FFCV_JPEG, FFCV_RAW, FFCV_RAW_LONG),

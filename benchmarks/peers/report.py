@@ -25,7 +25,7 @@ from benchmarks.peers.contestants import (
 )
 from fastload.measure.results import Measurement, Round, ratios
 from fastload.measure.statistics import quantile, summarise
-from fastload.measure.table import print_fitting
+from fastload.measure.table import metric_rows, print_fitting
 from fastload.measure.verdict import Bar, Verdict
 
 __all__ = ["BARS", "judge", "other_pixels", "print_rates", "print_singles"]
@@ -64,7 +64,7 @@ def _metric(row: Row, mode: str, name: str) -> Callable[[Found], list[float]]:
 
 def _soak(row: Row) -> Iterator[Bar[Found]]:
     gaps = _metric(row, END, "gap_in_ordinary_intervals")
-    growth = _metric(row, MEMORY, "growth_after_first_epoch")
+    growth = _metric(row, MEMORY, "growth_after_first_epoch_share")
     name = row.contestant
     yield Bar(f"{name}: extra wait at an epoch's end", gaps, 1.0, False, worst=True, unit="ordinary intervals")
     yield Bar(f"{name}: growth of memory after the first of 20 epochs", growth, 0.02, False, worst=True, unit="%")
@@ -97,7 +97,7 @@ BARS: tuple[Bar[Found], ...] = (
     *_soak(FASTLOAD_CACHE),
     Bar(
         f"speed of Python while {FASTLOAD_TURBOJPEG.contestant} works, one thread on two cores",
-        _metric(FASTLOAD_TURBOJPEG, INTERPRETER, "share_of_speed_alone"),
+        _metric(FASTLOAD_TURBOJPEG, INTERPRETER, "speed_alone_share"),
         0.9,
         unit="%",
     ),
@@ -141,44 +141,12 @@ def _times(ours: Row, theirs: Row, found: Found) -> str:
 
 
 def print_singles(measurements: Sequence[Measurement], console: Console) -> None:
-    """One line a contestant and quantity."""
-    console.print()
-    for m in measurements:
-        if m.mode in _WORDS:
-            console.print(f"{m.mode:<26}{m.contestant:<32}{_WORDS[m.mode](m)}", soft_wrap=True)
-
-
-def _first(m: Measurement) -> str:
-    seconds = m.metrics("first_batch_seconds")
-    made = quantile(m.metrics("made_seconds"), 0.5)
-    middle = quantile(seconds, 0.5)
-    return f"{middle:.3f} s ({min(seconds):.3f} to {max(seconds):.3f}); to make the loader {made:.3f} s"
-
-
-def _end(m: Measurement) -> str:
-    assert m.latency is not None
-    gaps = m.metrics("gap_in_ordinary_intervals")
-    return (
-        f"extra wait {quantile(gaps, 0.5):+.2f} ordinary intervals (worst {max(gaps):+.2f}, n={len(gaps)}); "
-        f"ordinary {1000 * m.latency.p50:.1f} ms, 99% below {1000 * m.latency.p99:.1f} ms"
-    )
-
-
-def _memory(m: Measurement) -> str:
-    (growth,) = m.metrics("growth_after_first_epoch")
-    return f"{growth:+.2%} after the first of {m.parameters['epochs']}, at most {(m.peak_memory or 0) / 1e6:,.0f} MB"
-
-
-def _python(m: Measurement) -> str:
-    share = summarise(m.metrics("share_of_speed_alone"))
-    cores, beside = (quantile(m.metrics(name), 0.5) for name in ("cores_of_the_loader", "share_beside_a_process"))
-    return (
-        f"{share.median:.1%} of its speed alone ({share.low:.1%} to {share.high:.1%}); the loader used {cores:.2f} "
-        f"cores; beside another process that takes a core {beside:.1%}"
-    )
-
-
-_WORDS = {FIRST: _first, END: _end, MEMORY: _memory, INTERPRETER: _python}
+    """What is not throughput: the medians; the bars have the spread, the JSON all of it."""
+    for mode in (FIRST, END, MEMORY, INTERPRETER):
+        rows = [m for m in measurements if m.mode == mode]
+        if rows:
+            console.print()
+            print_fitting(console, metric_rows(mode, rows))
 
 
 def other_pixels(measurements: Sequence[Measurement]) -> list[str]:

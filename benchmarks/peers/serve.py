@@ -124,8 +124,8 @@ class Contestant:
             beside, beside_clock = _spin(seconds)
             other.kill()
         return {
-            "share_of_speed_alone": loops / clock / (alone / alone_clock),
-            "share_beside_a_process": beside / beside_clock / (alone / alone_clock),
+            "speed_alone_share": loops / clock / (alone / alone_clock),
+            "beside_a_process_share": beside / beside_clock / (alone / alone_clock),
             "cores_of_the_loader": (whole - own) / clock,
             "seconds": clock,
             "cpu_seconds": whole,

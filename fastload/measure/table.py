@@ -14,7 +14,16 @@ from fastload.measure.results import Measurement, Results
 
 __all__ = [
     *("duration", "gigabytes", "milliseconds", "not_measured", "number", "per_cent", "percentage"),
-    *("failures_by_file", "metric", "print_fitting", "print_heading", "print_problems", "progress_bar", "spread"),
+    *(
+        "failures_by_file",
+        "metric",
+        "metric_rows",
+        "print_fitting",
+        "print_heading",
+        "print_problems",
+        "progress_bar",
+        "spread",
+    ),
 ]
 
 _NAMES = 5
@@ -67,6 +76,26 @@ def spread(row: Measurement) -> str:
     """Half the range between the quartiles of the rate, relative to it."""
     rate = row.rate
     return "" if rate is None else per_cent((rate.high - rate.low) / 2, rate.median)
+
+
+def metric_rows(title: str, rows: Sequence[Measurement]) -> list[dict[str, str]]:
+    """Rows for `print_fitting`: samples per second, if any, and the median of each further number, in the unit that its
+    name ends with."""
+    names = dict.fromkeys(name for row in rows for r in row.rounds for name in r.metrics)
+    columns = {name: name.removesuffix("_seconds").replace("_", " ") for name in names}
+    return [
+        {title: row.contestant, "samples/s": f"{row.speed:,.0f}" if row.speed else ""}
+        | {column: metric(row, name, _unit_of(name)) for name, column in columns.items()}
+        for row in rows
+    ]
+
+
+def _unit_of(name: str) -> Callable[[float], str]:
+    if name.endswith("_share"):
+        return "{:.1%}".format
+    if name.endswith("_bytes"):
+        return gigabytes
+    return milliseconds if name.endswith("seconds") else number
 
 
 def print_fitting(console: Console, rows: Sequence[Mapping[str, str | Text]], *, droppable: Sequence[str] = ()) -> None:
