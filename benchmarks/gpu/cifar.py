@@ -96,7 +96,8 @@ def _share(setting: Setting, found: Found, source: Any) -> None:
             metrics = {"loader_share": shares[-1], "wait_share": waited, "step_seconds": full}
             rounds.append(Round(steps * size, steps * full, 0.0, metrics))
             known = resolution(summarise(shares))
-            note = f"{compiled}; resolution of the loader's share: {known:.2%} ({len(rounds)} pairs of {steps} steps)"
+            shown = f"{known:.2%}" if len(rounds) > 2 else "not known"
+            note = f"{compiled}; resolution of the loader's share: {shown} ({len(rounds)} pairs of {steps} steps)"
             found.save(Measurement(SMALL, SHARE, {"batch_size": size}, note=note, rounds=tuple(rounds)))
             if (len(rounds) >= _LEAST_TURNS and known <= _ENOUGH) or found.left < enough:
                 break
