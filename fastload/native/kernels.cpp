@@ -16,6 +16,8 @@ const Kernels* find_kernels(const char* name) {
     }
     if (wanted(kAvx2Kernels) && avx2) return &kAvx2Kernels;
     if (wanted(kSse41Kernels) && __builtin_cpu_supports("sse4.1")) return &kSse41Kernels;
+#elif defined(FASTLOAD_ARM64)
+    if (wanted(kNeonKernels)) return &kNeonKernels;  // every 64-bit ARM processor has them
 #endif
     return wanted(kPlainKernels) ? &kPlainKernels : nullptr;
 }

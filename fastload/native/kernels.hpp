@@ -49,6 +49,8 @@ extern const Kernels kPlainKernels;
 extern const Kernels kSse41Kernels;
 extern const Kernels kAvx2Kernels;
 extern const Kernels kAvx512Kernels;
+#elif defined(FASTLOAD_ARM64)
+extern const Kernels kNeonKernels;
 #endif
 
 // The best that this processor runs for "auto", or the one named; nullptr if it is unknown or cannot run here.

@@ -33,6 +33,7 @@ struct Simd {
         alignas(16) uint8_t b[16];
     };
     static constexpr int kLanes = 1;
+    static constexpr bool kDots = false;
 
     template <typename T>
     struct Of {
@@ -85,9 +86,13 @@ struct Simd {
     static void store(void* to, V v) { std::memcpy(to, v.b, 16); }
     static V repeat(const void* from) { return load(from); }
     template <typename T>
-    static V load_lanes(const T* const* from, int offset) { return load(from[0] + offset); }
+    static V load_lanes(const T* const* from, int64_t offset) { return load(from[0] + offset); }
     static void store_lanes(uint8_t* to, ptrdiff_t, V v) { store(to, v); }
+    static void store_each(uint8_t* const* to, int64_t offset, V v) { store(to[0] + offset, v); }
     static void store_halves(uint8_t* to, V v) { std::memcpy(to, v.b, 8); }
+    static V shuffle(V a, V places) {
+        return map<uint8_t>(places, places, [&a](int place, int) { return place < 16 ? a.b[place] : 0; });
+    }
     static V zero() { return fill<uint8_t>(0); }
     static V all8(int value) { return fill(static_cast<uint8_t>(value)); }
     static V all16(int value) { return fill(static_cast<int16_t>(value)); }
@@ -102,6 +107,9 @@ struct Simd {
     static V add32(V a, V b) { return map<uint32_t>(a, b, [](uint32_t x, uint32_t y) { return x + y; }); }
     static V sub32(V a, V b) { return map<uint32_t>(a, b, [](uint32_t x, uint32_t y) { return x - y; }); }
     template <int kBits> static V left16(V a) { return map<uint16_t>(a, a, [](int x, int) { return x << kBits; }); }
+    template <int kBits> static V left32(V a) {
+        return map<uint32_t>(a, a, [](uint32_t x, uint32_t) { return x << kBits; });
+    }
     template <int kBits> static V right16(V a) { return map<int16_t>(a, a, [](int x, int) { return x >> kBits; }); }
     template <int kBits> static V right32(V a) { return map<int32_t>(a, a, [](int x, int) { return x >> kBits; }); }
     static V right32(V a, int bits) { return map<int32_t>(a, a, [bits](int x, int) { return x >> bits; }); }
@@ -131,6 +139,7 @@ struct Simd {
     static V equal32(V a, V b) { return map<int32_t>(a, b, [](int x, int y) { return x == y ? -1 : 0; }); }
     static V swap64(V a) { V v; std::memcpy(v.b, a.b + 8, 8); std::memcpy(v.b + 8, a.b, 8); return v; }
     static V swap32(V a) { Of<uint32_t> x(a), out; for (int i = 0; i < 4; ++i) out.at[i] = x.at[i ^ 1]; return out; }
+    static V dot(V sum, V, V) { return sum; }
 };
 
 #elif defined(__aarch64__)
@@ -138,6 +147,7 @@ struct Simd {
 struct Simd {
     using V = uint8x16_t;
     static constexpr int kLanes = 1;
+    static constexpr bool kDots = false;
 
     static int16x8_t s16(V v) { return vreinterpretq_s16_u8(v); }
     static uint16x8_t u16(V v) { return vreinterpretq_u16_u8(v); }
@@ -154,8 +164,10 @@ struct Simd {
     static void store(void* to, V v) { vst1q_u8(static_cast<uint8_t*>(to), v); }
     static V repeat(const void* from) { return load(from); }
     template <typename T>
-    static V load_lanes(const T* const* from, int offset) { return load(from[0] + offset); }
+    static V load_lanes(const T* const* from, int64_t offset) { return load(from[0] + offset); }
     static void store_lanes(uint8_t* to, ptrdiff_t, V v) { store(to, v); }
+    static void store_each(uint8_t* const* to, int64_t offset, V v) { store(to[0] + offset, v); }
+    static V shuffle(V a, V places) { return vqtbl1q_u8(a, places); }
     static void store_halves(uint8_t* to, V v) { vst1_u8(to, vget_low_u8(v)); }
     static V zero() { return vdupq_n_u8(0); }
     static V all8(int value) { return vdupq_n_u8(static_cast<uint8_t>(value)); }
@@ -169,6 +181,7 @@ struct Simd {
     static V add32(V a, V b) { return v8(vaddq_s32(s32(a), s32(b))); }
     static V sub32(V a, V b) { return v8(vsubq_s32(s32(a), s32(b))); }
     template <int kBits> static V left16(V a) { return v8(vshlq_n_s16(s16(a), kBits)); }
+    template <int kBits> static V left32(V a) { return v8(vshlq_n_s32(s32(a), kBits)); }
     template <int kBits> static V right16(V a) { return v8(vshrq_n_s16(s16(a), kBits)); }
     template <int kBits> static V right32(V a) { return v8(vshrq_n_s32(s32(a), kBits)); }
     static V right32(V a, int bits) { return v8(vshlq_s32(s32(a), vdupq_n_s32(-bits))); }
@@ -195,6 +208,7 @@ struct Simd {
     static V equal32(V a, V b) { return v8(vceqq_s32(s32(a), s32(b))); }
     static V swap64(V a) { return vextq_u8(a, a, 8); }
     static V swap32(V a) { return v8(vrev64q_u32(u32(a))); }
+    static V dot(V sum, V, V) { return sum; }
 };
 
 #else  // x86
@@ -213,6 +227,13 @@ struct Simd {
 struct Simd {
     using V = FASTLOAD_VECTOR;
     static constexpr int kLanes = sizeof(V) / 16;
+#if defined(__AVX512VNNI__)
+    static constexpr bool kDots = true;
+    static V dot(V sum, V bytes, V weights) { return _mm512_dpbusd_epi32(sum, bytes, weights); }
+#else
+    static constexpr bool kDots = false;
+    static V dot(V sum, V, V) { return sum; }
+#endif
 
     static __m128i load16(const void* from) { return _mm_loadu_si128(static_cast<const __m128i*>(from)); }
     static void store16(void* to, __m128i v) { _mm_storeu_si128(static_cast<__m128i*>(to), v); }
@@ -223,7 +244,7 @@ struct Simd {
     static void store(void* to, V v) { _mm512_storeu_si512(to, v); }
     static V repeat(const void* from) { return _mm512_broadcast_i32x4(load16(from)); }
     template <typename T>
-    static V load_lanes(const T* const* from, int offset) {
+    static V load_lanes(const T* const* from, int64_t offset) {
         V v = _mm512_castsi128_si512(load16(from[0] + offset));
         v = _mm512_inserti32x4(v, load16(from[1] + offset), 1);
         v = _mm512_inserti32x4(v, load16(from[2] + offset), 2);
@@ -234,6 +255,12 @@ struct Simd {
         store16(to + stride, _mm512_extracti32x4_epi32(v, 1));
         store16(to + 2 * stride, _mm512_extracti32x4_epi32(v, 2));
         store16(to + 3 * stride, _mm512_extracti32x4_epi32(v, 3));
+    }
+    static void store_each(uint8_t* const* to, int64_t offset, V v) {
+        store16(to[0] + offset, _mm512_castsi512_si128(v));
+        store16(to[1] + offset, _mm512_extracti32x4_epi32(v, 1));
+        store16(to[2] + offset, _mm512_extracti32x4_epi32(v, 2));
+        store16(to[3] + offset, _mm512_extracti32x4_epi32(v, 3));
     }
     static void store_halves(uint8_t* to, V v) {
         const V low = _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 2, 4, 6, 0, 2, 4, 6), v);
@@ -251,12 +278,16 @@ struct Simd {
     static void store(void* to, V v) { _mm256_storeu_si256(static_cast<V*>(to), v); }
     static V repeat(const void* from) { return _mm256_broadcastsi128_si256(load16(from)); }
     template <typename T>
-    static V load_lanes(const T* const* from, int offset) {
+    static V load_lanes(const T* const* from, int64_t offset) {
         return _mm256_inserti128_si256(_mm256_castsi128_si256(load16(from[0] + offset)), load16(from[1] + offset), 1);
     }
     static void store_lanes(uint8_t* to, ptrdiff_t stride, V v) {
         store16(to, _mm256_castsi256_si128(v));
         store16(to + stride, _mm256_extracti128_si256(v, 1));
+    }
+    static void store_each(uint8_t* const* to, int64_t offset, V v) {
+        store16(to[0] + offset, _mm256_castsi256_si128(v));
+        store16(to[1] + offset, _mm256_extracti128_si256(v, 1));
     }
     static void store_halves(uint8_t* to, V v) {
         store16(to, _mm256_castsi256_si128(_mm256_permute4x64_epi64(v, 0x08)));
@@ -273,8 +304,9 @@ struct Simd {
     static void store(void* to, V v) { store16(to, v); }
     static V repeat(const void* from) { return load16(from); }
     template <typename T>
-    static V load_lanes(const T* const* from, int offset) { return load16(from[0] + offset); }
+    static V load_lanes(const T* const* from, int64_t offset) { return load16(from[0] + offset); }
     static void store_lanes(uint8_t* to, ptrdiff_t, V v) { store16(to, v); }
+    static void store_each(uint8_t* const* to, int64_t offset, V v) { store16(to[0] + offset, v); }
     static void store_halves(uint8_t* to, V v) { store8(to, v); }
     static V zero() { return _mm_setzero_si128(); }
     static V either(V a, V b) { return _mm_or_si128(a, b); }
@@ -294,7 +326,9 @@ struct Simd {
     static V mul_round16(V a, V b) { return FASTLOAD_OP(mulhrs_epi16)(a, b); }
     static V add32(V a, V b) { return FASTLOAD_OP(add_epi32)(a, b); }
     static V sub32(V a, V b) { return FASTLOAD_OP(sub_epi32)(a, b); }
+    static V shuffle(V a, V places) { return FASTLOAD_OP(shuffle_epi8)(a, places); }
     template <int kBits> static V left16(V a) { return FASTLOAD_OP(slli_epi16)(a, kBits); }
+    template <int kBits> static V left32(V a) { return FASTLOAD_OP(slli_epi32)(a, kBits); }
     template <int kBits> static V right16(V a) { return FASTLOAD_OP(srai_epi16)(a, kBits); }
     template <int kBits> static V right32(V a) { return FASTLOAD_OP(srai_epi32)(a, kBits); }
     static V right32(V a, int bits) { return FASTLOAD_OP(sra_epi32)(a, _mm_cvtsi32_si128(bits)); }

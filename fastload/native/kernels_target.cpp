@@ -1,0 +1,13 @@
+// The inner loops for one instruction set: compiled once for each, with its flags, the name of the variable
+// FASTLOAD_KERNELS, and the name that users know it by, FASTLOAD_KERNELS_NAME.
+#include "jpeg/blocks.inl.hpp"
+#include "jpeg/samples.inl.hpp"
+#include "kernels.hpp"
+#include "resample.inl.hpp"
+
+namespace fastload {
+
+const Kernels FASTLOAD_KERNELS = {
+    FASTLOAD_KERNELS_NAME, horizontal, vertical, mirror, Simd::kDots ? split : nullptr, &jpeg::kKernels};
+
+}  // namespace fastload
