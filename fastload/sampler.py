@@ -8,19 +8,16 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from operator import index
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch.utils.data import (
-    BatchSampler,
-    DistributedSampler,
     RandomSampler,
-    Sampler,
     SubsetRandomSampler,
     WeightedRandomSampler,
 )
@@ -33,13 +30,10 @@ __all__ = [
     "BatchOrder",
     "EpochOrder",
     "ForeignOrder",
-    "LoaderBatchSampler",
-    "LoaderSampler",
     "Order",
     "Shard",
     "Tail",
     "count_repeats",
-    "sampler_over",
 ]
 
 Int64Array = npt.NDArray[np.int64]
@@ -462,90 +456,3 @@ def count_repeats(order: Int64Array) -> Int64Array | None:
     repeats = np.empty(len(order), dtype=np.int64)
     repeats[by_index] = np.arange(len(order)) - np.repeat(starts, runs)
     return repeats
-
-
-class Owner(Protocol):
-    """What a view of the order needs of its Loader."""
-
-    def set_epoch(self, epoch: int) -> None: ...
-
-    @property
-    def epoch(self) -> int: ...
-
-
-class LoaderSampler(Sampler[int]):
-    """What `loader.sampler` is: this rank's indices of the epoch under way or to come, for whoever looks for them.
-
-    It has the attributes of a DistributedSampler, and is one where the loader is one of several ranks: frameworks take
-    that for a sign that the data are shared already. `set_epoch` is passed on to the loader.
-    """
-
-    def __init__(self, order: Order, dataset: Any, owner: Callable[[], Owner | None]) -> None:
-        self.order = order
-        self.dataset = dataset
-        self.num_replicas, self.rank = order.shard.world_size, order.shard.rank
-        self.shuffle = order.shuffle
-        self.seed = order.seed
-        self.drop_last = order.drop_last
-        self.num_samples = order.own_samples
-        """Samples of this rank in an epoch."""
-        self.total_size = order.total_samples
-        """Samples of all ranks in an epoch."""
-        self._owner = owner
-        self._epoch = 0
-
-    @property
-    def epoch(self) -> int:
-        owner = self._owner()
-        return self._epoch if owner is None else owner.epoch
-
-    @epoch.setter
-    def epoch(self, epoch: int) -> None:
-        self.set_epoch(epoch)
-
-    def set_epoch(self, epoch: int) -> None:
-        owner = self._owner()
-        if owner is not None:
-            owner.set_epoch(epoch)
-        self._epoch = epoch
-
-    def batches(self) -> Iterator[list[int]]:
-        """The same, cut into this rank's batches."""
-        order = self.order.epoch(self.epoch)
-        for step in range(self.order.steps):
-            yield order[self.order.batch(step)].tolist()
-
-    def __len__(self) -> int:
-        return self.num_samples
-
-    def __iter__(self) -> Iterator[int]:
-        for batch in self.batches():
-            yield from batch
-
-
-class _DistributedLoaderSampler(LoaderSampler, DistributedSampler[Any]):
-    """The same, recognised as a DistributedSampler."""
-
-
-def sampler_over(order: Order, dataset: Any, owner: Callable[[], Owner | None]) -> LoaderSampler:
-    """What `loader.sampler` is for this order."""
-    kind = _DistributedLoaderSampler if order.shard.world_size > 1 else LoaderSampler
-    return kind(order, dataset, owner)
-
-
-class LoaderBatchSampler(BatchSampler):
-    """What `loader.batch_sampler` is: the indices of `sampler`, a list for each batch.
-
-    Frameworks that rebuild a loader make one over a sampler of their own, which the Loader then asks for its rank.
-    """
-
-    sampler: Any
-
-    def set_epoch(self, epoch: int) -> None:
-        self.sampler.set_epoch(epoch)
-
-    def __len__(self) -> int:
-        return self.sampler.order.steps if isinstance(self.sampler, LoaderSampler) else super().__len__()
-
-    def __iter__(self) -> Iterator[list[int]]:
-        return self.sampler.batches() if isinstance(self.sampler, LoaderSampler) else super().__iter__()

@@ -13,9 +13,10 @@ from torch.utils.data import DistributedSampler, RandomSampler, SequentialSample
 
 from fastload.backends.base import BackendOptions, WorkerSettings
 from fastload.errors import ConfigurationError, OnError
+from fastload.loader.frameworks import LoaderSampler
 from fastload.recipe import Recipe
 from fastload.recipe.mix import lower_batch_transform
-from fastload.sampler import LoaderSampler, Shard, Tail
+from fastload.sampler import Shard, Tail
 
 __all__ = ["LoaderConfig"]
 

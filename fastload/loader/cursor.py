@@ -62,6 +62,13 @@ class Cursor:
         elif self.epoch != epoch:
             self.move(epoch, 0)
 
+    def skip(self, steps: int) -> None:
+        """The next `iter()` leaves out the first steps of its epoch."""
+        if self.taken:
+            self.chosen, self.went_on = ((self.chosen[0] if self.chosen else self.epoch + 1), steps), False
+        else:
+            self.move(self.epoch, steps)
+
     def move(self, epoch: int, step: int) -> None:
         """Be there; nothing is under way."""
         self.epoch, self.step, self.taken, self.chosen, self.went_on = epoch, step, False, None, False

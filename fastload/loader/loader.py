@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
 import logging
-import sys
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -21,8 +19,20 @@ from fastload.draws import Draws, Stream
 from fastload.errors import ConfigurationError, FastloadError, StateMismatchError
 from fastload.loader.config import LoaderConfig
 from fastload.loader.cursor import Cursor
+from fastload.loader.frameworks import (
+    REMEDY,
+    AccelerateWatch,
+    LoaderBatchSampler,
+    LoaderSampler,
+    OnlyHere,
+    SourceView,
+    accelerate_place,
+    record_arguments,
+    sampler_over,
+)
 from fastload.loader.pipeline import READY, Pipeline
-from fastload.sampler import LoaderBatchSampler, LoaderSampler, Order, Shard, sampler_over
+from fastload.loader.stats import Stats, samples_in
+from fastload.sampler import Order, Shard, Tail
 from fastload.sources.base import Source
 from fastload.spans import SpanLog
 
@@ -31,29 +41,6 @@ __all__ = ["Loader", "LoaderParts", "SourceView", "Stats"]
 STATE_VERSION = 1
 
 logger = logging.getLogger("fastload")
-
-
-@dataclass(frozen=True)
-class Stats:
-    """What a loader has done so far."""
-
-    batches: int = 0
-    """Batches handed out."""
-    samples: int = 0
-    """Samples handed out."""
-    substituted: int = 0
-    """Samples replaced because they could not be read (`on_error="substitute"`), those prefetched included."""
-    wait_seconds: float = 0.0
-    """Time the trainer spent waiting inside the loader [seconds], the first batch apart."""
-    first_batch_seconds: float = 0.0
-    """From the first `next` to the first batch [seconds]."""
-    elapsed_seconds: float = 0.0
-    """From the first batch to the latest one [seconds]."""
-
-    @property
-    def wait_share(self) -> float:
-        """Share of the time since the first batch that the trainer waited, 0 to 1."""
-        return self.wait_seconds / self.elapsed_seconds if self.elapsed_seconds else 0.0
 
 
 @dataclass(frozen=True)
@@ -68,26 +55,6 @@ class LoaderParts:
     batch_transform: Callable[..., Any] | None = None
     """Runs on each finished batch in the trainer's thread: what could not be lowered to mixup or cutmix."""
     explanation: Mapping[str, str] = field(default_factory=dict)
-
-
-class SourceView(Dataset[Any]):
-    """What `loader.dataset` is where the loader was not made from a Dataset: its length and its classes."""
-
-    def __init__(self, source: Source) -> None:
-        self.source = source
-        self.classes = source.classes
-
-    def __len__(self) -> int:
-        return len(self.source)
-
-    def __getitem__(self, index: int) -> Any:
-        raise ConfigurationError(
-            f"dataset: the samples of {self.source.name} are read by the fastload Loader, batch by batch. If a "
-            f"framework has put its own DataLoader in its place: {_REMEDY}"
-        )
-
-    def __repr__(self) -> str:
-        return f"<{self.source.format} {self.source.name}, {len(self)} samples>"
 
 
 class Loader(DataLoader[Any]):
@@ -136,7 +103,7 @@ class Loader(DataLoader[Any]):
             if dataset is not None and not isinstance(dataset, SourceView) and dataset is not config.source:
                 raise ConfigurationError(
                     f"dataset: this Loader serves {type(config.source).__name__}, and cannot be made anew with a "
-                    f"{type(dataset).__name__}. {_REMEDY}"
+                    f"{type(dataset).__name__}. {REMEDY}"
                 )
             length = len(config.source if dataset is None else dataset)
             config = config.with_sampler(given, length, rebuilt=True)
@@ -149,6 +116,7 @@ class Loader(DataLoader[Any]):
         self._parts = parts
         self._settled = False
         """Whether the rank can no longer change, because an iterator was made."""
+        self._accelerate: AccelerateWatch | None = None
         self._spans: SpanLog | None = None
         self._stats = Stats()
         self._cursor = Cursor()
@@ -159,7 +127,7 @@ class Loader(DataLoader[Any]):
             batch_size=None if config.unbatched or config.batch_sampler is not None else parts.order.batch_size,
             sampler=(),  # ours comes with the order
             drop_last=parts.order.drop_last,
-            collate_fn=_OnlyHere(config.collate_fn or default_collate),
+            collate_fn=OnlyHere(config.collate_fn or default_collate),
             **{"pin_memory": config.pinned, "num_workers": 0, **config.shown},
         )
         self.config = config
@@ -167,17 +135,11 @@ class Loader(DataLoader[Any]):
         self.backend = parts.backend.name
         self.device = parts.stage.device
         self._use(parts.order)
-        # Lightning makes loaders anew from the arguments that its hooks have recorded, and those need not be ours (it
-        # cannot know of a class that is imported within a hook), and sets every attribute again that was set since.
-        recorded = {"config": config, "shuffle": parts.order.shuffle}
-        for name, value in (("args", ()), ("kwargs", recorded), ("arg_names", ()), ("default_kwargs", {})):
-            object.__setattr__(self, f"__pl_saved_{name}", value)
-        object.__setattr__(self, "__dataset", self.dataset)
         self._seen = getattr(config.follows, "epoch", None)
         self._following = bool(self._seen)
         if self._following:
             self._cursor.choose(self._seen)  # type: ignore[arg-type]
-        object.__setattr__(self, "__pl_attrs_record", [])
+        record_arguments(self, {"config": config, "shuffle": parts.order.shuffle})
 
     def _use(self, order: Order) -> None:
         """Serve this order. Nothing has been started."""
@@ -231,6 +193,53 @@ class Loader(DataLoader[Any]):
     def epoch(self) -> int:
         """The epoch under way, or the next one if none is; 0-based."""
         return self._cursor.position[0]
+
+    @property
+    def _is_accelerate_prepared(self) -> bool:
+        """What Accelerate asks before it would put a DataLoader of its own in place of this one.
+
+        The answer is yes, and the loader takes the place of this process among Accelerate's: rank and device, padding
+        as `even_batches` does it, and the flags that `gather_for_metrics` and gradient accumulation look at.
+        """
+        place = accelerate_place()
+        if place is not None and self._accelerate is None:
+            self._serve(place.shard, place.device)
+            self._accelerate = AccelerateWatch()
+        return place is not None
+
+    @_is_accelerate_prepared.setter
+    def _is_accelerate_prepared(self, value: bool) -> None:
+        """Accelerate notes it on whatever it has seen."""
+
+    def _serve(self, shard: Shard, device: torch.device) -> None:
+        """Be the loader of this rank, with batches of one size on all ranks, on this device; before the start."""
+        if self._settled:
+            raise ConfigurationError(
+                "accelerator.prepare: this loader has been iterated already, by one rank. Prepare it before its first "
+                "iter(), or make a new one."
+            )
+        tail: Tail = "pad" if self.config.tail == "exact" else self.config.tail
+        sampled = self.config.sampler is not None or self.config.batch_sampler is not None
+        if sampled and shard.world_size > 1 and not self._parts.order.shared:
+            raise ConfigurationError(
+                f"accelerator.prepare: {type(self.config.sampler).__name__} gives every rank all of its samples, and "
+                "fastload cannot share them. Give the loader shuffle=True in place of the sampler."
+            )
+        self.config = replace(
+            self.config,
+            shard=shard,
+            tail=tail,
+            interleaved=False,
+            device=device,
+            seed=0 if self.config.own_seed and shard.world_size > 1 else self.config.seed,
+            own_seed=False,
+        )
+        from fastload.loader.build import assemble
+
+        self._finalizer()
+        self._parts = assemble(self.config)
+        self.device = self._parts.stage.device
+        self._use(self._parts.order)
 
     def check_worker_number_rationality(self) -> None:
         """DataLoader's warning of too many workers: backends choose their own."""
@@ -293,6 +302,17 @@ class Loader(DataLoader[Any]):
             )
 
     def _batches(self, iteration: int) -> Iterator[Any]:
+        watch = self._accelerate
+        if watch is None:
+            yield from self._steps(iteration)
+            return
+        watch.begin(self)
+        for batch in self._steps(iteration):
+            watch.step(self, last=self._cursor.step >= len(self))
+            yield batch
+        watch.end(self)
+
+    def _steps(self, iteration: int) -> Iterator[Any]:
         while True:
             entered = time.perf_counter()
             if iteration != self._iteration:
@@ -328,6 +348,16 @@ class Loader(DataLoader[Any]):
         if epoch < 0:
             raise ConfigurationError(f"epoch: must be 0 or more, got {epoch}.")
         self._cursor.choose(epoch)
+
+    def skip(self, batches: int) -> None:
+        """Leave out the first batches of the epoch that comes next; none of them is read.
+
+        Raises:
+            ConfigurationError: a negative number, or more than an epoch has.
+        """
+        if not 0 <= batches <= len(self):
+            raise ConfigurationError(f"batches: must be from 0 to {len(self)}, an epoch of this loader, got {batches}.")
+        self._cursor.skip(batches)
 
     def state_dict(self) -> dict[str, Any]:
         """Where the trainer is: small, made of plain Python values, the same on every rank.
@@ -451,50 +481,11 @@ class Loader(DataLoader[Any]):
         self._stats = replace(
             stats,
             batches=stats.batches + 1,
-            samples=stats.samples + _length(batch),
+            samples=stats.samples + samples_in(batch),
             wait_seconds=stats.wait_seconds + (0.0 if first else now - entered),
             first_batch_seconds=now - entered if first else stats.first_batch_seconds,
             elapsed_seconds=now - self._started,
         )
-
-
-def _length(batch: Any) -> int:
-    """Samples in a batch, as far as its structure tells."""
-    if isinstance(batch, torch.Tensor):
-        return len(batch) if batch.ndim else 1
-    if isinstance(batch, Mapping):
-        return _length(next(iter(batch.values()), None))
-    if isinstance(batch, list | tuple):
-        return _length(batch[0]) if batch else 0
-    return 0
-
-
-_REMEDY = (
-    "Give the framework a loader that is shared already: fastload.create_loader(..., shard='auto') or "
-    "fastload.from_dataloader(..., shard='auto'), and let it wrap nothing around it (see docs/clients.md)."
-)
-
-
-class _OnlyHere:
-    """The collate function as an attribute: it works, but not in a plain DataLoader made of a Loader's attributes.
-
-    Some frameworks make one without a word, and it would load every sample in Python.
-    """
-
-    def __init__(self, function: Callable[[list[Any]], Any]) -> None:
-        self.function = function
-        functools.update_wrapper(self, function)
-
-    def __call__(self, samples: list[Any]) -> Any:
-        if sys._getframe(1).f_globals.get("__name__") == "torch.utils.data._utils.fetch":
-            raise ConfigurationError(f"collate_fn: a plain DataLoader was made out of a fastload Loader. {_REMEDY}")
-        return self.function(samples)
-
-    def __eq__(self, other: object) -> bool:
-        return self.function == (other.function if isinstance(other, _OnlyHere) else other)
-
-    def __hash__(self) -> int:
-        return hash(self.function)
 
 
 def _is_no_dataset(config: LoaderConfig) -> bool:

@@ -1,0 +1,216 @@
+"""What scripts and frameworks look for on a DataLoader, and find on a Loader.
+
+Samplers to look at, a data set with a length, the arguments to make it anew with (Lightning), the mark and the flags of
+Accelerate, and a collate function that tells when a plain DataLoader was made of it all.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch.utils.data import BatchSampler, Dataset, DistributedSampler, Sampler
+
+from fastload.errors import ConfigurationError
+from fastload.sampler import Order, Shard
+from fastload.sources.base import Source
+
+__all__ = [
+    "REMEDY",
+    "AccelerateWatch",
+    "LoaderBatchSampler",
+    "LoaderSampler",
+    "OnlyHere",
+    "SourceView",
+    "accelerate_place",
+    "record_arguments",
+    "sampler_over",
+]
+
+REMEDY = (
+    "Give the framework a loader that is shared already: fastload.create_loader(..., shard='auto') or "
+    "fastload.from_dataloader(..., shard='auto'), and let it wrap nothing around it (see docs/clients.md). In place of "
+    "Accelerate's skip_first_batches there is loader.skip(n)."
+)
+
+
+class SourceView(Dataset[Any]):
+    """What `loader.dataset` is where the loader was not made from a Dataset: its length and its classes."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.classes = source.classes
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def __getitem__(self, index: int) -> Any:
+        raise ConfigurationError(
+            f"dataset: the samples of {self.source.name} are read by the fastload Loader, batch by batch. If a "
+            f"framework has put its own DataLoader in its place: {REMEDY}"
+        )
+
+    def __repr__(self) -> str:
+        return f"<{self.source.format} {self.source.name}, {len(self)} samples>"
+
+
+class OnlyHere:
+    """The collate function as an attribute: it works, but not in a plain DataLoader made of a Loader's attributes.
+
+    Some frameworks make one without a word, and it would load every sample in Python.
+    """
+
+    def __init__(self, function: Callable[[list[Any]], Any]) -> None:
+        self.function = function
+        functools.update_wrapper(self, function)
+
+    def __call__(self, samples: list[Any]) -> Any:
+        if sys._getframe(1).f_globals.get("__name__") == "torch.utils.data._utils.fetch":
+            raise ConfigurationError(f"collate_fn: a plain DataLoader was made out of a fastload Loader. {REMEDY}")
+        return self.function(samples)
+
+    def __eq__(self, other: object) -> bool:
+        return self.function == (other.function if isinstance(other, OnlyHere) else other)
+
+    def __hash__(self) -> int:
+        return hash(self.function)
+
+
+class Owner(Protocol):
+    """What a view of the order needs of its Loader."""
+
+    def set_epoch(self, epoch: int) -> None: ...
+
+    @property
+    def epoch(self) -> int: ...
+
+
+class LoaderSampler(Sampler[int]):
+    """What `loader.sampler` is: this rank's indices of the epoch under way or to come, for whoever looks for them.
+
+    It has the attributes of a DistributedSampler, and is one where the loader is one of several ranks: frameworks take
+    that for a sign that the data are shared already. `set_epoch` is passed on to the loader.
+    """
+
+    def __init__(self, order: Order, dataset: Any, owner: Callable[[], Owner | None]) -> None:
+        self.order = order
+        self.dataset = dataset
+        self.num_replicas, self.rank = order.shard.world_size, order.shard.rank
+        self.shuffle = order.shuffle
+        self.seed = order.seed
+        self.drop_last = order.drop_last
+        self.num_samples = order.own_samples
+        """Samples of this rank in an epoch."""
+        self.total_size = order.total_samples
+        """Samples of all ranks in an epoch."""
+        self._owner = owner
+        self._epoch = 0
+
+    @property
+    def epoch(self) -> int:
+        owner = self._owner()
+        return self._epoch if owner is None else owner.epoch
+
+    @epoch.setter
+    def epoch(self, epoch: int) -> None:
+        self.set_epoch(epoch)
+
+    def set_epoch(self, epoch: int) -> None:
+        owner = self._owner()
+        if owner is not None:
+            owner.set_epoch(epoch)
+        self._epoch = epoch
+
+    def batches(self) -> Iterator[list[int]]:
+        """The same, cut into this rank's batches."""
+        order = self.order.epoch(self.epoch)
+        for step in range(self.order.steps):
+            yield order[self.order.batch(step)].tolist()
+
+    def __len__(self) -> int:
+        return self.num_samples
+
+    def __iter__(self) -> Iterator[int]:
+        for batch in self.batches():
+            yield from batch
+
+
+class _DistributedLoaderSampler(LoaderSampler, DistributedSampler[Any]):
+    """The same, recognised as a DistributedSampler."""
+
+
+def sampler_over(order: Order, dataset: Any, owner: Callable[[], Owner | None]) -> LoaderSampler:
+    """What `loader.sampler` is for this order."""
+    kind = _DistributedLoaderSampler if order.shard.world_size > 1 else LoaderSampler
+    return kind(order, dataset, owner)
+
+
+class LoaderBatchSampler(BatchSampler):
+    """What `loader.batch_sampler` is: the indices of `sampler`, a list for each batch.
+
+    Frameworks that rebuild a loader make one over a sampler of their own, which the Loader then asks for its rank.
+    """
+
+    sampler: Any
+
+    def set_epoch(self, epoch: int) -> None:
+        self.sampler.set_epoch(epoch)
+
+    def __len__(self) -> int:
+        return self.sampler.order.steps if isinstance(self.sampler, LoaderSampler) else super().__len__()
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return self.sampler.batches() if isinstance(self.sampler, LoaderSampler) else super().__iter__()
+
+
+def record_arguments(loader: Any, arguments: Mapping[str, Any]) -> None:
+    """Lightning makes loaders anew from the arguments that its hooks have recorded.
+
+    Those need not be ours, for it cannot know of a class that is imported within a hook; and it would set every
+    attribute again that was set since.
+    """
+    recorded = {"args": (), "kwargs": dict(arguments), "arg_names": (), "default_kwargs": {}}
+    for name, value in recorded.items():
+        object.__setattr__(loader, f"__pl_saved_{name}", value)
+    object.__setattr__(loader, "__pl_attrs_record", [])
+    object.__setattr__(loader, "__dataset", loader.dataset)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Of this process among those of a framework."""
+
+    shard: Shard
+    device: torch.device
+
+
+def accelerate_place() -> Place | None:
+    """Where Accelerate has put this process; None if no Accelerator was made."""
+    module = sys.modules.get("accelerate.state")
+    if module is None or not module.PartialState._shared_state:
+        return None
+    state = module.PartialState()
+    return Place(Shard(state.process_index, state.num_processes), torch.device(state.device))
+
+
+class AccelerateWatch:
+    """Keeps Accelerate's flags: whether the batch at hand is the last one, and how many of it are no padding."""
+
+    def begin(self, loader: Any) -> None:
+        from accelerate.state import GradientState
+
+        order: Order = loader.sampler.order
+        self._state = GradientState()
+        loader.end_of_dataloader = False
+        loader.remainder = 0 if order.drop_last else order.length % order.global_batch_size
+        self._state._add_dataloader(loader)
+
+    def step(self, loader: Any, *, last: bool) -> None:
+        loader.end_of_dataloader = last
+
+    def end(self, loader: Any) -> None:
+        self._state._remove_dataloader(loader)

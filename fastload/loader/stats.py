@@ -1,0 +1,45 @@
+"""What a loader has done so far, in numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+__all__ = ["Stats", "samples_in"]
+
+
+@dataclass(frozen=True)
+class Stats:
+    """What a loader has done so far."""
+
+    batches: int = 0
+    """Batches handed out."""
+    samples: int = 0
+    """Samples handed out."""
+    substituted: int = 0
+    """Samples replaced because they could not be read (`on_error="substitute"`), those prefetched included."""
+    wait_seconds: float = 0.0
+    """Time the trainer spent waiting inside the loader [seconds], the first batch apart."""
+    first_batch_seconds: float = 0.0
+    """From the first `next` to the first batch [seconds]."""
+    elapsed_seconds: float = 0.0
+    """From the first batch to the latest one [seconds]."""
+
+    @property
+    def wait_share(self) -> float:
+        """Share of the time since the first batch that the trainer waited, 0 to 1."""
+        return self.wait_seconds / self.elapsed_seconds if self.elapsed_seconds else 0.0
+
+
+def samples_in(batch: Any) -> int:
+    """Samples in a batch, as far as its structure tells."""
+    if isinstance(batch, torch.Tensor):
+        return len(batch) if batch.ndim else 1
+    if isinstance(batch, Mapping):
+        return samples_in(next(iter(batch.values()), None))
+    if isinstance(batch, list | tuple):
+        return samples_in(batch[0]) if batch else 0
+    return 0
