@@ -192,6 +192,11 @@ def test_the_report_of_the_contract_suite_is_read(tmp_path: Path) -> None:
     assert [value(found, name) for name in ("passed", "failed", "skipped")] == [2, 1, 1]
     assert [(f.name, f.message) for f in found.failures] == [("test_b[cache-disk-rrc-flip]", "assert 1 == 2")]
     assert found.note == "interrupted after 3 s; 1 skipped: dali is not installed"
+    report.write_text(
+        '<testsuites><testsuite><testcase name="a"><skipped message="no"/></testcase></testsuite></testsuites>'
+    )
+    verdict = judge([checks.read_junit(report)])[0]
+    assert (verdict.what, verdict.reached) == ("contract tests that fail on the device", False)
 
 
 # -- speed

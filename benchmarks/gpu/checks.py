@@ -11,6 +11,7 @@ import sys
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
 from collections.abc import Callable
+from functools import cache
 from importlib.util import find_spec
 from itertools import islice
 from math import isfinite
@@ -113,11 +114,14 @@ def read_junit(report: Path, note: str = "") -> Measurement:
                 skipped[message] += 1
         counts[outcome] += 1
     reasons = [f"{count} skipped: {reason}" for reason, count in skipped.items()]
+    # That nothing failed where nothing ran must not be read as right.
+    nothing = "" if counts["passed"] or counts["failed"] else "no test was run to its end"
     metrics: dict[str, float | None] = {name: float(counts[name]) for name in ("passed", "failed", "skipped")}
     return Measurement(
         "pytest",
         SUITE,
-        note="; ".join(filter(None, [note, *reasons])),
+        status="failed" if nothing else "measured",
+        note="; ".join(filter(None, [note, nothing, *reasons])),
         rounds=(Round(0, 0.0, 0.0, metrics),),
         failures=tuple(failures),
     )
@@ -133,7 +137,7 @@ def _pixels(setting: Setting, variant: Variant) -> dict[str, float | None]:
         if (v.backend == variant.backend if ours.prepares else traits[v.backend].runs_opaque)
     )
     got = _images(setting, variant, setting.where())
-    difference = PixelDifference.between(got, _images(setting, reference, torch.device("cpu")))
+    difference = PixelDifference.between(got, _reference(setting, reference))
     return {
         "wrong": float(not ours.tolerance.allows(difference, on_gpu=variant.on_device)),
         "images": len(got),
@@ -141,6 +145,12 @@ def _pixels(setting: Setting, variant: Variant) -> dict[str, float | None]:
         "mean_difference": difference.mean,
         "psnr_db": difference.psnr if isfinite(difference.psnr) else None,
     }
+
+
+@cache
+def _reference(setting: Setting, variant: Variant) -> torch.Tensor:
+    """Made once: its workers take longer to start than to work."""
+    return _images(setting, variant, torch.device("cpu"))
 
 
 def _images(setting: Setting, variant: Variant, device: torch.device) -> torch.Tensor:

@@ -135,9 +135,11 @@ class _Race:
         measured = {name: rate.median for name, row in rows.items() if (rate := row.rate) and timelines.get(name)}
         ours = sorted((name for name in measured if name.startswith(FASTLOAD)), key=lambda name: measured[name])
         names = [*(name for name in measured if name not in (*ours, SYNTHETIC)), *ours]
+        # Contestants with a process of their own have a picture of their own.
+        file = "-".join(["timeline", network, *self._setting.only]).replace(", ", "-").replace(" ", "-")
         try:
             draw_timelines(
-                Path(self._setting.out) / f"timeline-{network}.png",
+                Path(self._setting.out) / f"{file}.png",
                 {name: timelines[name] for name in names},
                 title="What the device does, and what it waits for",
                 note=f"{network}, batches of {self._setting.batch_size}",

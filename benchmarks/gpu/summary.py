@@ -68,7 +68,7 @@ def _wrong(rows: Rows, modes: Iterable[str]) -> list[float]:
 
 def _failed_tests(rows: Rows) -> list[float]:
     suite = [row for row in rows if row.mode == checks.SUITE and row.status in ("measured", "failed")]
-    return [value for row in suite for value in row.metrics("failed") or [1.0]]
+    return [1.0 if row.status == "failed" else value for row in suite for value in row.metrics("failed") or [1.0]]
 
 
 def _against_cpu(rows: Rows) -> list[float]:
