@@ -13,7 +13,7 @@ from typing import Literal, get_args
 
 from fastload.backends.assemble import Assembler, Placed
 from fastload.backends.base import BackendOptions, Context, Failure, Fit, HostBatch, Job, Traits
-from fastload.backends.engine import BATCHES_IN_FLIGHT, Engine, Task, host_engine
+from fastload.backends.engine import BATCHES_IN_FLIGHT, Engine, PendingBatch, host_engine
 from fastload.backends.host import HostBackend
 from fastload.cache.build import build_cache, default_directory
 from fastload.cache.resident import ResidentSource, arrays_of, in_memory, is_mapped, nbytes_of
@@ -165,9 +165,9 @@ class _DeviceEngine:
     depth: int
     device: str
 
-    def start(self, draws: Draws) -> Task:
+    def start(self, draws: Draws) -> PendingBatch:
         placed = self.assembler.place(draws)
-        return _DeviceTask(self.resident, placed, self.assembler.size_of(placed))
+        return _DeviceBatch(self.resident, placed, self.assembler.size_of(placed))
 
     def now(self, draws: Draws) -> HostBatch:
         return self.start(draws).result()
@@ -179,7 +179,7 @@ class _DeviceEngine:
 
 
 @dataclass(frozen=True)
-class _DeviceTask:
+class _DeviceBatch(PendingBatch):
     """Its kernels are launched when it is received: they need no time before."""
 
     resident: ResidentSource
@@ -191,10 +191,6 @@ class _DeviceTask:
         geometry = None if placed.geometry is None else placed.harmless(self.size)
         columns = self.resident.batch(placed.indices, geometry, self.size, rows)
         return HostBatch({**columns}, [Failure(row, placed.failures[row]) for row in rows])
-
-    def cancel(self) -> None: ...
-
-    def wait(self) -> None: ...
 
 
 def _gigabytes(nbytes: int) -> str:

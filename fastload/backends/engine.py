@@ -7,6 +7,7 @@ messages are the same whichever engine runs.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
@@ -23,11 +24,10 @@ from fastload.draws import Draws
 from fastload.errors import ConfigurationError, DecodeError, FastloadError, WorkerError
 from fastload.geometry import Geometry, GeometryPlan, Resampling
 from fastload.machine import usable_cores
-from fastload.native.pool import Compressed, FusedGeometry, NativePool, Pending, fuse
-from fastload.native.pool import Failure as NativeFailure
+from fastload.native.pool import Compressed, FusedGeometry, NativeFailure, NativePool, Pending, fuse
 from fastload.sources.base import EncodedImages, Source
 
-__all__ = ["Engine", "NativeEngine", "Task", "ThreadEngine", "host_engine"]
+__all__ = ["Engine", "NativeEngine", "PendingBatch", "ThreadEngine", "host_engine"]
 
 Pixels = npt.NDArray[np.uint8]
 Begun = list[tuple[int, "Pending | Future[Pending]"]]
@@ -39,20 +39,20 @@ _LARGEST_SLICE = 32
 """Samples. Enough to make the work per slice small (50 microseconds of 20 milliseconds), few enough to share evenly."""
 
 
-class Task(Protocol):
+class PendingBatch(ABC):
     """A batch in work."""
 
+    @abstractmethod
     def result(self) -> HostBatch:
         """Wait for it. Raises what went wrong with it as a whole."""
-        ...
 
     def cancel(self) -> None:
         """Drop what has not begun; does not wait."""
-        ...
+        return
 
     def wait(self) -> None:
         """Until nothing writes to its buffers any more."""
-        ...
+        return
 
 
 class Engine(Protocol):
@@ -63,7 +63,7 @@ class Engine(Protocol):
         """Batches in flight that keep it busy."""
         ...
 
-    def start(self, draws: Draws) -> Task:
+    def start(self, draws: Draws) -> PendingBatch:
         """Begin a batch. Does not block. Raises ConfigurationError if there cannot be such a batch."""
         ...
 
@@ -131,7 +131,7 @@ class ThreadEngine:
         self.depth = context.prefetch_factor or (BATCHES_IN_FLIGHT + (threads - 1 if whole else 0))
         self._pool: ThreadPoolExecutor | None = None
 
-    def start(self, draws: Draws) -> Task:
+    def start(self, draws: Draws) -> PendingBatch:
         if self._empty:
             return _Slices(self.backend, self._assembler, draws, {}, [])
         if self._pool is None:
@@ -164,7 +164,7 @@ class ThreadEngine:
 
 
 @dataclass(frozen=True)
-class _Slices:
+class _Slices(PendingBatch):
     """A submitted batch: where its pixels go, and the tasks that put them there."""
 
     backend: str
@@ -230,7 +230,7 @@ class NativeEngine:
         stored = [column.in_array() for column in source.pixels.values()]
         return bool(stored) and all(column is not None and column.array.flags.c_contiguous for column in stored)
 
-    def start(self, draws: Draws) -> Task:
+    def start(self, draws: Draws) -> PendingBatch:
         return self._decode(draws) if self._source.encoded else self._gather(draws)
 
     def now(self, draws: Draws) -> HostBatch:
@@ -250,7 +250,7 @@ class NativeEngine:
             rows = {"decoder": f"{core}: decodes only what a crop needs; {whole}", **rows}
         return rows
 
-    def finish(self, task: _NativeTask, failed: list[int]) -> HostBatch:
+    def finish(self, task: _NativeBatch, failed: list[int]) -> HostBatch:
         """The batch, the rows that the core gave back made in Python on all threads."""
         failures = [Failure(row, error) for row, error in task.failures.items()]
         for out in task.buffers.values():
@@ -278,17 +278,17 @@ class NativeEngine:
 
     # Compressed images
 
-    def _decode(self, draws: Draws) -> Task:
+    def _decode(self, draws: Draws) -> PendingBatch:
         assert self._plan.out_size is not None
         buffers = self._assembler.buffers(len(draws), self._plan.out_size, self._allocate)
         ((name, column),) = self._source.encoded.items()
         files, out = column.in_files(draws.indices), buffers[name]
         if files is None:
-            return _NativeTask(self, draws, buffers, self._begin_reading(column, draws, out))
+            return _NativeBatch(self, draws, buffers, self._begin_reading(column, draws, out))
         fused = fuse(self._plan, draws)
         if fused is not None:
-            return _NativeTask(self, draws, buffers, [(0, self._submit(files, fused, out))])
-        return _NativeTask(self, draws, buffers, [(0, self._executor().submit(self._measure, draws, files, out))])
+            return _NativeBatch(self, draws, buffers, [(0, self._submit(files, fused, out))])
+        return _NativeBatch(self, draws, buffers, [(0, self._executor().submit(self._measure, draws, files, out))])
 
     def _begin_reading(self, column: EncodedImages, draws: Draws, out: Pixels) -> Begun:
         """Bytes from anywhere: read by all threads, a slice each, and handed to the core as they come."""
@@ -335,7 +335,7 @@ class NativeEngine:
 
     # Pixels in arrays
 
-    def _gather(self, draws: Draws) -> Task:
+    def _gather(self, draws: Draws) -> PendingBatch:
         geometry: Geometry | FusedGeometry | None = None
         failures: dict[int, DecodeError] = {}
         size = self._settled
@@ -355,11 +355,11 @@ class NativeEngine:
                 stored, draws.indices, geometry=geometry, out=buffers[name], sampling=sampling
             )
             begun.append((0, pending))
-        return _NativeTask(self, draws, buffers, begun, failures)
+        return _NativeBatch(self, draws, buffers, begun, failures)
 
 
 @dataclass(frozen=True)
-class _NativeTask:
+class _NativeBatch(PendingBatch):
     engine: NativeEngine
     draws: Draws
     buffers: Buffers

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from fastload.backends.base import Context, HostBatch
-from fastload.backends.engine import Engine, Task
+from fastload.backends.engine import Engine, PendingBatch
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError
 
@@ -33,7 +33,7 @@ class HostBackend:
         """
         context.require_whole_batches(self.name)
         self._context = context
-        self._pending: deque[Task] = deque()
+        self._pending: deque[PendingBatch] = deque()
         self._layout: Literal["tuple"] | None = None
         """Of the batches, where the source does not tell."""
 
@@ -69,14 +69,10 @@ class HostBackend:
 
 
 @dataclass(frozen=True)
-class _Refused:
+class _Refused(PendingBatch):
     """A batch that there cannot be: whoever would receive it is told why."""
 
     error: ConfigurationError
 
     def result(self) -> HostBatch:
         raise self.error
-
-    def cancel(self) -> None: ...
-
-    def wait(self) -> None: ...

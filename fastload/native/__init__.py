@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from fastload.native.plans import FusedGeometry, fuse, resolve
-    from fastload.native.pool import Failure, NativePool, Pending, Status
+    from fastload.native.pool import NativeFailure, NativePool, Pending, Status
 
-__all__ = ["Failure", "FusedGeometry", "NativePool", "Pending", "Status", "available", "fuse", "load", "resolve"]
+__all__ = ["FusedGeometry", "NativeFailure", "NativePool", "Pending", "Status", "available", "fuse", "load", "resolve"]
 
 _PLANS = ("FusedGeometry", "fuse", "resolve")
 

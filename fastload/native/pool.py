@@ -21,7 +21,7 @@ from fastload.sources.paths import PathTable
 if TYPE_CHECKING:
     from fastload.native import _core
 
-__all__ = ["Compressed", "Failure", "FusedGeometry", "NativePool", "Pending", "Simd", "Status", "fuse"]
+__all__ = ["Compressed", "FusedGeometry", "NativeFailure", "NativePool", "Pending", "Simd", "Status", "fuse"]
 
 Compressed = EncodedFiles | PathTable | Sequence["bytes | bytearray | memoryview | npt.NDArray[np.uint8]"]
 """Images still compressed: files, byte ranges of files, or byte buffers."""
@@ -57,7 +57,7 @@ class Status(enum.IntEnum):
 
 
 @dataclass(frozen=True)
-class Failure:
+class NativeFailure:
     """A sample without pixels; its row of the output holds zeros."""
 
     row: int
@@ -72,7 +72,7 @@ class Pending:
     def __init__(self, ticket: _core.Ticket) -> None:
         self._ticket = ticket
 
-    def wait(self) -> list[Failure]:
+    def wait(self) -> list[NativeFailure]:
         """Block until every row was run or cancelled, without the GIL.
 
         Returns:
@@ -81,7 +81,7 @@ class Pending:
         Raises:
             RuntimeError: the process was forked since; the batch belongs to the parent.
         """
-        return [Failure(row, Status(status), message) for row, status, message in self._ticket.wait()]
+        return [NativeFailure(row, Status(status), message) for row, status, message in self._ticket.wait()]
 
     def done(self) -> bool:
         return self._ticket.done()
@@ -120,7 +120,7 @@ class NativePool:
 
     def read_headers(
         self, images: Compressed, *, settings: DecodeSettings | None = None
-    ) -> tuple[npt.NDArray[np.int32], list[Failure]]:
+    ) -> tuple[npt.NDArray[np.int32], list[NativeFailure]]:
         """Sizes and kinds of many JPEGs.
 
         Returns:

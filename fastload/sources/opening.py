@@ -83,7 +83,10 @@ def _existing(path: str) -> str:
         raise SourceError("The source is an empty string; give the path of a data set.")
     if not os.path.exists(absolute):
         if _REMOTE.match(path):
-            raise SourceError(f"{path}: only local files can be read at random; download the data, or mount them.")
+            raise SourceError(
+                f"{path}: only local files can be read at random; download the data, mount them, or register a format "
+                "that reads them (fastload.sources.register_format)."
+            )
         raise SourceError(f"{absolute}: no such file or folder; check the path.")
     return absolute
 
