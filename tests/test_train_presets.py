@@ -255,7 +255,20 @@ def test_a_preset_of_ones_own_is_one_file(tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.parametrize("text", ["[preset]\nabout = 3", "[preset]\nname = 'x'\nwho = 'me'", "preset = 4"])
 def test_a_preset_that_says_something_else_is_refused_by_its_file(text: str, tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text(text)
-    with pytest.raises(
-        ConfigurationError, match=r"mine\.toml: \[preset\] has about, data, command, departs and reported"
-    ):
+    with pytest.raises(ConfigurationError, match=r"mine\.toml: \[preset\] has about, data, command"):
+        find_preset(str(tmp_path / "mine.toml"))
+
+
+def test_a_preset_may_be_like_another_but_not_like_itself(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text("[preset]\nlike = 'cracks-unet-resnet101'\n[optimizer]\nlr = 0.5\n")
+    found, like = find_preset(str(tmp_path / "mine.toml")), find_preset("cracks-unet16")
+    assert found.settings == {
+        **like.settings,
+        "model": "smp:Unet/resnet101",
+        "out": "runs/cracks-unet-resnet101",
+        "lr": 0.5,
+    }
+    assert found.reported == like.reported
+    (tmp_path / "mine.toml").write_text("[preset]\nlike = 'mine'\n")
+    with pytest.raises(ConfigurationError, match="like 'mine': no such preset"):
         find_preset(str(tmp_path / "mine.toml"))

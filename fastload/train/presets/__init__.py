@@ -1,7 +1,8 @@
 """Jobs by name: the settings that a practitioner would use, and the command that runs the real thing.
 
 A preset is one TOML file: settings as `fastload train --dry-run` prints them, and a table [preset] that says what they
-are for. Those beside this file come with fastload; another package adds its own by naming the package that they are in:
+are for, and whose settings and texts it has where it says nothing else (`like = "cracks-unet16"`). Those beside this
+file come with fastload; another package adds its own by naming the package that they are in:
 
     [project.entry-points."fastload.presets"]
     mine = "my_package.presets"
@@ -13,10 +14,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata, resources
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import msgspec
 
@@ -26,6 +27,7 @@ from fastload.train.settings import did_you_mean, merged, read_tables
 
 __all__ = ["Preset", "find_preset", "preset", "preset_files", "read_preset"]
 
+_Key = Literal["about", "data", "command", "departs", "reported", "like"]
 _ENTRY_POINTS = "fastload.presets"
 
 
@@ -80,16 +82,29 @@ def find_preset(name: str) -> Preset:
     return read_preset(files[name])
 
 
-def read_preset(path: Path) -> Preset:
-    """Raises ConfigurationError: not a file of settings, or its table [preset] says something else than it can."""
+def read_preset(path: Path, *, files: dict[str, Path] | None = None) -> Preset:
+    """The preset in a file.
+
+    Args:
+        path: of the file.
+        files: which other ones it may be like, by name. None: all that have a name.
+
+    Raises:
+        ConfigurationError: not a file of settings, or its table [preset] says something else than it can.
+    """
+    files = preset_files() if files is None else files
     settings, about = read_tables(path)
     try:
-        texts = msgspec.convert(about, dict[Literal["about", "data", "command", "departs", "reported"], str])
+        texts: dict[str, str] = msgspec.convert(about, dict[_Key, str])
     except msgspec.ValidationError as error:
-        raise ConfigurationError(
-            f"{path}: [preset] has about, data, command, departs and reported, all texts: {error}."
-        ) from error
-    return Preset(name=path.stem, settings=settings, **texts)
+        raise ConfigurationError(f"{path}: [preset] has {', '.join(get_args(_Key))}, all texts: {error}.") from error
+    if "like" not in texts:
+        return Preset(name=path.stem, settings=settings, **texts)
+    like = texts.pop("like")
+    if like not in files:
+        raise ConfigurationError(f"{path}: like {like!r}: no such preset{did_you_mean(like, files)}.")
+    other = read_preset(files.pop(like), files=files)  # nobody twice: none is like itself
+    return replace(other, name=path.stem, settings={**other.settings, **settings}, **texts)
 
 
 def preset(name: str, **changes: Any) -> TrainConfig:
