@@ -77,6 +77,7 @@ def test_the_light_commands_do_not_import_torch() -> None:
 # -- demo --------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_demo_runs_every_backend_compares_them_and_trains(photographs: Path) -> None:
     done = fastload_command("demo", str(photographs), "--seconds", "0.1", "--batch-size", "8", "--device", "cpu")
     assert done.code == 0, done.out + done.err
@@ -92,6 +93,7 @@ def test_demo_runs_every_backend_compares_them_and_trains(photographs: Path) -> 
     assert "\x1b" not in done.out, "no colours or bars in a log"
 
 
+@pytest.mark.slow
 def test_demo_leaves_nothing_behind(tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     room = tmp_path / "tmp"
     room.mkdir()
@@ -106,6 +108,7 @@ def test_demo_leaves_nothing_behind(tmp_path: Path, own_cache: Path, monkeypatch
     assert "epoch 1" not in done.out
 
 
+@pytest.mark.slow
 def test_demo_shows_the_install_command_of_an_absent_backend(
     photographs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -118,6 +121,7 @@ def test_demo_shows_the_install_command_of_an_absent_backend(
     assert 'dali: not installed. pip install "fastload[dali]"' in out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["pixels", "labels"])
 def test_demo_fails_when_a_backend_delivers_other_samples(
     photographs: Path, monkeypatch: pytest.MonkeyPatch, what: str
@@ -148,6 +152,7 @@ def test_demo_on_a_bad_folder_is_one_message(tmp_path: Path, what: str) -> None:
     assert "Traceback" not in done.err
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_the_demo_without_a_traceback(tmp_path: Path) -> None:
     environment = os.environ | {"TMPDIR": str(tmp_path), "PYTHONUNBUFFERED": "1", "XDG_CACHE_HOME": str(tmp_path)}
     code = "from fastload.cli import main; main()"

@@ -206,6 +206,7 @@ def test_validation_sees_what_torchvision_would_show(splits: Path, augment: str,
     assert (images - wanted).abs().max() <= 2.5 / 255 / min(STD)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("augment", ["none", "flip", "crop-flip", "rrc-flip", "trivial", "rand"])
 def test_training_images_are_augmented_as_asked(tmp_path: Path, augment: str) -> None:
     pixels = photo(16, 16)

@@ -22,7 +22,7 @@ from fastload.train.settings import to_toml
 from tests.images import write_photo_folder
 from tests.train_job import Fault, Job, config, finish, free_port, run, said, settings, start, to_json, write_arrays
 
-pytestmark = pytest.mark.timeout(110)
+pytestmark = [pytest.mark.timeout(110), pytest.mark.slow]
 
 ROOT = Path(__file__).parent.parent
 

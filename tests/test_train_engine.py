@@ -186,6 +186,7 @@ def test_the_average_of_the_weights_is_what_is_validated(
     assert averaged.epochs[0].val["loss"] == pytest.approx(sum(losses) / 9, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_a_compiled_network_learns_the_same_and_is_saved_as_the_plain_one(
     data: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

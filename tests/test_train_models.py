@@ -42,6 +42,7 @@ def without_gradient(model: nn.Module, output: torch.Tensor) -> list[str]:
     return [name for name, weight in model.named_parameters() if weight.grad is None]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "channels", "size"),
     [
@@ -63,6 +64,7 @@ def test_classifiers_take_the_channels_and_size_of_the_data(name: str, channels:
     assert without_gradient(model, logits) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["smp:Unet/resnet18", "smp:fpn/mobilenet_v2"])
 def test_segmentation_networks_answer_for_every_pixel(name: str) -> None:
     model = create(name, num_classes=1)
@@ -78,6 +80,7 @@ def test_vgg19_has_the_convolutions_of_vgg19() -> None:
     assert ours == [layer.weight.shape for layer in theirs]
 
 
+@pytest.mark.slow
 def test_unet_vgg16_has_the_convolutions_of_vgg16() -> None:
     model: Any = create("smp:Unet/vgg16_bn", num_classes=1)
     convolutions = [layer for layer in model.encoder.modules() if isinstance(layer, nn.Conv2d)]
@@ -86,6 +89,7 @@ def test_unet_vgg16_has_the_convolutions_of_vgg16() -> None:
     assert [layer.weight.shape for layer in convolutions] == [layer.weight.shape for layer in theirs]
 
 
+@pytest.mark.slow
 def test_a_token_is_answered_with_scores_for_the_vocabulary_whatever_the_padding() -> None:
     model = create("transformers:roberta-tiny", num_classes=100).eval()
     tokens = torch.randint(4, 100, (2, 12))
@@ -187,6 +191,7 @@ def test_weights_of_a_language_model_come_from_a_folder_too(tmp_path: Path) -> N
         create("transformers:roberta", weights="/no/such/folder")
 
 
+@pytest.mark.slow
 def test_only_the_library_that_is_asked_for_is_imported() -> None:
     code = """
 import sys

@@ -142,6 +142,7 @@ def test_every_preset_is_tried_here() -> None:
     assert set(preset_files()) == set(SMALL)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SMALL)
 def test_a_preset_trains(name: str, tmp_path: Path) -> None:
     config = small(name, tmp_path)
@@ -171,6 +172,7 @@ def test_a_preset_trains(name: str, tmp_path: Path) -> None:
         file.unlink()  # hundreds of MB
 
 
+@pytest.mark.slow
 def test_cracks_are_resumed_and_the_best_model_is_the_one_of_the_highest_iou(tmp_path: Path) -> None:
     settings = {"epochs": 3, "model": "smp:Unet/resnet18"}
     begun = quietly(small("cracks-unet-resnet34", tmp_path, max_steps=3, **settings))
@@ -187,6 +189,7 @@ def test_cracks_are_resumed_and_the_best_model_is_the_one_of_the_highest_iou(tmp
     assert state["task"]["positive_weight"] == pytest.approx((1 - share) / share)
 
 
+@pytest.mark.slow
 def test_gradients_of_one_batch_and_of_many_small_ones_train_the_same_roberta(tmp_path: Path) -> None:
     losses = []
     for accumulate in (1, 2, 8):

@@ -126,6 +126,7 @@ def quiet() -> Console:
     return Console(file=io.StringIO(), width=300)
 
 
+@pytest.mark.slow
 def test_the_best_epoch_is_that_of_the_lowest_loss_if_asked(data: dict[str, str], tmp_path: Path) -> None:
     """The validation's labels are others: the more is learned, the higher its loss."""
     images, labels = data["val_data"].split(",")
@@ -215,6 +216,7 @@ def test_a_split_of_data_that_have_one_is_refused(data: dict[str, str], tmp_path
         open_data(config(**data, out=tmp_path, split=0.5), shard=fastload.Shard(), device=torch.device("cpu"))
 
 
+@pytest.mark.slow
 def test_not_shuffled_and_the_last_batch_kept_is_the_plain_recipe(data: dict[str, str], tmp_path: Path) -> None:
     """SGD without momentum in the order of the file, the last batch of 4 included: a loop of plain PyTorch."""
     plain = {"shuffle": False, "drop_last": False, "augment": "none", "mean": "0", "std": "1", "batch_size": 8}
@@ -291,6 +293,7 @@ def assert_same_curve(found: dict[str, Any], wanted: dict[str, Any]) -> None:
             assert mine[part] == pytest.approx(theirs[part], rel=1e-4), part
 
 
+@pytest.mark.slow
 def test_synchronised_normalisation_has_the_curve_of_one_process_and_the_other_has_not(
     data: dict[str, str], tmp_path: Path
 ) -> None:
@@ -330,6 +333,7 @@ def test_normalisation_of_one_process_is_left_as_it_is() -> None:
         assert type(model[1]) is nn.BatchNorm2d
 
 
+@pytest.mark.slow
 def test_a_network_with_spare_parameters_trains_if_they_are_looked_for(data: dict[str, str], tmp_path: Path) -> None:
     one = run(Job(settings(**data, out=tmp_path / "one", batch_size=8), spare=True), tmp_path / "1")
     given = settings(**data, out=tmp_path / "two", batch_size=4, find_unused_parameters=True)

@@ -317,6 +317,7 @@ def outputs_of(name: str) -> tuple[Task, torch.Tensor, Callable[[slice], Any]]:
     return task, scores, lambda rows: type(target)(*(part[rows] for part in target))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["classification", "segmentation", "masked-lm"])
 def test_no_split_into_batches_and_ranks_changes_a_result(name: str) -> None:
     task, output, target = outputs_of(name)
@@ -431,6 +432,7 @@ def validate_as(rank: int, directory: str) -> None:
         dist.destroy_process_group()
 
 
+@pytest.mark.slow
 def test_three_ranks_validate_as_one(tmp_path: Path) -> None:
     torch.multiprocessing.spawn(validate_as, (str(tmp_path),), nprocs=3)  # type: ignore[no-untyped-call]
     alone = [validated(count) for count in (13, 1)]

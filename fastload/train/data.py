@@ -48,10 +48,10 @@ class TrainingData:
     """Of the images; 1 for text."""
     samples: int
     """In the training data, over all ranks."""
-    vocabulary: int | None
-    """Token ids that there are; None where the batches are images."""
     source: Source
     """The training data themselves, for what must be known of them beforehand."""
+    vocabulary: int | None = None
+    """Token ids that there are; None where the batches are images."""
 
 
 def open_data(config: TrainConfig, *, shard: fastload.Shard, device: torch.device) -> TrainingData:
