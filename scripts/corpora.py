@@ -59,7 +59,10 @@ def with_pillow(path: Path) -> Any:
     from PIL import Image
 
     with Image.open(path) as image:
-        array = np.array(image.convert("RGB"))
+        if image.mode.startswith("I;16"):  # which Pillow would clip at 255; the high byte is what torchvision takes
+            array = np.repeat((np.asarray(image) >> 8).astype(np.uint8)[..., None], 3, axis=2)
+        else:
+            array = np.array(image.convert("RGB"))
     return squeezed(torch.from_numpy(array).permute(2, 0, 1))
 
 

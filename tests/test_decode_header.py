@@ -68,7 +68,7 @@ def test_stray_bytes_between_markers_are_skipped() -> None:
     data = images.jpeg(PHOTO)
     header = read_header(data[:2] + b"\xff\xff\xff" + data[3:], "x")  # padding, as the standard allows
     assert (header.height, header.width) == (31, 47)
-    header = read_header(data[:2] + b"\0\0" + data[2:], "x")
+    header = read_header(data[:20] + b"\0\0" + data[20:], "x")  # behind the JFIF segment
     assert (header.height, header.width) == (31, 47)
 
 

@@ -19,7 +19,7 @@ __all__ = ["REMEDY", "count_scans", "read_header", "scan_offset"]
 
 REMEDY = 'Delete or re-encode the file, or skip such samples with on_error="substitute".'
 
-_JPEG = b"\xff\xd8"
+_JPEG = b"\xff\xd8\xff"
 _PNG = b"\x89PNG\r\n\x1a\n"
 _SOS, _EOI, _APP1 = 0xDA, 0xD9, 0xE1
 _SOF = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # those three are tables: DHT, JPG, DAC

@@ -12,8 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from fastload.decode.base import Decoder, DecodeSettings, ImageHeader
+from fastload.decode.core import CORE
 from fastload.decode.header import REMEDY, count_scans, read_header, scan_offset
-from fastload.decode.libraries import open_lazily
+from fastload.decode.libraries import is_no_damage, open_lazily
+from fastload.decode.registry import second_opinions
 from fastload.errors import DecodeError
 
 __all__ = ["Scratch", "check_data", "check_header", "decode_image", "upright_size"]
@@ -97,7 +99,7 @@ def decode_image(
     try:
         if header.format == "JPEG" and header.components in (1, 3):
             out = None if scratch is None else scratch.take((header.height, header.width, 3))
-            pixels = decoder.decode(data, out=out)
+            pixels = _jpeg(data, decoder, out)
             if role == "mask":
                 pixels = _one_channel(pixels)
         else:
@@ -141,6 +143,23 @@ def _check_work(data: bytes, header: ImageHeader, name: str, settings: DecodeSet
             f"{name}: {scans} scans of {header.width} x {header.height} pixels, where {most} are allowed in an image "
             f"of this size: a file that is made to keep the decoder busy. {REMEDY}"
         )
+
+
+def _jpeg(data: bytes, decoder: Decoder, out: Pixels | None) -> Pixels:
+    """The decoder's pixels; or, if it refuses, those of another one that finds the data sound."""
+    try:
+        return decoder.decode(data, out=out)
+    except ValueError as error:
+        refusal = str(error)
+        for other in second_opinions(decoder):
+            # The core tells damage from oddities by libjpeg's own codes. Others may not notice damage at all.
+            if other.name != CORE and not is_no_damage(refusal):
+                break
+            try:
+                return other.decode(data)
+            except ValueError as another:
+                refusal = str(another)
+        raise
 
 
 def _with_pillow(data: bytes, format: str, role: Literal["image", "mask"]) -> Pixels:

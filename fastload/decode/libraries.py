@@ -27,6 +27,7 @@ __all__ = [
     "SimpleJpegDecoder",
     "TorchvisionDecoder",
     "is_harmless",
+    "is_no_damage",
     "open_lazily",
 ]
 
@@ -36,14 +37,23 @@ _HARMLESS = re.compile(
     r"\d+ extraneous bytes before marker 0x(?!d[0-7])"
     r"|unknown Adobe color transform code"
     r"|unknown JFIF revision number"
-    r"|Invalid SOS parameters for sequential JPEG",
+    r"|Invalid SOS parameters for sequential JPEG"
+    # Of the colour profile, which nobody here uses.
+    r"|bad ICC marker",
     re.IGNORECASE,
 )
+# What TurboJPEG, the interface of libjpeg-turbo that decoders for Python are built on, does not know. libjpeg does.
+_BEYOND = re.compile(r"Could not determine subsampling|Unsupported|not supported", re.IGNORECASE)
 
 
 def is_harmless(message: str) -> bool:
     """Whether a libjpeg warning leaves the pixels whole. Whatever is not known to be harmless is damage."""
     return _HARMLESS.search(message) is not None
+
+
+def is_no_damage(message: str) -> bool:
+    """Whether a decoder refuses for a harmless warning, or because it cannot: neither says that pixels are lost."""
+    return is_harmless(message) or _BEYOND.search(message) is not None
 
 
 class SimpleJpegDecoder:

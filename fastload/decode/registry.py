@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 
+from fastload import native
 from fastload.decode.base import Decoder
+from fastload.decode.core import CoreDecoder
 from fastload.decode.libraries import (
     OpenCvDecoder,
     PillowDecoder,
@@ -23,6 +26,7 @@ __all__ = [
     "describe_decoder",
     "get_decoder",
     "register_decoder",
+    "second_opinions",
 ]
 
 _DECODERS: dict[str, Callable[[], Decoder]] = {
@@ -91,6 +95,16 @@ def get_decoder(name: str = "auto") -> Decoder:
         known = ", ".join(repr(n) for n in ("auto", *_DECODERS))
         raise ConfigurationError(f"decoder: {name!r} is not known; choose one of {known}.")
     return _DECODERS[name]()
+
+
+def second_opinions(decoder: Decoder) -> Iterator[Decoder]:
+    """Whom to ask about a JPEG that a decoder has refused: the native core where it is built, then the others."""
+    if native.available():
+        yield CoreDecoder()
+    for name in _DECODERS:
+        with contextlib.suppress(BackendUnavailableError):
+            if name != decoder.name:
+                yield get_decoder(name)
 
 
 def available_decoders() -> list[DecoderInfo]:

@@ -40,9 +40,12 @@ ErrorState& error_of(j_common_ptr info) { return *reinterpret_cast<ErrorState*>(
     std::longjmp(error.escape, 1);
 }
 
-bool is_benign(int code) {
-    switch (code) {
-        case JWRN_EXTRANEOUS_DATA:
+// Warnings that leave the pixels whole; the same list is in fastload/decode/libraries.py.
+bool is_benign(const jpeg_error_mgr& error) {
+    switch (error.msg_code) {
+        case JWRN_EXTRANEOUS_DATA:  // padding, but before a restart marker the decoder has lost its place
+            return error.msg_parm.i[1] < 0xd0 || error.msg_parm.i[1] > 0xd7;
+        case JWRN_NOT_SEQUENTIAL:  // parameters that a sequential scan does not use
         case JWRN_ADOBE_XFORM:
         case JWRN_JFIF_MAJOR:
         case JWRN_TOO_MUCH_DATA:
@@ -54,7 +57,7 @@ bool is_benign(int code) {
 
 void on_message(j_common_ptr info, int level) {
     ErrorState& error = error_of(info);
-    if (level >= 0 || error.damaged || is_benign(info->err->msg_code)) return;
+    if (level >= 0 || error.damaged || is_benign(*info->err)) return;
     (*info->err->format_message)(info, error.message);
     error.damaged = true;
 }
@@ -120,6 +123,9 @@ struct JpegDecoder::State {
     bool create();
     bool read_header();
     bool start();
+    // Whether the scans of a progressive image have left out low frequencies, which libjpeg then makes up from the
+    // blocks around, each version in another way.
+    bool is_guesswork() const;
     bool choose_columns(JDIMENSION* start, JDIMENSION* width);
     bool skip(JDIMENSION count);
     bool read_rows(JSAMPARRAY rows, JDIMENSION count);
@@ -153,6 +159,16 @@ bool JpegDecoder::State::start() {
     info.do_fancy_upsampling = TRUE;
     libjpeg().start_decompress(&info);
     return !error.damaged;
+}
+
+bool JpegDecoder::State::is_guesswork() const {
+    if (!info.progressive_mode || info.coef_bits == nullptr) return false;
+    for (int component = 0; component < info.num_components; ++component) {
+        for (int k = 1; k < 10; ++k) {
+            if (info.coef_bits[component][k] != 0) return true;
+        }
+    }
+    return false;
 }
 
 bool JpegDecoder::State::choose_columns(JDIMENSION* start, JDIMENSION* width) {
@@ -252,6 +268,10 @@ Outcome JpegDecoder::read_libjpeg(const Box& box, bool whole, RowSink& sink) {
                                          " components that are neither grey, YCbCr nor RGB"};
     }
     if (!s.start()) return s.damage();
+    if (s.is_guesswork()) {
+        close();
+        return {Status::damaged, "a progressive JPEG that leaves out low frequencies"};
+    }
 
     const int image_width = s.header.size.width;
     const int image_height = s.header.size.height;
@@ -284,7 +304,7 @@ Outcome JpegDecoder::read_libjpeg(const Box& box, bool whole, RowSink& sink) {
     if (whole && below > 1 && !s.skip(static_cast<JDIMENSION>(below - 1))) return s.damage();
     if (whole && below > 0 && !s.read_rows(targets, 1)) return s.damage();
     const jpeg_source_mgr& source = *s.info.src;
-    const bool ends = below == 0 || s.info.unread_marker == JPEG_EOI || libjpeg().input_complete(&s.info) ||
+    const bool ends = s.info.unread_marker == JPEG_EOI || libjpeg().input_complete(&s.info) ||
                       has_end_marker(source.next_input_byte, source.bytes_in_buffer);
     close();
     if (!ends) return {Status::damaged, "Premature end of JPEG file"};

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import os
-from functools import cache
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from fastload import native
 from fastload.decode import DecodeSettings, decode_image, get_decoder, read_header
+from fastload.decode.core import core_pool
 from fastload.decode.header import REMEDY
 from fastload.decode.image import check_header
 from fastload.errors import ConfigurationError, DecodeError
 from fastload.files import read_regular
 from fastload.geometry import Geometry, Resampling
-from fastload.machine import usable_cores
 from fastload.render.host import render_row
-
-if TYPE_CHECKING:
-    from fastload.native import NativePool
 
 __all__ = ["decode_jpeg"]
 
@@ -76,7 +71,7 @@ def decode_jpeg(
     out: npt.NDArray[np.uint8] = batch[0]
     # The core decodes only the box; for whole images other decoders are as good.
     if box is not None and native.available():
-        pending = _core().decode_batch([encoded], geometry=placed, out=batch)
+        pending = core_pool().decode_batch([encoded], geometry=placed, out=batch)
         if not pending.wait():
             return out
     # What the core refused gets its verdict here, in the words of the loader.
@@ -85,8 +80,3 @@ def decode_jpeg(
         return pixels
     render_row(pixels, 0, geometry=placed, resampling=Resampling(), out=batch)
     return out
-
-
-@cache
-def _core() -> NativePool:
-    return native.NativePool(usable_cores())

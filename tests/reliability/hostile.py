@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 
-__all__ = ["grey_jpeg_of_scans"]
+__all__ = ["grey_jpeg_of_sampling", "grey_jpeg_of_scans", "with_bytes_before", "with_segment"]
 
 
 def _segment(marker: int, body: bytes) -> bytes:
@@ -44,3 +44,34 @@ def grey_jpeg_of_scans(height: int, width: int, scans: int) -> bytes:
         before = 0 if bit == 13 else bit + 1
         parts.append(_segment(0xDA, bytes([1, 1, 0x00, k, k, before << 4 | bit])) + nothing)
     return b"".join(parts) + b"\xff\xd9"
+
+
+def grey_jpeg_of_sampling(height: int, width: int, factors: tuple[int, int, int]) -> bytes:
+    """A valid baseline JPEG of three components, all grey; `factors` as in the frame header, 0x22 for 2 x 2."""
+    most = [max(factor >> shift & 15 for factor in factors) for shift in (4, 0)]
+    blocks = sum((factor >> 4) * (factor & 15) for factor in factors)
+    units = -(-height // (8 * most[1])) * -(-width // (8 * most[0]))
+    components = b"".join(bytes([number + 1, factor, 0]) for number, factor in enumerate(factors))
+    return b"".join(
+        [
+            b"\xff\xd8",
+            _segment(0xDB, bytes([0] + [1] * 64)),
+            _segment(0xC0, struct.pack(">BHHB", 8, height, width, 3) + components),
+            _segment(0xC4, bytes([0x00, 1, *[0] * 15, 0])),  # DC: "0" for no difference
+            _segment(0xC4, bytes([0x10, 1, *[0] * 15, 0])),  # AC: "0" for the end of the block
+            _segment(0xDA, bytes([3, 1, 0, 2, 0, 3, 0, 0, 63, 0])),
+            _stuffed("00" * blocks * units),
+            b"\xff\xd9",
+        ]
+    )
+
+
+def with_segment(jpeg: bytes, marker: int, body: bytes) -> bytes:
+    """The JPEG with a segment of metadata behind its first marker."""
+    return jpeg[:2] + _segment(marker, body) + jpeg[2:]
+
+
+def with_bytes_before(jpeg: bytes, marker: int, stray: bytes) -> bytes:
+    """The JPEG with bytes that belong to nothing before the first such marker."""
+    place = jpeg.index(bytes([0xFF, marker]))
+    return jpeg[:place] + stray + jpeg[place:]
