@@ -113,7 +113,7 @@ def agreement(console: Console, comparisons: Sequence[Comparison], *, first: str
         f"flipped ones against the backend '{first}'. Pixels are 0 to 255."
     )
     console.print()
-    print_fitting(console, [_compared(comparison) for comparison in comparisons])
+    print_fitting(console, [_compared(comparison) for comparison in comparisons], droppable=("bound",))
     console.print()
     console.print("Each backend publishes its bound; one with a resampler of its own, a least PSNR.", style="dim")
     return all(comparison.fits and comparison.same_labels for comparison in comparisons)
