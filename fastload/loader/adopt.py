@@ -58,8 +58,8 @@ def from_dataloader(
         shard: None takes that of the DistributedSampler. Without one, a DataLoader gives every rank all samples, and
             so does this: 0 of 1; on several ranks the first `iter()` warns of it. A `fastload.Shard`, or "auto" for the
             rank that is found at the first `iter()`, shares them.
-        exact_evaluation: serve every sample once, also where a DistributedSampler would repeat or drop some to make
-            the ranks equal; the last batch may then differ in size from rank to rank, and be empty.
+        exact_evaluation: serve every sample once, where a DistributedSampler (or `shard`) would repeat or drop some to
+            make the ranks equal; the last batch may then differ in size from rank to rank, and be empty.
 
     Raises:
         ConfigurationError: something whose meaning could not be kept: an IterableDataset, or a subclass that overrides
@@ -91,6 +91,8 @@ def from_dataloader(
         seed=_seed_of(existing, sampler, shared=shard is not None),
         own_seed=shard is None,
         shard=shard,
+        tail="exact" if shard is None else "pad",  # as a DistributedSampler would: no empty batch on any rank
+        interleaved=shard is not None,
         device=device,  # type: ignore[arg-type]  # made one there
         dtype=dtype,
         memory_format=memory_format,
@@ -144,6 +146,11 @@ def _seed_of(existing: DataLoader[Any], sampler: Any, *, shared: bool) -> int:
 def _refuse_what_would_change(existing: Any) -> None:
     """Raise for everything whose meaning we could not keep."""
     if not isinstance(existing, DataLoader):
+        if isinstance(getattr(existing, "loader", None), DataLoader):  # as timm's PrefetchLoader
+            raise ConfigurationError(
+                f"existing: this {type(existing).__name__} does something of its own to the batches of a DataLoader. "
+                "Write: loader.loader = fastload.from_dataloader(loader.loader)"
+            )
         raise ConfigurationError(
             f"existing: from_dataloader takes a torch.utils.data.DataLoader, got {type(existing).__name__}. "
             "To start from data, use fastload.create_loader."

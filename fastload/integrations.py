@@ -1,0 +1,41 @@
+"""For frameworks in which one changed line is not enough; the others need nothing from here (see docs/clients.md)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastload.errors import ConfigurationError
+from fastload.loader import Loader
+
+__all__ = ["trainer_callback"]
+
+
+def trainer_callback() -> Any:
+    """A callback for Hugging Face's Trainer, so that it resumes in the middle of an epoch.
+
+    The Trainer would skip batches by making a plain DataLoader of the loader it has. With this callback, and
+    `TrainingArguments(ignore_data_skip=True)`, the loader goes to the place itself and reads nothing on the way.
+
+    Returns:
+        A transformers.TrainerCallback, to be given as `Trainer(callbacks=[...])`.
+    """
+    from transformers import TrainerCallback
+
+    class Resume(TrainerCallback):
+        """Puts the loader where the Trainer's own count of steps is."""
+
+        def on_train_begin(self, args: Any, state: Any, control: Any, **things: Any) -> None:
+            loader = things.get("train_dataloader")
+            if not isinstance(loader, Loader) or not state.global_step:
+                return
+            accumulated = args.gradient_accumulation_steps
+            epoch, updates = divmod(state.global_step, -(-len(loader) // accumulated))
+            if updates and not args.ignore_data_skip:
+                raise ConfigurationError(
+                    "trainer_callback: the Trainer would skip batches by itself, through a plain DataLoader. Pass "
+                    "TrainingArguments(ignore_data_skip=True)."
+                )
+            loader.set_epoch(epoch)
+            loader.skip(updates * accumulated)
+
+    return Resume()

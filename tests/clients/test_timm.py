@@ -1,0 +1,46 @@
+"""timm's loaders: adopted as they are without the prefetcher, through its `.loader` with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import fastload
+from fastload.errors import ConfigurationError
+from tests.images import write_photo_folder
+
+data = pytest.importorskip("timm.data", reason="pip install fastload[integrations]")
+
+
+def made(folder: Path, *, prefetcher: bool) -> Any:
+    return data.create_loader(
+        data.ImageDataset(str(folder)),
+        (3, 32, 32),
+        2,
+        is_training=False,
+        num_workers=0,
+        use_prefetcher=prefetcher,
+        device=torch.device("cpu"),
+        persistent_workers=False,
+    )
+
+
+# timm leaves the files that it opens to the garbage collector.
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+def test_batches_are_those_of_timm(tmp_path: Path) -> None:
+    folder = write_photo_folder(tmp_path)
+    plain = made(folder, prefetcher=False)
+    wrapped = made(folder, prefetcher=True)
+    expected, expected_wrapped = list(plain), list(wrapped)
+    with pytest.raises(ConfigurationError, match=r"PrefetchLoader.*loader\.loader = fastload"):
+        fastload.from_dataloader(wrapped)
+    wrapped.loader = fastload.from_dataloader(wrapped.loader)
+    with fastload.from_dataloader(plain) as loader, wrapped.loader:
+        for ours, theirs in ((list(loader), expected), (list(wrapped), expected_wrapped)):
+            assert len(ours) == len(theirs) == 3
+            for (images, labels), (other_images, other_labels) in zip(ours, theirs, strict=True):
+                assert torch.equal(images, other_images)
+                assert torch.equal(labels, other_labels)
