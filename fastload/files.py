@@ -1,4 +1,4 @@
-"""Opening files that somebody else has made: regular ones only, and without ever waiting for one to begin.
+"""Files that somebody else has made: regular ones only, opened without ever waiting, and images within limits.
 
 A named pipe, a terminal or a link to `/dev/zero` may lie under any name, in a folder of images as in a cache: opening
 the first waits for a writer, reading the last never ends, and neither can be interrupted in a worker process.
@@ -9,9 +9,35 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from dataclasses import dataclass
 from typing import IO, cast
 
-__all__ = ["check_regular", "open_regular", "read_regular"]
+__all__ = ["MAX_PIXELS", "DecodeSettings", "check_regular", "open_regular", "read_regular"]
+
+MAX_PIXELS = 178_956_970
+"""Images with more pixels are refused unread, unless options say otherwise: decompression bombs. It is where Pillow
+refuses (twice its MAX_IMAGE_PIXELS of 1024 * 1024 * 1024 // 4 // 3)."""
+
+
+@dataclass(frozen=True)
+class DecodeSettings:
+    """What counts as a good image, and how it is turned; the same for every backend."""
+
+    exif_orientation: bool = False
+    """Rotate and mirror by the EXIF orientation tag (torchvision does not, so neither do we by default)."""
+    max_pixels: int = MAX_PIXELS
+    """Images with more pixels are refused unread: decompression bombs."""
+
+    @property
+    def max_work(self) -> int:
+        """Limit of pixels times scans of a JPEG.
+
+        Each scan of a progressive file goes over the whole image again, at about a nanosecond a pixel, and costs its
+        author twenty bytes: without a limit 93 KB keep a processor busy for minutes. Real files have up to about 20
+        scans; so many are allowed in the largest image, and more in smaller ones, for the same time. The same number is
+        in fastload/native/jpeg.hpp.
+        """
+        return 24 * self.max_pixels
 
 
 def open_regular(path: str | os.PathLike[str], *, buffering: int = -1) -> IO[bytes]:

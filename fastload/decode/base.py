@@ -8,30 +8,9 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from fastload.sources.base import MAX_PIXELS
+from fastload.files import DecodeSettings
 
 __all__ = ["DecodeSettings", "Decoder", "ImageHeader"]
-
-
-@dataclass(frozen=True)
-class DecodeSettings:
-    """What counts as a good image, and how it is turned; the same for every backend."""
-
-    exif_orientation: bool = False
-    """Rotate and mirror by the EXIF orientation tag (torchvision does not, so neither do we by default)."""
-    max_pixels: int = MAX_PIXELS
-    """Images with more pixels are refused unread: decompression bombs."""
-
-    @property
-    def max_work(self) -> int:
-        """Limit of pixels times scans of a JPEG.
-
-        Each scan of a progressive file goes over the whole image again, at about a nanosecond a pixel, and costs its
-        author twenty bytes: without a limit 93 KB keep a processor busy for minutes. Real files have up to about 20
-        scans; so many are allowed in the largest image, and more in smaller ones, for the same time. The same number is
-        in fastload/native/jpeg.hpp.
-        """
-        return 24 * self.max_pixels
 
 
 @dataclass(frozen=True)

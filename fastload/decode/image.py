@@ -137,8 +137,9 @@ def check_data(data: bytes, header: ImageHeader, name: str, settings: DecodeSett
 
 def _check_work(data: bytes, header: ImageHeader, name: str, settings: DecodeSettings) -> None:
     most = settings.max_work // max(header.height * header.width, 1)
-    # The first count is quick and never too low.
-    if data.count(_SOS) > most and (scans := count_scans(data)) > most:
+    # A scan's header has ten bytes at least, so that most files have no room for too many; counting marks is quick and
+    # never too low; following the markers is exact.
+    if len(data) // 10 > most and data.count(_SOS) > most and (scans := count_scans(data)) > most:
         raise DecodeError(
             f"{name}: {scans} scans of {header.width} x {header.height} pixels, where {most} are allowed in an image "
             f"of this size: a file that is made to keep the decoder busy. {REMEDY}"

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from fastload.decode.base import DecodeSettings
 from fastload.errors import ConfigurationError
+from fastload.files import DecodeSettings
 from fastload.geometry import Geometry, Resampling
 from fastload.native import load
 from fastload.native.plans import FusedGeometry, fuse, native_resampling

@@ -69,7 +69,8 @@ def decode_jpeg(
     )
     batch = np.empty((1, out_height, out_width, 3), dtype=np.uint8)
     out: npt.NDArray[np.uint8] = batch[0]
-    if native.available():
+    # The core decodes only the box; for whole images other decoders are as good.
+    if box is not None and native.available():
         pending = core_pool().decode_batch([encoded], geometry=placed, out=batch)
         if not pending.wait():
             return out

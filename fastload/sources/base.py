@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from fastload.sources.columns import EncodedFiles, PixelArray, ValueArray
 
 __all__ = [
-    "MAX_PIXELS",
     "Column",
     "EncodedImages",
     "ImageColumn",
@@ -46,10 +45,6 @@ __all__ = [
 
 Kind = Literal["encoded", "pixels", "values", "object"]
 ImageRole = Literal["image", "mask"]
-MAX_PIXELS = 178_956_970
-"""Images with more pixels are refused unread, unless options say otherwise: decompression bombs. It is where Pillow
-refuses (twice its MAX_IMAGE_PIXELS of 1024 * 1024 * 1024 // 4 // 3)."""
-
 Int64Array = npt.NDArray[np.int64]
 
 

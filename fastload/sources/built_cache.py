@@ -17,7 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fastload.errors import CacheError, ConfigurationError, SourceError
-from fastload.sources.base import MAX_PIXELS, Column, Opened, OpenOptions, Source, fingerprint_of
+from fastload.files import MAX_PIXELS
+from fastload.sources.base import Column, Opened, OpenOptions, Source, fingerprint_of
 from fastload.sources.columns import PixelArray, ValueArray
 from fastload.sources.paths import PathTable
 

@@ -1,0 +1,123 @@
+"""The house stands as `docs/architecture.md` draws it: its table is read here and held against the code."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "fastload"
+PAGE = ROOT / "docs" / "architecture.md"
+FACADE = "fastload/__init__.py"
+
+LONGEST = 500
+"""Lines of a file of code."""
+TYPE_TESTS = 10
+"""`isinstance` on operations or columns, in all."""
+
+
+def rooms_on_the_page() -> list[str]:
+    """Names in the first column of the first table, from the ground up."""
+    table = PAGE.read_text().split("## Rooms, from the ground up")[1].split("\n## ")[0]
+    return re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)
+
+
+def python_files() -> list[Path]:
+    return sorted(PACKAGE.rglob("*.py"))
+
+
+def room_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imports_of(path: Path) -> Iterator[tuple[int, str]]:
+    """(line, dotted name) of every import of the package itself, those inside functions and for types included."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            if node.module == "fastload":
+                yield from ((node.lineno, f"fastload.{alias.name}") for alias in node.names)
+            else:
+                yield node.lineno, node.module
+
+
+def arrows() -> Iterator[tuple[str, str, str]]:
+    """(place, room that imports, room that is imported)."""
+    rooms = set(rooms_on_the_page())
+    for path in python_files():
+        if path.name in ("__init__.py", "__main__.py") and path.parent == PACKAGE:
+            continue
+        for line, name in imports_of(path):
+            parts = name.split(".")
+            if parts[0] == "fastload" and len(parts) > 1 and parts[1] in rooms:
+                yield f"{path.relative_to(ROOT)}:{line}", room_of(path), parts[1]
+
+
+def test_every_room_is_on_the_page_and_every_room_on_the_page_is_there() -> None:
+    found = {room_of(path) for path in python_files()} - {"__init__", "__main__"}
+    assert found == set(rooms_on_the_page())
+
+
+def test_rooms_import_only_what_stands_on_lower_ground() -> None:
+    height = {room: number for number, room in enumerate(rooms_on_the_page())}
+    wrong = [
+        f"{place}: {importer} imports {room}" for place, importer, room in arrows() if height[room] > height[importer]
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_a_backend_imports_no_other_backend() -> None:
+    own = {"base", "host", "assemble", "engine", "objects"}  # what they share
+    wrong = []
+    for path in sorted((PACKAGE / "backends").rglob("*.py")):
+        name = path.relative_to(PACKAGE / "backends").parts[0].removesuffix(".py")
+        if name == "__init__":
+            continue
+        for line, module in imports_of(path):
+            parts = module.split(".")
+            if parts[:2] == ["fastload", "backends"] and len(parts) > 2 and parts[2] not in own | {name}:
+                wrong.append(f"{path.relative_to(ROOT)}:{line} imports {module}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_nobody_asks_for_a_backend_by_name() -> None:
+    names = {"torch", "turbojpeg", "cache", "dali"}
+    wrong = []
+    for path in python_files():
+        if path.is_relative_to(PACKAGE / "backends"):
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.Compare):
+                continue
+            sides = [node.left, *node.comparators]
+            about = " ".join(ast.unparse(side) for side in sides if not isinstance(side, ast.Constant))
+            literals = {value.value for side in sides for value in ast.walk(side) if isinstance(value, ast.Constant)}
+            if "backend" in about and literals & names:
+                wrong.append(f"{path.relative_to(ROOT)}:{node.lineno}: {ast.unparse(node)}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_core_includes_no_python_outside_its_bindings() -> None:
+    wrong = [
+        path.name
+        for path in sorted((PACKAGE / "native").rglob("*.[ch]pp"))
+        if path.name != "bindings.cpp" and re.search(r"#include\s*[<\"](Python\.h|nanobind|pybind11)", path.read_text())
+    ]
+    assert not wrong
+
+
+@pytest.mark.parametrize("folder", ["fastload", "benchmarks"])
+def test_no_file_is_about_everything(folder: str) -> None:
+    kinds = {".py", ".pyi", ".cpp", ".hpp", ".css"}
+    lengths = {
+        str(path.relative_to(ROOT)): len(path.read_text().splitlines())
+        for path in sorted((ROOT / folder).rglob("*"))
+        if path.suffix in kinds
+    }
+    assert lengths
+    assert not {name: length for name, length in lengths.items() if length > LONGEST}
