@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -31,14 +33,13 @@ from fastload.loader.frameworks import (
     sampler_over,
 )
 from fastload.loader.pipeline import READY, Pipeline
+from fastload.loader.state import STATE_VERSION, checked_epoch, read_state
 from fastload.loader.stats import Stats, samples_in
 from fastload.sampler import Order, Shard, Tail
 from fastload.sources.base import Source
 from fastload.spans import SpanLog
 
 __all__ = ["Loader", "LoaderParts", "SourceView", "Stats"]
-
-STATE_VERSION = 1
 
 logger = logging.getLogger("fastload")
 
@@ -114,6 +115,7 @@ class Loader(DataLoader[Any]):
 
             parts = assemble(config)
         self._parts = parts
+        self._in_use = threading.Lock()
         self._settled = False
         """Whether the rank can no longer change, because an iterator was made."""
         self._accelerate: AccelerateWatch | None = None
@@ -266,9 +268,23 @@ class Loader(DataLoader[Any]):
         if not self._settled:
             self._warn_of_duplicates()
         self._settled = True
-        self._iteration += 1
-        self._begin_epoch()
+        with self._one_thread():
+            self._iteration += 1
+            self._begin_epoch()
         return self._batches(self._iteration)
+
+    @contextlib.contextmanager
+    def _one_thread(self) -> Iterator[None]:
+        """For what two threads must not do at once: each would wait for batches that the other one asked for."""
+        if not self._in_use.acquire(blocking=False):
+            raise FastloadError(
+                "this Loader is in use: another thread is waiting in iter() or next() of it. One thread at a time may "
+                "iterate over a Loader; create one for each thread."
+            )
+        try:
+            yield
+        finally:
+            self._in_use.release()
 
     def _begin_epoch(self) -> None:
         """The next epoch: where the user's own sampler has been told one, that."""
@@ -317,15 +333,16 @@ class Loader(DataLoader[Any]):
             entered = time.perf_counter()
             if iteration != self._iteration:
                 raise FastloadError(
-                    "this iterator has ended, because iter() was called again on the same Loader (or a state was "
-                    "loaded). Create a second Loader to iterate twice at the same time."
+                    "this iterator has ended, because iter() was called again on the same Loader, a state was "
+                    "loaded, or it was closed. Create a second Loader to iterate twice at the same time."
                 )
             epoch, step = self._cursor.epoch, self._cursor.step
             if step >= len(self):
                 self._cursor.end()
                 return
-            self._pipeline.seek((epoch, step))
-            batch = self._parts.stage.deliver(self._pipeline.next())
+            with self._one_thread():
+                self._pipeline.seek((epoch, step))
+                batch = self._parts.stage.deliver(self._pipeline.next())
             if self._parts.batch_transform is not None:
                 batch = self._transform(batch, epoch, step)
             self._cursor.take()
@@ -345,9 +362,7 @@ class Loader(DataLoader[Any]):
 
         The epoch that a loaded state is in the middle of may be set again without losing its place.
         """
-        if epoch < 0:
-            raise ConfigurationError(f"epoch: must be 0 or more, got {epoch}.")
-        self._cursor.choose(epoch)
+        self._cursor.choose(checked_epoch(epoch))
 
     def skip(self, batches: int) -> None:
         """Leave out the first batches of the epoch that comes next; none of them is read.
@@ -387,33 +402,14 @@ class Loader(DataLoader[Any]):
             StateMismatchError: the state is of another data set, seed, global batch size, order or recipe. Both sides
                 are in the message, and the loader is left as it was.
         """
-        version = state.get("version") if isinstance(state, Mapping) else None
-        if version != STATE_VERSION:
-            raise StateMismatchError(
-                f"state: this is fastload's loader state version {STATE_VERSION}, got {version!r}. "
-                "Pass what Loader.state_dict() returned."
-            )
         mine = self._parts.order.reproducible() | {
             "source": self._parts.source.fingerprint,
             "recipe": self._parts.recipe_fingerprint,
         }
-        theirs = dict(state.get("order", {})) | {k: state.get(k) for k in ("source", "recipe")}
-        order_print = theirs.pop("fingerprint", None)
-        differing = [key for key in mine | theirs if mine.get(key) != theirs.get(key)]
-        if differing:
-            rows = "; ".join(f"{key}: state {theirs.get(key)!r}, this loader {mine.get(key)!r}" for key in differing)
+        (epoch, step), fingerprint, sampler = read_state(state, mine, len(self))
+        if fingerprint is not None and self._parts.order.fingerprint(self._pipeline.order_of(epoch)) != fingerprint:
             raise StateMismatchError(
-                f"state: it was taken from a loader that differs in {rows}. Create the loader with the same arguments, "
-                "or start the epoch anew with set_epoch()."
-            )
-        epoch, step = state.get("epoch"), state.get("step")
-        if not isinstance(epoch, int) or not isinstance(step, int) or epoch < 0 or not 0 <= step <= len(self):
-            raise StateMismatchError(
-                f"state: epoch {epoch!r}, step {step!r} is not a place in epochs of {len(self)} batches."
-            )
-        if order_print is not None and self._parts.order.fingerprint(self._pipeline.order_of(epoch)) != order_print:
-            raise StateMismatchError(
-                f"state: the sampler {theirs.get('sampler')} gives another order for epoch {epoch} than it gave when "
+                f"state: the sampler {sampler} gives another order for epoch {epoch} than it gave when "
                 "the state was taken, so the remaining batches cannot be known. Use a sampler whose order follows "
                 "from set_epoch(), or shuffle=True."
             )

@@ -188,7 +188,10 @@ class Pipeline:
         try:
             with self._change:
                 while not self._ready:
-                    self._change.wait()
+                    if self._stopping:
+                        raise FastloadError("the loader was closed while a batch was waited for; create a new one.")
+                    if not self._change.wait(_PATIENCE) and not self._thread.is_alive():
+                        raise WorkerError("the loader's own thread has ended without a batch or an error.")
                 item = self._ready.popleft()
                 self._change.notify_all()
         except RuntimeError as error:
