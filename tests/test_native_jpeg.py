@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import io
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 from PIL import Image
+from torchvision.transforms import v2
 
-from fastload import native
+from fastload import create_loader, native
 from tests import images
 
 pytestmark = pytest.mark.skipif(not native.available(), reason="the native core is not built")
@@ -206,3 +209,20 @@ def test_damage_above_and_in_the_box_counts_below_it_only_when_asked() -> None:
     assert decoder.verdict(torn, (0, 0, 8, 8)) == ""
     assert decoder.verdict(torn, (0, 0, 8, 8), whole=True) != ""
     assert decoder.verdict(data[:-2], (0, 0, 8, 8)) == "Premature end of JPEG file"
+
+
+def test_explain_says_what_decoded_how_many(tmp_path: Path) -> None:
+    for name, progressive in [("a", False), ("b", False), ("c", True)]:
+        (tmp_path / "kind").mkdir(exist_ok=True)
+        picture = images.photo(40, 40)
+        (tmp_path / "kind" / f"{name}.jpg").write_bytes(images.jpeg(picture, progressive=progressive))
+    resized = v2.Resize((20, 20), antialias=True)
+    with create_loader(tmp_path, batch_size=3, transform=resized, backend="turbojpeg") as loader:
+        next(iter(loader))
+        said = re.search(
+            r"(\d+) JPEGs by the core itself, (\d+) by libjpeg-turbo \(progressive \2\)", str(loader.explain())
+        )
+        assert said is not None
+        # More than of one batch: the next epochs are under way.
+        assert int(said[1]) >= 2
+        assert int(said[2]) >= 1

@@ -247,7 +247,15 @@ class NativeEngine:
         rows = {"threads": f"{self._threads} of the {core}, {self.depth} batches in flight"}
         if self._source.encoded:
             whole = "whole files are checked" if self._check_whole else "damage outside a crop is not looked for"
-            rows = {"decoder": f"{core}: decodes only what a crop needs; {whole}", **rows}
+            counts = self._pool.decoded
+            others = {reason: count for reason, count in counts.items() if reason != "own" and count > 0}
+            reasons = f" ({', '.join(f'{reason} {count}' for reason, count in others.items())})" if others else ""
+            libjpeg = f"{sum(others.values())} by libjpeg-turbo{reasons}"
+            rows = {
+                "decoder": f"{core}: decodes only what a crop needs; {whole}",
+                "decoded": f"{counts['own']} JPEGs by the core itself, {libjpeg}",
+                **rows,
+            }
         return rows
 
     def finish(self, task: _NativeBatch, failed: list[int]) -> HostBatch:

@@ -26,7 +26,7 @@ __all__ = ["Compressed", "FusedGeometry", "NativeFailure", "NativePool", "Pendin
 Compressed = EncodedFiles | PathTable | Sequence["bytes | bytearray | memoryview | npt.NDArray[np.uint8]"]
 """Images still compressed: files, byte ranges of files, or byte buffers."""
 
-Simd = Literal["auto", "avx512", "avx2", "sse4.1", "plain"]
+Simd = Literal["auto", "avx512", "avx2", "sse4.1", "neon", "plain"]
 """Which inner loops to use; all give the same pixels, so this is for tests and measurements."""
 
 HEADER_COLUMNS = ("height", "width", "components", "orientation", "progressive")
@@ -111,8 +111,17 @@ class NativePool:
 
     @property
     def simd(self) -> str:
-        """The inner loops in use: "avx512", "avx2", "sse4.1" or "plain"."""
+        """The inner loops in use: "avx512", "avx2", "sse4.1", "neon" or "plain"."""
         return self._pool.simd
+
+    @property
+    def decoded(self) -> dict[str, int]:
+        """JPEGs decoded so far: "own" by the core's own decoder, the rest by libjpeg-turbo, by the reason why.
+
+        The reasons: "progressive" (or arithmetic coding), "components" (CMYK and the like), "layout" (several scans,
+        rare samplings) and "unusual" (damaged, or anything that a plain file has not).
+        """
+        return self._pool.decoded
 
     def close(self) -> None:
         """Cancel what is in work and join the threads. May be called twice; a later batch starts threads again."""
