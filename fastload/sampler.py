@@ -123,6 +123,11 @@ class Order:
         return self.shard.world_size > 1
 
     @property
+    def sequential(self) -> bool:
+        """Whether the samples come as they are counted, in every epoch."""
+        return False
+
+    @property
     def ahead(self) -> bool:
         """Whether an epoch may be drawn before it starts, and as often as one likes: it follows from its number."""
         return True
@@ -189,6 +194,10 @@ class EpochOrder(Order):
         if self.tail == "pad":
             return -(-self.length // world) * world
         return self.length // world * world if self.tail == "drop" else self.length
+
+    @property
+    def sequential(self) -> bool:
+        return not self.shuffle
 
     @property
     def steps(self) -> int:

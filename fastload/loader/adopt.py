@@ -17,7 +17,7 @@ from torch.utils.data import (
 from fastload.backends.base import BackendOptions, WorkerSettings
 from fastload.errors import ConfigurationError, OnError
 from fastload.loader.build import build
-from fastload.loader.config import LoaderConfig
+from fastload.loader.config import LoaderConfig, is_torchdatas
 from fastload.loader.loader import Loader
 from fastload.sampler import Shard
 
@@ -52,7 +52,8 @@ def from_dataloader(
     `iter()`, as it does there.
 
     Args:
-        existing: a torch.utils.data.DataLoader over a map-style dataset.
+        existing: a torch.utils.data.DataLoader over a map-style dataset; or torchdata's StatefulDataLoader, which is
+            taken over where it stands, if its order is not a random one.
         backend, device, batch_transform, dtype, memory_format, on_error, tune, options: as in `create_loader`.
         seed: None takes that of the DistributedSampler, of the loader's generator, or of `torch.manual_seed`.
         shard: None takes that of the DistributedSampler. Without one, a DataLoader gives every rank all samples, and
@@ -70,7 +71,7 @@ def from_dataloader(
     _refuse_what_would_change(existing)
     # Made by the DataLoader or given to it: in the second case its own sampler, batch_size and drop_last mean nothing.
     batches: Any = existing.batch_sampler
-    own_batches = batches is not None and type(batches) is not BatchSampler
+    own_batches = batches is not None and type(batches) is not BatchSampler and not is_torchdatas(batches)
     sampler: Any = existing.sampler if batches is None or own_batches else batches.sampler
     collate_fn: Any = existing.collate_fn
     method = None if existing.multiprocessing_context is None else existing.multiprocessing_context.get_start_method()
@@ -118,7 +119,10 @@ def from_dataloader(
         config = replace(config, tail="exact")
     for note in config.notes:
         logger.info("from_dataloader %s", note)
-    return build(config)
+    loader = build(config)
+    if _is_stateful(existing) and getattr(existing, "_iterator", None) is not None:
+        loader.load_state_dict(existing.state_dict())  # type: ignore[attr-defined]  # goes on where that one is
+    return loader
 
 
 _SHOWN = (
@@ -161,10 +165,17 @@ def _refuse_what_would_change(existing: Any) -> None:
             f"its dataset {type(existing.dataset).__name__} is an IterableDataset, which has no samples by index, so "
             "that neither the order nor resuming can be kept. Make it map-style (__getitem__ and __len__)"
         )
-    elif type(existing).__iter__ is not DataLoader.__iter__:
+    elif isinstance(existing, Loader):
+        reason = "it is a fastload Loader already"
+    elif type(existing).__iter__ is not DataLoader.__iter__ and not _is_stateful(existing):
         reason = f"its class {type(existing).__name__} overrides __iter__, which would be bypassed"
     if reason is not None:
         raise ConfigurationError(f"existing: this DataLoader cannot be taken over, because {reason}.")
+
+
+def _is_stateful(existing: DataLoader[Any]) -> bool:
+    """Whether it is torchdata's StatefulDataLoader, which iterates as a DataLoader does and counts."""
+    return any(is_torchdatas(kind) for kind in type(existing).__mro__ if "__iter__" in vars(kind))
 
 
 class _Single:

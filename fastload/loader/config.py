@@ -18,7 +18,7 @@ from fastload.recipe import Recipe
 from fastload.recipe.mix import lower_batch_transform
 from fastload.sampler import Shard, Tail
 
-__all__ = ["LoaderConfig"]
+__all__ = ["LoaderConfig", "is_torchdatas"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,7 +135,7 @@ class LoaderConfig:
             return replace(self, shard=sampler.order.shard)
         if type(sampler) is SequentialSampler and len(sampler) == length:
             return replace(self, shuffle=False, sampler=None)
-        if type(sampler) is RandomSampler and _is_plain_shuffle(sampler, length):
+        if (type(sampler) is RandomSampler or is_torchdatas(sampler)) and _is_plain_shuffle(sampler, length):
             note = "RandomSampler -> fastload's shuffle: another order, a function of (seed, epoch)"
             return replace(self, shuffle=True, sampler=None, notes=self._noted(note))
         if type(sampler) is DistributedSampler or (rebuilt and isinstance(sampler, DistributedSampler)):
@@ -178,7 +178,15 @@ _TAILS = {
 }
 
 
-def _is_plain_shuffle(sampler: RandomSampler, length: int) -> bool:
+def is_torchdatas(thing: Any) -> bool:
+    """Whether it is, or is of, one of the classes that torchdata has in place of torch's, and that do the same."""
+    kind = thing if isinstance(thing, type) else type(thing)
+    return kind.__module__.startswith("torchdata.stateful_dataloader")
+
+
+def _is_plain_shuffle(sampler: Any, length: int) -> bool:
+    if not isinstance(sampler, RandomSampler):
+        return False
     return not sampler.replacement and sampler.num_samples == length == len(sampler.data_source)
 
 

@@ -20,7 +20,7 @@ from fastload.device.stage import DeviceStage
 from fastload.draws import Draws, Stream
 from fastload.errors import ConfigurationError, FastloadError, StateMismatchError
 from fastload.loader.config import LoaderConfig
-from fastload.loader.cursor import Cursor
+from fastload.loader.cursor import Cursor, Position
 from fastload.loader.frameworks import (
     REMEDY,
     AccelerateWatch,
@@ -33,7 +33,7 @@ from fastload.loader.frameworks import (
     sampler_over,
 )
 from fastload.loader.pipeline import READY, Pipeline
-from fastload.loader.state import STATE_VERSION, checked_epoch, read_state
+from fastload.loader.state import STATE_VERSION, checked_epoch, read_state, taken_over
 from fastload.loader.stats import Stats, samples_in
 from fastload.sampler import Order, Shard, Tail
 from fastload.sources.base import Source
@@ -70,6 +70,8 @@ class Loader(DataLoader[Any]):
     """
 
     dataset: Any
+    config: LoaderConfig
+    """The arguments it was made from."""
 
     def __init__(
         self,
@@ -85,7 +87,7 @@ class Loader(DataLoader[Any]):
     ) -> None:
         """
         Args:
-            config: what it is to be; also an attribute of the Loader.
+            config: what it is to be.
             parts: what was built for that; None: built now.
             dataset, batch_size, shuffle, sampler, batch_sampler, drop_last: what a framework gives that makes a
                 DataLoader anew from the attributes of an old one. The sampler, or that of the batch sampler, says the
@@ -125,7 +127,7 @@ class Loader(DataLoader[Any]):
         self._iteration = 0
         self._started = 0.0
         super().__init__(
-            SourceView(parts.source) if _is_no_dataset(config) else config.source,
+            config.source if config.adopted or isinstance(config.source, Dataset) else SourceView(parts.source),
             batch_size=None if config.unbatched or config.batch_sampler is not None else parts.order.batch_size,
             sampler=(),  # ours comes with the order
             drop_last=parts.order.drop_last,
@@ -133,7 +135,6 @@ class Loader(DataLoader[Any]):
             **{"pin_memory": config.pinned, "num_workers": 0, **config.shown},
         )
         self.config = config
-        """The arguments it was made from."""
         self.backend = parts.backend.name
         self.device = parts.stage.device
         self._use(parts.order)
@@ -380,6 +381,7 @@ class Loader(DataLoader[Any]):
         It counts batches handed out, not those prefetched. Taken after the last batch of an epoch but before the loop
         has ended, it resumes to an epoch that is over: the loop ends at once, and the next one begins the next epoch.
         """
+        self._settle_shard()
         epoch, step = self._cursor.position
         order = self._parts.order
         # Orders that are not ours are remembered by a hash, so that resuming into another one is noticed.
@@ -396,12 +398,21 @@ class Loader(DataLoader[Any]):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where `state_dict` was taken: the next `iter()` gives the remaining batches of that epoch.
 
-        The number of ranks may differ, as long as the global batch size is the same.
+        The number of ranks may differ, as long as the global batch size is the same. A state of torchdata's
+        StatefulDataLoader is taken as well, where the order is not a random one: only then it is the same here.
 
         Raises:
             StateMismatchError: the state is of another data set, seed, global batch size, order or recipe. Both sides
                 are in the message, and the loader is left as it was.
         """
+        self._settle_shard()
+        place = taken_over(state, self._parts.order, self.epoch)
+        self._cursor.move(*(self._read(state) if place is None else place))
+        self._seen = getattr(self.config.follows, "epoch", None)  # of which the order may just have been asked
+        self._iteration += 1
+
+    def _read(self, state: Mapping[str, Any]) -> Position:
+        """The place that a state of ours names, if it is of a loader like this."""
         mine = self._parts.order.reproducible() | {
             "source": self._parts.source.fingerprint,
             "recipe": self._parts.recipe_fingerprint,
@@ -413,9 +424,7 @@ class Loader(DataLoader[Any]):
                 "the state was taken, so the remaining batches cannot be known. Use a sampler whose order follows "
                 "from set_epoch(), or shuffle=True."
             )
-        self._cursor.move(epoch, step)
-        self._seen = getattr(self.config.follows, "epoch", None)  # of which the order may just have been asked
-        self._iteration += 1
+        return epoch, step
 
     def stats(self) -> Stats:
         """Counts and times so far; an immutable snapshot."""
@@ -482,10 +491,6 @@ class Loader(DataLoader[Any]):
             first_batch_seconds=now - entered if first else stats.first_batch_seconds,
             elapsed_seconds=now - self._started,
         )
-
-
-def _is_no_dataset(config: LoaderConfig) -> bool:
-    return not config.adopted and not isinstance(config.source, Dataset)
 
 
 def _copied(config: LoaderConfig, position: tuple[int, int]) -> Loader:

@@ -8,8 +8,9 @@ from typing import Any
 
 from fastload.errors import ConfigurationError, StateMismatchError
 from fastload.loader.cursor import Position
+from fastload.sampler import Order
 
-__all__ = ["STATE_VERSION", "checked_epoch", "read_state"]
+__all__ = ["STATE_VERSION", "checked_epoch", "read_state", "taken_over"]
 
 STATE_VERSION = 1
 
@@ -58,6 +59,31 @@ def read_state(state: Any, mine: Mapping[str, Any], steps: int) -> tuple[Positio
     if type(epoch) is not int or type(step) is not int or not (0 <= epoch < EPOCHS and 0 <= step <= steps):
         raise StateMismatchError(f"state: epoch {epoch!r}, step {step!r} is not a place in epochs of {steps} batches.")
     return (epoch, step), fingerprint, theirs.get("sampler")
+
+
+def taken_over(state: Any, order: Order, epoch: int) -> Position | None:
+    """The place in a state of torchdata's StatefulDataLoader, which names no epoch; None: it is no such state.
+
+    Raises:
+        StateMismatchError: the order is a random one or the user's own, which is another one here.
+    """
+    if not isinstance(state, Mapping) or "_iterator_finished" not in state:
+        return None
+    snapshot = state.get("_snapshot")
+    if isinstance(snapshot, Mapping):  # of worker processes
+        counts: list[Any] = [snapshot.get("_snapshot_step"), state.get("_steps_since_snapshot")]
+    else:
+        counts = [state.get("_num_yielded")]
+    if any(type(count) is not int for count in counts):
+        raise StateMismatchError("state: it is of torchdata's StatefulDataLoader, but does not say how far it came.")
+    steps = sum(counts)
+    if not order.sequential or not 0 <= steps <= order.steps:
+        raise StateMismatchError(
+            f"state: it is of torchdata's StatefulDataLoader, after {steps} batches, and this loader "
+            f"({order.describe()}) does not give them in that order. Finish that epoch there, or begin one here with "
+            "set_epoch()."
+        )
+    return (epoch + 1, 0) if state["_iterator_finished"] else (epoch, steps)
 
 
 def _same(mine: Any, theirs: Any) -> bool:

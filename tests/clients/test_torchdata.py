@@ -1,0 +1,50 @@
+"""torchdata's StatefulDataLoader: adopted where it stands."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+import fastload
+from fastload.errors import ConfigurationError, StateMismatchError
+
+stateful = pytest.importorskip("torchdata.stateful_dataloader", reason="pip install fastload[integrations]")
+DATA = TensorDataset(torch.arange(20))
+pytestmark = pytest.mark.filterwarnings("ignore")  # torchdata uses what this torch calls deprecated
+
+
+def values(batches: Any) -> list[list[int]]:
+    return [batch[0].tolist() for batch in batches]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_it_goes_on_where_the_other_stands(workers: int) -> None:
+    existing = stateful.StatefulDataLoader(DATA, 3, num_workers=workers)
+    with fastload.from_dataloader(existing) as loader:
+        assert values(loader) == values(DataLoader(DATA, 3)), "from the beginning"
+    iterator = iter(existing)
+    next(iterator), next(iterator)
+    state = existing.state_dict()
+    with fastload.from_dataloader(existing) as loader, fastload.create_loader(DATA, 3) as fresh:
+        fresh.load_state_dict(state)
+        rest = values(iterator)
+        assert values(loader) == values(fresh) == rest
+        assert rest
+        assert len(values(loader)) == 7, "and then whole epochs"
+        fresh.load_state_dict(existing.state_dict())
+        assert len(values(fresh)) == 7, "of an epoch that is over, the next one"
+
+
+def test_a_random_order_cannot_be_gone_on_with() -> None:
+    existing = stateful.StatefulDataLoader(DATA, 3, shuffle=True)
+    next(iter(existing))
+    with pytest.raises(StateMismatchError, match="StatefulDataLoader, after 1 batches"):
+        fastload.from_dataloader(existing)
+
+
+def test_a_loader_is_not_adopted_twice() -> None:
+    with pytest.raises(ConfigurationError, match="it is a fastload Loader already"):
+        fastload.from_dataloader(fastload.create_loader(DATA, 3))
