@@ -48,7 +48,13 @@ def write_images(folder: Path, sizes: list[tuple[int, int]] = SIZES, **options: 
         "image": EncodedFiles(PathTable.of(names, str(folder))),
         "label": ValueArray(np.arange(len(names), dtype=np.int64) * 10),
     }
-    return Source(columns, "f" * 32, str(folder), classes=("a", "b"), format="class folder")
+    return Source(
+        columns,
+        "f" * 32,
+        str(folder),
+        classes=tuple(f"class {n}" for n in range(10 * len(names))),
+        format="class folder",
+    )
 
 
 def decoded(source: Source, index: int, name: str = "image", **settings: Any) -> np.ndarray[Any, Any]:

@@ -17,8 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from fastload.errors import CacheError, ConfigurationError, SourceError
-from fastload.files import MAX_PIXELS
-from fastload.sources.base import Column, Opened, OpenOptions, Source, fingerprint_of
+from fastload.files import MAX_PIXELS, check_regular, read_regular
+from fastload.sources.arrays import class_labels
+from fastload.sources.base import Opened, OpenOptions, Source, fingerprint_of
 from fastload.sources.columns import PixelArray, ValueArray
 from fastload.sources.paths import PathTable
 
@@ -138,12 +139,12 @@ class Manifest:
 def is_cache(directory: str | os.PathLike[str]) -> bool:
     """Whether a directory is a cache of ours, of whatever version and state; a damaged one is still a cache."""
     try:
-        text = (Path(directory) / FILE_NAME).read_text(encoding="utf-8", errors="replace")
+        text = read_regular(Path(directory) / FILE_NAME).decode("utf-8", errors="replace")
     except OSError:
         return False
     try:
         document = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return f'"{FORMAT}"' in text[:256] or any(Path(directory).glob("*.npy"))
     return isinstance(document, dict) and document.get("format") == FORMAT
 
@@ -166,20 +167,20 @@ def read_manifest(directory: Path) -> Manifest:
     """
     path = directory / FILE_NAME
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_regular(path).decode("utf-8")
     except FileNotFoundError:
         raise CacheError(
             f"{directory}: no fastload cache here ({FILE_NAME} is missing). Build one with "
             "fastload.build_cache(source, directory)."
         ) from None
-    except OSError as error:
-        raise CacheError(f"{path}: cannot be read: {error.strerror}.") from error
+    except (OSError, UnicodeError) as error:
+        raise CacheError(f"{path}: cannot be read: {error}. {remedy(directory)}") from error
     try:
         document = json.loads(text)
         kind, version = document["format"], document["version"]
         known = (kind, version) == (FORMAT, VERSION)
         manifest = msgspec.convert(document, Manifest, str_keys=True) if known else None
-    except (ValueError, KeyError, TypeError, msgspec.ValidationError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError, msgspec.ValidationError) as error:
         raise CacheError(f"{path}: the manifest is damaged ({error!r}). {remedy(directory)}") from error
     if kind != FORMAT:
         raise CacheError(f"{path}: this is the manifest of {kind!r}, not of a fastload cache. Give another directory.")
@@ -224,8 +225,12 @@ def open_cache(directory: str | os.PathLike[str]) -> Source:
 def source_of(directory: Path, manifest: Manifest) -> Source:
     """The source behind a manifest that has been read already. Raises CacheError as `open_cache` does."""
     try:
+        columns = {name: _open_column(directory, entry) for name, entry in manifest.columns.items()}
+        labels = columns.get("label")
+        if isinstance(labels, ValueArray) and manifest.classes is not None:
+            class_labels(labels.array, classes=len(manifest.classes), name=str(directory))
         source = Source(
-            {name: _open_column(directory, entry) for name, entry in manifest.columns.items()},
+            columns,
             manifest.variant.fingerprint(manifest.fingerprint),
             manifest.source,
             manifest.layout,
@@ -235,34 +240,48 @@ def source_of(directory: Path, manifest: Manifest) -> Source:
         )
     except CacheError as error:
         raise CacheError(f"{error}. {remedy(directory)}") from error
-    except (SourceError, KeyError) as error:
+    except (SourceError, KeyError, ValueError, TypeError) as error:
         raise CacheError(f"{directory}: the columns do not fit together ({error}). {remedy(directory)}") from error
     if len(source) != manifest.samples:
         raise CacheError(f"{directory}: {manifest.samples} samples expected, got {len(source)}. {remedy(directory)}")
     return source
 
 
-def _open_column(directory: Path, entry: ColumnEntry) -> Column:
+def _open_column(directory: Path, entry: ColumnEntry) -> PixelArray | ValueArray:
     arrays: dict[str, npt.NDArray[Any]] = {
         key: _map_npy(directory / item.file, item.dtype, item.shape) for key, item in entry.arrays.items()
     }
     if entry.kind == "values":
         return ValueArray(arrays["array"])
-    names = None
-    if "name_blob" in arrays:
-        names = PathTable(entry.name_root, arrays["name_blob"], arrays["name_ends"], arrays.get("name_rows"))
-    sizes, offsets = arrays.get("sizes"), arrays.get("offsets")
+    pixels, sizes, offsets = arrays["array"], arrays.get("sizes"), arrays.get("offsets")
+    if not 1 <= entry.channels <= 4:
+        raise CacheError(f"{directory}: images of {entry.channels} channels, where 1 to 4 are possible")
     if sizes is not None and offsets is not None:
-        _check_extents(directory, entry, arrays["array"], sizes, offsets)
+        _check_extents(directory, entry, pixels, sizes, offsets)
+    elif sizes is not None or offsets is not None:
+        raise CacheError(f"{directory}: of sizes and offsets, one is there without the other")
     return PixelArray(
-        arrays["array"],
+        pixels,
         "mask" if entry.role == "mask" else "image",
         sizes,
         offsets,
         entry.channels,
-        names=names,
+        names=_names(directory, entry, arrays) if "name_blob" in arrays else None,
         failed=entry.failed,
     )
+
+
+def _names(directory: Path, entry: ColumnEntry, arrays: Mapping[str, npt.NDArray[Any]]) -> PathTable:
+    blob, ends, rows = arrays["name_blob"], arrays["name_ends"], arrays.get("name_rows")
+    given = [array for array in (ends, rows) if array is not None]
+    sound = blob.dtype == np.uint8 and blob.ndim == 1 and all(a.dtype == np.int64 and a.ndim == 1 for a in given)
+    if sound and len(ends):
+        sound = ends[0] >= 0 and ends[-1] <= len(blob) and bool((np.diff(ends) >= 0).all())
+    if sound and rows is not None and len(rows):
+        sound = bool(rows.min() >= 0 and rows.max() < len(ends))
+    if not sound:
+        raise CacheError(f"{directory}: the names do not lie in {entry.arrays['name_blob'].file}")
+    return PathTable(entry.name_root, blob, ends, rows)
 
 
 def _check_extents(
@@ -273,8 +292,14 @@ def _check_extents(
     offsets: npt.NDArray[Any],
 ) -> None:
     """No image may reach past the end of the flat buffer."""
-    ends = offsets + sizes.astype(np.int64).prod(axis=1) * entry.channels
-    if len(sizes) != len(offsets) or sizes.min() < 1 or offsets.min() < 0 or int(ends.max()) > len(pixels):
+    kinds = (pixels.ndim, sizes.dtype.kind, sizes.shape, offsets.dtype.kind, offsets.ndim)
+    sound = kinds == (1, "i", (len(offsets), 2), "i", 1)
+    if sound and len(sizes):
+        # A side longer than the buffer cannot be right, and without those the product does not overflow.
+        sound = bool(sizes.min() >= 1 and sizes.max() <= len(pixels) < 1 << 62 and offsets.min() >= 0)
+        areas = sizes.astype(np.float64).prod(axis=1) * entry.channels
+        sound = sound and bool((areas + offsets <= len(pixels)).all())
+    if not sound:
         file = entry.arrays["offsets"].file
         raise CacheError(f"{directory / file}: images reach past the end of {entry.arrays['array'].file}")
 
@@ -286,11 +311,16 @@ def _map_npy(path: Path, dtype: str, shape: tuple[int, ...]) -> npt.NDArray[Any]
         CacheError: it is missing, too short, or not of this dtype and shape; the message says which.
     """
     try:
+        if path.resolve().parent != path.parent.resolve():
+            raise CacheError(f"{path} is a link to another folder")
+        check_regular(path)
         # An empty array cannot be mapped.
         array = np.load(path, mmap_mode="r" if 0 not in shape else None, allow_pickle=False)
     except FileNotFoundError:
         raise CacheError(f"{path} is missing") from None
-    except (OSError, ValueError, EOFError) as error:
+    except CacheError:
+        raise
+    except Exception as error:  # a header is a Python expression, and may be wrong in any way
         raise CacheError(f"{path} is damaged or cut short ({error})") from error
     if array.dtype.str != dtype or array.shape != shape:
         raise CacheError(f"{path} holds {array.dtype.str} {array.shape}, but the manifest says {dtype} {shape}")
