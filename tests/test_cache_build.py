@@ -94,7 +94,7 @@ def test_pixels_are_those_of_the_files(tmp_path: Path, sizes: list[tuple[int, in
     label = cached.columns["label"]
     assert isinstance(label, Values)
     np.testing.assert_array_equal(label.array, np.arange(len(sizes)) * 10)
-    assert (cached.fingerprint, cached.classes, cached.layout) == (source.fingerprint, ("a", "b"), "tuple")
+    assert (cached.fingerprint, cached.classes, cached.layout) == (source.fingerprint, source.classes, "tuple")
     assert [cached.describe(i) for i in range(len(source))] == [source.describe(i) for i in range(len(source))]
 
 
