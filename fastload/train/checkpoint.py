@@ -12,18 +12,20 @@ renamed. Rank 0 alone reads and writes; the other ranks are told, and need not s
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
-import pickle
+import platform
 import shutil
-import zipfile
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 
 from fastload.errors import CheckpointError, ConfigurationError, StateMismatchError
+from fastload.files import check_regular, open_regular
 from fastload.train.components import Components
 from fastload.train.config import TrainConfig
 from fastload.train.distributed import World
@@ -49,6 +51,13 @@ _BINDING = {
 batch, order, transforms.)"""
 
 
+_KEYS = (
+    *("config", "epoch", "batch", "step", "best", "records", "model", "ema", "ema_updates", "optimizer", "scheduler"),
+    *("scaler", "task", "loader", "ranks"),
+)
+"""What `Progress.state` gives."""
+
+
 def epoch_file(epoch: int) -> str:
     """Name of the checkpoint after so many epochs."""
     return f"epoch-{epoch:04d}.pt"
@@ -60,9 +69,10 @@ def save(path: Path, state: Mapping[str, Any]) -> None:
     Raises:
         CheckpointError: the disk is full, or the folder cannot be written.
     """
-    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    beside = _beside(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        _remove_left_over(path)
         with open(beside, "wb") as file:
             torch.save({"version": VERSION, **state}, file)
             file.flush()
@@ -80,15 +90,36 @@ def save(path: Path, state: Mapping[str, Any]) -> None:
 
 def copy_checkpoint(path: Path, copy: Path) -> None:
     """The same checkpoint under a second name: a link where the file system has them, for files here never change."""
-    beside = copy.with_name(f".{copy.name}.{os.getpid()}.tmp")
+    beside = _beside(copy)
     try:
+        _remove_left_over(copy)
+        beside.unlink(missing_ok=True)
         try:
             os.link(path, beside)
         except OSError:
-            shutil.copyfile(path, beside)
+            with open_regular(path) as source, open(beside, "wb") as file:
+                shutil.copyfileobj(source, file)
+                file.flush()
+                os.fsync(file.fileno())
         os.replace(beside, copy)
+        _sync_folder(copy.parent)
     except OSError as error:
+        with contextlib.suppress(OSError):
+            beside.unlink(missing_ok=True)
         raise CheckpointError(f"{copy}: the checkpoint could not be written ({error}). Is the disk full?") from error
+
+
+def _beside(path: Path) -> Path:
+    """Where a checkpoint is written before it is renamed. The name says whose it is."""
+    return path.with_name(f".{path.name}.{platform.node()}.{os.getpid()}.tmp")
+
+
+def _remove_left_over(path: Path) -> None:
+    """Remove what processes of this machine have begun to write here and were killed over."""
+    for left in path.parent.glob(f".{glob.escape(path.name)}.{glob.escape(platform.node())}.*.tmp"):
+        writer = left.name.split(".")[-2]
+        if writer.isdigit() and not psutil.pid_exists(int(writer)):
+            left.unlink(missing_ok=True)
 
 
 def load(path: Path) -> dict[str, Any]:
@@ -99,15 +130,18 @@ def load(path: Path) -> dict[str, Any]:
         StateMismatchError: one of another version.
     """
     try:
+        check_regular(path)
         state = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise ConfigurationError(
             f"resume: {path} is not there; give the path of a checkpoint, auto, or never."
         ) from None
-    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError, zipfile.BadZipFile) as error:
+    except Exception as error:  # damage shows in any way
+        # What torch says of damage is the advice to load it unsafely.
+        what = error if isinstance(error, OSError) else "it is damaged, or not a file of plain values"
         raise ConfigurationError(
-            f"resume: {path} cannot be read as a checkpoint ({error}); give another one, or --resume never."
-        ) from error
+            f"resume: {path} cannot be read as a checkpoint ({what}); give another one, or --resume never."
+        ) from None
     version = state.get("version") if isinstance(state, dict) else None
     if version != VERSION:
         raise StateMismatchError(
@@ -130,6 +164,12 @@ def state_to_resume(config: TrainConfig) -> dict[str, Any] | None:
         return None
     path = last if resume == "auto" else Path(resume)
     state = load(path)
+    missing = [key for key in _KEYS if key not in state]
+    if missing:
+        raise StateMismatchError(
+            f"resume: {path} is no whole checkpoint, it lacks {', '.join(missing)}; give another one, or --resume "
+            "never."
+        )
     mine, theirs = _binding(asdict(config)), _binding(state["config"])
     differing = [name for name in mine if mine[name] != theirs[name]]
     if differing:
