@@ -83,6 +83,7 @@ def measured(results: Results) -> list[Measurement]:
 # -- The command -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_command_prints_tables_and_writes_files(photographs: Path, tmp_path: Path) -> None:
     files = ["--json", tmp_path / "r.json", "--csv", tmp_path / "r.csv"]
     some = "pillow,simplejpeg,native,native-region"
@@ -188,6 +189,7 @@ def test_folders_without_images_are_one_message(tmp_path: Path) -> None:
         read_images(tmp_path / "empty", 8)
 
 
+@pytest.mark.slow
 def test_ctrl_c_prints_and_saves_what_was_measured(photographs: Path, tmp_path: Path) -> None:
     environment = os.environ | {"TMPDIR": str(tmp_path), "PYTHONUNBUFFERED": "1", "COLUMNS": "80"}
     code = "from fastload.cli import main; main()"

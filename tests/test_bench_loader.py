@@ -107,6 +107,7 @@ def test_verdict_takes_its_numbers_from_the_rows(trained: Results) -> None:
     assert any("not measured, the batches go to the CPU" in note for note in trained.notes)
 
 
+@pytest.mark.slow
 def test_damaged_files_are_counted_and_named_and_stop_nothing(damaged: Path) -> None:
     results = run_loader_benchmark(_settings(damaged, backends=("DataLoader", "torch", "turbojpeg", "cache")))
     names = {str(damaged / "class_0/1.jpg"), str(damaged / "class_1/2.jpg")}
@@ -136,6 +137,7 @@ def _zeros(image: object) -> torch.Tensor:
     return torch.zeros(1)
 
 
+@pytest.mark.slow
 def test_sweeps_have_a_row_for_each_value(folder: Path) -> None:
     names = ("DataLoader", "turbojpeg")
     results = run_loader_benchmark(_settings(folder, backends=names, workers=(0, 1, 2), prefetch=(1, 3), rounds=1))
@@ -160,6 +162,7 @@ def test_a_missing_backend_says_once_what_to_install(folder: Path, monkeypatch: 
     assert _row(results, "turbojpeg", workers=1).rounds
 
 
+@pytest.mark.slow
 def test_ctrl_c_prints_and_saves_what_was_measured(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -154,6 +154,7 @@ def test_one_pixel_that_is_wrong_or_elsewhere_changes_the_checksum() -> None:
     assert streams.differing(wanted[:1], wanted) == 2
 
 
+@pytest.mark.slow
 def test_checks_tell_right_from_wrong_pixels(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
     only(monkeypatch, checks, "turbojpeg", "cache, disk", "cache, device")
     found = Found(60)
@@ -232,6 +233,7 @@ def test_what_can_be_compiled_is() -> None:
     assert trainer.note == ""
 
 
+@pytest.mark.slow
 def test_every_contestant_has_a_rate_and_the_synthetic_one_is_all_of_itself(
     setting: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -271,6 +273,7 @@ def test_a_contestant_that_fails_does_not_end_the_others(setting: Setting, monke
     assert any("no time was left for the profiler" in note for note in found.notes)
 
 
+@pytest.mark.slow
 def test_decoders_have_rates(setting: Setting) -> None:
     pytest.importorskip("nvidia.dali", reason='needs DALI: pip install "fastload[dali]"')
     every = tuple(decoder.name for decoder in decode.decoders(setting))
@@ -290,6 +293,7 @@ def test_two_loaders_are_emptied_side_by_side(setting: Setting) -> None:
     assert decode._crops(setting, first, second, threads=2).samples > 0
 
 
+@pytest.mark.slow
 def test_cifar_gives_the_rate_alone_and_the_share_of_a_training(setting: Setting) -> None:
     found = Found(60)
     cifar.run(setting, found)
@@ -311,6 +315,7 @@ def test_a_share_is_told_with_its_resolution() -> None:
     assert said["CIFAR-10 training, the loader's share of a step, resolution of that"].reached is False
 
 
+@pytest.mark.slow
 def test_threads_measures_beside_and_apart(setting: Setting) -> None:
     found = Found(60)
     threads.run(setting, found)
@@ -372,6 +377,7 @@ def test_goals_are_judged_from_the_rows() -> None:
     assert summary(new_results("gpu", {}, rows, verdicts=judge(rows))).splitlines()[-1].startswith("not measured")
 
 
+@pytest.mark.slow
 def test_the_command_writes_results_and_prints_the_goals_last(
     tmp_path: Path, setting: Setting, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -428,6 +434,7 @@ def parts_in(
     return found
 
 
+@pytest.mark.slow
 def test_a_part_that_hangs_is_ended_with_all_it_started_and_keeps_what_it_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -441,6 +448,7 @@ def test_a_part_that_hangs_is_ended_with_all_it_started_and_keeps_what_it_found(
     assert read_json(tmp_path / "results.json").measurements == (row,)
 
 
+@pytest.mark.slow
 def test_a_contestant_that_ends_its_process_takes_no_rows_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -61,6 +61,7 @@ def test_a_folder_without_photographs_is_an_error(tmp_path: Path) -> None:
         inputs.photographs(tmp_path, tmp_path / "work", 10)
 
 
+@pytest.mark.slow
 def test_a_contestant_counts_whole_batches_and_stays_warm(setting: Setting) -> None:
     runner = StreamRunner(contestant(PILLOW_SMALL, setting, HERE))
     try:
@@ -77,6 +78,7 @@ def test_a_contestant_counts_whole_batches_and_stays_warm(setting: Setting) -> N
         runner.close()
 
 
+@pytest.mark.slow
 def test_intervals_and_memory_have_one_number_an_epoch(setting: Setting) -> None:
     process = contestant(PILLOW_SMALL, setting, HERE)
     try:
@@ -90,6 +92,7 @@ def test_intervals_and_memory_have_one_number_an_epoch(setting: Setting) -> None
     assert all(size > 0 for size in answer["memory"])
 
 
+@pytest.mark.slow
 def test_what_a_contestant_raises_is_reported(setting: Setting) -> None:
     process = contestant(PILLOW, setting, HERE)  # there are no photographs
     try:

@@ -382,6 +382,7 @@ build_cache(Source({"sample": DatasetItems(Dataset())}, "d" * 32, "a dataset"), 
 """
 
 
+@pytest.mark.slow
 def test_a_killed_builder_is_not_in_the_way(tmp_path: Path) -> None:
     directory = tmp_path / "cache"
     killed = subprocess.run([sys.executable, "-c", KILLED, str(directory)], capture_output=True, check=False)
@@ -406,6 +407,7 @@ print("result", build_cache(source, Path(sys.argv[1]) / "cache"))
 """
 
 
+@pytest.mark.slow
 def test_two_processes_build_once(tmp_path: Path) -> None:
     command = [sys.executable, "-c", textwrap.dedent(BUILDER), str(tmp_path)]
     write_images(tmp_path / "data")

@@ -525,6 +525,7 @@ def test_threads_end_with_the_backend_closed_or_abandoned(
             assert not thread.is_alive()
 
 
+@pytest.mark.slow
 def test_the_interpreter_exits_with_batches_outstanding(tmp_path: Path, files: dict[str, bytes]) -> None:
     source_of(tmp_path, files)
     script = f"""

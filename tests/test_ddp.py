@@ -71,6 +71,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["turbojpeg", "torch", "cache"])
 def test_two_ranks_learn_what_one_process_learns(tmp_path: Path, backend: str) -> None:
     folder = str(write_photo_folder(tmp_path / "data", classes=2, per_class=10))

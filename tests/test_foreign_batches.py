@@ -211,6 +211,7 @@ def test_replacements_are_made_in_the_workers() -> None:
         assert (theirs["process"] != os.getpid()).all()
 
 
+@pytest.mark.slow
 def test_a_loader_whose_workers_are_all_dead_says_so_every_time() -> None:
     with fastload.create_loader(list(range(64)), 2, num_workers=2) as loader:
         next(iter(loader))

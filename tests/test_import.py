@@ -51,6 +51,7 @@ def run_python(code: str) -> Any:
     return json.loads(done.stdout)
 
 
+@pytest.mark.slow
 def test_the_rooms_beside_the_loader_are_found_when_asked_for() -> None:
     found = run_python("""
         import json
@@ -71,6 +72,7 @@ def test_import_alone_loads_no_other_package() -> None:
     assert [name for name in loaded if name not in sys.stdlib_module_names] == ["fastload"]
 
 
+@pytest.mark.slow
 def test_public_names_load_no_optional_package_and_no_native_module() -> None:
     loaded = run_python("""
         import json, sys
@@ -85,6 +87,7 @@ def test_public_names_load_no_optional_package_and_no_native_module() -> None:
     assert "fastload.native._core" not in loaded
 
 
+@pytest.mark.slow
 def test_importing_every_public_name_changes_nothing_global() -> None:
     before, after = run_python(
         OBSERVE

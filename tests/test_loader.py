@@ -359,6 +359,7 @@ def test_a_sample_that_comes_twice_is_drawn_twice() -> None:
 # -- real processes
 
 
+@pytest.mark.slow
 def test_a_killed_worker_is_an_error_within_seconds(tmp_path: Path) -> None:
     folder = write_photo_folder(tmp_path, per_class=8)
     transform = v2.RandomResizedCrop(16, antialias=True)
@@ -421,6 +422,7 @@ def test_closing_after_a_worker_was_killed_raises_nothing(tmp_path: Path, monkey
     loader.close()
 
 
+@pytest.mark.slow
 def test_a_forked_child_is_told_and_does_not_hang(tmp_path: Path) -> None:
     folder = write_photo_folder(tmp_path, per_class=4)
     program = f"""
@@ -444,6 +446,7 @@ print(len(list(iterator)))
     assert result.stdout.strip() == "3"
 
 
+@pytest.mark.slow
 def test_leaving_without_closing_ends_the_process(tmp_path: Path) -> None:
     folder = write_photo_folder(tmp_path, per_class=4)
     for backend in ("turbojpeg", "torch"):

@@ -142,6 +142,7 @@ def test_page_needs_nothing_from_elsewhere(page: Path) -> None:
     assert len(ids) == len(set(ids)), "a clipping path of one chart must not be taken for that of another"
 
 
+@pytest.mark.slow
 @needs_charts
 def test_page_says_what_was_found(tmp_path: Path) -> None:
     write_html(loader_results(), tmp_path / "page.html")
@@ -163,6 +164,7 @@ def test_page_says_what_was_found(tmp_path: Path) -> None:
     assert "Stopped early" in (tmp_path / "page.html").read_text()
 
 
+@pytest.mark.slow
 @needs_charts
 def test_same_results_give_the_same_page(tmp_path: Path) -> None:
     for name in ("a", "b"):

@@ -114,6 +114,7 @@ def test_arguments_and_answers_are_objects() -> None:
     np.testing.assert_array_equal(done.answer, 2 * np.arange(1 << 18))
 
 
+@pytest.mark.slow
 def test_reports_come_at_once_and_what_is_printed_is_kept(tmp_path: Path) -> None:
     seen: list[int] = []
     done = called("counts", 3, on_report=seen.append)
@@ -161,6 +162,7 @@ def test_what_is_killed_is_told_by_its_signal() -> None:
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 
 
+@pytest.mark.slow
 def test_ranks_of_torchrun_answer_one_by_one() -> None:
     done = called("counts", 1, launcher=TORCHRUN)
     assert done.code == 0
@@ -169,6 +171,7 @@ def test_ranks_of_torchrun_answer_one_by_one() -> None:
     assert done.reports == [0, 0]
 
 
+@pytest.mark.slow
 def test_a_rank_that_fails_ends_the_others_and_is_told_first() -> None:
     done = called("fails_on_rank_1", launcher=TORCHRUN)
     assert done.code == 1
@@ -199,6 +202,7 @@ def test_errors_of_ours_come_as_they_are() -> None:
     child.close()
 
 
+@pytest.mark.slow
 def test_no_answer_is_an_error(capfd: pytest.CaptureFixture[str]) -> None:
     child = Child(cwd=ROOT)
     child.open(f"{__name__}:Counter", 0)
@@ -222,6 +226,7 @@ def ended(pid: int) -> bool:
     return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
 
+@pytest.mark.slow
 def test_what_takes_too_long_is_ended_with_all_its_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "_GRACE", 0.2)
     done = called("has_a_family", str(tmp_path), limit=5)

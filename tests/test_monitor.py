@@ -46,6 +46,7 @@ from .test_loader import Recorder, loader_over
 from .waiting import wait_until
 
 
+@pytest.mark.slow
 def test_importing_it_changes_nothing_global_and_loads_no_optional_package() -> None:
     before, after, packages = run_python(
         OBSERVE
@@ -86,6 +87,7 @@ class _Bracket:
         self.close()
 
 
+@pytest.mark.slow
 def test_a_slow_source_is_reported_as_waiting_for_data() -> None:
     clock = step_clock("cpu")
     waited, waited_at_most, worked, first, whole = _Bracket(), _Bracket(), _Bracket(), _Bracket(), _Bracket()
@@ -133,6 +135,7 @@ def _slept(seconds: float) -> float:
     return time.perf_counter() - begun
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("prefetched", [False, True])
 def test_the_same_source_behind_prefetch_is_reported_as_none(prefetched: bool) -> None:
     source, clock, around = _SlowSource(background=prefetched), step_clock("cpu"), _Bracket()
@@ -768,6 +771,7 @@ def test_timelines_share_one_scale(tmp_path: Path) -> None:
     assert {(0x1F, 0x7A, 0x4D), (0xD9, 0x48, 0x2B)} <= colours
 
 
+@pytest.mark.slow
 def test_the_script_draws_before_and_after(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

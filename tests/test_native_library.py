@@ -14,6 +14,7 @@ from fastload import native
 pytestmark = pytest.mark.skipif(not native.available(), reason="the native core is not built")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler to make another libjpeg")
 @pytest.mark.parametrize("soname", ["libjpeg.so.62", "libjpeg.so.8"])
 def test_another_libjpeg_in_the_process_does_not_get_in_the_way(tmp_path: Path, soname: str) -> None:

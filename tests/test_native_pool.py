@@ -250,6 +250,7 @@ assert (outs == mine[0]).all()
 """
 
 
+@pytest.mark.slow
 @built
 def test_a_forked_child_gets_threads_of_its_own() -> None:
     done = subprocess.run(

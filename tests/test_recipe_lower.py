@@ -492,6 +492,7 @@ def test_recipes_compare_by_their_operations() -> None:
     assert str(second) == "0: CenterCrop(size=(8, 8))\n1: ToDtype(dtype=torch.float32)"
 
 
+@pytest.mark.slow
 def test_fingerprints_are_stable_over_processes() -> None:
     code = (
         "from torchvision.transforms import v2; from fastload.recipe import Recipe;"

@@ -167,6 +167,7 @@ def test_read_only_pixels_are_left_alone() -> None:
     assert np.array_equal(pixels, PHOTO)
 
 
+@pytest.mark.slow
 def test_without_simd_in_torch() -> None:
     """On processors without torch's uint8 kernel Pillow does the work, with the same pixels."""
     script = (

@@ -136,6 +136,7 @@ def test_shared_sources_have_small_pickles(kind: str, tmp_path: Path) -> None:
         assert getattr(again.columns[name], "array", None) is array
 
 
+@pytest.mark.slow
 def test_a_spawned_worker_receives_references(tmp_path: Path) -> None:
     sources = {}
     for kind in KINDS:

@@ -311,6 +311,7 @@ def test_the_table_has_every_row_and_why_some_are_empty(capsys: pytest.CaptureFi
     assert "Recommended: one process, batch 32" in said
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(find_spec("matplotlib") is None, reason="needs matplotlib: pip install fastload[report]")
 def test_page_and_picture(tmp_path: Path) -> None:
     from fastload.sweep.report import write_html, write_png
@@ -355,6 +356,7 @@ def fashion(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_the_command_from_end_to_end(fashion: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     arguments = ["sweep", "fashion-mnist-mlp", "--data", str(fashion), "--device", "cpu", "--num-workers", "1"]

@@ -389,6 +389,7 @@ def slow_run(
     return train(settings, console=quiet())
 
 
+@pytest.mark.slow
 def test_a_slow_source_is_seen_as_waiting_for_data(
     data: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -404,6 +405,7 @@ def test_a_slow_source_is_seen_as_waiting_for_data(
     assert summary.epochs[0].wait_share == pytest.approx(summary.idle.wait_share)
 
 
+@pytest.mark.slow
 def test_the_same_source_behind_prefetch_costs_no_waiting(
     data: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

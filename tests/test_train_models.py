@@ -176,6 +176,7 @@ def test_weights_are_taken_over_but_for_what_has_another_shape(
     assert "conv1" not in caplog.text
 
 
+@pytest.mark.slow
 def test_weights_of_a_language_model_come_from_a_folder_too(tmp_path: Path) -> None:
     first: Any = create("transformers:roberta-tiny", num_classes=50)
     first.network.save_pretrained(tmp_path)

@@ -114,6 +114,7 @@ LOADERS: dict[str, Callable[[dict[str, Any]], DataLoader[Any]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("name", LOADERS)
 def test_batches_are_those_of_the_dataloader(name: str, workers: int) -> None:

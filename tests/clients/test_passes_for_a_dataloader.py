@@ -189,6 +189,7 @@ def in_world(monkeypatch: pytest.MonkeyPatch, rank: int, world: int) -> None:
     monkeypatch.setenv("WORLD_SIZE", str(world))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [16, 17, 37])
 def test_a_shard_in_place_of_a_sampler_is_as_even_as_the_sampler(count: int) -> None:
     data = numbers(count)
