@@ -6,10 +6,14 @@ epochs, restarts and resumes, and a worker receives whole batches to assemble, n
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import multiprocessing
+import multiprocessing.queues
 import os
 import signal
+import sys
+import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -26,9 +30,9 @@ from fastload.backends.objects import ObjectAssembler
 from fastload.decode.base import DecodeSettings
 from fastload.decode.registry import describe_decoder, get_decoder
 from fastload.draws import Draws
-from fastload.errors import FastloadError, WorkerError
+from fastload.errors import ConfigurationError, FastloadError, WorkerError
 from fastload.machine import usable_cores
-from fastload.sources.buffers import share
+from fastload.sources.buffers import free_shared_memory, share
 
 __all__ = ["TorchBackend", "TorchOptions"]
 
@@ -151,7 +155,33 @@ class TorchBackend:
             rows["decoder"] = describe_decoder(get_decoder(self._options.decoder))
         return rows
 
+    def _check_shared_memory(self) -> None:
+        """Whether the batches in flight fit into it, where their size is known. Raises ConfigurationError."""
+        context = self._context
+        size = context.recipe.geometry.out_size
+        if not self._workers or context.recipe.opaque is not None or size is None:
+            return
+        channels = sum(column.channels for column in context.source.images.values())
+        batch, free = context.batch_size * size[0] * size[1] * channels, free_shared_memory()
+        flying = self._workers * self._prefetch + 1  # and the one that was received last
+        if batch * flying <= free:
+            return
+        fits = int(free // batch) - 1 if batch else 0
+        workers = min(self._workers, fits)
+        smaller = (
+            f"num_workers={workers} and prefetch_factor={fits // workers} fit, or a smaller batch_size"
+            if workers
+            else "not even one worker fits: use a smaller batch_size, num_workers=0 or backend='turbojpeg'"
+        )
+        raise ConfigurationError(
+            f"backend 'torch': {self._workers} workers hand over batches through shared memory (/dev/shm), where "
+            f"{flying} batches of {batch / 1e6:.1f} MB must fit ({flying * batch / 1e6:.0f} MB), and "
+            f"{free / 1e6:.0f} MB are free. Give the container more (docker run --shm-size=8g, or --ipc=host); or "
+            f"{smaller}."
+        )
+
     def _start(self) -> None:
+        self._check_shared_memory()
         options, context = self._options, self._context
         asked = options.multiprocessing_context or context.workers.start_method
         method = asked or multiprocessing.get_start_method()
@@ -240,6 +270,7 @@ class _WorkerStart:
         # Out of the trainer's process group: what is sent to all of that (Ctrl-C; torchrun's SIGTERM) is for the
         # trainer, which may want some more batches before it stops. Workers end when it ends them, or is gone.
         os.setpgid(0, 0)
+        multiprocessing.queues.Queue._on_queue_feeder_error = staticmethod(_not_sent)  # type: ignore[attr-defined]
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
         if self.init is not None:
             info: Any = get_worker_info()
@@ -286,11 +317,39 @@ class _BatchDataset(Dataset[Any]):
             name: torch.from_numpy(column) if isinstance(column, np.ndarray) else column
             for name, column in batch.columns.items()
         }
+        if self._in_worker:
+            # Here, where an error reaches the trainer; the thread that sends batches would do it, too, and lose them.
+            for column in batch.columns.values():
+                if isinstance(column, torch.Tensor) and column.device.type == "cpu" and not column.is_shared():
+                    with _room_needed():
+                        column.share_memory_()
         return batch
 
 
+@contextlib.contextmanager
+def _room_needed() -> Iterator[None]:
+    """Says what to do where there is no shared memory left."""
+    try:
+        yield
+    except (RuntimeError, OSError) as error:
+        raise WorkerError(
+            f"backend 'torch': no shared memory (/dev/shm) for a batch ({str(error).splitlines()[0]}). Give the "
+            "container more (docker run --shm-size=8g, or --ipc=host), or use a smaller batch_size, num_workers or "
+            "prefetch_factor."
+        ) from None
+
+
+def _not_sent(error: Exception, sent: Any) -> None:
+    """End a worker that cannot send a batch, so that the trainer, which watches its workers, does not wait for it."""
+    traceback.print_exception(error)
+    if isinstance(sent, tuple) and any(isinstance(part, HostBatch) for part in sent):
+        print("fastload: this batch could not be sent to the trainer; the worker ends.", file=sys.stderr, flush=True)
+        os._exit(1)
+
+
 def _shared_memory(shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
-    storage = torch.UntypedStorage._new_shared(int(np.prod(shape, dtype=np.int64)), device="cpu")
+    with _room_needed():
+        storage = torch.UntypedStorage._new_shared(int(np.prod(shape, dtype=np.int64)), device="cpu")
     return torch.empty(0, dtype=torch.uint8).set_(storage).reshape(shape).numpy()
 
 

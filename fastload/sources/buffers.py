@@ -121,6 +121,15 @@ _WORTH_SHARING = 1 << 16
 T = TypeVar("T")
 
 
+def free_shared_memory() -> float:
+    """Free room in the system's shared memory [bytes]; infinite where it is of another kind."""
+    try:
+        system = os.statvfs(_SHARED_MEMORY)
+    except OSError:
+        return float("inf")
+    return float(system.f_bavail * system.f_frsize)
+
+
 def share(source: Source) -> Source:
     """The same source with its arrays in shared memory, to be pickled into spawned or forkserver workers.
 
@@ -132,9 +141,8 @@ def share(source: Source) -> Source:
     as it is, workers receive copies, and a warning is logged.
     """
     needed = sum(array.nbytes for column in source.columns.values() for array in _unshared(column))
-    if needed and os.path.isdir(_SHARED_MEMORY):
-        system = os.statvfs(_SHARED_MEMORY)
-        free = system.f_bavail * system.f_frsize
+    if needed:
+        free = free_shared_memory()
         if free < needed:
             logger.warning(
                 "%s: its metadata and pixels need %.0f MB of shared memory and %s has %.0f MB free, so each worker "
