@@ -36,6 +36,8 @@ struct Kernels {
     const char* name;
     void (*horizontal)(const HorizontalTask&);
     void (*vertical)(const VerticalTask&);
+    // 4-byte pixels to 3-byte pixels; kRowSlack readable behind the ones, writable behind the others.
+    void (*pack)(const uint8_t* pixels, uint8_t* out, int count);
     // Packed RGB row of `pixels` pixels, last pixel first; source and target do not overlap.
     void (*mirror)(const uint8_t* row, uint8_t* out, int pixels);
     // Where not null: brings the weights of an axis into the form that `horizontal` is fastest with, two numbers for

@@ -8,6 +8,6 @@
 namespace fastload {
 
 const Kernels FASTLOAD_KERNELS = {
-    FASTLOAD_KERNELS_NAME, horizontal, vertical, mirror, Simd::kDots ? split : nullptr, &jpeg::kKernels};
+    FASTLOAD_KERNELS_NAME, horizontal, vertical, pack, mirror, Simd::kDots ? split : nullptr, &jpeg::kKernels};
 
 }  // namespace fastload

@@ -83,11 +83,15 @@ inline V convolve_fours(const uint8_t* const* rows, int64_t offset, const int32_
     return Simd::add32(low, Simd::left32<8>(high));
 }
 
+// Bytes of four pixels to those of their colours, at the front.
+inline V drop_fourth() {
+    alignas(16) static constexpr int8_t kPlaces[16] = {0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, -1, -1, -1, -1};
+    return Simd::repeat(kPlaces);
+}
+
 // kLanes rows. `pixel(x)` is one of their output pixels as 32-bit sums, with the precision of the weights.
 template <typename Function>
 inline void make_rows(const HorizontalTask& task, uint8_t* const* out, Function pixel) {
-    alignas(16) static constexpr int8_t kDropFourth[16] = {0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, -1, -1, -1, -1};
-    const V drop_fourth = Simd::repeat(kDropFourth);
     for (int x = 0; x < task.outputs; x += 4) {
         V sums[4];
         for (int i = 0; i < 4; ++i) {
@@ -95,7 +99,7 @@ inline void make_rows(const HorizontalTask& task, uint8_t* const* out, Function 
             sums[i] = Simd::right32(pixel(x + i < task.outputs ? x + i : task.outputs - 1), task.precision);
         }
         const V bytes = Simd::pack16u(Simd::pack32(sums[0], sums[1]), Simd::pack32(sums[2], sums[3]));
-        Simd::store_each(out, 3 * static_cast<int64_t>(x), Simd::shuffle(bytes, drop_fourth));
+        Simd::store_each(out, 3 * static_cast<int64_t>(x), Simd::shuffle(bytes, drop_fourth()));
     }
 }
 
@@ -204,11 +208,20 @@ void vertical(const VerticalTask& task) {
     }
     constexpr int kMostTaps = 64;
     int32_t low_high[kMostTaps / 2];
-    const bool fours = Simd::kDots && task.count <= kMostTaps && split(task.weights, 1, task.count, low_high);
+    // Up to two taps are one pair, but half a four.
+    const bool fours = Simd::kDots && task.count > 2 && task.count <= kMostTaps &&
+                       split(task.weights, 1, task.count, low_high);
     for (int offset = 0; offset < task.bytes; offset += kVectorBytes) {
         // The last vector overlaps the one before: the same values are written again.
         const int at = offset + kVectorBytes <= task.bytes ? offset : task.bytes - kVectorBytes;
         fours ? fours_column(task, low_high, at, Simd::all32(half)) : pairs_column(task, at, Simd::all32(half));
+    }
+}
+
+void pack(const uint8_t* pixels, uint8_t* out, int count) {
+    for (int x = 0; x < count; x += 4 * kLanes) {
+        Simd::store_lanes(out + 3 * static_cast<int64_t>(x), 12,
+                          Simd::shuffle(Simd::load(pixels + 4 * static_cast<int64_t>(x)), drop_fourth()));
     }
 }
 

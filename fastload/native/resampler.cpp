@@ -50,7 +50,14 @@ void Resampler::begin(const Geometry& geometry, const ResampleOptions& options) 
 void Resampler::take(const uint8_t* const* rows, int count) {
     if (rows_.count == 0) return;
     if (columns_.copies) {
-        for (int y = 0; y < count; ++y) copy_columns(rows[y], columns_, middle_.data() + middle_stride_ * (taken_ + y));
+        for (int y = 0; y < count; ++y) {
+            uint8_t* to = middle_.data() + middle_stride_ * (taken_ + y);
+            if (columns_.contiguous) {
+                kernels_->pack(rows[y] + 4 * static_cast<int64_t>(columns_.first[0]), to, columns_.count);
+            } else {
+                copy_columns(rows[y], columns_, to);
+            }
+        }
         taken_ += count;
         return;
     }

@@ -69,8 +69,7 @@ def decode_jpeg(
     )
     batch = np.empty((1, out_height, out_width, 3), dtype=np.uint8)
     out: npt.NDArray[np.uint8] = batch[0]
-    # The core decodes only the box; for whole images other decoders are as good.
-    if box is not None and native.available():
+    if native.available():
         pending = core_pool().decode_batch([encoded], geometry=placed, out=batch)
         if not pending.wait():
             return out
