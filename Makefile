@@ -17,6 +17,7 @@ PYTEST ?=
 WORKERS ?= auto --maxprocesses=8
 DATA   ?=
 CORPORA ?=
+MINUTES ?= 30
 VARIANT ?= cuda
 SECONDS ?= 120
 
@@ -30,7 +31,7 @@ BUILD_INPUTS := pyproject.toml scripts/setup.sh $(wildcard CMakeLists.txt) \
 MODULES := build/modules
 
 .DEFAULT_GOAL := help
-.PHONY: FORCE help setup reinstall demo doctor test test-fast test-reliability corpora bench-peers fuzz docs wheels image image-verify lint format clean
+.PHONY: FORCE help setup reinstall demo doctor test test-fast test-reliability soak corpora bench-peers fuzz docs wheels image image-verify lint format clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -70,6 +71,9 @@ test-fast: $(INSTALLED) ## the tests that take less than a second each, for the 
 
 test-reliability: $(INSTALLED) ## faults: killed workers, full disks, hostile files, forks; before a release, 20 minutes
 	$(BIN)/python -m pytest tests/reliability $(PYTEST)
+
+soak: $(INSTALLED) ## 30 minutes of faults at random: every sample accounted for, memory flat; MINUTES=3 for less
+	$(BIN)/python -m tests.reliability.soak --minutes $(MINUTES)
 
 corpora: $(INSTALLED) ## verdicts on the odd images of CORPORA=folder (scripts/fetch_corpora.sh gets some)
 	$(BIN)/python scripts/corpora.py "$(CORPORA)"

@@ -5,7 +5,7 @@
 
 Each round makes a Loader on a backend taken by chance and does to it what trainers and machines do: breaks off, sets
 epochs, saves and loads states, loses a worker, meets files that have gone bad, is closed early, is forked. What it
-delivers is compared with the order that its seed and epoch say, sample by sample. A round that takes too long is a hang.
+delivers is compared with the order that its seed and epoch say, sample by sample. A round that takes too long hangs.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import gc
 import logging
 import os
 import random
+import shutil
 import signal
 import sys
 import tempfile
@@ -30,6 +31,7 @@ from torchvision.transforms import v2
 import fastload
 from fastload.backends.cache import CacheOptions
 from fastload.backends.turbojpeg import TurboJpegOptions
+from fastload.errors import FastloadError
 from tests import images
 
 SAMPLES = 48
@@ -56,15 +58,16 @@ class Soak:
         self.folder = folder
         self.data = images.write_photo_folder(folder / "data", classes=SAMPLES, per_class=1)
         self.files = sorted(self.data.rglob("*.jpg"))
+        self.changes = 0
         self.orders: dict[tuple[int, int], list[int]] = {}
 
     def loader(self, backend: str, arguments: dict[str, Any], seed: int, on_error: str) -> fastload.Loader:
         given = dict(arguments)
         if backend == "cache":
-            given["options"] = CacheOptions(directory=self.folder / "cache", progress=False)
-        return fastload.create_loader(
-            self.data, 5, shuffle=True, seed=seed, backend=backend, transform=v2.Resize((24, 24)), on_error=on_error, **given
-        )  # fmt: skip
+            # One for each time that the files were changed, as they then are another data set.
+            given["options"] = CacheOptions(directory=self.folder / f"cache-{self.changes}", progress=False)
+        given |= {"backend": backend, "transform": v2.Resize((24, 24)), "on_error": on_error}
+        return fastload.create_loader(self.data, 5, shuffle=True, seed=seed, **given)
 
     def order(self, seed: int, epoch: int) -> list[int]:
         """The labels of an epoch, of which each sample has its own, from a loader that nothing happens to."""
@@ -124,21 +127,24 @@ class Soak:
         try:
             loader.load_state_dict(state)
             self.check(what, _labels(loader), rest)
-        except fastload.FastloadError:
+        except FastloadError:
             self.done["workers lost and said so"] += 1
 
     def _bad_file(
         self, what: str, backend: str, arguments: dict[str, Any], seed: int, epoch: int, wanted: list[int]
     ) -> None:
         bad = self.random.randrange(SAMPLES)
-        whole = self.files[bad].read_bytes()
+        whole, times = self.files[bad].read_bytes(), self.files[bad].stat()
+        self.changes += 1
         try:
             self.files[bad].write_bytes(self.random.choice([b"", images.truncated(whole), images.HTML]))
             with self.loader(backend, arguments, seed, "substitute") as loader:
                 loader.set_epoch(epoch)
-                self.check(what, _labels(loader), wanted, bad=None if backend == "cache" else bad)
+                self.check(what, _labels(loader), wanted, bad=bad)
         finally:
             self.files[bad].write_bytes(whole)
+            os.utime(self.files[bad], ns=(times.st_atime_ns, times.st_mtime_ns))
+            shutil.rmtree(self.folder / f"cache-{self.changes}", ignore_errors=True)
 
     def _fork(self, what: str) -> None:
         child = os.fork()
