@@ -12,8 +12,6 @@ import numpy as np
 from fastload.errors import SourceError
 from fastload.measure.photographs import write_photographs
 
-__all__ = ["ROOT", "Photographs", "photographs", "sample_set", "small_images"]
-
 ROOT = Path(__file__).resolve().parents[1]
 """Of the checkout: where `benchmarks` and `fastload` are found."""
 

@@ -15,8 +15,6 @@ from typing import Any, Protocol, cast
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Draws", "Stream", "native_draws", "philox4x32"]
-
 # Counter words: (index low, repeat << 8 | index high, epoch, stream << 16 | block). Hence the limits below.
 _MAX_INDEX = 1 << 40
 _MAX_REPEAT = 1 << 24

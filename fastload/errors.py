@@ -9,22 +9,6 @@ from __future__ import annotations
 
 from typing import Literal
 
-__all__ = [
-    "BackendUnavailableError",
-    "CacheError",
-    "CheckpointError",
-    "ConfigurationError",
-    "DecodeError",
-    "FastloadError",
-    "OnError",
-    "SampleError",
-    "SourceError",
-    "StateMismatchError",
-    "UnsupportedTransformError",
-    "WorkerError",
-]
-
-
 OnError = Literal["raise", "substitute"]
 """What a sample that cannot be read leads to: its error, or another sample in its place."""
 

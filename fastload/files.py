@@ -12,8 +12,6 @@ import stat
 from dataclasses import dataclass
 from typing import IO, cast
 
-__all__ = ["MAX_PIXELS", "DecodeSettings", "check_regular", "open_regular", "read_regular"]
-
 MAX_PIXELS = 178_956_970
 """Images with more pixels are refused unread, unless options say otherwise: decompression bombs. It is where Pillow
 refuses (twice its MAX_IMAGE_PIXELS of 1024 * 1024 * 1024 // 4 // 3)."""

@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["fingerprint_of"]
-
 
 def fingerprint_of(*parts: Any) -> str:
     """32 hex digits (BLAKE2b) over strings, bytes, ints and numpy arrays; stable over processes and machines.

@@ -7,8 +7,6 @@ from typing import Any
 from fastload.errors import ConfigurationError
 from fastload.loader import Loader
 
-__all__ = ["trainer_callback"]
-
 
 def trainer_callback() -> Any:
     """A callback for Hugging Face's Trainer, so that it resumes in the middle of an epoch.

@@ -17,23 +17,6 @@ from pathlib import Path
 
 import psutil
 
-__all__ = [
-    "Gpus",
-    "affinity_cores",
-    "cache_home",
-    "cpu_model",
-    "dali_version",
-    "driver_gpus",
-    "installed_distribution",
-    "libjpeg_turbo_of_pillow",
-    "memory_bytes",
-    "pillow_is_simd",
-    "quota_cores",
-    "simd_extensions",
-    "system_turbojpeg",
-    "usable_cores",
-]
-
 _CPUINFO = Path("/proc/cpuinfo")
 _SIMD = {
     "x86_64": ("sse2", "sse4_1", "avx2", "avx512bw"),

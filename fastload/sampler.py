@@ -26,16 +26,6 @@ from fastload.draws import Draws, Stream
 from fastload.errors import ConfigurationError
 from fastload.fingerprint import fingerprint_of
 
-__all__ = [
-    "BatchOrder",
-    "EpochOrder",
-    "ForeignOrder",
-    "Order",
-    "Shard",
-    "Tail",
-    "count_repeats",
-]
-
 Int64Array = npt.NDArray[np.int64]
 Tail = Literal["exact", "pad", "drop"]
 """What becomes of samples that cannot be shared evenly among ranks. "exact": each comes once, so that the last batch

@@ -17,8 +17,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["DeviceEvent", "Span", "SpanLog", "span"]
-
 Args = Mapping[str, int | float | str | bool]
 
 

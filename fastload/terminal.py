@@ -11,8 +11,6 @@ from rich.console import Console
 
 from fastload.errors import FastloadError
 
-__all__ = ["output", "plain_errors"]
-
 
 def output() -> Console:
     """Where commands print. Square brackets are text (`fastload[dali]`), not markup; numbers are not coloured."""

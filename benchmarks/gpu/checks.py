@@ -28,8 +28,6 @@ from fastload.measure.clock import peak_memory, reset_peak_memory, resident_memo
 from fastload.measure.results import Failure, Measurement, Round
 from fastload.measure.transforms import training_pixels
 
-__all__ = ["OTHER_GPUS", "PIXELS", "RESUME", "SUITE", "read_junit", "run"]
-
 SUITE, PIXELS, RESUME, MEMORY, OTHER_GPUS = "contract suite", "pixels", "resuming", "memory", "contexts on other GPUs"
 """The modes of the rows."""
 _SUITE_SHARE = 0.7

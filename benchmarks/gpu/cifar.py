@@ -20,8 +20,6 @@ from fastload.measure.statistics import Summary, summarise
 from fastload.measure.trainers import Batch
 from fastload.monitor import step_clock
 
-__all__ = ["ALONE", "SHARE", "resolution", "run"]
-
 ALONE, SHARE = "CIFAR-10, the loader alone", "CIFAR-10, training"
 """The modes of the rows."""
 _ENOUGH = 0.0025

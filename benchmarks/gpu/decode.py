@@ -34,8 +34,6 @@ from fastload.errors import BackendUnavailableError
 from fastload.measure.results import Measurement, Round
 from fastload.measure.transforms import training_pixels
 
-__all__ = ["CROPS", "SAME", "WHOLE", "decoders", "run"]
-
 WHOLE, CROPS, SAME = "decoding whole photographs", "decoding random crops", "decoded pixels against the CPU's"
 """The modes of the rows."""
 _FILES = 512

@@ -19,11 +19,6 @@ from fastload.measure.loaders import OneBatch, PlainLoader
 from fastload.measure.results import Round
 from fastload.measure.transforms import training
 
-__all__ = [
-    *("CLASSES", "Feed", "Variant", "every_variant", "of_loader", "plain", "rate_of", "synchronize"),
-    *("synthetic", "variants"),
-]
-
 CLASSES = 1000
 """Of the networks; folders have fewer."""
 

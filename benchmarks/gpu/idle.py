@@ -26,8 +26,6 @@ from fastload.measure.transforms import training
 from fastload.monitor import GpuMonitor, GpuReading, Segment, Step, draw_timelines, profile_steps, step_clock
 from fastload.monitor.gpu import reading_of
 
-__all__ = ["FASTLOAD", "OF_SYNTHETIC", "SYNTHETIC", "compared", "contestants", "mode", "run"]
-
 SYNTHETIC = "synthetic"
 """The denominator: nothing has to be fetched."""
 OF_SYNTHETIC = "of_synthetic_share"

@@ -13,8 +13,6 @@ from pathlib import Path
 from benchmarks.gpu.setting import ROOT, Found, Setting
 from fastload import native
 
-__all__ = ["run"]
-
 
 def run(setting: Setting, found: Found) -> None:
     if native.available():

@@ -31,8 +31,6 @@ from fastload.errors import FastloadError
 from fastload.measure import process
 from fastload.measure.results import Measurement, Results, new_results, to_json, write_text
 
-__all__ = ["PARTS", "Part", "main", "work"]
-
 _GRACE = 10.0
 """Seconds that a part may take beyond its time before it is ended."""
 _LEAST = 5.0

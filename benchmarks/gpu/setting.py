@@ -14,8 +14,6 @@ from fastload.errors import BackendUnavailableError
 from fastload.measure.child import report
 from fastload.measure.results import Measurement, Round
 
-__all__ = ["DRY", "FULL", "ROOT", "Found", "Key", "Setting"]
-
 Key = tuple[Any, ...]
 """Of a row: contestant, mode, parameters."""
 

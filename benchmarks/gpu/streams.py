@@ -23,8 +23,6 @@ from benchmarks.gpu.setting import Found, Setting
 from fastload.device.stage import DeviceStage
 from fastload.measure.transforms import training_pixels
 
-__all__ = ["AGAINST_CPU", "STREAMS", "awaited", "checksum", "differing", "kept", "run", "stage_held_up", "used_at_once"]
-
 STREAMS = "batches that change"
 """The mode of the rows; their metrics are numbers of batches that differ."""
 AGAINST_CPU = "against_the_cpu"

@@ -13,8 +13,6 @@ from fastload.measure.statistics import summarise
 from fastload.measure.table import metric, metric_rows, milliseconds, print_fitting, print_heading
 from fastload.measure.verdict import Bar, Verdict
 
-__all__ = ["judge", "summary"]
-
 _CHECKS = (checks.PIXELS, checks.RESUME, checks.OTHER_GPUS)
 
 Rows = Sequence[Measurement]

@@ -25,8 +25,6 @@ from fastload.measure.statistics import quantile
 from fastload.measure.transforms import training, training_pixels
 from fastload.monitor import step_clock
 
-__all__ = ["STEPS", "recommend", "run"]
-
 STEPS = "steps beside the loader's threads"
 """The mode of the rows; the way is the contestant."""
 ALONE, BESIDE, APART, FED = "no loader", "a loader beside it", "a loader in a process of its own", "fed by it"

@@ -14,8 +14,6 @@ from benchmarks.gpu.setting import Found, Setting
 from fastload.measure.trainers import Batch
 from fastload.monitor import StepClock, phase_range
 
-__all__ = ["COMPILED", "SMALL", "Training", "feed_steps", "of_torchvision", "run", "small_batch", "small_resnet"]
-
 COMPILED = "compiling"
 """The mode of this part's rows."""
 SMALL = "ResNet of nine layers"

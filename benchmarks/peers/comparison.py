@@ -24,8 +24,6 @@ from fastload.measure.results import Measurement, Round
 from fastload.measure.rounds import Entry, Measured, Progress, Runner, Work, measure
 from fastload.measure.statistics import quantile
 
-__all__ = ["END", "FIRST", "INTERPRETER", "MEMORY", "Comparison", "StreamRunner", "Wanted", "contestant", "prepare"]
-
 FIRST, END = "first batch", "end of an epoch"
 MEMORY, INTERPRETER = "memory over epochs", "Python beside the loader"
 """The modes of what is not throughput; that of throughput is the task."""

@@ -15,8 +15,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-__all__ = ["CONTESTANTS", "CROP", "Batches", "Row", "Setting"]
-
 CROP = 224
 """Photographs: RandomResizedCrop to this many pixels, then a random horizontal flip."""
 SIDE, PADDING = 32, 4

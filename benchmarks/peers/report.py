@@ -28,8 +28,6 @@ from fastload.measure.statistics import quantile, summarise
 from fastload.measure.table import metric_rows, print_fitting
 from fastload.measure.verdict import Bar, Verdict
 
-__all__ = ["BARS", "judge", "other_pixels", "print_rates", "print_singles"]
-
 Found = Mapping[tuple[str, str], Measurement]
 """By contestant and mode."""
 

@@ -19,8 +19,6 @@ from typing import Any
 from benchmarks.peers.contestants import CONTESTANTS, Batches, Setting
 from fastload.measure.clock import cpu_seconds, descendants, resident_memory
 
-__all__ = ["Contestant"]
-
 _SLICE = 0.05
 """Of pure Python between two batches [seconds]: shorter than a batch takes one thread, so that it never rests."""
 

@@ -26,8 +26,6 @@ from fastload.geometry import Geometry, GeometryPlan, Resampling
 from fastload.render.host import EncodedRenderer, EncodedRow, PythonRenderer, render_row
 from fastload.sources.base import EncodedImages, PixelImages, Source
 
-__all__ = ["Assembler", "Buffers", "Placed", "settled_size"]
-
 Buffers = dict[str, npt.NDArray[Any]]
 Int64Array = npt.NDArray[np.int64]
 

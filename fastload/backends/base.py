@@ -21,24 +21,6 @@ from fastload.errors import ConfigurationError
 from fastload.recipe import SplitRecipe
 from fastload.sources.base import Source
 
-__all__ = [
-    "KILLED_WORKER",
-    "Backend",
-    "BackendOptions",
-    "Context",
-    "Failure",
-    "Fit",
-    "HostBatch",
-    "Job",
-    "Needs",
-    "PixelDifference",
-    "Tolerance",
-    "Traits",
-    "WorkerSettings",
-    "fit_of",
-    "traits_of",
-]
-
 KILLED_WORKER = (
     "A killed worker usually means that memory ran out: lower num_workers, prefetch_factor or the batch size; `dmesg` "
     "names the killed process. A bus error means that /dev/shm is too small: see `fastload doctor`."

@@ -22,8 +22,6 @@ from fastload.errors import ConfigurationError
 from fastload.sources.base import Source
 from fastload.sources.built_cache import Variant, open_cache, read_manifest
 
-__all__ = ["CacheBackend", "CacheOptions"]
-
 Storage = Literal["disk", "ram", "device"]
 
 

@@ -24,10 +24,9 @@ from fastload.draws import Draws
 from fastload.errors import ConfigurationError, DecodeError, FastloadError, WorkerError
 from fastload.geometry import Geometry, GeometryPlan, Resampling
 from fastload.machine import usable_cores
-from fastload.native.pool import Compressed, FusedGeometry, NativeFailure, NativePool, Pending, fuse
+from fastload.native.plans import FusedGeometry, fuse
+from fastload.native.pool import Compressed, NativeFailure, NativePool, Pending
 from fastload.sources.base import EncodedImages, Source
-
-__all__ = ["Engine", "NativeEngine", "PendingBatch", "ThreadEngine", "host_engine"]
 
 Pixels = npt.NDArray[np.uint8]
 Begun = list[tuple[int, "Pending | Future[Pending]"]]

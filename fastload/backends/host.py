@@ -15,8 +15,6 @@ from fastload.backends.engine import Engine, PendingBatch
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError
 
-__all__ = ["HostBackend"]
-
 
 class HostBackend:
     """Keeps the batches of an engine in order."""

@@ -30,8 +30,6 @@ from fastload.recipe import SplitRecipe
 from fastload.render.host import render_row
 from fastload.sources.base import ImageColumn, Source
 
-__all__ = ["ObjectAssembler"]
-
 Layout = Literal["tuple", "dict", "single"]
 
 _PICTURES = (Image.Image, np.ndarray, torch.Tensor)

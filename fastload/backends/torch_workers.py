@@ -34,8 +34,6 @@ from fastload.errors import ConfigurationError, FastloadError, WorkerError
 from fastload.machine import usable_cores
 from fastload.sources.buffers import free_shared_memory, share
 
-__all__ = ["TorchBackend", "TorchOptions"]
-
 logger = logging.getLogger("fastload")
 
 DEFAULT_PREFETCH = 2

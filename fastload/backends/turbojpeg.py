@@ -11,8 +11,6 @@ from fastload.backends.engine import Engine, host_engine
 from fastload.backends.host import HostBackend
 from fastload.errors import ConfigurationError
 
-__all__ = ["TurboJpegBackend", "TurboJpegOptions"]
-
 
 @dataclass(frozen=True)
 class TurboJpegOptions(BackendOptions):

@@ -13,8 +13,6 @@ from fastload.measure.results import Measurement, Results
 from fastload.measure.statistics import Summary
 from fastload.measure.table import per_cent, print_fitting
 
-__all__ = ["Change", "Comparison", "compare_results", "print_comparison"]
-
 _STYLE: dict[statistics.Change, str] = {
     "faster": "green",
     "slower": "bold red",

@@ -37,8 +37,6 @@ from fastload.sources.built_cache import (
 from fastload.sources.columns import ValueArray
 from fastload.sources.opening import open_source
 
-__all__ = ["build_cache", "default_directory", "exclusive_lock"]
-
 logger = logging.getLogger("fastload")
 
 T = TypeVar("T")

@@ -17,8 +17,6 @@ from fastload.render.device import render_on_device
 from fastload.sources.base import Column, Source, Values
 from fastload.sources.columns import PixelArray, ValueArray
 
-__all__ = ["ResidentSource", "arrays_of", "in_memory", "is_mapped", "nbytes_of"]
-
 Int64Array = npt.NDArray[np.int64]
 
 _UPLOADED_AT_ONCE = 256 << 20

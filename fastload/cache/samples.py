@@ -20,8 +20,6 @@ from fastload.render.host import render_into
 from fastload.sources.base import ImageRole, Source, Values
 from fastload.sources.paths import PathTable
 
-__all__ = ["ImageSpec", "Sample", "Samples", "samples_of", "shrink", "shrunk_sizes"]
-
 Pixels = npt.NDArray[np.uint8]
 
 

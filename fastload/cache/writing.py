@@ -15,8 +15,6 @@ from fastload.errors import DecodeError
 from fastload.sources.base import Values
 from fastload.sources.built_cache import ArrayFile, ColumnEntry
 
-__all__ = ["ColumnWriter", "NpyWriter", "file_stem", "write_values"]
-
 _HEADER_BYTES = 256
 """Of the whole header: room for any shape; a multiple of 64, as the format asks, so that pixels are aligned."""
 

@@ -12,8 +12,6 @@ from fastload.cli.doctor import doctor
 from fastload.cli.sweep import sweep
 from fastload.train.command import GroupedHelp, train
 
-__all__ = ["app"]
-
 app = typer.Typer(
     name="fastload", no_args_is_help=True, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False
 )

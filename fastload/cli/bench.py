@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from fastload.measure.results import Results
 
-__all__ = ["bench"]
-
 bench = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Measure decoders and loaders on this machine.")
 
 Settings = TypeVar("Settings", DecodeSettings, LoaderSettings)

@@ -13,8 +13,6 @@ from fastload.terminal import output, plain_errors
 if TYPE_CHECKING:
     from fastload.sources.built_cache import Manifest
 
-__all__ = ["cache"]
-
 cache = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Samples decoded once, kept as tensors.")
 
 

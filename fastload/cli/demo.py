@@ -8,8 +8,6 @@ from fastload.cli.results import takes
 from fastload.demo import DemoSettings
 from fastload.terminal import output, plain_errors
 
-__all__ = ["demo"]
-
 
 @takes(settings=DemoSettings)
 def demo(settings: DemoSettings) -> None:

@@ -30,8 +30,6 @@ from fastload.machine import (
 )
 from fastload.terminal import output, plain_errors
 
-__all__ = ["doctor", "hardware", "software"]
-
 _STYLE = {"ok": "green", "note": "cyan", "warning": "yellow", "broken": "bold red"}
 _OLDEST = {"torch": (2, 5), "torchvision": (0, 20)}
 

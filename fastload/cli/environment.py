@@ -17,19 +17,6 @@ from typing import Literal
 
 from fastload.machine import cache_home
 
-__all__ = [
-    "Driver",
-    "Finding",
-    "Status",
-    "cache_folder",
-    "environment",
-    "installed_driver",
-    "kernel_driver",
-    "nvidia",
-    "shared_memory",
-    "torch_cuda",
-]
-
 _GIB = 1 << 30
 _MIB = 1 << 20
 _DOCKER_DEFAULT_SHM = 64 * _MIB

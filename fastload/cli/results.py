@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from fastload.measure.results import Results
     from fastload.measure.rounds import Progress
 
-__all__ = ["Files", "names", "numbers", "progress_of_rounds", "takes"]
-
 
 def names(text: str) -> tuple[str, ...]:
     """ "a, b" as ("a", "b")."""

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from fastload.sweep import Cell, Row
 
-__all__ = ["sweep"]
-
 _OWN = ("batch_size", "parallel", "max_steps")
 """What each run of a sweep has of its own."""
 _MOOT = ("out", "resume", "save_epochs", "save_steps", "progress", "tensorboard", "trace", "profile_steps")

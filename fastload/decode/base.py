@@ -8,9 +8,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from fastload.files import DecodeSettings
-
-__all__ = ["DecodeSettings", "Decoder", "ImageHeader"]
+from fastload.files import DecodeSettings as DecodeSettings  # where decoders from outside look for it
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,6 @@ from fastload.machine import usable_cores
 if TYPE_CHECKING:
     from fastload.native import NativePool
 
-__all__ = ["CORE", "CoreDecoder", "core_pool"]
-
 CORE = "native"
 
 

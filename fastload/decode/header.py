@@ -15,8 +15,6 @@ from fastload.decode.base import ImageHeader
 from fastload.decode.libraries import open_lazily
 from fastload.errors import DecodeError
 
-__all__ = ["REMEDY", "count_scans", "read_header", "scan_offset"]
-
 REMEDY = 'Delete or re-encode the file, or skip such samples with on_error="substitute".'
 
 _JPEG = b"\xff\xd8\xff"

@@ -18,8 +18,6 @@ from fastload.decode.libraries import is_no_damage, open_lazily
 from fastload.decode.registry import second_opinions
 from fastload.errors import DecodeError
 
-__all__ = ["Scratch", "check_data", "check_header", "decode_image", "upright_size"]
-
 Pixels = npt.NDArray[np.uint8]
 _SOS, _EOI = b"\xff\xda", b"\xff\xd9"
 _SCRATCH_BYTES = 64 << 20

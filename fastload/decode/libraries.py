@@ -20,17 +20,6 @@ from PIL import Image, JpegImagePlugin, PngImagePlugin
 
 from fastload.errors import BackendUnavailableError
 
-__all__ = [
-    "OpenCvDecoder",
-    "PillowDecoder",
-    "PyTurboJpegDecoder",
-    "SimpleJpegDecoder",
-    "TorchvisionDecoder",
-    "is_harmless",
-    "is_no_damage",
-    "open_lazily",
-]
-
 _HARMLESS = re.compile(
     # Padding or notes of some camera before the next marker. Before a restart marker (0xd0 to 0xd7) it means
     # instead that the decoder lost its place in the data.

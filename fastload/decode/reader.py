@@ -17,8 +17,6 @@ from fastload.decode.registry import get_decoder
 from fastload.errors import DecodeError
 from fastload.sources.base import EncodedImages, ImageColumn, Kind, PixelImages
 
-__all__ = ["EncodedReader", "ImageReader", "or_error", "reader_of"]
-
 A = TypeVar("A")
 T = TypeVar("T")
 Fetched = tuple[bytes, ImageHeader, str]

@@ -19,16 +19,6 @@ from fastload.decode.libraries import (
 )
 from fastload.errors import BackendUnavailableError, ConfigurationError
 
-__all__ = [
-    "DecoderInfo",
-    "available_decoders",
-    "decoder_names",
-    "describe_decoder",
-    "get_decoder",
-    "register_decoder",
-    "second_opinions",
-]
-
 _DECODERS: dict[str, Callable[[], Decoder]] = {
     # In the order in which "auto" tries them, which is that of measured speed on two threads. The first two are also
     # the ones that report damaged data.

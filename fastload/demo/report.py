@@ -21,8 +21,6 @@ from fastload.measure.images import ImageFolders
 from fastload.measure.results import Measurement
 from fastload.measure.table import metric, percentage, print_fitting
 
-__all__ = ["Comparison", "agreement", "explain_runs", "heading", "images", "next_steps", "runs", "section", "training"]
-
 
 @dataclass(frozen=True)
 class Comparison:

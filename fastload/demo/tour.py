@@ -32,8 +32,6 @@ from fastload.measure.table import progress_bar
 from fastload.measure.trainers import Batch, RateTrainer
 from fastload.sources import open_source
 
-__all__ = ["first_samples", "run_demo", "torchvision_samples"]
-
 _COMPARED = 64
 """Images whose pixels are compared."""
 _PLAIN = "(plain DataLoader)"

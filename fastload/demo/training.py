@@ -12,8 +12,6 @@ from torch import nn
 from fastload import Loader
 from fastload.measure.trainers import SmallNetwork
 
-__all__ = ["Epoch", "accuracy", "train"]
-
 
 @dataclass(frozen=True)
 class Epoch:

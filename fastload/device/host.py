@@ -20,8 +20,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-__all__ = ["BufferPool", "use_one_thread_here"]
-
 _OPENMP = re.compile(r"/lib(gomp|iomp5|omp)[^/]*\.so[^/]*$")
 
 

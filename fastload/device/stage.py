@@ -20,12 +20,10 @@ from fastload.backends.base import HostBatch
 from fastload.device.host import BufferPool
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError
+from fastload.geometry import Role
 from fastload.recipe.batch import BatchProgram
 from fastload.recipe.mix import Mix
-from fastload.sources.base import Role
 from fastload.spans import SpanLog
-
-__all__ = ["DeviceStage", "Staged"]
 
 
 @dataclass

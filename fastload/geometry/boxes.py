@@ -12,8 +12,6 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["RANDOM_RESIZED_CROP_UNIFORMS", "pick", "random_resized_crop_boxes", "resized_sizes"]
-
 Float64Array = npt.NDArray[np.float64]
 Int64Array = npt.NDArray[np.int64]
 

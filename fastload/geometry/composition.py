@@ -11,8 +11,6 @@ import numpy.typing as npt
 
 from fastload.geometry.resampling import PaddingMode
 
-__all__ = ["Composition"]
-
 BoolArray = npt.NDArray[np.bool_]
 Int64Array = npt.NDArray[np.int64]
 

@@ -14,8 +14,6 @@ import torch
 
 from fastload.geometry.resampling import PaddingMode
 
-__all__ = ["WEIGHT_BITS", "filter_weights", "fold", "nearest"]
-
 Positions = TypeVar("Positions", npt.NDArray[np.int64], torch.Tensor)
 
 _RAW_BITS, WEIGHT_BITS = 14, 15

@@ -16,8 +16,6 @@ from fastload.draws import Draws
 from fastload.geometry.composition import Composition
 from fastload.geometry.resampling import Fill, Interpolation, Padding, PaddingMode, Resampling
 
-__all__ = ["Geometry", "GeometryPlan", "GeometryStep"]
-
 Float64Array = npt.NDArray[np.float64]
 Int32Array = npt.NDArray[np.int32]
 

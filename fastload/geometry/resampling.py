@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 if TYPE_CHECKING:
     from fastload.geometry.plan import GeometryPlan
 
-__all__ = ["Fill", "Interpolation", "Padding", "PaddingMode", "Resampling", "Role"]
-
 Interpolation = Literal["nearest", "nearest-exact", "bilinear", "bicubic"]
 PaddingMode = Literal["constant", "edge", "reflect", "symmetric"]
 Fill = tuple[float, ...]

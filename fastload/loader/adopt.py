@@ -21,8 +21,6 @@ from fastload.loader.config import LoaderConfig, is_torchdatas
 from fastload.loader.loader import Loader
 from fastload.sampler import Shard
 
-__all__ = ["from_dataloader"]
-
 logger = logging.getLogger("fastload")
 
 

@@ -13,6 +13,8 @@ from fastload.backends.base import BackendOptions, Context, Job, traits_of
 from fastload.device.host import BufferPool
 from fastload.device.stage import DeviceStage
 from fastload.errors import ConfigurationError, OnError
+from fastload.fingerprint import fingerprint_of
+from fastload.geometry import Role
 from fastload.loader.config import LoaderConfig
 from fastload.loader.loader import Loader, LoaderParts
 from fastload.loader.selection import choose_by_rule, measure
@@ -20,9 +22,7 @@ from fastload.recipe import Recipe, SplitRecipe
 from fastload.recipe.mix import Mix
 from fastload.sampler import BatchOrder, EpochOrder, ForeignOrder, Order, Shard
 from fastload.sources import Opened, open_indexed, open_source
-from fastload.sources.base import Role, Source, fingerprint_of
-
-__all__ = ["assemble", "build", "create_loader", "order_of"]
+from fastload.sources.base import Source
 
 
 def create_loader(

@@ -18,8 +18,6 @@ from fastload.recipe import Recipe
 from fastload.recipe.mix import lower_batch_transform
 from fastload.sampler import Shard, Tail
 
-__all__ = ["LoaderConfig", "is_torchdatas"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class LoaderConfig:

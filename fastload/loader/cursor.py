@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Cursor", "Position"]
-
 Position = tuple[int, int]
 """(epoch, step), both 0-based; the step counts the batches of the epoch handed out."""
 

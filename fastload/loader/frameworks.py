@@ -19,18 +19,6 @@ from fastload.errors import ConfigurationError
 from fastload.sampler import Order, Shard
 from fastload.sources.base import Source
 
-__all__ = [
-    "REMEDY",
-    "AccelerateWatch",
-    "LoaderBatchSampler",
-    "LoaderSampler",
-    "OnlyHere",
-    "SourceView",
-    "accelerate_place",
-    "record_arguments",
-    "sampler_over",
-]
-
 REMEDY = (
     "Give the framework a loader that is shared already: fastload.create_loader(..., shard='auto') or "
     "fastload.from_dataloader(..., shard='auto'), and let it wrap nothing around it (see docs/clients.md). In place of "

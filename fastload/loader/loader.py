@@ -39,8 +39,6 @@ from fastload.sampler import Order, Shard, Tail
 from fastload.sources.base import Source
 from fastload.spans import SpanLog
 
-__all__ = ["Loader", "LoaderParts", "SourceView", "Stats"]
-
 logger = logging.getLogger("fastload")
 
 

@@ -29,8 +29,6 @@ from fastload.loader.cursor import Position
 from fastload.sampler import Order
 from fastload.spans import SpanLog, span
 
-__all__ = ["READY", "Pipeline", "Substitution"]
-
 logger = logging.getLogger("fastload")
 
 READY = 2

@@ -11,8 +11,6 @@ from fastload.backends.base import Fit, Job, fit_of
 from fastload.errors import ConfigurationError, FastloadError
 from fastload.loader.loader import Loader
 
-__all__ = ["choose_by_rule", "measure"]
-
 MEASURED_SECONDS = 2.0
 """For each candidate, after its first batch."""
 

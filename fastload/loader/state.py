@@ -10,8 +10,6 @@ from fastload.errors import ConfigurationError, StateMismatchError
 from fastload.loader.cursor import Position
 from fastload.sampler import Order
 
-__all__ = ["STATE_VERSION", "checked_epoch", "read_state", "taken_over"]
-
 STATE_VERSION = 1
 
 EPOCHS = 1 << 31

@@ -8,8 +8,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["Stats", "samples_in"]
-
 
 @dataclass(frozen=True)
 class Stats:

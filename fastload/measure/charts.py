@@ -26,12 +26,6 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from fastload.measure.table import number
 
-__all__ = [
-    *("MUTED", "SERIES", "SETTINGS", "WIDE", "Bar", "Line", "Stack", "Timeline"),
-    *("bars", "colours", "curves", "draw_curves", "draw_stacks", "light", "stack_height", "stacks", "style_sheet"),
-    "timelines",
-]
-
 Setting = TypeVar("Setting")
 
 INK, MUTED, GRID, PAPER = "#010203", "#010204", "#010205", "#010206"

@@ -15,8 +15,6 @@ from importlib import import_module
 from multiprocessing.connection import Connection
 from typing import Any
 
-__all__ = ["ADDRESS", "main", "report"]
-
 ADDRESS = "FASTLOAD_MEASURE_ADDRESS"
 """Environment variable: the socket on which the parent listens."""
 

@@ -10,8 +10,6 @@ from pathlib import Path
 
 import psutil
 
-__all__ = ["cpu_seconds", "descendants", "peak_memory", "reset_peak_memory", "resident_memory"]
-
 _SELF = Path("/proc/self")
 
 

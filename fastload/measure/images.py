@@ -12,8 +12,6 @@ from pathlib import Path
 
 from fastload.errors import SourceError
 
-__all__ = ["ImageFolders", "image_folders", "sample_images"]
-
 _CLASSES = 10
 """Of a large folder: more than a small network could tell apart in two epochs."""
 

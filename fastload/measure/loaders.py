@@ -21,8 +21,6 @@ from fastload.measure.statistics import quantile
 from fastload.measure.trainers import Batch, Steps, Trainer, wait_for_copy
 from fastload.monitor import GpuMonitor
 
-__all__ = ["DATALOADER", "Feed", "LoaderRunner", "OneBatch", "PlainLoader", "busy_series", "gaps"]
-
 DATALOADER = "DataLoader"
 """The name of `PlainLoader` in tables."""
 

@@ -23,8 +23,6 @@ from fastload.machine import (
     system_turbojpeg,
 )
 
-__all__ = ["Machine", "describe_machine"]
-
 _PACKAGES = ("torch", "torchvision", "numpy", "simplejpeg", "PyTurboJPEG", "opencv-python-headless", "opencv-python")
 
 

@@ -14,8 +14,6 @@ from fastload.measure.machine import Machine
 from fastload.measure.results import Measurement, Results, write_text
 from fastload.measure.table import failures_by_file, not_measured
 
-__all__ = ["require_charts", "table", "write_page"]
-
 
 def require_charts(option: str = "--html") -> None:
     """Raises BackendUnavailableError: what draws the charts is not installed; the message has the command.

@@ -28,8 +28,6 @@ from PIL import Image, ImageDraw, ImageFilter
 
 from fastload.errors import ConfigurationError
 
-__all__ = ["SCENES", "Scene", "photograph", "write_photographs"]
-
 FloatArray = npt.NDArray[np.float32]
 UInt8Array = npt.NDArray[np.uint8]
 

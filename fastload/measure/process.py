@@ -39,8 +39,6 @@ from fastload.errors import FastloadError, WorkerError
 from fastload.measure.child import ADDRESS
 from fastload.measure.clock import descendants
 
-__all__ = ["Child", "Outcome", "end", "run"]
-
 _GRACE = 5.0
 """How long processes have to end by themselves [seconds]."""
 _LONGEST = 300

@@ -23,11 +23,6 @@ from fastload.measure.machine import Machine, describe_machine
 from fastload.measure.statistics import Summary, summarise
 from fastload.measure.verdict import Verdict
 
-__all__ = [
-    *("SCHEMA_VERSION", "Failure", "Latency", "Measurement", "Parameter", "Results", "Round", "Status"),
-    *("from_json", "new_results", "ratios", "read_json", "results_schema", "to_csv", "to_json", "write_text"),
-]
-
 SCHEMA_VERSION = 2
 _READ = (1, 2)
 """Version 1 had no verdicts."""

@@ -28,8 +28,6 @@ from fastload.measure.clock import cpu_seconds, peak_memory, reset_peak_memory, 
 from fastload.measure.results import Failure, Latency, Measurement, Parameter, Round, Status
 from fastload.measure.statistics import quantile
 
-__all__ = ["Entry", "Measured", "Progress", "Runner", "Work", "measure"]
-
 
 @dataclass(frozen=True)
 class Work:

@@ -12,8 +12,6 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-__all__ = ["Change", "Summary", "change", "difference_is_real", "quantile", "summarise"]
-
 Change = Literal["faster", "slower", "within noise", "cannot tell"]
 """`cannot tell`: fewer than three rounds on a side."""
 

@@ -12,20 +12,6 @@ from rich.text import Text
 
 from fastload.measure.results import Measurement, Results
 
-__all__ = [
-    *("duration", "gigabytes", "milliseconds", "not_measured", "number", "per_cent", "percentage"),
-    *(
-        "failures_by_file",
-        "metric",
-        "metric_rows",
-        "print_fitting",
-        "print_heading",
-        "print_problems",
-        "progress_bar",
-        "spread",
-    ),
-]
-
 _NAMES = 5
 """Failed files listed; the JSON has all of them."""
 

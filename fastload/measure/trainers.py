@@ -13,8 +13,6 @@ from torch import nn
 from fastload.errors import ConfigurationError
 from fastload.monitor import step_clock
 
-__all__ = ["SMALL", "Batch", "NetworkTrainer", "RateTrainer", "SmallNetwork", "Steps", "Trainer", "wait_for_copy"]
-
 Batch = tuple[torch.Tensor, torch.Tensor]
 """Images (B, 3, H, W) and labels (B,) int64, on the device."""
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import torch
 from torchvision.transforms import v2
 
-__all__ = ["evaluation", "evaluation_pixels", "training", "training_pixels"]
-
 MEAN = (0.485, 0.456, 0.406)
 STD = (0.229, 0.224, 0.225)
 

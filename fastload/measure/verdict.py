@@ -10,8 +10,6 @@ import msgspec
 
 from fastload.measure.statistics import Summary, summarise
 
-__all__ = ["Bar", "Verdict"]
-
 Found = TypeVar("Found")
 """What the bars of one benchmark look at, such as its measurements by contestant and mode."""
 

@@ -15,8 +15,6 @@ import torch
 
 from fastload.errors import ConfigurationError
 
-__all__ = ["GpuMonitor", "GpuReading", "reading_of"]
-
 _PCIE_EVERY = 10
 """Questions between two about PCIe: the driver counts for 20 ms before it answers those."""
 

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal, NamedTuple, get_args
 
-__all__ = ["BUSY", "PHASES", "Activity", "Gap", "IdleSummary", "Mark", "Phase", "Segment", "Step", "Tally", "segments"]
-
 Phase = Literal["wait", "copy", "compute", "exchange", "update"]
 """What a trainer says it begins: to ask for a batch; to put it in place; forward and backward; the exchange of
 gradients that nothing else hides; the optimizer's step."""

@@ -18,8 +18,6 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from fastload.errors import FastloadError
 from fastload.monitor.idle import PHASES, Activity, IdleSummary, Phase, Segment, Tally
 
-__all__ = ["DeviceProfile", "HostRange", "Profiling", "Work", "divide", "phase_range", "profile_steps"]
-
 _PREFIX = "fastload."
 _WINDOW, _STEP = "fastload.window", "fastload.step"
 

@@ -33,8 +33,6 @@ import torch
 from fastload.errors import ConfigurationError
 from fastload.monitor.idle import PHASES, IdleSummary, Mark, Phase, Step, Tally, segments
 
-__all__ = ["StepClock", "mark_exchange", "step_clock"]
-
 
 def step_clock(
     device: torch.device | str, *, threshold: float = 0.005, keep: int | None = 256, ahead: int = 8

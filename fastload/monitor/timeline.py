@@ -20,8 +20,6 @@ from fastload.errors import BackendUnavailableError, ConfigurationError
 from fastload.monitor.idle import BUSY, Activity, Segment, Step
 from fastload.spans import Span
 
-__all__ = ["draw_timelines", "merge_traces", "rank_path", "write_trace"]
-
 _TRACKS = ("step", "trainer", "copy", "loader", "backend")
 """From top to bottom; others follow in the order of their names."""
 _ZERO = "unix_seconds_at_zero"

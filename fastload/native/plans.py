@@ -16,8 +16,6 @@ from fastload.native import available, load
 if TYPE_CHECKING:
     from fastload.native import _core
 
-__all__ = ["FusedGeometry", "fuse", "native_resampling", "resolve"]
-
 _FILTERS: dict[Interpolation, int] = {"nearest": 0, "nearest-exact": 1, "bilinear": 2, "bicubic": 3}
 _PADDINGS: dict[PaddingMode, int] = {"constant": 0, "edge": 1, "reflect": 2, "symmetric": 3}
 

@@ -14,14 +14,12 @@ from fastload.errors import ConfigurationError
 from fastload.files import DecodeSettings
 from fastload.geometry import Geometry, Resampling
 from fastload.native import load
-from fastload.native.plans import FusedGeometry, fuse, native_resampling
+from fastload.native.plans import FusedGeometry, native_resampling
 from fastload.sources.columns import EncodedFiles, PixelArray
 from fastload.sources.paths import PathTable
 
 if TYPE_CHECKING:
     from fastload.native import _core
-
-__all__ = ["Compressed", "FusedGeometry", "NativeFailure", "NativePool", "Pending", "Simd", "Status", "fuse"]
 
 Compressed = EncodedFiles | PathTable | Sequence["bytes | bytearray | memoryview | npt.NDArray[np.uint8]"]
 """Images still compressed: files, byte ranges of files, or byte buffers."""

@@ -18,28 +18,6 @@ from fastload.errors import ConfigurationError
 from fastload.geometry import Fill, Interpolation, PaddingMode
 from fastload.recipe.operation import ImageState, NotLowerableError
 
-__all__ = [
-    "check",
-    "check_bounds",
-    "check_choice",
-    "check_fill",
-    "check_interpolation",
-    "check_padding",
-    "check_probability",
-    "check_ratio",
-    "check_size",
-    "read_antialias",
-    "read_bounds",
-    "read_fill",
-    "read_fill_or_none",
-    "read_floats",
-    "read_for_images",
-    "read_interpolation",
-    "read_mask_fill",
-    "read_padding",
-    "read_pair",
-]
-
 _PILLOW_FILTERS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}
 _IMAGE_KINDS = (tv_tensors.Image, torch.Tensor, Image.Image)
 

@@ -31,8 +31,6 @@ from fastload.recipe.colour import (
 from fastload.recipe.operation import ImageState, NotLowerableError, PixelOperation, register
 from fastload.render.device import on_device
 
-__all__ = ["AUGMENTATIONS", "AugmentStep", "RandAugment", "TrivialAugmentWide"]
-
 Float64Array = npt.NDArray[np.float64]
 
 AUGMENTATIONS = (

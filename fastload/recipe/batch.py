@@ -17,8 +17,6 @@ from fastload.errors import ConfigurationError, UnsupportedTransformError
 from fastload.geometry import Role
 from fastload.recipe.operation import Operation
 
-__all__ = ["BatchProgram"]
-
 Empty: TypeAlias = Callable[[tuple[int, ...], torch.dtype], torch.Tensor]
 
 _CACHE_BYTES = 1 << 19

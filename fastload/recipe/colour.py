@@ -25,23 +25,6 @@ from fastload.recipe.attributes import check_bounds, check_choice, check_probabi
 from fastload.recipe.operation import ImageState, PixelOperation, register
 from fastload.render.device import choose_rows, column, on_device
 
-__all__ = [
-    "ColorJitter",
-    "Grayscale",
-    "JitterParameters",
-    "RandomGrayscale",
-    "adjust_brightness",
-    "adjust_contrast",
-    "adjust_hue",
-    "adjust_saturation",
-    "adjust_sharpness",
-    "grayscale",
-    "map_groups",
-    "posterize",
-    "require_grey_or_rgb",
-    "solarize",
-]
-
 Kernel = Callable[[int, torch.Tensor, torch.Tensor], torch.Tensor]
 
 _PROPERTIES = ("brightness", "contrast", "saturation", "hue")

@@ -18,8 +18,6 @@ from fastload.recipe.attributes import read_floats, read_for_images
 from fastload.recipe.operation import ImageState, Operation, PixelOperation, register
 from fastload.render.device import on_device
 
-__all__ = ["Normalize", "ToDtype"]
-
 Float64Array = npt.NDArray[np.float64]
 
 

@@ -24,8 +24,6 @@ from fastload.recipe.attributes import (
 )
 from fastload.recipe.operation import GeometryOperation, ImageState, NotLowerableError, Size, register
 
-__all__ = ["CenterCrop", "Pad", "RandomCrop", "RandomHorizontalFlip", "RandomVerticalFlip"]
-
 Float64Array = npt.NDArray[np.float64]
 Int64Array = npt.NDArray[np.int64]
 

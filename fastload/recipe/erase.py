@@ -18,8 +18,6 @@ from fastload.recipe.attributes import check_bounds, check_fill, check_probabili
 from fastload.recipe.operation import ImageState, PixelOperation, register
 from fastload.render.device import on_device
 
-__all__ = ["RandomErasing", "inside_boxes", "pixel_noise"]
-
 Int64Array = npt.NDArray[np.int64]
 
 _ATTEMPTS = 10

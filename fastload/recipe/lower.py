@@ -31,8 +31,6 @@ from fastload.recipe.operation import (
 )
 from fastload.recipe.resize import Resize
 
-__all__ = ["Origin", "keeps_kind", "lower"]
-
 _CONTAINERS = (v1.Compose, v2.Compose, nn.Sequential)
 _BATCH_ONLY = (v2.MixUp, v2.CutMix)
 _TO_PIL = (v1.ToPILImage, v2.ToPILImage)

@@ -15,8 +15,6 @@ from torchvision.transforms import v2
 from fastload.draws import Draws, Stream
 from fastload.errors import ConfigurationError
 
-__all__ = ["CutMix", "Mix", "MixChoice", "MixUp", "lower_batch_transform"]
-
 
 class Mix:
     """What is done to a whole batch and its labels, with numbers that depend on seed, epoch and batch alone."""

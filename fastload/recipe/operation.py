@@ -23,21 +23,6 @@ from fastload.geometry import Geometry, GeometryPlan, Padding, Resampling
 from fastload.geometry.plan import GeometryStep
 from fastload.render.device import render_batch
 
-__all__ = [
-    "GeometryOperation",
-    "ImageState",
-    "Lowering",
-    "NotLowerableError",
-    "Opaque",
-    "Operation",
-    "PixelOperation",
-    "Size",
-    "lowering_of",
-    "qualified_name",
-    "register",
-    "register_lowering",
-]
-
 Size = tuple[int, int]
 
 

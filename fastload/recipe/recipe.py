@@ -16,8 +16,6 @@ from fastload.recipe.batch import BatchProgram
 from fastload.recipe.lower import Origin, keeps_kind, lower
 from fastload.recipe.operation import GeometryOperation, Opaque, Operation, Size
 
-__all__ = ["Placement", "Recipe", "SplitRecipe"]
-
 
 class Placement(NamedTuple):
     """Where one operation runs, for `explain()`."""

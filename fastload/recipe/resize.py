@@ -27,8 +27,6 @@ from fastload.recipe.attributes import (
 from fastload.recipe.crops import CenterCrop
 from fastload.recipe.operation import GeometryOperation, ImageState, Size, register
 
-__all__ = ["RandomResizedCrop", "Resize"]
-
 Float64Array = npt.NDArray[np.float64]
 Int64Array = npt.NDArray[np.int64]
 

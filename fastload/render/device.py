@@ -21,8 +21,6 @@ from torchvision.transforms.v2 import InterpolationMode, functional
 from fastload.geometry import Fill, Geometry, Resampling
 from fastload.geometry.grid import filter_weights, fold, nearest
 
-__all__ = ["choose_rows", "column", "on_device", "render_batch", "render_on_device"]
-
 Int64Array = npt.NDArray[np.int64]
 
 _WORKING_BYTES = 512 << 20

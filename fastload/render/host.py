@@ -24,8 +24,6 @@ from fastload.errors import DecodeError
 from fastload.geometry import Fill, Geometry, Interpolation, PaddingMode, Resampling
 from fastload.geometry.grid import fold, nearest
 
-__all__ = ["EncodedRenderer", "EncodedRow", "PythonRenderer", "render_into", "render_row"]
-
 Pixels = npt.NDArray[np.uint8]
 Rows = npt.NDArray[np.int64]
 Integers = Sequence[int] | npt.NDArray[np.int32]

@@ -17,8 +17,6 @@ from fastload.files import read_regular
 from fastload.geometry import Geometry, Resampling
 from fastload.render.host import render_row
 
-__all__ = ["decode_jpeg"]
-
 
 def decode_jpeg(
     data: bytes | str | os.PathLike[str],

@@ -8,16 +8,8 @@ with `__len__` and `read`.
 
 from __future__ import annotations
 
-from fastload.sources.base import (
-    EncodedImages,
-    Objects,
-    Opened,
-    OpenOptions,
-    PixelImages,
-    Source,
-    Values,
-    fingerprint_of,
-)
+from fastload.fingerprint import fingerprint_of
+from fastload.sources.base import EncodedImages, Objects, Opened, OpenOptions, PixelImages, Source, Values
 from fastload.sources.buffers import share
 from fastload.sources.columns import DatasetItems, EncodedFiles, PixelArray, ValueArray
 from fastload.sources.opening import FORMATS, Format, open_indexed, open_source, register_format

@@ -18,8 +18,6 @@ from typing import IO, Any, cast
 from fastload.errors import FastloadError, SourceError
 from fastload.files import open_regular, read_regular
 
-__all__ = ["compression_of", "is_archive_name", "open_archive", "peek", "uncompressed_copy"]
-
 _SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst")
 _MAGIC = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\x00": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
 _OPENERS: dict[str, Any] = {"gzip": gzip.open, "bzip2": bz2.open, "xz": lzma.open}

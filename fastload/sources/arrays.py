@@ -12,10 +12,9 @@ import torch
 
 from fastload.errors import SourceError
 from fastload.files import check_regular
-from fastload.sources.base import Opened, OpenOptions, Source, fingerprint_of
+from fastload.fingerprint import fingerprint_of
+from fastload.sources.base import Opened, OpenOptions, Source
 from fastload.sources.columns import PixelArray, ValueArray
-
-__all__ = ["checked_array", "class_labels", "is_arrays", "labelled_pixels", "open_arrays"]
 
 AnyArray = npt.NDArray[Any]
 _CHANNELS = (1, 3)

@@ -27,22 +27,6 @@ from fastload.sources.paths import PathTable
 if TYPE_CHECKING:
     from fastload.sources.columns import EncodedFiles, PixelArray, ValueArray
 
-__all__ = [
-    "Column",
-    "EncodedImages",
-    "ImageColumn",
-    "ImageRole",
-    "Kind",
-    "Objects",
-    "OpenOptions",
-    "Opened",
-    "PixelImages",
-    "Role",
-    "Source",
-    "Values",
-    "fingerprint_of",
-]
-
 Kind = Literal["encoded", "pixels", "values", "object"]
 ImageRole = Literal["image", "mask"]
 Int64Array = npt.NDArray[np.int64]

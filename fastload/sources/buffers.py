@@ -20,8 +20,6 @@ import torch
 if TYPE_CHECKING:
     from fastload.sources.base import Source
 
-__all__ = ["PickledByReference", "is_by_reference", "share", "shared_copy"]
-
 AnyArray = npt.NDArray[Any]
 
 

@@ -18,24 +18,11 @@ import numpy.typing as npt
 
 from fastload.errors import CacheError, ConfigurationError, SourceError
 from fastload.files import MAX_PIXELS, check_regular, read_regular
+from fastload.fingerprint import fingerprint_of
 from fastload.sources.arrays import class_labels
-from fastload.sources.base import Opened, OpenOptions, Source, fingerprint_of
+from fastload.sources.base import Opened, OpenOptions, Source
 from fastload.sources.columns import PixelArray, ValueArray
 from fastload.sources.paths import PathTable
-
-__all__ = [
-    "ArrayFile",
-    "ColumnEntry",
-    "Manifest",
-    "Variant",
-    "is_built_cache",
-    "is_cache",
-    "open_built_cache",
-    "open_cache",
-    "read_manifest",
-    "source_of",
-    "write_manifest",
-]
 
 FORMAT = "fastload-cache"
 VERSION = 1

@@ -24,8 +24,6 @@ from fastload.sources.archive import is_archive_name, open_archive, peek
 from fastload.sources.arrays import labelled_pixels
 from fastload.sources.base import Opened, OpenOptions
 
-__all__ = ["is_cifar", "load_arrays", "open_cifar"]
-
 _PIXELS = 3 * 32 * 32
 _LARGEST_FILE = 1 << 28
 """Bytes; CIFAR-100's training file, the largest there is, has 155 million."""

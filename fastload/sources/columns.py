@@ -16,8 +16,6 @@ from fastload.sources.base import EncodedImages, ImageRole, Objects, PixelImages
 from fastload.sources.buffers import PickledByReference
 from fastload.sources.paths import PathTable
 
-__all__ = ["DatasetItems", "EncodedFiles", "PixelArray", "ValueArray"]
-
 Int64Array = npt.NDArray[np.int64]
 
 

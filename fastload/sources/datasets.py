@@ -13,13 +13,12 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
 
 from fastload.errors import SourceError
+from fastload.fingerprint import fingerprint_of
 from fastload.sources.arrays import checked_array, labelled_pixels
-from fastload.sources.base import Opened, OpenOptions, Source, fingerprint_of
+from fastload.sources.base import Opened, OpenOptions, Source
 from fastload.sources.columns import DatasetItems, ValueArray
 from fastload.sources.folders import class_folder_source
 from fastload.sources.paths import PathTable
-
-__all__ = ["is_known_dataset", "open_dataset", "open_known_dataset", "refuse_collections"]
 
 
 def open_dataset(dataset: Any, options: OpenOptions, *, reason: str | None = None) -> Opened:

@@ -9,26 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from fastload.errors import SourceError
-from fastload.sources.base import Opened, OpenOptions, Source, fingerprint_of
+from fastload.fingerprint import fingerprint_of
+from fastload.sources.base import Opened, OpenOptions, Source
 from fastload.sources.columns import EncodedFiles, ValueArray
 from fastload.sources.paths import PathTable
-
-__all__ = [
-    "IMAGE_EXTENSIONS",
-    "SPLIT_NAMES",
-    "class_folder_fingerprint",
-    "class_folder_source",
-    "files_in",
-    "images_below",
-    "is_class_folder",
-    "is_image_name",
-    "is_pairs",
-    "open_class_folder",
-    "open_pairs",
-    "sampled_rows",
-    "sampled_sizes",
-    "subfolders",
-]
 
 IMAGE_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 """torchvision.datasets.folder.IMG_EXTENSIONS, which a test compares."""

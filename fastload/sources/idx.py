@@ -22,8 +22,6 @@ from fastload.sources.arrays import labelled_pixels
 from fastload.sources.base import Opened, OpenOptions
 from fastload.sources.folders import files_in, subfolders
 
-__all__ = ["is_idx", "open_idx", "read_idx"]
-
 _DTYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 _IMAGES = re.compile(r"^(?P<split>.+)-images[-.]idx3-ubyte(\.gz)?$")
 _PREFIX = {"train": "train", "test": "t10k"}

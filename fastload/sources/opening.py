@@ -19,15 +19,6 @@ from fastload.sources.folders import is_class_folder, is_pairs, open_class_folde
 from fastload.sources.idx import is_idx, open_idx
 from fastload.sources.tar_shards import is_tar_shards, open_tar_shards
 
-__all__ = [
-    "FORMATS",
-    "Format",
-    "locate",
-    "open_indexed",
-    "open_source",
-    "register_format",
-]
-
 
 @dataclass(frozen=True)
 class Format:

@@ -12,8 +12,6 @@ import numpy.typing as npt
 
 from fastload.sources.buffers import PickledByReference
 
-__all__ = ["PathTable", "PathTableBuilder"]
-
 
 @dataclass(frozen=True)
 class PathTable(PickledByReference):

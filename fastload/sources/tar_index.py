@@ -14,8 +14,6 @@ from fastload.errors import SourceError
 from fastload.files import open_regular
 from fastload.sources.archive import unopened
 
-__all__ = ["FileInTar", "files_in_tar"]
-
 _BLOCK = 512
 _ZEROS = bytes(_BLOCK)
 _FILE, _FOLDER = b"\x000\x37", b"5"

@@ -21,9 +21,10 @@ import numpy.typing as npt
 
 from fastload.errors import ConfigurationError, SourceError
 from fastload.files import open_regular
+from fastload.fingerprint import fingerprint_of
 from fastload.sources.archive import compression_of, is_archive_name, peek, uncompressed_copy
 from fastload.sources.arrays import class_labels
-from fastload.sources.base import Opened, OpenOptions, Source, fingerprint_of
+from fastload.sources.base import Opened, OpenOptions, Source
 from fastload.sources.columns import EncodedFiles, ValueArray
 from fastload.sources.folders import (
     SPLIT_NAMES,
@@ -35,16 +36,6 @@ from fastload.sources.folders import (
 )
 from fastload.sources.paths import PathTable, PathTableBuilder
 from fastload.sources.tar_index import FileInTar, files_in_tar
-
-__all__ = [
-    "Kind",
-    "TarColumn",
-    "class_folders_in_tar",
-    "is_tar_shards",
-    "looks_like_class_folders",
-    "open_tar_shards",
-    "samples_in_shard",
-]
 
 _ORDER: tuple[Kind, ...] = ("image", "mask", "array", "label")
 

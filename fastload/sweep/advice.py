@@ -10,8 +10,6 @@ from typing import Literal
 from fastload.measure.table import duration, gigabytes
 from fastload.sweep.grid import Row, Share
 
-__all__ = ["Situation", "advice"]
-
 _SAME = 0.05
 """Rates that differ by less are taken for the same: each was measured once."""
 _BUSY = 0.85

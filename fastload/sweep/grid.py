@@ -12,8 +12,6 @@ from typing import Any, Literal, get_args
 from fastload.errors import ConfigurationError
 from fastload.measure.results import Measurement, Round, Status
 
-__all__ = ["SHARES", "Cell", "Mode", "Row", "Share", "cells", "modes", "unavailable"]
-
 Mode = Literal["none", "dp", "ddp"]
 
 Share = Literal["wait", "copy", "launch", "compute", "update", "exchange"]

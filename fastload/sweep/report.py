@@ -27,8 +27,6 @@ from fastload.sweep.grid import SHARES, Row, Share
 if TYPE_CHECKING:
     from fastload.measure.charts import Line, Stack
 
-__all__ = ["print_sweep", "write_html", "write_png"]
-
 _ORDER: tuple[Share, ...] = ("wait", "copy", "launch", "compute", "update", "exchange")
 _DROPPABLE = ("update", "launch", "copy", "memory", "epoch")
 """Columns that a narrow terminal does without, in this order; --csv has them all."""

@@ -24,9 +24,6 @@ from fastload.sweep.grid import SHARES, Cell, Mode, Row, cells, unavailable
 from fastload.train import train
 from fastload.train.config import TrainConfig
 
-__all__ = ["SweepSettings", "cell_config", "environment", "launcher", "row_of", "run_cell", "run_sweep", "train_cell"]
-
-
 _NO_MEMORY = re.compile(
     r"OutOfMemoryError|CUDA out of memory|out of memory|MemoryError|Cannot allocate memory|can't allocate memory"
     r"|CU(?:BLAS|DNN|FFT)_STATUS_ALLOC_FAILED"

@@ -34,8 +34,6 @@ from fastload.train.results import EpochRecord
 from fastload.train.settings import all_fields
 from fastload.train.tasks import MetricSums
 
-__all__ = ["BEST", "LAST", "Progress", "copy_checkpoint", "epoch_file", "load", "save", "state_to_resume"]
-
 VERSION = 1
 LAST = "last.pt"
 BEST = "best.pt"

@@ -19,9 +19,6 @@ from fastload.train.settings import NONE, Field, all_fields, merged, to_toml
 if TYPE_CHECKING:
     from fastload.train.results import Summary
 
-__all__ = ["GroupedHelp", "takes_train_options", "train"]
-
-
 # -- Settings as options -----------------------------------------------------------------------------------------------
 
 

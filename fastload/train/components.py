@@ -21,8 +21,6 @@ from fastload.train.optim import LearningRate, average, create_optimizer, create
 from fastload.train.randomness import seed_generators
 from fastload.train.tasks import Task, create_task
 
-__all__ = ["Components", "build"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Components:

@@ -11,17 +11,6 @@ from typing import Literal, get_args, get_origin, get_type_hints
 
 from fastload.errors import ConfigurationError
 
-__all__ = [
-    "CheckpointConfig",
-    "DataConfig",
-    "LogConfig",
-    "ModelConfig",
-    "OptimizerConfig",
-    "RunConfig",
-    "ScheduleConfig",
-    "TrainConfig",
-]
-
 
 class _Choices:
     """Holds every field that is one of some words to these words."""

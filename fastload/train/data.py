@@ -26,8 +26,6 @@ from fastload.train.config import TrainConfig
 from fastload.train.settings import NONE, did_you_mean
 from fastload.train.texts import TOKENS, open_texts
 
-__all__ = ["TOKENS", "TrainingData", "backend_options", "open_data"]
-
 _VALIDATION = ("val", "valid", "validation", "test")
 """Splits that are validated on, the first that there is."""
 

@@ -30,8 +30,6 @@ from fastload.monitor import StepClock, mark_exchange
 from fastload.sampler import Shard
 from fastload.train.config import RunConfig
 
-__all__ = ["World", "exchange", "meet", "open_world", "parallelise", "synchronise_batchnorm"]
-
 _TORCHRUN = "torchrun --nproc-per-node 2 -m fastload.train ..."
 _VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 _CULPRIT_FIRST = 1.0

@@ -25,8 +25,6 @@ from fastload.train.config import OptimizerConfig
 from fastload.train.distributed import exchange
 from fastload.train.tasks import MetricSums, Task, draws_of
 
-__all__ = ["Window", "global_samples", "precision", "validate"]
-
 _DTYPES = {"none": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 

@@ -15,8 +15,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from fastload.errors import BackendUnavailableError
 from fastload.train.config import LogConfig
 
-__all__ = ["EPOCHS_FILE", "RunLog", "open_log"]
-
 EPOCHS_FILE = "epochs.jsonl"
 
 

@@ -23,8 +23,6 @@ from fastload.train import networks
 from fastload.train.config import ModelConfig
 from fastload.train.settings import did_you_mean
 
-__all__ = ["LIBRARIES", "Library", "ModelRequest", "create_model"]
-
 logger = logging.getLogger("fastload")
 
 

@@ -10,8 +10,6 @@ from torch import nn
 
 from fastload.errors import ConfigurationError
 
-__all__ = ["PyramidNet", "mlp", "small", "vgg19"]
-
 
 def mlp(in_channels: int, num_classes: int, image_size: tuple[int, int]) -> nn.Module:
     """Two hidden layers of 512, as in PyTorch's quickstart tutorial."""

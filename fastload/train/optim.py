@@ -15,8 +15,6 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from fastload.train.config import OptimizerConfig, ScheduleConfig
 
-__all__ = ["LearningRate", "average", "create_optimizer", "create_schedule", "parameter_groups", "scaled_lr"]
-
 _NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 _WARMUP_START = 0.01
 """Share of the rate that the first step of a warm-up takes."""

@@ -16,8 +16,6 @@ import torch
 
 from fastload.draws import Draws
 
-__all__ = ["algorithms", "generator_state", "seed_generators", "set_generator_state"]
-
 
 def seed_generators(seed: int, *place: int) -> None:
     """Seed the global generators of torch (every device), numpy and Python.

@@ -10,8 +10,6 @@ import msgspec
 
 from fastload.monitor import GpuReading, IdleSummary
 
-__all__ = ["EpochRecord", "Summary"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class EpochRecord:

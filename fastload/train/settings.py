@@ -22,20 +22,6 @@ import msgspec
 from fastload.errors import ConfigurationError
 from fastload.train.config import TrainConfig
 
-__all__ = [
-    "NONE",
-    "Field",
-    "all_fields",
-    "convert",
-    "did_you_mean",
-    "find_field",
-    "merged",
-    "read_tables",
-    "read_toml",
-    "tables",
-    "to_toml",
-]
-
 NONE = "none"
 """What stands for None on the command line and in TOML, which has no word of its own for it."""
 

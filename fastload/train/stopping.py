@@ -22,8 +22,6 @@ import torch.distributed as dist
 
 from fastload.train.distributed import World
 
-__all__ = ["Stopped", "Stopping"]
-
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _SECOND_PRESS = 1.0
 """A SIGINT that comes later than this after the first one is a person's second Ctrl-C [seconds]. Earlier ones are the

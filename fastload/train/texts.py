@@ -30,8 +30,6 @@ from fastload.machine import cache_home
 from fastload.sources.base import Opened, Source
 from fastload.sources.columns import ValueArray
 
-__all__ = ["PADDING", "TOKENS", "open_texts"]
-
 logger = logging.getLogger("fastload")
 
 TOKENS = "input_ids"

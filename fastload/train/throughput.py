@@ -12,8 +12,6 @@ import torch
 
 from fastload.monitor import IdleSummary, Step, StepClock, profile_steps
 
-__all__ = ["StepProfiler", "Throughput"]
-
 
 class Throughput:
     """Counts what is trained on between `begin` and `end` of each epoch.

@@ -30,8 +30,6 @@ from fastload.train.results import EpochRecord, Summary
 from fastload.train.stopping import Stopped, Stopping
 from fastload.train.throughput import StepProfiler, Throughput
 
-__all__ = ["train"]
-
 
 def train(config: TrainConfig, *, console: Console | None = None, warmup: int = 1) -> Summary:
     """Train to the end, to `max_steps`, or until SIGTERM or Ctrl-C; the state is saved then, and at each epoch's end.

@@ -44,8 +44,6 @@ from fastload.geometry import Geometry, GeometryPlan, Resampling
 from fastload.machine import usable_cores
 from fastload.render.host import EncodedRow, PythonRenderer
 
-__all__ = ["DaliBackend", "DaliOptions", "DaliRenderer", "DeviceRows"]
-
 
 @dataclass(frozen=True)
 class DaliOptions(BackendOptions):

@@ -24,18 +24,6 @@ import torch
 from fastload.errors import BackendUnavailableError, UnsupportedTransformError, WorkerError
 from fastload.geometry import Geometry, GeometryPlan
 
-__all__ = [
-    "DaliDecodeError",
-    "DaliFilter",
-    "DaliPipeline",
-    "Encoded",
-    "PipelineRunner",
-    "Regions",
-    "filter_of",
-    "import_dali",
-    "regions_of",
-]
-
 Int32Array = npt.NDArray[np.int32]
 
 

@@ -13,8 +13,6 @@ from fastload.decode import get_decoder
 from fastload.errors import BackendUnavailableError
 from fastload.machine import dali_version
 
-__all__ = ["DaliCpu", "DaliMixed", "TorchvisionCuda"]
-
 
 class DaliCpu(BatchContestant):
     """A DALI graph: decode the box, resize it with the triangle filter."""

@@ -34,8 +34,6 @@ from fastload.machine import usable_cores
 from fastload.measure.results import Failure, Measurement, Results, new_results
 from fastload.measure.rounds import Entry, Progress, measure
 
-__all__ = ["default_threads", "held_back_errors", "run_decode_benchmark"]
-
 
 def default_threads() -> tuple[int, ...]:
     """1, 2, 4 and so on, and as many as there are usable cores."""

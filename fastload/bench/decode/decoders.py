@@ -21,8 +21,6 @@ from fastload.bench.decode.passes import Contestant
 from fastload.bench.decode.pillow import Pillow, PillowSimd
 from fastload.errors import BackendUnavailableError, ConfigurationError
 
-__all__ = ["CONTESTANTS", "FastloadDecoder", "chosen_contestants"]
-
 _TORCH_PLACE = re.compile(r"^\w+, \S+:\d+, ")
 
 

@@ -21,8 +21,6 @@ from fastload.bench.decode.passes import DecodeRunner
 from fastload.decode import read_header
 from fastload.errors import DecodeError
 
-__all__ = ["Reference", "Trial", "try_out"]
-
 _MOST_IMAGES, _MOST_PIXELS = 32, 64_000_000
 """Compared at most, which bounds time and memory; pixels of the source images."""
 

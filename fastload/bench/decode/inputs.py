@@ -15,9 +15,6 @@ import numpy.typing as npt
 
 from fastload.errors import DecodeError, SourceError
 
-__all__ = ["MODES", "READINGS", "ImageSet", "JpegImages", "Pixels", "Place", "Task"]
-__all__ += ["can_evict", "evict", "places_of", "read_images"]
-
 Pixels = npt.NDArray[np.uint8]
 """(H, W, 3) RGB."""
 

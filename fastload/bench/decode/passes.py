@@ -15,8 +15,6 @@ import numpy as np
 from fastload.bench.decode.inputs import MODES, Pixels, Place, Task
 from fastload.measure.rounds import Work
 
-__all__ = ["BATCH", "BatchContestant", "BatchRunner", "Contestant", "DecodeRunner", "Known", "PassRunner"]
-
 BATCH = 32
 """Images in one call of a decoder that takes batches."""
 

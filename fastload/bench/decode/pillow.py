@@ -29,8 +29,6 @@ from fastload.measure.clock import peak_memory, reset_peak_memory, resident_memo
 from fastload.measure.process import Child
 from fastload.measure.rounds import Work
 
-__all__ = ["Pillow", "PillowSimd", "RemotePillow", "build_pillow_simd", "pillow_simd_folder"]
-
 _HEADERS = "sudo apt-get install -y gcc zlib1g-dev libjpeg-dev python3-dev"
 
 

@@ -14,8 +14,6 @@ from fastload.measure.page import table, write_page
 from fastload.measure.results import Measurement, Results
 from fastload.measure.table import metric, print_fitting, print_heading, print_problems, spread
 
-__all__ = ["print_decode", "write_html"]
-
 _SOURCES = {"memory": "from memory", "page cache": "files in the page cache", "cold": "files on disk"}
 _DROPPABLE = ("mean", "MP/s", "memory", "p50", "max", "p99")
 """Columns that a narrow terminal does without, in this order; --csv has them all."""

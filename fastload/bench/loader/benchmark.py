@@ -24,8 +24,6 @@ from fastload.measure.rounds import Entry, Progress, measure
 from fastload.measure.trainers import NetworkTrainer, RateTrainer, Trainer
 from fastload.monitor import GpuMonitor
 
-__all__ = ["run_loader_benchmark"]
-
 _WARM_UP = 0.3
 """Of the length of a round."""
 

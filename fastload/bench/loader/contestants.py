@@ -16,8 +16,6 @@ from fastload.errors import ConfigurationError, FastloadError
 from fastload.measure import transforms
 from fastload.measure.loaders import DATALOADER, Feed, OneBatch, PlainLoader
 
-__all__ = ["ALONE", "DEFAULT", "Conditions", "Row", "check_contestants", "contestant_names", "prepare", "rows"]
-
 ALONE = "trainer alone"
 """The trainer with a batch that is there already: no loader can be faster."""
 DEFAULT = "default"

@@ -15,8 +15,6 @@ from fastload.measure.images import image_folders
 from fastload.sources import open_source
 from fastload.sources.base import Source
 
-__all__ = ["LoaderImages", "cache_bytes", "find_damaged", "read_loader_images"]
-
 _HEADERS = 1000
 """Read for the size of a cache; more change the estimate by less than a percent."""
 _BYTES_PER_SAMPLE = 64

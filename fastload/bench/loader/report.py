@@ -25,8 +25,6 @@ from fastload.measure.table import (
     spread,
 )
 
-__all__ = ["print_loader", "write_html"]
-
 _DROPPABLE = ("GPU memory", "at 0%", "replaced", "memory", "±", "CPU", "epoch gap")
 """Columns that a narrow terminal does without, in this order; --csv has them all."""
 

@@ -11,8 +11,6 @@ from fastload.measure.results import Measurement
 from fastload.measure.statistics import Summary, change, difference_is_real
 from fastload.measure.table import gigabytes, metric, percentage
 
-__all__ = ["SWEPT", "Curve", "Situation", "curves", "trainer_rate", "verdict"]
-
 SWEPT = {"workers": "workers", "prefetch": "batches of prefetch"}
 """Parameter that can be varied: what it counts, for people."""
 

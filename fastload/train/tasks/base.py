@@ -18,8 +18,6 @@ from fastload.errors import StateMismatchError
 from fastload.loader import Loader
 from fastload.sources.base import Source
 
-__all__ = ["Inputs", "MetricSums", "Stateless", "Task", "draws_of", "mean_of"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Inputs:

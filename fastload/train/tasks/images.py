@@ -19,8 +19,6 @@ from fastload.machine import usable_cores
 from fastload.sources.base import Source
 from fastload.train.tasks.base import Inputs, Stateless, mean_of
 
-__all__ = ["Classification", "Segmentation"]
-
 _COUNTED_MASKS = 2_000
 """Masks that the positive weight is counted on, at most: enough for it, and seconds of decoding."""
 

@@ -15,8 +15,6 @@ from fastload.train.tasks.base import Inputs, Stateless, mean_of
 from fastload.train.tasks.images import Classification
 from fastload.train.texts import PADDING
 
-__all__ = ["Hidden", "MaskedLanguage", "TextClassification"]
-
 _HIDDEN_SHARE = 0.15
 _MASK_SHARE, _RANDOM_SHARE = 0.8, 0.1
 """Of the hidden tokens: replaced by the mask token, by a random one; the rest are left as they are."""
