@@ -24,7 +24,6 @@
 #include <time.h>
 
 #include "decode_job.hpp"
-#include "worker.hpp"
 
 namespace {
 
@@ -104,7 +103,7 @@ struct Epoch {
         flips = std::make_unique<bool[]>(2 * count);
         for (size_t i = 0; i < count; ++i) {
             rows.push_back(static_cast<int64_t>(i % images));
-            for (int k = 0; k < kCropUniforms; ++k) uniforms.push_back(uniform(random));
+            for (int k = 0; k < RandomResizedCropPlan::kUniforms; ++k) uniforms.push_back(uniform(random));
             flips[2 * i] = uniform(random) < 0.5;
         }
         std::shuffle(rows.begin(), rows.end(), random);
@@ -159,7 +158,7 @@ Rate measure(Pool& pool, const Dataset& data, const Epoch& epoch, Contestant con
             }
             images = std::make_unique<EncodedBuffers>(std::move(rows));
         }
-        auto crops = std::make_shared<DrawnCrops>(epoch.uniforms.data() + first * kCropUniforms,
+        auto crops = std::make_shared<RandomResizedCrops>(epoch.uniforms.data() + first * RandomResizedCropPlan::kUniforms,
                                                   epoch.flips.get() + 2 * first, plan);
         if (contestant != Contestant::core_memory && contestant != Contestant::core_files) {
             flying.push_back(std::make_shared<LimitJob>(std::move(images), crops, contestant == Contestant::own_memory));

@@ -33,7 +33,7 @@ class DecodeSettings:
         Each scan of a progressive file goes over the whole image again, at about a nanosecond a pixel, and costs its
         author twenty bytes: without a limit 93 KB keep a processor busy for minutes. Real files have up to about 20
         scans; so many are allowed in the largest image, and more in smaller ones, for the same time. The same number is
-        in fastload/native/jpeg.hpp.
+        in fastload/native/image.hpp.
         """
         return 24 * self.max_pixels
 

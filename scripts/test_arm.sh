@@ -35,7 +35,7 @@ build() {
         "$compiler" "${options[@]}" $flags "-DFASTLOAD_KERNELS=$variable" "-DFASTLOAD_KERNELS_NAME=\"$name\"" \
             -c fastload/native/kernels_target.cpp -o "$output.$name.o"
     done
-    "$compiler" "${options[@]}" -static tests/native/kernels.cpp fastload/native/kernels.cpp \
+    "$compiler" "${options[@]}" -static tests/native/kernels.cpp \
         fastload/native/jpeg/{baseline,frame,huffman}.cpp "${objects[@]}" -o "$output"
 }
 

@@ -172,14 +172,14 @@ Geometries drawn_crops(Input<double, 2> uniforms, Input<bool, 2> flip, std::tupl
                        std::tuple<double, double> scale, std::tuple<double, double> ratio,
                        std::tuple<double, double> log_ratio) {
     const size_t count = uniforms.shape(0);
-    require(uniforms.shape(1) == kCropUniforms && flip.shape(0) == count && flip.shape(1) == 2,
+    require(uniforms.shape(1) == RandomResizedCropPlan::kUniforms && flip.shape(0) == count && flip.shape(1) == 2,
             "uniforms (B, 22) and flip (B, 2) are needed");
     RandomResizedCropPlan plan;
     plan.size = size_of(size);
     std::tie(plan.scale_low, plan.scale_high) = scale;
     std::tie(plan.ratio_low, plan.ratio_high) = ratio;
     std::tie(plan.log_ratio_low, plan.log_ratio_high) = log_ratio;
-    return {std::make_shared<DrawnCrops>(uniforms.data(), flip.data(), plan), count,
+    return {std::make_shared<RandomResizedCrops>(uniforms.data(), flip.data(), plan), count,
             {nb::cast(uniforms), nb::cast(flip)}};
 }
 
@@ -198,7 +198,7 @@ Geometries resized(Input<bool, 2> flip, std::optional<std::tuple<int, int>> size
 Geometries padded_crops(Input<double, 2> uniforms, Input<bool, 2> flip, std::tuple<int, int> size,
                         std::tuple<int, int> before, std::tuple<int, int> after) {
     const size_t count = uniforms.shape(0);
-    require(uniforms.shape(1) == kPaddedCropUniforms && flip.shape(0) == count && flip.shape(1) == 2,
+    require(uniforms.shape(1) == PaddedCropPlan::kUniforms && flip.shape(0) == count && flip.shape(1) == 2,
             "uniforms (B, 2) and flip (B, 2) are needed");
     const PaddedCropPlan plan = {size_of(size), size_of(before), size_of(after)};
     return {std::make_shared<PaddedCrops>(uniforms.data(), flip.data(), plan), count,
@@ -305,7 +305,7 @@ std::unique_ptr<Ticket> read_headers(Pool& pool, nb::handle_t<Encoded> images, A
     const auto& encoded = nb::cast<const Encoded&>(images);
     require(out.shape(0) == static_cast<size_t>(encoded.count()) && out.shape(1) == HeaderJob::kColumns,
             "out (B, 5) is needed");
-    JpegLimits limits;
+    DecodeLimits limits;
     limits.max_pixels = max_pixels;
     auto job = std::make_shared<HeaderJob>(encoded.open(), limits, out.data());
     return submit(pool, std::move(job), {nb::borrow(images), nb::cast(out)});
@@ -401,7 +401,7 @@ NB_MODULE(_core, m) {
 
     // What a daemon thread or a forked child still holds at its end is no mistake of the bindings.
     nb::set_leak_warnings(false);
-    libjpeg();  // now, so that a library that is missing makes the import fail and not the first batch
+    load_libjpeg();  // now, so that a library that is missing makes the import fail and not the first batch
     m.def("uniforms", &uniforms, "indices"_a, "repeats"_a.none(), "seed"_a, "epoch"_a, "stream"_a, "out"_a);
     m.def("integers", &integers, "indices"_a, "repeats"_a.none(), "seed"_a, "epoch"_a, "stream"_a, "out"_a);
 

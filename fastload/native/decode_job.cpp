@@ -3,8 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "upright.hpp"
-#include "worker.hpp"
+#include "orientation.hpp"
 
 namespace fastload {
 namespace {
@@ -67,7 +66,7 @@ Outcome DecodeJob::run(Worker& worker, int row) {
 
 void DecodeJob::blank(int row) noexcept { std::memset(out_.at(row), 0, static_cast<size_t>(out_.bytes(row))); }
 
-HeaderJob::HeaderJob(std::unique_ptr<EncodedSource> images, const JpegLimits& limits, int32_t* out)
+HeaderJob::HeaderJob(std::unique_ptr<EncodedSource> images, const DecodeLimits& limits, int32_t* out)
     : Job(images->count(), 4), images_(std::move(images)), limits_(limits), out_(out) {}
 
 Outcome HeaderJob::run(Worker& worker, int row) {
@@ -79,7 +78,7 @@ Outcome HeaderJob::run(Worker& worker, int row) {
         outcome = worker.decoder.open(bytes.data, bytes.size, limits_);
     }
     if (!outcome.ok()) return outcome;
-    const JpegHeader header = worker.decoder.header();
+    const ImageHeader header = worker.decoder.header();
     worker.decoder.close();
     const int32_t values[kColumns] = {header.size.height, header.size.width, header.components,
                                       exif_orientation(bytes.data, bytes.size), header.progressive ? 1 : 0};

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "encoded.hpp"
-#include "geometry_source.hpp"
+#include "geometry.hpp"
 #include "pool.hpp"
 #include "resampler.hpp"
 
@@ -13,7 +13,7 @@ namespace fastload {
 
 struct DecodeOptions {
     ResampleOptions resample;
-    JpegLimits limits;
+    DecodeLimits limits;
     bool exif_orientation = false;  // geometries are then those of the upright image
     bool whole = false;             // also check the data below the box
 };
@@ -56,14 +56,14 @@ class HeaderJob final : public Job {
   public:
     static constexpr int kColumns = 5;
 
-    HeaderJob(std::unique_ptr<EncodedSource> images, const JpegLimits& limits, int32_t* out);
+    HeaderJob(std::unique_ptr<EncodedSource> images, const DecodeLimits& limits, int32_t* out);
 
   private:
     Outcome run(Worker& worker, int row) override;
     void blank(int row) noexcept override;
 
     std::unique_ptr<EncodedSource> images_;
-    JpegLimits limits_;
+    DecodeLimits limits_;
     int32_t* out_;
 };
 

@@ -6,9 +6,33 @@
 #include <string>
 #include <vector>
 
-#include "file.hpp"
+#include "image.hpp"
 
 namespace fastload {
+
+// An open file; closes itself.
+class File {
+  public:
+    File() = default;
+    ~File() { close(); }
+    File(File&& other) noexcept : descriptor_(other.descriptor_) { other.descriptor_ = -1; }
+    File& operator=(File&& other) noexcept;
+    File(const File&) = delete;
+
+    Outcome open(const char* path);
+    bool is_open() const { return descriptor_ >= 0; }
+    void close();
+
+    // Asks the system to have these bytes in memory soon; `length` < 0 means up to the end.
+    void expect(int64_t offset, int64_t length) const;
+
+    // Reads `length` bytes from `offset` (all that follow if negative), but no more than `most`, into the front of
+    // `buffer`, which only grows.
+    Outcome read(int64_t offset, int64_t length, int64_t most, std::vector<uint8_t>& buffer, size_t& size) const;
+
+  private:
+    int descriptor_ = -1;
+};
 
 struct Bytes {
     const uint8_t* data = nullptr;

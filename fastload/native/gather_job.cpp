@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "worker.hpp"
 
 namespace fastload {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "geometry_source.hpp"
+#include "geometry.hpp"
 #include "pool.hpp"
 #include "resampler.hpp"
 

@@ -1,32 +1,12 @@
-// One JPEG to pixels: headers, and rows of a region.
+// One JPEG to pixels, by our own decoder or by libjpeg-turbo.
 #pragma once
 
 #include <atomic>
-#include <cstddef>
-#include <cstdint>
-#include <memory>
 
-#include "geometry.hpp"
-#include "jpeg/frame.hpp"
-#include "row_sink.hpp"
+#include "jpeg/baseline.hpp"
+#include "libjpeg.hpp"
 
 namespace fastload {
-
-struct JpegHeader {
-    Size size;  // as stored, before any EXIF rotation
-    int components = 0;
-    bool progressive = false;
-};
-
-struct JpegLimits {
-    int64_t max_pixels = 178956970;
-
-    // Pixels times scans. Each scan of a progressive file goes over the whole image again, at about a nanosecond a
-    // pixel, and costs its author twenty bytes: without a limit 93 KB keep a processor busy for minutes. Real files have
-    // up to about 20 scans; so many are allowed in the largest image, and more in smaller ones, for the same time.
-    // The same number is in fastload/decode/base.py.
-    int64_t max_work() const { return 24 * max_pixels; }
-};
 
 struct Kernels;
 
@@ -35,38 +15,32 @@ struct DecoderCounts {
     std::atomic<int64_t> of[jpeg::kReasons] = {};
 };
 
-// Decoders that are kept between images; for one thread at a time. Baseline files are decoded by our own decoder
-// (jpeg/baseline.hpp); the others, and all in which it sees anything unusual, by libjpeg-turbo with the accurate integer
-// DCT and fancy upsampling. Damage that libjpeg only warns about and paints over (missing or undecodable data) is an error.
-class JpegDecoder {
+// Baseline files are decoded by our own decoder; the others, and all in which it sees anything unusual, by libjpeg-turbo.
+class JpegDecoder final : public ImageDecoder {
   public:
     // `counts` may be null.
     explicit JpegDecoder(const Kernels& kernels, DecoderCounts* counts = nullptr);
-    ~JpegDecoder();
-    JpegDecoder(const JpegDecoder&) = delete;
-    JpegDecoder& operator=(const JpegDecoder&) = delete;
 
-    // Reads the header and stays open: the data must live until `close`, the next `open`, or the end of the object.
-    Outcome open(const uint8_t* data, size_t size, const JpegLimits& limits);
-    const JpegHeader& header() const;
-
-    // Gives the rows of `box` to `sink`, each from column box.left on, and closes. With `whole`, the data below the
-    // box is checked too, which costs its entropy decoding; without, only that the end of the image is there.
-    Outcome read(const Box& box, bool whole, RowSink& sink);
-    void close();
+    Outcome open(const uint8_t* data, size_t size, const DecodeLimits& limits) override;
+    const ImageHeader& header() const override { return header_; }
+    Outcome read(const Box& box, bool whole, RowSink& sink) override;
+    void close() override { libjpeg_.close(); }
 
     // From now on libjpeg-turbo decodes all images, or only those that it has to.
-    void use_libjpeg(bool always);
+    void use_libjpeg(bool always) { always_libjpeg_ = always; }
 
   private:
     Outcome open_libjpeg();
-    Outcome read_libjpeg(const Box& box, bool whole, RowSink& sink);
 
-    struct State;
-    std::unique_ptr<State> state_;
+    jpeg::BaselineDecoder own_;
+    LibJpegDecoder libjpeg_;
+    DecoderCounts* counts_;
+    bool always_libjpeg_ = false;
+    jpeg::Reason reason_ = jpeg::Reason::none;  // why not by our own decoder
+    const uint8_t* data_ = nullptr;
+    size_t size_ = 0;
+    DecodeLimits limits_;
+    ImageHeader header_;
 };
-
-// The EXIF orientation (1 to 8) of a JPEG; 1 where there is none or it makes no sense.
-int exif_orientation(const uint8_t* data, size_t size);
 
 }  // namespace fastload

@@ -1,33 +1,30 @@
-// The functions of libjpeg-turbo that the core uses, from a copy of the library that it chooses itself.
-//
-// Python packages bring a libjpeg of their own under the system's SONAME (torchvision: libjpeg.so.62 or libjpeg.so.8,
-// built without jpeg_crop_scanline in some versions). The dynamic linker takes whichever was loaded first for all who
-// ask for that name, so an extension that is simply linked may get torchvision's. A library opened by its path is
-// always the one meant.
+// JPEGs decoded by libjpeg-turbo.
 #pragma once
 
-// <jpeglib.h> needs it first.
-#include <cstdio>
+#include <memory>
 
-#include <jpeglib.h>
+#include "image.hpp"
 
 namespace fastload {
 
-struct LibJpeg {
-    decltype(&jpeg_std_error) std_error;
-    decltype(&jpeg_CreateDecompress) create_decompress;
-    decltype(&jpeg_destroy_decompress) destroy_decompress;
-    decltype(&jpeg_abort_decompress) abort_decompress;
-    decltype(&jpeg_mem_src) mem_src;
-    decltype(&jpeg_read_header) read_header;
-    decltype(&jpeg_start_decompress) start_decompress;
-    decltype(&jpeg_read_scanlines) read_scanlines;
-    decltype(&jpeg_crop_scanline) crop_scanline;
-    decltype(&jpeg_skip_scanlines) skip_scanlines;
-    decltype(&jpeg_input_complete) input_complete;
-};
+// Opens the library, once; throws std::runtime_error if it is not there or too old.
+void load_libjpeg();
 
-// Loads the library at the first call; throws std::runtime_error if it is not there or too old.
-const LibJpeg& libjpeg();
+// With the accurate integer DCT and fancy upsampling. Damage that libjpeg only warns about and paints over (missing or
+// undecodable data) is an error.
+class LibJpegDecoder final : public ImageDecoder {
+  public:
+    LibJpegDecoder();
+    ~LibJpegDecoder() override;
+
+    Outcome open(const uint8_t* data, size_t size, const DecodeLimits& limits) override;
+    const ImageHeader& header() const override;
+    Outcome read(const Box& box, bool whole, RowSink& sink) override;
+    void close() override;
+
+  private:
+    struct State;
+    std::unique_ptr<State> state_;
+};
 
 }  // namespace fastload

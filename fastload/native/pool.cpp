@@ -15,7 +15,6 @@
 #include <signal.h>
 
 #include "kernels.hpp"
-#include "worker.hpp"
 
 namespace fastload {
 

@@ -1,4 +1,4 @@
-// A pool of threads that runs batches, several in flight, and the batches themselves.
+// A pool of threads that runs batches, several in flight; the batches themselves; what a thread keeps between samples.
 #pragma once
 
 #include <atomic>
@@ -7,11 +7,29 @@
 #include <vector>
 
 #include "jpeg.hpp"
-#include "status.hpp"
+#include "resampler.hpp"
 
 namespace fastload {
 
-class Worker;
+// What a thread keeps between samples.
+class Worker {
+  public:
+    explicit Worker(const Kernels& chosen, DecoderCounts* counts = nullptr)
+        : kernels(chosen), decoder(chosen, counts), resampler(chosen) {}
+
+    const Kernels& kernels;
+    JpegDecoder decoder;
+    Resampler resampler;
+    std::vector<uint8_t> bytes;    // of the compressed file
+    std::vector<uint8_t> scratch;  // pixels in between
+
+    // Gives back the memory of an unusually large image, so that one of these does not stay with every thread.
+    void trim() {
+        constexpr size_t kMost = size_t{32} << 20;
+        if (bytes.size() > kMost) std::vector<uint8_t>().swap(bytes);
+        if (scratch.size() > kMost) std::vector<uint8_t>().swap(scratch);
+    }
+};
 
 // A number that fork() changes: what was made under another one belongs to a process that is not this one. Its threads
 // are not here, and its locks are as they were at the fork, perhaps held for ever, so that they can be neither taken

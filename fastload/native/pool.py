@@ -31,7 +31,7 @@ HEADER_COLUMNS = ("height", "width", "components", "orientation", "progressive")
 
 
 class Status(enum.IntEnum):
-    """What became of a sample (fastload/native/status.hpp)."""
+    """What became of a sample (fastload/native/image.hpp)."""
 
     OK = 0
     DAMAGED = 1

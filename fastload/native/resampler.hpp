@@ -4,7 +4,6 @@
 #include <vector>
 
 #include "geometry.hpp"
-#include "row_sink.hpp"
 #include "kernels.hpp"
 #include "taps.hpp"
 

@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "decode_job.hpp"
-#include "worker.hpp"
 
 namespace {
 
@@ -74,7 +73,7 @@ struct Raw {
     bool own = false;
 };
 
-Raw decode_raw(Worker& worker, DecoderCounts& counts, const std::vector<uint8_t>& file, const JpegLimits& limits, bool whole,
+Raw decode_raw(Worker& worker, DecoderCounts& counts, const std::vector<uint8_t>& file, const DecodeLimits& limits, bool whole,
                const uint8_t* choices, bool all_above) {
     Raw raw;
     raw.outcome = worker.decoder.open(file.data(), file.size(), limits);

@@ -7,11 +7,10 @@
 
 #include <vector>
 
-#include "geometry.hpp"
 #include "jpeg/bit_source.hpp"
 #include "jpeg/frame.hpp"
 #include "jpeg/kernels.hpp"
-#include "row_sink.hpp"
+#include "image.hpp"
 
 namespace fastload::jpeg {
 
