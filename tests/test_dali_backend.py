@@ -170,6 +170,21 @@ def test_pixels_agree_with_torchvision_on_the_same_boxes(tmp_path: Path, files: 
             assert np.array_equal(batch.columns["image"][row], wanted), list(files)[row]
 
 
+@pytest.mark.parametrize(("mode", "frame"), [(InterpolationMode.BILINEAR, 1), (InterpolationMode.BICUBIC, 2)])
+def test_where_an_image_ends_the_edge_is_repeated(tmp_path: Path, mode: InterpolationMode, frame: int) -> None:
+    """Of a reduced image DALI's outermost pixels lean towards the source's edge; the bound holds for all others."""
+    pixels = photo(210, 330, seed=3) // 2
+    pixels[[0, -1]] = pixels[:, [0, -1]] = 255
+    resize = v2.Resize((24, 32), interpolation=mode)
+    backend = backend_of(source_of(tmp_path, {"framed.png": png(pixels)}), resize)
+    got = batch_of(backend, draws_of([0])).columns["image"][0]
+    backend.close()
+    wanted = resize(torch.from_numpy(pixels).permute(2, 0, 1)).permute(1, 2, 0)
+    assert psnr(got, wanted) < BOUND, "DALI has learnt it: docs/guarantees.md can promise more"
+    inside = (slice(frame, -frame), slice(frame, -frame))
+    assert psnr(got[inside], wanted[inside]) >= BOUND
+
+
 def test_only_what_the_window_shows_is_decoded() -> None:
     plan = Recipe.from_transform(v2.Compose([v2.Resize(100), v2.CenterCrop(20)])).split().geometry
     geometry = plan.resolve(draws_of([0]), np.array([[200, 300]]))
