@@ -19,9 +19,12 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F
 
-from fastload.cache import build_cache, is_cache, open_cache
+import fastload
+from fastload.backends.cache import CacheOptions
+from fastload.cache import build_cache, is_cache, open_cache, verify_cache
 from fastload.cache.build import exclusive_lock
 from fastload.cache.writing import NpyWriter
 from fastload.decode import get_decoder
@@ -454,6 +457,43 @@ def test_a_damaged_file(cache: Path, file: str, damage: str) -> None:
         path.write_bytes(data[:-1] if damage == "cut" else data[:7])
     with pytest.raises(CacheError, match=rf"{file} is (missing|damaged).*rm -r '{cache}'"):
         open_cache(cache)
+
+
+def test_every_byte_is_verified(cache: Path, tmp_path: Path) -> None:
+    """One bit in any file, whole and sound otherwise: opened, delivered, and found by who asks."""
+    verify_cache(cache)
+    for path in sorted(cache.iterdir()):
+        data = path.read_bytes()
+        for place in (0, 130, len(data) // 2, len(data) - 1):
+            path.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
+            with pytest.raises(CacheError, match=rf"{cache}.*rm -r"):
+                verify_cache(cache)
+        path.write_bytes(data)
+    pixels = bytearray((cache / "image.npy").read_bytes())
+    pixels[-1] ^= 1
+    (cache / "image.npy").write_bytes(pixels)
+    for source, directory in ((cache, None), (write_images(tmp_path / "data"), cache)):
+        for verify in (False, True):
+            options = CacheOptions(directory=directory, verify=verify, progress=False)
+            with fastload.create_loader(source, 5, backend="cache", transform=v2.Resize((8, 8)), options=options) as it:
+                if verify:
+                    with pytest.raises(CacheError, match=r"image.npy: is not what was written"):
+                        next(iter(it))
+                else:
+                    next(iter(it))
+
+
+def test_a_cache_without_checksums(cache: Path) -> None:
+    def older(document: dict[str, Any]) -> None:
+        del document["checksum"]
+        for column in document["columns"].values():
+            for array in column["arrays"].values():
+                del array["checksum"]
+
+    edit(cache, older)
+    open_cache(cache)
+    with pytest.raises(CacheError, match="an older fastload built this cache, without checksums"):
+        verify_cache(cache)
 
 
 def test_an_array_of_another_shape(cache: Path) -> None:

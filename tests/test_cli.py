@@ -295,6 +295,9 @@ def test_cache_build_then_info(photographs: Path, tmp_path: Path) -> None:
         assert re.search(r"^samples\s+24$", out, re.MULTILINE)
         assert re.search(r"^resolution\s+short side 64$", out, re.MULTILINE)
         assert ", ".join(sorted(SCENES)) in out
+    verified = fastload_command("cache", "verify", str(target))
+    assert verified.code == 0, verified.err
+    assert "files are as they were written" in verified.out
     with fastload.create_loader(str(target), batch_size=1, backend="cache") as loader:
         images, _ = next(iter(loader))
     assert min(images.shape[2:]) == 64

@@ -17,6 +17,7 @@ from fastload.backends.engine import BATCHES_IN_FLIGHT, Engine, PendingBatch, ho
 from fastload.backends.host import HostBackend
 from fastload.cache.build import build_cache, default_directory
 from fastload.cache.resident import ResidentSource, arrays_of, in_memory, is_mapped, nbytes_of
+from fastload.cache.verify import verify_cache
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError
 from fastload.sources.base import Source
@@ -38,6 +39,8 @@ class CacheOptions(BackendOptions):
     """Where batches are made from: memory-mapped files, the host's memory, or the memory of the loader's device."""
     progress: bool = True
     """Draw a bar while building, if standard error is a terminal."""
+    verify: bool = False
+    """Read the whole cache before the first batch and hold it against its checksums, like `fastload cache verify`."""
 
     @classmethod
     def within(cls, directory: Path) -> CacheOptions:
@@ -121,6 +124,8 @@ class CacheBackend(HostBackend):
                 on_error="substitute",
             )
             source = open_cache(directory)
+        if options.verify and "cache" in source.details:
+            verify_cache(source.details["cache"])
         return in_memory(source) if options.storage == "ram" else source
 
     def _engine_of(self, source: Source) -> Engine:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy.typing as npt
 
 from fastload.cache.samples import ImageSpec
 from fastload.errors import DecodeError
+from fastload.files import open_regular
 from fastload.sources.base import Values
 from fastload.sources.built_cache import ArrayFile, ColumnEntry
 
@@ -30,6 +32,8 @@ class NpyWriter:
         self.path = path
         self.nbytes = 0
         """Bytes appended so far."""
+        self.checksum = 0
+        """CRC-32 of them, and of the header once it is written: of what was given, whatever the disk makes of it."""
         self._file = open(path, "xb", buffering=0)  # noqa: SIM115 - closed by `finish` or `close`
         self._file.write(bytes(_HEADER_BYTES))
 
@@ -37,6 +41,7 @@ class NpyWriter:
         """Write the bytes of an array behind the others. Raises OSError, such as ENOSPC."""
         rest = np.ascontiguousarray(array).data.cast("B")
         self.nbytes += len(rest)
+        self.checksum = zlib.crc32(rest, self.checksum)
         while len(rest):
             rest = rest[self._file.write(rest) :]
 
@@ -44,8 +49,9 @@ class NpyWriter:
         """Leave a gap of zeros."""
         self._file.seek(nbytes, os.SEEK_CUR)
         self.nbytes += nbytes
+        self.checksum = zlib.crc32(bytes(nbytes), self.checksum)
 
-    def finish(self, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> None:
+    def finish(self, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> ArrayFile:
         """Write the header and flush to the disk; the bytes appended must be those of this dtype and shape."""
         dtype = np.dtype(dtype)
         assert int(np.prod(shape, dtype=np.int64)) * dtype.itemsize == self.nbytes
@@ -60,6 +66,8 @@ class NpyWriter:
         self._file.write(header)
         os.fsync(self._file.fileno())
         self.close()
+        self.checksum = zlib.crc32(header, self.checksum)
+        return ArrayFile(self.path.name, dtype.str, shape, self.checksum)
 
     def close(self) -> None:
         """Close the file as it is. May be called twice."""
@@ -70,6 +78,16 @@ def file_stem(name: str, position: int) -> str:
     """What the files of a column are called: its name, where that is a safe file name."""
     safe = name.isascii() and name.replace("_", "").isalnum() and len(name) <= 64
     return name if safe else f"column{position}"
+
+
+def checksum_of(path: Path) -> int:
+    """What `NpyWriter.checksum` was for the file, if it holds what was written. Raises OSError."""
+    with open_regular(path, buffering=0) as file:
+        header = file.read(_HEADER_BYTES)
+        checksum = 0
+        while block := file.read(4 << 20):
+            checksum = zlib.crc32(block, checksum)
+    return zlib.crc32(header, checksum)
 
 
 class ColumnWriter:
@@ -106,8 +124,7 @@ class ColumnWriter:
             shape = (self._pixels.nbytes,)
             arrays["sizes"] = _save(self._directory, f"{self._stem}.sizes.npy", self._sizes)
             arrays["offsets"] = _save(self._directory, f"{self._stem}.offsets.npy", self._offsets)
-        self._pixels.finish(np.uint8, shape)
-        arrays["array"] = ArrayFile(f"{self._stem}.npy", "|u1", shape)
+        arrays["array"] = self._pixels.finish(np.uint8, shape)
         names = self._column.names
         if names is not None:
             for key, array in (("blob", names.blob), ("ends", names.ends), ("rows", names.rows)):
@@ -136,12 +153,10 @@ def write_values(directory: Path, stem: str, column: Values) -> ColumnEntry:
     with contextlib.closing(NpyWriter(directory / f"{stem}.npy")) as writer:
         for start in range(0, len(column), step):
             writer.append(column.at(np.arange(start, min(start + step, len(column)))))
-        writer.finish(one.dtype, shape)
-    return ColumnEntry("values", "value", {"array": ArrayFile(f"{stem}.npy", one.dtype.str, shape)})
+        return ColumnEntry("values", "value", {"array": writer.finish(one.dtype, shape)})
 
 
 def _save(directory: Path, file: str, array: npt.NDArray[Any]) -> ArrayFile:
     with contextlib.closing(NpyWriter(directory / file)) as writer:
         writer.append(array)
-        writer.finish(array.dtype, array.shape)
-    return ArrayFile(file, array.dtype.str, array.shape)
+        return writer.finish(array.dtype, array.shape)

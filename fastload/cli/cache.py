@@ -50,6 +50,17 @@ def info(directory: Annotated[Path, typer.Argument(help="A directory that `fastl
         _describe(directory)
 
 
+@cache.command()
+def verify(directory: Annotated[Path, typer.Argument(help="A directory that `fastload cache build` printed.")]) -> None:
+    """Read a cache whole and hold every file against the checksum that was noted when it was written."""
+    with plain_errors():
+        from fastload.cache import verify_cache
+
+        manifest = verify_cache(directory)
+        files = sum(len(column.arrays) for column in manifest.columns.values())
+        output().print(f"{directory}: {files} files are as they were written", soft_wrap=True)
+
+
 def _describe(directory: Path) -> None:
     from fastload.cache import open_cache
     from fastload.sources.built_cache import read_manifest

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import zlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -77,6 +78,8 @@ class ArrayFile:
     dtype: str
     """As numpy spells it with byte order: "|u1", "<i8"."""
     shape: tuple[int, ...]
+    checksum: int | None = None
+    """CRC-32 of what was written, see `fastload.cache.verify`; None: an older version built the cache."""
 
     def __post_init__(self) -> None:
         if Path(self.file).name != self.file:
@@ -139,6 +142,7 @@ def is_cache(directory: str | os.PathLike[str]) -> bool:
 def write_manifest(directory: Path, manifest: Manifest) -> None:
     """Write the manifest and flush it to the disk. Raises OSError."""
     document = {"format": FORMAT, "version": VERSION, **asdict(manifest)}
+    document["checksum"] = zlib.crc32(json.dumps(document).encode())
     with open(directory / FILE_NAME, "x", encoding="ascii") as file:
         # ASCII with escapes: file names that are not valid UTF-8 survive, which msgspec's JSON refuses.
         json.dump(document, file, indent=1)
@@ -177,6 +181,12 @@ def read_manifest(directory: Path) -> Manifest:
             f"{remedy(directory)}"
         )
     return manifest
+
+
+def is_as_written(directory: Path) -> bool:
+    """Whether a manifest that could be read says what was written. Raises OSError."""
+    document = json.loads(read_regular(directory / FILE_NAME))
+    return bool(document.pop("checksum", None) == zlib.crc32(json.dumps(document).encode()))
 
 
 def remedy(directory: Path) -> str:
