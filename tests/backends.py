@@ -67,10 +67,10 @@ def _python_threads(directory: Path) -> Any:
     return TurboJpegOptions(decoder="simplejpeg")
 
 
-def _dali_on_cpu(directory: Path) -> Any:
+def _dali_mixed(directory: Path) -> Any:
     from fastload.backends.dali import DaliOptions
 
-    return DaliOptions(device="cpu")
+    return DaliOptions(device="mixed")
 
 
 CONTESTANTS = [
@@ -81,10 +81,10 @@ CONTESTANTS = [
     Contestant("cache-disk", "cache", options=_cache("disk")),
     Contestant("cache-ram", "cache", options=_cache("ram")),
     Contestant("cache-device", "cache", options=_cache("device")),
-    Contestant("dali", "dali", {"num_workers": 2}, psnr=45.0 if DEVICE.type == "cpu" else 40.0),
+    Contestant("dali", "dali", {"num_workers": 2}, psnr=45.0),
 ]
-if DEVICE.type != "cpu":  # where "dali" ends on the device itself
-    CONTESTANTS.append(Contestant("dali-cpu", "dali", {"num_workers": 2}, options=_dali_on_cpu, psnr=45.0))
+if DEVICE.type != "cpu":
+    CONTESTANTS.append(Contestant("dali-mixed", "dali", {"num_workers": 2}, options=_dali_mixed, psnr=40.0))
 
 
 def contestants(*names: str) -> Any:

@@ -158,7 +158,7 @@ def test_one_pixel_that_is_wrong_or_elsewhere_changes_the_checksum() -> None:
 def test_checks_tell_right_from_wrong_pixels(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
     only(monkeypatch, checks, "turbojpeg", "cache, disk", "cache, device")
     found = Found(60)
-    monkeypatch.setattr(checks, "_suite", lambda setting, seconds: row("pytest", checks.SUITE, passed=1, failed=0))
+    monkeypatch.setattr(checks, "_suite", lambda *given: row("pytest", checks.SUITE, passed=1, failed=0))
     checks.run(setting, found)
     pixels, resumed = by_name(found, checks.PIXELS), by_name(found, checks.RESUME)
     assert [value(row, "wrong") for row in (*pixels.values(), *resumed.values())] == [0] * 6
@@ -180,6 +180,29 @@ def test_resuming_elsewhere_is_noticed(setting: Setting, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(fastload.Loader, "load_state_dict", lambda self, state: None)
     assert checks._resume(setting, Variant("turbojpeg", "turbojpeg"))["wrong"]
+
+
+@pytest.mark.parametrize(
+    ("device", "only", "wanted"),
+    [
+        ("cpu", (), ("pytest", "")),
+        ("cuda", (), ("pytest", "not dali-mixed")),
+        ("cuda", ("dali, mixed",), ("pytest, dali-mixed", "dali-mixed")),
+    ],
+)
+def test_the_contract_tests_of_what_may_die_have_a_process_of_their_own(
+    monkeypatch: pytest.MonkeyPatch, device: str, only: tuple[str, ...], wanted: tuple[str, str]
+) -> None:
+    asked: list[tuple[str, str]] = []
+
+    def suite(setting: Setting, name: str, chosen: str, seconds: float) -> Measurement:
+        asked.append((name, chosen))
+        return row(name, checks.SUITE, passed=1, failed=0)
+
+    monkeypatch.setattr(checks, "_suite", suite)
+    monkeypatch.setattr(checks, "_contexts_elsewhere", lambda device: row("process", ""))
+    checks.run(Setting(device=device, only=only), Found(1.0))
+    assert asked == [wanted]
 
 
 def test_the_report_of_the_contract_suite_is_read(tmp_path: Path) -> None:

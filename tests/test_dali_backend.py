@@ -18,9 +18,11 @@ from PIL import Image
 from torchvision.transforms import InterpolationMode, v2
 from torchvision.transforms.v2 import functional as F
 
+import fastload
 from fastload.backends.base import Context, HostBatch
 from fastload.backends.dali import DaliBackend, DaliOptions
-from fastload.backends.dali.pipeline import DaliDecodeError, PipelineRunner, regions_of
+from fastload.backends.dali.backend import _device_id
+from fastload.backends.dali.pipeline import DaliDecodeError, PipelineRunner, decode_regions, regions_of
 from fastload.draws import Draws
 from fastload.errors import (
     BackendUnavailableError,
@@ -593,6 +595,40 @@ def test_mixed_decoding_needs_a_loader_on_a_gpu(tmp_path: Path, files: dict[str,
         backend_of(source_of(tmp_path, files), CROP_FLIP, device="mixed")
 
 
+def test_decoding_on_the_gpu_is_never_chosen_unasked() -> None:
+    """It has been reported to end the process: not by "auto", and not to see how fast it is."""
+    assert _device_id("auto", torch.device("cuda", 1)) is None
+    assert _device_id("mixed", torch.device("cuda", 1)) == 1
+    arrays = (np.zeros((4, 8, 8, 3), np.uint8), np.arange(4))
+    with pytest.raises(ConfigurationError, match=r"tune: .* end the process"):
+        fastload.create_loader(arrays, 2, tune=True, options=DaliOptions(device="mixed"))
+    fastload.create_loader(arrays, 2, backend="dali", tune=True, options=DaliOptions(device="cpu")).close()
+
+
+def test_the_graph_of_mixed_decoding_cuts_what_was_decoded_whole(
+    backend: DaliBackend, files: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same graph with its operators on the CPU: the very pixels of region decoding."""
+    given: list[dict[str, Any]] = []
+    decode = dali.fn.decoders.image
+
+    def on_cpu(encoded: Any, **options: Any) -> Any:
+        given.append(dict(options))
+        del options["hw_decoder_load"]
+        return decode(encoded, **(options | {"device": "cpu"}))
+
+    draws = draws_of(range(len(files)))
+    wanted = batch_of(backend, draws).columns["image"].copy()
+    backend.close()
+    monkeypatch.setattr(dali.fn.decoders, "image", on_cpu)
+    monkeypatch.setattr(
+        "fastload.backends.dali.pipeline.decode_regions",
+        lambda *graph, mixed: decode_regions(*graph, mixed=True),
+    )
+    assert np.array_equal(batch_of(backend, draws).columns["image"], wanted)
+    assert [(options["device"], options["hw_decoder_load"]) for options in given] == [("mixed", 0.0)]
+
+
 def test_it_explains_itself(backend: DaliBackend) -> None:
     assert dali.__version__ in backend.explain()["dali"]
     assert "2 threads" in backend.explain()["dali"]
@@ -604,7 +640,7 @@ def test_mixed_decoding_stays_on_the_gpu(tmp_path: Path, files: dict[str, bytes]
     bad = {"bad.jpg": BAD["tables.jpg"], "cmyk.jpg": cmyk_jpeg(photo(40, 50, seed=1))}
     source = source_of(tmp_path, {**files, **bad})
     recipe = Recipe.from_transform(CROP_FLIP).split()
-    backend = DaliBackend(Context(source, recipe, 16, device=torch.device("cuda", 0)), DaliOptions())
+    backend = DaliBackend(Context(source, recipe, 16, device=torch.device("cuda", 0)), DaliOptions(device="mixed"))
     draws = draws_of(range(len(source)))
     try:
         batch, wanted = batch_of(backend, draws), backend.reread(draws)

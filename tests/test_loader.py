@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 import multiprocessing
+import os
 import subprocess
 import sys
 import threading
@@ -22,6 +23,7 @@ from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 from torchvision.transforms import v2
 
 import fastload
+from fastload.backends import torch_workers
 from fastload.backends.base import Failure, HostBatch
 from fastload.backends.torch_workers import TorchOptions
 from fastload.backends.turbojpeg import TurboJpegOptions
@@ -547,11 +549,13 @@ def test_page_locked_batches_on_the_cpu_come_from_torchs_allocator(
         pinned.append(copy.data_ptr())
         return copy
 
-    pools: list[bool] = []
+    pools: list[torch.device | None] = []
     made = BufferPool.__init__
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
     monkeypatch.setattr(torch.Tensor, "pin_memory", pin)
-    monkeypatch.setattr(BufferPool, "__init__", lambda self, pinned=False: (pools.append(pinned), made(self))[1])
+    monkeypatch.setattr(BufferPool, "__init__", lambda self, pinned_for=None: (pools.append(pinned_for), made(self))[1])
     folder = write_photo_folder(tmp_path)
     transform = v2.RandomResizedCrop(16, antialias=True)
     with fastload.create_loader(folder, 2, transform=transform, pin_memory=True, num_workers=1) as loader:
@@ -609,3 +613,70 @@ def test_a_default_device_of_the_users_changes_nothing(tmp_path: Path) -> None:
         ):
             for images, labels in loader:
                 assert images.device.type == labels.device.type == "cpu"
+
+
+# -- worker processes beside ranks on other machines
+
+
+class Doubled(torch.utils.data.Dataset[torch.Tensor]):
+    """Can be pickled."""
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.tensor([2 * index, os.getppid()])
+
+
+@pytest.fixture
+def two_machines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 4)
+    monkeypatch.setattr(torch.distributed, "get_rank", lambda: 0)
+    monkeypatch.setattr("multiprocessing.get_start_method", lambda **given: "fork")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+
+
+@pytest.mark.parametrize(
+    ("here", "slurm", "wanted"),
+    [("2", "", "forkserver"), ("4", "2", None), ("", "2", "forkserver"), ("", "1", None), ("", "", None)],
+)
+def test_workers_are_not_forked_beside_ranks_on_other_machines(
+    two_machines: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: Any, here: str, slurm: str, wanted: Any
+) -> None:
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", here)
+    monkeypatch.setenv("SLURM_JOB_NUM_NODES", slurm)
+    monkeypatch.setattr(sys.modules["__main__"], "__spec__", None)
+    script = tmp_path / "train.py"
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", str(script), raising=False)
+    script.write_text('if __name__ == "__main__":\n    main()\n')
+    assert torch_workers._start_method() == wanted
+    script.write_text("main()\n")  # a server that imports it would run it all
+    assert torch_workers._start_method() is None
+    assert ("may hang" in caplog.text) is (wanted is not None)
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: False)
+    script.write_text('if __name__ == "__main__":\n    main()\n')
+    assert torch_workers._start_method() is None
+
+
+@pytest.mark.slow
+def test_a_fork_server_starts_them(two_machines: None) -> None:
+    shard = fastload.Shard(0, 1)
+    with fastload.create_loader(Doubled(), 4, backend="torch", num_workers=1, shard=shard) as loader:
+        rows = torch.cat(list(loader)).tolist()
+    assert [row[0] for row in rows] == [2 * index for index in range(8)]
+    assert os.getpid() not in {row[1] for row in rows}, "their parent is the server"
+
+
+@pytest.mark.filterwarnings("ignore:Got pickle error")
+def test_what_a_fork_server_cannot_be_sent_is_said(two_machines: None) -> None:
+    class Local(Doubled):
+        pass
+
+    shard = fastload.Shard(0, 1)
+    with fastload.create_loader(Local(), 4, backend="torch", num_workers=1, shard=shard) as loader:
+        with pytest.raises(ConfigurationError, match=r"multiprocessing_context: .* picklable, and are not .*Local"):
+            next(iter(loader))
+    options = TorchOptions(multiprocessing_context="fork")
+    with fastload.create_loader(Local(), 4, backend="torch", num_workers=1, shard=shard, options=options) as loader:
+        assert next(iter(loader))[0, 1] == os.getpid()

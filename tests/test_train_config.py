@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 import fastload.train
 from fastload.cli.app import app
 from fastload.errors import ConfigurationError
-from fastload.train import CheckpointConfig, DataConfig, OptimizerConfig, RunConfig, TrainConfig, preset
+from fastload.train import CheckpointConfig, DataConfig, ModelConfig, OptimizerConfig, RunConfig, TrainConfig, preset
 from fastload.train.presets import find_preset, preset_files
 from fastload.train.settings import all_fields, merged, read_toml, tables, to_toml
 
@@ -142,6 +142,12 @@ def test_every_field_is_known_once_with_its_text() -> None:
 def test_a_group_refuses_what_it_cannot_have(group: Any, settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=re.escape(message)):
         group(**settings)
+
+
+def test_dataparallel_and_compile_are_refused_together() -> None:
+    with pytest.raises(ConfigurationError, match="compile: DataParallel makes new copies of the network"):
+        TrainConfig(run=RunConfig(parallel="dp"), model=ModelConfig(compile=True))
+    TrainConfig(run=RunConfig(parallel="ddp"), model=ModelConfig(compile=True))
 
 
 def test_a_reference_batch_of_0_is_none() -> None:

@@ -6,18 +6,20 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from fastload.errors import FastloadError
-from fastload.train.distributed import meet
+from fastload.errors import ConfigurationError, FastloadError
+from fastload.train.distributed import meet, require_own_gpus
 from fastload.train.settings import to_toml
 from tests.images import write_photo_folder
 from tests.train_job import Fault, Job, config, finish, free_port, run, said, settings, start, to_json, write_arrays
@@ -135,6 +137,34 @@ def test_processes_do_not_find_those_of_an_attempt_before() -> None:
         meet(store, 0, 3, timeout=0.1)
     with pytest.raises(FastloadError, match=r"rank 1: no answer from rank 0 within 0\.1 s"):
         meet(store, 1, 3, timeout=0.1)
+
+
+def test_ranks_on_one_gpu_are_an_error_on_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each sees one GPU, number 0; what torch calls it tells whether that is the same one."""
+    store = torch.distributed.HashStore()
+    for attempt, gpus in enumerate((["a", "b", "a"], ["a", "b", "c"], [None, None, None])):
+        names = threading.local()
+
+        def properties(device: torch.device, names: Any = names) -> Any:
+            return SimpleNamespace(uuid=names.own) if names.own else SimpleNamespace()
+
+        monkeypatch.setattr(torch.cuda, "get_device_properties", properties)
+
+        def rank_of(rank: int, attempt: int = attempt, gpus: Any = gpus, names: Any = names) -> str:
+            names.own = gpus[rank]
+            part = torch.distributed.PrefixStore(str(attempt), store)
+            try:
+                require_own_gpus(part, rank, 3, torch.device("cuda", 0))
+            except ConfigurationError as error:
+                return str(error)
+            return ""
+
+        with ThreadPoolExecutor(3) as pool:
+            found = list(pool.map(rank_of, [0, 1, 2]))
+        if gpus[0] == gpus[2] == "a":
+            assert all("device: ranks 0, 2 share a GPU" in text for text in found)
+        else:
+            assert found == ["", "", ""]
 
 
 # -- torchrun ----------------------------------------------------------------------------------------------------------

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ import torch
 from torch import nn
 
 from fastload.errors import ConfigurationError
+from fastload.train.checkpoint import Progress
 from fastload.train.config import OptimizerConfig, ScheduleConfig
 from fastload.train.optim import average, create_optimizer, create_schedule, parameter_groups, scaled_lr
 
@@ -59,6 +62,33 @@ def test_the_optimizers_are_torch_s_own() -> None:
     adamw = create_optimizer(Network(), OptimizerConfig(optimizer="adamw", momentum=0.85), lr=0.01)
     assert isinstance(adamw, torch.optim.AdamW)
     assert (adamw.param_groups[0]["lr"], adamw.param_groups[0]["betas"]) == (0.01, (0.85, 0.999))
+
+
+@pytest.mark.parametrize("kind", ["sgd", "adam", "adamw"])
+def test_fused_steps_are_the_same_and_do_not_ask_the_device(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In fp16 too: `GradScaler.step` reads a verdict back from the device unless the optimizer can do with it there."""
+    asked: list[Any] = []
+    item = torch.Tensor.item
+    monkeypatch.setattr(torch.Tensor, "item", lambda tensor: asked.append(tensor) or item(tensor))
+    ends, questions = [], []
+    for fused in (False, True):
+        torch.manual_seed(0)
+        network = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+        optimizer = create_optimizer(network, OptimizerConfig(optimizer=kind), lr=0.1, fused=fused)
+        scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+        asked.clear()
+        for step in range(4):
+            scaler.scale(network(torch.full((5, 3), 0.1 * step)).square().sum()).backward()
+            if step == 2:  # overflown: no update
+                network[0].weight.grad[0, 0] = torch.inf
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+        questions.append(len(asked))
+        ends.append(network.state_dict())
+    torch.testing.assert_close(ends[1], ends[0])
+    assert questions[0] > 0
+    assert questions[1] == 0
 
 
 def test_decay_moves_weights_and_no_norms() -> None:
@@ -196,3 +226,32 @@ def test_the_average_is_an_exponential_one_of_weights_and_statistics() -> None:
     assert "1.running_var" in expected
     for name, value in expected.items():
         torch.testing.assert_close(found[name], value)
+
+
+@pytest.mark.parametrize("saved", [True, False])
+def test_a_state_is_resumed_by_the_kernels_of_this_machine(saved: bool) -> None:
+    """Saved with a GPU (fused) and resumed without, or the other way round: fused kernels count steps elsewhere."""
+
+    def trained(fused: bool) -> tuple[nn.Module, torch.optim.Optimizer, Any]:
+        torch.manual_seed(1)
+        network = nn.Linear(3, 2)
+        optimizer = create_optimizer(network, OptimizerConfig(optimizer="adamw"), lr=0.1, fused=fused)
+        return network, optimizer, create_schedule(optimizer, ScheduleConfig(epochs=4), steps_per_epoch=1)
+
+    def advance(network: nn.Module, optimizer: torch.optim.Optimizer, schedule: Any) -> None:
+        network(torch.ones(4, 3)).square().sum().backward()
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+
+    one, other = trained(saved), trained(not saved)
+    advance(*one)
+    state = copy.deepcopy({"optimizer": one[1].state_dict(), "scheduler": one[2].state_dict()})
+    other[0].load_state_dict(one[0].state_dict())
+    progress: Any = SimpleNamespace(_components=SimpleNamespace(optimizer=other[1], schedule=other[2]), step=1)
+    Progress._load_optimizer(progress, state)
+    assert [group["fused"] for group in other[1].param_groups] == [not saved] * 2
+    assert state["optimizer"]["param_groups"][0]["fused"] is saved, "what was given stays as it is"
+    advance(*one)
+    advance(*other)
+    torch.testing.assert_close(other[0].state_dict(), one[0].state_dict())

@@ -22,7 +22,7 @@ from fastload.backends.cache import CacheOptions
 from fastload.backends.dali import DaliOptions
 from fastload.errors import ConfigurationError
 from fastload.sources import open_source
-from fastload.train import OptimizerConfig, RunConfig, ScheduleConfig, train
+from fastload.train import OptimizerConfig, RunConfig, ScheduleConfig, distributed, train
 from fastload.train.data import TrainingData, backend_options, open_data
 from fastload.train.distributed import open_world, synchronise_batchnorm
 from fastload.train.optim import create_optimizer, create_schedule
@@ -388,6 +388,16 @@ def test_named_gpus_are_taken_in_that_order(
 def test_gpus_that_cannot_be_had_are_refused(given: dict[str, Any], message: str, four_gpus: None) -> None:
     with pytest.raises(ConfigurationError, match=message), open_world(RunConfig(**given)):
         pass
+
+
+@pytest.mark.parametrize(("visible", "wanted"), [(1, 0), (4, 3)])
+def test_a_task_that_sees_one_gpu_takes_it(monkeypatch: pytest.MonkeyPatch, visible: int, wanted: int) -> None:
+    """SLURM's --gpus-per-task=1: local rank 3 sees GPU 0 only."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: visible)
+    assert distributed._device(RunConfig(), "ddp", 3) == torch.device("cuda", wanted)
+    with pytest.raises(ConfigurationError, match=r"GPU 3 was asked for, and there are 2"):
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+        distributed._device(RunConfig(), "ddp", 3)
 
 
 def test_gpus_are_numbers_and_different() -> None:

@@ -18,6 +18,7 @@ from math import isfinite
 from pathlib import Path
 
 import torch
+from msgspec import structs
 
 from benchmarks.gpu.feeds import Variant, every_variant, synchronize, variants
 from benchmarks.gpu.setting import ROOT, Found, Setting
@@ -39,11 +40,13 @@ _BATCHES = 8
 
 
 def run(setting: Setting, found: Found) -> None:
-    if not setting.only:
+    risky = [v.name.replace(", ", "-") for v in every_variant(setting) if v.may_die]
+    for chosen in [name.replace(", ", "-") for name in setting.only] or [" and ".join(f"not {name}" for name in risky)]:
+        name = f"pytest, {chosen}" if setting.only else "pytest"
         try:
-            found.save(_suite(setting, found.left * _SUITE_SHARE))
+            found.save(_suite(setting, name, chosen, found.left * _SUITE_SHARE))
         except Exception as error:  # the checks do not depend on it
-            found.failed("pytest", SUITE, error)
+            found.failed(name, SUITE, error)
     checks: dict[str, Callable[[Setting, Variant], dict[str, float | None]]]
     checks = {MEMORY: _memory, PIXELS: _pixels, RESUME: _resume}  # memory before anything is held of it
     for variant in variants(setting):
@@ -58,10 +61,11 @@ def run(setting: Setting, found: Found) -> None:
     found.save(_contexts_elsewhere(setting.where()))
 
 
-def _suite(setting: Setting, seconds: float) -> Measurement:
+def _suite(setting: Setting, name: str, chosen: str, seconds: float) -> Measurement:
+    """Those of its tests that `chosen` chooses, as pytest's -k."""
     if find_spec("pytest") is None:
         remedy = "pytest is not installed: pip install pytest pytest-timeout"
-        return Measurement("pytest", SUITE, status="unavailable", note=remedy)
+        return Measurement(name, SUITE, status="unavailable", note=remedy)
     report = Path(setting.out) / "contract.xml"
     report.unlink(missing_ok=True)
     # The project's own settings make errors of warnings, which here may be those of another version of torch.
@@ -71,8 +75,8 @@ def _suite(setting: Setting, seconds: float) -> Measurement:
         command += ["-c", os.devnull, f"--rootdir={ROOT}"]
     if find_spec("xdist") is not None:
         command += ["-n", str(_PROCESSES if setting.where().type == "cuda" else 0)]
-    if setting.contract:
-        command += ["-k", setting.contract]
+    if expression := " and ".join(f"({part})" for part in (setting.contract, chosen) if part):
+        command += ["-k", expression]
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     environment = {**os.environ, "FASTLOAD_TEST_DEVICE": setting.device, "PYTHONPATH": path}
     process = subprocess.Popen(command, cwd=ROOT, env=environment)
@@ -89,10 +93,10 @@ def _suite(setting: Setting, seconds: float) -> Measurement:
             process.wait()
     if not report.exists():
         note = note or f"pytest ended with {process.returncode} and left no report"
-        return Measurement("pytest", SUITE, status="failed", note=note)
+        return Measurement(name, SUITE, status="failed", note=note)
     found = read_junit(report, note)
     report.unlink()
-    return found
+    return structs.replace(found, contestant=name)
 
 
 def read_junit(report: Path, note: str = "") -> Measurement:

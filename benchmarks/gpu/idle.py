@@ -37,6 +37,8 @@ _LONG_GAP = 0.005
 _LISTED_GAPS = 20
 _DRIVER_LOOKS_BACK = 1.0
 """The driver's answers are of up to so long ago [seconds]: at first of what was before the turn."""
+_PERIOD = 0.1
+"""Between two questions to the driver [seconds]."""
 
 
 def mode(network: str) -> str:
@@ -57,7 +59,7 @@ def contestants(setting: Setting) -> dict[str, Callable[[], Feed]]:
 
 
 def run(setting: Setting, found: Found) -> None:
-    monitor = GpuMonitor(setting.where() if setting.where().type == "cuda" else "cpu")
+    monitor = GpuMonitor(setting.where() if setting.where().type == "cuda" else "cpu", _PERIOD)
     found.note(f"windows of the driver: {monitor.reason or 'asked by NVML'}")
     race = _Race(setting, found, monitor)
     try:

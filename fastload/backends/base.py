@@ -43,6 +43,12 @@ class BackendOptions:
     def decode_settings(self) -> DecodeSettings:
         return DecodeSettings(self.exif_orientation, self.max_pixels)
 
+    @property
+    def risk(self) -> str:
+        """Why a backend with these options might end the process that it runs in; empty if it will not. Nobody tries
+        such options unasked in a process with work to lose."""
+        return ""
+
     @classmethod
     def within(cls, directory: Path) -> BackendOptions:
         """The defaults, but whatever the backend leaves on disk is in `directory`, and it draws nothing on a terminal.

@@ -17,11 +17,14 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
+from pickle import PicklingError
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
+import torch.distributed as dist
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from fastload.backends.assemble import Assembler
@@ -50,7 +53,8 @@ class TorchOptions(BackendOptions):
     decoder: str = "auto"
     """Which JPEG decoder the workers use; see `fastload doctor`."""
     multiprocessing_context: str | None = None
-    """"fork", "spawn" or "forkserver"; None: Python's default on this machine."""
+    """"fork", "spawn" or "forkserver"; None: Python's default on this machine, but not "fork" in a process group over
+    several machines."""
     worker_timeout: float = 0.0
     """Give up on a batch after this long [seconds]; 0: wait as long as the workers live."""
 
@@ -181,7 +185,8 @@ class TorchBackend:
     def _start(self) -> None:
         self._check_shared_memory()
         options, context = self._options, self._context
-        asked = options.multiprocessing_context or context.workers.start_method
+        given = options.multiprocessing_context or context.workers.start_method
+        asked = given or (_start_method() if self._workers else None)
         method = asked or multiprocessing.get_start_method()
         assembler = self._assembler
         if self._workers and method != "fork":
@@ -205,6 +210,15 @@ class TorchBackend:
         try:
             with torch.device("cpu"):  # torch draws its seed on the user's default device, which may have no generator
                 self._batches = iter(loader)
+        except (PicklingError, AttributeError, TypeError) as error:
+            if asked == given:
+                raise
+            raise ConfigurationError(
+                f"multiprocessing_context: workers are started by {asked!r} here, because to fork beside ranks on "
+                f"other machines may hang; then dataset, transform and functions must be picklable, and are not "
+                f"({error}). Define them at the top level of a module, or say multiprocessing_context='fork' (which is "
+                "safe without InfiniBand)."
+            ) from error
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
@@ -244,6 +258,39 @@ class TorchBackend:
                 f"{str(error).rstrip('. ')}. {KILLED_WORKER}"
             ) from error
         return batch
+
+
+def _start_method() -> str | None:
+    """How workers start where nobody has said: as Python has it (None), but not by fork beside ranks on other machines.
+
+    NCCL and gloo over InfiniBand do not survive a fork: "you will likely experience deadlocks", says the manual of
+    torch.nn.parallel.DistributedDataParallel.
+    """
+    if multiprocessing.get_start_method() != "fork" or not (dist.is_available() and dist.is_initialized()):
+        return None
+    here, machines = (os.environ.get(name, "") for name in ("LOCAL_WORLD_SIZE", "SLURM_JOB_NUM_NODES"))
+    alone = dist.get_world_size() <= int(here) if here.isdecimal() else machines in ("", "1")
+    if alone:
+        return None
+    if _main_may_be_imported():
+        return "forkserver"
+    logger.warning(
+        "Workers are forked, which may hang beside ranks on other machines (NCCL or gloo over InfiniBand): the script "
+        'runs on import, so that nothing else can start them. Put its code under `if __name__ == "__main__":`.'
+    )
+    return None
+
+
+def _main_may_be_imported() -> bool:
+    """Whether a fresh process may import the script, as a fork server's do, without running it all over again."""
+    main = sys.modules["__main__"]
+    spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
+    if file is None or (spec is not None and spec.name.rpartition(".")[2] == "__main__"):
+        return True  # those are not imported
+    try:
+        return "__name__" in Path(file).read_text(errors="replace")
+    except OSError:
+        return False
 
 
 class _Requests:

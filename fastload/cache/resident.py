@@ -13,7 +13,7 @@ import torch
 
 from fastload.errors import CacheError
 from fastload.geometry import Geometry, GeometryPlan, Resampling
-from fastload.render.device import render_on_device
+from fastload.render.device import on_device, render_on_device
 from fastload.sources.base import Column, Source, Values
 from fastload.sources.columns import PixelArray, ValueArray
 
@@ -96,12 +96,12 @@ class ResidentSource:
         columns: dict[str, torch.Tensor] = {}
         for name in self._columns:
             if name in self._values:
-                columns[name] = self._values[name][torch.from_numpy(indices).to(self._device)]
+                columns[name] = self._values[name].index_select(0, on_device(indices, self._device))
             else:
                 assert geometry is not None
                 columns[name] = self._render(name, indices, geometry, out_size)
                 if zeroed:
-                    columns[name][zeroed] = 0
+                    columns[name].index_fill_(0, on_device(np.array(zeroed, dtype=np.int64), self._device), 0)
         return columns
 
     def _render(self, name: str, indices: Int64Array, geometry: Geometry, out_size: tuple[int, int]) -> torch.Tensor:

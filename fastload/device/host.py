@@ -29,8 +29,12 @@ class BufferPool:
     Views count too: numpy slices, and torch tensors made from the array.
     """
 
-    def __init__(self, *, pinned: bool = False) -> None:
-        self.pinned = pinned
+    def __init__(self, *, pinned_for: torch.device | None = None) -> None:
+        """
+        Args:
+            pinned_for: the GPU that the buffers are page-locked for; None: ordinary memory.
+        """
+        self._pinned_for = pinned_for
         self.allocated = 0
         """Bytes allocated so far, free or lent."""
         self._free: dict[int, list[torch.Tensor]] = defaultdict(list)
@@ -45,13 +49,20 @@ class BufferPool:
             free = self._free[nbytes]
             memory = free.pop() if free else None
         if memory is None:
-            memory = torch.empty(nbytes, dtype=torch.uint8, device="cpu", pin_memory=self.pinned)
+            memory = self._fresh(nbytes)
             self.allocated += nbytes
         # numpy points the views of an array at the outermost array it finds. Through a memoryview that is `lease`
         # itself, so `lease` lives exactly as long as the last view.
         lease = np.frombuffer(memory.numpy().data, dtype=np.uint8)
         weakref.finalize(lease, self._free[nbytes].append, memory).atexit = False
         return lease.reshape(shape)
+
+    def _fresh(self, nbytes: int) -> torch.Tensor:
+        if self._pinned_for is None:
+            return torch.empty(nbytes, dtype=torch.uint8, device="cpu")
+        # Page-locking opens a context on the current GPU if the process has none yet, and any thread may be first.
+        with torch.cuda.device(self._pinned_for):
+            return torch.empty(nbytes, dtype=torch.uint8, device="cpu", pin_memory=True)
 
 
 def use_one_thread_here() -> None:

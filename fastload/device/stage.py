@@ -64,17 +64,27 @@ class DeviceStage:
         # own allocator, which `pin_memory` takes from, waits for such copies before it reuses the memory.
         self._outputs = BufferPool() if device.type == "cpu" and not pinned else None
         self._stream: torch.cuda.Stream | None = None
+        self._home: int | None = None
+        """The trainer's GPU, where the batches stay on the CPU but are page-locked."""
         self._copying: deque[tuple[torch.cuda.Event, list[torch.Tensor]]] = deque()
         self._spans: SpanLog | None = None
+
+    def prepare(self) -> None:
+        """Called in the trainer's thread before another one works on the stage: what must be known from there."""
+        if self._pinned and self.device.type == "cpu" and self._home is None:
+            self._home = torch.cuda.current_device()
 
     def claim_thread(self) -> None:
         """Let all that the calling thread does on the device, the backend's work included, go to the stage's stream.
 
         Threads begin on the default stream, which the trainer uses: its queue is long, every batch made on the GPU
-        would wait for the end of it, and every blocking copy would make the thread wait as well.
+        would wait for the end of it, and every blocking copy would make the thread wait as well. They also begin on
+        GPU 0, where page-locking would open a context.
         """
         if self.device.type == "cuda":
             torch.cuda.set_stream(self._own_stream())
+        elif self._home is not None:
+            torch.cuda.set_device(self._home)
 
     def run(self, host: HostBatch, draws: Draws, batch_number: int) -> Staged:
         """Start the work for one batch; on CUDA it is queued on the stage's stream and not waited for.
@@ -91,8 +101,10 @@ class DeviceStage:
         while self._copying and self._copying[0][0].query():
             self._copying.popleft()
         keep: list[torch.Tensor] = []
-        # Whatever made device tensors in the backend (GPU decoding, resident caches) did so on its current stream.
-        own.wait_stream(torch.cuda.current_stream(self.device))
+        if _has_device_tensors(host):
+            # Whatever made device tensors in the backend (GPU decoding, resident caches) did so on its current stream.
+            # All others need not wait: in the trainer's thread (no workers) that would be for all that it has queued.
+            own.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.device(self.device), torch.cuda.stream(own):
             begin = None
             if spans is not None:
@@ -269,6 +281,12 @@ def _taken_apart(batch: Any, *, foreign: bool) -> _Parts:
         finished=True,
         foreign=foreign,
     )
+
+
+def _has_device_tensors(host: HostBatch) -> bool:
+    found: list[bool] = []
+    _each_tensor([*host.columns.values(), host.collated], lambda tensor: found.append(tensor.is_cuda))
+    return any(found)
 
 
 def _map_tensors(value: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> Any:

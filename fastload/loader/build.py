@@ -145,7 +145,7 @@ def _on_backend(
             prefetch_factor=config.prefetch_factor,
             device=device,
             # Delivered on the CPU, a batch leaves our hands before the trainer's copies out of it are done.
-            allocate=BufferPool(pinned=config.pinned and device.type == "cuda").allocate,
+            allocate=BufferPool(pinned_for=device if config.pinned and device.type == "cuda" else None).allocate,
             collate_fn=config.collate_fn,
             workers=config.workers,
         ),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from numbers import Integral
@@ -17,6 +19,8 @@ from fastload.loader.frameworks import LoaderSampler
 from fastload.recipe import Recipe
 from fastload.recipe.mix import lower_batch_transform
 from fastload.sampler import Shard, Tail
+
+logger = logging.getLogger("fastload")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +101,12 @@ class LoaderConfig:
             raise ConfigurationError(f"on_error: must be 'raise' or 'substitute', got {self.on_error!r}.")
         if self.sampler is not None and self.shuffle:
             raise ConfigurationError("shuffle: must be False when a sampler is given, which decides the order.")
+        risk = "" if self.options is None else getattr(self.options, "risk", "")
+        if self.tune and risk:
+            raise ConfigurationError(
+                f"tune: it tries backends in this process, and with these options it is at stake: {risk}. Name the "
+                "backend, or leave the options out."
+            )
         self._settle("collate_fn", None if self.collate_fn is default_collate else self.collate_fn)
         self._settle("batch_transform", lower_batch_transform(self.batch_transform))
         self._settle("device", _device(self.device))
@@ -215,4 +225,20 @@ def _device(device: Any) -> torch.device:
             f"device: {str(device)!r} was asked for, but torch sees no CUDA device here. Use device='cpu', or see "
             "`fastload doctor`."
         )
-    return torch.device("cuda", torch.cuda.current_device()) if resolved.index is None else resolved
+    index: int | None = resolved.index
+    if index is not None:
+        if index >= torch.cuda.device_count():
+            raise ConfigurationError(
+                f"device: {str(device)!r} was asked for, and torch sees {torch.cuda.device_count()} GPUs, numbered "
+                "from 0. Where each task has a GPU of its own (SLURM's --gpus-per-task=1) that is cuda:0 in all of "
+                "them: say 'cuda'."
+            )
+        return resolved
+    current, rank = torch.cuda.current_device(), os.environ.get("LOCAL_RANK", "0")
+    if current == 0 and rank.isdecimal() and 0 < int(rank) < torch.cuda.device_count():
+        logger.warning(
+            "device='cuda' is cuda:0 here, in local rank %s of this machine: its batches go to the GPU of rank 0. "
+            "Call torch.cuda.set_device(%s) before, or say device='cuda:%s'.",
+            *(rank, rank, rank),
+        )
+    return torch.device("cuda", current)

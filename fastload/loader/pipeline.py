@@ -179,6 +179,7 @@ class Pipeline:
         if self._thread is None:
             # The first submit may fork workers: better here, while the trainer's thread is known to wait, than later
             # in ours, while the trainer's may hold any lock.
+            self._stage.prepare()
             self._obey_seek()
             self._top_up()
             self._thread = threading.Thread(target=self._run, name="fastload-pipeline", daemon=True)
@@ -199,8 +200,7 @@ class Pipeline:
         return item
 
     def _run(self) -> None:
-        if self._stage.device.type == "cpu":
-            use_one_thread_here()
+        use_one_thread_here()
         while True:
             with self._change:
                 while not self._stopping and self._restart is None and (len(self._ready) >= READY or self._blocked()):

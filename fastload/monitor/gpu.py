@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import threading
 import time
@@ -15,8 +16,8 @@ import torch
 
 from fastload.errors import ConfigurationError
 
-_PCIE_EVERY = 10
-"""Questions between two about PCIe: the driver counts for 20 ms before it answers those."""
+_PCIE_EVERY = 0.5
+"""Least time between two questions about PCIe [seconds]: the driver counts for 20 ms before it answers those."""
 
 
 @dataclass(frozen=True)
@@ -104,11 +105,12 @@ class GpuMonitor:
     and there is no reading; nothing is raised.
     """
 
-    def __init__(self, device: torch.device | str | int | None = None, period: float = 0.05) -> None:
+    def __init__(self, device: torch.device | str | int | None = None, period: float = 1.0) -> None:
         """
         Args:
             device: as torch numbers it; None: the current one.
-            period: between two questions [seconds]. The driver itself looks every 1/6 to 1 s, so answers repeat.
+            period: between two questions [seconds]. The driver itself looks every 1/6 to 1 s; questions take some of
+                the host's time, and of a lock that launching kernels takes too, so ask more often only to look closely.
 
         Raises:
             ConfigurationError: `period` is not above 0.
@@ -163,7 +165,7 @@ class GpuMonitor:
 
     def _ask(self) -> None:
         nvml, handle = self._nvml, self._handle
-        turn = 0
+        asked = -math.inf
         while True:
             try:
                 share = nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100
@@ -172,9 +174,9 @@ class GpuMonitor:
             except nvml.NVMLError:
                 return  # what was seen so far counts
             self._optional(lambda: self._power.append(nvml.nvmlDeviceGetPowerUsage(handle) / 1000))
-            if turn % _PCIE_EVERY == 0:
+            if time.perf_counter() - asked >= _PCIE_EVERY:
+                asked = time.perf_counter()
                 self._optional(lambda: self._pcie.append((self._traffic("RX"), self._traffic("TX"))))
-            turn += 1
             if self._stopping.wait(self._period):
                 return
 

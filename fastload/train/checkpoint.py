@@ -299,7 +299,12 @@ class Progress:
     def _load_optimizer(self, state: Mapping[str, Any]) -> None:
         optimizer, schedule = self._components.optimizer, self._components.schedule
         configured = [{name: group[name] for name in group if name != "params"} for group in optimizer.param_groups]
-        optimizer.load_state_dict(state["optimizer"])
+        # Where a step is counted follows from `fused`, which may be another one here.
+        groups = [
+            group | {"fused": settings["fused"]}
+            for group, settings in zip(state["optimizer"]["param_groups"], configured, strict=True)
+        ]
+        optimizer.load_state_dict({**state["optimizer"], "param_groups": groups})
         schedule.load_state_dict(state["scheduler"] | {"base_lrs": schedule.base_lrs})
         shares = [share(self.step) for share in schedule.lr_lambdas]
         for group, settings, share in zip(optimizer.param_groups, configured, shares, strict=True):

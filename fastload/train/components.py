@@ -88,7 +88,7 @@ def build(config: TrainConfig, world: World, stack: ExitStack) -> Components:
     global_batch = config.optimizer.batch_size * world.world_size * accumulate
     windows = -(-len(data.train) // accumulate)
     rate = scaled_lr(config.optimizer, global_batch=global_batch)
-    optimizer = create_optimizer(network, config.optimizer, lr=rate.value)
+    optimizer = create_optimizer(network, config.optimizer, lr=rate.value, fused=world.device.type == "cuda")
     return Components(
         data=data,
         task=task,

@@ -267,6 +267,14 @@ class TrainConfig(_Choices):
     log: LogConfig = field(default_factory=LogConfig)
     run: RunConfig = field(default_factory=RunConfig)
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.run.parallel == "dp" and self.model.compile:
+            raise ConfigurationError(
+                "compile: DataParallel makes new copies of the network in threads at every step, which torch.compile "
+                "cannot follow; leave --compile out, or take --parallel ddp under torchrun."
+            )
+
 
 def _either(words: tuple[str, ...]) -> str:
     return f"{', '.join(words[:-1])} or {words[-1]}"

@@ -96,9 +96,12 @@ def open_world(run: RunConfig) -> Iterator[World]:
         yield World(device=device, parallel=parallel, devices=(device.index, *others) if parallel == "dp" else ())
         return
     store, rank, world_size = next(rendezvous("env://"))
+    store = meet(store, rank, world_size)
+    if device.type == "cuda":
+        require_own_gpus(store, rank, world_size, device)
     dist.init_process_group(
         "nccl" if device.type == "cuda" else "gloo",
-        store=meet(store, rank, world_size),
+        store=store,
         rank=rank,
         world_size=world_size,
         device_id=device if device.type == "cuda" else None,
@@ -201,7 +204,8 @@ def _device(run: RunConfig, parallel: str, local_rank: int) -> torch.device:
             f"devices: {run.devices} are for {len(named)} processes of a machine, and this is number {local_rank}; "
             f"start {len(named)} (--nproc-per-node {len(named)}), or name more."
         )
-    place = local_rank if parallel == "ddp" else 0
+    # Where each task sees a GPU of its own (SLURM's --gpus-per-task=1), that is number 0 in all of them.
+    place = local_rank if parallel == "ddp" and gpus > 1 else 0
     # Beyond the last one: the number that would be needed, for the message.
     index = device.index if device.index is not None else named[place] if place < len(named) else place
     if index >= gpus:
@@ -270,6 +274,29 @@ def _answer(store: Any, name: str, missing: set[int], deadline: float) -> None:
             if store.check([f"word/{rank}"]):
                 store.set(f"answer/{store.get(f'word/{rank}').decode()}", name)
         time.sleep(_POLL)
+
+
+def require_own_gpus(store: Any, rank: int, world_size: int, device: torch.device) -> None:
+    """See to it that no two ranks have ended up on one GPU, which NCCL answers with a hang or in words of its own.
+
+    Args:
+        store: of these ranks alone.
+
+    Raises:
+        ConfigurationError: on every rank, if two have one GPU.
+    """
+    # What torch calls it tells GPUs apart over all machines; versions of torch without it tell nothing.
+    store.set(f"gpu/{rank}", str(getattr(torch.cuda.get_device_properties(device), "uuid", f"of rank {rank}")))
+    if rank == 0:
+        gpus = store.multi_get([f"gpu/{other}" for other in range(world_size)])
+        shared = [other for other in range(world_size) if gpus.count(gpus[other]) > 1]
+        store.set("shared gpu", ", ".join(map(str, shared)))
+    shared_ranks = store.get("shared gpu").decode()
+    if shared_ranks:
+        raise ConfigurationError(
+            f"device: ranks {shared_ranks} share a GPU; each rank needs one of its own. Start at most as many "
+            "processes as there are GPUs (--nproc-per-node), and see CUDA_VISIBLE_DEVICES and SLURM's --gpus-per-task."
+        )
 
 
 # -- One network on several devices ------------------------------------------------------------------------------------

@@ -67,14 +67,20 @@ def parameter_groups(model: nn.Module, weight_decay: float, *, decay_all: bool =
     return [group for group in groups if group["params"]]
 
 
-def create_optimizer(model: nn.Module, config: OptimizerConfig, *, lr: float) -> torch.optim.Optimizer:
-    """SGD, Adam or AdamW over `parameter_groups` at this rate (see `scaled_lr`)."""
+def create_optimizer(
+    model: nn.Module, config: OptimizerConfig, *, lr: float, fused: bool = False
+) -> torch.optim.Optimizer:
+    """SGD, Adam or AdamW over `parameter_groups` at this rate (see `scaled_lr`).
+
+    With `fused`, a step is a few kernels for all parameters, which also look at a gradient scaler's verdict themselves:
+    an unfused step of fp16 has the host wait for the device to learn it.
+    """
     groups = parameter_groups(model, config.weight_decay, decay_all=config.decay_all)
     if config.optimizer == "sgd":
         nesterov = config.nesterov and config.momentum > 0
-        return torch.optim.SGD(groups, lr=lr, momentum=config.momentum, nesterov=nesterov)
+        return torch.optim.SGD(groups, lr=lr, momentum=config.momentum, nesterov=nesterov, fused=fused)
     kind = torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW
-    return kind(groups, lr=lr, betas=(config.momentum, 0.999))
+    return kind(groups, lr=lr, betas=(config.momentum, 0.999), fused=fused)
 
 
 def create_schedule(optimizer: torch.optim.Optimizer, config: ScheduleConfig, *, steps_per_epoch: int) -> LambdaLR:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from threading import Event, current_thread, main_thread
+from threading import Event, current_thread, local, main_thread
 from typing import Any, Literal
 
 import numpy as np
@@ -54,14 +54,18 @@ class DaliOptions(BackendOptions):
     """
 
     device: Literal["auto", "cpu", "mixed"] = "auto"
-    """Where images are decoded and resized: "mixed" begins on the CPU and ends on the GPU; "auto" is "mixed" if the
-    batches are delivered on a GPU, else "cpu"."""
+    """Where images are decoded and resized: "mixed" begins on the CPU and ends on the GPU the batches are delivered on.
+    "auto" is "cpu": decoding on the GPU has been reported to end the process on some GPUs (nvImageCodec 0.9)."""
     num_threads: int | None = None
     """DALI's CPU threads. None: the loader's num_workers, or one for each usable core."""
     queue_depth: int = 2
     """Batches inside DALI at once: one being decoded while the next one waits for it."""
     decoder: str = "auto"
     """Which JPEG decoder takes what DALI cannot decode; see `fastload doctor`."""
+
+    @property
+    def risk(self) -> str:
+        return "decoding on the GPU has been reported to end the process" if self.device == "mixed" else ""
 
     def __post_init__(self) -> None:
         if self.device not in ("auto", "cpu", "mixed"):
@@ -323,8 +327,7 @@ def _join(placed: DeviceRows, bad: list[int]) -> torch.Tensor:
     pixels = placed.pixels
     if len(placed.rows) == len(placed.out) and not bad:
         return pixels
-    # A stream of its own: on the default one this would wait for all that the trainer has queued.
-    with torch.cuda.device(pixels.device), torch.cuda.stream(torch.cuda.Stream(pixels.device)):
+    with torch.cuda.device(pixels.device), torch.cuda.stream(_stream_of_this_thread(pixels.device)):
         joined = torch.as_tensor(placed.out).to(pixels.device)
         joined[torch.as_tensor(placed.rows, device=pixels.device)] = pixels
         joined[bad] = 0
@@ -332,9 +335,21 @@ def _join(placed: DeviceRows, bad: list[int]) -> torch.Tensor:
     return joined
 
 
+_threads = local()
+
+
+def _stream_of_this_thread(device: torch.device) -> torch.cuda.Stream:
+    """Beside the default one, where work would wait for all that the trainer has queued. One for each thread: torch has
+    32 in all, which it then gives out again, the stage's among them."""
+    streams: dict[torch.device, torch.cuda.Stream] = _threads.__dict__.setdefault("streams", {})
+    if device not in streams:
+        streams[device] = torch.cuda.Stream(device)
+    return streams[device]
+
+
 def _device_id(asked: str, target: torch.device) -> int | None:
     """The GPU that DALI works on, or None for the CPU."""
-    if asked == "cpu" or (asked == "auto" and target.type != "cuda"):
+    if asked != "mixed":
         return None
     if target.type != "cuda":
         raise ConfigurationError(

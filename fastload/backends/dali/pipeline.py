@@ -146,6 +146,26 @@ def import_dali() -> Any:
     return dali
 
 
+def decode_regions(dali: Any, encoded: Any, start: Any, shape: Any, *, mixed: bool) -> Any:
+    """The part of a graph that decodes a region of each image, with the pixels that torchvision decodes.
+
+    On the GPU whole images are decoded and then cut, without the hardware engine. The decoder of DALI 2.4 there,
+    nvImageCodec 0.9, is reported to crash when it decodes regions on H100 and B200 and to fail at it on A100 (its issue
+    55), and its hardware engine to ignore the order of streams on H100.
+    """
+    # DALI's defaults are plainer chroma and an EXIF rotation.
+    alike = {
+        "output_type": dali.types.RGB,
+        "jpeg_fancy_upsampling": True,
+        "use_fast_idct": False,
+        "adjust_orientation": False,
+    }
+    if not mixed:
+        return dali.fn.decoders.image_slice(encoded, start, shape, axes=[0, 1], device="cpu", **alike)
+    whole = dali.fn.decoders.image(encoded, device="mixed", hw_decoder_load=0.0, **alike)
+    return dali.fn.slice(whole, start, shape, axes=[0, 1])
+
+
 class DaliPipeline:
     """One graph, built for one plan. Batches come out in the order in which they were fed.
 
@@ -175,17 +195,12 @@ class DaliPipeline:
             return fn.external_source(name=name, device="cpu", ndim=1, dtype=dtype, **options)
 
         with self._pipe:
-            pixels = fn.decoders.image_slice(
+            pixels = decode_regions(
+                dali,
                 given("encoded", types.UINT8, no_copy=True),
                 given("start", types.INT32),
                 given("shape", types.INT32),
-                axes=[0, 1],
-                device="cpu" if device_id is None else "mixed",
-                output_type=types.RGB,
-                # As torchvision decodes: DALI's defaults are plainer chroma and an EXIF rotation.
-                jpeg_fancy_upsampling=True,
-                use_fast_idct=False,
-                adjust_orientation=False,
+                mixed=device_id is not None,
             )
             pixels = fn.resize(
                 pixels,

@@ -21,9 +21,9 @@ class DaliCpu(BatchContestant):
     resampler = "DALI's resize"
 
     def __init__(self, task: Task) -> None:
-        from fastload.backends.dali.pipeline import import_dali
+        from fastload.backends.dali.pipeline import decode_regions, import_dali
 
-        self._dali = import_dali()
+        self._dali, self._decode_regions = import_dali(), decode_regions
         if self.gpu:
             _need_cuda("DALI mixed")
         self._threads = task.threads
@@ -67,26 +67,31 @@ class DaliCpu(BatchContestant):
             prefetch_queue_depth=1,
             exec_dynamic=True,
         )
-        # As torchvision decodes; DALI's defaults are plainer chroma and an EXIF rotation.
-        exact = {"jpeg_fancy_upsampling": True, "use_fast_idct": False, "adjust_orientation": False}
         with pipe:
 
             def given(name: str, dtype: Any) -> Any:
                 return fn.external_source(name=name, device="cpu", ndim=1, dtype=dtype)
 
             encoded = given("encoded", types.UINT8)
-            common = {"device": "mixed" if self.gpu else "cpu", "output_type": types.RGB, **exact}
             if self._places:
                 start, shape = given("start", types.INT32), given("shape", types.INT32)
                 pixels = fn.resize(
-                    fn.decoders.image_slice(encoded, start, shape, axes=[0, 1], **common),
+                    self._decode_regions(self._dali, encoded, start, shape, mixed=self.gpu),
                     size=given("size", types.FLOAT),
                     interp_type=types.INTERP_LINEAR,
                     antialias=True,
                     subpixel_scale=False,
                 )
             else:
-                pixels = fn.decoders.image(encoded, **common)
+                # As torchvision decodes; DALI's defaults are plainer chroma and an EXIF rotation.
+                pixels = fn.decoders.image(
+                    encoded,
+                    device="mixed" if self.gpu else "cpu",
+                    output_type=types.RGB,
+                    jpeg_fancy_upsampling=True,
+                    use_fast_idct=False,
+                    adjust_orientation=False,
+                )
             pipe.set_outputs(pixels)
         pipe.build()
         return pipe

@@ -61,7 +61,7 @@ def run_loader_benchmark(
             trainer = NetworkTrainer(settings.network, images.classes, device)
         else:
             trainer = RateTrainer(settings.consume)
-        watch = GpuMonitor(device)
+        watch = GpuMonitor(device, period=0.2)  # turns are short
         chosen = rows(names, settings.workers, settings.prefetch, alone=settings.consume is None)
         measured = measure(
             [_entry(row, conditions, trainer, watch) for row in chosen],

@@ -1,0 +1,219 @@
+"""What the device stage and its neighbours do with CUDA, as far as it can be seen without a GPU: stand-ins for torch's
+functions, and the meta device in the place of one."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torchvision.transforms import v2
+
+import fastload
+from fastload.backends.base import HostBatch
+from fastload.backends.dali import backend as dali_backend
+from fastload.cache import resident
+from fastload.device.host import BufferPool
+from fastload.device.stage import DeviceStage
+from fastload.draws import Draws
+from fastload.errors import ConfigurationError
+from fastload.recipe import Recipe
+from fastload.sources import open_source
+
+GPU = torch.device("cuda", 3)
+
+
+class FakeCuda:
+    """Streams that note whom they wait for, and the devices that are made current."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.waits: list[tuple[Any, Any]] = []
+        self.devices: list[Any] = []
+        self.within: list[Any] = []
+        self.current = self.stream()
+        self.made = 0
+
+        @contextmanager
+        def device(which: Any) -> Iterator[None]:
+            self.within.append(which)
+            yield
+            self.within.pop()
+
+        @contextmanager
+        def stream(which: Any) -> Iterator[None]:
+            yield
+
+        event = SimpleNamespace(record=lambda stream: None, query=lambda: False, synchronize=lambda: None)
+        for name, value in {
+            "device": device,
+            "stream": stream,
+            "Stream": lambda device: self.stream(),
+            "Event": lambda **given: event,
+            "current_stream": lambda device=None: self.current,
+            "set_device": self.devices.append,
+            "current_device": lambda: 2,
+            "is_available": lambda: True,
+            "device_count": lambda: 4,
+        }.items():
+            monkeypatch.setattr(torch.cuda, name, value)
+
+    def stream(self) -> Any:
+        self.made = getattr(self, "made", 0) + 1
+        made = SimpleNamespace(number=self.made, synchronize=lambda: None)
+        made.wait_stream = lambda other: self.waits.append((made, other))
+        return made
+
+
+@pytest.fixture
+def cuda(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
+    return FakeCuda(monkeypatch)
+
+
+class OnGpu(torch.Tensor):
+    """Says that it lies on a GPU."""
+
+    is_cuda = True  # type: ignore[assignment]
+
+
+def stage_on(device: torch.device, **given: Any) -> DeviceStage:
+    program = Recipe.from_transform(None).split().batch
+    return DeviceStage(device=device, program=program, roles={}, layout="tuple", **given)
+
+
+@pytest.mark.parametrize("collated", [True, False])
+@pytest.mark.parametrize("on_gpu", [True, False])
+def test_only_what_lies_on_the_gpu_already_is_waited_for(
+    cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch, on_gpu: bool, collated: bool
+) -> None:
+    """Without workers the current stream is the trainer's, with all that it has queued."""
+    monkeypatch.setattr(DeviceStage, "_assemble", lambda *given, **named: "batch")
+    tensor = torch.zeros(2).as_subclass(OnGpu) if on_gpu else torch.zeros(2)
+    columns = {"a": np.zeros(2), "b": tensor}
+    host = HostBatch({}, collated=[columns, "text"]) if collated else HostBatch(columns)
+    stage = stage_on(GPU)
+    assert stage.run(host, Draws(0, 0, np.arange(2)), 0).batch == "batch"
+    assert [other for _, other in cuda.waits] == ([cuda.current] if on_gpu else [])
+
+
+def test_page_locking_happens_on_the_gpu_of_the_trainer(cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread that works ahead begins on GPU 0, where it would open a context."""
+    stage = stage_on(torch.device("cpu"), pinned=True)
+    stage.prepare()
+    thread = threading.Thread(target=stage.claim_thread)
+    thread.start()
+    thread.join()
+    assert cuda.devices == [2]
+    plain = stage_on(torch.device("cpu"))
+    plain.prepare()
+    plain.claim_thread()
+    assert cuda.devices == [2], "nothing to page-lock"
+
+
+def test_a_loader_prepares_its_stage_in_the_trainers_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[str, str]] = []
+    for name in ("prepare", "claim_thread"):
+        monkeypatch.setattr(
+            DeviceStage, name, lambda self, name=name: seen.append((name, threading.current_thread().name))
+        )
+    with fastload.create_loader((np.zeros((8, 4, 4, 3), np.uint8), np.arange(8)), 2) as loader:
+        next(iter(loader))
+    assert seen[0] == ("prepare", threading.current_thread().name)
+    assert ("claim_thread", "fastload-pipeline") in seen
+
+
+def test_page_locked_buffers_are_made_on_their_gpu(cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[tuple[list[Any], bool]] = []
+    empty = torch.empty
+
+    def spy(*size: Any, pin_memory: bool = False, **given: Any) -> torch.Tensor:
+        made.append((list(cuda.within), pin_memory))
+        return empty(*size, **given)
+
+    monkeypatch.setattr(torch, "empty", spy)
+    for pinned_for in (GPU, None):
+        BufferPool(pinned_for=pinned_for).allocate((2, 3))
+    assert made == [([GPU], True), ([], False)]
+
+
+def test_a_thread_has_one_stream_beside_the_default_one(cuda: FakeCuda) -> None:
+    found: list[int] = []
+
+    def ask() -> None:
+        for device in (GPU, GPU, torch.device("cuda", 1), GPU):
+            found.append(dali_backend._stream_of_this_thread(device).number)
+
+    for _ in range(2):
+        thread = threading.Thread(target=ask)
+        thread.start()
+        thread.join()
+    assert found[0] == found[1] == found[3]
+    assert len(set(found)) == 4, "two devices, two threads"
+
+
+@pytest.mark.parametrize("transform", [v2.RandomCrop(6, padding=2), v2.RandomResizedCrop(5)], ids=["crop", "resized"])
+def test_resident_batches_get_nothing_by_a_copy_that_waits(monkeypatch: pytest.MonkeyPatch, transform: Any) -> None:
+    """All that goes from the host to the device goes through `on_device`, whose copies are page-locked."""
+    sending: list[bool] = []
+    waited: list[str] = []
+    of_render = resident.render_on_device.__globals__
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            result = function(*args, **(kwargs or {}))
+            given = [a for a in torch.utils._pytree.tree_leaves((args, kwargs)) if isinstance(a, torch.Tensor)]
+            from_host = any(a.device.type == "cpu" and a.ndim for a in given)
+            to_device = any(a.device.type == "meta" for a in (*given, result) if isinstance(a, torch.Tensor))
+            if from_host and to_device and not sending:
+                waited.append(str(function))
+            return result
+
+    on_device = resident.on_device
+
+    def spy(values: Any, device: torch.device) -> torch.Tensor:
+        sending.append(True)
+        try:
+            return on_device(values, device)
+        finally:
+            sending.pop()
+
+    meta = torch.device("meta")
+    source = open_source((np.zeros((8, 9, 9, 3), np.uint8), np.arange(8))).source
+    plan = Recipe.from_transform(transform).split().geometry
+    held = resident.ResidentSource(source, plan, meta)
+    monkeypatch.setattr(resident, "on_device", spy)
+    monkeypatch.setitem(of_render, "on_device", spy)
+    geometry = plan.resolve(Draws(0, 0, np.arange(4)), np.full((4, 2), 9))
+    with Watch():
+        columns = held.batch(np.arange(4), geometry, (geometry.window[0, 2], geometry.window[0, 3]), [1, 2])
+    assert columns["image"].device == columns["label"].device == meta
+    assert not waited
+
+
+# -- which GPU ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rank", "current", "said"), [("3", 0, True), ("3", 3, False), ("0", 0, False), ("9", 0, False)]
+)
+def test_a_rank_whose_batches_would_go_to_anothers_gpu_is_told(
+    cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch, caplog: Any, rank: str, current: int, said: bool
+) -> None:
+    from fastload.loader.config import LoaderConfig
+
+    monkeypatch.setenv("LOCAL_RANK", rank)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: current)
+    assert LoaderConfig(source=None, device=torch.device("cuda")).device == torch.device("cuda", current)
+    assert ("torch.cuda.set_device(3)" in caplog.text) is said
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    caplog.clear()
+    assert LoaderConfig(source=None, device=torch.device("cuda")).device.index == 0
+    assert not caplog.text, "a GPU of its own"
+    with pytest.raises(ConfigurationError, match=r"device: 'cuda:3' .* torch sees 1 GPUs"):
+        LoaderConfig(source=None, device=torch.device("cuda", 3))
