@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from torch import nn
 from torchvision.transforms import v2
 
 import fastload
+from tests import warm
 from tests.images import write_photo_folder
 
 TRANSFORM = v2.Compose([v2.RandomResizedCrop(12, antialias=True), v2.ToImage(), v2.ToDtype(torch.float32, scale=True)])
@@ -65,19 +65,13 @@ def rank_main(rank: int, port: int, folder: str, backend: str, directory: str) -
         torch.distributed.destroy_process_group()
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["turbojpeg", "torch", "cache"])
 def test_two_ranks_learn_what_one_process_learns(tmp_path: Path, backend: str) -> None:
     folder = str(write_photo_folder(tmp_path / "data", classes=2, per_class=10))
     alone, _ = train(folder, backend, str(tmp_path / "alone"), distributed=False)
-    torch.multiprocessing.spawn(  # type: ignore[no-untyped-call]
-        rank_main, (free_port(), folder, backend, str(tmp_path)), nprocs=2, join=True
+    torch.multiprocessing.start_processes(  # type: ignore[no-untyped-call]
+        rank_main, (warm.free_port(), folder, backend, str(tmp_path)), nprocs=2, start_method=warm.START_METHOD
     )
     first, sizes = torch.load(tmp_path / "rank0.pt", weights_only=True)
     second, other_sizes = torch.load(tmp_path / "rank1.pt", weights_only=True)

@@ -1,6 +1,6 @@
 """Every block of code in the README and the manual runs, and every command in them is one that `fastload` takes.
 
-A page's Python blocks run one behind the other in one fresh interpreter, in a folder with small data under the names
+A page's Python blocks run one behind the other in one process, in a folder with small data under the names
 that the pages use. A comment before a block says what it needs that may not be here:
 
     <!-- needs: lightning -->        run where the package is installed, only compiled elsewhere
@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import subprocess
-import sys
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,6 +21,7 @@ import pytest
 import typer
 
 from fastload.cli.app import app
+from tests import warm
 from tests.images import jpeg, photo, png
 
 ROOT = Path(__file__).parents[1]
@@ -110,9 +109,7 @@ def test_the_python_of_a_page_runs(page: Path, data: Path, tmp_path: Path) -> No
         (tmp_path / name).symlink_to(data / name)
     program = tmp_path / "page.py"
     program.write_text(script)
-    done = subprocess.run(
-        [sys.executable, program.name], cwd=tmp_path, capture_output=True, text=True, timeout=110, check=False
-    )
+    done = warm.run(program.name, directory=tmp_path)
     assert done.returncode == 0, f"{page.name}:\n{done.stdout}\n{done.stderr}"
 
 

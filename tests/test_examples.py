@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tests import warm
 from tests.images import jpeg, photo, png
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -34,9 +33,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(*command: str, directory: Path) -> str:
-    done = subprocess.run(
-        [sys.executable, *command], cwd=directory, capture_output=True, text=True, timeout=110, check=False
-    )
+    done = warm.run(*command, directory=directory)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -59,9 +56,11 @@ def test_a_folder_is_learnt_and_goes_on_where_it_stopped(folder: Path, tmp_path:
 
 def test_two_processes_count_every_sample_once(folder: Path, tmp_path: Path) -> None:
     data = str(folder / "classes")
-    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(EXAMPLES / "folder_ddp.py"))
     settings = (data, data, "--batch-size", "4", "--size", "32", "--model", "shufflenet_v2_x0_5", "--epochs", "1")
-    assert "of 16 right" in run(*torchrun, *settings, directory=tmp_path)
+    command = (str(EXAMPLES / "folder_ddp.py"), *settings)
+    first, second = warm.run_all([command] * 2, directory=tmp_path, environments=warm.ranks(2))
+    assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
+    assert "of 16 right" in first.stdout
 
 
 def test_masks_follow_their_images(folder: Path, tmp_path: Path) -> None:

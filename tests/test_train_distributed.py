@@ -21,8 +21,9 @@ import torch
 from fastload.errors import ConfigurationError, FastloadError
 from fastload.train.distributed import meet, require_own_gpus
 from fastload.train.settings import to_toml
+from tests import warm
 from tests.images import write_photo_folder
-from tests.train_job import Fault, Job, config, finish, free_port, run, said, settings, start, to_json, write_arrays
+from tests.train_job import Fault, Job, config, finish, run, said, settings, start, to_json, write_arrays
 
 pytestmark = [pytest.mark.timeout(110), pytest.mark.slow]
 
@@ -239,7 +240,7 @@ def test_torchrun_restarts_and_the_run_goes_on(data: dict[str, str], tmp_path: P
 
 def test_two_machines_on_loopback(data: dict[str, str], tmp_path: Path) -> None:
     """Two torchruns with a process each meet; only the first has the folder of the run."""
-    endpoint = f"127.0.0.1:{free_port()}"
+    endpoint = f"127.0.0.1:{warm.free_port()}"
     nodes = []
     for node in range(2):
         given = config(**data, out=tmp_path / f"out{node}", batch_size=4, model="fastload:mlp")

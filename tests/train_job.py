@@ -1,20 +1,18 @@
 """Small training runs in processes of their own, which can be made to die where a test wants it.
 
-Processes come from a fork server that has imported torch once: seconds saved for each. Under torchrun:
+Processes start warm; under torchrun:
 `python -m torch.distributed.run ... -m tests.train_job JOB.json`.
 """
 
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import re
 import signal
-import socket
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -26,6 +24,7 @@ from torch import nn
 
 from fastload.train import TrainConfig, train
 from fastload.train.settings import merged
+from tests import warm
 
 SIDE = 8
 
@@ -147,40 +146,25 @@ class Job:
             summary.write_text(found.to_json())
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def _rank_main(job: Job, rank: int, world_size: int, port: int, folder: str) -> None:
+def _rank_main(job: Job, variables: Mapping[str, str], path: Path) -> None:
     os.setpgid(0, 0)
-    path = Path(folder) / f"rank{rank}"
     output = os.open(path.with_suffix(".txt"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(output, 1)
     os.dup2(output, 2)
     sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115, multiprocessing's may be anything
     sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
-    if world_size > 1:
-        os.environ.update(
-            RANK=str(rank),
-            LOCAL_RANK=str(rank),
-            WORLD_SIZE=str(world_size),
-            MASTER_ADDR="127.0.0.1",
-            MASTER_PORT=str(port),
-        )
+    os.environ.update(variables)
+    torch.set_num_threads(1)
     job.run(path.with_suffix(".json"))
 
 
 def start(job: Job, folder: Path, *, ranks: int = 1) -> list[BaseProcess]:
     """Start the ranks; what they print is in rank0.txt and so on, their summaries in rank0.json."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.train_job", "fastload.train.trainer"])
     folder.mkdir(parents=True, exist_ok=True)
-    port = free_port() if ranks > 1 else 0
+    variables = warm.ranks(ranks) if ranks > 1 else [{}]
     found = []
     for rank in range(ranks):
-        process = context.Process(target=_rank_main, args=(job, rank, ranks, port, str(folder)))
+        process = warm.CONTEXT.Process(target=_rank_main, args=(job, variables[rank], folder / f"rank{rank}"))
         process.start()
         found.append(process)
     return found
