@@ -32,6 +32,7 @@ from fastload.cli.app import app
 from fastload.errors import BackendUnavailableError, ConfigurationError, SourceError, WorkerError
 from fastload.measure.photographs import write_photographs
 from fastload.measure.results import Measurement, Results, read_json
+from tests.waiting import LIMIT
 
 
 @pytest.fixture(scope="module")
@@ -215,7 +216,7 @@ def test_ctrl_c_prints_and_saves_what_was_measured(photographs: Path, tmp_path: 
             if line.startswith("Round 3."):
                 break
         os.killpg(process.pid, signal.SIGINT)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=LIMIT)
     assert process.returncode == 130, err
     assert err.strip() == ""
     assert "Stopped before the end" in out

@@ -35,6 +35,7 @@ from fastload.sources.base import EncodedImages, PixelImages, Source, Values
 from fastload.sources.columns import DatasetItems, EncodedFiles, ValueArray
 from fastload.sources.paths import PathTable
 from tests import images
+from tests.waiting import LIMIT
 
 SIZES = [(40, 53), (61, 33), (40, 53), (17, 90), (52, 52)]
 
@@ -425,7 +426,7 @@ def test_two_processes_build_once(tmp_path: Path) -> None:
             for builder in builders:
                 builder.kill()
             raise
-    outputs = [builder.communicate(timeout=60)[0] for builder in builders]
+    outputs = [builder.communicate(timeout=LIMIT)[0] for builder in builders]
     assert [builder.returncode for builder in builders] == [0, 0]
     assert all(f"result {tmp_path / 'cache'}" in output for output in outputs)
     assert sum("Building the cache" in output for output in outputs) == 1

@@ -29,6 +29,7 @@ from fastload.errors import SourceError
 from fastload.measure.images import image_folders
 from fastload.measure.photographs import SCENES, write_photographs
 from fastload.measure.trainers import Batch
+from tests.waiting import LIMIT
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +71,7 @@ def test_the_light_commands_do_not_import_torch() -> None:
     code += (
         "try:\n from fastload.cli import main; main()\nexcept SystemExit as e: print('torch' in sys.modules, e.code)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=LIMIT, check=True)
     assert done.stdout.split() == [fastload.__version__, "False", "0"]
 
 
@@ -171,7 +172,7 @@ def test_ctrl_c_ends_the_demo_without_a_traceback(tmp_path: Path) -> None:
             os.killpg(process.pid, signal.SIGINT)
             presses += 1
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(timeout=10)
+                process.wait(timeout=50)
         if process.returncode is None:
             os.killpg(process.pid, signal.SIGKILL)
         err = process.communicate()[1]

@@ -37,6 +37,7 @@ from fastload.sources.base import Source
 from fastload.sources.columns import DatasetItems, EncodedFiles, PixelArray, ValueArray
 from fastload.sources.paths import PathTable
 from tests.images import HTML, cmyk_jpeg, huge_png_header, jpeg, labels, photo, png, truncated
+from tests.waiting import LIMIT
 
 dali = pytest.importorskip("nvidia.dali", reason='DALI is not installed: pip install "fastload[dali]"')
 
@@ -560,7 +561,7 @@ print("reached the end")
         [sys.executable, "-W", "error", "-c", script],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=LIMIT,
         cwd=Path(__file__).parents[1],
     )
     assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "reached the end", "")

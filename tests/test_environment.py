@@ -14,6 +14,7 @@ import torch
 
 from fastload.cli import environment
 from fastload.cli.environment import Driver, cache_folder, installed_driver, kernel_driver, nvidia, shared_memory
+from tests.waiting import LIMIT
 
 ABSENT = Driver(None, reason="NVML Shared Library Not Found")
 
@@ -195,7 +196,7 @@ def test_the_entry_point_says_what_is_wrong_and_does_not_load_torch(tmp_path: Pa
     variables = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{root}", "XDG_CACHE_HOME": str(tmp_path)}
     variables.pop("NVIDIA_VISIBLE_DEVICES", None)
     command = [sys.executable, "-m", "fastload.cli.environment"]
-    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=LIMIT, check=True)
     assert done.stdout == ""
     assert re.search(r"^fastload: NVIDIA driver: 470\.256\.02 is too old: .*13\.2$", done.stderr, re.MULTILINE)
     assert re.search(r"^    Install driver 580 or newer on the host", done.stderr, re.MULTILINE)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import fastload
+from tests.waiting import LIMIT
 
 OBSERVE = """
 import json, logging, multiprocessing, os, random, signal, sys, threading, warnings
@@ -45,7 +46,7 @@ def state():
 def run_python(code: str) -> Any:
     """What the code prints as JSON in a fresh interpreter, where warnings are errors."""
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=100
+        [sys.executable, "-W", "error", "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=LIMIT
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)

@@ -37,7 +37,7 @@ from fastload.sampler import EpochOrder, ForeignOrder, Order, Shard
 from fastload.sources.base import Source
 from fastload.sources.columns import ValueArray
 from tests.images import write_photo_folder
-from tests.waiting import wait_until
+from tests.waiting import LIMIT, wait_until
 
 
 class Recorder:
@@ -443,7 +443,7 @@ if child == 0:
 assert os.waitpid(child, 0)[1] == 7 << 8
 print(len(list(iterator)))
 """
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=LIMIT)
     assert result.returncode == 0, result.stderr
     assert result.stdout.strip() == "3"
 
@@ -459,7 +459,7 @@ transform = v2.RandomResizedCrop(16, antialias=True)
 loader = fastload.create_loader({str(folder)!r}, 2, transform=transform, backend={backend!r}, num_workers=1)
 next(iter(loader))
 """
-        result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+        result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=LIMIT)
         assert (result.returncode, result.stderr) == (0, "")
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from fastload import native
+from tests.waiting import LIMIT
 
 pytestmark = pytest.mark.skipif(not native.available(), reason="the native core is not built")
 
@@ -21,7 +22,7 @@ def test_another_libjpeg_in_the_process_does_not_get_in_the_way(tmp_path: Path, 
     """torchvision brings one of the same name for the dynamic linker, in some versions without what the core needs."""
     other = tmp_path / "other.so"
     subprocess.run(
-        ["cc", "-shared", f"-Wl,-soname,{soname}", "-x", "c", "/dev/null", "-o", str(other)], check=True, timeout=60
+        ["cc", "-shared", f"-Wl,-soname,{soname}", "-x", "c", "/dev/null", "-o", str(other)], check=True, timeout=LIMIT
     )
     program = f"""
 import ctypes
@@ -34,6 +35,6 @@ assert sizes[0, :2].tolist() == [20, 30]
 """
     root = str(Path(__file__).parent.parent)
     run = subprocess.run(
-        [sys.executable, "-c", program], cwd=root, capture_output=True, text=True, timeout=100, check=False
+        [sys.executable, "-c", program], cwd=root, capture_output=True, text=True, timeout=LIMIT, check=False
     )
     assert run.returncode == 0, run.stderr

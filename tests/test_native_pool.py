@@ -19,6 +19,7 @@ from fastload.errors import BackendUnavailableError, ConfigurationError
 from fastload.geometry import Geometry
 from fastload.sources.paths import PathTable
 from tests import images
+from tests.waiting import LIMIT
 
 built = pytest.mark.skipif(not native.available(), reason="the native core is not built")
 
@@ -254,7 +255,7 @@ assert (outs == mine[0]).all()
 @built
 def test_a_forked_child_gets_threads_of_its_own() -> None:
     done = subprocess.run(
-        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORK], input=GOOD, capture_output=True, timeout=60
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORK], input=GOOD, capture_output=True, timeout=LIMIT
     )
     assert done.returncode == 0, done.stderr.decode()
 
@@ -285,4 +286,4 @@ def test_without_the_extension(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_importing_fastload_does_not_load_the_extension() -> None:
     code = "import sys, fastload, fastload.native; sys.exit('fastload.native._core' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], timeout=LIMIT).returncode == 0

@@ -17,6 +17,7 @@ from torchvision.transforms.v2 import functional
 from fastload.geometry import Resampling
 from fastload.render import render_into
 from tests import images
+from tests.waiting import LIMIT
 
 PHOTO = images.photo(90, 120, seed=3)
 WHOLE = (0, 0, 90, 120)
@@ -182,6 +183,11 @@ def test_without_simd_in_torch() -> None:
     root = str(Path(__file__).parent.parent)
     environment = {**os.environ, "ATEN_CPU_CAPABILITY": "default", "OMP_NUM_THREADS": "1"}
     run = subprocess.run(
-        [sys.executable, "-c", script, root], env=environment, capture_output=True, text=True, timeout=100, check=False
+        [sys.executable, "-c", script, root],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+        check=False,
     )
     assert run.returncode == 0, run.stderr

@@ -20,6 +20,7 @@ from fastload.errors import ConfigurationError
 from fastload.train import CheckpointConfig, DataConfig, ModelConfig, OptimizerConfig, RunConfig, TrainConfig, preset
 from fastload.train.presets import find_preset, preset_files
 from fastload.train.settings import all_fields, merged, read_toml, tables, to_toml
+from tests.waiting import LIMIT
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -316,7 +317,7 @@ def test_settings_are_looked_at_without_torch() -> None:
     code += "import fastload.train\n"
     code += "try:\n runpy.run_module('fastload.train', run_name='__main__')\n"
     code += "except SystemExit as end: print('# torch' if 'torch' in sys.modules else '# light', end.code)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=LIMIT, check=True)
     assert done.stdout.splitlines()[-1] == "# light 0"
     assert tomllib.loads(done.stdout)["optimizer"]["lr"] == 0.5
 

@@ -17,6 +17,7 @@ from fastload.errors import BackendUnavailableError, ConfigurationError
 from fastload.train.config import ModelConfig
 from fastload.train.models import create_model
 from fastload.train.networks import PyramidNet
+from tests.waiting import LIMIT
 
 TASK_OF = {"smp": "segmentation", "transformers": "masked-lm"}
 
@@ -202,7 +203,7 @@ create_model(ModelConfig(model="fastload:small"), task="classification", num_cla
              image_size=(32, 32))
 print(sorted({"timm", "transformers", "segmentation_models_pytorch"} & set(sys.modules)))
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=LIMIT, check=True)
     assert done.stdout.split() == ["[]"]
 
 

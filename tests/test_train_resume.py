@@ -15,6 +15,7 @@ import torch
 from fastload.errors import CheckpointError, ConfigurationError, StateMismatchError
 from fastload.train import checkpoint
 from tests.train_job import Fault, Job, Network, config, finish, run, said, settings, start, write_arrays
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.timeout(110), pytest.mark.slow]
 
@@ -138,19 +139,14 @@ def test_asked_to_stop_it_saves_and_goes_on_later(
 
 def test_a_second_ctrl_c_ends_at_once(data: dict[str, str], tmp_path: Path) -> None:
     [process] = start(with_fault(job(data, tmp_path / "out"), "sleep", 1), tmp_path)
-    deadline = time.monotonic() + 60
-    while "sleeping" not in (said(tmp_path) if (tmp_path / "rank0.txt").exists() else ""):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until(lambda: (tmp_path / "rank0.txt").exists() and "sleeping" in said(tmp_path))
     assert process.pid is not None
     os.kill(process.pid, signal.SIGINT)
     os.kill(process.pid, signal.SIGINT)  # as torchrun passes it on: the same press
     time.sleep(1.3)
     assert process.is_alive()
-    pressed = time.monotonic()
     os.kill(process.pid, signal.SIGINT)
-    assert finish([process], within=20) != [0]
-    assert time.monotonic() - pressed < 10
+    assert finish([process]) != [0]  # of itself it would sleep on
     assert "KeyboardInterrupt" in said(tmp_path)
 
 
@@ -159,12 +155,10 @@ def test_two_ranks_one_of_them_killed_or_asked_to_stop(data: dict[str, str], tmp
     wanted = loaded(tmp_path / "whole")
     whole = job(data, tmp_path / "out", ranks=2)
 
-    began = time.monotonic()
     killed = start(with_fault(whole, "SIGKILL", 5, rank=1), tmp_path / "b", ranks=2)
-    codes = finish(killed, within=60)
+    codes = finish(killed)  # long before the half hour that gloo waits
     assert codes[1] == -signal.SIGKILL
     assert codes[0] not in (0, -signal.SIGKILL)
-    assert time.monotonic() - began < 50
     assert "rank 0 lost the connection to another rank" in said(tmp_path / "b")
 
     summary = run(with_fault(whole, "SIGTERM", 7, rank=1), tmp_path / "c", ranks=2)  # only one rank is asked

@@ -27,6 +27,7 @@ from fastload.sources.base import Column, EncodedImages, Source
 from fastload.sources.columns import DatasetItems, EncodedFiles, PixelArray, ValueArray
 from fastload.sources.paths import PathTable
 from tests import images
+from tests.waiting import LIMIT
 
 DECODERS = [row.name for row in available_decoders() if row.available]
 PYTHON = TurboJpegOptions(decoder="pillow")
@@ -334,7 +335,7 @@ def test_cancel_drops_what_is_queued_and_waits_for_what_runs(
     monkeypatch.setattr(backend._engine, "_assembler", gate)
     for epoch in range(3):
         backend.submit(draws_of(0, 1, 2, 3, epoch=epoch))
-    assert gate.entered.acquire(timeout=60)  # the first slice runs
+    assert gate.entered.acquire(timeout=LIMIT)  # the first slice runs
     cancelled = threading.Thread(target=backend.cancel)
     cancelled.start()
     cancelled.join(0.2)

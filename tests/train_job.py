@@ -25,6 +25,7 @@ from torch import nn
 from fastload.train import TrainConfig, train
 from fastload.train.settings import merged
 from tests import warm
+from tests.waiting import LIMIT
 
 SIDE = 8
 
@@ -89,7 +90,7 @@ class Fault:
                 raise ValueError("the network has had enough")
             case "sleep":
                 print("sleeping", flush=True)
-                time.sleep(60)
+                time.sleep(2 * LIMIT)
             case name:
                 send = os.killpg if name.startswith("group-") else os.kill
                 send(os.getpid(), signal.Signals[name.removeprefix("group-")])
@@ -170,7 +171,7 @@ def start(job: Job, folder: Path, *, ranks: int = 1) -> list[BaseProcess]:
     return found
 
 
-def finish(processes: Iterable[BaseProcess], *, within: float = 60) -> list[int]:
+def finish(processes: Iterable[BaseProcess], *, within: float = LIMIT) -> list[int]:
     """The exit codes, a signal's negative."""
     deadline = time.monotonic() + within
     codes = []

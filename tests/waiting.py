@@ -1,14 +1,15 @@
-"""For what happens in other threads in its own time."""
+"""For what happens in other threads and processes in its own time."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 
-__all__ = ["wait_until"]
+LIMIT = 240.0
+"""How long to wait for what must happen [seconds]: for a machine with much else to do. It only ends a hang."""
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 20) -> None:
+def wait_until(condition: Callable[[], bool], seconds: float = LIMIT) -> None:
     """Return as soon as the condition holds; fail if it does not come true in time."""
     deadline = time.monotonic() + seconds
     while not condition():

@@ -18,6 +18,8 @@ from pathlib import Path
 
 import torch
 
+from tests.waiting import LIMIT
+
 START_METHOD = "forkserver"
 CONTEXT = multiprocessing.get_context(START_METHOD)
 # One fork server for all tests of a process. What the tests import while they are collected is not in it.
@@ -45,7 +47,7 @@ def ranks(world_size: int) -> list[Mapping[str, str]]:
     return [{**common, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(world_size)]
 
 
-def run(*command: str, directory: Path, environment: Mapping[str, str] | None = None, timeout: float = 110) -> Done:
+def run(*command: str, directory: Path, environment: Mapping[str, str] | None = None, timeout: float = LIMIT) -> Done:
     """`python SCRIPT ARGUMENTS...` in `directory`; see `run_all`."""
     return run_all([command], directory=directory, environments=[environment or {}], timeout=timeout)[0]
 
@@ -55,7 +57,7 @@ def run_all(
     *,
     directory: Path,
     environments: list[Mapping[str, str]],
-    timeout: float = 110,
+    timeout: float = LIMIT,
 ) -> list[Done]:
     """Run programs side by side; variables of `environments` are added to those of this process.
 
