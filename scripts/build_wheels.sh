@@ -6,8 +6,9 @@
 #   PYTHONS="python3.12 python3.13" scripts/...      these interpreters, in place of those on the PATH and of pyenv
 #   TRY=no scripts/build_wheels.sh                   build only (trying installs torch: several GB for each Python)
 #
-# Needs g++ and libjpeg-dev ; auditwheel copies libjpeg-turbo into the wheel under a name of its own. The wheel runs where glibc is at least as new as here: for `manylinux_2_28`
-# run it in that image.
+# Needs g++, libjpeg-dev, libisal-dev and libwebp-dev; auditwheel copies these libraries into the wheel under names of its
+# own. The wheel runs where glibc is at least as new as here: for `manylinux_2_28` run it in that image (where ISA-L and
+# libwebp come from EPEL: isa-l-devel, libwebp-devel).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

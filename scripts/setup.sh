@@ -31,6 +31,10 @@ command -v g++ >/dev/null || command -v c++ >/dev/null || missing+=(g++)
 if ! printf '#include <stddef.h>\n#include <stdio.h>\n#include <jpeglib.h>\n' | "${CC:-cc}" -E - >/dev/null 2>&1; then
     missing+=(libjpeg-dev)
 fi
+# The native core reads PNG and WebP with these.
+has_header() { printf '#include <%s>\n' "$1" | "${CC:-cc}" -E - >/dev/null 2>&1; }
+has_header isa-l/igzip_lib.h || missing+=(libisal-dev)
+has_header webp/decode.h || missing+=(libwebp-dev)
 python_h=$("$PYTHON" -c 'import os, sysconfig; print(os.path.join(sysconfig.get_paths()["include"], "Python.h"))')
 [ -f "$python_h" ] || missing+=(python3-dev)
 case ",$EXTRAS," in *,dev,*) # for the tests of `fastload bench --html`, which are skipped without

@@ -136,7 +136,7 @@ def test_other_kinds_go_to_libjpeg_and_are_counted() -> None:
     data = images.jpeg(picture)
     at = data.index(b"\xff\xdb")
     assert_equals_full_decode(decoder, data[:at] + b"garbage" + data[at:], box)
-    counts = dict(decoder.pool.decoded)
+    counts = {kind: count for kind, count in decoder.pool.decoded.items() if kind not in ("png", "webp")}
     assert counts == {"own": 1, "progressive": 1, "components": 1, "layout": 1, "unusual": 1, "forced": 0}
 
 

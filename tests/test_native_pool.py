@@ -57,8 +57,7 @@ TOP = (0, 0, 8, 80)
     ("data", "box", "status", "words"),
     [
         (b"", ALL, "DAMAGED", "the file is empty"),
-        (images.HTML, ALL, "NOT_JPEG", "not a JPEG"),
-        (images.png(images.photo(64, 80)), ALL, "NOT_JPEG", "not a JPEG"),
+        (images.HTML, ALL, "OTHER_FORMAT", "no format that the core reads"),
         (images.cmyk_jpeg(images.photo(64, 80)), ALL, "UNSUPPORTED", "4 components"),
         (images.truncated(GOOD), ALL, "DAMAGED", "Premature end of JPEG file"),
         (images.truncated(GOOD), TOP, "DAMAGED", "Premature end of JPEG file"),

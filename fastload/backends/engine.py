@@ -1,6 +1,6 @@
 """How a batch is made on the host: on the threads of the native core where it can, on Python's where it cannot.
 
-On the native core a batch is one call, and no Python runs for a sample that is sound. What it cannot do (PNG, CMYK) or
+On the native core a batch is one call, and no Python runs for a sample that is sound. What it cannot do (CMYK, GIF) or
 finds fault with goes through the shared Python code, which either makes the pixels or gives the verdict, so that
 messages are the same whichever engine runs.
 """
@@ -19,6 +19,7 @@ import numpy.typing as npt
 from fastload import native
 from fastload.backends.assemble import Assembler, Buffers, settled_size
 from fastload.backends.base import Context, Failure, HostBatch
+from fastload.decode.core import core_formats
 from fastload.decode.registry import describe_decoder, get_decoder
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError, DecodeError, FastloadError, WorkerError
@@ -215,6 +216,8 @@ class NativeEngine:
         self._slice = max(1, -(-context.batch_size // threads))
         self._settled = settled_size(source, plan)
         self._pool = NativePool(threads)
+        self._remade = 0
+        """Samples that the core gave back and Python could read."""
         self._python: ThreadPoolExecutor | None = None
         """For what goes before and after the core: bytes that are not in files, sizes where it does not draw boxes
         itself, and odd samples."""
@@ -247,12 +250,17 @@ class NativeEngine:
         if self._source.encoded:
             whole = "whole files are checked" if self._check_whole else "damage outside a crop is not looked for"
             counts = self._pool.decoded
+            read = {name: counts.pop(name.lower()) for name in ("PNG", "WEBP")}
+            formats = {"JPEG": "libjpeg-turbo where it is not baseline", **core_formats()}
             others = {reason: count for reason, count in counts.items() if reason != "own" and count > 0}
             reasons = f" ({', '.join(f'{reason} {count}' for reason, count in others.items())})" if others else ""
-            libjpeg = f"{sum(others.values())} by libjpeg-turbo{reasons}"
+            decoded = [f"{counts['own']} JPEGs by the core itself", f"{sum(others.values())} by libjpeg-turbo{reasons}"]
+            decoded += [f"{count} {name} by the core" for name, count in read.items() if count]
+            decoded += [f"{self._remade} others by Python's decoders"] if self._remade else []
+            known = ", ".join(f"{name} ({library})" for name, library in formats.items())
             rows = {
-                "decoder": f"{core}: decodes only what a crop needs; {whole}",
-                "decoded": f"{counts['own']} JPEGs by the core itself, {libjpeg}",
+                "decoder": f"{core}: decodes only what a crop needs; {whole}; reads {known}",
+                "decoded": ", ".join(decoded),
                 **rows,
             }
         return rows
@@ -267,6 +275,7 @@ class NativeEngine:
             count = len(parts)
             for found in self._executor().map(self._again, [task.draws] * count, parts, [task.buffers] * count):
                 failures += found
+            self._remade += len(failed) + len(task.failures) - len(failures)
         return self._assembler.finish(task.draws.indices, task.buffers, sorted(failures, key=lambda f: f.row))
 
     def _again(self, draws: Draws, rows: list[int], out: Buffers) -> list[Failure]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -24,17 +25,22 @@ class CoreDecoder:
     version = ""
 
     def decode(self, data: bytes, *, out: npt.NDArray[np.uint8] | None = None) -> npt.NDArray[np.uint8]:
-        headers, failures = core_pool().read_headers([data])
+        failures: list[native.NativeFailure] = []
+        if out is None:
+            headers, failures = core_pool().read_headers([data])
+            out = np.empty((*headers[0, :2].tolist(), 3), dtype=np.uint8)
         if not failures:
-            height, width = headers[0, :2].tolist()
-            pixels = np.empty((1, height, width, 3), dtype=np.uint8)
-            whole = np.array([[0, 0, height, width]], dtype=np.int32)
+            whole = np.array([[0, 0, *out.shape[:2]]], dtype=np.int32)
             placed = Geometry(box=whole, size=whole[:, 2:], window=whole, flip=np.zeros((1, 2), dtype=np.bool_))
-            failures = core_pool().decode_batch([data], geometry=placed, out=pixels, check_whole=True).wait()
-            if not failures:
-                result: npt.NDArray[np.uint8] = pixels[0]
-                return result
-        raise ValueError(failures[0].message)
+            failures = core_pool().decode_batch([data], geometry=placed, out=out[None], check_whole=True).wait()
+        if failures:
+            raise ValueError(failures[0].message)
+        return out
+
+
+def core_formats() -> Mapping[str, str]:
+    """The formats beside JPEG that the core reads, by Pillow's names, and with which library; none without the core."""
+    return native.load().formats() if native.available() else {}
 
 
 @cache

@@ -1,6 +1,7 @@
 """One compressed image to pixels: the one place that decides what is a good image, whichever decoder is used.
 
-Plain JPEGs go to the decoder. Everything rarer goes through Pillow: CMYK, PNG, palettes, 16 bits, other formats.
+Plain JPEGs go to the decoder, PNG and WebP to the native core where it reads them. Everything rarer goes through
+Pillow: CMYK, masks, other formats.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from fastload.decode.base import Decoder, DecodeSettings, ImageHeader
-from fastload.decode.core import CORE
+from fastload.decode.core import CORE, CoreDecoder, core_formats
 from fastload.decode.header import REMEDY, count_scans, read_header, scan_offset
 from fastload.decode.libraries import is_no_damage, open_lazily
+from fastload.decode.png import pixel_chunks
 from fastload.decode.registry import second_opinions
 from fastload.errors import DecodeError
 
@@ -93,15 +95,21 @@ def decode_image(
     if header is None:
         header = read_header(data, name)
     check_header(header, name, settings)
-    check_data(data, header, name, settings)
+    data = check_data(data, header, name, settings)
+    shape = (header.height, header.width, 3)
     try:
         if header.format == "JPEG" and header.components in (1, 3):
-            out = None if scratch is None else scratch.take((header.height, header.width, 3))
-            pixels = _jpeg(data, decoder, out)
+            pixels = _jpeg(data, decoder, None if scratch is None else scratch.take(shape))
             if role == "mask":
                 pixels = _one_channel(pixels)
-        else:
+        elif role == "mask" or header.format not in core_formats():
             pixels = _with_pillow(data, header.format, role)
+        else:
+            out = np.empty(shape, dtype=np.uint8) if scratch is None else scratch.take(shape)
+            try:
+                pixels = CoreDecoder().decode(data, out=out)
+            except ValueError:  # odd or damaged, which is for Pillow to say
+                pixels = _with_pillow(data, header.format, role)
     except MemoryError:
         raise
     except Exception as error:  # what libraries raise on damaged data is not limited to any list
@@ -118,19 +126,28 @@ def decode_image(
     return pixels if pixels.flags.writeable or scratch is not None else pixels.copy()
 
 
-def check_data(data: bytes, header: ImageHeader, name: str, settings: DecodeSettings) -> None:
-    """Refuse, before any pixel is decoded, what is cut off and what would take for ever. Raises DecodeError."""
+def check_data(data: bytes, header: ImageHeader, name: str, settings: DecodeSettings) -> bytes:
+    """Refuse, before any pixel is decoded, what is cut off and what would take for ever.
+
+    Returns:
+        What decoders are to be given: the data, without what readers disagree about.
+
+    Raises:
+        DecodeError: the data is refused.
+    """
     if header.format == "JPEG":
         # A cut file still decodes, to an image with a grey rest. From the back: the end mark is normally the last two
         # bytes, while a thumbnail before the scan has one of its own.
         complete = data.endswith(_EOI) or 0 < scan_offset(data) < data.rfind(_EOI)
         _check_work(data, header, name, settings)
+        if not complete:
+            raise DecodeError(f"{name}: truncated: the end of the image is missing ({len(data)} bytes). {REMEDY}")
     elif header.format == "PNG":
-        complete = b"IEND" in data[-64:] or b"IEND" in data
-    else:
-        return
-    if not complete:
-        raise DecodeError(f"{name}: truncated: the end of the image is missing ({len(data)} bytes). {REMEDY}")
+        try:
+            return pixel_chunks(data)
+        except ValueError as error:
+            raise DecodeError(f"{name}: {error}. {REMEDY}") from error
+    return data
 
 
 def _check_work(data: bytes, header: ImageHeader, name: str, settings: DecodeSettings) -> None:

@@ -9,6 +9,7 @@ Bytes1D = npt.NDArray[np.uint8]
 Int64Array = npt.NDArray[np.int64]
 Int32Array = npt.NDArray[np.int32]
 
+def formats() -> dict[str, str]: ...
 def uniforms(
     indices: Int64Array,
     repeats: Int64Array | None,

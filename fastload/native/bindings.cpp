@@ -371,11 +371,13 @@ Counter counter_of(const Input<int64_t, 1>& indices, const std::optional<Input<i
     return {indices.data(), repeats ? repeats->data() : nullptr, indices.size(), seed, epoch, stream};
 }
 
-// Images decoded, by decoder or by the reason why libjpeg-turbo was it.
+// Images decoded: JPEGs by our own decoder, or by the reason why libjpeg-turbo was it; those of other formats.
 std::map<std::string, int64_t> decoded(const Pool& pool) {
     static constexpr const char* kNames[jpeg::kReasons] = {"own", "progressive", "components", "layout", "unusual", "forced"};
     std::map<std::string, int64_t> result;
     for (int i = 0; i < jpeg::kReasons; ++i) result[kNames[i]] = pool.decoded().of[i].load(std::memory_order_relaxed);
+    result["png"] = pool.decoded().png.load(std::memory_order_relaxed);
+    result["webp"] = pool.decoded().webp.load(std::memory_order_relaxed);
     return result;
 }
 
@@ -402,6 +404,7 @@ NB_MODULE(_core, m) {
     // What a daemon thread or a forked child still holds at its end is no mistake of the bindings.
     nb::set_leak_warnings(false);
     load_libjpeg();  // now, so that a library that is missing makes the import fail and not the first batch
+    m.def("formats", &Decoder::formats);
     m.def("uniforms", &uniforms, "indices"_a, "repeats"_a.none(), "seed"_a, "epoch"_a, "stream"_a, "out"_a);
     m.def("integers", &integers, "indices"_a, "repeats"_a.none(), "seed"_a, "epoch"_a, "stream"_a, "out"_a);
 

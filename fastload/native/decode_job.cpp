@@ -15,10 +15,10 @@ constexpr int64_t kHeaderBytes = 64 << 10;
 
 Outcome decode_image(Worker& worker, const uint8_t* data, size_t size, const GeometrySource& geometries, int row,
                      const DecodeOptions& options, Size out_size, uint8_t* out) {
-    JpegDecoder& decoder = worker.decoder;
+    ImageDecoder& decoder = worker.decoder;
     if (Outcome opened = decoder.open(data, size, options.limits); !opened.ok()) return opened;
     const Size stored = decoder.header().size;
-    const int orientation = options.exif_orientation ? exif_orientation(data, size) : 1;
+    const int orientation = options.exif_orientation ? decoder.header().orientation : 1;
     const Size image = upright_size(stored, orientation);
 
     Geometry geometry;
@@ -81,7 +81,7 @@ Outcome HeaderJob::run(Worker& worker, int row) {
     const ImageHeader header = worker.decoder.header();
     worker.decoder.close();
     const int32_t values[kColumns] = {header.size.height, header.size.width, header.components,
-                                      exif_orientation(bytes.data, bytes.size), header.progressive ? 1 : 0};
+                                      header.orientation, header.progressive ? 1 : 0};
     std::copy(values, values + kColumns, out_ + kColumns * static_cast<int64_t>(row));
     return {};
 }

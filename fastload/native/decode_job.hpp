@@ -1,4 +1,4 @@
-// A batch of JPEGs to pixels, and a batch of JPEGs to headers.
+// A batch of compressed images to pixels, and to headers.
 #pragma once
 
 #include <memory>

@@ -10,8 +10,8 @@ namespace fastload {
 // The numbers are part of the Python interface (fastload/native/__init__.py names them): append, never renumber.
 enum class Status : int32_t {
     ok = 0,
-    damaged = 1,      // libjpeg gave up, or warned that pixels are made up
-    not_jpeg = 2,     // another format: the caller's other decoders may know it
+    damaged = 1,      // or, but for JPEGs, odd: the caller's other decoders may know better
+    other_format = 2, // unknown here: the caller's other decoders may know it
     unsupported = 3,  // a JPEG that is valid, but not decoded here (CMYK, YCCK)
     too_large = 4,    // more pixels than allowed; not decoded
     unreadable = 5,   // the system could not open or read the file
@@ -53,6 +53,7 @@ struct ImageHeader {
     Size size;  // as stored, before any EXIF rotation
     int components = 0;
     bool progressive = false;
+    int orientation = 1;  // of EXIF, 1 to 8; 1 where there is none or it makes no sense
 };
 
 struct DecodeLimits {
@@ -78,6 +79,7 @@ class ImageDecoder {
     virtual ~ImageDecoder() = default;
 
     // Reads the header and stays open: the data must live until `close`, the next `open`, or the end of the object.
+    // Of the first part of a file, `damaged` may mean that more of it is needed.
     virtual Outcome open(const uint8_t* data, size_t size, const DecodeLimits& limits) = 0;
     virtual const ImageHeader& header() const = 0;
 

@@ -1,6 +1,7 @@
 #include "jpeg.hpp"
 
 #include "kernels.hpp"
+#include "orientation.hpp"
 
 namespace fastload {
 
@@ -9,20 +10,23 @@ JpegDecoder::JpegDecoder(const Kernels& kernels, DecoderCounts* counts) : own_(*
 Outcome JpegDecoder::open(const uint8_t* data, size_t size, const DecodeLimits& limits) {
     close();
     if (size == 0) return {Status::damaged, "the file is empty"};
-    if (size < 3 || data[0] != 0xff || data[1] != 0xd8 || data[2] != 0xff) return {Status::not_jpeg, "not a JPEG"};
+    if (size < 3 || data[0] != 0xff || data[1] != 0xd8 || data[2] != 0xff) {
+        return {Status::other_format, "no format that the core reads"};
+    }
     data_ = data;
     size_ = size;
     limits_ = limits;
     reason_ = always_libjpeg_ ? jpeg::Reason::forced : own_.open(data, size);
     if (reason_ != jpeg::Reason::none) return open_libjpeg();
     const jpeg::Frame& frame = own_.frame();
-    header_ = {{frame.height, frame.width}, frame.components, false};
+    header_ = {{frame.height, frame.width}, frame.components, false, exif_orientation(data, size)};
     return limits.check(header_.size);
 }
 
 Outcome JpegDecoder::open_libjpeg() {
     Outcome outcome = libjpeg_.open(data_, size_, limits_);
     header_ = libjpeg_.header();
+    header_.orientation = exif_orientation(data_, size_);
     return outcome;
 }
 

@@ -10,9 +10,11 @@ namespace fastload {
 
 struct Kernels;
 
-// How many images were decoded by what: ours at `jpeg::Reason::none`, by libjpeg-turbo for each other reason.
+// How many images were decoded by what: JPEGs by our own decoder at `jpeg::Reason::none`, by libjpeg-turbo for each other
+// reason; and those of other formats.
 struct DecoderCounts {
     std::atomic<int64_t> of[jpeg::kReasons] = {};
+    std::atomic<int64_t> png{0}, webp{0};
 };
 
 // Baseline files are decoded by our own decoder; the others, and all in which it sees anything unusual, by libjpeg-turbo.

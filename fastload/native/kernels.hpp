@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "jpeg/kernels.hpp"
+#include "png/kernels.hpp"
 
 namespace fastload {
 
@@ -45,6 +46,7 @@ struct Kernels {
     // every four weights begun; false if they do not fit it.
     bool (*split)(const int16_t* weights, int outputs, int width, int32_t* low_high);
     const jpeg::Kernels* jpeg;
+    const png::Kernels* png;
 };
 
 extern const Kernels kPlainKernels;

@@ -3,11 +3,13 @@
 #include "jpeg/blocks.inl.hpp"
 #include "jpeg/samples.inl.hpp"
 #include "kernels.hpp"
+#include "png/rows.inl.hpp"
 #include "resample.inl.hpp"
 
 namespace fastload {
 
 const Kernels FASTLOAD_KERNELS = {
-    FASTLOAD_KERNELS_NAME, horizontal, vertical, pack, mirror, Simd::kDots ? split : nullptr, &jpeg::kKernels};
+    FASTLOAD_KERNELS_NAME, horizontal, vertical, pack, mirror, Simd::kDots ? split : nullptr, &jpeg::kKernels,
+    &png::kKernels};
 
 }  // namespace fastload

@@ -28,6 +28,18 @@ class Tiff {
     bool big_;
 };
 
+// Orientations 5 to 8 swap rows and columns. A pixel (y, x) of the upright image is stored at (y, x), or (x, y) if
+// swapped, counted from the end of the stored rows or columns where these say so.
+bool is_swapped(int orientation) { return orientation >= 5; }
+bool rows_from_end(int orientation) {
+    return orientation == 3 || orientation == 4 || orientation == 6 || orientation == 7;
+}
+bool columns_from_end(int orientation) {
+    return orientation == 2 || orientation == 3 || orientation == 7 || orientation == 8;
+}
+
+}  // namespace
+
 int tiff_orientation(const uint8_t* data, size_t size) {
     constexpr uint32_t kOrientation = 0x0112, kShort = 3;
     const Tiff tiff(data, size);
@@ -43,18 +55,6 @@ int tiff_orientation(const uint8_t* data, size_t size) {
     }
     return 1;
 }
-
-// Orientations 5 to 8 swap rows and columns. A pixel (y, x) of the upright image is stored at (y, x), or (x, y) if
-// swapped, counted from the end of the stored rows or columns where these say so.
-bool is_swapped(int orientation) { return orientation >= 5; }
-bool rows_from_end(int orientation) {
-    return orientation == 3 || orientation == 4 || orientation == 6 || orientation == 7;
-}
-bool columns_from_end(int orientation) {
-    return orientation == 2 || orientation == 3 || orientation == 7 || orientation == 8;
-}
-
-}  // namespace
 
 int exif_orientation(const uint8_t* data, size_t size) {
     size_t at = 2;  // behind SOI

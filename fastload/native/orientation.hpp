@@ -10,6 +10,9 @@ namespace fastload {
 // The EXIF orientation (1 to 8) of a JPEG; 1 where there is none or it makes no sense.
 int exif_orientation(const uint8_t* data, size_t size);
 
+// The same of the TIFF structure that EXIF data are.
+int tiff_orientation(const uint8_t* data, size_t size);
+
 // Size of the image once it stands upright.
 Size upright_size(Size stored, int orientation);
 

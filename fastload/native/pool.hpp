@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "jpeg.hpp"
+#include "decoder.hpp"
 #include "resampler.hpp"
 
 namespace fastload {
@@ -18,7 +18,7 @@ class Worker {
         : kernels(chosen), decoder(chosen, counts), resampler(chosen) {}
 
     const Kernels& kernels;
-    JpegDecoder decoder;
+    Decoder decoder;
     Resampler resampler;
     std::vector<uint8_t> bytes;    // of the compressed file
     std::vector<uint8_t> scratch;  // pixels in between

@@ -35,9 +35,9 @@ class Status(enum.IntEnum):
 
     OK = 0
     DAMAGED = 1
-    """libjpeg gave up, or warned that pixels are made up."""
-    NOT_JPEG = 2
-    """Another format: other decoders may know it."""
+    """libjpeg gave up, or warned that pixels are made up; of PNG and WebP also what is only odd."""
+    OTHER_FORMAT = 2
+    """A format that the core does not read: other decoders may know it."""
     UNSUPPORTED = 3
     """A valid JPEG that the core does not convert (CMYK, YCCK): other decoders can."""
     TOO_LARGE = 4
@@ -47,11 +47,6 @@ class Status(enum.IntEnum):
     BAD_GEOMETRY = 6
     """The box does not lie in the image, or the plan cannot be applied to one of its size."""
     CANCELLED = 7
-
-    @property
-    def other_decoder(self) -> bool:
-        """Whether another decoder may well succeed."""
-        return self in (Status.NOT_JPEG, Status.UNSUPPORTED)
 
 
 @dataclass(frozen=True)
@@ -114,7 +109,8 @@ class NativePool:
 
     @property
     def decoded(self) -> dict[str, int]:
-        """JPEGs decoded so far: "own" by the core's own decoder, the rest by libjpeg-turbo, by the reason why.
+        """Images decoded so far: "png", "webp", and JPEGs: "own" by the core's own decoder, the rest by libjpeg-turbo,
+        by the reason why.
 
         The reasons: "progressive" (or arithmetic coding), "components" (CMYK and the like), "layout" (several scans,
         rare samplings) and "unusual" (damaged, or anything that a plain file has not).
@@ -128,7 +124,7 @@ class NativePool:
     def read_headers(
         self, images: Compressed, *, settings: DecodeSettings | None = None
     ) -> tuple[npt.NDArray[np.int32], list[NativeFailure]]:
-        """Sizes and kinds of many JPEGs.
+        """Sizes and kinds of many images.
 
         Returns:
             (N, 5) int32: height, width (as stored), components, EXIF orientation, progressive (0 or 1), zeros for

@@ -1,0 +1,86 @@
+#include "webp.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include <webp/decode.h>
+
+#include "kernels.hpp"
+#include "orientation.hpp"
+
+namespace fastload {
+namespace {
+
+// What smooth upsampling of colours looks at beside a box; even, as colours are stored for pairs of pixels.
+constexpr int kMargin = 4;
+// Kept between images.
+constexpr size_t kMostKept = size_t{32} << 20;
+
+Outcome refused(const char* why) { return {Status::damaged, why}; }
+
+size_t u32(const uint8_t* at) {
+    return size_t{at[0]} | size_t{at[1]} << 8 | size_t{at[2]} << 16 | size_t{at[3]} << 24;
+}
+
+// Of the EXIF chunk, if there is one. `size` is that of the RIFF container.
+int orientation_of(const uint8_t* data, size_t size) {
+    for (size_t at = 12; size - at >= 8;) {
+        const size_t length = u32(data + at + 4), left = size - at - 8;
+        if (length > left) break;
+        const uint8_t* chunk = data + at + 8;
+        if (std::memcmp(data + at, "EXIF", 4) == 0) {
+            const bool marked = length >= 6 && std::memcmp(chunk, "Exif\0\0", 6) == 0;
+            return marked ? tiff_orientation(chunk + 6, length - 6) : tiff_orientation(chunk, length);
+        }
+        at += 8 + std::min(length + length % 2, left);
+    }
+    return 1;
+}
+
+}  // namespace
+
+Outcome WebpDecoder::open(const uint8_t* data, size_t size, const DecodeLimits& limits) {
+    WebPBitstreamFeatures features;
+    if (WebPGetFeatures(data, size, &features) != VP8_STATUS_OK) return refused("a WebP that is cut off or odd");
+    const size_t container = u32(data + 4);  // behind these eight bytes
+    if (std::memcmp(data, "RIFF", 4) != 0 || container > size - 8) return refused("a WebP that is cut off");
+    if (features.has_animation) return refused("a WebP with moving images");
+    data_ = data;
+    size_ = 8 + container;
+    header_ = {{features.height, features.width}, features.has_alpha ? 4 : 3, false, orientation_of(data_, size_)};
+    return limits.check(header_.size);
+}
+
+Outcome WebpDecoder::read(const Box& box, bool whole, RowSink& sink) {
+    WebPDecoderConfig config;
+    if (!WebPInitDecoderConfig(&config)) return refused("another version of libwebp than it was built with");
+    const Size size = header_.size;
+    const int left = std::max(box.left - kMargin, 0) & ~1, top = std::max(box.top - kMargin, 0) & ~1;
+    const int right = std::min(box.left + box.width + kMargin, size.width);
+    const int bottom = whole ? size.height : std::min(box.top + box.height + kMargin, size.height);
+    WebPDecoderOptions& options = config.options;
+    options.use_cropping = 1;
+    options.crop_left = left;
+    options.crop_top = top;
+    options.crop_width = right - left;
+    options.crop_height = bottom - top;
+    const size_t stride = size_t{4} * static_cast<size_t>(right - left), bytes = stride * static_cast<size_t>(bottom - top);
+    if (stride > INT32_MAX) return refused("a WebP of too many columns");
+    if (pixels_.size() < bytes + kRowSlack) pixels_.resize(bytes + kRowSlack);
+    config.output.colorspace = MODE_RGBA;
+    config.output.is_external_memory = 1;
+    config.output.u.RGBA = {pixels_.data(), static_cast<int>(stride), bytes};
+    const VP8StatusCode found = WebPDecode(data_, size_, &config);
+    if (found == VP8_STATUS_OK) {
+        for (int y = 0; y < box.height; ++y) {
+            const uint8_t* row = pixels_.data() + stride * static_cast<size_t>(box.top - top + y) + 4 * (box.left - left);
+            sink.take(&row, 1);
+        }
+    }
+    if (pixels_.size() > kMostKept) std::vector<uint8_t>().swap(pixels_);
+    if (found != VP8_STATUS_OK) return refused("a WebP with damaged data");
+    if (count_ != nullptr) count_->fetch_add(1, std::memory_order_relaxed);
+    return {};
+}
+
+}  // namespace fastload
