@@ -66,7 +66,7 @@ def compare_results(before: Results, after: Results) -> Comparison:
         changes=tuple(_change(old[key], row) for key, row in new.items() if key in old),
         only_before=tuple(_title(row) for key, row in old.items() if key not in new),
         only_after=tuple(_title(row) for key, row in new.items() if key not in old),
-        conditions=tuple(_conditions(before, after)),
+        conditions=tuple(conditions(before, after)),
     )
 
 
@@ -89,7 +89,8 @@ def _remarks(old: Measurement, new: Measurement) -> list[str]:
     return remarks
 
 
-def _conditions(before: Results, after: Results) -> list[str]:
+def conditions(before: Results, after: Results) -> list[str]:
+    """What is not the same about two runs themselves, so that a difference may not be the software's."""
     found = []
     machines = (str(before.machine), str(after.machine))
     if machines[0] != machines[1]:

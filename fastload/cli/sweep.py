@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fastload.cli.results import Files, names, numbers
+from fastload.errors import ConfigurationError
 from fastload.terminal import output, plain_errors
 from fastload.train.command import takes_train_options
 
@@ -20,17 +21,22 @@ if TYPE_CHECKING:
 
     from fastload.sweep import Cell, Row
 
-_OWN = ("batch_size", "parallel", "max_steps")
+_OWN = ("batch_size", "parallel", "max_steps", "epochs", "accumulate", "device", "backend", "num_workers")
 """What each run of a sweep has of its own."""
 _MOOT = ("out", "resume", "save_epochs", "save_steps", "progress", "tensorboard", "trace", "profile_steps")
 """What a run of a sweep does not do."""
+_SEVERAL = "; several values with commas between are tried one by one. Without it: as the job has it."
 
 
 @takes_train_options(without=(*_OWN, *_MOOT))
 def sweep(
     preset: Annotated[
-        str | None, typer.Argument(help="A job with its settings; fastload train --presets lists them.")
+        str | None,
+        typer.Argument(
+            help="A job with its settings (fastload train --presets lists them); or compare, and two files of --json."
+        ),
     ] = None,
+    files: Annotated[list[Path] | None, typer.Argument(help="Of compare.", metavar="[A.json B.json]")] = None,
     config: Annotated[Path | None, typer.Option(help="A TOML file of settings, as for fastload train.")] = None,
     batch_sizes: Annotated[
         str, typer.Option("--batch-sizes", help="Samples of a batch on each process, with commas between.")
@@ -42,9 +48,20 @@ def sweep(
         int | None,
         typer.Option(min=2, help="Of ddp, and GPUs of dp. Without it: all GPUs, and 2 where there are fewer."),
     ] = None,
+    accumulate: Annotated[str | None, typer.Option(help=f"Batches of a step{_SEVERAL}", metavar="1,10")] = None,
+    device: Annotated[str | None, typer.Option(help=f"Where it runs{_SEVERAL}", metavar="cpu,cuda")] = None,
+    backend: Annotated[str | None, typer.Option(help=f"The loader's{_SEVERAL}", metavar="cache,torch")] = None,
+    num_workers: Annotated[str | None, typer.Option(help=f"The loader's{_SEVERAL}", metavar="1,2,4")] = None,
+    epochs: Annotated[
+        int | None,
+        typer.Option(min=1, help="Make each run a whole one, with validation. Without it: some steps of it."),
+    ] = None,
     steps: Annotated[int, typer.Option(min=1, help="Steps that are measured in each run.")] = 30,
     warmup: Annotated[int, typer.Option(min=1, help="Steps before them, which compile and warm up.")] = 5,
-    timeout: Annotated[float, typer.Option(min=1.0, help="Seconds after which a run is given up.")] = 600.0,
+    timeout: Annotated[
+        float | None,
+        typer.Option(min=1.0, help="Seconds after which a run is given up. [600; of whole runs none]"),
+    ] = None,
     json: Annotated[Path | None, typer.Option(help="Write everything here.")] = None,
     csv: Annotated[Path | None, typer.Option(help="Write a line for each run here.")] = None,
     html: Annotated[Path | None, typer.Option(help="Write a page with charts here.")] = None,
@@ -52,27 +69,35 @@ def sweep(
     *,
     given: dict[str, Any],
 ) -> None:
-    """Try batch sizes and parallel modes, and say what each spends its time on, and which to take.
+    """Try batch sizes, parallel modes and more, and say what each spends its time on, and which to take.
 
-    Each run trains for some steps in processes of its own. One that does not fit in memory is a row that says so.
-    Ctrl-C ends it early and keeps what was measured.
+    Each run trains for some steps, or to its end, in processes of its own. One that does not fit in memory is a row
+    that says so. Ctrl-C ends it early and keeps what was measured. `fastload sweep compare A.json B.json` sets two
+    sweeps side by side.
     """
     with plain_errors():
+        if preset == "compare":
+            _compare(files or [])
+            return
         from fastload.sweep import SweepSettings, run_sweep
         from fastload.sweep.grid import modes
         from fastload.sweep.report import print_sweep, write_html, write_png
         from fastload.train.presets import find_preset
         from fastload.train.settings import merged
 
-        files = Files(json, csv, html, png)
-        files.check()
+        if files:
+            raise ConfigurationError(f"{files[0]}: one job at a time; files follow `fastload sweep compare` only.")
+        written = Files(json, csv, html, png)
+        written.check()
         console = output()
         settings = SweepSettings(
             preset=preset or (str(config) if config else "defaults"),
             config=merged(find_preset(preset).settings if preset else {}, config, given),
             batch_sizes=numbers(batch_sizes, "--batch-sizes"),
             parallel=modes(names(parallel)),
+            axes=_axes(accumulate=accumulate, device=device, backend=backend, num_workers=num_workers),
             processes=processes,
+            epochs=epochs,
             steps=steps,
             warmup=warmup,
             timeout=timeout,
@@ -82,9 +107,28 @@ def sweep(
         print_sweep(found, console)
         measured = any(row.status == "measured" for row in found.measurements)
         # Where nothing was measured there is no picture to draw.
-        files.write(found, console, html=write_html, **({"png": write_png} if measured else {}))
+        written.write(found, console, html=write_html, **({"png": write_png} if measured else {}))
         if not measured:
             raise typer.Exit(1)
+
+
+def _axes(**typed: str | None) -> dict[str, tuple[Any, ...]]:
+    """The values of those that were typed."""
+    from fastload.train.settings import convert, find_field
+
+    return {
+        name: tuple(convert(find_field(name), part) for part in names(text))
+        for name, text in typed.items()
+        if text is not None
+    }
+
+
+def _compare(files: Sequence[Path]) -> None:
+    from fastload.sweep.compare import print_comparison, read_sweep
+
+    if len(files) != 2:
+        raise ConfigurationError(f"compare: give two files that `fastload sweep --json` wrote, got {len(files)}.")
+    print_comparison(read_sweep(files[0]), read_sweep(files[1]), output())
 
 
 @contextmanager

@@ -77,6 +77,34 @@ def table(rows: Sequence[Mapping[str, str | Text]], *, text_columns: Sequence[st
     )
 
 
+def heat_map(values: Mapping[tuple[str, str], float], *, corner: str, show: Callable[[float], str]) -> str:
+    """HTML of a table of numbers, the larger the darker behind.
+
+    Args:
+        values: by (row, column), which are in the order of their first appearance; what is not there stays empty.
+        corner: what rows and columns are.
+        show: a number as text.
+    """
+    rows, columns = (list(dict.fromkeys(place[axis] for place in values)) for axis in (0, 1))
+    low, high = min(values.values()), max(values.values())
+
+    def cell(place: tuple[str, str]) -> str:
+        if place not in values:
+            return "<td></td>"
+        share = (values[place] - low) / (high - low) if high > low else 1.0
+        return f'<td class="number heat" style="--heat: {5 + 55 * share:.0f}%">{escape(show(values[place]))}</td>'
+
+    head = "".join(f'<th scope="col" class="number">{escape(name)}</th>' for name in columns)
+    body = "".join(
+        f'<tr><th scope="row">{escape(row)}</th>{"".join(cell((row, column)) for column in columns)}</tr>\n'
+        for row in rows
+    )
+    return (
+        f'<div class="scroll" tabindex="0"><table><thead><tr><th scope="col">{escape(corner)}</th>{head}</tr></thead>\n'
+        f"<tbody>{body}</tbody></table></div>\n"
+    )
+
+
 def _document(title: str, subtitle: str, main: str) -> str:
     """A whole HTML document around the HTML of its main part."""
     from fastload.measure.charts import style_sheet

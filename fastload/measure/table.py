@@ -52,6 +52,13 @@ def gigabytes(count: float) -> str:
     return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:,.0f} MB"
 
 
+def each(values: Sequence[float], show: Callable[[float], str]) -> str:
+    """ "3.0 GB + 1.9 GB" of the devices of a run; of many their range, of none nothing."""
+    if len(values) <= 4:
+        return " + ".join(map(show, values))
+    return f"{len(values)} x {show(min(values))} to {show(max(values))}"
+
+
 def metric(row: Measurement, name: str, show: Callable[[float], str]) -> str:
     """The median of a further number; empty where there is none."""
     found = row.metric(name)

@@ -3,11 +3,12 @@ times as fast. Every number in them is one that was measured, or a ratio of such
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
-from fastload.measure.table import duration, gigabytes
+from fastload.measure.table import duration, each, gigabytes, percentage
 from fastload.sweep.grid import Row, Share
 
 _SAME = 0.05
@@ -47,13 +48,17 @@ def advice(rows: Sequence[Row], situation: Situation) -> tuple[str, ...]:
     measured = [row for row in rows if row.status == "measured" and row.rate]
     if not measured:
         return ("Nothing was measured, so there is nothing to recommend: see why at each row.",)
-    said = [_recommendation(measured, situation)]
+    said = [_recommendation(measured, situation), *_best_validated(measured)]
     names = list(dict.fromkeys(row.cell.name for row in rows))
     for name in names:
         said += _bigger_batch([row for row in rows if row.cell.name == name], situation)
     for name in names:
         said += _more_processes(measured, [row for row in measured if row.cell.name == name], situation)
     said += _dp_against_ddp(measured)
+    said += _first_gpu(measured)
+    said += _accumulation(measured, situation)
+    for axis, what in (("device", "device"), ("backend", "backend"), ("num_workers", "number of workers")):
+        said += _other_values(measured, axis, what, situation)
     return tuple(said)
 
 
@@ -66,14 +71,14 @@ def _recommendation(rows: Sequence[Row], situation: Situation) -> str:
     text = f"Recommended: {cell.name}, {batch}: {chosen.speed:,.0f} {situation.unit}/s"
     if chosen.epoch_seconds is not None:
         text += f", {duration(chosen.epoch_seconds)} an epoch"
-    if chosen.peak_memory is not None:
-        text += f", {gigabytes(chosen.peak_memory)}"
+    if chosen.memory:
+        text += f", {each(chosen.memory, gigabytes)}"
     text += f", the device busy {chosen.busy:.0%} of the time."
     if best is not chosen:
-        text += (
-            f" The fastest, {best.cell.name} with batch {best.cell.batch}, gives {best.speed:,.0f}: no real gain for "
-            f"{'more processes' if best.cell.processes > cell.processes else 'a larger batch'}."
-        )
+        text += f" The fastest, {best.cell.name} with batch {best.cell.batch}, gives {best.speed:,.0f}: no real gain"
+        more = best.cell.processes > cell.processes
+        larger = best.cell.global_batch > cell.global_batch
+        text += " for more processes." if more else " for a larger batch." if larger else "."
     if chosen.busy < _BUSY:
         loss = _largest_loss(chosen)
         text += f" Most of what is lost is {_CAUSES[loss]}, {chosen.shares.get(loss, 0.0):.0%} of the time."
@@ -82,7 +87,8 @@ def _recommendation(rows: Sequence[Row], situation: Situation) -> str:
 
 def _bigger_batch(rows: Sequence[Row], situation: Situation) -> Iterator[str]:
     """Of one mode: whether a bigger batch pays, and if not, why."""
-    name = "In one process" if rows[0].cell.mode == "none" else f"With {rows[0].cell.name}"
+    cell = rows[0].cell
+    name = f"{'In' if cell.mode == 'none' else 'With'} {cell.name}"
     too_large = [row.cell.batch for row in rows if row.status == "out of memory"]
     fitting = sorted((row for row in rows if row.status == "measured" and row.rate), key=lambda row: row.cell.batch)
     if len(fitting) > 1:
@@ -101,16 +107,18 @@ def _still_faster(rows: Sequence[Row], at_the_end: bool) -> str:
     before, largest = rows[-2:]
     gain = largest.speed / before.speed
     text = f"a bigger batch is still faster, {gain:.2f} times from {before.cell.batch} to {largest.cell.batch}"
-    shrunk = [
-        share for share in _CAUSES if before.shares.get(share, 0.0) - largest.shares.get(share, 0.0) >= _NOTABLE / 2
-    ]
-    if shrunk:
-        named = ", ".join(
-            f"{_CAUSES[share]} ({before.shares[share]:.0%} of the time, then {largest.shares.get(share, 0.0):.0%})"
-            for share in shrunk
-        )
-        text += f", as it takes less of {named}"
+    text += _less_of(before, largest)
     return f"{text}." if at_the_end else f"{text}; try a larger one."
+
+
+def _less_of(before: Row, after: Row) -> str:
+    """What else takes a smaller part of the time; nothing if nothing does."""
+    shrunk = [
+        f"{_CAUSES[share]} ({before.shares[share]:.0%} of the time, then {after.shares.get(share, 0.0):.0%})"
+        for share in _CAUSES
+        if before.shares.get(share, 0.0) - after.shares.get(share, 0.0) >= _NOTABLE / 2
+    ]
+    return f", as it takes less of {', '.join(shrunk)}" if shrunk else ""
 
 
 def _no_faster(enough: Row, largest: Row, situation: Situation) -> str:
@@ -151,9 +159,10 @@ def _no_faster(enough: Row, largest: Row, situation: Situation) -> str:
 
 def _more_processes(rows: Sequence[Row], spread: Sequence[Row], situation: Situation) -> Iterator[str]:
     """A mode against one process: with the same batch on each rank, and with the same global batch."""
-    one = [row for row in rows if row.cell.mode == "none"]
     if not spread or spread[0].cell.mode == "none":
         return
+    spread_by = ("mode", "processes", "batch")
+    one = [row for row in rows if row.cell.mode == "none" and row.cell.like(spread[0].cell, *spread_by)]
     same_batch = [(a, b) for a in one for b in spread if a.cell.batch == b.cell.batch]
     same_global = [(a, b) for a in one for b in spread if a.cell.global_batch == b.cell.global_batch]
     if same_batch:
@@ -185,21 +194,27 @@ def _scaling(one: Row, many: Row, how: str, part: float, situation: Situation) -
     causes = {share: many.seconds(share) - part * one.seconds(share) for share in _CAUSES}
     named = sorted((share for share in causes if abs(causes[share]) >= _NOTABLE * lost), key=lambda s: -causes[s])
     reasons = "; ".join(
-        f"+{_ms(causes[share])} {_why(share, count, part, situation)}"
+        f"+{_ms(causes[share])} {_why(share, many, part, situation)}"
         if causes[share] > 0
         else f"and -{_ms(-causes[share])} {_CAUSES[share]}"
         for share in named
     )
-    return (
-        f"{text}, not {count}. A step takes {_ms(many.step_seconds)} where {_ms(part * one.step_seconds)} would be "
-        f"ideal: {reasons}."
+    text += (
+        f", not {count}. A step takes {_ms(many.step_seconds)} where {_ms(part * one.step_seconds)} would be ideal: "
+        f"{reasons}."
     )
+    if gain < 1 - _SAME and named and named[0] in ("exchange", "launch", "copy", "update"):
+        text += (
+            f" So {many.cell.parallel} is slower than one: in {_ms(one.busy * one.step_seconds)} of computing a step "
+            "there is too little to share; larger batches or a larger network would share better."
+        )
+    return text
 
 
-def _why(share: Share, count: int, part: float, situation: Situation) -> str:
-    shared = f"the {situation.cores} cores of this machine are shared by {count} processes"
+def _why(share: Share, many: Row, part: float, situation: Situation) -> str:
+    shared = f"the {situation.cores} cores of this machine are shared by {many.cell.processes} processes"
     if share == "compute":
-        if situation.device == "cpu":
+        if (many.cell.device or situation.device) == "cpu":
             return f"computing, as {shared}: each computes more slowly beside the others"
         if part < 1:
             return "computing, as a sample takes longer in the smaller batch of a rank"
@@ -220,7 +235,7 @@ def _dp_against_ddp(rows: Sequence[Row]) -> Iterator[str]:
         (dp, ddp)
         for dp in rows
         for ddp in rows
-        if (dp.cell.mode, ddp.cell.mode) == ("dp", "ddp") and dp.cell.global_batch == ddp.cell.global_batch
+        if (dp.cell.mode, ddp.cell.mode) == ("dp", "ddp") and dp.cell.like(ddp.cell, "mode")
     ]
     if pairs:
         dp, ddp = max(pairs, key=lambda pair: pair[0].cell.global_batch)
@@ -228,6 +243,90 @@ def _dp_against_ddp(rows: Sequence[Row]) -> Iterator[str]:
             f"DataParallel runs at {dp.speed / ddp.speed:.2f} times the speed of ddp with the same global batch, "
             f"{dp.cell.global_batch}: in every step one process copies the network to all GPUs and queues their work."
         )
+
+
+def _first_gpu(rows: Sequence[Row]) -> Iterator[str]:
+    """That DataParallel does not load its GPUs alike."""
+    uneven = [row for row in rows if row.cell.mode == "dp" and row.memory and row.memory[0] > 1.1 * min(row.memory)]
+    if uneven:
+        row = max(uneven, key=lambda row: row.cell.global_batch)
+        busy = f" (busy {each(row.utilisation, percentage)})" if row.utilisation else ""
+        yield (
+            f"With {row.cell.name} and batch {row.cell.batch} the GPUs hold {each(row.memory, gigabytes)}{busy}: "
+            "DataParallel gathers all outputs on the first, which computes the loss, sums the gradients and keeps the "
+            "optimizer's state. It is the first that limits the batch; ddp loads all alike."
+        )
+
+
+def _accumulation(rows: Sequence[Row], situation: Situation) -> Iterator[str]:
+    """What the largest number of accumulated batches does to speed and score, for the largest batch of each kind."""
+    kinds: dict[str, list[Row]] = {}
+    for row in rows:
+        kinds.setdefault(replace(row.cell, accumulate=1, batch=1).name, []).append(row)
+    for name, of_kind in kinds.items():
+        batch = max(row.cell.batch for row in of_kind)
+        same = sorted((row for row in of_kind if row.cell.batch == batch), key=lambda row: row.cell.accumulate)
+        few, many = same[0], same[-1]
+        if few is many:
+            continue
+        ratio = many.speed / few.speed
+        text = (
+            f"{name[0].upper()}{name[1:]} with batch {batch}: {many.cell.accumulate} accumulated batches a step "
+            f"instead of {few.cell.accumulate} are {ratio:.2f} times as fast ({few.speed:,.0f} and {many.speed:,.0f} "
+            f"{situation.unit}/s)"
+        )
+        text += ", no more than such measurements scatter" if abs(ratio - 1) < _SAME else _less_of(few, many)
+        yield f"{text}.{_cost(few, many)}"
+
+
+def _cost(few: Row, many: Row) -> str:
+    """What the score of fewer, larger steps is, if it was measured."""
+    if not few.validation or not many.validation:
+        return ""
+    name, before = few.score
+    after = many.score[1]
+    updates = " and ".join(f"{row.samples / row.cell.global_batch:,.3g}" for row in (few, many))
+    text = f" The last validation's {name} is {before:.4g} and {after:.4g}, with {updates} updates an epoch"
+    if name != "top1":
+        return f"{text}."
+    # Of the difference of two shares of so many samples, each with its own scatter.
+    scatter = 2 * math.sqrt((before * (1 - before) + after * (1 - after)) / few.val_samples)
+    if abs(after - before) <= scatter:
+        return f"{text}: no further apart than {few.val_samples:,} samples scatter ({scatter:.2g})."
+    return f"{text}: more than {few.val_samples:,} samples scatter ({scatter:.2g}), so it {_costs(after - before)}."
+
+
+def _costs(difference: float) -> str:
+    return (
+        "costs accuracy; more epochs or a higher rate may win it back" if difference < 0 else "does not cost accuracy"
+    )
+
+
+def _best_validated(rows: Sequence[Row]) -> Iterator[str]:
+    scored = [row for row in rows if row.validation]
+    if len(scored) > 1:
+        name = scored[0].score[0]
+        ordered = sorted(scored, key=lambda row: row.score[1], reverse=name != "loss")
+        words = [f"{row.score[1]:.4g} ({row.cell.name}, batch {row.cell.batch})" for row in (ordered[0], ordered[-1])]
+        yield f"The last validation's {name}: best {words[0]}, worst {words[1]}; of one run each, with one seed."
+
+
+def _other_values(rows: Sequence[Row], axis: str, what: str, situation: Situation) -> Iterator[str]:
+    """The fastest row beside those that differ from it in this setting alone."""
+    best = max(rows, key=lambda row: row.speed)
+    others = [row for row in rows if row is not best and row.cell.like(best.cell, axis)]
+    if others:
+        found = sorted([best, *others], key=lambda row: -row.speed)
+        words = [f"{getattr(row.cell, axis)} {row.speed:,.0f} {situation.unit}/s, {_limit(row)}" for row in found]
+        yield f"By {what}, all else as in the fastest row: {'; '.join(words)}."
+
+
+def _limit(row: Row) -> str:
+    """What its time goes to, in three words."""
+    loss = _largest_loss(row)
+    if row.shares.get(loss, 0.0) < _SAME:
+        return f"busy {row.busy:.0%}"
+    return f"busy {row.busy:.0%}, {_CAUSES[loss]} {row.shares[loss]:.0%}"
 
 
 def _largest_loss(row: Row) -> Share:

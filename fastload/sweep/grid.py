@@ -1,22 +1,27 @@
 """Which runs a sweep makes, and what becomes of one: a row.
 
-Every batch size in every parallel mode, so that modes can be compared at equal batches.
+Every batch size in every parallel mode, so that modes can be compared at equal batches, and all that once for each
+combination of the other axes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import product
 from typing import Any, Literal, get_args
 
 from fastload.errors import ConfigurationError
-from fastload.measure.results import Measurement, Round, Status
+from fastload.measure.results import Measurement, Parameter, Round, Status
 
 Mode = Literal["none", "dp", "ddp"]
 
 Share = Literal["wait", "copy", "launch", "compute", "update", "exchange"]
 """What a step's time goes to, as `fastload.monitor.Activity` explains."""
 SHARES: tuple[Share, ...] = get_args(Share)
+
+AXES = ("accumulate", "device", "backend", "num_workers")
+"""Settings of a run, by field name, that may have several values in a sweep, beside batch size and parallel mode."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +35,10 @@ class Cell:
     """Samples of a batch on each of them."""
     accumulate: int = 1
     """Batches of a step."""
+    device: str | None = None
+    """None, here and below: as the configuration has it; not an axis of this sweep."""
+    backend: str | None = None
+    num_workers: int | None = None
 
     @property
     def global_batch(self) -> int:
@@ -42,9 +51,20 @@ class Cell:
         return self.batch * self.processes if self.mode == "dp" else self.batch
 
     @property
-    def name(self) -> str:
+    def parallel(self) -> str:
         """ "one process", "ddp x 2"."""
         return "one process" if self.mode == "none" else f"{self.mode} x {self.processes}"
+
+    @property
+    def name(self) -> str:
+        """All but the batch: "ddp x 2, cache, 4 workers, 10 accumulated"."""
+        workers = "" if self.num_workers is None else f"{self.num_workers} workers"
+        accumulated = f"{self.accumulate} accumulated" if self.accumulate > 1 else ""
+        return ", ".join(filter(None, (self.parallel, self.device, self.backend, workers, accumulated)))
+
+    def like(self, other: Cell, *but: str) -> bool:
+        """Whether the two differ in nothing but these fields."""
+        return replace(self, **{name: getattr(other, name) for name in but}) == other
 
 
 @dataclass(frozen=True)
@@ -61,10 +81,20 @@ class Row:
     """Samples per second of all processes over the measured steps."""
     steps: int = 0
     """Measured; those of the warm-up do not count."""
+    samples: int = 0
+    """Of the training data."""
+    val_samples: int = 0
+    """Of the validation data."""
     epoch_seconds: float | None = None
-    """Of an epoch at this rate: extrapolated, not measured; without validation and saving."""
-    peak_memory: int | None = None
-    """Of the device of rank 0; on the CPU, of its process [bytes]."""
+    """Of training in an epoch: the mean of those measured, or extrapolated from the rate."""
+    run_seconds: float | None = None
+    """Of the whole run, validation and saving included; None where only some steps were run."""
+    validation: Mapping[str, float] = field(default_factory=dict)
+    """Results of a whole run's last validation, the one that counts first."""
+    memory: tuple[int, ...] = ()
+    """Peak of every GPU, or of every process on the CPU, in the order of the ranks [bytes]."""
+    utilisation: tuple[float, ...] = ()
+    """Of every GPU, as the driver says, 0 to 1; none where it does not."""
     shares: Mapping[Share, float] = field(default_factory=dict)
     """Parts of the time of rank 0, 0 to 1; they add up to 1."""
 
@@ -83,6 +113,11 @@ class Row:
         """Of one step of all processes; 0 if it was not measured."""
         return self.cell.global_batch / self.rate if self.rate else 0.0
 
+    @property
+    def score(self) -> tuple[str, float]:
+        """Name and value of the result that counts first, of a run that was validated."""
+        return next(iter(self.validation.items()))
+
     def seconds(self, share: Share) -> float:
         """How much of a step went to this."""
         return self.shares.get(share, 0.0) * self.step_seconds
@@ -94,20 +129,33 @@ class Row:
             samples = self.steps * self.cell.global_batch
             metrics: dict[str, float | None] = {f"{share}_share": part for share, part in self.shares.items()}
             metrics |= {"busy_share": self.busy, "epoch_seconds": self.epoch_seconds, "steps": self.steps}
+            metrics |= {"samples": self.samples, "val_samples": self.val_samples}
+            metrics |= {"run_seconds": self.run_seconds} if self.run_seconds is not None else {}
+            metrics |= {f"validation_{name}": value for name, value in self.validation.items()}
+            for name, values in (("memory_bytes", self.memory), ("utilisation", self.utilisation)):
+                metrics |= {f"{name}_{number}": value for number, value in enumerate(values)}
             rounds = (Round(samples, samples / self.rate, 0.0, metrics),)
         cell = self.cell
-        parameters = {"parallel": cell.mode, "processes": cell.processes, "batch": cell.batch}
-        parameters |= {"accumulate": cell.accumulate, "global_batch": cell.global_batch}
-        return Measurement(
-            cell.name, "train", parameters, self.status, self.note, rounds=rounds, peak_memory=self.peak_memory
-        )
+        parameters: dict[str, Parameter] = {"parallel": cell.mode, "processes": cell.processes, "batch": cell.batch}
+        parameters |= {axis: value for axis in AXES if (value := getattr(cell, axis)) is not None}
+        parameters |= {"global_batch": cell.global_batch}
+        peak = max(self.memory, default=None)
+        return Measurement(cell.name, "train", parameters, self.status, self.note, rounds=rounds, peak_memory=peak)
 
     @classmethod
     def of(cls, row: Measurement) -> Row:
         """Back again."""
-        given: Mapping[str, Any] = row.parameters
-        cell = Cell(given["parallel"], given["processes"], given["batch"], given["accumulate"])
+        given: dict[str, Any] = dict(row.parameters)
+        cell = Cell(given["parallel"], given["processes"], given["batch"], **{a: given[a] for a in AXES if a in given})
         metrics = row.rounds[0].metrics if row.rounds else {}
+
+        def begun(name: str) -> dict[str, float]:
+            return {
+                key.removeprefix(name): value
+                for key, value in metrics.items()
+                if key.startswith(name) and value is not None
+            }
+
         return cls(
             cell,
             row.status,
@@ -115,18 +163,29 @@ class Row:
             rate=row.rounds[0].rate if row.rounds else None,
             steps=int(metrics.get("steps") or 0),
             epoch_seconds=metrics.get("epoch_seconds"),
-            peak_memory=row.peak_memory,
+            run_seconds=metrics.get("run_seconds"),
+            samples=int(metrics.get("samples") or 0),
+            val_samples=int(metrics.get("val_samples") or 0),
+            validation=begun("validation_"),
+            memory=tuple(map(int, begun("memory_bytes_").values())),
+            utilisation=tuple(begun("utilisation_").values()),
             shares={share: part for share in SHARES if (part := metrics.get(f"{share}_share")) is not None},
         )
 
 
 def cells(
-    batch_sizes: Sequence[int], parallel: Sequence[Mode], processes: int, accumulate: int = 1
+    batch_sizes: Sequence[int],
+    parallel: Sequence[Mode],
+    processes: int,
+    axes: Mapping[str, Sequence[Any]] | None = None,
 ) -> tuple[Cell, ...]:
-    """All runs, by mode and rising batch.
+    """All runs, by the axes, mode and rising batch.
 
     What is spread over several processes gets each batch size twice: once for each of them, and once divided among
     them, so that it has a partner of one process with the same batch on a rank and one with the same global batch.
+
+    Args:
+        axes: values to try, by the names of `AXES`; what is not in it, is not swept.
 
     Raises:
         ConfigurationError: a batch size below 1, none at all, or fewer than two processes to spread over.
@@ -139,12 +198,14 @@ def cells(
             f"--processes: must be at least 2 for {', '.join(spread)}, got {processes}. One process is mode none."
         )
     found = []
-    for mode in parallel:
-        if mode == "none":
-            found += [Cell(mode, 1, batch, accumulate) for batch in sorted(set(batch_sizes))]
-        else:
-            divided = {batch // processes for batch in batch_sizes if batch % processes == 0}
-            found += [Cell(mode, processes, batch, accumulate) for batch in sorted(divided.union(batch_sizes))]
+    for values in product(*(dict.fromkeys(several) for several in (axes or {}).values())):
+        given = dict(zip(axes or {}, values, strict=True))
+        for mode in parallel:
+            batches, count = set(batch_sizes), 1
+            if mode != "none":
+                batches |= {batch // processes for batch in batch_sizes if batch % processes == 0}
+                count = processes
+            found += [Cell(mode, count, batch, **given) for batch in sorted(batches)]
     return tuple(found)
 
 
@@ -161,9 +222,12 @@ def unavailable(cell: Cell, device: str, gpus: int) -> str | None:
     """Why this machine cannot run it; None if it can.
 
     Args:
-        device: "cuda" or "cpu", where it is to run.
+        device: "cuda" or "cpu", where it is to run; the cell's own goes before it.
         gpus: that torch sees.
     """
+    device = device if cell.device in (None, "auto") else cell.device.partition(":")[0]
+    if device == "cuda" and not gpus:
+        return "torch finds no GPU here: give --device cpu."
     if cell.mode == "dp" and device != "cuda":
         return "DataParallel divides a batch among GPUs, and this runs on the processor: use ddp, which can do both."
     if cell.processes > gpus and device == "cuda":

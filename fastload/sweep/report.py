@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.text import Text
 
-from fastload.measure.page import table, write_page
+from fastload.measure.page import heat_map, table, write_page
 from fastload.measure.results import Measurement, Results
 from fastload.measure.table import (
     duration,
+    each,
     gigabytes,
     number,
     percentage,
@@ -28,12 +29,13 @@ if TYPE_CHECKING:
     from fastload.measure.charts import Line, Stack
 
 _ORDER: tuple[Share, ...] = ("wait", "copy", "launch", "compute", "update", "exchange")
-_DROPPABLE = ("update", "launch", "copy", "memory", "epoch")
+_DROPPABLE = ("update", "launch", "copy", "memory", "whole run", "epoch")
 """Columns that a narrow terminal does without, in this order; --csv has them all."""
 _LEGEND = (
-    "batch: samples of a batch on each process; in all: of a step. epoch: extrapolated from the rate, training only. "
-    "busy: compute and update. The other shares are of the time in which the device had nothing to do: wait, no batch "
-    "was there; copy, it was on its way; launch, the host had queued no work; exchange, gradients were under way."
+    "batch: samples of a batch on each process; in all: of a step. memory: the peak of every GPU in turn, or, on the "
+    "CPU, of every process. GPU: the utilisation of each that the driver tells. busy: compute and update. The other "
+    "shares are of the time in which the device had nothing to do: wait, no batch was there; copy, it was on its way; "
+    "launch, the host had queued no work; exchange, gradients were under way."
 )
 _COLOURS: dict[Share, int] = {"compute": 2, "update": 5, "exchange": 0, "wait": 1, "copy": 3, "launch": 8}
 """Of the shares, by number; first what is work."""
@@ -68,26 +70,42 @@ def _what_was_done(results: Results) -> str:
     settings = results.settings
     samples = settings.get("samples")
     epoch = f", {samples:,} samples an epoch" if isinstance(samples, int) else ""
+    what = f"{settings['preset']}: {settings['model']} on {settings['data']}{epoch}, on {settings['device']}; each row "
+    if settings.get("epochs"):
+        return (
+            f"{what}a whole run of {settings['epochs']} epochs in processes of its own. epoch: training in one of "
+            f"them, measured; the first {settings['warmup']} steps count in neither rate nor shares."
+        )
     return (
-        f"{settings['preset']}: {settings['model']} on {settings['data']}{epoch}, on {settings['device']}; each row "
-        f"{settings['steps']} steps in processes of its own, after {settings['warmup']} that do not count."
+        f"{what}{settings['steps']} steps in processes of its own, after {settings['warmup']} that do not count. "
+        "epoch: extrapolated from the rate, training only."
     )
 
 
 def _lines(results: Results) -> list[dict[str, str]]:
     """Heading: cell, for each row."""
-    return [_line(row, str(results.settings["unit"])) for row in _rows(results)]
+    lines = [_line(row, str(results.settings["unit"])) for row in _rows(results)]
+    headings = max(lines, key=len)  # only what was validated has a score
+    return [{name: line.get(name, "") for name in headings} for line in lines]
 
 
 def _line(row: Row, unit: str) -> dict[str, str]:
     cell, possible = row.cell, row.status != "unavailable"
+    score = {row.score[0]: f"{row.score[1]:.4f}"} if row.validation else {}
     return {
-        "parallel": cell.name,
+        "parallel": cell.parallel,
+        "device": cell.device or "",
+        "backend": cell.backend or "",
+        "workers": "" if cell.num_workers is None else str(cell.num_workers),
+        "accumulated": str(cell.accumulate) if cell.accumulate > 1 else "",
         "batch": str(cell.batch) if possible else "",
         "in all": str(cell.global_batch) if possible else "",
         f"{unit}/s": "" if row.rate is None else number(row.rate),
         "epoch": "" if row.epoch_seconds is None else duration(row.epoch_seconds),
-        "memory": "" if row.peak_memory is None else gigabytes(row.peak_memory),
+        "whole run": "" if row.run_seconds is None else duration(row.run_seconds),
+        **score,
+        "memory": each(row.memory, gigabytes),
+        "GPU": each(row.utilisation, percentage),
         "busy": percentage(row.busy) if row.shares else "",
         **{str(share): percentage(row.shares[share]) if share in row.shares else "" for share in _ORDER},
         "": "" if row.status == "measured" else row.status,
@@ -115,10 +133,36 @@ def write_html(results: Results, path: str | os.PathLike[str]) -> None:
         charts += stacks("Where the time goes", _SHARE, _stacks(results), parts)
     sections = {
         "What was measured": f"<p>{escape(_what_was_done(results))}</p>\n{charts}",
-        "All figures": table(_lines(results), text_columns=("parallel",)) + f'<p class="muted">{escape(_LEGEND)}</p>\n',
+        **_heat_maps(results),
+        "All figures": table(_lines(results), text_columns=_WORDS) + f'<p class="muted">{escape(_LEGEND)}</p>\n',
     }
     title = f"Batch sizes and parallel modes: {results.settings['preset']}"
     write_page(results, path, title=title, sections=sections, row_title=_title)
+
+
+_WORDS = ("parallel", "device", "backend")
+"""Columns of words."""
+
+
+def _heat_maps(results: Results) -> dict[str, str]:
+    """Heading: HTML, one map of the rate and one of the score, where exactly two axes of the sweep vary."""
+    rows = [row for row in _rows(results) if row.rate]
+    axes = {"parallel": "parallel", "device": "device", "backend": "backend", "num_workers": "workers"}
+    axes |= {"accumulate": "accumulated", "batch": "batch"}
+    varying = [name for name in axes if len({getattr(row.cell, name) for row in rows}) > 1]
+    if len(varying) != 2:
+        return {}
+    across, down = sorted(varying, key=lambda name: len({getattr(row.cell, name) for row in rows}))
+    places = [(str(getattr(row.cell, down)), str(getattr(row.cell, across))) for row in rows]
+    corner = f"{axes[down]} \\ {axes[across]}"
+    found = {f"{results.settings['unit']}/s by {axes[down]} and {axes[across]}": ([row.speed for row in rows], number)}
+    if all(row.validation for row in rows):
+        name = rows[0].score[0]
+        found[f"{name} by {axes[down]} and {axes[across]}"] = ([row.score[1] for row in rows], "{:.4f}".format)
+    return {
+        title: heat_map(dict(zip(places, values, strict=True)), corner=corner, show=show)
+        for title, (values, show) in found.items()
+    }
 
 
 def write_png(results: Results, path: str | os.PathLike[str]) -> None:

@@ -6,23 +6,26 @@ context, compiled kernels, a warm allocator) must not flatter the next one.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
+from fastload.backends import backend_class
+from fastload.errors import BackendUnavailableError
 from fastload.machine import usable_cores
 from fastload.measure import process
-from fastload.measure.clock import peak_memory
 from fastload.measure.results import Results, new_results
 from fastload.sweep.advice import Situation, advice
-from fastload.sweep.grid import SHARES, Cell, Mode, Row, cells, unavailable
+from fastload.sweep.grid import AXES, SHARES, Cell, Mode, Row, cells, unavailable
 from fastload.train import train
 from fastload.train.config import TrainConfig
+from fastload.train.settings import changed
 
 _NO_MEMORY = re.compile(
     r"OutOfMemoryError|CUDA out of memory|out of memory|MemoryError|Cannot allocate memory|can't allocate memory"
@@ -41,14 +44,23 @@ class SweepSettings:
     batch_sizes: Sequence[int]
     """Of a rank."""
     parallel: Sequence[Mode] = ("none", "ddp")
+    axes: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    """Values of other settings to try, by the names of `AXES`."""
     processes: int | None = None
     """Of ddp, and GPUs of dp. None: all GPUs, and 2 where there are fewer."""
+    epochs: int | None = None
+    """Run each cell to its end, so many epochs; None: some steps of it."""
     steps: int = 30
-    """Measured in each cell."""
+    """Measured in each cell, where it is not run to its end."""
     warmup: int = 5
     """Steps before those."""
-    timeout: float = 600.0
-    """After which a cell is given up [seconds]."""
+    timeout: float | None = None
+    """After which a cell is given up [seconds]. None: 600 for some steps, and never where it is run to its end."""
+
+    @property
+    def limit(self) -> float:
+        """The same, as a number."""
+        return self.timeout or (600.0 if self.epochs is None else math.inf)
 
 
 def run_sweep(settings: SweepSettings, *, on_progress: Callable[[Sequence[Row], Sequence[Cell]], None]) -> Results:
@@ -62,10 +74,14 @@ def run_sweep(settings: SweepSettings, *, on_progress: Callable[[Sequence[Row], 
     """
     device, gpus = _device(settings.config.run.device)
     processes = settings.processes or max(2, gpus)
-    asked = cells(settings.batch_sizes, settings.parallel, processes, settings.config.optimizer.accumulate)
-    first = {cell.mode: cell for cell in reversed(asked)}
+    axes = {"accumulate": (settings.config.optimizer.accumulate,), **settings.axes}
+    asked = cells(settings.batch_sizes, settings.parallel, processes, axes)
+    for cell in asked:  # what cannot be is refused before anything runs
+        cell_config(cell, settings, out="")
+        _missing(cell)
+    first = {(cell.mode, cell.device): cell for cell in reversed(asked)}
     # A mode that this machine does not have is one row, whatever the batches.
-    grid = [cell for cell in asked if cell is first[cell.mode] or not unavailable(cell, device, gpus)]
+    grid = [cell for cell in asked if cell is first[cell.mode, cell.device] or not unavailable(cell, device, gpus)]
     rows: list[Row] = []
     complete = True
     try:
@@ -76,8 +92,8 @@ def run_sweep(settings: SweepSettings, *, on_progress: Callable[[Sequence[Row], 
     except KeyboardInterrupt:
         complete = False
         rows += [Row(cell, "not run") for cell in grid[len(rows) :]]
-    samples = next((round(row.rate * row.epoch_seconds) for row in rows if row.rate and row.epoch_seconds), None)
-    unit = "sequences" if settings.config.task == "masked-lm" else "img"
+    samples = next((row.samples for row in rows if row.samples), None)
+    unit = {"masked-lm": "sequences", "text-classification": "texts"}.get(settings.config.task, "img")
     return new_results(
         "sweep",
         {
@@ -86,12 +102,14 @@ def run_sweep(settings: SweepSettings, *, on_progress: Callable[[Sequence[Row], 
             "batch_sizes": ", ".join(map(str, settings.batch_sizes)),
             "parallel": ", ".join(settings.parallel),
             "processes": processes,
+            "epochs": settings.epochs,
             "steps": settings.steps,
             "warmup": settings.warmup,
             "timeout": settings.timeout,
             "device": device,
             "unit": unit,
             "samples": samples,
+            **{name: ", ".join(map(str, values)) for name, values in settings.axes.items()},
         },
         [row.measurement() for row in rows],
         complete=complete,
@@ -101,12 +119,23 @@ def run_sweep(settings: SweepSettings, *, on_progress: Callable[[Sequence[Row], 
 
 def _row(cell: Cell, before: Sequence[Row], settings: SweepSettings, device: str, gpus: int) -> Row:
     """Run a cell, if it has a chance."""
-    if reason := unavailable(cell, device, gpus):
+    if reason := unavailable(cell, device, gpus) or _missing(cell):
         return Row(cell, "unavailable", reason)
     for row in before:
-        if row.status == "out of memory" and (row.cell.mode, row.cell.processes) == (cell.mode, cell.processes):
+        if row.status == "out of memory" and row.cell.like(cell, "batch", "accumulate"):
             return Row(cell, "not run", f"a batch of {row.cell.batch} did not fit in memory.")
-    return run_cell(cell, settings.config, steps=settings.steps, warmup=settings.warmup, timeout=settings.timeout)
+    return run_cell(cell, settings)
+
+
+def _missing(cell: Cell) -> str | None:
+    """Why its backend is not there; None if it is. Raises ConfigurationError if there is none of this name."""
+    if cell.backend in (None, "auto"):
+        return None
+    try:
+        backend_class(cell.backend)
+    except BackendUnavailableError as error:
+        return str(error)
+    return None
 
 
 def _what_matters(config: TrainConfig) -> dict[str, str | int | float | None]:
@@ -142,14 +171,8 @@ def _device(wanted: str) -> tuple[Literal["cpu", "cuda"], int]:
 # -- One cell ----------------------------------------------------------------------------------------------------------
 
 
-def run_cell(cell: Cell, config: TrainConfig, *, steps: int, warmup: int, timeout: float) -> Row:
-    """Train for some steps in processes of its own.
-
-    Args:
-        config: of the whole sweep; batch, mode and length are replaced.
-        steps: that are measured.
-        warmup: steps before them that are not.
-        timeout: after which it is given up [seconds].
+def run_cell(cell: Cell, settings: SweepSettings) -> Row:
+    """Train for some steps, or to the end, in processes of its own.
 
     Raises:
         KeyboardInterrupt: as anywhere; the processes are ended first.
@@ -158,25 +181,32 @@ def run_cell(cell: Cell, config: TrainConfig, *, steps: int, warmup: int, timeou
         outcome = process.run(
             f"{__name__}:train_cell",
             cell,
-            cell_config(cell, config, steps=warmup + steps, out=str(Path(folder) / "run")),
-            warmup,
-            limit=timeout,
+            cell_config(cell, settings, out=str(Path(folder) / "run")),
+            settings.warmup,
+            limit=settings.limit,
             launcher=launcher(cell),
             environment=environment(cell),
         )
-    return row_of(cell, outcome, timeout)
+    return row_of(cell, outcome, settings.limit)
 
 
-def cell_config(cell: Cell, config: TrainConfig, *, steps: int, out: str) -> TrainConfig:
-    """The run of one cell: nothing in it but training steps."""
-    return replace(
+def cell_config(cell: Cell, settings: SweepSettings, *, out: str) -> TrainConfig:
+    """The run of one cell: nothing in it but training steps, or the epochs with their validation."""
+    config, steps = settings.config, settings.warmup + settings.steps
+    whole = {"epochs": settings.epochs, "max_steps": None}
+    # An epoch has at least one step: so many epochs are enough for all steps, however small the data.
+    some = {"epochs": max(config.schedule.epochs, steps), "max_steps": steps}
+    return changed(
         config,
-        optimizer=replace(config.optimizer, batch_size=cell.batch_size),
-        # An epoch has at least one step: so many epochs are enough for all steps, however small the data.
-        schedule=replace(config.schedule, max_steps=steps, epochs=max(config.schedule.epochs, steps)),
-        checkpoint=replace(config.checkpoint, out=out, resume="never", save_epochs=None, save_steps=None),
-        log=replace(config.log, progress=False, tensorboard=False, trace=None, profile_steps=0),
-        run=replace(config.run, parallel=cell.mode),
+        **(some if settings.epochs is None else whole),
+        **{axis: value for axis in AXES if (value := getattr(cell, axis)) is not None},
+        batch_size=cell.batch_size,
+        parallel=cell.mode,
+        out=out,
+        resume="never",
+        **dict.fromkeys(("save_epochs", "save_steps", "trace")),
+        **dict.fromkeys(("progress", "tensorboard"), False),
+        profile_steps=0,
     )
 
 
@@ -205,12 +235,20 @@ def train_cell(cell: Cell, config: TrainConfig, warmup: int) -> Row:
     summary = train(config, warmup=warmup)
     if summary.idle is None or summary.images_per_second is None:
         raise RuntimeError("the run ended before its warm-up: no step was measured")
+    whole = config.schedule.max_steps is None
+    results = summary.final if whole and summary.val_samples else {}
+    trained = [epoch.seconds for epoch in summary.epochs]
     return Row(
         cell,
         rate=summary.images_per_second,
         steps=summary.measured_steps,
-        epoch_seconds=summary.samples / summary.images_per_second,
-        peak_memory=peak_memory() if summary.peak_device_memory is None else summary.peak_device_memory,
+        samples=summary.samples,
+        val_samples=summary.val_samples,
+        epoch_seconds=sum(trained) / len(trained) if whole else summary.samples / summary.images_per_second,
+        run_seconds=summary.seconds if whole else None,
+        validation=dict(sorted(results.items(), key=lambda item: item[0] != summary.best_by)),
+        memory=tuple(use.peak_memory for use in summary.devices),
+        utilisation=tuple(use.utilisation for use in summary.devices if use.utilisation is not None),
         shares={share: getattr(summary.idle, f"{share}_share") for share in SHARES},
     )
 

@@ -6,6 +6,7 @@ field names are therefore unique over all groups. Nothing here imports torch.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Literal, get_args, get_origin, get_type_hints
 
@@ -248,6 +249,8 @@ class RunConfig(_Choices):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        known = re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device) is not None
+        _require("device", self.device, known, "auto, cpu, cuda or cuda:1")
         _require("seed", self.seed, self.seed >= 0, "0 or more")
         different = len(set(self.devices)) == len(self.devices) and min(self.devices, default=0) >= 0
         _require("devices", self.devices, different, "different numbers of GPUs, such as 0,3")

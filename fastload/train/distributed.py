@@ -169,10 +169,7 @@ def _parallel(run: RunConfig, world_size: int, launched: bool) -> Literal["none"
 def _device(run: RunConfig, parallel: str, local_rank: int) -> torch.device:
     gpus = torch.cuda.device_count()
     wanted = ("cuda" if gpus else "cpu") if run.device == "auto" else run.device
-    try:
-        device = torch.device(wanted)
-    except RuntimeError:
-        raise ConfigurationError(f"device: must be auto, cpu, cuda or cuda:1, got {run.device!r}.") from None
+    device = torch.device(wanted)
     if parallel == "dp" and device.type == "cpu":
         raise ConfigurationError(
             "parallel: dp (DataParallel) copies the network to several GPUs of one process, and "

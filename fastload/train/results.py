@@ -42,6 +42,20 @@ class EpochRecord:
 
 
 @dataclass(frozen=True, kw_only=True)
+class DeviceUse:
+    """What a run took of one GPU, or of the processor for one process."""
+
+    device: str
+    """As torch calls it on its rank: "cuda:1", "cpu"."""
+    rank: int
+    peak_memory: int
+    """[bytes] On a GPU as the driver counts it for the process (what nvidia-smi shows), or, where it does not tell,
+    what tensors took; on the CPU the memory of the process and its workers."""
+    utilisation: float | None
+    """Of a GPU as the driver says, 0 to 1; None where it does not."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Summary:
     """A run, or what this process did of one. Times and shares are rank 0's on rank 0, and so on."""
 
@@ -61,14 +75,20 @@ class Summary:
     """What the driver said meanwhile; None on the CPU, or where it cannot be asked."""
     peak_device_memory: int | None
     """Largest amount that tensors took on the GPU [bytes]; None on the CPU."""
+    devices: tuple[DeviceUse, ...]
+    """All of this process (of dp, several); on rank 0, those of all ranks in their order."""
     substituted: int
     """Training samples of this rank that could not be read and were replaced (with on_error = "substitute")."""
     best: float | None
-    """The best result of a validation, by the task's own measure; None without validation."""
+    """The best result of a validation, by `best_by`; None without validation."""
+    best_by: str
+    """Which result of the validation makes an epoch the best one."""
     interrupted: bool
     """Asked to stop before its end; the checkpoint is where it goes on."""
     samples: int
     """Of the training data."""
+    val_samples: int
+    """Of the validation data; 0 where there are none."""
     global_batch: int
     """Samples in an optimizer step, over all ranks and accumulated batches."""
     lr: float

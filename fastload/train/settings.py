@@ -11,7 +11,7 @@ import inspect
 import os
 import types
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
@@ -188,6 +188,17 @@ def merged(
         field = find_field(name)
         groups[field.table][name] = convert(field, value)
     return TrainConfig(**groups.pop(""), **{table: tables()[table](**values) for table, values in groups.items()})
+
+
+def changed(config: TrainConfig, **changes: Any) -> TrainConfig:
+    """The configuration with other values, by field name. Raises ConfigurationError as `merged`."""
+    for name, value in changes.items():
+        table = find_field(name).table
+        if table:
+            config = replace(config, **{table: replace(getattr(config, table), **{name: value})})
+        else:
+            config = replace(config, **{name: value})
+    return config
 
 
 def read_toml(path: str | os.PathLike[str]) -> dict[str, Any]:

@@ -1,4 +1,5 @@
-"""How fast a run goes and what holds it up: samples a second, the clock's shares, and a profile of some steps."""
+"""How fast a run goes, what holds it up and what it takes: samples a second, the clock's shares, a profile of some
+steps, memory and utilisation of the devices."""
 
 from __future__ import annotations
 
@@ -10,7 +11,10 @@ from typing import Any
 
 import torch
 
-from fastload.monitor import IdleSummary, Step, StepClock, profile_steps
+from fastload.measure.clock import peak_memory
+from fastload.monitor import GpuMonitor, GpuReading, IdleSummary, Step, StepClock, profile_steps
+from fastload.train.distributed import World
+from fastload.train.results import DeviceUse
 
 
 class Throughput:
@@ -149,3 +153,34 @@ class StepProfiler:
             self._window.close()
             self._window, self._left = None, 0
             self._say(f"profile: {self._profiling.result}")
+
+
+class DeviceWatch(ExitStack):
+    """Watches every GPU of this process; on a CPU there is only its memory to be asked for at the end."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self._rank = world.rank
+        self._device = world.device
+        own = [world.device] if world.device.type == "cuda" else []
+        self._gpus = [torch.device("cuda", index) for index in world.devices] or own
+        self._monitors = [self.enter_context(GpuMonitor(gpu)) for gpu in self._gpus]
+        for gpu in self._gpus:
+            torch.cuda.reset_peak_memory_stats(gpu)
+
+    @property
+    def reading(self) -> GpuReading | None:
+        """Of the first GPU, after `stop`; None on the CPU, or where the driver does not answer."""
+        return self._monitors[0].reading if self._monitors else None
+
+    def stop(self) -> tuple[DeviceUse, ...]:
+        """What each of them was used for since the begin."""
+        if not self._gpus:
+            return (DeviceUse(device=str(self._device), rank=self._rank, peak_memory=peak_memory(), utilisation=None),)
+        found = []
+        for gpu, monitor in zip(self._gpus, self._monitors, strict=True):
+            seen = monitor.stop()
+            memory = torch.cuda.max_memory_allocated(gpu) if seen is None else seen.peak_memory
+            share = None if seen is None else seen.busy_share
+            found.append(DeviceUse(device=str(gpu), rank=self._rank, peak_memory=memory, utilisation=share))
+        return tuple(found)

@@ -17,7 +17,7 @@ import torch
 from rich.console import Console
 
 from fastload.errors import FastloadError
-from fastload.monitor import GpuMonitor, rank_path, write_trace
+from fastload.monitor import rank_path, write_trace
 from fastload.spans import SpanLog
 from fastload.train import checkpoint
 from fastload.train.components import build
@@ -28,7 +28,7 @@ from fastload.train.log import open_log
 from fastload.train.randomness import algorithms
 from fastload.train.results import EpochRecord, Summary
 from fastload.train.stopping import Stopped, Stopping
-from fastload.train.throughput import StepProfiler, Throughput
+from fastload.train.throughput import DeviceWatch, StepProfiler, Throughput
 
 
 def train(config: TrainConfig, *, console: Console | None = None, warmup: int = 1) -> Summary:
@@ -73,9 +73,7 @@ class _Run:
         self._throughput = Throughput(self._components.clock, warmup=warmup, trace=config.log.trace is not None)
         self._spans = SpanLog() if config.log.trace else None
         self._train.record(self._spans)
-        self._gpu = stack.enter_context(GpuMonitor(world.device)) if world.device.type == "cuda" else None
-        if world.device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(world.device)
+        self._watch = stack.enter_context(DeviceWatch(world))
         self._log = stack.enter_context(
             open_log(
                 config.log,
@@ -245,7 +243,8 @@ class _Run:
             write_trace(path, self._spans, self._throughput.timeline, metadata, rank=self._world.rank)
 
     def _summary(self, interrupted: bool) -> Summary:
-        device, idle = self._world.device, self._throughput.idle
+        device, idle, data = self._world.device, self._throughput.idle, self._components.data
+        uses = self._watch.stop()
         return Summary(
             epochs=tuple(self._progress.records),
             steps=self._progress.step,
@@ -253,12 +252,15 @@ class _Run:
             images_per_second=self._throughput.rate,
             measured_steps=0 if idle is None else idle.steps,
             idle=idle,
-            gpu=None if self._gpu is None else self._gpu.stop(),
+            gpu=self._watch.reading,
             peak_device_memory=torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None,
+            devices=tuple(use for rank in self._world.gather(uses) or [uses] for use in rank),
             substituted=self._train.stats().substituted,
             best=self._progress.best,
+            best_by=self._components.best_by[0],
             interrupted=interrupted,
-            samples=self._components.data.samples,
+            samples=data.samples,
+            val_samples=0 if data.val is None else data.val.sampler.order.length,
             global_batch=self._components.global_batch,
             lr=self._components.rate.value,
             world_size=self._world.world_size,
