@@ -365,11 +365,28 @@ def test_storage_ram_reads_the_files_once(tmp_path: Path, monkeypatch: pytest.Mo
         in_memory(cached)
 
 
+def test_storage_auto_is_a_gpu_with_room_and_otherwise_the_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = cache_backend(array_source(), storage="auto")
+    assert backend.explain()["storage"].startswith("auto: cpu if it is a GPU with room")
+    backend.engine()
+    assert backend.explain()["storage"].startswith("disk: ")
+    backend.close()
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1000, 4000))
+    monkeypatch.setattr("fastload.backends.cache._DeviceEngine", lambda *parts: parts)
+    monkeypatch.setattr("fastload.backends.cache.ResidentSource", lambda *parts: parts[2])
+    for needed, storage in ((249, "device"), (251, "disk")):
+        monkeypatch.setattr("fastload.backends.cache.nbytes_of", lambda source, needed=needed: needed)
+        backend = cache_backend(array_source(), storage="auto")
+        backend._context = replace(backend._context, device=torch.device("cuda"))
+        backend._source = backend._open()
+        assert backend.explain()["storage"].startswith(storage)
+
+
 def test_what_it_refuses(tmp_path: Path) -> None:
     source = array_source()
     with pytest.raises(UnsupportedTransformError, match=r"'cache' cannot run .*'torch'"):
         cache_backend(source, v2.Compose([v2.RandomRotation(10), v2.ToImage()]))
-    with pytest.raises(ConfigurationError, match="storage: must be 'disk', 'ram' or 'device', got 'tape'"):
+    with pytest.raises(ConfigurationError, match="storage: must be 'auto', 'disk', 'ram' or 'device', got 'tape'"):
         cache_backend(source, storage="tape")
     with pytest.raises(ConfigurationError, match="short_side: must be a positive int, got 0"):
         cache_backend(source, short_side=0)

@@ -84,6 +84,7 @@ TYPED: dict[str, tuple[str, Any]] = {
     "progress": ("--no-progress", False),
     "tensorboard": ("--tensorboard", True),
     "log_steps": ("1", 1),
+    "step_lines": ("--step-lines", True),
     "trace": ("trace.json", "trace.json"),
     "profile_steps": ("4", 4),
     "device": ("cpu", "cpu"),

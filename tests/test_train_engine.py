@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -237,13 +238,26 @@ def test_a_run_tells_its_batch_its_rate_and_its_epochs(
     use_network(monkeypatch)
     console = quiet()
     trace = tmp_path / "traces" / "trace.json"
-    given: dict[str, Any] = {"save_epochs": 2, "trace": str(trace), "profile_steps": 2}
+    given: dict[str, Any] = {
+        "save_epochs": 2,
+        "trace": str(trace),
+        "profile_steps": 2,
+        "step_lines": True,
+        "log_steps": 2,
+    }
     summary = train(config(**data, out=tmp_path, accumulate=2, reference_batch=16, **given), console=console)
     text = told(console)
     assert "batch 4 x 1 process x 2 accumulated = 8 images; 5 steps an epoch" in text
     assert "lr 0.05 for a batch of 16, times 8/16 = 0.025" in text
     assert summary.lr == 0.025
     assert "profile: 2 steps in" in text
+    assert re.findall(r"^step (\d)/5: loss \d\.\d{4}, top1 \d\.\d{4}; \d+\.\d{3} s a step$", text, re.MULTILINE) == [
+        *("2", "4", "5", "1", "3", "5", "2", "4", "5")
+    ]
+    (use,) = summary.devices
+    assert (use.device, use.rank, use.utilisation) == ("cpu", 0, None)
+    assert use.peak_memory > 50e6
+    assert (summary.best_by, summary.val_samples) == ("top1", 9)
     lines = [json.loads(line) for line in (tmp_path / "epochs.jsonl").read_text().splitlines()]
     assert [line["epoch"] for line in lines] == [0, 1, 2]
     assert lines[2]["val"] == dict(summary.final)

@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, get_args
 
+import torch
+
 from fastload.backends.assemble import Assembler, Placed
 from fastload.backends.base import BackendOptions, Context, Failure, Fit, HostBatch, Job, Traits
 from fastload.backends.engine import BATCHES_IN_FLIGHT, Engine, PendingBatch, host_engine
@@ -23,7 +25,10 @@ from fastload.errors import ConfigurationError
 from fastload.sources.base import Source
 from fastload.sources.built_cache import Variant, open_cache, read_manifest
 
-Storage = Literal["disk", "ram", "device"]
+Storage = Literal["auto", "disk", "ram", "device"]
+
+_OF_FREE = 0.25
+"""Share of a GPU's free memory that "auto" takes at most: the network comes later, and needs the rest."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +41,8 @@ class CacheOptions(BackendOptions):
     """Keep images reduced to this many pixels on the shorter side: smaller and faster, and no longer exactly the
     samples of the other backends. None: full resolution, exact."""
     storage: Storage = "disk"
-    """Where batches are made from: memory-mapped files, the host's memory, or the memory of the loader's device."""
+    """Where batches are made from: memory-mapped files, the host's memory, or the memory of the loader's device. auto:
+    of a GPU, where the samples take less than a quarter of what is free there; otherwise files."""
     progress: bool = True
     """Draw a bar while building, if standard error is a terminal."""
     verify: bool = False
@@ -70,9 +76,11 @@ class CacheBackend(HostBackend):
         """
         super().__init__(context)
         if options.storage not in get_args(Storage):
-            raise ConfigurationError(f"storage: must be 'disk', 'ram' or 'device', got {options.storage!r}.")
+            raise ConfigurationError(f"storage: must be 'auto', 'disk', 'ram' or 'device', got {options.storage!r}.")
         self._variant = Variant(options.short_side, options.exif_orientation, options.max_pixels)
         self._options = options
+        self._storage: Storage | None = None if options.storage == "auto" else options.storage
+        """None until the source is open."""
         self.depth = context.prefetch_factor or BATCHES_IN_FLIGHT
         given = context.source
         self._layout = "tuple" if given.objects else None
@@ -96,8 +104,9 @@ class CacheBackend(HostBackend):
 
     def explain(self) -> Mapping[str, str]:
         rows = {"cache": self._explain_origin(), "resolution": self._explain_resolution()}
-        source, storage = self._source, self._options.storage
+        source, storage = self._source, self._storage or "auto"
         where = {
+            "auto": f"{self._context.device} if it is a GPU with room, which the first batch shows, else files",
             "disk": "memory-mapped files: the first epoch reads them, later ones find them in the page cache",
             "ram": "the host's memory",
             "device": f"the memory of {self._context.device}",
@@ -126,12 +135,14 @@ class CacheBackend(HostBackend):
             source = open_cache(directory)
         if options.verify and "cache" in source.details:
             verify_cache(source.details["cache"])
-        return in_memory(source) if options.storage == "ram" else source
+        if self._storage is None:
+            self._storage = "device" if _has_room(context.device, nbytes_of(source)) else "disk"
+        return in_memory(source) if self._storage == "ram" else source
 
     def _engine_of(self, source: Source) -> Engine:
         context, plan = replace(self._context, source=source), self._context.recipe.geometry
         assembler = Assembler(source, plan, settings=self._options.decode_settings)
-        if self._options.storage != "device":
+        if self._storage != "device":
             return host_engine(context, assembler, backend=self.name)
         return _DeviceEngine(ResidentSource(source, plan, context.device), assembler, self.depth, str(context.device))
 
@@ -194,6 +205,11 @@ class _DeviceBatch(PendingBatch):
         geometry = None if placed.geometry is None else placed.harmless(self.size)
         columns = self.resident.batch(placed.indices, geometry, self.size, rows)
         return HostBatch({**columns}, [Failure(row, placed.failures[row]) for row in rows])
+
+
+def _has_room(device: torch.device, needed: int) -> bool:
+    """Whether a device is a GPU that samples leave most of."""
+    return device.type == "cuda" and needed < _OF_FREE * torch.cuda.mem_get_info(device)[0]
 
 
 def _gigabytes(nbytes: int) -> str:

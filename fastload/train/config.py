@@ -215,6 +215,8 @@ class LogConfig(_Choices):
     """Write scalars for TensorBoard."""
     log_steps: int = 10
     """Steps between two readings of the loss: a reading waits for the device."""
+    step_lines: bool = False
+    """Print a line at each reading: the epoch's results so far, and the seconds of a step."""
     trace: str | None = None
     """Write a Perfetto trace of loader, copy and steps here; other ranks add their rank to the name."""
     profile_steps: int = 0

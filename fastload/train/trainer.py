@@ -90,6 +90,8 @@ class _Run:
         self._stopping = stack.enter_context(Stopping(world))
         self._told = (0.0, 0.0)
         """Samples of this epoch and the sum of their losses, over all ranks, when it was last told of."""
+        self._told_at = (0.0, 0)
+        """When that was [seconds], and after how many steps of the epoch."""
         self._introduce(remark, resumed=state is not None)
 
     def go_on(self) -> Summary:
@@ -122,6 +124,7 @@ class _Run:
         self._log.begin_epoch(progress.epoch, steps=self._components.windows, done=done)
         sums = progress.epoch_sums
         self._told = sums["samples"], sums["loss"]
+        self._told_at = time.perf_counter(), done
         self._components.model.train()
         batches = iter(self._train)
         self._throughput.begin()
@@ -207,6 +210,12 @@ class _Run:
         samples, loss = (sums[name] - before for name, before in zip(("samples", "loss"), self._told, strict=True))
         self._told = sums["samples"], sums["loss"]
         mean = loss / samples if samples else None
+        if self._config.log.step_lines:
+            results = self._components.task.result(sums) if sums["samples"] else {}
+            told = ", ".join(f"{name} {value:.4f}" for name, value in results.items())
+            since = time.perf_counter()
+            seconds, self._told_at = (since - self._told_at[0]) / max(done - self._told_at[1], 1), (since, done)
+            self._log.say(f"step {done}/{self._components.windows}: {told}; {seconds:.3f} s a step")
         self._log.progress(done, rate=self._throughput.epoch_rate, wait=self._throughput.epoch_wait_share, loss=mean)
         if mean is not None:
             lr = float(self._components.optimizer.param_groups[0]["lr"])
