@@ -81,12 +81,15 @@ corpora: $(INSTALLED) ## verdicts on the odd images of CORPORA=folder (scripts/f
 bench-peers: $(INSTALLED) ## fastload beside DataLoader, DALI and FFCV, about 12 minutes; DATA=folder for your own JPEGs
 	$(BIN)/python -m benchmarks.peers $(if $(DATA),--data "$(DATA)") --json benchmarks/results/peers.json
 
-fuzz: $(INSTALLED) ## the JPEG decoder under attack, with sanitizers, against libjpeg-turbo; SECONDS=3600 for an hour
+fuzz: $(INSTALLED) ## the decoders under attack, with sanitizers, against libjpeg-turbo, libpng and libwebp; SECONDS=3600 for an hour each
 	cmake -S . -B build/fuzz -DCMAKE_CXX_COMPILER=clang++ -DCMAKE_BUILD_TYPE=RelWithDebInfo -DFASTLOAD_PYTHON=OFF \
 	    -DFASTLOAD_FUZZ=ON -DFASTLOAD_SANITIZE=address,undefined
 	cmake --build build/fuzz --parallel 2
-	$(BIN)/python -m tests.fuzz.make_corpus build/fuzz/seeds && mkdir -p build/fuzz/corpus
-	build/fuzz/tests/fuzz/fuzz_decode -max_len=4000 -max_total_time=$(SECONDS) build/fuzz/corpus build/fuzz/seeds
+	$(BIN)/python -m tests.fuzz.make_corpus build/fuzz/seeds && mkdir -p build/fuzz/corpus/decode build/fuzz/corpus/formats
+	for target in decode formats; do \
+	    [ -x build/fuzz/tests/fuzz/fuzz_$$target ] || { echo "fuzz_$$target needs libpng-dev and libwebp-dev"; continue; }; \
+	    build/fuzz/tests/fuzz/fuzz_$$target -max_len=4000 -max_total_time=$(SECONDS) \
+	        build/fuzz/corpus/$$target build/fuzz/seeds/$$target || exit 1; done
 
 docs: $(INSTALLED) ## the manual as pages: build/manual/index.html
 	@$(BIN)/python -m mkdocs --version >/dev/null 2>&1 || $(BIN)/python -m pip install --quiet --editable ".[docs]"

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from PIL import Image
 
 from fastload.errors import SourceError
 from fastload.measure.photographs import write_photographs
@@ -18,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 @dataclass(frozen=True)
 class Photographs:
-    """A folder of class folders of links to JPEG files."""
+    """A folder of class folders of links to files."""
 
     folder: Path
     few: Path
@@ -45,8 +46,27 @@ def sample_set(work: Path, count: int, say: Callable[[str], None]) -> Path:
     return folder
 
 
-def photographs(source: Path, work: Path, least: int) -> Photographs:
-    """All JPEG files of the class folders in `source` (or in its `train` and `val`), under as many names as it takes.
+def reduced(source: Path, work: Path, count: int, *, side: int, suffix: str) -> Path:
+    """Some images of the class folders in `source`, with `side` pixels on their longer side, in the format of `suffix`.
+
+    Where that is 64, they are squares, as in Tiny ImageNet.
+    """
+    folder = work / f"{source.parent.name}-{side}{suffix}"
+    files = sorted(source.glob("*/*"))
+    for path in files[:: -(-len(files) // count)]:
+        target = folder / path.parent.name / (path.stem + suffix)
+        if target.exists():
+            continue
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with Image.open(path) as image:
+            scale = side / max(image.size)
+            size = (side, side) if side == 64 else (round(image.width * scale), round(image.height * scale))
+            image.convert("RGB").resize(size, Image.Resampling.BICUBIC).save(target)
+    return folder
+
+
+def photographs(source: Path, work: Path, least: int, suffixes: tuple[str, ...] = (".jpg", ".jpeg")) -> Photographs:
+    """All files of these kinds in the class folders of `source` (or in its `train` and `val`), perhaps repeatedly.
 
     Epochs of few images would measure how epochs begin and end, which is measured apart.
 
@@ -54,9 +74,10 @@ def photographs(source: Path, work: Path, least: int) -> Photographs:
         SourceError: there are none.
     """
     parts = [source / part for part in ("train", "val") if (source / part).is_dir()] or [source]
-    files = sorted(path for part in parts for path in part.glob("*/*") if path.suffix.lower() in (".jpg", ".jpeg"))
+    files = sorted(path for part in parts for path in part.glob("*/*") if path.suffix.lower() in suffixes)
     if not files:
-        raise SourceError(f"{source}: no .jpg or .jpeg files in folders of classes. Give another one: DATA=folder.")
+        kinds = " or ".join(suffixes)
+        raise SourceError(f"{source}: no {kinds} files in folders of classes. Give another one: DATA=folder.")
     sizes = [path.stat().st_size for path in files]
     names = "\n".join(f"{path.resolve()} {size}" for path, size in zip(files, sizes, strict=True))
     key = hashlib.sha256(f"{least}\n{names}".encode())

@@ -56,6 +56,21 @@ def test_few_photographs_are_repeated_and_none_is_left_out(tmp_path: Path) -> No
     assert sorted(path.resolve() for path in found.few.glob("*/*")) == originals
 
 
+def test_reduced_photographs(tmp_path: Path) -> None:
+    folder = tmp_path / "photographs-1" / "few" / "cat"
+    folder.mkdir(parents=True)
+    for number in range(6):
+        Image.fromarray(np.full((60, 100, 3), 40 * number, np.uint8)).save(folder / f"{number}.jpg")
+    sizes = {}
+    for side, suffix in ((50, ".png"), (64, ".jpg")):
+        made = inputs.reduced(folder.parent, tmp_path, 3, side=side, suffix=suffix)
+        found = inputs.photographs(made, tmp_path, 7, (suffix,))
+        assert (found.distinct, found.files) == (3, 9)
+        with Image.open(next(found.folder.glob(f"cat/*{suffix}"))) as image:
+            sizes[image.format] = image.size
+    assert sizes == {"PNG": (50, 30), "JPEG": (64, 64)}
+
+
 def test_a_folder_without_photographs_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="DATA=folder"):
         inputs.photographs(tmp_path, tmp_path / "work", 10)

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from msgspec import structs
 
-from benchmarks.inputs import ROOT, Photographs, photographs, sample_set, small_images
-from benchmarks.peers.contestants import LIMIT_FILES, Row, Setting
+from benchmarks.inputs import ROOT, Photographs, photographs, reduced, sample_set, small_images
+from benchmarks.peers.contestants import LIMIT_FILES, PNG, TINY, Row, Setting
 from fastload.cache import build_cache
 from fastload.errors import BackendUnavailableError, FastloadError, WorkerError
 from fastload.measure import process
@@ -75,6 +75,11 @@ def prepare(wanted: Wanted, rows: Sequence[Row], say: Say) -> Comparison:
     say("building fastload's cache, unless it is there")
     build_cache(setting.photographs, work / "cache", short_side=256)
     comparison = Comparison(wanted, tuple(rows), found, setting, say)
+    for task, count, side, suffix in (("PNG photographs", 256, PNG, ".png"), ("small JPEGs", 1024, TINY, ".jpg")):
+        if any(row.task == task for row in rows):
+            say(f"making {task}, unless they are there")
+            made = reduced(found.few, work, count, side=side, suffix=suffix)
+            comparison.folders[task] = str(photographs(made, work, wanted.least, (suffix,)).folder)
     for name in dict.fromkeys(row.environment for row in rows if row.environment):
         comparison.lacking[name] = _environment(name, wanted, say)
     for row in rows:
@@ -114,6 +119,8 @@ class Comparison:
     say: Say
     lacking: dict[str, str] = field(default_factory=dict)
     """Environment: why it cannot be had."""
+    folders: dict[str, str] = field(default_factory=dict)
+    """Of tasks with files of their own."""
 
     def minutes(self, *, rates_only: bool) -> float:
         """A guess at how long it takes: starting a contestant some ten seconds, emptying and filling its queues one."""
@@ -190,8 +197,13 @@ class Comparison:
             return LimitRunner(self.setting, self.wanted.work / "limit", files=row is LIMIT_FILES)
         if lacking := self.lacking.get(row.environment):
             raise BackendUnavailableError(lacking)
-        size = self.wanted.small_batch_size if row.task == "small images" else self.wanted.batch_size
-        runner = StreamRunner(contestant(row, replace(self.setting, batch_size=size), self.launcher(row)))
+        setting = replace(
+            self.setting,
+            photographs=self.folders.get(row.task, self.setting.photographs),
+            crop=row.side,
+            batch_size=self.wanted.small_batch_size if row.task.startswith("small") else self.wanted.batch_size,
+        )
+        runner = StreamRunner(contestant(row, setting, self.launcher(row)))
         runners[row.contestant, row.task] = runner
         return runner
 

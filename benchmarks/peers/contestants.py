@@ -17,6 +17,8 @@ from typing import Any, Literal
 
 CROP = 224
 """Photographs: RandomResizedCrop to this many pixels, then a random horizontal flip."""
+PNG, TINY = 480, 64
+"""Photographs as PNG, pixels on their longer side; small JPEGs, pixels on each side: RandomResizedCrop as well."""
 SIDE, PADDING = 32, 4
 """Small images: a random crop of as many pixels, after padding by four on each side; then a random horizontal flip."""
 _AREA, _ASPECT = (0.08, 1.0), (3 / 4, 4 / 3)
@@ -28,7 +30,7 @@ class Setting:
     """What all are given."""
 
     photographs: str
-    """A folder of class folders of JPEG files."""
+    """A folder of class folders of image files."""
     small: str
     """A folder with images.npy (N, 32, 32, 3) uint8 and labels.npy (N,) int64."""
     work: str
@@ -36,6 +38,8 @@ class Setting:
     batch_size: int
     threads: int
     """Threads or worker processes that decode."""
+    crop: int = CROP
+    """RandomResizedCrop to this many pixels."""
     cores: int | None = None
     """The process may use only so many. None: all."""
 
@@ -56,7 +60,7 @@ def pillow(setting: Setting) -> Batches:
     from torchvision.datasets import ImageFolder
     from torchvision.transforms import v2
 
-    transform = v2.Compose([v2.RandomResizedCrop(CROP), v2.RandomHorizontalFlip(), v2.PILToTensor()])
+    transform = v2.Compose([v2.RandomResizedCrop(setting.crop), v2.RandomHorizontalFlip(), v2.PILToTensor()])
     return _dataloader(ImageFolder(setting.photographs, transform), setting)
 
 
@@ -283,7 +287,7 @@ def fastload(setting: Setting, backend: str) -> Batches:
         setting.batch_size,
         shuffle=True,
         drop_last=True,
-        transform=v2.Compose([v2.RandomResizedCrop(CROP), v2.RandomHorizontalFlip()]),
+        transform=v2.Compose([v2.RandomResizedCrop(setting.crop), v2.RandomHorizontalFlip()]),
         backend=backend,
         num_workers=setting.threads,
         options=options if backend == "cache" else None,
@@ -317,7 +321,7 @@ class Row:
     """One contestant in one task; a row of the table."""
 
     contestant: str
-    task: Literal["photographs", "small images"]
+    task: Literal["photographs", "PNG photographs", "small JPEGs", "small images"]
     open: Callable[[Setting], Batches] | None
     """None: not Python, the program of `limit`."""
     environment: str = ""
@@ -334,7 +338,7 @@ class Row:
     @property
     def side(self) -> int:
         """Of the square images that it delivers [pixels]."""
-        return CROP if self.task == "photographs" else SIDE
+        return {"small JPEGs": TINY, "small images": SIDE}.get(self.task, CROP)
 
 
 PILLOW = Row("DataLoader, Pillow", "photographs", pillow, first_batch=True, epochs=3)
@@ -355,6 +359,11 @@ FASTLOAD_CACHE = Row("fastload cache, short side 256", "photographs", partial(fa
 LIMIT = Row("limit: region decode alone", "photographs", None)
 LIMIT_FILES = Row("limit: reading and region decode", "photographs", None)
 
+PILLOW_PNG = Row("DataLoader, Pillow", "PNG photographs", pillow)
+FASTLOAD_PNG = Row("fastload turbojpeg", "PNG photographs", partial(fastload, backend="turbojpeg"))
+PILLOW_TINY = Row("DataLoader, Pillow", "small JPEGs", pillow)
+FASTLOAD_TINY = Row("fastload turbojpeg", "small JPEGs", partial(fastload, backend="turbojpeg"))
+
 PILLOW_SMALL = Row("DataLoader, Pillow", "small images", pillow_small)
 FFCV_SMALL = Row("FFCV", "small images", partial(ffcv, kind="small"), "ffcv", "small")
 FASTLOAD_CACHE_SMALL = Row("fastload cache", "small images", fastload_small)
@@ -362,5 +371,6 @@ FASTLOAD_CACHE_SMALL = Row("fastload cache", "small images", fastload_small)
 CONTESTANTS: tuple[Row, ...] = (
     *(PILLOW, TORCHVISION, DALI, SPDL, FFCV_JPEG, FFCV_RAW, FFCV_RAW_LONG),
     *(FASTLOAD_TORCH, FASTLOAD_TURBOJPEG, FASTLOAD_CACHE, LIMIT, LIMIT_FILES),
+    *(PILLOW_PNG, FASTLOAD_PNG, PILLOW_TINY, FASTLOAD_TINY),
     *(PILLOW_SMALL, FFCV_SMALL, FASTLOAD_CACHE_SMALL),
 )

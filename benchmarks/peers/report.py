@@ -12,6 +12,8 @@ from benchmarks.peers.contestants import (
     DALI,
     FASTLOAD_CACHE,
     FASTLOAD_CACHE_SMALL,
+    FASTLOAD_PNG,
+    FASTLOAD_TINY,
     FASTLOAD_TURBOJPEG,
     FFCV_JPEG,
     FFCV_RAW,
@@ -19,7 +21,9 @@ from benchmarks.peers.contestants import (
     FFCV_SMALL,
     LIMIT,
     PILLOW,
+    PILLOW_PNG,
     PILLOW_SMALL,
+    PILLOW_TINY,
     SPDL,
     Row,
 )
@@ -31,6 +35,13 @@ from fastload.measure.verdict import Bar, Verdict
 Found = Mapping[tuple[str, str], Measurement]
 """By contestant and mode."""
 
+_OURS = {
+    "photographs": (FASTLOAD_TURBOJPEG, FASTLOAD_CACHE),
+    "PNG photographs": (FASTLOAD_PNG,),
+    "small JPEGs": (FASTLOAD_TINY,),
+    "small images": (FASTLOAD_CACHE_SMALL,),
+}
+"""By task, who is compared with all others."""
 _SAME = 0.05
 """The mean pixel of eight batches of random crops differs by some 2% from run to run."""
 
@@ -50,6 +61,11 @@ def _cost(r: Round) -> float:
 
 def _faster(of: Row, to: Row, bound: float) -> Bar[Found]:
     return Bar(f"{of.contestant} / {to.contestant} ({of.task})", partial(_ratio, of, to, _rate), bound)
+
+
+def _cheaper(of: Row, to: Row, bound: float) -> Bar[Found]:
+    name = f"{of.contestant} / {to.contestant} ({of.task}), by processor time"
+    return Bar(name, partial(_ratio, to, of, _cost), bound)
 
 
 def _metric(row: Row, mode: str, name: str) -> Callable[[Found], list[float]]:
@@ -80,6 +96,8 @@ BARS: tuple[Bar[Found], ...] = (
         0.25,
         at_least=False,
     ),
+    _cheaper(FASTLOAD_TINY, PILLOW_TINY, 8.0),
+    _cheaper(FASTLOAD_PNG, PILLOW_PNG, 2.0),
     _faster(FASTLOAD_CACHE, FFCV_RAW, 2.5),
     _faster(FASTLOAD_CACHE, FFCV_RAW_LONG, 2.5),
     _faster(FASTLOAD_CACHE_SMALL, FFCV_SMALL, 5.0),
@@ -112,7 +130,7 @@ def print_rates(rows: Sequence[Row], measurements: Sequence[Measurement], consol
     """Rates and costs, and how much faster fastload's two ways are, with quartiles over the rounds."""
     found = {(m.contestant, m.mode): m for m in measurements}
     for task in dict.fromkeys(row.task for row in rows):
-        ours = (FASTLOAD_TURBOJPEG, FASTLOAD_CACHE) if task == "photographs" else (FASTLOAD_CACHE_SMALL,)
+        ours = _OURS[task]
         cells, problems = [], []
         for row in (row for row in rows if row.task == task):
             m = found[row.contestant, task]

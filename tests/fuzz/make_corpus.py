@@ -1,16 +1,19 @@
-"""Small JPEGs of every kind as seeds for the fuzz target: `python -m tests.fuzz.make_corpus DIRECTORY`.
+"""Small images of every kind as seeds for the fuzz targets: `python -m tests.fuzz.make_corpus DIRECTORY`.
 
-Each file starts with the eight bytes by which the target chooses its box and options.
+Each target has a folder there. Each file starts with the eight bytes by which the target chooses its box and options.
 """
 
 from __future__ import annotations
 
 import sys
+import zlib
+from itertools import product
 from pathlib import Path
 
 import numpy as np
+from PIL import Image
 
-from tests import images
+from tests import images, pngs
 
 KINDS = {
     "444": {"subsampling": "4:4:4"},
@@ -42,9 +45,28 @@ def seeds() -> dict[str, bytes]:
     return {name: rng.bytes(8) + data for name, data in found.items()}
 
 
+def format_seeds() -> dict[str, bytes]:
+    """The same for PNG and WebP. A seed whose sixth byte is odd has rows in place of compressed data (`formats.cpp`)."""
+    rng = np.random.default_rng(1)
+    found: dict[str, bytes] = {}
+    for height, width in [(1, 1), (9, 13), (34, 21)]:
+        picture = images.photo(height, width)
+        for number, (_, data, _) in enumerate(pngs.every_kind(picture)):
+            found[f"png-{height}x{width}-{number}"] = rng.bytes(5) + b"\0" + rng.bytes(2) + data
+            if number % 2 == 0:  # in one piece
+                rows = [(k, zlib.decompress(b) if k == b"IDAT" else b) for k, b in pngs.chunks(data)]
+                found[f"rows-{height}x{width}-{number}"] = rng.bytes(5) + b"\1" + rng.bytes(2) + pngs.joined(rows)
+        for lossless, mode in product((False, True), ("RGB", "RGBA")):
+            image = Image.fromarray(picture).convert(mode)
+            data = images._save(image, format="WEBP", lossless=lossless)
+            found[f"webp-{height}x{width}-{mode}-{lossless}"] = rng.bytes(8) + data
+    return found
+
+
 if __name__ == "__main__":
-    directory = Path(sys.argv[1])
-    directory.mkdir(parents=True, exist_ok=True)
-    for name, data in seeds().items():
-        (directory / name).write_bytes(data)
-    print(f"{len(seeds())} seeds in {directory}")
+    for name, found in (("decode", seeds()), ("formats", format_seeds())):
+        directory = Path(sys.argv[1], name)
+        directory.mkdir(parents=True, exist_ok=True)
+        for seed, data in found.items():
+            (directory / seed).write_bytes(data)
+        print(f"{len(found)} seeds in {directory}")

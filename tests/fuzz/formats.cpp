@@ -1,0 +1,201 @@
+// Fuzz target: any bytes through the PNG and WebP readers. The first eight bytes choose box and options, the rest is the
+// file. No change of a PNG would get beyond its checksums: for most inputs these are made right first, and for half of
+// them the data chunks are taken to hold the rows themselves, and compressed. What must hold, besides that memory is in
+// order:
+//
+// - the portable inner loops and the best that the processor has make the same pixels;
+// - a box has the pixels of the whole image;
+// - where the core reads a PNG to its end, libpng reads it too, and to the same pixels; of a WebP, libwebp's simple interface.
+#include <algorithm>
+#include <csetjmp>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+
+#include <png.h>
+#include <webp/decode.h>
+#include <zlib.h>
+
+#include "decoder.hpp"
+#include "kernels.hpp"
+
+namespace {
+
+using namespace fastload;
+using Pixels = std::vector<uint8_t>;
+
+constexpr size_t kChoices = 8;
+
+void require(bool condition, const char* what) {
+    if (condition) return;
+    std::fprintf(stderr, "%s\n", what);
+    std::abort();
+}
+
+// The rows it is given as RGB, in heap memory of exactly their size. What is behind a row may be read, so it is.
+class Collector final : public RowSink {
+  public:
+    explicit Collector(int width) : width_(width) {}
+
+    void take(const uint8_t* const* rows, int count) override {
+        for (int y = 0; y < count; ++y) {
+            for (int x = 0; x < width_; ++x) pixels.insert(pixels.end(), rows[y] + 4 * x, rows[y] + 4 * x + 3);
+            for (int i = 0; i < kRowSlack; ++i) behind = behind + rows[y][4 * width_ + i];
+        }
+    }
+    void restart() override { pixels.clear(); }
+
+    Pixels pixels;
+    volatile uint8_t behind = 0;
+
+  private:
+    int width_;
+};
+
+// False where the reader refuses.
+bool read(Decoder& decoder, const Pixels& file, const DecodeLimits& limits, const uint8_t* choices, bool whole, Box& box,
+          Pixels& pixels) {
+    if (!decoder.open(file.data(), file.size(), limits).ok()) return false;
+    const Size size = decoder.header().size;
+    if (choices != nullptr) {
+        box.top = choices[0] * size.height / 256;
+        box.left = choices[1] * size.width / 256;
+        box.height = 1 + choices[2] * (size.height - box.top - 1) / 255;
+        box.width = 1 + choices[3] * (size.width - box.left - 1) / 255;
+    } else {
+        box = {0, 0, size.height, size.width};
+    }
+    Collector collector(box.width);
+    const Outcome outcome = decoder.read(box, whole, collector);
+    decoder.close();
+    pixels = collector.pixels;
+    require(!outcome.ok() || pixels.size() == size_t{3} * static_cast<size_t>(box.height) * static_cast<size_t>(box.width),
+            "another number of pixels than the box has");
+    return outcome.ok();
+}
+
+struct Source {
+    const uint8_t* next;
+    size_t left;
+};
+
+void give(png_structp png, png_bytep out, size_t size) {
+    auto* source = static_cast<Source*>(png_get_io_ptr(png));
+    if (size > source->left) png_error(png, "cut off");
+    std::memcpy(out, source->next, size);
+    source->next += size;
+    source->left -= size;
+}
+
+void fail(png_structp png, png_const_charp) { longjmp(*static_cast<std::jmp_buf*>(png_get_error_ptr(png)), 1); }
+void ignore(png_structp, png_const_charp) {}
+
+// All of a PNG by libpng, to RGB; false where it refuses.
+bool read_libpng(const Pixels& file, Pixels& pixels) {
+    std::jmp_buf escape;
+    Source source = {file.data(), file.size()};
+    png_structp png = png_create_read_struct(PNG_LIBPNG_VER_STRING, &escape, fail, ignore);
+    png_infop info = png_create_info_struct(png);
+    std::vector<png_bytep>* rows = nullptr;
+    const bool good = setjmp(escape) == 0;
+    if (good) {
+        png_set_read_fn(png, &source, give);
+        static const png_byte kNone[] = {0};
+        png_set_keep_unknown_chunks(png, PNG_HANDLE_CHUNK_NEVER, kNone, -1);  // metadata
+        png_read_info(png, info);
+        png_set_expand(png);
+        png_set_strip_16(png);
+        png_set_strip_alpha(png);
+        if (!(png_get_color_type(png, info) & PNG_COLOR_MASK_COLOR)) png_set_gray_to_rgb(png);
+        png_set_interlace_handling(png);
+        png_read_update_info(png, info);
+        const size_t height = png_get_image_height(png, info), stride = png_get_rowbytes(png, info);
+        pixels.assign(height * stride, 0);
+        rows = new std::vector<png_bytep>();
+        for (size_t y = 0; y < height; ++y) rows->push_back(pixels.data() + y * stride);
+        png_read_image(png, rows->data());
+    }
+    delete rows;
+    png_destroy_read_struct(&png, &info, nullptr);
+    return good;
+}
+
+bool read_libwebp(const Pixels& file, Pixels& pixels) {
+    int width, height;
+    uint8_t* found = WebPDecodeRGB(file.data(), file.size(), &width, &height);
+    if (found == nullptr) return false;
+    pixels.assign(found, found + size_t{3} * static_cast<size_t>(width) * static_cast<size_t>(height));
+    WebPFree(found);
+    return true;
+}
+
+bool is_png(const Pixels& file) { return file.size() > 8 && std::memcmp(file.data(), "\x89PNG", 4) == 0; }
+
+void put(Pixels& file, uint32_t number) {
+    for (int shift = 24; shift >= 0; shift -= 8) file.push_back(static_cast<uint8_t>(number >> shift));
+}
+
+// The chunks with the right checksums; with `compress`, with the compressed contents of the data chunks.
+Pixels mended(const Pixels& file, bool compress) {
+    const auto u32 = [&](size_t at) {
+        return size_t{file[at]} << 24 | size_t{file[at + 1]} << 16 | size_t{file[at + 2]} << 8 | file[at + 3];
+    };
+    Pixels result(file.begin(), file.begin() + 8);
+    size_t at = 8;
+    for (; at + 12 <= file.size() && u32(at) <= file.size() - at - 12; at += 12 + u32(at)) {
+        Pixels body(file.begin() + static_cast<ptrdiff_t>(at + 8), file.begin() + static_cast<ptrdiff_t>(at + 8 + u32(at)));
+        if (compress && std::memcmp(file.data() + at + 4, "IDAT", 4) == 0) {
+            uLongf size = compressBound(static_cast<uLong>(body.size()));
+            Pixels packed(size);
+            (void)compress2(packed.data(), &size, body.data(), static_cast<uLong>(body.size()), 1);
+            packed.resize(size);
+            body = packed;
+        }
+        put(result, static_cast<uint32_t>(body.size()));
+        const size_t start = result.size();
+        result.insert(result.end(), file.begin() + static_cast<ptrdiff_t>(at + 4), file.begin() + static_cast<ptrdiff_t>(at + 8));
+        result.insert(result.end(), body.begin(), body.end());
+        put(result, png::checksum(result.data() + start, result.size() - start));
+    }
+    result.insert(result.end(), file.begin() + static_cast<ptrdiff_t>(at), file.end());
+    return result;
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+    // One of each, kept like a thread's: what one input leaves behind must not hurt the next.
+    static Decoder plain(kPlainKernels), best(*find_kernels("auto"));
+    if (size < kChoices) return 0;
+    Pixels file(data + kChoices, data + size);
+    if (is_png(file) && data[5] < 250) file = mended(file, data[5] % 2 == 1);
+    if (!is_png(file) && (file.size() < 12 || std::memcmp(file.data(), "RIFF", 4) != 0)) return 0;
+    DecodeLimits limits;
+    limits.max_pixels = 1 << 14;
+    const bool whole = (data[4] & 1) != 0;
+
+    Box box, other;
+    Pixels ours, portable, all, theirs;
+    const bool good = read(best, file, limits, data, whole, box, ours);
+    require(read(plain, file, limits, data, whole, other, portable) == good && (!good || portable == ours),
+            "the inner loops differ");
+    Box full;
+    if (!read(best, file, limits, nullptr, true, full, all)) {
+        require(!(good && whole), "a box was read to the end of an image that cannot be read");
+        return 0;
+    }
+    require(good, "an image can be read, but not a box of it");
+    for (int y = 0; y < box.height; ++y) {
+        const auto stored = static_cast<size_t>(3 * (full.width * (box.top + y) + box.left));
+        const auto row = static_cast<size_t>(3 * box.width);
+        require(std::equal(ours.begin() + static_cast<ptrdiff_t>(row * static_cast<size_t>(y)),
+                           ours.begin() + static_cast<ptrdiff_t>(row * static_cast<size_t>(y + 1)),
+                           all.begin() + static_cast<ptrdiff_t>(stored)),
+                "a box differs from the whole image");
+    }
+    const bool reference = is_png(file) ? read_libpng(file, theirs) : read_libwebp(file, theirs);
+    require(reference, "the reference does not read what the core reads");
+    require(theirs == all, "the pixels differ from the reference's");
+    return 0;
+}
