@@ -46,7 +46,7 @@ def seeds() -> dict[str, bytes]:
 
 
 def format_seeds() -> dict[str, bytes]:
-    """The same for PNG and WebP. A seed whose sixth byte is odd has rows in place of compressed data (`formats.cpp`)."""
+    """For PNG and WebP. Where the sixth byte is odd, rows stand in place of compressed data (`formats.cpp`)."""
     rng = np.random.default_rng(1)
     found: dict[str, bytes] = {}
     for height, width in [(1, 1), (9, 13), (34, 21)]:
