@@ -29,6 +29,7 @@ from fastload.bench.decode.inputs import MODES, Pixels, Place, Task, places_of, 
 from fastload.bench.decode.passes import Contestant
 from fastload.bench.decode.pillow import Pillow, RemotePillow, build_pillow_simd, pillow_simd_folder
 from fastload.cli.app import app
+from fastload.decode.core import core_formats
 from fastload.errors import BackendUnavailableError, ConfigurationError, SourceError, WorkerError
 from fastload.measure.photographs import write_photographs
 from fastload.measure.results import Measurement, Results, read_json
@@ -79,6 +80,26 @@ def small(folder: Path, **more: Any) -> DecodeSettings:
 
 def measured(results: Results) -> list[Measurement]:
     return [row for row in results.measurements if row.rounds]
+
+
+@pytest.mark.parametrize("format", ["png", "webp"])
+def test_other_formats(format: str, photographs: Path, tmp_path: Path) -> None:
+    for number, path in enumerate(sorted(photographs.rglob("*.jpg"))[:3]):
+        with Image.open(path) as image:
+            image.resize((60, 40)).save(tmp_path / f"{number}.{format}", lossless=True)
+    some = ("pillow", "torchvision", "native", "native-region", "simplejpeg")
+    results = run_decode_benchmark(small(tmp_path, format=format, decoders=some, modes=("full", "crop224")))
+    found = {row.contestant for row in measured(results)}
+    core = {"native", "native-region"} if format.upper() in core_formats() else set()
+    assert {"pillow", "torchvision"} | core <= found
+    for row in measured(results):
+        worst = row.metric("pixel_difference_max")
+        assert worst is not None
+        assert row.mode == "crop224" or worst.median == 0, row
+    (other,) = [row for row in results.measurements if row.contestant == "simplejpeg"]
+    assert other.note == "It reads jpeg only."
+    with pytest.raises(ConfigurationError, match="--format: 'gif' is not known"):
+        run_decode_benchmark(small(tmp_path, format="gif"))
 
 
 # -- The command -------------------------------------------------------------------------------------------------------

@@ -20,8 +20,9 @@ class DecodeSettings:
     """Of `fastload bench decode`."""
 
     folder: Annotated[
-        Path | None, Argument(help="JPEG files, in sub-folders or not. Without it: a sample set is made.")
+        Path | None, Argument(help="Image files, in sub-folders or not. Without it: a sample set of JPEGs is made.")
     ] = None
+    format: Annotated[str, Option(help="Which files of the folder to take: jpeg, png or webp.")] = "jpeg"
     images: Annotated[int, Option(min=8, help="The most to take, evenly spaced over the folder.")] = 128
     decoders: Annotated[tuple[str, ...] | None, Option(help="Names with commas between. Without it: all.")] = None
     pillow_simd: Annotated[

@@ -40,7 +40,7 @@ def loader(settings: LoaderSettings, files: Files) -> None:
 @bench.command()
 @takes(settings=DecodeSettings, files=Files)
 def decode(settings: DecodeSettings, files: Files) -> None:
-    """Compare the speed of JPEG decoders, and how far their pixels are from the reference.
+    """Compare the speed of decoders of JPEG, PNG or WebP, and how far their pixels are from the reference.
 
     Ctrl-C ends it early and keeps what was measured. A decoder that is not installed is listed with what to install.
     """

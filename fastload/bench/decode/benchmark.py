@@ -18,6 +18,7 @@ from fastload.bench import DecodeSettings
 from fastload.bench.decode.decoders import chosen_contestants
 from fastload.bench.decode.differences import Reference, Trial, try_out
 from fastload.bench.decode.inputs import (
+    FORMATS,
     MODES,
     READINGS,
     ImageSet,
@@ -60,8 +61,8 @@ def run_decode_benchmark(
     threads = _checked(settings)
     say("Reading the images and checking them.")
     assert settings.folder is not None
-    images = read_images(settings.folder, settings.images)
-    notes = _about(images)
+    images = read_images(settings.folder, settings.images, settings.format)
+    notes = _about(images, settings.format)
     readings = list(settings.readings)
     if "cold" in readings and not can_evict(images.good.paths):
         readings.remove("cold")
@@ -94,6 +95,7 @@ def run_decode_benchmark(
     return new_results(
         "decode",
         {
+            "format": settings.format,
             "folder": "sample set" if settings.made else str(settings.folder),
             "images": len(images.good),
             "megapixels": images.good.pixels / 1e6,
@@ -116,6 +118,8 @@ def _checked(settings: DecodeSettings) -> tuple[int, ...]:
         for value in values:
             if value not in known:
                 raise ConfigurationError(f"{option}: {value!r} is not known; choose from {', '.join(known)}.")
+    if settings.format not in FORMATS:
+        raise ConfigurationError(f"--format: {settings.format!r} is not known; choose from {', '.join(FORMATS)}.")
     threads = default_threads() if settings.threads is None else settings.threads
     if not threads or min(threads) < 1:
         raise ConfigurationError(f"--threads: {threads} must be numbers of at least 1.")
@@ -128,6 +132,11 @@ def _present(settings: DecodeSettings, absent: list[Measurement], say: Callable[
     present = []
     for contestant in chosen_contestants(settings.decoders):
         wanted = settings.decoders is not None or (contestant.asked and settings.pillow_simd)
+        if settings.format not in contestant.formats:
+            if settings.decoders is not None:
+                note = f"It reads {', '.join(contestant.formats)} only."
+                absent.append(Measurement(contestant.name, "any", status="unavailable", note=note))
+            continue
         if contestant.gpu and not wanted and not torch.cuda.is_available():
             continue
         if contestant.name == "pillow-simd" and wanted:
@@ -146,7 +155,7 @@ def _trial(
 ) -> Trial | None:
     """What it makes of the images, or None and a row in `absent`."""
     try:
-        runner = contestant.open(Task(reference.images, reference.places), {})
+        runner = contestant.open(Task(reference.images, reference.places, format=images.format), {})
         try:
             return try_out(runner, reference, images.damaged)
         finally:
@@ -182,7 +191,7 @@ def _entries(
         if not from_memory and mode != settings.modes[0]:
             continue
         for count in threads if from_memory else [max(threads)]:
-            task = Task(images.good, places, count, reading)
+            task = Task(images.good, places, count, reading, images.format)
             yield Entry(
                 contestant.name,
                 mode,
@@ -199,10 +208,10 @@ def _with_failures(row: Measurement, more: Mapping[str, str]) -> Measurement:
     )
 
 
-def _about(images: ImageSet) -> list[str]:
+def _about(images: ImageSet, format: str) -> list[str]:
     notes = []
     if images.found > len(images.good.paths) + len(images.damaged) + len(images.left_out):
-        notes.append(f"An even sample of the {images.found:,} JPEG files in the folder.")
+        notes.append(f"An even sample of the {images.found:,} {format.upper()} files in the folder.")
     if images.damaged:
         files = f"{len(images.damaged)} damaged {'file was' if len(images.damaged) == 1 else 'files were'}"
         notes.append(f"{files} not timed. What each decoder says to them is listed below.")

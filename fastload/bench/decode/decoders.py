@@ -16,7 +16,7 @@ import numpy as np
 
 import fastload
 from fastload.bench.decode.batches import DaliCpu, DaliMixed, TorchvisionCuda
-from fastload.bench.decode.inputs import Pixels, Place, Task
+from fastload.bench.decode.inputs import FORMATS, Pixels, Place, Task
 from fastload.bench.decode.passes import Contestant
 from fastload.bench.decode.pillow import Pillow, PillowSimd
 from fastload.errors import BackendUnavailableError, ConfigurationError
@@ -64,6 +64,7 @@ class Torchvision(Contestant):
 
     name = "torchvision"
     resampler = "transforms v2"
+    formats = tuple(FORMATS)
 
     def __init__(self, task: Task) -> None:
         from fastload.decode import get_decoder
@@ -73,11 +74,13 @@ class Torchvision(Contestant):
         from torchvision.transforms.v2 import functional
 
         self._torch, self._functional = torch, functional
+        # Faster, where it is known, than its function for any format.
+        self._decode = getattr(torch.ops.image, f"decode_{task.format}")
 
     def __call__(self, data: bytes, size: tuple[int, int], place: Place | None) -> Pixels:
         torch = self._torch
         try:
-            image = torch.ops.image.decode_jpeg(torch.frombuffer(bytearray(data), dtype=torch.uint8), 3, False)
+            image = self._decode(torch.frombuffer(bytearray(data), dtype=torch.uint8), 3)
         except RuntimeError as error:
             # torch begins with the place in its source, which is another one in each version.
             raise ValueError(_TORCH_PLACE.sub("", str(error).splitlines()[0])) from error
@@ -92,6 +95,7 @@ class OpenCv(Contestant):
 
     name = "opencv"
     resampler = "INTER_AREA"
+    formats = tuple(FORMATS)
 
     def __init__(self, task: Task) -> None:
         from fastload.decode import get_decoder
@@ -153,6 +157,7 @@ class Native(Contestant):
 
     name = "native"
     resampler = "torch's uint8 kernel"
+    formats = tuple(FORMATS)
 
     def __init__(self, task: Task) -> None:
         from fastload.native import NativePool

@@ -16,7 +16,7 @@ import torch
 from PIL import Image
 from torchvision.transforms.v2 import functional
 
-from fastload.bench.decode.inputs import JpegImages, Pixels, Place
+from fastload.bench.decode.inputs import Images, Pixels, Place
 from fastload.bench.decode.passes import DecodeRunner
 from fastload.decode import read_header
 from fastload.errors import DecodeError
@@ -29,16 +29,16 @@ _MOST_IMAGES, _MOST_PIXELS = 32, 64_000_000
 class Reference:
     """Some of the images and what should come out of them."""
 
-    images: JpegImages
+    images: Images
     places: tuple[Place | None, ...]
     expected: tuple[Pixels, ...]
 
     @classmethod
-    def of(cls, images: JpegImages, places: tuple[Place | None, ...]) -> Reference:
+    def of(cls, images: Images, places: tuple[Place | None, ...]) -> Reference:
         """Of an even sample of the images."""
         count = min(_MOST_IMAGES, len(images), max(1, _MOST_PIXELS * len(images) // max(images.pixels, 1)))
         chosen = [index * len(images) // count for index in range(count)]
-        sample = JpegImages(
+        sample = Images(
             tuple(images.paths[i] for i in chosen),
             tuple(images.data[i] for i in chosen),
             tuple(images.sizes[i] for i in chosen),

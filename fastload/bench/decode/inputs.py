@@ -31,12 +31,13 @@ MODES = {
 }
 """What is done with each image: name, and title."""
 
-_SUFFIXES = (".jpg", ".jpeg", ".jpe", ".jfif")
+FORMATS = {"jpeg": (".jpg", ".jpeg", ".jpe", ".jfif"), "png": (".png",), "webp": (".webp",)}
+"""Which files are taken: name, and suffixes."""
 
 
 @dataclass(frozen=True)
-class JpegImages:
-    """Some JPEG files, read once."""
+class Images:
+    """Some files of one format, read once."""
 
     paths: tuple[str, ...]
     data: tuple[bytes, ...]
@@ -56,11 +57,12 @@ class JpegImages:
 class Task:
     """One pass: each of the images, decoded and placed."""
 
-    images: JpegImages
+    images: Images
     places: tuple[Place | None, ...]
     """One an image; None leaves it whole and as it is."""
     threads: int = 1
     reading: str = "memory"
+    format: str = "jpeg"
 
     def prepare(self) -> None:
         """Before each pass, outside the clock."""
@@ -75,7 +77,7 @@ class Task:
             return file.read(os.fstat(file.fileno()).st_size)
 
 
-def places_of(mode: str, images: JpegImages, seed: int = 0) -> tuple[Place | None, ...]:
+def places_of(mode: str, images: Images, seed: int = 0) -> tuple[Place | None, ...]:
     """One an image; random boxes as the loader draws them, from the seed and the image's number."""
     from fastload.draws import Draws
     from fastload.geometry import GeometryPlan
@@ -98,28 +100,31 @@ def places_of(mode: str, images: JpegImages, seed: int = 0) -> tuple[Place | Non
 class ImageSet:
     """The files of a folder, sorted by what can be asked of a decoder."""
 
-    good: JpegImages
-    """JPEGs of one or three components without damage: these are timed."""
+    good: Images
+    """Files without damage, JPEGs of one or three components: these are timed."""
     damaged: dict[str, bytes]
     """Files that no decoder should accept in silence, by path; each contestant gets them once, outside the clock."""
     left_out: dict[str, str]
     """Files that are fine and not every decoder's business (CMYK), and why."""
+    format: str
+    """Of the files, one of `FORMATS`."""
     found: int
-    """JPEG files in the folder, of which these are an even sample."""
+    """Files of the format in the folder, of which these are an even sample."""
 
 
-def read_images(folder: str | os.PathLike[str], most: int) -> ImageSet:
-    """Read up to `most` JPEG files, evenly spaced over the sorted names below the folder.
+def read_images(folder: str | os.PathLike[str], most: int, format: str = "jpeg") -> ImageSet:
+    """Read up to `most` files of a format, evenly spaced over the sorted names below the folder.
 
     Raises:
-        SourceError: there is no such folder, it has no JPEG files, or none of those read is whole.
+        SourceError: there is no such folder, it has no such files, or none of those read is whole.
     """
+    kind, suffixes = format.upper(), FORMATS[format]
     root = Path(folder)
     if not root.is_dir():
-        raise SourceError(f"{root}: there is no such folder. Give one with JPEG files, in sub-folders or not.")
-    paths = sorted(_files(root))
+        raise SourceError(f"{root}: there is no such folder. Give one with {kind} files, in sub-folders or not.")
+    paths = sorted(_files(root, suffixes))
     if not paths:
-        raise SourceError(f"{root}: has no JPEG files ({', '.join(_SUFFIXES)}). Give a folder of JPEGs.")
+        raise SourceError(f"{root}: has no {kind} files ({', '.join(suffixes)}). Give a folder of {kind}s.")
     count = min(most, len(paths))
     good: list[tuple[str, bytes, tuple[int, int]]] = []
     damaged: dict[str, bytes] = {}
@@ -131,7 +136,7 @@ def read_images(folder: str | os.PathLike[str], most: int) -> ImageSet:
             left_out[path] = f"cannot be read: {error.strerror or error}"
             continue
         try:
-            size = _judged(data, path)
+            size = _judged(data, path, kind)
         except DecodeError:
             damaged[path] = data
         except _NotForAllError as error:
@@ -140,17 +145,17 @@ def read_images(folder: str | os.PathLike[str], most: int) -> ImageSet:
             good.append((path, data, size))
     if not good:
         raise SourceError(
-            f"{root}: none of the {count} JPEG files that were read is whole. Give a folder of good ones."
+            f"{root}: none of the {count} {kind} files that were read is whole. Give a folder of good ones."
         )
     names, contents, sizes = zip(*good, strict=True)
-    return ImageSet(JpegImages(names, contents, sizes), damaged, left_out, len(paths))
+    return ImageSet(Images(names, contents, sizes), damaged, left_out, format, len(paths))
 
 
 class _NotForAllError(Exception):
     """A file that is fine and not every decoder's business."""
 
 
-def _judged(data: bytes, path: str) -> tuple[int, int]:
+def _judged(data: bytes, path: str, kind: str) -> tuple[int, int]:
     """(height, width) of a file that every decoder should decode. Raises DecodeError, _NotForAllError."""
     from fastload.decode import DecodeSettings, decode_image, get_decoder, read_header
 
@@ -158,16 +163,16 @@ def _judged(data: bytes, path: str) -> tuple[int, int]:
     header = read_header(data, path)
     if header.height * header.width > settings.max_pixels:
         raise _NotForAllError(f"{header.width} x {header.height} pixels, more than a loader takes")
-    if header.format != "JPEG" or header.components not in (1, 3):
+    if header.format != kind or (kind == "JPEG" and header.components not in (1, 3)):
         raise _NotForAllError(f"{header.format} of {header.components} components, which loaders leave to Pillow")
     decode_image(data, name=path, decoder=get_decoder(), settings=settings, header=header)
     return header.height, header.width
 
 
-def _files(root: Path) -> Iterator[str]:
+def _files(root: Path, suffixes: tuple[str, ...]) -> Iterator[str]:
     for folder, _, names in os.walk(root):
         for name in names:
-            if name.lower().endswith(_SUFFIXES):
+            if name.lower().endswith(suffixes):
                 yield os.path.join(folder, name)
 
 

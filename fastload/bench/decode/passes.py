@@ -29,6 +29,8 @@ class Contestant:
     resampler: ClassVar[str]
     """What it resamples with, in words."""
     modes: ClassVar[tuple[str, ...]] = tuple(MODES)
+    formats: ClassVar[tuple[str, ...]] = ("jpeg",)
+    """What it reads."""
     gpu: ClassVar[bool] = False
     """Runs on a GPU; not tried where there is none, unless asked for."""
     asked: ClassVar[bool] = False

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fastload.bench.decode.inputs import Pixels, Place, Task
+from fastload.bench.decode.inputs import FORMATS, Pixels, Place, Task
 from fastload.bench.decode.passes import Contestant, DecodeRunner, Known, PassRunner
 from fastload.errors import BackendUnavailableError, WorkerError
 from fastload.machine import cache_home
@@ -37,6 +37,7 @@ class Pillow(Contestant):
 
     name = "pillow"
     resampler = "its own"
+    formats = tuple(FORMATS)
 
     def __init__(self, task: Task) -> None:
         from PIL import Image, UnidentifiedImageError
@@ -115,6 +116,7 @@ class PillowSimd(Contestant):
 
     name = "pillow-simd"
     resampler = "its own"
+    formats = tuple(FORMATS)
     asked = True
 
     @classmethod

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 
 from rich.console import Console
@@ -24,7 +24,7 @@ def print_decode(results: Results, console: Console) -> None:
     print_heading(results, "bench decode", console)
     settings = results.settings
     console.print(
-        f"{settings['images']} JPEGs, {settings['megapixels']:.1f} megapixels, of {settings['folder']}; "
+        f"{settings['images']} {_format(settings)}s, {settings['megapixels']:.1f} megapixels, of {settings['folder']}; "
         f"{settings['rounds']} interleaved rounds. ± is half the range between the quartiles.",
         soft_wrap=True,
     )
@@ -95,6 +95,10 @@ def _failed(row: Measurement) -> Text:
     return Text(str(len(row.failures)), "yellow" if row.failures else "")
 
 
+def _format(settings: Mapping[str, object]) -> str:
+    return str(settings.get("format", "jpeg")).upper()
+
+
 # -- The page ----------------------------------------------------------------------------------------------------------
 
 
@@ -102,7 +106,9 @@ def write_html(results: Results, path: str | os.PathLike[str]) -> None:
     """Write the page, all of it or nothing. Raises OSError."""
     rows = [row for row in results.measurements if row.rounds]
     sections = _sections(results, rows) if rows else {"What was measured": "<p>Nothing: no round was finished.</p>\n"}
-    write_page(results, path, title="JPEG decoders side by side", sections=sections, has_verdict=False)
+    write_page(
+        results, path, title=f"{_format(results.settings)} decoders side by side", sections=sections, has_verdict=False
+    )
 
 
 def _sections(results: Results, rows: Sequence[Measurement]) -> dict[str, str]:
@@ -117,7 +123,7 @@ def _sections(results: Results, rows: Sequence[Measurement]) -> dict[str, str]:
         charts = _speeds(_title(mode), members, colour) + _threads(_title(mode), members, colour)
         sections[_title(mode)] = charts + _table(members)
     about = (
-        f"{settings['images']} JPEGs of {settings['folder']}, {settings['rounds']} interleaved rounds. "
+        f"{settings['images']} {_format(settings)}s of {settings['folder']}, {settings['rounds']} interleaved rounds. "
         "Error bars and ±: the middle half of the rounds. p50, p99: milliseconds an image takes (* a batch). memory: "
         "what a decoder adds to the process. max, mean, PSNR: distance of its pixels (0 to 255) from the reference."
     )
