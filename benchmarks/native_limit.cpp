@@ -166,7 +166,8 @@ Rate measure(Pool& pool, const Dataset& data, const Epoch& epoch, Contestant con
             Output out;
             out.base = outputs[first / kBatch % outputs.size()].data();
             out.size = kSize;
-            flying.push_back(std::make_shared<DecodeJob>(std::move(images), crops, DecodeOptions{}, out));
+            flying.push_back(std::make_shared<DecodeJob>(
+                std::move(images), std::vector<View>{{crops, ResampleOptions{}, out}}, DecodeOptions{}));
         }
         pool.submit(flying.back());
     }

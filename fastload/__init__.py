@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from fastload.errors import BackendUnavailableError, DecodeError, StateMismatchError, UnsupportedTransformError
     from fastload.loader import Loader, create_loader
     from fastload.loader.adopt import from_dataloader
-    from fastload.recipe import Recipe
+    from fastload.recipe import Recipe, Views
     from fastload.render import decode_jpeg
     from fastload.sampler import Shard
     from fastload.sources import open_source
@@ -32,6 +32,7 @@ __all__ = [
     "Shard",
     "StateMismatchError",
     "UnsupportedTransformError",
+    "Views",
     "__version__",
     "available_backends",
     "build_cache",
@@ -51,6 +52,7 @@ _HOMES = {
     "Shard": "fastload.sampler",
     "StateMismatchError": "fastload.errors",
     "UnsupportedTransformError": "fastload.errors",
+    "Views": "fastload.recipe",
     "available_backends": "fastload.backends",
     "build_cache": "fastload.cache",
     "create_loader": "fastload.loader",

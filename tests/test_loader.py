@@ -87,7 +87,11 @@ def loader_over(backend: Any, order: Order, on_error: OnError = "raise") -> Load
     values = np.arange(order.length)
     source = Source({"value": ValueArray(values)}, "fingerprint", "numbers")
     stage = DeviceStage(
-        device=torch.device("cpu"), program=BatchProgram(()), roles={"value": "value"}, layout="tuple", seed=order.seed
+        device=torch.device("cpu"),
+        programs=(BatchProgram(()),),
+        roles={"value": "value"},
+        layout="tuple",
+        seed=order.seed,
     )
     return Loader(
         LoaderConfig(source=source, batch_size=order.batch_size, on_error=on_error),

@@ -61,7 +61,7 @@ def context_of(source: Source, transform: Any, **options: Any) -> Context:
 
 def assembler_of(source: Source, transform: Any, **options: Any) -> Assembler:
     plan = Recipe.from_transform(transform).split().geometry
-    return Assembler(source, plan, settings=DecodeSettings(), **options)
+    return Assembler(source, (plan,), settings=DecodeSettings(), **options)
 
 
 def draws_of(*indices: int, epoch: int = 0) -> Draws:
@@ -132,9 +132,9 @@ def test_pickles(folder: Path) -> None:
 def test_slices_are_the_rows_of_the_batch(folder: Path) -> None:
     assembler, draws = assembler_of(photos(folder), CROP), draws_of(5, 4, 3, 2, 1, 0, 11)
     whole = assembler.batch(draws)
-    size = assembler.out_size
+    (size,) = assembler.out_sizes
     assert size == (32, 32)
-    buffers = assembler.buffers(len(draws), size)
+    buffers = assembler.buffers(len(draws), [size])
     for rows in (slice(0, 3), slice(3, 4), slice(4, 7)):
         assert not assembler.fill(draws.take(rows), {name: array[rows] for name, array in buffers.items()})
     for name, array in buffers.items():
@@ -233,7 +233,7 @@ def test_pixel_columns() -> None:
 
 def test_size_known_only_from_the_files(folder: Path) -> None:
     assembler = assembler_of(photos(folder), None)
-    assert assembler.out_size is None
+    assert assembler.out_sizes == [None]
     same = assembler.batch(draws_of(0, 0))
     assert np.asarray(same.columns["image"]).shape == (2, 40, 56, 3)
     with pytest.raises(ConfigurationError, match=r"0\.jpg \(40 x 56\) and .*1\.jpg \(43 x 56\) differ.*batch_size=1"):
@@ -244,8 +244,8 @@ def test_exif_orientation_changes_the_size_before_geometry(tmp_path: Path) -> No
     (tmp_path / "a.jpg").write_bytes(images.jpeg(images.photo(40, 60), orientation=6))
     plan = Recipe.from_transform(None).split().geometry
     source = photos_of([tmp_path / "a.jpg"])
-    upright = Assembler(source, plan, settings=DecodeSettings(exif_orientation=True)).batch(draws_of(0))
-    stored = Assembler(source, plan, settings=DecodeSettings()).batch(draws_of(0))
+    upright = Assembler(source, (plan,), settings=DecodeSettings(exif_orientation=True)).batch(draws_of(0))
+    stored = Assembler(source, (plan,), settings=DecodeSettings()).batch(draws_of(0))
     assert np.array_equal(
         np.asarray(upright.columns["image"])[0], np.rot90(np.asarray(stored.columns["image"])[0], k=-1)
     )
@@ -313,7 +313,7 @@ class Gate:
 
     def __init__(self, assembler: Assembler) -> None:
         self.inner = assembler
-        self.out_size = assembler.out_size
+        self.out_sizes = assembler.out_sizes
         self.buffers, self.finish = assembler.buffers, assembler.finish
         self.entered = threading.Semaphore(0)
         self.opened = threading.Event()

@@ -6,7 +6,7 @@ each, the native core for what it cannot decode, or worker processes with a whol
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -22,12 +22,14 @@ from fastload.decode.reader import EncodedReader
 from fastload.decode.registry import get_decoder
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError, DecodeError
-from fastload.geometry import Geometry, GeometryPlan, Resampling
+from fastload.geometry import Geometry, GeometryPlan, Resampling, View
+from fastload.recipe.views import view_column
 from fastload.render.host import EncodedRenderer, EncodedRow, PythonRenderer, render_row
 from fastload.sources.base import EncodedImages, PixelImages, Source
 
 Buffers = dict[str, npt.NDArray[Any]]
 Int64Array = npt.NDArray[np.int64]
+Size = tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -35,23 +37,26 @@ class Placed:
     """Where the pixels of some samples come from, before any is touched."""
 
     indices: Int64Array
-    geometry: Geometry | None
-    """None where the source has no images."""
+    geometries: tuple[Geometry, ...]
+    """One for each view; none where the source has no images."""
     failures: dict[int, DecodeError]
     """The samples that have no pixels, by row."""
     encoded: dict[str, dict[int, EncodedRow]] = field(default_factory=dict)
     """The compressed samples that were read, by column and row."""
 
-    def harmless(self, size: tuple[int, int]) -> Geometry:
-        """The geometry with rows that show one pixel and padding in place of those that failed, whatever they asked
-        for; all windows are of this size."""
-        geometry, rows = self.geometry, sorted(self.failures)
-        assert geometry is not None
-        if not rows:
-            return geometry
-        box, grid, window = geometry.box.copy(), geometry.size.copy(), geometry.window.copy()
-        box[rows], grid[rows], window[rows] = (0, 0, 1, 1), (1, 1), (0, 0, *size)
-        return Geometry(box, grid, window, geometry.flip)
+    def harmless(self, sizes: Sequence[Size]) -> list[Geometry]:
+        """The geometries with rows that show one pixel and padding in place of those that failed, whatever they asked
+        for; all windows are of these sizes, one a view."""
+        rows = sorted(self.failures)
+        return [_without(geometry, rows, size) for geometry, size in zip(self.geometries, sizes, strict=True)]
+
+
+def _without(geometry: Geometry, rows: list[int], size: Size) -> Geometry:
+    if not rows:
+        return geometry
+    box, grid, window = geometry.box.copy(), geometry.size.copy(), geometry.window.copy()
+    box[rows], grid[rows], window[rows] = (0, 0, 1, 1), (1, 1), (0, 0, *size)
+    return Geometry(box, grid, window, geometry.flip, bicubic=geometry.bicubic)
 
 
 class Assembler:
@@ -60,7 +65,7 @@ class Assembler:
     def __init__(
         self,
         source: Source,
-        plan: GeometryPlan,
+        plans: Sequence[GeometryPlan],
         *,
         settings: DecodeSettings,
         decoder: str = "auto",
@@ -69,13 +74,13 @@ class Assembler:
         """
         Args:
             source: columns of images, masks and values; no objects.
-            plan: the geometry part of a split recipe.
+            plans: the geometry parts of a split recipe, one for each view of the samples.
             settings: what counts as a good image.
             decoder: name of a JPEG decoder.
             renderer: makes the pixels of compressed images; None: in Python, with that decoder.
         """
         self._source = source
-        self._plan = plan
+        self._plans = plans
         self.settings = settings
         if renderer is None:
             get_decoder(decoder)  # complains now rather than in a thread
@@ -83,21 +88,25 @@ class Assembler:
         self._renderer = renderer
 
     @property
-    def out_size(self) -> tuple[int, int] | None:
-        """(height, width) of every batch, or None where it takes the headers of its images to know."""
-        return self._plan.out_size
+    def out_sizes(self) -> list[Size | None]:
+        """(height, width) of each view in every batch, or None where it takes the headers of its images to know."""
+        return [plan.out_size for plan in self._plans]
 
-    def buffers(self, count: int, size: tuple[int, int], allocate: BufferAllocator | None = None) -> Buffers:
-        """Uninitialised arrays (count, height, width, C) for the images of a batch, by column."""
+    def buffers(self, count: int, sizes: Sequence[Size], allocate: BufferAllocator | None = None) -> Buffers:
+        """Uninitialised arrays (count, height, width, C) for the images of a batch, by column and view."""
         take: Callable[[tuple[int, ...]], npt.NDArray[Any]] = allocate or _allocate
-        return {name: take((count, *size, column.channels)) for name, column in self._source.images.items()}
+        return {
+            view_column(name, view): take((count, *size, column.channels))
+            for name, column in self._source.images.items()
+            for view, size in enumerate(sizes)
+        }
 
     def fill(self, draws: Draws, out: Mapping[str, npt.NDArray[np.uint8]]) -> list[Failure]:
         """Write the images of `draws` into rows of a batch.
 
         Args:
             draws: indices and random numbers of the n samples, a slice of a batch or all of it.
-            out: for each column of images n rows: (n, H, W, C) uint8 where H, W is `out_size`.
+            out: as `buffers` makes them, n rows each: (n, H, W, C) uint8.
 
         Returns:
             The rows (0 to n - 1) that could not be read, one failure each; their images hold zeros.
@@ -108,7 +117,12 @@ class Assembler:
         """The batch of images that are there: with its values, in the source's order."""
         values = {name: column.at(indices) for name, column in self._source.values.items()}
         columns = images | values
-        return HostBatch({name: columns[name] for name in self._source.columns}, failures)
+        names = [
+            view_column(name, view)
+            for name in self._source.columns
+            for view in range(len(self._plans) if name in self._source.images else 1)
+        ]
+        return HostBatch({name: columns[name] for name in names}, failures)
 
     def batch(self, draws: Draws, allocate: BufferAllocator | None = None) -> HostBatch:
         """A whole batch in arrays of its own.
@@ -117,7 +131,7 @@ class Assembler:
             ConfigurationError: the recipe leaves images of different sizes; names two of them.
         """
         placed = self.place(draws)
-        images = self.buffers(len(draws), self.size_of(placed), allocate)
+        images = self.buffers(len(draws), self.sizes_of(placed), allocate)
         return self.finish(draws.indices, images, self._render(placed, images))
 
     def place(self, draws: Draws) -> Placed:
@@ -136,25 +150,31 @@ class Assembler:
                 if row not in failures:
                     failures[row] = self._mismatch(name, int(draws.indices[row]), own[row], sizes[row])
         # For pixels that are there already this is much of the work; the native core has the same arithmetic.
-        resolve = self._plan.resolve if encoded else partial(native.resolve, self._plan)
-        geometry = None if sizes is None else resolve(draws, sizes)
-        for row, reason in {} if geometry is None else geometry.errors.items():
-            if row not in failures:
-                failures[row] = DecodeError(f"{self._source.describe(int(draws.indices[row]))}: {reason}")
-        return Placed(draws.indices, geometry, failures, encoded)
+        geometries: list[Geometry] = []
+        for plan in () if sizes is None else self._plans:
+            assert sizes is not None
+            geometries.append((plan.resolve if encoded else partial(native.resolve, plan))(draws, sizes))
+            for row, reason in geometries[-1].errors.items():
+                if row not in failures:
+                    failures[row] = DecodeError(f"{self._source.describe(int(draws.indices[row]))}: {reason}")
+        return Placed(draws.indices, tuple(geometries), failures, encoded)
 
-    def size_of(self, placed: Placed) -> tuple[int, int]:
-        """(height, width) of all outputs.
+    def sizes_of(self, placed: Placed) -> list[Size]:
+        """(height, width) of all outputs, for each view.
 
         Raises:
-            ConfigurationError: they differ; names two samples and the remedy.
+            ConfigurationError: they differ within a view; names two samples and the remedy.
         """
-        if self.out_size is not None:
-            return self.out_size
+        return [self._size_of(placed, view) for view in range(len(self._plans))]
+
+    def _size_of(self, placed: Placed, view: int) -> Size:
+        known = self._plans[view].out_size
+        if known is not None:
+            return known
         good = np.array([row for row in range(len(placed.indices)) if row not in placed.failures], dtype=np.int64)
-        if placed.geometry is None or not len(good):
+        if not placed.geometries or not len(good):
             return 1, 1
-        windows = placed.geometry.window[:, 2:]
+        windows = placed.geometries[view].window[:, 2:]
         first = int(good[0])
         others = good[(windows[good] != windows[first]).any(axis=1)]
         if len(others):
@@ -197,13 +217,15 @@ class Assembler:
     def _render(self, placed: Placed, out: Mapping[str, npt.NDArray[np.uint8]]) -> list[Failure]:
         failures = dict(placed.failures)
         for name, column in self._source.images.items():
-            assert placed.geometry is not None
-            resampling = Resampling.of(self._plan, column.role)
+            views = [
+                View(geometry, Resampling.of(plan, column.role), out[view_column(name, view)])
+                for view, (plan, geometry) in enumerate(zip(self._plans, placed.geometries, strict=True))
+            ]
             if name in placed.encoded:
                 rows = [sample for row, sample in placed.encoded[name].items() if row not in failures]
-                failures |= self._renderer.render(rows, geometry=placed.geometry, resampling=resampling, out=out[name])
+                failures |= self._renderer.render(rows, views)
             else:
-                failures |= _render_pixels(self._source.pixels[name], placed, resampling, out[name])
+                failures |= _render_pixels(self._source.pixels[name], placed, views)
         for pixels in out.values():
             pixels[list(failures)] = 0
         return [Failure(row, failures[row]) for row in sorted(failures)]
@@ -236,18 +258,18 @@ def _sizes_of(column: PixelImages, indices: Int64Array, failures: dict[int, Deco
     return column.sizes_of(indices).astype(np.int64)
 
 
-def _render_pixels(
-    column: PixelImages, placed: Placed, resampling: Resampling, out: npt.NDArray[np.uint8]
-) -> dict[int, DecodeError]:
+def _render_pixels(column: PixelImages, placed: Placed, views: Sequence[View]) -> dict[int, DecodeError]:
     """Write the rows of a column; returns those that turn out to have no pixels."""
-    assert placed.geometry is not None
     failures: dict[int, DecodeError] = {}
     for row, index in enumerate(placed.indices.tolist()):
         if row not in placed.failures:
             try:
-                render_row(column.pixels(index), row, geometry=placed.geometry, resampling=resampling, out=out)
+                pixels = column.pixels(index)
             except DecodeError as error:
                 failures[row] = error
+            else:
+                for view in views:
+                    render_row(pixels, row, view)
     return failures
 
 

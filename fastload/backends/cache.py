@@ -140,11 +140,11 @@ class CacheBackend(HostBackend):
         return in_memory(source) if self._storage == "ram" else source
 
     def _engine_of(self, source: Source) -> Engine:
-        context, plan = replace(self._context, source=source), self._context.recipe.geometry
-        assembler = Assembler(source, plan, settings=self._options.decode_settings)
+        context, plans = replace(self._context, source=source), self._context.recipe.geometries
+        assembler = Assembler(source, plans, settings=self._options.decode_settings)
         if self._storage != "device":
             return host_engine(context, assembler, backend=self.name)
-        return _DeviceEngine(ResidentSource(source, plan, context.device), assembler, self.depth, str(context.device))
+        return _DeviceEngine(ResidentSource(source, plans, context.device), assembler, self.depth, str(context.device))
 
     def _explain_origin(self) -> str:
         source = self._context.source
@@ -181,7 +181,7 @@ class _DeviceEngine:
 
     def start(self, draws: Draws) -> PendingBatch:
         placed = self.assembler.place(draws)
-        return _DeviceBatch(self.resident, placed, self.assembler.size_of(placed))
+        return _DeviceBatch(self.resident, placed, self.assembler.sizes_of(placed))
 
     def now(self, draws: Draws) -> HostBatch:
         return self.start(draws).result()
@@ -198,12 +198,12 @@ class _DeviceBatch(PendingBatch):
 
     resident: ResidentSource
     placed: Placed
-    size: tuple[int, int]
+    sizes: list[tuple[int, int]]
 
     def result(self) -> HostBatch:
         placed, rows = self.placed, sorted(self.placed.failures)
-        geometry = None if placed.geometry is None else placed.harmless(self.size)
-        columns = self.resident.batch(placed.indices, geometry, self.size, rows)
+        geometries = placed.harmless(self.sizes) if placed.geometries else []
+        columns = self.resident.batch(placed.indices, geometries, self.sizes, rows)
         return HostBatch({**columns}, [Failure(row, placed.failures[row]) for row in rows])
 
 

@@ -8,7 +8,7 @@ messages are the same whichever engine runs.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -23,15 +23,18 @@ from fastload.decode.core import core_formats
 from fastload.decode.registry import describe_decoder, get_decoder
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError, DecodeError, FastloadError, WorkerError
-from fastload.geometry import Geometry, GeometryPlan, Resampling
+from fastload.geometry import Geometry, GeometryPlan, Resampling, View
 from fastload.machine import usable_cores
 from fastload.native.plans import FusedGeometry, fuse
 from fastload.native.pool import Compressed, NativeFailure, NativePool, Pending
+from fastload.recipe.views import view_column
 from fastload.sources.base import EncodedImages, Source
 
 Pixels = npt.NDArray[np.uint8]
 Begun = list[tuple[int, "Pending | Future[Pending]"]]
 """First row, and the core's work on the rows from there."""
+Placements = list["Geometry | FusedGeometry | None"]
+"""Of each view; None where it is still to be resolved."""
 
 BATCHES_IN_FLIGHT = 3
 """One being received, one being finished, one to keep the threads busy meanwhile."""
@@ -99,7 +102,7 @@ def host_engine(
     if decoder == "native":
         native.load()  # complains if it is not there
     if decoder in ("auto", "native") and native.available():
-        if NativeEngine.serves(context.source, context.recipe.geometry):
+        if NativeEngine.serves(context.source, context.recipe.geometries):
             return NativeEngine(context, assembler, backend=backend, threads=threads, check_whole=check_whole)
         if decoder == "native":
             raise ConfigurationError(
@@ -124,10 +127,10 @@ class ThreadEngine:
         self._threads = threads
         self._allocate = context.allocate
         self._slice = max(1, min(_LARGEST_SLICE, -(-context.batch_size // threads)))
-        self._size = assembler.out_size or settled_size(source, context.recipe.geometry)
+        self._sizes = _known_sizes(source, context.recipe.geometries)
         self._empty = not source.images
-        # Without a size known in advance a batch is one task, so each thread needs a batch.
-        whole = self._size is None and not self._empty
+        # Without sizes known in advance a batch is one task, so each thread needs a batch.
+        whole = self._sizes is None and not self._empty
         self.depth = context.prefetch_factor or (BATCHES_IN_FLIGHT + (threads - 1 if whole else 0))
         self._pool: ThreadPoolExecutor | None = None
 
@@ -136,10 +139,10 @@ class ThreadEngine:
             return _Slices(self.backend, self._assembler, draws, {}, [])
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix=f"fastload-{self.backend}")
-        if self._size is None:
+        if self._sizes is None:
             whole = self._pool.submit(self._assembler.batch, draws, self._allocate)
             return _Slices(self.backend, self._assembler, draws, None, [(0, whole)])
-        buffers = self._assembler.buffers(len(draws), self._size, self._allocate)
+        buffers = self._assembler.buffers(len(draws), self._sizes, self._allocate)
         tasks: list[tuple[int, Future[Any]]] = []
         for start in range(0, len(draws), self._slice):
             rows = slice(start, min(start + self._slice, len(draws)))
@@ -204,17 +207,17 @@ class NativeEngine:
     def __init__(
         self, context: Context, assembler: Assembler, *, backend: str, threads: int, check_whole: bool = False
     ) -> None:
-        source, plan = context.source, context.recipe.geometry
-        assert self.serves(source, plan)
+        source, plans = context.source, context.recipe.geometries
+        assert self.serves(source, plans)
         self._source = source
-        self._plan = plan
+        self._plans = plans
         self._assembler = assembler
         self.backend = backend
         self._threads = threads
         self._allocate = context.allocate
         self._check_whole = check_whole
         self._slice = max(1, -(-context.batch_size // threads))
-        self._settled = settled_size(source, plan)
+        self._settled = [settled_size(source, plan) for plan in plans]
         self._pool = NativePool(threads)
         self._remade = 0
         """Samples that the core gave back and Python could read."""
@@ -224,11 +227,11 @@ class NativeEngine:
         self.depth = context.prefetch_factor or BATCHES_IN_FLIGHT
 
     @staticmethod
-    def serves(source: Source, plan: GeometryPlan) -> bool:
+    def serves(source: Source, plans: Sequence[GeometryPlan]) -> bool:
         """Whether the core can make the batches of this source."""
         if source.encoded:
             one = len(source.images) == 1 and all(column.role == "image" for column in source.encoded.values())
-            return one and plan.out_size is not None
+            return one and all(plan.out_size is not None for plan in plans)
         stored = [column.in_array() for column in source.pixels.values()]
         return bool(stored) and all(column is not None and column.array.flags.c_contiguous for column in stored)
 
@@ -280,8 +283,7 @@ class NativeEngine:
 
     def _again(self, draws: Draws, rows: list[int], out: Buffers) -> list[Failure]:
         """Make the pixels of some rows in Python; returns those that fail there as well."""
-        size = next((array.shape[1], array.shape[2]) for array in out.values())
-        made = self._assembler.buffers(len(rows), size)
+        made = {name: np.empty((len(rows), *array.shape[1:]), dtype=np.uint8) for name, array in out.items()}
         failures = self._assembler.fill(draws.take(np.array(rows)), made)
         for name, pixels in made.items():
             out[name][rows] = pixels
@@ -295,35 +297,40 @@ class NativeEngine:
     # Compressed images
 
     def _decode(self, draws: Draws) -> PendingBatch:
-        assert self._plan.out_size is not None
-        buffers = self._assembler.buffers(len(draws), self._plan.out_size, self._allocate)
+        sizes = [plan.out_size for plan in self._plans if plan.out_size is not None]  # all of them
+        buffers = self._assembler.buffers(len(draws), sizes, self._allocate)
         ((name, column),) = self._source.encoded.items()
-        files, out = column.in_files(draws.indices), buffers[name]
+        files, outs = column.in_files(draws.indices), [buffers[view_column(name, n)] for n in range(len(sizes))]
         if files is None:
-            return _NativeBatch(self, draws, buffers, self._begin_reading(column, draws, out))
-        fused = fuse(self._plan, draws)
-        if fused is not None:
-            return _NativeBatch(self, draws, buffers, [(0, self._submit(files, fused, out))])
-        return _NativeBatch(self, draws, buffers, [(0, self._executor().submit(self._measure, draws, files, out))])
+            return _NativeBatch(self, draws, buffers, self._begin_reading(column, draws, outs))
+        fused = self._fused(draws)
+        if None not in fused:
+            return _NativeBatch(self, draws, buffers, [(0, self._submit(files, fused, outs))])
+        return _NativeBatch(self, draws, buffers, [(0, self._executor().submit(self._measure, draws, files, outs))])
 
-    def _begin_reading(self, column: EncodedImages, draws: Draws, out: Pixels) -> Begun:
+    def _fused(self, draws: Draws) -> Placements:
+        """For each view its geometries, where the core resolves them itself."""
+        return [fuse(plan, draws) for plan in self._plans]
+
+    def _begin_reading(self, column: EncodedImages, draws: Draws, outs: list[Pixels]) -> Begun:
         """Bytes from anywhere: read by all threads, a slice each, and handed to the core as they come."""
         begun: Begun = []
         for start in range(0, len(draws), self._slice):
             rows = slice(start, min(start + self._slice, len(draws)))
-            begun.append((start, self._executor().submit(self._read, column, draws.take(rows), out[rows])))
+            parts = [out[rows] for out in outs]
+            begun.append((start, self._executor().submit(self._read, column, draws.take(rows), parts)))
         return begun
 
-    def _read(self, column: EncodedImages, draws: Draws, out: Pixels) -> Pending:
+    def _read(self, column: EncodedImages, draws: Draws, outs: list[Pixels]) -> Pending:
         try:
             data = list(column.read_many(draws.indices))
         except OSError:
             # Of which sample, and in which words, the Assembler finds out: the core refuses an image of no bytes.
             data = [_bytes_or_none(column, index) for index in draws.indices.tolist()]
-        fused = fuse(self._plan, draws)
-        return self._measure(draws, data, out) if fused is None else self._submit(data, fused, out)
+        fused = self._fused(draws)
+        return self._measure(draws, data, outs) if None in fused else self._submit(data, fused, outs)
 
-    def _measure(self, draws: Draws, images: Compressed, out: Pixels) -> Pending:
+    def _measure(self, draws: Draws, images: Compressed, outs: list[Pixels]) -> Pending:
         """Begin a batch whose boxes Python resolves: it needs to know the sizes of the images first."""
         settings = self._assembler.settings
         headers, failures = self._pool.read_headers(images, settings=settings)
@@ -331,46 +338,49 @@ class NativeEngine:
         if settings.exif_orientation:
             turned = headers[:, 3] >= 5
             sizes[turned] = sizes[turned][:, ::-1]
-        # Whatever has no size gets one that fits every plan; decoding will find the same fault with it.
-        for failure in failures:
-            sizes[failure.row] = out.shape[1:3]
-        geometry = self._plan.resolve(draws, sizes)
-        for row in geometry.errors:
-            geometry.box[row] = 0  # a box of nothing, which the core refuses: the Assembler has the words for it
-        return self._submit(images, geometry, out)
+        placed = self._fused(draws)
+        for view, (plan, out) in enumerate(zip(self._plans, outs, strict=True)):
+            if placed[view] is None:
+                # Whatever has no size gets one that fits every plan; decoding will find the same fault with it.
+                for failure in failures:
+                    sizes[failure.row] = out.shape[1:3]
+                geometry = placed[view] = plan.resolve(draws, sizes)
+                for row in geometry.errors:
+                    geometry.box[row] = 0  # a box of nothing, which the core refuses: the Assembler has the words
+        return self._submit(images, placed, outs)
 
-    def _submit(self, images: Compressed, geometry: Geometry | FusedGeometry, out: Pixels) -> Pending:
-        return self._pool.decode_batch(
-            images,
-            geometry=geometry,
-            out=out,
-            sampling=Resampling.of(self._plan),
-            settings=self._assembler.settings,
-            check_whole=self._check_whole,
-        )
+    def _submit(self, images: Compressed, placed: Placements, outs: list[Pixels]) -> Pending:
+        views = [
+            View(geometry, Resampling.of(plan), out)
+            for geometry, plan, out in zip(placed, self._plans, outs, strict=True)
+        ]
+        return self._pool.decode_views(images, views, settings=self._assembler.settings, check_whole=self._check_whole)
 
     # Pixels in arrays
 
     def _gather(self, draws: Draws) -> PendingBatch:
-        geometry: Geometry | FusedGeometry | None = None
         failures: dict[int, DecodeError] = {}
-        size = self._settled
-        if size is not None:
-            geometry = fuse(self._plan, draws)
-        if size is None or geometry is None:
-            placed = self._assembler.place(draws)
-            size, failures = self._assembler.size_of(placed), placed.failures
-            geometry = placed.harmless(size)
-        buffers = self._assembler.buffers(len(draws), size, self._allocate)
+        placed = self._fused(draws)
+        sizes = [size for size in self._settled if size is not None]
+        if len(sizes) < len(self._plans) or None in placed:
+            found = self._assembler.place(draws)
+            sizes, failures = self._assembler.sizes_of(found), found.failures
+            placed = [*found.harmless(sizes)]
+        buffers = self._assembler.buffers(len(draws), sizes, self._allocate)
         begun: Begun = []
         for name, column in self._source.pixels.items() if len(draws) else ():
             stored = column.in_array()
             assert stored is not None
-            sampling = Resampling.of(self._plan, column.role)
-            pending = self._pool.gather_batch(
-                stored, draws.indices, geometry=geometry, out=buffers[name], sampling=sampling
-            )
-            begun.append((0, pending))
+            for view, (plan, geometry) in enumerate(zip(self._plans, placed, strict=True)):
+                assert geometry is not None
+                pending = self._pool.gather_batch(
+                    stored,
+                    draws.indices,
+                    geometry=geometry,
+                    out=buffers[view_column(name, view)],
+                    sampling=Resampling.of(plan, column.role),
+                )
+                begun.append((0, pending))
         return _NativeBatch(self, draws, buffers, begun, failures)
 
 
@@ -408,6 +418,12 @@ class _NativeBatch(PendingBatch):
                 pending = work.result()
             pending.cancel()
             pending.wait()
+
+
+def _known_sizes(source: Source, plans: Sequence[GeometryPlan]) -> list[tuple[int, int]] | None:
+    """(height, width) of each view in every batch; None where one is not known in advance."""
+    sizes = [plan.out_size or settled_size(source, plan) for plan in plans]
+    return None if None in sizes else [size for size in sizes if size is not None]
 
 
 def _outcome(backend: str, work: Pending | Future[Pending]) -> list[NativeFailure]:

@@ -25,8 +25,9 @@ from fastload.decode.base import DecodeSettings
 from fastload.decode.reader import reader_of
 from fastload.draws import Draws, Stream
 from fastload.errors import ConfigurationError, DecodeError, FastloadError, SampleError
-from fastload.geometry import Resampling
+from fastload.geometry import GeometryPlan, Resampling, View
 from fastload.recipe import SplitRecipe
+from fastload.recipe.views import view_column
 from fastload.render.host import render_row
 from fastload.sources.base import ImageColumn, Source
 
@@ -64,11 +65,46 @@ class ObjectAssembler:
         if self._collate_fn is not None:
             return HostBatch({}, failures, collated=self._collate_fn(items))
         fields, layout = _fields_of(items[0])
+        if self._recipe.forks and fields is not None:
+            return self._views(items, layout, draws, good_rows, failures)
         # Several views of an image, or whatever else a transform makes of it, if nothing is left to be done to it.
         made = fields is not None and not isinstance(fields["image"], _PICTURES) and self._recipe.batch.is_identity
         if made or fields is None or (not self._recipe.placement and not _is_pixels(fields.get("image"))):
             return HostBatch({}, failures, collated=_collate(items), layout=layout)
+        rows = self._rows(items, draws, good_rows)
+        columns: dict[str, Any] = {}
+        for name in fields:
+            values = [row[name] for row in rows]
+            if name == "image":
+                columns[name] = self._images(values, draws.take(good_rows), failures, good_rows)
+            else:
+                columns[name] = _masks(values) if name == "mask" else _collate(values)
+        return self._finished(columns, layout, draws, good_rows, failures)
+
+    def _views(
+        self, items: list[Any], layout: Layout, draws: Draws, good_rows: list[int], failures: list[Failure]
+    ) -> HostBatch:
+        """A column for each view: the transform has made them, or they are made here."""
+        rows, made = self._rows(items, draws, good_rows), self._recipe.opaque is not None
+        columns: dict[str, Any] = {}
+        for name in rows[0]:
+            values = [row[name] for row in rows]
+            if name not in ("image", "mask"):
+                columns[name] = _collate(values)
+                continue
+            for view, plan in enumerate(self._recipe.geometries):
+                seen = [value[view] for value in values] if made else values
+                if name == "image":
+                    pixels = self._images(seen, draws.take(good_rows), failures, good_rows, plan)
+                else:
+                    pixels = _masks(seen)
+                columns[view_column(name, view)] = pixels
+        return self._finished(columns, layout, draws, good_rows, failures)
+
+    def _rows(self, items: list[Any], draws: Draws, good_rows: list[int]) -> list[dict[str, Any]]:
+        """The samples by fields. Raises ConfigurationError: they have different ones."""
         rows = [_fields_of(item)[0] or {} for item in items]
+        fields = rows[0]
         for row, found in zip(good_rows, rows, strict=True):
             if found.keys() != fields.keys():
                 raise ConfigurationError(
@@ -77,13 +113,11 @@ class ObjectAssembler:
                     f"({', '.join(map(str, fields))}), {self.source.describe(int(draws.indices[row]))} has "
                     f"{len(found)} ({', '.join(map(str, found))}). Give all the same, or pass a collate_fn."
                 )
-        columns: dict[str, Any] = {}
-        for name in fields:
-            values = [row[name] for row in rows]
-            if name == "image":
-                columns[name] = self._images(values, draws.take(good_rows), failures, good_rows)
-            else:
-                columns[name] = _masks(values) if name == "mask" else _collate(values)
+        return rows
+
+    def _finished(
+        self, columns: dict[str, Any], layout: Layout, draws: Draws, good_rows: list[int], failures: list[Failure]
+    ) -> HostBatch:
         if failures and not all(isinstance(column, np.ndarray | torch.Tensor) for column in columns.values()):
             return HostBatch({}, failures)  # no rows to replace in what is no array: the whole batch is read again
         if failures:
@@ -151,10 +185,15 @@ class ObjectAssembler:
         return explained
 
     def _images(
-        self, images: list[Any], draws: Draws, failures: list[Failure], good_rows: list[int]
+        self,
+        images: list[Any],
+        draws: Draws,
+        failures: list[Failure],
+        good_rows: list[int],
+        plan: GeometryPlan | None = None,
     ) -> npt.NDArray[Any] | torch.Tensor:
         """(B, H, W, C): the geometry applied where there is one; uint8, or what an opaque transform made of it."""
-        plan = self._recipe.geometry
+        plan = plan or self._recipe.geometry
         if plan.is_identity:
             tensors = [_as_hwc_tensor(image) for image in images]
             shapes = [tuple(tensor.shape) for tensor in tensors]
@@ -190,7 +229,7 @@ class ObjectAssembler:
         out = np.zeros((len(arrays), height, width, arrays[0].shape[2]), dtype=np.uint8)
         for row, array in enumerate(arrays):
             if row not in geometry.errors:
-                render_row(array, row, geometry=geometry, resampling=Resampling.of(plan), out=out)
+                render_row(array, row, View(geometry, Resampling.of(plan), out))
         return out
 
 
@@ -200,10 +239,16 @@ def _fields_of(item: Any) -> tuple[dict[str, Any] | None, Layout]:
         return (dict(item), "dict") if "image" in item else (None, "dict")
     if isinstance(item, list | tuple) and item:
         names = ["image"] + [f"field{i}" for i in range(1, len(item))]
-        if len(item) > 1 and isinstance(item[1], tv_tensors.Mask):
+        if len(item) > 1 and _is_mask(item[1]):
             names[1] = "mask"
         return dict(zip(names, item, strict=True)), "tuple"
     return {"image": item}, "single"
+
+
+def _is_mask(value: Any) -> bool:
+    """A mask, or several views of one."""
+    first = value[0] if isinstance(value, tuple) and value else value
+    return isinstance(first, tv_tensors.Mask)
 
 
 def _with_image(item: Any, transform: Callable[[Any], Any]) -> Any:

@@ -160,11 +160,12 @@ class TorchBackend:
     def _check_shared_memory(self) -> None:
         """Whether the batches in flight fit into it, where their size is known. Raises ConfigurationError."""
         context = self._context
-        size = context.recipe.geometry.out_size
-        if not self._workers or context.recipe.opaque is not None or size is None:
+        sizes = [plan.out_size for plan in context.recipe.geometries]
+        if not self._workers or context.recipe.opaque is not None or None in sizes:
             return
+        pixels = sum(size[0] * size[1] for size in sizes if size is not None)
         channels = sum(column.channels for column in context.source.images.values())
-        batch, free = context.batch_size * size[0] * size[1] * channels, free_shared_memory()
+        batch, free = context.batch_size * pixels * channels, free_shared_memory()
         flying = self._workers * self._prefetch + 1  # and the one that was received last
         if batch * flying <= free:
             return
@@ -336,7 +337,7 @@ def _assembler_for(context: Context, settings: DecodeSettings, decoder: str) -> 
     source, recipe = context.source, context.recipe
     if source.objects or recipe.opaque is not None or context.collate_fn is not None:
         return ObjectAssembler(source, recipe, settings=settings, decoder=decoder, collate_fn=context.collate_fn)
-    return Assembler(source, recipe.geometry, settings=settings, decoder=decoder)
+    return Assembler(source, recipe.geometries, settings=settings, decoder=decoder)
 
 
 class _BatchDataset(Dataset[Any]):

@@ -54,7 +54,7 @@ class TurboJpegBackend(HostBackend):
         super().__init__(context)
         assembler = Assembler(
             context.source,
-            context.recipe.geometry,
+            context.recipe.geometries,
             settings=options.decode_settings,
             decoder="auto" if options.decoder == "native" else options.decoder,
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +13,7 @@ import torch
 
 from fastload.errors import CacheError
 from fastload.geometry import Geometry, GeometryPlan, Resampling
+from fastload.recipe.views import view_column
 from fastload.render.device import on_device, render_on_device
 from fastload.sources.base import Column, Source, Values
 from fastload.sources.columns import PixelArray, ValueArray
@@ -70,10 +71,10 @@ class ResidentSource:
     All pixels of a column lie in one flat tensor, whether or not the images have one size.
     """
 
-    def __init__(self, source: Source, plan: GeometryPlan, device: torch.device) -> None:
+    def __init__(self, source: Source, plans: Sequence[GeometryPlan], device: torch.device) -> None:
         """Raises CacheError if the free memory of a GPU is too small."""
         _check_room(source, device)
-        self._plan, self._device = plan, device
+        self._plans, self._device = plans, device
         self._columns = list(source.columns)
         self._images = {n: stored for n, column in source.pixels.items() if (stored := column.in_array()) is not None}
         self._pixels = {name: _upload_pixels(stored, device) for name, stored in self._images.items()}
@@ -83,14 +84,14 @@ class ResidentSource:
             torch.cuda.current_stream(device).synchronize()
 
     def batch(
-        self, indices: Int64Array, geometry: Geometry | None, out_size: tuple[int, int], zeroed: list[int]
+        self, indices: Int64Array, geometries: Sequence[Geometry], sizes: Sequence[tuple[int, int]], zeroed: list[int]
     ) -> dict[str, torch.Tensor]:
         """Images (B, h, w, C) uint8 and values (B, ...), by column.
 
         Args:
             indices: of the samples.
-            geometry: of their images; None where there are no images.
-            out_size: (height, width) of its windows.
+            geometries: of their images, one for each view; none where there are no images.
+            sizes: (height, width) of the windows of each view.
             zeroed: rows whose images are to be zeros.
         """
         columns: dict[str, torch.Tensor] = {}
@@ -98,13 +99,16 @@ class ResidentSource:
             if name in self._values:
                 columns[name] = self._values[name].index_select(0, on_device(indices, self._device))
             else:
-                assert geometry is not None
-                columns[name] = self._render(name, indices, geometry, out_size)
-                if zeroed:
-                    columns[name].index_fill_(0, on_device(np.array(zeroed, dtype=np.int64), self._device), 0)
+                for view, (plan, geometry, size) in enumerate(zip(self._plans, geometries, sizes, strict=True)):
+                    pixels = self._render(name, indices, plan, geometry, size)
+                    if zeroed:
+                        pixels.index_fill_(0, on_device(np.array(zeroed, dtype=np.int64), self._device), 0)
+                    columns[view_column(name, view)] = pixels
         return columns
 
-    def _render(self, name: str, indices: Int64Array, geometry: Geometry, out_size: tuple[int, int]) -> torch.Tensor:
+    def _render(
+        self, name: str, indices: Int64Array, plan: GeometryPlan, geometry: Geometry, out_size: tuple[int, int]
+    ) -> torch.Tensor:
         images = self._images[name]
         rows = images.rows_of(indices)
         sizes = images.sizes_of(indices).astype(np.int64)
@@ -114,7 +118,7 @@ class ResidentSource:
             start=start,
             width=sizes[:, 1],
             geometry=geometry,
-            resampling=Resampling.of(self._plan, images.role),
+            resampling=Resampling.of(plan, images.role),
             out_size=out_size,
         )
 

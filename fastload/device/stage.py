@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import math
 from collections import deque
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,7 @@ from fastload.errors import ConfigurationError
 from fastload.geometry import Role
 from fastload.recipe.batch import BatchProgram
 from fastload.recipe.mix import Mix
+from fastload.recipe.views import view_column
 from fastload.spans import SpanLog
 
 
@@ -42,7 +43,7 @@ class DeviceStage:
         self,
         *,
         device: torch.device,
-        program: BatchProgram,
+        programs: Sequence[BatchProgram],
         roles: Mapping[str, Role],
         layout: str,
         dtype: torch.dtype | None = None,
@@ -50,10 +51,25 @@ class DeviceStage:
         mix: Mix | None = None,
         seed: int = 0,
         pinned: bool = False,
+        forks: bool = False,
     ) -> None:
+        """
+        Args:
+            programs: one for each view of the samples.
+            forks: whether the trainer gets a tuple of the views.
+        """
         self.device = device
-        self._program = program
-        self._roles = dict(roles)
+        self._programs = programs
+        self._forks = forks
+        views = range(len(programs))
+        self._views: list[dict[str, Role]] = [
+            {view_column(name, view): role for name, role in roles.items() if role in ("image", "mask")}
+            for view in views
+        ]
+        """Of each view the columns."""
+        self._roles = dict(roles) | {name: role for columns in self._views for name, role in columns.items()}
+        self._together = [[view_column(name, view) for view in views] for name in self._views[0]]
+        """The columns that become one tuple."""
         self._layout = layout
         self._dtype = dtype
         self._memory_format = memory_format
@@ -157,7 +173,10 @@ class DeviceStage:
             for name, role in self._roles.items():
                 if name in columns and role in ("image", "mask"):
                     columns[name] = columns[name].permute(0, 3, 1, 2)
-            columns = self._program(columns, self._roles, draws, empty=self._recycled if self._outputs else None)
+            empty = self._recycled if self._outputs else None
+            for program, names in zip(self._programs, self._views, strict=True):
+                pixels = {name: columns[name] for name in names if name in columns}
+                columns.update(program(pixels, names, draws, empty=empty))
         if self._mix is not None:
             if parts.images is None or parts.targets is None:
                 raise ConfigurationError(
@@ -186,15 +205,25 @@ class DeviceStage:
         """One shape for the columns of a backend and for what Python code has put together."""
         if host.collated is not None:
             return _taken_apart(host.collated, foreign=host.layout is None)
-        names = list(host.columns)
+        names, rebuild = list(host.columns), _REBUILD[host.layout or self._layout]
         images = next((name for name, role in self._roles.items() if role == "image" and name in host.columns), None)
         return _Parts(
             host.columns,
             images=images,
             targets=None if images is None else next((name for name in names if name != images), None),
-            rebuild=_REBUILD[host.layout or self._layout],
+            rebuild=self._rebuild_views(rebuild) if self._forks else rebuild,
             described=f"the columns here ({', '.join(map(str, names))})",
         )
+
+    def _rebuild_views(self, rebuild: Callable[[dict[Any, Any]], Any]) -> Callable[[dict[Any, Any]], Any]:
+        def together(columns: dict[Any, Any]) -> Any:
+            tuples = {
+                views[0]: tuple(columns[name] for name in views) for views in self._together if views[0] in columns
+            }
+            others = {name for views in self._together for name in views[1:]}
+            return rebuild({name: tuples.get(name, value) for name, value in columns.items() if name not in others})
+
+        return together
 
     def _recycled(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """(B, C, H, W) in the memory format to deliver, in memory of a batch that the trainer has let go of."""

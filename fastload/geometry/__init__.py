@@ -6,7 +6,7 @@ and the same `Resampling`.
 
 from __future__ import annotations
 
-from fastload.geometry.plan import Geometry, GeometryPlan
+from fastload.geometry.plan import Geometry, GeometryPlan, View
 from fastload.geometry.resampling import Fill, Interpolation, Padding, PaddingMode, Resampling, Role
 
-__all__ = ["Fill", "Geometry", "GeometryPlan", "Interpolation", "Padding", "PaddingMode", "Resampling", "Role"]
+__all__ = ["Fill", "Geometry", "GeometryPlan", "Interpolation", "Padding", "PaddingMode", "Resampling", "Role", "View"]

@@ -42,6 +42,8 @@ class Composition:
         self.mirror: BoolArray = np.zeros(sizes.shape, dtype=np.bool_)
         """Upside-down, left-right."""
         self.errors: dict[int, str] = {}
+        self.bicubic: BoolArray | None = None
+        """(B,): which rows are resampled so, where they differ in it."""
         self._resized = False
 
     def fail(self, rows: npt.ArrayLike, message: str) -> None:

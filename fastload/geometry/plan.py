@@ -39,6 +39,8 @@ class Geometry:
     """(B, 2) bool: mirror left-right, mirror upside-down."""
     errors: dict[int, str] = field(default_factory=dict)
     """Rows that have no geometry (a crop larger than the image), and why. Their arrays hold a 1x1 dummy."""
+    bicubic: npt.NDArray[np.bool_] | None = None
+    """(B,) bool: the rows that are resampled with "bicubic" where the plan says "bilinear"; None: none of them."""
 
     def __len__(self) -> int:
         return int(self.box.shape[0])
@@ -47,6 +49,11 @@ class Geometry:
     def resamples(self) -> bool:
         """Whether any box is resampled to another size."""
         return bool((self.size != self.box[:, 2:]).any())
+
+    def take(self, rows: npt.NDArray[Any]) -> Geometry:
+        """These rows alone; without `errors`."""
+        bicubic = None if self.bicubic is None else self.bicubic[rows]
+        return Geometry(self.box[rows], self.size[rows], self.window[rows], self.flip[rows], bicubic=bicubic)
 
     @property
     def pads(self) -> bool:
@@ -77,6 +84,11 @@ class GeometryStep:
         return None
 
     @property
+    def mixes_filters(self) -> bool:
+        """Whether each sample is resampled with "bilinear" or "bicubic", drawn at random."""
+        return False
+
+    @property
     def fits_every_image(self) -> bool:
         """Whether there is no image that it cannot be applied to."""
         return False
@@ -94,6 +106,10 @@ class GeometryStep:
             uniforms: (B, `uniforms`) random numbers in [0, 1).
         """
         raise NotImplementedError(f"{type(self).__name__} does not define compose(composition, uniforms)")
+
+    def bicubic_rows(self, uniforms: Float64Array) -> npt.NDArray[np.bool_] | None:
+        """(B,) bool: the rows that are resampled with "bicubic" if it `mixes_filters`, else None."""
+        return None
 
     def native(self, core: Any, uniforms: Float64Array, flips: npt.NDArray[np.bool_], then: tuple[Any, ...]) -> Any:
         """A `Geometries` of the native core that draws and composes this and the steps of `then`, followed by (B, 2)
@@ -134,6 +150,11 @@ class GeometryPlan:
         return any(op.resampling is not None for _, op in self.ops)
 
     @property
+    def mixes_filters(self) -> bool:
+        """Whether the samples of a batch are resampled with different filters."""
+        return any(op.mixes_filters for _, op in self.ops)
+
+    @property
     def shows_whole_grids(self) -> bool:
         """Whether each window is the whole grid, without cuts and padding."""
         return not any(op.cuts or op.padding_for(None) for _, op in self.ops)
@@ -164,4 +185,16 @@ class GeometryPlan:
             window=np.concatenate([composition.start, composition.extent], axis=1).astype(np.int32),
             flip=composition.mirror[:, ::-1].copy(),
             errors=composition.errors,
+            bicubic=composition.bicubic,
         )
+
+
+@dataclass(frozen=True)
+class View:
+    """One image that is to be made of each sample of a batch, for a renderer. Several may be made of one decoding."""
+
+    geometry: Any
+    """A `Geometry` of B rows; for the native core also what it resolves itself (`fastload.native.FusedGeometry`)."""
+    resampling: Resampling
+    out: npt.NDArray[np.uint8]
+    """(B, H, W, C) uint8: where the pixels go."""

@@ -152,9 +152,14 @@ def _on_backend(
         _options_for(backend, cls, config.options),
     )
     mix = config.batch_transform if isinstance(config.batch_transform, Mix) else None
+    if mix is not None and split.forks:
+        raise ConfigurationError(
+            f"batch_transform: {type(mix).__name__} mixes one image with its label, and a sample here is several views "
+            "(transform has Views). Leave it out, or give a function of the batch."
+        )
     stage = DeviceStage(
         device=device,
-        program=split.batch,
+        programs=split.programs,
         roles=_roles(source),
         layout=source.layout,
         dtype=config.dtype,
@@ -162,6 +167,7 @@ def _on_backend(
         mix=mix,
         seed=order.seed,
         pinned=config.pinned,
+        forks=split.forks,
     )
     return LoaderParts(
         source=source,

@@ -43,7 +43,13 @@ class Encoded:
 
 class Geometries:
     @staticmethod
-    def given(box: Int32Array, size: Int32Array, window: Int32Array, flip: npt.NDArray[np.bool_]) -> Geometries: ...
+    def given(
+        box: Int32Array,
+        size: Int32Array,
+        window: Int32Array,
+        flip: npt.NDArray[np.bool_],
+        bicubic: npt.NDArray[np.bool_] | None = None,
+    ) -> Geometries: ...
     @staticmethod
     def drawn_crops(
         uniforms: npt.NDArray[np.float64],
@@ -52,6 +58,7 @@ class Geometries:
         scale: tuple[float, float],
         ratio: tuple[float, float],
         log_ratio: tuple[float, float],
+        bicubic: npt.NDArray[np.bool_] | None = None,
     ) -> Geometries: ...
     @staticmethod
     def resized(
@@ -77,6 +84,9 @@ class Geometries:
 class Resampling:
     def __init__(self, filter: int, antialias: bool, padding: int, fill: tuple[int, int, int, int]) -> None: ...
 
+class View:
+    def __init__(self, geometries: Geometries, out: npt.NDArray[np.uint8], resampling: Resampling) -> None: ...
+
 class Ticket:
     def wait(self) -> list[tuple[int, int, str]]: ...
     def done(self) -> bool: ...
@@ -94,9 +104,7 @@ class Pool:
     def decode(
         self,
         images: Encoded,
-        geometries: Geometries,
-        out: npt.NDArray[np.uint8],
-        resampling: Resampling,
+        views: list[View],
         max_pixels: int,
         exif: bool,
         whole: bool,

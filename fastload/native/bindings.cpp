@@ -156,31 +156,36 @@ struct Geometries {
     Kept kept;
 };
 
-Geometries given(Input<int32_t, 2> box, Input<int32_t, 2> size, Input<int32_t, 2> window, Input<bool, 2> flip) {
+Geometries given(Input<int32_t, 2> box, Input<int32_t, 2> size, Input<int32_t, 2> window, Input<bool, 2> flip,
+                 std::optional<Input<bool, 1>> bicubic) {
     const size_t count = box.shape(0);
     require(box.shape(1) == 4 && size.shape(1) == 2 && window.shape(1) == 4 && flip.shape(1) == 2,
             "box (B, 4), size (B, 2), window (B, 4), flip (B, 2) are needed");
     require(size.shape(0) == count && window.shape(0) == count && flip.shape(0) == count,
             "box, size, window and flip differ in length");
-    return {std::make_shared<GivenGeometry>(box.data(), size.data(), window.data(), flip.data()), count,
-            {nb::cast(box), nb::cast(size), nb::cast(window), nb::cast(flip)}};
+    require(!bicubic || bicubic->size() == count, "bicubic and box differ in length");
+    const bool* filters = bicubic ? bicubic->data() : nullptr;
+    return {std::make_shared<GivenGeometry>(box.data(), size.data(), window.data(), flip.data(), filters), count,
+            {nb::cast(box), nb::cast(size), nb::cast(window), nb::cast(flip), nb::cast(bicubic)}};
 }
 
 Size size_of(const std::tuple<int, int>& size) { return {std::get<0>(size), std::get<1>(size)}; }
 
 Geometries drawn_crops(Input<double, 2> uniforms, Input<bool, 2> flip, std::tuple<int, int> size,
                        std::tuple<double, double> scale, std::tuple<double, double> ratio,
-                       std::tuple<double, double> log_ratio) {
+                       std::tuple<double, double> log_ratio, std::optional<Input<bool, 1>> bicubic) {
     const size_t count = uniforms.shape(0);
     require(uniforms.shape(1) == RandomResizedCropPlan::kUniforms && flip.shape(0) == count && flip.shape(1) == 2,
             "uniforms (B, 22) and flip (B, 2) are needed");
+    require(!bicubic || bicubic->size() == count, "bicubic and uniforms differ in length");
     RandomResizedCropPlan plan;
     plan.size = size_of(size);
     std::tie(plan.scale_low, plan.scale_high) = scale;
     std::tie(plan.ratio_low, plan.ratio_high) = ratio;
     std::tie(plan.log_ratio_low, plan.log_ratio_high) = log_ratio;
-    return {std::make_shared<RandomResizedCrops>(uniforms.data(), flip.data(), plan), count,
-            {nb::cast(uniforms), nb::cast(flip)}};
+    const bool* filters = bicubic ? bicubic->data() : nullptr;
+    return {std::make_shared<RandomResizedCrops>(uniforms.data(), flip.data(), plan, filters), count,
+            {nb::cast(uniforms), nb::cast(flip), nb::cast(bicubic)}};
 }
 
 Geometries resized(Input<bool, 2> flip, std::optional<std::tuple<int, int>> size, int shorter, int longest,
@@ -250,29 +255,44 @@ std::unique_ptr<Ticket> submit(Pool& pool, std::shared_ptr<Job> job, Kept kept) 
     return ticket;
 }
 
-DecodeOptions decode_options(const ResampleOptions& resample, int64_t max_pixels, bool exif, bool whole) {
+DecodeOptions decode_options(int64_t max_pixels, bool exif, bool whole) {
     DecodeOptions options;
-    options.resample = resample;
     options.limits.max_pixels = max_pixels;
     options.exif_orientation = exif;
     options.whole = whole;
     return options;
 }
 
-std::unique_ptr<Ticket> decode(Pool& pool, nb::handle_t<Encoded> images, nb::handle_t<Geometries> geometries,
-                               Array<uint8_t, 4> out, const ResampleOptions& resample, int64_t max_pixels, bool exif,
-                               bool whole) {
-    const auto& encoded = nb::cast<const Encoded&>(images);
+// A view of every image of a batch, and the arrays that it reads and writes.
+struct BatchView {
+    View view;
+    size_t count = 0;
+    Kept kept;
+};
+
+BatchView batch_view(nb::handle_t<Geometries> geometries, Array<uint8_t, 4> out, const ResampleOptions& resample) {
     const auto& placed = nb::cast<const Geometries&>(geometries);
     require(out.shape(3) == 3, "out (B, h, w, 3) is needed");
-    require(static_cast<size_t>(encoded.count()) == out.shape(0) && placed.count == out.shape(0),
-            "images, geometry and out differ in length");
+    require(placed.count == out.shape(0), "geometry and out differ in length");
     Output output;
     output.base = out.data();
     output.size = {static_cast<int>(out.shape(1)), static_cast<int>(out.shape(2))};
-    auto job = std::make_shared<DecodeJob>(encoded.open(), placed.source,
-                                           decode_options(resample, max_pixels, exif, whole), output);
-    return submit(pool, std::move(job), {nb::borrow(images), nb::borrow(geometries), nb::cast(out)});
+    return {{placed.source, resample, output}, placed.count, {nb::borrow(geometries), nb::cast(out)}};
+}
+
+std::unique_ptr<Ticket> decode(Pool& pool, nb::handle_t<Encoded> images, const std::vector<BatchView>& views,
+                               int64_t max_pixels, bool exif, bool whole) {
+    const auto& encoded = nb::cast<const Encoded&>(images);
+    require(!views.empty(), "views: at least one is needed");
+    std::vector<View> made;
+    Kept kept = {nb::borrow(images)};
+    for (const BatchView& one : views) {
+        require(static_cast<size_t>(encoded.count()) == one.count, "images and views differ in length");
+        made.push_back(one.view);
+        kept.insert(kept.end(), one.kept.begin(), one.kept.end());
+    }
+    auto job = std::make_shared<DecodeJob>(encoded.open(), std::move(made), decode_options(max_pixels, exif, whole));
+    return submit(pool, std::move(job), std::move(kept));
 }
 
 std::unique_ptr<Ticket> decode_flat(Pool& pool, nb::handle_t<Encoded> images, nb::handle_t<Geometries> geometries,
@@ -294,8 +314,8 @@ std::unique_ptr<Ticket> decode_flat(Pool& pool, nb::handle_t<Encoded> images, nb
     output.base = out.data();
     output.offsets = offsets.data();
     output.sizes = sizes.data();
-    auto job = std::make_shared<DecodeJob>(encoded.open(), placed.source,
-                                           decode_options(resample, max_pixels, exif, whole), output);
+    auto job = std::make_shared<DecodeJob>(encoded.open(), std::vector<View>{{placed.source, resample, output}},
+                                           decode_options(max_pixels, exif, whole));
     return submit(pool, std::move(job), {nb::borrow(images), nb::borrow(geometries), nb::cast(out),
                                          nb::cast(offsets), nb::cast(sizes)});
 }
@@ -415,9 +435,9 @@ NB_MODULE(_core, m) {
         .def("__len__", &Encoded::count);
 
     nb::class_<Geometries>(m, "Geometries")
-        .def_static("given", &given, "box"_a, "size"_a, "window"_a, "flip"_a)
+        .def_static("given", &given, "box"_a, "size"_a, "window"_a, "flip"_a, "bicubic"_a.none() = nb::none())
         .def_static("drawn_crops", &drawn_crops, "uniforms"_a, "flip"_a, "size"_a, "scale"_a, "ratio"_a,
-                    "log_ratio"_a)
+                    "log_ratio"_a, "bicubic"_a.none() = nb::none())
         .def_static("padded_crops", &padded_crops, "uniforms"_a, "flip"_a, "size"_a, "before"_a, "after"_a)
         .def_static("whole", &whole, "flip"_a)
         .def_static("resized", &resized, "flip"_a, "size"_a.none(), "shorter"_a, "longest"_a, "crop"_a.none())
@@ -431,6 +451,12 @@ NB_MODULE(_core, m) {
              },
              "filter"_a, "antialias"_a, "padding"_a, "fill"_a);
 
+    nb::class_<BatchView>(m, "View")
+        .def("__init__",
+             [](BatchView* self, nb::handle_t<Geometries> geometries, Array<uint8_t, 4> out,
+                const ResampleOptions& resample) { new (self) BatchView(batch_view(geometries, out, resample)); },
+             "geometries"_a, "out"_a, "resampling"_a);
+
     nb::class_<Ticket>(m, "Ticket")
         .def("wait", &Ticket::wait)
         .def("done", &Ticket::done)
@@ -442,8 +468,7 @@ NB_MODULE(_core, m) {
         .def_prop_ro("threads", &Pool::threads)
         .def_prop_ro("simd", &Pool::simd)
         .def("close", &Pool::close, nb::call_guard<WithoutGil>())
-        .def("decode", &decode, "images"_a, "geometries"_a, "out"_a, "resampling"_a, "max_pixels"_a, "exif"_a,
-             "whole"_a)
+        .def("decode", &decode, "images"_a, "views"_a, "max_pixels"_a, "exif"_a, "whole"_a)
         .def("decode_flat", &decode_flat, "images"_a, "geometries"_a, "out"_a, "offsets"_a, "sizes"_a, "resampling"_a,
              "max_pixels"_a, "exif"_a, "whole"_a)
         .def("read_headers", &read_headers, "images"_a, "out"_a, "max_pixels"_a)

@@ -12,7 +12,6 @@
 namespace fastload {
 
 struct DecodeOptions {
-    ResampleOptions resample;
     DecodeLimits limits;
     bool exif_orientation = false;  // geometries are then those of the upright image
     bool whole = false;             // also check the data below the box
@@ -32,24 +31,30 @@ struct Output {
     uint8_t* at(int row) const { return base + (offsets == nullptr ? bytes(row) * row : offsets[row]); }
 };
 
+// What is made of each image: there may be several, out of one decoding.
+struct View {
+    std::shared_ptr<const GeometrySource> geometries;
+    ResampleOptions resample;
+    Output out;
+};
+
 class DecodeJob final : public Job {
   public:
-    DecodeJob(std::unique_ptr<EncodedSource> images, std::shared_ptr<const GeometrySource> geometries,
-              const DecodeOptions& options, const Output& out);
+    DecodeJob(std::unique_ptr<EncodedSource> images, std::vector<View> views, const DecodeOptions& options);
 
   private:
     Outcome run(Worker& worker, int row) override;
     void blank(int row) noexcept override;
 
     std::unique_ptr<EncodedSource> images_;
-    std::shared_ptr<const GeometrySource> geometries_;
+    std::vector<View> views_;
     DecodeOptions options_;
-    Output out_;
 };
 
-// One image from memory; the window of the geometry is the size of `out`.
-Outcome decode_image(Worker& worker, const uint8_t* data, size_t size, const GeometrySource& geometries, int row,
-                     const DecodeOptions& options, Size out_size, uint8_t* out);
+// One image from memory, into row `row` of each view, whose windows have the sizes of its output. What the views need
+// of the image is decoded once.
+Outcome decode_image(Worker& worker, const uint8_t* data, size_t size, const std::vector<View>& views, int row,
+                     const DecodeOptions& options);
 
 // Height, width (as stored), components, EXIF orientation, progressive or not, for each row; zeros where it fails.
 class HeaderJob final : public Job {

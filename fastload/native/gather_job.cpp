@@ -136,7 +136,7 @@ void GatherJob::copy(Worker& worker, const uint8_t* image, Size size, const Geom
 void GatherJob::resample(Worker& worker, const uint8_t* image, Size size, const Geometry& geometry,
                          uint8_t* out) const {
     const int channels = images_.channels;
-    Resampler& resampler = worker.resampler;
+    Resampler& resampler = worker.resampler();
     ResampleOptions options = options_;
     if (channels == 1) options.fill[1] = options.fill[2] = options.fill[0];
     resampler.begin(geometry, options);

@@ -119,7 +119,8 @@ Outcome GivenGeometry::resolve(int row, Size, Geometry& geometry) const {
                 {size[0], size[1]},
                 {window[0], window[1], window[2], window[3]},
                 flip[0],
-                flip[1]};
+                flip[1],
+                bicubic_ != nullptr && bicubic_[row]};
     return {};
 }
 

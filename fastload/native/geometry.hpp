@@ -13,6 +13,7 @@ struct Geometry {
     Box window;
     bool mirror = false;       // left-right
     bool upside_down = false;  // top-bottom
+    bool bicubic = false;      // resampled so where the others of the batch are bilinear
 };
 
 // Says whether a geometry can be run on an image of this size.
@@ -27,8 +28,10 @@ class GeometrySource {
 // Arrays of the Geometry of fastload/geometry/plan.py, one row a sample. Borrowed.
 class GivenGeometry final : public GeometrySource {
   public:
-    GivenGeometry(const int32_t* boxes, const int32_t* sizes, const int32_t* windows, const bool* flips)
-        : boxes_(boxes), sizes_(sizes), windows_(windows), flips_(flips) {}
+    // `bicubic`: of each row; null for none.
+    GivenGeometry(const int32_t* boxes, const int32_t* sizes, const int32_t* windows, const bool* flips,
+                  const bool* bicubic)
+        : boxes_(boxes), sizes_(sizes), windows_(windows), flips_(flips), bicubic_(bicubic) {}
 
     Outcome resolve(int row, Size image, Geometry& geometry) const override;
 
@@ -37,6 +40,7 @@ class GivenGeometry final : public GeometrySource {
     const int32_t* sizes_;
     const int32_t* windows_;
     const bool* flips_;
+    const bool* bicubic_;
 };
 
 // A plan for all samples, with random numbers and flips (left-right, top-bottom) for each. Arrays are borrowed.
@@ -45,11 +49,12 @@ class GivenGeometry final : public GeometrySource {
 // geometry.cpp must be compiled without contraction into fused multiply-adds.
 class PlannedGeometry : public GeometrySource {
   public:
-    explicit PlannedGeometry(const bool* flips) : flips_(flips) {}
+    explicit PlannedGeometry(const bool* flips, const bool* bicubic = nullptr) : flips_(flips), bicubic_(bicubic) {}
 
     Outcome resolve(int row, Size image, Geometry& geometry) const final {
         geometry.mirror = flips_[2 * int64_t{row}];
         geometry.upside_down = flips_[2 * int64_t{row} + 1];
+        geometry.bicubic = bicubic_ != nullptr && bicubic_[row];
         return place(row, image, geometry);
     }
 
@@ -57,6 +62,7 @@ class PlannedGeometry : public GeometrySource {
     virtual Outcome place(int row, Size image, Geometry& geometry) const = 0;
 
     const bool* flips_;
+    const bool* bicubic_;
 };
 
 // Images as they are, but for flips.
@@ -79,8 +85,9 @@ struct RandomResizedCropPlan {
 
 class RandomResizedCrops final : public PlannedGeometry {
   public:
-    RandomResizedCrops(const double* uniforms, const bool* flips, const RandomResizedCropPlan& plan)
-        : PlannedGeometry(flips), uniforms_(uniforms), plan_(plan) {}
+    RandomResizedCrops(const double* uniforms, const bool* flips, const RandomResizedCropPlan& plan,
+                       const bool* bicubic = nullptr)
+        : PlannedGeometry(flips, bicubic), uniforms_(uniforms), plan_(plan) {}
 
   private:
     Outcome place(int row, Size image, Geometry& geometry) const override;

@@ -37,6 +37,8 @@ class FusedGeometry:
     native: _core.Geometries
     resamples: bool
     """Whether boxes are resampled to another size."""
+    bicubic: npt.NDArray[np.bool_] | None = None
+    """As of a `Geometry`."""
 
     def __len__(self) -> int:
         return len(self.native)
@@ -45,7 +47,7 @@ class FusedGeometry:
         """What the core will do for images of these (B, 2) sizes; the same pixels as of `GeometryPlan.resolve`."""
         out = np.empty((len(self), 12), dtype=np.int32)
         self.native.resolve(np.ascontiguousarray(sizes, dtype=np.int64), out)
-        return Geometry(out[:, :4], out[:, 4:6], out[:, 6:10], out[:, 10:].astype(np.bool_))
+        return Geometry(out[:, :4], out[:, 4:6], out[:, 6:10], out[:, 10:].astype(np.bool_), bicubic=self.bicubic)
 
 
 def fuse(plan: GeometryPlan, draws: Draws) -> FusedGeometry | None:
@@ -67,8 +69,9 @@ def fuse(plan: GeometryPlan, draws: Draws) -> FusedGeometry | None:
         return FusedGeometry(core.whole(flips), resamples=False)
     (stream, first), *rest = ops
     then = tuple(op for _, op in rest)
-    geometries = first.native(core, draws.uniform(stream, first.uniforms or 1), flips, then)
-    return None if geometries is None else FusedGeometry(geometries, plan.resamples)
+    uniforms = draws.uniform(stream, first.uniforms or 1)
+    geometries = first.native(core, uniforms, flips, then)
+    return None if geometries is None else FusedGeometry(geometries, plan.resamples, first.bicubic_rows(uniforms))
 
 
 def resolve(plan: GeometryPlan, draws: Draws, sizes: npt.NDArray[np.int64]) -> Geometry:

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <vector>
 
@@ -15,13 +16,18 @@ namespace fastload {
 class Worker {
   public:
     explicit Worker(const Kernels& chosen, DecoderCounts* counts = nullptr)
-        : kernels(chosen), decoder(chosen, counts), resampler(chosen) {}
+        : kernels(chosen), decoder(chosen, counts) {}
 
     const Kernels& kernels;
     Decoder decoder;
-    Resampler resampler;
     std::vector<uint8_t> bytes;    // of the compressed file
     std::vector<uint8_t> scratch;  // pixels in between
+
+    // One for each view of an image, made as they are needed; they stay where they are.
+    Resampler& resampler(size_t view = 0) {
+        while (resamplers_.size() <= view) resamplers_.emplace_back(kernels);
+        return resamplers_[view];
+    }
 
     // Gives back the memory of an unusually large image, so that one of these does not stay with every thread.
     void trim() {
@@ -29,6 +35,9 @@ class Worker {
         if (bytes.size() > kMost) std::vector<uint8_t>().swap(bytes);
         if (scratch.size() > kMost) std::vector<uint8_t>().swap(scratch);
     }
+
+  private:
+    std::deque<Resampler> resamplers_;
 };
 
 // A number that fork() changes: what was made under another one belongs to a process that is not this one. Its threads

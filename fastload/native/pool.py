@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from fastload.errors import ConfigurationError
 from fastload.files import DecodeSettings
-from fastload.geometry import Geometry, Resampling
+from fastload.geometry import Geometry, Resampling, View
 from fastload.native import load
 from fastload.native.plans import FusedGeometry, native_resampling
 from fastload.sources.columns import EncodedFiles, PixelArray
@@ -145,29 +145,34 @@ class NativePool:
         settings: DecodeSettings | None = None,
         check_whole: bool = False,
     ) -> Pending:
-        """Decode, crop, resize, cut and mirror the B images into `out`.
+        """`decode_views` with one view."""
+        view = View(geometry, sampling or Resampling(), out)
+        return self.decode_views(images, [view], settings=settings, check_whole=check_whole)
+
+    def decode_views(
+        self,
+        images: Compressed,
+        views: Sequence[View],
+        *,
+        settings: DecodeSettings | None = None,
+        check_whole: bool = False,
+    ) -> Pending:
+        """Decode each of B images once; crop, resize, cut and mirror it into one row of each view.
 
         Args:
             images: B files, byte ranges of files, or buffers, which must not change before `wait`.
-            geometry: one row an image; of the upright image if `settings.exif_orientation`.
-            out: (B, height, width, 3) uint8, C-contiguous: RGB. Rows that fail hold zeros.
-            check_whole: also look for damage below the crop. Otherwise, of what lies below, it is only checked that
+            views: at least one. Rows that fail hold zeros in all of them.
+            check_whole: also look for damage below the crops. Otherwise, of what lies below, it is only checked that
                 the image's end marker is there.
         """
         settings = settings or DecodeSettings()
-        _check_out(out, channels=3)
         encoded = _encoded(images)
-        _check_lengths(out, images=len(encoded), geometry=len(geometry))
-        ticket = self._pool.decode(
-            encoded,
-            _geometries(geometry),
-            out,
-            native_resampling(sampling or Resampling()),
-            settings.max_pixels,
-            settings.exif_orientation,
-            check_whole,
-        )
-        return Pending(ticket)
+        core, made = load(), []
+        for view in views:
+            _check_out(view.out, channels=3)
+            _check_lengths(view.out, images=len(encoded), geometry=len(view.geometry))
+            made.append(core.View(_geometries(view.geometry), view.out, native_resampling(view.resampling)))
+        return Pending(self._pool.decode(encoded, made, settings.max_pixels, settings.exif_orientation, check_whole))
 
     def gather_batch(
         self,
@@ -224,6 +229,7 @@ def _geometries(geometry: Geometry | FusedGeometry) -> _core.Geometries:
         np.ascontiguousarray(geometry.size, dtype=np.int32),
         np.ascontiguousarray(geometry.window, dtype=np.int32),
         np.ascontiguousarray(geometry.flip, dtype=np.bool_),
+        geometry.bicubic,
     )
 
 

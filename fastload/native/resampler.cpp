@@ -23,11 +23,13 @@ void Resampler::begin(const Geometry& geometry, const ResampleOptions& options) 
     const Box& box = geometry.box;
     const Box& window = geometry.window;
     options_ = options;
+    Interpolation& interpolation = options_.interpolation;
+    if (geometry.bicubic && interpolation.filter == Filter::bilinear) interpolation.filter = Filter::bicubic;
     window_ = {window.height, window.width};
-    builder_.build({box.width, geometry.size.width, window.left, window.width, geometry.mirror}, options.interpolation,
+    builder_.build({box.width, geometry.size.width, window.left, window.width, geometry.mirror}, interpolation,
                    options.padding, columns_);
     builder_.build({box.height, geometry.size.height, window.top, window.height, geometry.upside_down},
-                   options.interpolation, options.padding, rows_);
+                   interpolation, options.padding, rows_);
     is_split_ = false;
     if (kernels_->split != nullptr && !columns_.copies) {
         split_.resize(static_cast<size_t>(columns_.count) * 2 * static_cast<size_t>((columns_.width + 3) / 4));

@@ -21,6 +21,7 @@ from fastload.recipe.operation import (
 )
 from fastload.recipe.recipe import Placement, Recipe, SplitRecipe
 from fastload.recipe.resize import RandomResizedCrop, Resize
+from fastload.recipe.views import Views
 
 __all__ = [
     "CenterCrop",
@@ -47,5 +48,6 @@ __all__ = [
     "SplitRecipe",
     "ToDtype",
     "TrivialAugmentWide",
+    "Views",
     "register",
 ]

@@ -8,7 +8,7 @@ in two places: PIL always antialiases, whatever `antialias` says, and PIL's "nea
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -30,6 +30,7 @@ from fastload.recipe.operation import (
     register_lowering,
 )
 from fastload.recipe.resize import Resize
+from fastload.recipe.views import Fork, Views
 
 _CONTAINERS = (v1.Compose, v2.Compose, nn.Sequential)
 _BATCH_ONLY = (v2.MixUp, v2.CutMix)
@@ -55,7 +56,12 @@ def lower(transform: Any) -> list[Origin]:
     Raises:
         ConfigurationError: something that is not callable; MixUp or CutMix, which do not work on single images.
     """
-    image = ImageState()
+    if isinstance(transform, list | tuple):
+        transform = Views(*transform)
+    return _lower_all(transform, ImageState())
+
+
+def _lower_all(transform: Any, image: ImageState) -> list[Origin]:
     return [_lower_leaf(leaf, image) for leaf in _leaves(transform)]
 
 
@@ -90,6 +96,8 @@ def _lower_leaf(transform: Any, image: ImageState) -> Origin:
         )
     lowering = lowering_of(kind)
     try:
+        if image.forked:
+            raise NotLowerableError("it comes behind Views and is given all of them; put it into each")
         if lowering is None:
             raise NotLowerableError(_why_unknown(transform))
         lowered = lowering(transform, image)
@@ -117,6 +125,15 @@ def _nothing(transform: Any, image: ImageState) -> tuple[Operation, ...]:
     return ()
 
 
+def _views(transform: Any, image: ImageState) -> tuple[Operation, ...]:
+    origins = [_lower_all(inner, replace(image)) for inner in transform.transforms]
+    branches = tuple(tuple(op for origin in branch for op in origin.ops) for branch in origins)
+    if any(isinstance(op, Fork) for branch in branches for op in branch):
+        raise NotLowerableError("Views within Views; list all of them in one")
+    image.forked = True
+    return (Fork(branches),)
+
+
 def _to_pil_image(transform: Any, image: ImageState) -> tuple[Operation, ...]:
     if not (image.known and image.dtype == torch.uint8 and transform.mode in (None, "RGB")):
         raise NotLowerableError("a conversion to a PIL image changes values here, or the mode")
@@ -139,5 +156,6 @@ register_lowering(
     (v2.ToImage, v1.PILToTensor, v2.PILToTensor, v2.ToPureTensor, v2.Identity, nn.Identity),
     _nothing,
 )
+register_lowering("a fork", (Views,), _views)
 register_lowering("no operation", _TO_PIL, _to_pil_image)
 register_lowering("four operations", (presets.ImageClassification,), _image_classification)

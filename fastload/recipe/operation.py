@@ -35,6 +35,8 @@ class ImageState:
     dtype: torch.dtype = torch.uint8
     known: bool = True
     """False behind an opaque transform."""
+    forked: bool = False
+    """Whether there are several by now."""
 
 
 class NotLowerableError(Exception):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -15,6 +15,7 @@ from fastload.geometry import Fill, GeometryPlan, Padding, Resampling
 from fastload.recipe.batch import BatchProgram
 from fastload.recipe.lower import Origin, keeps_kind, lower
 from fastload.recipe.operation import GeometryOperation, Opaque, Operation, Size
+from fastload.recipe.views import Fork
 
 
 class Placement(NamedTuple):
@@ -29,17 +30,30 @@ class Placement(NamedTuple):
 
 @dataclass(frozen=True)
 class SplitRecipe:
-    """A recipe, split for a source. Samples go through `opaque` or through `geometry`, batches through `batch`."""
+    """A recipe, split for a source. Samples go through `opaque` or through `geometries`, batches through `programs`."""
 
-    geometry: GeometryPlan
-    """The identity where there is an opaque part."""
-    batch: BatchProgram
+    geometries: tuple[GeometryPlan, ...]
+    """One for each view; one in all unless the recipe `forks`. The identity where there is an opaque part."""
+    programs: tuple[BatchProgram, ...]
+    """Likewise."""
     placement: tuple[Placement, ...]
     opaque: Callable[..., Any] | None = field(default=None, compare=False)
     """The transforms as the user gave them, one behind the other: from what the data set gives, a PIL image or an image
     and a mask, to what `batch` takes."""
     reasons: tuple[str, ...] = ()
     """Why there is an opaque part: each transform that could not be placed, and why not."""
+    forks: bool = False
+    """Whether batches hold a tuple of views in place of images (`fastload.Views`)."""
+
+    @property
+    def geometry(self) -> GeometryPlan:
+        """Of the first view."""
+        return self.geometries[0]
+
+    @property
+    def batch(self) -> BatchProgram:
+        """Of the first view."""
+        return self.programs[0]
 
     def require_no_opaque(self, backend: str, capable: Sequence[str]) -> None:
         """For backends that cannot run Python on samples.
@@ -97,6 +111,8 @@ class Recipe:
             ConfigurationError: operations that no image can go through in this order.
             UnsupportedTransformError: a recipe made by hand whose operations cannot all be placed.
         """
+        if self.ops and isinstance(self.ops[-1], Fork):
+            return self._split_fork(self.ops[-1], fixed_size)
         where, plan = _place(self.ops, fixed_size)
         unplaced = [stream for stream, place in enumerate(where) if place == "nowhere"]
         opaque: Callable[..., Any] | None = None
@@ -105,13 +121,41 @@ class Recipe:
             where[:start] = ["worker"] * start
             plan = GeometryPlan()
         else:
-            self._check_dtypes()
+            _check_dtypes(self.ops)
         return SplitRecipe(
-            geometry=plan,
-            batch=BatchProgram(tuple((stream, op) for stream, op in enumerate(self.ops) if where[stream] == "device")),
+            geometries=(plan,),
+            programs=(_program(list(enumerate(self.ops)), where),),
             placement=tuple(Placement(op.describe(), place) for op, place in zip(self.ops, where, strict=True)),
             opaque=opaque,
             reasons=tuple(self._why_unplaced(stream) for stream in unplaced),
+        )
+
+    def _split_fork(self, fork: Fork, fixed_size: tuple[int, int] | None) -> SplitRecipe:
+        """Each view as a recipe of its own, whose streams are those of its operations in this one."""
+        paths = fork.paths(self.ops[:-1])
+        placed = [_place(tuple(op for _, op in path), fixed_size) for path in paths]
+        reasons = [
+            path[n][1].why_unplaced(path[n - 1][1] if n else None)
+            for path, (where, _) in zip(paths, placed, strict=True)
+            for n, place in enumerate(where)
+            if place == "nowhere"
+        ]
+        if reasons:
+            return replace(self.as_opaque(""), reasons=tuple(dict.fromkeys(reasons)))
+        placement = []
+        for view, (path, (where, _)) in enumerate(zip(paths, placed, strict=True), 1):
+            _check_dtypes(tuple(op for _, op in path))
+            placement += [
+                Placement(f"view {view}: {op.describe()}", at) for (_, op), at in zip(path, where, strict=True)
+            ]
+        return SplitRecipe(
+            geometries=tuple(
+                replace(plan, ops=tuple((path[n][0], op) for n, op in plan.ops))
+                for path, (_, plan) in zip(paths, placed, strict=True)
+            ),
+            programs=tuple(_program(path, where) for path, (where, _) in zip(paths, placed, strict=True)),
+            placement=tuple(placement),
+            forks=True,
         )
 
     def as_opaque(self, reason: str) -> SplitRecipe:
@@ -125,12 +169,15 @@ class Recipe:
             opaque = _in_order([origin.transform for origin in self.origins])
         elif self.ops:
             opaque, _ = self._compose_originals(len(self.ops) - 1)
+        fork = self.ops[-1] if self.ops and isinstance(self.ops[-1], Fork) else None
+        views = 1 if fork is None else len(fork.branches)
         return SplitRecipe(
-            geometry=GeometryPlan(),
-            batch=BatchProgram(),
+            geometries=(GeometryPlan(),) * views,
+            programs=(BatchProgram(),) * views,
             placement=tuple(Placement(op.describe(), "worker") for op in self.ops),
             opaque=opaque,
             reasons=() if opaque is None else (f"the transform ({reason})",),
+            forks=fork is not None,
         )
 
     def __str__(self) -> str:
@@ -160,12 +207,17 @@ class Recipe:
     def _why_unplaced(self, stream: int) -> str:
         return self.ops[stream].why_unplaced(self.ops[stream - 1] if stream else None)
 
-    def _check_dtypes(self) -> None:
-        """torchvision refuses to normalise integers; say so before the first image."""
-        dtype = torch.uint8
-        for op in self.ops:
-            op.check_dtype(dtype)
-            dtype = op.output_dtype(dtype)
+
+def _check_dtypes(ops: tuple[Operation, ...]) -> None:
+    """torchvision refuses to normalise integers; say so before the first image."""
+    dtype = torch.uint8
+    for op in ops:
+        op.check_dtype(dtype)
+        dtype = op.output_dtype(dtype)
+
+
+def _program(path: list[tuple[int, Operation]], where: Sequence[str]) -> BatchProgram:
+    return BatchProgram(tuple(step for step, place in zip(path, where, strict=True) if place == "device"))
 
 
 def _in_order(transforms: list[Callable[..., Any]]) -> Callable[..., Any]:

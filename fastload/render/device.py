@@ -11,6 +11,8 @@ the axes as torchvision does), and all sums are exact in float32, in whatever or
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -108,6 +110,14 @@ def render_on_device(
     Returns:
         (B, h, w, C) on the device of `pixels`, of their dtype.
     """
+    if geometry.bicubic is not None and resampling.interpolation == "bilinear":
+        return _by_filter(
+            geometry,
+            resampling,
+            lambda rows, part, filtering: render_on_device(
+                pixels, start=start[rows], width=width[rows], geometry=part, resampling=filtering, out_size=out_size
+            ),
+        )
     filters = geometry.resamples and resampling.interpolation in ("bilinear", "bicubic")
     # Alike boxes together: a part works on boxes as large as its largest.
     area = geometry.box[:, 2].astype(np.int64) * geometry.box[:, 3]
@@ -144,6 +154,12 @@ def render_batch(pixels: torch.Tensor, geometry: Geometry, resampling: Resamplin
     """
     if not len(pixels):
         return pixels
+    if geometry.bicubic is not None and resampling.interpolation == "bilinear":
+        return _by_filter(
+            geometry,
+            resampling,
+            lambda rows, part, filtering: render_batch(pixels[torch.from_numpy(rows)], part, filtering),
+        )
     filters = geometry.resamples and resampling.interpolation in ("bilinear", "bicubic")
     if filters and (pixels.device.type == "cpu" or pixels.dtype != torch.uint8):
         pixels = _resized_boxes(pixels, geometry, resampling)
@@ -166,6 +182,24 @@ def render_batch(pixels: torch.Tensor, geometry: Geometry, resampling: Resamplin
         out_size=(int(geometry.window[0, 2]), int(geometry.window[0, 3])),
     )
     return rendered.permute(0, 3, 1, 2)
+
+
+def _by_filter(
+    geometry: Geometry,
+    resampling: Resampling,
+    render: Callable[[Int64Array, Geometry, Resampling], torch.Tensor],
+) -> torch.Tensor:
+    """Rows of different filters, rendered filter by filter and put back in their order."""
+    assert geometry.bicubic is not None
+    plain = replace(geometry, bicubic=None)
+    order, parts = [], []
+    for filtering in (resampling, replace(resampling, interpolation="bicubic")):
+        rows = np.flatnonzero(geometry.bicubic == (filtering.interpolation == "bicubic"))
+        if len(rows):
+            order.append(rows)
+            parts.append(render(rows, plain.take(rows), filtering))
+    joined = torch.cat(parts)
+    return joined[on_device(np.argsort(np.concatenate(order)), joined.device)]
 
 
 def _positions(rows: _Rows, axis: int, length: int) -> torch.Tensor:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Protocol
 
@@ -21,7 +21,7 @@ from fastload.decode.base import DecodeSettings, ImageHeader
 from fastload.decode.image import Scratch, decode_image
 from fastload.decode.registry import get_decoder
 from fastload.errors import DecodeError
-from fastload.geometry import Fill, Geometry, Interpolation, PaddingMode, Resampling
+from fastload.geometry import Fill, Interpolation, PaddingMode, Resampling, View
 from fastload.geometry.grid import fold, nearest
 
 Pixels = npt.NDArray[np.uint8]
@@ -45,19 +45,15 @@ class EncodedRow:
 class EncodedRenderer(Protocol):
     """Decodes and renders. Picklable; called from several threads at once."""
 
-    def render(
-        self, rows: Sequence[EncodedRow], *, geometry: Geometry, resampling: Resampling, out: Pixels
-    ) -> dict[int, DecodeError]:
-        """Write `out[sample.row]` for each sample, as `render_row` does with row `sample.row` of the geometry.
+    def render(self, rows: Sequence[EncodedRow], views: Sequence[View]) -> dict[int, DecodeError]:
+        """Write row `sample.row` of each view for each sample, as `render_row` does.
 
         Args:
             rows: samples whose header has been read and accepted.
-            geometry: resolved against the sizes that `upright_size` gives for the headers.
-            resampling: how pixels are made.
-            out: (B, H, W, C) uint8.
+            views: all of one role; their geometries were resolved against the sizes that `upright_size` gives.
 
         Returns:
-            The samples that are damaged, by row; what `out` holds there is undefined.
+            The samples that are damaged, by row; what the views hold there is undefined.
         """
         ...
 
@@ -80,9 +76,7 @@ class PythonRenderer:
     """Name of the decoder, or "auto"."""
     settings: DecodeSettings
 
-    def render(
-        self, rows: Sequence[EncodedRow], *, geometry: Geometry, resampling: Resampling, out: Pixels
-    ) -> dict[int, DecodeError]:
+    def render(self, rows: Sequence[EncodedRow], views: Sequence[View]) -> dict[int, DecodeError]:
         decoder = get_decoder(self.decoder)
         damaged: dict[int, DecodeError] = {}
         for sample in rows:
@@ -92,19 +86,23 @@ class PythonRenderer:
                     name=sample.name,
                     decoder=decoder,
                     settings=self.settings,
-                    role=resampling.role,
+                    role=views[0].resampling.role,
                     header=sample.header,
                     scratch=_local.decoded,
                 )
             except DecodeError as error:
                 damaged[sample.row] = error
             else:
-                render_row(pixels, sample.row, geometry=geometry, resampling=resampling, out=out)
+                for view in views:
+                    render_row(pixels, sample.row, view)
         return damaged
 
 
-def render_row(pixels: Pixels, row: int, *, geometry: Geometry, resampling: Resampling, out: Pixels) -> None:
-    """`render_into` for one row of a geometry and of a batch (B, H, W, C)."""
+def render_row(pixels: Pixels, row: int, view: View) -> None:
+    """`render_into` for one row of a view."""
+    geometry, resampling = view.geometry, view.resampling
+    if geometry.bicubic is not None and geometry.bicubic[row] and resampling.interpolation == "bilinear":
+        resampling = replace(resampling, interpolation="bicubic")
     render_into(
         pixels,
         box=geometry.box[row],
@@ -112,7 +110,7 @@ def render_row(pixels: Pixels, row: int, *, geometry: Geometry, resampling: Resa
         window=geometry.window[row],
         flip=geometry.flip[row],
         resampling=resampling,
-        out=out[row],
+        out=view.out[row],
     )
 
 

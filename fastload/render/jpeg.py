@@ -14,7 +14,7 @@ from fastload.decode.header import REMEDY
 from fastload.decode.image import check_header
 from fastload.errors import ConfigurationError, DecodeError
 from fastload.files import read_regular
-from fastload.geometry import Geometry, Resampling
+from fastload.geometry import Geometry, Resampling, View
 from fastload.render.host import render_row
 
 
@@ -75,5 +75,5 @@ def decode_jpeg(
     pixels = decode_image(encoded, name=name, decoder=get_decoder(), settings=DecodeSettings(), header=header)
     if box is None and size is None:
         return pixels
-    render_row(pixels, 0, geometry=placed, resampling=Resampling(), out=batch)
+    render_row(pixels, 0, View(placed, Resampling(), batch))
     return out

@@ -2,6 +2,7 @@
 // options; the rest is the file. What must hold, besides that memory is in order:
 //
 // - the portable inner loops and the best that the processor has make the same pixels;
+// - several views of one decoding are what each would be by itself;
 // - with libjpeg-turbo in place of our own decoder, the verdict is the same;
 // - where our own decoder took the image, its pixels are those of libjpeg-turbo's full decode, cropped.
 #include <cstddef>
@@ -9,6 +10,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <memory>
 #include <vector>
 
 #include "decode_job.hpp"
@@ -20,7 +22,7 @@ using namespace fastload;
 // A box somewhere in the image, or, for some inputs, partly outside of it.
 class FuzzedGeometry final : public GeometrySource {
   public:
-    explicit FuzzedGeometry(const uint8_t* bytes) : bytes_(bytes) {}
+    explicit FuzzedGeometry(const uint8_t* bytes) { std::copy(bytes, bytes + sizeof bytes_, bytes_); }
 
     Outcome resolve(int, Size image, Geometry& geometry) const override {
         const int top = bytes_[0] * image.height / 256, left = bytes_[1] * image.width / 256;
@@ -32,13 +34,14 @@ class FuzzedGeometry final : public GeometrySource {
         geometry.window = {bytes_[6] % 32 - 12, bytes_[6] / 8 - 12, kOut.height, kOut.width};
         geometry.mirror = (bytes_[5] & 2) != 0;
         geometry.upside_down = (bytes_[5] & 4) != 0;
+        geometry.bicubic = (bytes_[5] & 8) != 0;
         return {};
     }
 
     static constexpr Size kOut = {33, 21};
 
   private:
-    const uint8_t* bytes_;
+    uint8_t bytes_[8];
 };
 
 constexpr size_t kChoices = 8;
@@ -98,6 +101,18 @@ Raw decode_raw(Worker& worker, DecoderCounts& counts, const std::vector<uint8_t>
     return raw;
 }
 
+View fuzzed_view(const uint8_t* choices, int turn, std::vector<uint8_t>& out) {
+    uint8_t turned[kChoices];
+    for (size_t i = 0; i < kChoices; ++i) turned[i] = choices[(i + static_cast<size_t>(turn)) % kChoices];
+    View view;
+    view.geometries = std::make_shared<FuzzedGeometry>(turned);
+    view.resample.interpolation = {static_cast<Filter>(choices[7] & 3), (choices[7] & 4) != 0};
+    view.resample.padding = static_cast<Padding>(choices[7] >> 3 & 3);
+    view.out.base = out.data();
+    view.out.size = FuzzedGeometry::kOut;
+    return view;
+}
+
 // All of the way from the file to a batch, by the portable loops and by the best.
 void compare_kernels(Worker (&workers)[3], const std::vector<uint8_t>& file, const DecodeOptions& options,
                      const uint8_t* choices) {
@@ -107,11 +122,22 @@ void compare_kernels(Worker (&workers)[3], const std::vector<uint8_t>& file, con
     std::vector<uint8_t> outputs[2];
     for (int i = 0; i < 2; ++i) {
         outputs[i].assign(bytes, 0);
-        outcomes[i] = decode_image(workers[i], file.data(), file.size(), FuzzedGeometry(choices), 0, options,
-                                   FuzzedGeometry::kOut, outputs[i].data());
+        const std::vector<View> views = {fuzzed_view(choices, 0, outputs[i])};
+        outcomes[i] = decode_image(workers[i], file.data(), file.size(), views, 0, options);
         workers[i].decoder.close();
     }
     require(outcomes[0].status == outcomes[1].status && outputs[0] == outputs[1], "the inner loops differ");
+
+    std::vector<uint8_t> apart(bytes), together[2] = {std::vector<uint8_t>(bytes), std::vector<uint8_t>(bytes)};
+    const View other = fuzzed_view(choices, 3, apart);
+    const Outcome alone = decode_image(workers[1], file.data(), file.size(), {other}, 0, options);
+    workers[1].decoder.close();
+    const std::vector<View> both = {fuzzed_view(choices, 0, together[0]), fuzzed_view(choices, 3, together[1])};
+    const Outcome joint = decode_image(workers[1], file.data(), file.size(), both, 0, options);
+    workers[1].decoder.close();
+    // Damage may lie between the boxes, where only both together look.
+    require(!joint.ok() || (outcomes[1].ok() && alone.ok()), "two views are made of what one cannot be made of");
+    if (joint.ok()) require(together[0] == outputs[1] && together[1] == apart, "two views differ from one and one");
 }
 
 }  // namespace
@@ -124,8 +150,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     workers[2].decoder.use_libjpeg(true);
     if (size < kChoices) return 0;
     DecodeOptions options;
-    options.resample.interpolation = {static_cast<Filter>(data[7] & 3), (data[7] & 4) != 0};
-    options.resample.padding = static_cast<Padding>(data[7] >> 3 & 3);
     options.exif_orientation = (data[7] & 32) != 0;
     options.whole = (data[7] & 64) != 0;
     options.limits.max_pixels = 1 << 14;

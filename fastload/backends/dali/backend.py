@@ -40,7 +40,7 @@ from fastload.decode.base import DecodeSettings
 from fastload.decode.image import check_data
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError, DecodeError, WorkerError
-from fastload.geometry import Geometry, GeometryPlan, Resampling
+from fastload.geometry import GeometryPlan, View
 from fastload.machine import usable_cores
 from fastload.render.host import EncodedRow, PythonRenderer
 
@@ -98,20 +98,19 @@ class DeviceRows:
 class DaliRenderer:
     """Renders one batch. What DALI decodes otherwise than everybody else, and masks, go to the Python renderer."""
 
-    runner: PipelineRunner
-    plan: GeometryPlan
-    """What the runner's pipeline is built for."""
+    runners: Sequence[PipelineRunner]
+    """One for each view."""
+    plans: Sequence[GeometryPlan]
+    """What their pipelines are built for."""
     python: PythonRenderer
     cancelled: Callable[[], bool]
     """Asked before DALI is given work that nobody may want any more."""
     on_device: list[DeviceRows] = field(default_factory=list)
 
-    def render(
-        self, rows: Sequence[EncodedRow], *, geometry: Geometry, resampling: Resampling, out: npt.NDArray[np.uint8]
-    ) -> dict[int, DecodeError]:
-        """See `EncodedRenderer`. Rows that stay on a device are left untouched in `out`."""
-        if resampling.role == "mask":
-            return self.python.render(rows, geometry=geometry, resampling=resampling, out=out)
+    def render(self, rows: Sequence[EncodedRow], views: Sequence[View]) -> dict[int, DecodeError]:
+        """See `EncodedRenderer`. Rows that stay on a device are left untouched in the views."""
+        if views[0].resampling.role == "mask":
+            return self.python.render(rows, views)
         damaged: dict[int, DecodeError] = {}
         direct: list[EncodedRow] = []
         others: list[EncodedRow] = []
@@ -126,33 +125,38 @@ class DaliRenderer:
         if self.cancelled():
             raise CancelledError
         if not direct:
-            return damaged | self.python.render(others, geometry=geometry, resampling=resampling, out=out)
+            return damaged | self.python.render(others, views)
         numbers = np.array([sample.row for sample in direct], dtype=np.intp)
-        pending = self.runner.submit(
-            [np.frombuffer(sample.data, dtype=np.uint8) for sample in direct], regions_of(geometry, numbers, self.plan)
-        )
-        damaged |= self.python.render(others, geometry=geometry, resampling=resampling, out=out)
-        try:
-            pixels = pending.result()
-        except DaliDecodeError as error:
-            # One sample at a time, to find out which; those that are good after all are decoded here.
-            found = self.python.render(direct, geometry=geometry, resampling=resampling, out=out)
-            if not found:
-                logger.warning(
-                    "DALI could not decode one of %s ... %s, but %s can; this batch was decoded without DALI. %s",
-                    direct[0].name,
-                    direct[-1].name,
-                    self.python.decoder,
-                    str(error).strip(),
-                )
-            return damaged | found
+        encoded = [np.frombuffer(sample.data, dtype=np.uint8) for sample in direct]
+        pending = [
+            runner.submit(encoded, regions_of(view.geometry, numbers, plan))
+            for runner, plan, view in zip(self.runners, self.plans, views, strict=True)
+        ]
+        damaged |= self.python.render(others, views)
+        for view, work in zip(views, pending, strict=True):
+            try:
+                self._take(work.result(), numbers, view.out)
+            except DaliDecodeError as error:
+                # One sample at a time, to find out which; those that are good after all are decoded here.
+                found = self.python.render(direct, [view])
+                if not found:
+                    logger.warning(
+                        "DALI could not decode one of %s ... %s, but %s can; this batch was decoded without DALI. %s",
+                        direct[0].name,
+                        direct[-1].name,
+                        self.python.decoder,
+                        str(error).strip(),
+                    )
+                damaged |= found
+        return damaged
+
+    def _take(self, pixels: Any, numbers: npt.NDArray[np.intp], out: npt.NDArray[np.uint8]) -> None:
         if isinstance(pixels, torch.Tensor):
             self.on_device.append(DeviceRows(out, numbers, pixels))
         elif len(numbers) == len(out):
             np.copyto(out, pixels)
         else:
             out[numbers] = pixels
-        return damaged
 
     def _decoded_alike(self, sample: EncodedRow) -> bool:
         """Whether DALI gives the very pixels that the decoders of `fastload.decode` give.
@@ -207,7 +211,8 @@ class DaliBackend:
                 f"backend: 'dali' reads compressed images, but column {name!r} of {context.source.name} holds "
                 "Python objects; use backend='torch'."
             )
-        self._filter = filter_of(context.recipe.geometry)
+        self._plans = context.recipe.geometries
+        self._filters = list(dict.fromkeys(filter_of(plan).interp_type for plan in self._plans))
         self._device_id = _device_id(options.device, context.device)
         self._version: str = import_dali().__version__
         self._context = context
@@ -215,9 +220,7 @@ class DaliBackend:
         self._threads = options.num_threads or context.num_workers or usable_cores()
         self.depth = options.queue_depth + (context.prefetch_factor or _READ_AHEAD)
         self._python = PythonRenderer(options.decoder, options.decode_settings)
-        self._plain = Assembler(
-            context.source, context.recipe.geometry, settings=options.decode_settings, decoder=options.decoder
-        )
+        self._plain = Assembler(context.source, self._plans, settings=options.decode_settings, decoder=options.decoder)
         self._pending: deque[Future[HostBatch]] = deque()
         self._cancelled = Event()
         self._engine: _Engine | None = None
@@ -225,9 +228,7 @@ class DaliBackend:
     def submit(self, draws: Draws) -> None:
         if self._engine is None:
             self._engine = self._start()
-        renderer = DaliRenderer(
-            self._engine.runner, self._context.recipe.geometry, self._python, self._cancelled.is_set
-        )
+        renderer = DaliRenderer(self._engine.runners, self._plans, self._python, self._cancelled.is_set)
         # A batch that stays on the GPU needs no page-locked buffer, only the addresses of one.
         allocate = self._context.allocate if self._device_id is None else None
         task = partial(_make_batch, draws, self._context, self._options.decode_settings, renderer, allocate)
@@ -255,7 +256,8 @@ class DaliBackend:
         engine, self._engine = self._engine, None
         if engine is not None:
             engine.finalizer.detach()
-            engine.runner.close()  # first: it frees the readers that wait for it
+            for runner in engine.runners:
+                runner.close()  # first: it frees the readers that wait for it
             engine.readers.shutdown(wait=True, cancel_futures=True)
 
     def explain(self) -> Mapping[str, str]:
@@ -263,46 +265,53 @@ class DaliBackend:
         rows = {
             "dali": f"DALI {self._version} {where}, {self._threads} threads, {self._options.queue_depth} batches "
             f"inside it, {self.depth} in flight",
-            "dali pixels": f"JPEGs and PNGs of 8 bits, resized with {self._filter.interp_type}; masks, CMYK and other "
-            "formats without DALI. Damaged data within a complete file is not noticed",
+            "dali pixels": f"JPEGs and PNGs of 8 bits, resized with {' and '.join(self._filters)}; masks, CMYK and "
+            "other formats without DALI. Damaged data within a complete file is not noticed",
         }
-        if self._engine is not None and self._engine.runner.rebuilt:
-            rows["dali failures"] = f"{self._engine.runner.rebuilt}, each of which cost a batch decoded twice"
+        if len(self._plans) > 1:
+            rows["dali views"] = f"{len(self._plans)} of each image, a pipeline each: DALI decodes the image for each"
+        rebuilt = 0 if self._engine is None else sum(runner.rebuilt for runner in self._engine.runners)
+        if rebuilt:
+            rows["dali failures"] = f"{rebuilt}, each of which cost a batch decoded twice"
         return rows
 
     def _start(self) -> _Engine:
-        runner = PipelineRunner(
-            partial(
-                DaliPipeline,
-                self._context.recipe.geometry,
-                batch_size=self._context.batch_size,
-                num_threads=self._threads,
-                device_id=self._device_id,
-            ),
-            queue_depth=self._options.queue_depth,
-        )
+        runners = [
+            PipelineRunner(
+                partial(
+                    DaliPipeline,
+                    plan,
+                    batch_size=self._context.batch_size,
+                    num_threads=self._threads,
+                    device_id=self._device_id,
+                ),
+                queue_depth=self._options.queue_depth,
+            )
+            for plan in self._plans
+        ]
         readers = ThreadPoolExecutor(self.depth, thread_name_prefix="fastload-dali-reader")
         # Also at the interpreter's exit: a thread that is inside DALI by then would crash the process.
-        return _Engine(runner, readers, weakref.finalize(self, _abandon, runner, readers))
+        return _Engine(runners, readers, weakref.finalize(self, _abandon, runners, readers))
 
 
 @dataclass(frozen=True)
 class _Engine:
     """What the first submit starts and close stops."""
 
-    runner: PipelineRunner
+    runners: list[PipelineRunner]
     readers: ThreadPoolExecutor
     finalizer: Any
 
 
-def _abandon(runner: PipelineRunner, readers: ThreadPoolExecutor) -> None:
+def _abandon(runners: list[PipelineRunner], readers: ThreadPoolExecutor) -> None:
     """What is left to do when the backend was not closed, but collected, or the interpreter exits.
 
     A garbage collection may happen in any thread, the readers' included, and must not wait for them. At the exit it
     is the main thread, and waiting is a must: a thread inside DALI would crash the process.
     """
     readers.shutdown(wait=False, cancel_futures=True)
-    runner.close(wait=current_thread() is main_thread())
+    for runner in runners:
+        runner.close(wait=current_thread() is main_thread())
 
 
 def _make_batch(
@@ -313,7 +322,7 @@ def _make_batch(
     allocate: BufferAllocator | None,
 ) -> HostBatch:
     """One batch, in a reader's thread. No method of the backend, which it would keep alive."""
-    assembler = Assembler(context.source, context.recipe.geometry, settings=settings, renderer=renderer)
+    assembler = Assembler(context.source, context.recipe.geometries, settings=settings, renderer=renderer)
     host = assembler.batch(draws, allocate)
     bad = [failure.row for failure in host.failures]
     for placed in renderer.on_device:

@@ -44,6 +44,11 @@ def filter_of(plan: GeometryPlan) -> DaliFilter:
     Raises:
         UnsupportedTransformError: DALI has none that does.
     """
+    if plan.mixes_filters:
+        raise UnsupportedTransformError(
+            "interpolation='random': DALI resizes all images of a batch with one filter; use backend='torch', "
+            "'turbojpeg' or 'cache', or interpolation 'bilinear' or 'bicubic'."
+        )
     if not plan.resamples or plan.interpolation == "nearest-exact":
         return DaliFilter("INTERP_NN", False, 1)
     if plan.interpolation == "bilinear":

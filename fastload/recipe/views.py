@@ -1,0 +1,91 @@
+"""Several views of one image: `fastload.Views`, the operation that it becomes, and the names of its columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from fastload.errors import ConfigurationError
+from fastload.recipe.operation import Operation, Size
+
+__all__ = ["Fork", "Views", "view_column"]
+
+
+class Views:
+    """Several views of one image, as in SimCLR, MoCo and DINO: a transform each, each with random numbers of its own.
+
+        transform = fastload.Views(v2.Compose([...]), v2.Compose([...]))
+
+    As `transform` of a loader (or of the data set), batches hold a tuple of tensors in place of the images: one
+    (B, C, H, W) for each view, which may differ in size. What the views need of a file is decoded once. Shared steps
+    may come first, in a Compose that ends with the Views. Called by itself it is a transform as any other.
+    """
+
+    def __init__(self, *transforms: Any) -> None:
+        """
+        Args:
+            transforms: one for each view, at least one, each torchvision's or any callable on an image; or a list of
+                them. One that comes twice makes two different views.
+
+        Raises:
+            ConfigurationError: there is none, or something that is not callable.
+        """
+        if len(transforms) == 1 and isinstance(transforms[0], list | tuple):
+            transforms = tuple(transforms[0])
+        if not transforms:
+            raise ConfigurationError("Views() needs at least one transform: fastload.Views(first, second).")
+        for transform in transforms:
+            if transform is not None and not callable(transform):
+                raise ConfigurationError(f"Views contains {transform!r}, which is not callable; pass transforms.")
+        self.transforms: tuple[Callable[..., Any] | None, ...] = transforms
+
+    def __call__(self, *inputs: Any) -> Any:
+        """A tuple of the views of an image; of an image and a mask, a tuple for each of them."""
+        views = [inputs if t is None else _tuple_of(t(*inputs), len(inputs)) for t in self.transforms]
+        result = tuple(zip(*views, strict=True))
+        return result[0] if len(inputs) == 1 else result
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(map(repr, self.transforms))})"
+
+
+@dataclass(frozen=True)
+class Fork(Operation):
+    """The last operation of a recipe that makes several images of one. The streams of its operations count on from its
+    own position, branch by branch."""
+
+    branches: tuple[tuple[Operation, ...], ...]
+    """The operations of each view."""
+
+    @property
+    def is_opaque(self) -> bool:  # type: ignore[override]
+        return any(op.is_opaque for branch in self.branches for op in branch)
+
+    def size_after(self, size: Size | None) -> Size | None:
+        return None
+
+    @property
+    def identity(self) -> str:
+        return f"Fork({'; '.join(', '.join(op.identity for op in branch) for branch in self.branches)})"
+
+    def describe(self) -> str:
+        return f"{len(self.branches)} views"
+
+    def paths(self, before: tuple[Operation, ...]) -> list[list[tuple[int, Operation]]]:
+        """(stream, operation) of all that makes each view, the operations before the fork included."""
+        shared, stream = list(enumerate(before)), len(before)
+        result = []
+        for branch in self.branches:
+            result.append([*shared, *enumerate(branch, stream)])
+            stream += len(branch)
+        return result
+
+
+def view_column(name: str, view: int) -> str:
+    """What the backends call a view, counted from 0, of the images of a column: the first one as the column itself."""
+    return name if view == 0 else f"{name} (view {view + 1})"
+
+
+def _tuple_of(result: Any, inputs: int) -> Any:
+    return (result,) if inputs == 1 else result
