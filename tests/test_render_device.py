@@ -8,7 +8,7 @@ import pytest
 import torch
 from torchvision.transforms.v2 import functional as F
 
-from fastload.geometry import Geometry, PaddingMode, Resampling
+from fastload.geometry import Geometry, PaddingMode, Resampling, View
 from fastload.geometry.grid import WEIGHT_BITS, filter_weights, fold, nearest
 from fastload.render.device import render_on_device
 from fastload.render.host import render_row
@@ -98,7 +98,7 @@ def test_crop_pad_and_flip_as_torchvision(
     resampling = Resampling(padding_mode=mode, fill=fill)
     batch = np.full((40, *out, channels), 77, dtype=np.uint8)
     for row in range(40):
-        render_row(images[rows[row]], row, geometry=geometry, resampling=resampling, out=batch)
+        render_row(images[rows[row]], row, View(geometry, resampling, batch))
     rendered = on_device(images, rows, geometry, resampling)
     for i in range(40):
         expected = torchvision_pixels(images[rows[i]], geometry, i, mode, fill, "bilinear")
