@@ -143,6 +143,8 @@ class Traits:
     """Whether `num_workers` are processes (each with its own Python, so `worker_init_fn` is called), else threads."""
     runs_opaque: bool = False
     """Whether it runs Python on single samples: opaque transforms, a Dataset's own code, collate functions."""
+    views: bool = False
+    """Whether it makes several views of an image: `recipe.geometries`, each into `recipe.views.view_column`."""
     tolerance: Tolerance = field(default_factory=Tolerance)
     needs: Needs | None = None
     """The module of the class must be importable without it."""
@@ -326,5 +328,7 @@ def fit_of(backend: type[Any], job: Job) -> Fit:
     """How well a backend's class suits a job: what its `fit` says, else what follows from its traits."""
     if job.needs_python and not traits_of(backend).runs_opaque:
         return Fit(0.0, f"it runs no Python on samples, and {job.needs_python}")
+    if job.recipe.forks and not traits_of(backend).views:
+        return Fit(0.0, "it makes one view of an image")
     own = getattr(backend, "fit", None)
     return Fit(0.1, "able to do it") if own is None else own(job)

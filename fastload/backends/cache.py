@@ -59,7 +59,9 @@ class CacheBackend(HostBackend):
     name = "cache"
     Options = CacheOptions
     traits = Traits(
-        summary="samples decoded once, then served from a memory map, from memory or on the GPU", prepares=True
+        views=True,
+        summary="samples decoded once, then served from a memory map, from memory or on the GPU",
+        prepares=True,
     )
 
     @classmethod

@@ -65,6 +65,7 @@ class TorchBackend:
     name = "torch"
     Options = TorchOptions
     traits = Traits(
+        views=True,
         summary="torch's DataLoader, tuned: worker processes that run any transform and any Dataset",
         processes=True,
         runs_opaque=True,

@@ -29,7 +29,9 @@ class TurboJpegBackend(HostBackend):
 
     name = "turbojpeg"
     Options = TurboJpegOptions
-    traits = Traits(summary="JPEG straight from files, decoded by threads: only the crop, no worker processes")
+    traits = Traits(
+        views=True, summary="JPEG straight from files, decoded by threads: only the crop, no worker processes"
+    )
 
     @classmethod
     def fit(cls, job: Job) -> Fit:

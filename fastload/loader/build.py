@@ -151,6 +151,11 @@ def _on_backend(
         ),
         _options_for(backend, cls, config.options),
     )
+    if split.forks and not traits_of(cls).views:
+        raise ConfigurationError(
+            f"transform: backend {backend!r} makes one view of an image, Views asks for {len(split.geometries)}; use "
+            "another backend."
+        )
     mix = config.batch_transform if isinstance(config.batch_transform, Mix) else None
     if mix is not None and split.forks:
         raise ConfigurationError(

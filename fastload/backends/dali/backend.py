@@ -187,6 +187,7 @@ class DaliBackend:
     Options = DaliOptions
     background = True
     traits = Traits(
+        views=True,
         summary="an NVIDIA DALI pipeline fed with fastload's order and boxes, on the CPU or on a GPU",
         tolerance=Tolerance(psnr_cpu=45.0, psnr_gpu=40.0),
         needs=Needs("nvidia.dali", 'pip install "fastload[dali]"', "nvidia-dali"),
