@@ -130,6 +130,8 @@ def test_words_are_classes_in_alphabetical_order(tmp_path: Path) -> None:
         ("x.tsv", "", "x.tsv: there is no column 'text'; .* found none"),
         ("x.tsv", "text\tlabel\nfine\n", "x.tsv, line 2: 1 columns, but the first line has 2"),
         ("x.tsv", "text\tlabel\na\t1\nb\t1\n", "x.tsv: every text has the label '1'"),
+        ("x.tsv", "text\tlabel\na\t0\nb\t-1\n", "x.tsv: the label '-1' is no whole number from 0 on"),
+        ("x.tsv", "text\tlabel\na\t0\nb\t1.0\n", "x.tsv: the label '1.0' is no whole number"),
         ("x.jsonl", "{'text': 1}\n", "x.jsonl, line 1: is no JSON"),
         ("x.jsonl", '{"text": "a"}\n', "x.jsonl: there is no column 'label'"),
         ("x.txt", "a", "x.txt: texts are in .tsv, .csv or .jsonl files"),
@@ -145,6 +147,9 @@ def test_other_labels_in_validation_and_too_many_are_refused(tmp_path: Path) -> 
     data = write(tmp_path / "a.tsv", examples(8, ("pos", "neg")))
     with pytest.raises(SourceError, match=r"b.tsv: has labels that .*a.tsv has not: meh"):
         opened(data, val_data=write(tmp_path / "b.tsv", [("so so", "meh"), ("good", "pos")]))
+    numbers = write(tmp_path / "d.tsv", [("a", "0"), ("b", "1")])
+    with pytest.raises(SourceError, match=r"e.tsv: has labels that .*d.tsv has not: 2"):
+        opened(numbers, val_data=write(tmp_path / "e.tsv", [("a", "0"), ("b", "2")]))
     with pytest.raises(ConfigurationError, match="num_classes: the data have 4 classes, got 2"):
         opened(write(tmp_path / "c.tsv", [("a", "0"), ("b", "3")]), num_classes=2)
     with pytest.raises(SourceError, match="no train.tsv, train.csv or train.jsonl"):
@@ -156,12 +161,16 @@ def test_other_labels_in_validation_and_too_many_are_refused(tmp_path: Path) -> 
 # -- Tokens ------------------------------------------------------------------------------------------------------------
 
 
-def test_texts_that_are_too_long_are_cut_and_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_texts_that_are_too_long_are_cut_and_told_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     data = write(tmp_path / "x.tsv", [*examples(6), ("many " * 400, "1")])
     with caplog.at_level(logging.WARNING, "fastload"):
         tokens = tokens_of(opened(data, text_length=16))
     assert tokens.shape == (7, 16)
     assert (tokens[6, 0], tokens[6, -1]) == (0, 2)
+    monkeypatch.setenv("RANK", "1")  # of several that open the same files
+    tokens_of(opened(data, text_length=12))
     (record,) = caplog.records
     assert re.search(r"x.tsv: [1-7] of 7 texts are longer than 16 tokens and were cut off", record.getMessage())
 

@@ -91,7 +91,7 @@ def open_texts(data: str, val_data: str | None, *, tokenizer: str | None, length
                 )
             )
         )
-        if truncated:
+        if truncated and os.environ.get("RANK", "0") == "0":  # once, however many ranks
             logger.warning(
                 "%s: %d of %d texts are longer than %d tokens and were cut off (--text-length)",
                 table.path,
@@ -177,12 +177,23 @@ def _classes(tables: Sequence[_Table]) -> tuple[str, ...]:
         raise SourceError(
             f"{tables[0].path}: every text has the label {tables[0].labels[0]!r}; there is nothing to tell apart."
         )
-    numbers = all(label.isascii() and label.isdigit() for table in tables for label in table.labels)
+    numbers = all(label.isascii() and label.isdigit() for label in train)
+    if not numbers and all(map(_is_number, train)):
+        wrong = next(label for label in sorted(train) if not label.isdigit())
+        raise SourceError(f"{tables[0].path}: the label {wrong!r} is no whole number from 0 on; give such, or words.")
     for table in tables[1:]:
         unknown = sorted(set(table.labels) - train)
-        if unknown and not numbers:
+        if unknown:
             raise SourceError(f"{table.path}: has labels that {tables[0].path} has not: {', '.join(unknown[:5])}.")
     return () if numbers else tuple(sorted(train))
+
+
+def _is_number(label: str) -> bool:
+    try:
+        float(label)
+    except ValueError:
+        return False
+    return True
 
 
 # -- Tokens ------------------------------------------------------------------------------------------------------------
