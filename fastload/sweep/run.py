@@ -12,7 +12,7 @@ import re
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -72,13 +72,17 @@ def run_sweep(settings: SweepSettings, *, on_progress: Callable[[Sequence[Row], 
     Raises:
         ConfigurationError: a setting that cannot be honoured.
     """
+    # What has one value is no axis, but a setting of all runs.
+    fixed = {name: values[0] for name, values in settings.axes.items() if len(set(values)) == 1}
+    axes = {name: values for name, values in settings.axes.items() if name not in fixed}
+    settings = replace(settings, config=changed(settings.config, **fixed), axes=axes)
     device, gpus = _device(settings.config.run.device)
     processes = settings.processes or max(2, gpus)
-    axes = {"accumulate": (settings.config.optimizer.accumulate,), **settings.axes}
+    axes = {"accumulate": (settings.config.optimizer.accumulate,), **axes}
     asked = cells(settings.batch_sizes, settings.parallel, processes, axes)
     for cell in asked:  # what cannot be is refused before anything runs
         cell_config(cell, settings, out="")
-        _missing(cell)
+        _missing(cell.backend or settings.config.data.backend)
     first = {(cell.mode, cell.device): cell for cell in reversed(asked)}
     # A mode that this machine does not have is one row, whatever the batches.
     grid = [cell for cell in asked if cell is first[cell.mode, cell.device] or not unavailable(cell, device, gpus)]
@@ -119,7 +123,7 @@ def run_sweep(settings: SweepSettings, *, on_progress: Callable[[Sequence[Row], 
 
 def _row(cell: Cell, before: Sequence[Row], settings: SweepSettings, device: str, gpus: int) -> Row:
     """Run a cell, if it has a chance."""
-    if reason := unavailable(cell, device, gpus) or _missing(cell):
+    if reason := unavailable(cell, device, gpus) or _missing(cell.backend or settings.config.data.backend):
         return Row(cell, "unavailable", reason)
     for row in before:
         if row.status == "out of memory" and row.cell.like(cell, "batch", "accumulate"):
@@ -127,12 +131,10 @@ def _row(cell: Cell, before: Sequence[Row], settings: SweepSettings, device: str
     return run_cell(cell, settings)
 
 
-def _missing(cell: Cell) -> str | None:
-    """Why its backend is not there; None if it is. Raises ConfigurationError if there is none of this name."""
-    if cell.backend in (None, "auto"):
-        return None
+def _missing(backend: str) -> str | None:
+    """Why it is not there; None if it is. Raises ConfigurationError if there is none of this name."""
     try:
-        backend_class(cell.backend)
+        backend_class(backend) if backend != "auto" else None
     except BackendUnavailableError as error:
         return str(error)
     return None
