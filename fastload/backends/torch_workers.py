@@ -10,9 +10,13 @@ import contextlib
 import logging
 import multiprocessing
 import multiprocessing.queues
+import multiprocessing.util
 import os
+import shutil
 import signal
 import sys
+import threading
+import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -29,6 +33,7 @@ from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from fastload.backends.assemble import Assembler
 from fastload.backends.base import KILLED_WORKER, BackendOptions, BufferAllocator, Context, Fit, HostBatch, Job, Traits
+from fastload.backends.forks import forget_in_children
 from fastload.backends.objects import ObjectAssembler
 from fastload.decode.base import DecodeSettings
 from fastload.decode.registry import describe_decoder, get_decoder
@@ -137,7 +142,7 @@ class TorchBackend:
 
     def close(self) -> None:
         batches, self._batches = self._batches, None
-        self._submitted.queue.clear()
+        self._submitted = _Requests()
         self._early.clear()
         self._outstanding = self._stale = 0
         shutdown = getattr(batches, "_shutdown_workers", None)
@@ -146,6 +151,15 @@ class TorchBackend:
                 shutdown()
             except RuntimeError as error:  # from torch's handler of SIGCHLD, which has still ended all workers
                 logger.debug("Ignored while the workers were stopped: %s", error)
+
+    def forget(self) -> None:
+        """In a forked child: its end, or that of its copy of the iterator, must not be the workers' end."""
+        batches: Any = self._batches
+        workers = getattr(batches, "_workers", None)
+        if workers is not None:
+            batches._shutdown = True  # as far as this process is concerned
+            # What multiprocessing would end at the exit of this process, too.
+            multiprocessing.process._children.difference_update(workers)  # type: ignore[attr-defined]
 
     def explain(self) -> Mapping[str, str]:
         chosen = "as asked" if self._context.num_workers is not None else "one for each usable core"
@@ -210,8 +224,12 @@ class TorchBackend:
         # A fork server may be started here, which keeps the mask, and so outlives a SIGTERM to the process group.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         try:
+            # Where the sockets are through which batches travel. Without this each worker makes a folder of its own,
+            # which stays when the worker is killed; this one goes with the trainer, or with its workers after it.
+            multiprocessing.util.get_temp_dir()
             with torch.device("cpu"):  # torch draws its seed on the user's default device, which may have no generator
                 self._batches = iter(loader)
+            forget_in_children(self)
         except (PicklingError, AttributeError, TypeError) as error:
             if asked == given:
                 raise
@@ -238,13 +256,16 @@ class TorchBackend:
         assert self._batches is not None
         try:
             # The DataLoader takes requests in advance. Where none was submitted it got an idle one: skip its answer.
-            while (batch := next(self._batches)) is None:
-                pass
+            while True:
+                asked = self._submitted.taken.popleft() if self._submitted.taken else None
+                if (batch := next(self._batches)) is not None:
+                    return batch
         except FastloadError:
             raise
         except StopIteration as error:
             if not self._workers or error.args:  # of the user's own code
                 raise
+            self.close()
             raise WorkerError(
                 f"backend 'torch': all {self._workers} workers have ended. {KILLED_WORKER} Create a new loader and "
                 "load this one's state_dict() to go on."
@@ -255,11 +276,15 @@ class TorchBackend:
             # OSError, EOFError: a worker that dies between announcing a batch and handing it over.
             if isinstance(error, RuntimeError) and "DataLoader" not in str(error) and "worker" not in str(error):
                 raise
+            # What is on its way would be taken for what is asked for next.
+            self.close()
+            said = str(error).rstrip(". ")
+            if asked is not None and "timed out" in said:
+                raise WorkerError(f"backend 'torch': {_late(said, asked)}") from error
             raise WorkerError(
                 f"backend 'torch', {self._workers} workers, {self._prefetch} batches in flight for each: "
-                f"{str(error).rstrip('. ')}. {KILLED_WORKER}"
+                f"{said}. {KILLED_WORKER}"
             ) from error
-        return batch
 
 
 def _start_method() -> str | None:
@@ -300,10 +325,14 @@ class _Requests:
 
     def __init__(self) -> None:
         self.queue: deque[Draws] = deque()
+        self.taken: deque[Draws | None] = deque()
+        """Handed out, and not received: the DataLoader answers in order."""
 
     def __iter__(self) -> Iterator[Draws | None]:
         while True:
-            yield self.queue.popleft() if self.queue else None
+            asked = self.queue.popleft() if self.queue else None
+            self.taken.append(asked)
+            yield asked
 
 
 @dataclass(frozen=True)
@@ -319,6 +348,7 @@ class _WorkerStart:
         os.setpgid(0, 0)
         multiprocessing.queues.Queue._on_queue_feeder_error = staticmethod(_not_sent)  # type: ignore[attr-defined]
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+        threading.Thread(target=_end_with, args=(os.getppid(),), name="fastload-watch", daemon=True).start()
         if self.init is not None:
             info: Any = get_worker_info()
             if info is not None and info.dataset.users is not None:
@@ -384,6 +414,25 @@ def _room_needed() -> Iterator[None]:
             "container more (docker run --shm-size=8g, or --ipc=host), or use a smaller batch_size, num_workers or "
             "prefetch_factor."
         ) from None
+
+
+def _late(said: str, asked: Draws) -> str:
+    """What to say of a batch that did not come in time."""
+    indices = asked.indices.tolist()
+    listed = ", ".join(map(str, indices[:16])) + (f", ... ({len(indices)} in all)" if len(indices) > 16 else "")
+    return (
+        f"{said} while it waited for the samples {listed} of epoch {asked.epoch}: one of them takes that long or never "
+        "ends. Try them by themselves (dataset[index]), or give more time (worker_timeout, DataLoader's timeout)."
+    )
+
+
+def _end_with(parent: int) -> None:
+    """End this worker within a second of its parent, whatever the user's code is doing; and leave nothing behind."""
+    trainer = multiprocessing.parent_process()  # a fork server, whose child this may be, lives as long as we do
+    while os.getppid() == parent and (trainer is None or trainer.is_alive()):
+        time.sleep(1)
+    shutil.rmtree(multiprocessing.util.get_temp_dir(), ignore_errors=True)
+    os._exit(1)
 
 
 def _not_sent(error: Exception, sent: Any) -> None:

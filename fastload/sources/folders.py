@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator, Sequence
 
@@ -89,9 +90,19 @@ def _entries(folder: str) -> Iterator[tuple[str, bool, bool]]:
     try:
         with os.scandir(folder) as entries:
             for entry in entries:
-                yield entry.name, entry.is_dir(), entry.is_symlink()
+                yield entry.name, _is_folder(entry), entry.is_symlink()
     except OSError as error:
         raise SourceError(f"{folder}: this folder cannot be read ({error.strerror}); check its permissions.") from error
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    """A link that leads to itself is a file that cannot be read, if anybody wants to."""
+    try:
+        return entry.is_dir()
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            return False
+        raise
 
 
 def _refuse_cycle(root: str, link: str) -> None:

@@ -103,6 +103,23 @@ def test_a_data_set_that_is_a_pipe(name: str, tmp_path: Path) -> None:
             open_source(spec)
 
 
+def test_links_that_lead_to_themselves(tmp_path: Path) -> None:
+    """Of an image's name: a sample that cannot be read; of any other: nothing."""
+    folder = tmp_path / "data" / "class"
+    folder.mkdir(parents=True)
+    (folder / "a.jpg").write_bytes(JPEG)
+    for name in ("b.jpg", "notes"):
+        (folder / name).symlink_to(name)
+    (tmp_path / "data" / "other").symlink_to("other")
+    source = open_source(tmp_path / "data").source
+    assert len(source) == 2
+    with fastload.create_loader(source, 1, transform=v2.Resize((16, 16))) as loader:
+        batches = iter(loader)
+        next(batches)
+        with pytest.raises(DecodeError, match=r"b\.jpg.*Too many levels of symbolic links"):
+            next(batches)
+
+
 def test_decode_jpeg_of_a_pipe(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.jpg")
     with at_once(), pytest.raises(DecodeError, match="not a regular file"):

@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from fastload.backends.forks import forget_in_children
 from fastload.errors import BackendUnavailableError, UnsupportedTransformError, WorkerError
 from fastload.geometry import Geometry, GeometryPlan
 
@@ -228,6 +229,7 @@ class DaliPipeline:
                 )
             self._pipe.set_outputs(pixels)
         self._pipe.build()
+        forget_in_children(self)
 
     def feed(self, encoded: list[Encoded], regions: Regions) -> None:
         """Schedule a batch; does not wait. `encoded` must stay alive and unchanged until it is collected."""
@@ -258,6 +260,13 @@ class DaliPipeline:
     def close(self) -> None:
         """Wait for what is running and free threads and memory. DALI does it when the object goes."""
         self._pipe = None
+
+    def forget(self) -> None:
+        """In a forked child, which has none of DALI's threads: DALI would wait for them at its exit."""
+        pipe, self._pipe = self._pipe, None
+        if pipe is not None and pipe._pipe is not None:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(pipe._pipe))  # for ever: its destructor would wait, too
+            pipe._pipe = None
 
 
 DevicePixels = npt.NDArray[np.uint8] | torch.Tensor

@@ -1,0 +1,271 @@
+"""Processes that fork, end, are killed or are given too little: the others go on, or say what is wrong."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from torchvision.transforms import v2
+
+import fastload
+from fastload.backends.torch_workers import TorchOptions
+from fastload.errors import FastloadError
+from tests import images
+from tests.backends import CONTESTANTS, Contestant, contestants
+from tests.reliability.outside import outside
+from tests.waiting import wait_until
+
+RESIZE = v2.Resize((16, 16))
+SAMPLES = 24
+
+
+def loader_of(name: str, folder: str, *, own: str = "", **arguments: Any) -> fastload.Loader:
+    """Over images in `folder` of which each has a label of its own; `own`: where it may write, if not there."""
+    data = Path(folder, "data")
+    if not data.exists():
+        images.write_photo_folder(data, classes=SAMPLES, per_class=1, size=(24, 24))
+    contestant = next(c for c in CONTESTANTS if c.name == name)
+    return contestant.create(data, Path(own or folder), **{"batch_size": 2, "transform": RESIZE, **arguments})
+
+
+def labels_of(loader: fastload.Loader) -> list[int]:
+    return [int(label) for _, labels in loader for label in labels]
+
+
+# -- a process forks that has a loader under way
+
+
+def exit_it(loader: fastload.Loader) -> None:
+    sys.exit(0)
+
+
+def drop_it(loader: fastload.Loader) -> None:
+    loader.close()
+    del loader
+    sys.exit(0)
+
+
+def go_on_with_it(loader: fastload.Loader) -> None:
+    try:
+        next(iter(loader))
+    except FastloadError as error:
+        sys.exit(0 if "started in another process" in str(error) else 1)
+    sys.exit(2)
+
+
+def fork_under_way(name: str, folder: str) -> list[int]:
+    """The parent's labels, and what became of the children."""
+    with loader_of(name, folder) as loader:
+        batches = iter(loader)
+        found = next(batches)[1].tolist()
+        for run_child in (exit_it, drop_it, go_on_with_it):
+            child = os.fork()
+            if child == 0:
+                del batches
+                run_child(loader)
+            found.append(-os.waitpid(child, 0)[1])
+            found += next(batches)[1].tolist()
+        return [*found, *(int(label) for _, labels in batches for label in labels)]
+
+
+@contestants()
+def test_a_forked_child(contestant: Contestant, tmp_path: Path) -> None:
+    """It ends as if there was no loader, and its parent goes on as if there had been no child."""
+    ended = outside(fork_under_way, contestant.name, str(tmp_path), limit=90)
+    assert ended.answer == [0, 1, 0, 2, 3, 0, 4, 5, 0, *range(6, SAMPLES)]
+    for word in ("Traceback", "nanobind", "Exception ignored", "leaked"):
+        assert word not in ended.output, ended.output
+    assert not ended.survivors
+
+
+# -- workers and trainers that are killed
+
+
+class Sleepy(torch.utils.data.Dataset[Any]):
+    """One sample never comes."""
+
+    def __init__(self, bad: int = -1) -> None:
+        self.bad = bad
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __getitem__(self, index: int) -> Any:
+        while index == self.bad:
+            time.sleep(1)
+        return torch.zeros(3), index
+
+
+def wait_for_a_sample() -> list[Any]:
+    options = TorchOptions(worker_timeout=10)
+    with fastload.create_loader(Sleepy(11), 2, backend="torch", num_workers=2, options=options) as loader:
+        found: list[Any] = []
+        for _ in range(2):  # the second time with workers of its own: nothing stale is delivered
+            try:
+                found += labels_of(loader)
+            except FastloadError as error:
+                found += [type(error).__name__, str(error)]
+            loader.set_epoch(0)
+        batches = iter(loader)
+        return [*found, *next(batches)[1].tolist()]
+
+
+def test_a_sample_that_sleeps_for_ever() -> None:
+    ended = outside(wait_for_a_sample, limit=100)
+    first, words, second, again, *begun = ended.answer
+    assert [first, second] == ["WorkerError", "WorkerError"]
+    assert "the samples 10, 11 of epoch 0" in words
+    assert again == words
+    assert begun == [0, 1]
+    assert not ended.survivors
+
+
+def lose_workers(folder: str, pin: bool) -> list[Any]:
+    """Kills a worker and goes on, in one Loader, three times over."""
+    loader = loader_of("torch-2", folder, pin_memory=pin)
+    found: list[Any] = []
+    with loader:
+        for _ in range(3):
+            loader.set_epoch(0)
+            batches = iter(loader)
+            seen = next(batches)[1].tolist()
+            for child in psutil.Process().children():
+                child.kill()
+            try:
+                seen += [int(label) for _, labels in batches for label in labels]
+            except FastloadError as error:
+                found.append(type(error).__name__)
+            assert seen == list(range(len(seen)))
+        loader.set_epoch(0)
+        found.append(labels_of(loader))
+    return [*found, os.listdir(os.environ["TMPDIR"])]
+
+
+@pytest.mark.parametrize("pin", [False, True])
+def test_killed_workers(pin: bool, tmp_path: Path) -> None:
+    """An error, never other samples, and the Loader itself can go on; no folders of sockets are left."""
+    (tmp_path / "tmp").mkdir()
+    ended = outside(lose_workers, str(tmp_path), pin, limit=100, environment={"TMPDIR": str(tmp_path / "tmp")})
+    *errors, labels, during = ended.answer
+    assert set(errors) <= {"WorkerError"}
+    assert errors
+    assert labels == list(range(SAMPLES))
+    assert len(during) <= 1
+    assert not list((tmp_path / "tmp").iterdir())
+    assert not ended.survivors
+
+
+def train_for_ever(folder: str, name: str) -> None:
+    with loader_of(name, folder) as loader:
+        Path(folder, "started").touch()
+        while True:
+            labels_of(loader)
+
+
+def train_with_a_stuck_worker(folder: str, method: str) -> None:
+    options = TorchOptions(multiprocessing_context=method)
+    with fastload.create_loader(Sleepy(3), 2, backend="torch", num_workers=2, options=options) as loader:
+        next(iter(loader))
+        Path(folder, "started").touch()
+        labels_of(loader)
+
+
+def killed(folder: Path) -> Callable[[subprocess.Popen[bytes]], None]:
+    def kill(process: subprocess.Popen[bytes]) -> None:
+        wait_until((folder / "started").exists, 60)
+        time.sleep(0.5)
+        process.kill()
+
+    return kill
+
+
+@contestants("torch-2", "turbojpeg", "cache-disk", "dali")
+def test_the_trainer_is_killed(contestant: Contestant, tmp_path: Path) -> None:
+    """Its children are gone in seconds, with their folders, and it can be started again at once."""
+    (tmp_path / "tmp").mkdir()
+    environment = {"TMPDIR": str(tmp_path / "tmp")}
+    for _ in range(2):
+        (tmp_path / "started").unlink(missing_ok=True)
+        ended = outside(
+            train_for_ever,
+            str(tmp_path),
+            contestant.name,
+            limit=100,
+            status=-9,
+            environment=environment,
+            during=killed(tmp_path),
+        )
+        assert not ended.survivors
+    assert not list((tmp_path / "tmp").glob("pymp-*"))
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_the_trainer_is_killed_while_a_sample_hangs(method: str, tmp_path: Path) -> None:
+    ended = outside(train_with_a_stuck_worker, str(tmp_path), method, limit=100, status=-9, during=killed(tmp_path))
+    assert not ended.survivors
+
+
+# -- processes beside a loader
+
+
+def use_a_loader(folder: str) -> None:
+    with loader_of("turbojpeg", folder) as loader:
+        sys.exit(0 if labels_of(loader) == list(range(SAMPLES)) else 1)
+
+
+def start_beside(folder: str, method: str) -> list[int]:
+    """Processes of multiprocessing, with loaders of their own, beside two loaders under way."""
+    with loader_of("torch-2", folder) as first, loader_of("turbojpeg", folder) as second:
+        ours = iter(first), iter(second)
+        found = [next(batches)[1].tolist() for batches in ours]
+        processes = [multiprocessing.get_context(method).Process(target=use_a_loader, args=(folder,)) for _ in range(2)]
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join()
+        for batches, seen in zip(ours, found, strict=True):
+            seen += [int(label) for _, labels in batches for label in labels]
+        assert found == [list(range(SAMPLES))] * 2
+        return [process.exitcode or 0 for process in processes]
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_multiprocessing_beside_a_loader(method: str, tmp_path: Path) -> None:
+    ended = outside(start_beside, str(tmp_path), method, limit=110)
+    assert ended.answer == [0, 0]
+    assert not ended.survivors
+
+
+def start_together(folder: str, rounds: int) -> int:
+    """The validation loader is built and read while the first workers and threads of the training loader start."""
+    for number in range(rounds):
+        name = ("turbojpeg", "turbojpeg-threads", "torch-0")[number % 3]
+        with loader_of(name, folder) as train:
+            begun = threading.Thread(target=next, args=(iter(train),))
+            begun.start()
+            with loader_of("turbojpeg", folder, shuffle=False) as validation:
+                assert labels_of(validation) == list(range(SAMPLES)), number
+            begun.join()
+    for number in range(rounds // 30):
+        with loader_of("torch-2", folder) as train:
+            batches = iter(train)
+            with loader_of("torch-2", folder, shuffle=False) as validation:
+                begun = threading.Thread(target=next, args=(iter(validation),))
+                begun.start()
+                assert next(batches)[1].tolist() == [0, 1], number
+                begun.join()
+    return rounds
+
+
+def test_a_validation_loader_while_the_training_loader_starts(tmp_path: Path) -> None:
+    assert outside(start_together, str(tmp_path), 300, limit=110).answer == 300
