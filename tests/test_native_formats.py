@@ -205,6 +205,9 @@ def test_checksums_count_wherever_the_box_is() -> None:
     assert "checksum" in decoder.verdict(torn, top)
     assert decoder.verdict(short, top) == ""
     assert "damaged" in decoder.verdict(short, top, whole=True)
+    unfinished = _with_stream(STREAM[:-4])
+    assert "damaged" in decoder.verdict(unfinished, (0, 0, 45, 70))
+    assert "damaged" in decoder.verdict(unfinished, top, whole=True)
 
 
 def changed_at_random(data: bytes, rng: np.random.Generator, start: int) -> bytearray:
