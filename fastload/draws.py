@@ -132,6 +132,9 @@ class Draws:
     """(B,) int64: index of each sample in the source."""
     repeats: npt.NDArray[np.int64] | None = field(default=None)
     """(B,) int64: how often the sample came before in this epoch (samplers with replacement), or None for never."""
+    keys: list[Any] | None = field(default=None)
+    """(B,): what a data set is asked for, where the user's sampler gives no indices of samples; `indices` are then
+    positions in the epoch."""
 
     def __post_init__(self) -> None:
         assert 0 <= self.epoch < _MAX_EPOCH, "the Loader keeps epochs in 32 bits"
@@ -142,7 +145,13 @@ class Draws:
 
     def take(self, rows: Any) -> Draws:
         """The draws of some rows of the batch (a slice or an index array)."""
-        return Draws(self.seed, self.epoch, self.indices[rows], None if self.repeats is None else self.repeats[rows])
+        return Draws(
+            self.seed,
+            self.epoch,
+            self.indices[rows],
+            None if self.repeats is None else self.repeats[rows],
+            None if self.keys is None else [self.keys[row] for row in np.arange(len(self))[rows]],
+        )
 
     def uniform(self, stream: int, count: int) -> npt.NDArray[np.float64]:
         """(B, count) float64 in [0, 1), 53 bits each."""

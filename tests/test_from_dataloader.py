@@ -168,7 +168,6 @@ class Countdown(DataLoader[Any]):
 def test_what_would_lose_its_meaning_is_refused_by_name() -> None:
     data = TensorDataset(torch.arange(8))
     for existing, reason in (
-        (DataLoader(Stream(), 2), "IterableDataset"),
         (Countdown(data, 2), "Countdown"),
         ([1, 2, 3], "list"),
     ):

@@ -488,7 +488,7 @@ def test_stats_and_explain_tell_what_happened(tmp_path: Path) -> None:
 
 def test_stats_count_the_time_that_the_trainer_waited(monkeypatch: pytest.MonkeyPatch) -> None:
     # A clock that is one second further each time the loader looks: when a batch is asked for, and when it is there.
-    monkeypatch.setattr("fastload.loader.loader.time", SimpleNamespace(perf_counter=itertools.count(100.0).__next__))
+    monkeypatch.setattr("fastload.loader.iterator.time", SimpleNamespace(perf_counter=itertools.count(100.0).__next__))
     with loader_over(Recorder(), EpochOrder(10, 2)) as loader:
         assert len(list(loader)) == 5
         stats = loader.stats()

@@ -10,7 +10,8 @@ import torch
 from torch.utils.data import RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 
 from fastload.errors import ConfigurationError
-from fastload.sampler import EpochOrder, ForeignOrder, Shard, _argsort, count_repeats
+from fastload.sampler import EpochOrder, ForeignOrder, Shard
+from fastload.sampler.order import _argsort, count_repeats
 
 
 def all_batches(order: EpochOrder, epoch: int = 0) -> list[list[int]]:

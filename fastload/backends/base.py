@@ -267,6 +267,10 @@ class HostBatch:
     """How the columns are handed to the trainer, where the source does not know (foreign datasets)."""
 
 
+class EndOfData(Exception):  # noqa: N818
+    """The epoch is over: what a backend raises in place of a batch, where only it can know."""
+
+
 class Backend(Protocol):
     """Submit batches, receive them in the same order.
 

@@ -129,15 +129,15 @@ class ObjectAssembler:
         items: list[Any] = []
         failures: list[Failure] = []
         good_rows: list[int] = []
-        seeds = draws.integers(Stream.OPAQUE)
+        seeds = draws.integers(Stream.OPAQUE) >> np.uint64(1)  # a data set may put torch.initial_seed() into a tensor
         with _preserved_random_state():
             for column in self.source.objects.values() if self._recipe.opaque is None and len(draws) else ():
                 _seed_everything(int(seeds[0]))
                 with contextlib.suppress(Exception):  # one by one it will be seen which sample it is
-                    found = column.items(draws.indices)
+                    found = column.items(draws.indices if draws.keys is None else draws.keys)
                     if found is not None and len(found) == len(draws):
                         return found, list(range(len(draws))), []
-            for row, index in enumerate(draws.indices.tolist()):
+            for row, index in enumerate(draws.indices.tolist() if draws.keys is None else draws.keys):
                 _seed_everything(int(seeds[row]))
                 try:
                     items.append(self._item(index))

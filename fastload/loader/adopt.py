@@ -8,13 +8,10 @@ from dataclasses import replace
 from typing import Any, Literal
 
 import torch
-from torch.utils.data import (
-    BatchSampler,
-    DataLoader,
-    IterableDataset,
-)
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
 from fastload.backends.base import BackendOptions, WorkerSettings
+from fastload.backends.stream import StreamBackend
 from fastload.errors import ConfigurationError, OnError
 from fastload.loader.build import build
 from fastload.loader.config import LoaderConfig, is_torchdatas
@@ -50,7 +47,8 @@ def from_dataloader(
     `iter()`, as it does there.
 
     Args:
-        existing: a torch.utils.data.DataLoader over a map-style dataset; or torchdata's StatefulDataLoader, which is
+        existing: a torch.utils.data.DataLoader, also over an IterableDataset, whose batches come as it gives them (a
+            loaded state is found again by reading up to it); or torchdata's StatefulDataLoader, which is
             taken over where it stands, if its order is not a random one.
         backend, device, batch_transform, dtype, memory_format, on_error, tune, options: as in `create_loader`.
         seed: None takes that of the DistributedSampler, of the loader's generator, or of `torch.manual_seed`.
@@ -61,8 +59,8 @@ def from_dataloader(
             make the ranks equal; the last batch may then differ in size from rank to rank, and be empty.
 
     Raises:
-        ConfigurationError: something whose meaning could not be kept: an IterableDataset, or a subclass that overrides
-            iteration. The message names it.
+        ConfigurationError: something whose meaning could not be kept: a subclass that overrides iteration, or what
+            needs samples by index, of an IterableDataset. The message names it.
         Whatever the dataset's or the transform's own code raises, as it is.
         Everything that `create_loader` raises.
     """
@@ -73,6 +71,7 @@ def from_dataloader(
     sampler: Any = existing.sampler if batches is None or own_batches else batches.sampler
     collate_fn: Any = existing.collate_fn
     method = None if existing.multiprocessing_context is None else existing.multiprocessing_context.get_start_method()
+    streamed = isinstance(existing.dataset, IterableDataset)
     config = LoaderConfig(
         source=existing.dataset,
         adopted=True,
@@ -86,11 +85,11 @@ def from_dataloader(
         prefetch_factor=existing.prefetch_factor,
         workers=WorkerSettings(existing.worker_init_fn, method, existing.timeout),
         pin_memory=existing.pin_memory,
-        collate_fn=_Single(collate_fn) if batches is None else collate_fn,
+        collate_fn=_Single(collate_fn) if batches is None and not streamed else collate_fn,
         seed=_seed_of(existing, sampler, shared=shard is not None),
         own_seed=shard is None,
         shard=shard,
-        tail="exact" if shard is None else "pad",  # as a DistributedSampler would: no empty batch on any rank
+        tail=None if shard is None else "pad",  # as a DistributedSampler would: no empty batch on any rank
         interleaved=shard is not None,
         device=device,  # type: ignore[arg-type]  # made one there
         dtype=dtype,
@@ -98,7 +97,7 @@ def from_dataloader(
         on_error=on_error,
         tune=tune,
         options=options,
-        shown={name: getattr(existing, name) for name in _SHOWN if hasattr(existing, name)},
+        shown={name: getattr(existing, name) for name in _SHOWN if getattr(existing, name, None) is not None},
     )
     if own_batches:
         if shard is not None:
@@ -107,14 +106,16 @@ def from_dataloader(
                 "shard out, or give the DataLoader a sampler and a batch_size."
             )
         config = replace(config, follows=batches if hasattr(batches, "epoch") else getattr(batches, "sampler", None))
-    else:
+    elif not config.streamed:
         config = config.with_sampler(sampler, len(existing.dataset), rebuilt=False)  # type: ignore[arg-type]
     if shard is not None:
         config = replace(config, shard=shard)
     if seed is not None:
         config = replace(config, seed=seed, own_seed=False)
     if exact_evaluation:
-        config = replace(config, tail="exact")
+        config = replace(config, tail="filled")
+    if config.streamed:
+        _refuse_of_streams(config, exact_evaluation=exact_evaluation)
     for note in config.notes:
         logger.info("from_dataloader %s", note)
     loader = build(config)
@@ -158,17 +159,30 @@ def _refuse_what_would_change(existing: Any) -> None:
             "To start from data, use fastload.create_loader."
         )
     reason = None
-    if isinstance(existing.dataset, IterableDataset):
-        reason = (
-            f"its dataset {type(existing.dataset).__name__} is an IterableDataset, which has no samples by index, so "
-            "that neither the order nor resuming can be kept. Make it map-style (__getitem__ and __len__)"
-        )
-    elif isinstance(existing, Loader):
+    if isinstance(existing, Loader):
         reason = "it is a fastload Loader already"
     elif type(existing).__iter__ is not DataLoader.__iter__ and not _is_stateful(existing):
         reason = f"its class {type(existing).__name__} overrides __iter__, which would be bypassed"
     if reason is not None:
         raise ConfigurationError(f"existing: this DataLoader cannot be taken over, because {reason}.")
+
+
+def _refuse_of_streams(config: LoaderConfig, *, exact_evaluation: bool) -> None:
+    """Raise for what needs samples by index, where there are none."""
+    kind = type(config.source).__name__
+    asked = {
+        f"backend: {config.backend!r}": config.backend not in ("auto", StreamBackend.name),
+        "exact_evaluation": exact_evaluation,
+        "on_error: 'substitute'": config.on_error != "raise",
+        "options": config.options is not None,
+        "tune": config.tune,
+    }
+    for argument, given in asked.items():
+        if given:
+            raise ConfigurationError(
+                f"{argument}: {kind} is an IterableDataset, of which torch's DataLoader makes the batches, one after "
+                "the other. Leave it out, or make the data set map-style (__getitem__ and __len__)."
+            )
 
 
 def _is_stateful(existing: DataLoader[Any]) -> bool:

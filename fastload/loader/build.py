@@ -7,9 +7,11 @@ from dataclasses import replace
 from typing import Any, Literal
 
 import torch
+from torch.utils.data import DataLoader
 
 from fastload.backends import backend_class
 from fastload.backends.base import BackendOptions, Context, Job, traits_of
+from fastload.backends.stream import SharedStream, StreamBackend
 from fastload.device.host import BufferPool
 from fastload.device.stage import DeviceStage
 from fastload.errors import ConfigurationError, OnError
@@ -20,9 +22,11 @@ from fastload.loader.loader import Loader, LoaderParts
 from fastload.loader.selection import choose_by_rule, measure
 from fastload.recipe import Recipe, SplitRecipe
 from fastload.recipe.mix import Mix
-from fastload.sampler import BatchOrder, EpochOrder, ForeignOrder, Order, Shard
+from fastload.sampler import BatchOrder, EpochOrder, ForeignOrder, Order, Shard, StreamOrder
 from fastload.sources import Opened, open_indexed, open_source
 from fastload.sources.base import Source
+from fastload.sources.columns import StreamItems
+from fastload.sources.contents import Snapshot
 
 
 def create_loader(
@@ -100,6 +104,8 @@ def build(config: LoaderConfig) -> Loader:
 
 def assemble(config: LoaderConfig) -> LoaderParts:
     """Open the source, choose the backend, and put together what a Loader puts to work."""
+    if config.streamed:
+        return _streaming(config)
     opened = open_indexed(config.source) if config.adopted else open_source(config.source)
     source = opened.source
     if config.dtype is not None and not source.images and not source.objects:
@@ -136,6 +142,10 @@ def _on_backend(
     if config.adopted and not traits_of(cls).processes:
         notes += _without_processes(config)
         config = replace(config, num_workers=None, prefetch_factor=None)
+    runs_theirs = bool(source.objects) or split.opaque is not None
+    renewed = config.renewed and traits_of(cls).processes and runs_theirs
+    if renewed and config.num_workers:
+        notes += ("workers begin anew with each epoch, as persistent_workers=False asks; with True they go on",)
     built = cls(
         Context(
             source=source,
@@ -162,23 +172,11 @@ def _on_backend(
             f"batch_transform: {type(mix).__name__} mixes one image with its label, and a sample here is several views "
             "(transform has Views). Leave it out, or give a function of the batch."
         )
-    stage = DeviceStage(
-        device=device,
-        programs=split.programs,
-        roles=_roles(source),
-        layout=source.layout,
-        dtype=config.dtype,
-        memory_format=config.memory_format,
-        mix=mix,
-        seed=order.seed,
-        pinned=config.pinned,
-        forks=split.forks,
-    )
     return LoaderParts(
         source=source,
         order=order,
         backend=built,
-        stage=stage,
+        stage=_stage(config, source, split, order.seed),
         recipe_fingerprint=fingerprint_of(recipe.fingerprint, repr(mix), str(config.dtype)),
         batch_transform=None if mix is not None else config.batch_transform,
         explanation={
@@ -187,6 +185,50 @@ def _on_backend(
             "transforms": "\n".join(f"{row.transform} -> {row.where}" for row in split.placement) or "none",
             "delivered": f"on {device}, {config.memory_format}".replace("torch.", ""),
         },
+        renewed=renewed,
+        changed=Snapshot(config.source, only_length=bool(source.objects)).changed if config.adopted else bool,
+    )
+
+
+def _streaming(config: LoaderConfig) -> LoaderParts:
+    """For an IterableDataset: a DataLoader like the one that was adopted, and the device stage behind it."""
+    shard, dataset, kind = config.shard_here(), config.source, type(config.source).__name__
+    size = None if config.unbatched else config.batch_size
+    mine = dataset if shard.world_size == 1 else SharedStream(dataset, shard, size or 1, config.drop_last)
+    loader: DataLoader[Any] = DataLoader(
+        mine, batch_size=size, drop_last=config.drop_last, collate_fn=config.collate_fn, **config.shown
+    )
+    source = Source(
+        {"item": StreamItems(dataset)}, fingerprint_of("stream", f"{type(dataset).__module__}.{kind}"), kind
+    )
+    mix = config.batch_transform if isinstance(config.batch_transform, Mix) else None
+    return LoaderParts(
+        source=source,
+        order=StreamOrder(dataset, loader, config.batch_size, config.drop_last, config.seed, shard),
+        backend=StreamBackend(loader),
+        stage=_stage(config, source, Recipe.from_transform(None).split(None), config.seed),
+        recipe_fingerprint=fingerprint_of(repr(mix), str(config.dtype)),
+        batch_transform=None if mix is not None else config.batch_transform,
+        explanation={
+            "backend": "torch: an IterableDataset, whose batches torch's own DataLoader makes",
+            "source": "\n".join([f"{kind}: it can only be iterated", *config.notes]),
+            "delivered": f"on {config.device}",
+        },
+    )
+
+
+def _stage(config: LoaderConfig, source: Source, split: SplitRecipe, seed: int) -> DeviceStage:
+    return DeviceStage(
+        device=config.device,
+        programs=split.programs,
+        roles=_roles(source),
+        layout=source.layout,
+        dtype=config.dtype,
+        memory_format=config.memory_format,
+        mix=config.batch_transform if isinstance(config.batch_transform, Mix) else None,
+        seed=seed,
+        pinned=config.pinned,
+        forks=split.forks,
     )
 
 
@@ -214,10 +256,13 @@ def _split(recipe: Recipe, config: LoaderConfig, source: Source) -> SplitRecipe:
 def order_of(config: LoaderConfig, source: Source, shard: Shard) -> Order:
     """Which samples come when, on this rank. Raises ConfigurationError: there would be none."""
     order: Order
+    keyed = config.adopted and bool(source.objects)
     if config.batch_sampler is not None:
-        order = BatchOrder(config.batch_sampler, len(source), config.seed, shard)
+        order = BatchOrder(config.batch_sampler, len(source), config.seed, shard, keyed=keyed)
     elif config.sampler is not None:
-        order = ForeignOrder(config.sampler, config.batch_size, len(source), config.drop_last, config.seed, shard)
+        order = ForeignOrder(
+            config.sampler, config.batch_size, len(source), config.drop_last, config.seed, shard, keyed=keyed
+        )
     else:
         order = EpochOrder(
             len(source),
@@ -226,7 +271,7 @@ def order_of(config: LoaderConfig, source: Source, shard: Shard) -> Order:
             shuffle=config.shuffle,
             drop_last=config.drop_last,
             seed=config.seed,
-            tail=config.tail,
+            tail=config.tail or "filled",
             interleaved=config.interleaved,
         )
     if not order.samples:

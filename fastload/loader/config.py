@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
-from torch.utils.data import DistributedSampler, RandomSampler, SequentialSampler, default_collate
+from torch.utils.data import DistributedSampler, IterableDataset, RandomSampler, SequentialSampler, default_collate
 
 from fastload.backends.base import BackendOptions, WorkerSettings
 from fastload.errors import ConfigurationError, OnError
@@ -65,7 +65,9 @@ class LoaderConfig:
     """A batch sampler of the user's own, whose batches are served; `batch_size` and `drop_last` then mean nothing."""
     unbatched: bool = False
     """Whether each sample is handed out on its own, as by a DataLoader with batch_size=None."""
-    tail: Tail = "exact"
+    tail: Tail | None = None
+    """What becomes of samples that cannot be shared evenly. None: each is served once, without an empty batch if that
+    can be; where the shard was given as such, the ranks' batches are what the global batch makes of them."""
     interleaved: bool = False
     """How the ranks share an epoch, see `EpochOrder`."""
     follows: Any = None
@@ -107,9 +109,21 @@ class LoaderConfig:
                 f"tune: it tries backends in this process, and with these options it is at stake: {risk}. Name the "
                 "backend, or leave the options out."
             )
+        if self.tail is None:
+            self._settle("tail", "exact" if isinstance(self.shard, Shard) else "filled")
         self._settle("collate_fn", None if self.collate_fn is default_collate else self.collate_fn)
         self._settle("batch_transform", lower_batch_transform(self.batch_transform))
         self._settle("device", _device(self.device))
+
+    @property
+    def streamed(self) -> bool:
+        """Whether the data can only be iterated."""
+        return self.adopted and isinstance(self.source, IterableDataset)
+
+    @property
+    def renewed(self) -> bool:
+        """Whether worker processes are started anew for each epoch, so that they get the data set as it is by then."""
+        return self.adopted and not self.shown.get("persistent_workers")
 
     @property
     def pinned(self) -> bool:

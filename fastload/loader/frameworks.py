@@ -1,22 +1,23 @@
 """What scripts and frameworks look for on a DataLoader, and find on a Loader.
 
-Samplers to look at, a data set with a length, the arguments to make it anew with (Lightning), the mark and the flags of
-Accelerate, and a collate function that tells when a plain DataLoader was made of it all.
+Samplers to look at, a data set with a length, the arguments to make it anew with (Lightning), and a collate function
+that tells when a plain DataLoader was made of it all.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import itertools
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Protocol
 
-import torch
 from torch.utils.data import BatchSampler, Dataset, DistributedSampler, Sampler
 
 from fastload.errors import ConfigurationError
-from fastload.sampler import Order, Shard
+from fastload.loader.accelerate import Relay
+from fastload.sampler import Order
 from fastload.sources.base import Source
 
 REMEDY = (
@@ -49,15 +50,20 @@ class SourceView(Dataset[Any]):
 class OnlyHere:
     """The collate function as an attribute: it works, but not in a plain DataLoader made of a Loader's attributes.
 
-    Some frameworks make one without a word, and it would load every sample in Python.
+    Some frameworks make one without a word, and it would load every sample in Python. The exception is Accelerate's
+    `skip_first_batches`, which gets the Loader's own batches.
     """
 
-    def __init__(self, function: Callable[[list[Any]], Any]) -> None:
+    def __init__(self, function: Callable[[list[Any]], Any], relay: Relay) -> None:
         self.function = function
+        self.relay = relay
         functools.update_wrapper(self, function)
 
     def __call__(self, samples: list[Any]) -> Any:
         if sys._getframe(1).f_globals.get("__name__") == "torch.utils.data._utils.fetch":
+            if not samples:
+                with contextlib.suppress(LookupError):
+                    return self.relay.batch()
             raise ConfigurationError(f"collate_fn: a plain DataLoader was made out of a fastload Loader. {REMEDY}")
         return self.function(samples)
 
@@ -91,12 +97,18 @@ class LoaderSampler(Sampler[int]):
         self.shuffle = order.shuffle
         self.seed = order.seed
         self.drop_last = order.drop_last
-        self.num_samples = order.own_samples
-        """Samples of this rank in an epoch."""
-        self.total_size = order.total_samples
-        """Samples of all ranks in an epoch."""
         self._owner = owner
         self._epoch = 0
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of this rank in an epoch."""
+        return self.order.own_samples
+
+    @property
+    def total_size(self) -> int:
+        """Samples of all ranks in an epoch."""
+        return self.order.total_samples
 
     @property
     def epoch(self) -> int:
@@ -127,12 +139,27 @@ class LoaderSampler(Sampler[int]):
             yield from batch
 
 
-class _DistributedLoaderSampler(LoaderSampler, DistributedSampler[Any]):
+class _DistributedLoaderSampler(LoaderSampler, DistributedSampler[Any]):  # type: ignore[override]
     """The same, recognised as a DistributedSampler."""
+
+
+class StreamSampler(LoaderSampler):
+    """Of a data set that is only iterated: nothing to choose, without an end, as under a DataLoader."""
+
+    def __len__(self) -> int:
+        raise TypeError(f"{type(self.dataset).__name__} can only be iterated: there are no indices to count")
+
+    def batches(self) -> Iterator[Any]:
+        return itertools.repeat([None] * self.order.batch_size)
+
+    def __iter__(self) -> Iterator[Any]:
+        return itertools.repeat(None)
 
 
 def sampler_over(order: Order, dataset: Any, owner: Callable[[], Owner | None]) -> LoaderSampler:
     """What `loader.sampler` is for this order."""
+    if order.endless:
+        return StreamSampler(order, dataset, owner)
     kind = _DistributedLoaderSampler if order.shard.world_size > 1 else LoaderSampler
     return kind(order, dataset, owner)
 
@@ -144,6 +171,7 @@ class LoaderBatchSampler(BatchSampler):
     """
 
     sampler: Any
+    relay: Relay
 
     def set_epoch(self, epoch: int) -> None:
         self.sampler.set_epoch(epoch)
@@ -152,7 +180,9 @@ class LoaderBatchSampler(BatchSampler):
         return self.sampler.order.steps if isinstance(self.sampler, LoaderSampler) else super().__len__()
 
     def __iter__(self) -> Iterator[list[int]]:
-        return self.sampler.batches() if isinstance(self.sampler, LoaderSampler) else super().__iter__()
+        if not isinstance(self.sampler, LoaderSampler):
+            return super().__iter__()
+        return self.relay.requests(len(self)) if Relay.wanted() else self.sampler.batches()
 
 
 def record_arguments(loader: Any, arguments: Mapping[str, Any]) -> None:
@@ -166,39 +196,3 @@ def record_arguments(loader: Any, arguments: Mapping[str, Any]) -> None:
         object.__setattr__(loader, f"__pl_saved_{name}", value)
     object.__setattr__(loader, "__pl_attrs_record", [])
     object.__setattr__(loader, "__dataset", loader.dataset)
-
-
-@dataclass(frozen=True)
-class Place:
-    """Of this process among those of a framework."""
-
-    shard: Shard
-    device: torch.device
-
-
-def accelerate_place() -> Place | None:
-    """Where Accelerate has put this process; None if no Accelerator was made."""
-    module = sys.modules.get("accelerate.state")
-    if module is None or not module.PartialState._shared_state:
-        return None
-    state = module.PartialState()
-    return Place(Shard(state.process_index, state.num_processes), torch.device(state.device))
-
-
-class AccelerateWatch:
-    """Keeps Accelerate's flags: whether the batch at hand is the last one, and how many of it are no padding."""
-
-    def begin(self, loader: Any) -> None:
-        from accelerate.state import GradientState
-
-        order: Order = loader.sampler.order
-        self._state = GradientState()
-        loader.end_of_dataloader = False
-        loader.remainder = 0 if order.drop_last else order.length % order.global_batch_size
-        self._state._add_dataloader(loader)
-
-    def step(self, loader: Any, *, last: bool) -> None:
-        loader.end_of_dataloader = last
-
-    def end(self, loader: Any) -> None:
-        self._state._remove_dataloader(loader)

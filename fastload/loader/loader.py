@@ -5,36 +5,32 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
-import torch
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 from fastload.backends.base import Backend
 from fastload.device.stage import DeviceStage
-from fastload.draws import Draws, Stream
 from fastload.errors import ConfigurationError, FastloadError, StateMismatchError
+from fastload.loader.accelerate import NO_WORKERS, AccelerateWatch, Place, Relay, accelerate_place
 from fastload.loader.config import LoaderConfig
 from fastload.loader.cursor import Cursor, Position
 from fastload.loader.frameworks import (
     REMEDY,
-    AccelerateWatch,
     LoaderBatchSampler,
     LoaderSampler,
     OnlyHere,
     SourceView,
-    accelerate_place,
     record_arguments,
     sampler_over,
 )
+from fastload.loader.iterator import LoaderIterator
 from fastload.loader.pipeline import READY, Pipeline
 from fastload.loader.state import STATE_VERSION, checked_epoch, read_state, taken_over
-from fastload.loader.stats import Stats, samples_in
+from fastload.loader.stats import Stats
 from fastload.sampler import Order, Shard, Tail
 from fastload.sources.base import Source
 from fastload.spans import SpanLog
@@ -54,6 +50,10 @@ class LoaderParts:
     batch_transform: Callable[..., Any] | None = None
     """Runs on each finished batch in the trainer's thread: what could not be lowered to mixup or cutmix."""
     explanation: Mapping[str, str] = field(default_factory=dict)
+    renewed: bool = False
+    """Whether worker processes begin anew with each epoch, and so get what the user has done to the data set."""
+    changed: Callable[[], bool] = bool
+    """Whether the data set of an adopted DataLoader is another one than it was."""
 
 
 class Loader(DataLoader[Any]):
@@ -118,7 +118,8 @@ class Loader(DataLoader[Any]):
         self._in_use = threading.Lock()
         self._settled = False
         """Whether the rank can no longer change, because an iterator was made."""
-        self._accelerate: AccelerateWatch | None = None
+        self._watch: AccelerateWatch | None = None
+        self._relay = Relay(weakref.ref(self))
         self._spans: SpanLog | None = None
         self._stats = Stats()
         self._cursor = Cursor()
@@ -127,9 +128,9 @@ class Loader(DataLoader[Any]):
         super().__init__(
             config.source if config.adopted or isinstance(config.source, Dataset) else SourceView(parts.source),
             batch_size=None if config.unbatched or config.batch_sampler is not None else parts.order.batch_size,
-            sampler=(),  # ours comes with the order
+            sampler=None if config.streamed else (),  # ours comes with the order
             drop_last=parts.order.drop_last,
-            collate_fn=OnlyHere(config.collate_fn or default_collate),
+            collate_fn=OnlyHere(config.collate_fn or default_collate, self._relay),
             **{"pin_memory": config.pinned, "num_workers": 0, **config.shown},
         )
         self.config = config
@@ -151,23 +152,37 @@ class Loader(DataLoader[Any]):
             order=order,
             on_error=self.config.on_error,
             own_errors=self.config.adopted,
+            anew=self._parts.renewed,
         )
+        self._pipeline.record(self._spans)
         self._finalizer = weakref.finalize(self, self._pipeline.close)
         self._sampler = sampler_over(order, self.dataset, weakref.ref(self))
         self._batch_sampler = LoaderBatchSampler(self._sampler, order.batch_size, order.drop_last)
+        self._batch_sampler.relay = self._relay
 
-    def _settle_shard(self) -> None:
-        """With shard="auto" look up the rank, as long as nothing has been started."""
-        if self.config.shard == "auto" and not self._settled and Shard.detect() != self._parts.order.shard:
-            from fastload.loader.build import order_of
+    def _settle(self) -> None:
+        """Be what the arguments mean by now.
 
-            self._finalizer.detach()
-            self._use(order_of(self.config, self._parts.source, Shard.detect()))
+        With shard="auto" that is the rank, until something has been started; of an adopted DataLoader it is the data
+        set as it has become, between two epochs.
+        """
+        auto = self.config.shard == "auto" and Shard.detect() != self._parts.order.shard
+        if auto or (self.config.adopted and not self._cursor.taken and self._parts.changed()):
+            self._make_anew()
+
+    def _make_anew(self) -> None:
+        from fastload.loader.build import assemble
+
+        parts = assemble(self.config)  # which may raise, and leaves what there is
+        self._finalizer()
+        self._parts = parts
+        self.backend, self.device = parts.backend.name, parts.stage.device
+        self._use(parts.order)
 
     @property  # type: ignore[override]
     def sampler(self) -> LoaderSampler:
         """This rank's indices; a DistributedSampler where the loader is one of several ranks."""
-        self._settle_shard()
+        self._settle()
         return self._sampler
 
     @sampler.setter
@@ -177,7 +192,7 @@ class Loader(DataLoader[Any]):
     @property  # type: ignore[override]
     def batch_sampler(self) -> LoaderBatchSampler | None:
         """The same, a list for each batch; None where samples are handed out one by one."""
-        self._settle_shard()
+        self._settle()
         return None if self.config.unbatched else self._batch_sampler
 
     @batch_sampler.setter
@@ -187,7 +202,7 @@ class Loader(DataLoader[Any]):
     @property
     def shard(self) -> Shard:
         """The rank that it serves."""
-        self._settle_shard()
+        self._settle()
         return self._parts.order.shard
 
     @property
@@ -203,44 +218,52 @@ class Loader(DataLoader[Any]):
         as `even_batches` does it, and the flags that `gather_for_metrics` and gradient accumulation look at.
         """
         place = accelerate_place()
-        if place is not None and self._accelerate is None:
-            self._serve(place.shard, place.device)
-            self._accelerate = AccelerateWatch()
+        if place is not None and self._watch is None:
+            self._serve(place)
+            self._watch = AccelerateWatch()
         return place is not None
 
     @_is_accelerate_prepared.setter
     def _is_accelerate_prepared(self, value: bool) -> None:
         """Accelerate notes it on whatever it has seen."""
 
-    def _serve(self, shard: Shard, device: torch.device) -> None:
-        """Be the loader of this rank, with batches of one size on all ranks, on this device; before the start."""
+    def _serve(self, place: Place) -> None:
+        """Be the loader of this rank, on its device, with the batches that its Accelerator asks for."""
+        shard, config, order = place.shard, self.config, self._parts.order
         if self._settled:
             raise ConfigurationError(
                 "accelerator.prepare: this loader has been iterated already, by one rank. Prepare it before its first "
                 "iter(), or make a new one."
             )
-        tail: Tail = "pad" if self.config.tail == "exact" else self.config.tail
-        sampled = self.config.sampler is not None or self.config.batch_sampler is not None
-        if sampled and shard.world_size > 1 and not self._parts.order.shared:
+        sampled = config.sampler is not None or config.batch_sampler is not None
+        if sampled and shard.world_size > 1 and not order.shared:
             raise ConfigurationError(
-                f"accelerator.prepare: {type(self.config.sampler).__name__} gives every rank all of its samples, and "
+                f"accelerator.prepare: {type(config.sampler).__name__} gives every rank all of its samples, and "
                 "fastload cannot share them. Give the loader shuffle=True in place of the sampler."
             )
+        batch_size, odd = divmod(config.batch_size, shard.world_size if place.split_batches else 1)
+        if odd:
+            raise ConfigurationError(
+                f"batch_size: with split_batches=True it is shared by {shard.world_size} processes, and "
+                f"{config.batch_size} cannot be. Use a multiple of {shard.world_size}."
+            )
+        tail: Tail = "pad" if place.even_batches else "filled"
         self.config = replace(
-            self.config,
+            config,
+            batch_size=batch_size,
             shard=shard,
-            tail=tail,
+            tail=config.tail if config.tail in ("pad", "drop") else tail,
             interleaved=False,
-            device=device,
-            seed=0 if self.config.own_seed and shard.world_size > 1 else self.config.seed,
+            device=place.device,
+            seed=0 if config.own_seed and shard.world_size > 1 else config.seed,
             own_seed=False,
         )
-        from fastload.loader.build import assemble
-
-        self._finalizer()
-        self._parts = assemble(self.config)
-        self.device = self._parts.stage.device
-        self._use(self._parts.order)
+        self._make_anew()
+        # Whoever makes a DataLoader of the attributes of this one, as skip_first_batches, shall start no processes.
+        for name, none in NO_WORKERS.items():
+            object.__setattr__(self, name, none)
+        if place.stateful:
+            self.use_stateful_dataloader = True
 
     def check_worker_number_rationality(self) -> None:
         """DataLoader's warning of too many workers: backends choose their own."""
@@ -249,11 +272,21 @@ class Loader(DataLoader[Any]):
         return _copied, (self.config, self._cursor.position)
 
     def __len__(self) -> int:
-        """Batches an epoch on this rank; the same on every rank and in every epoch."""
-        self._settle_shard()
-        return self._parts.order.steps
+        """Batches an epoch on this rank; the same on every rank and in every epoch.
 
-    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        Raises:
+            TypeError: an adopted IterableDataset that has no length.
+        """
+        self._settle()
+        return self._parts.order.count()
+
+    def _end_epoch(self) -> None:
+        """All batches of the epoch have been handed out, and it was asked for one more."""
+        self._cursor.end()
+        if self._parts.renewed:
+            self._pipeline.rest()
+
+    def __iter__(self) -> LoaderIterator:  # type: ignore[override]
         """One epoch of batches, from its start or, after `load_state_dict`, from where the state was taken.
 
         Yields:
@@ -263,17 +296,20 @@ class Loader(DataLoader[Any]):
             DecodeError: a sample could not be read (with `on_error="raise"`), or none could replace it.
             WorkerError: a worker process died.
         """
-        self._settle_shard()
-        if not self._settled:
-            self._warn_of_duplicates()
-        self._settled = True
-        with self._one_thread():
+        with self.one_thread():
             self._iteration += 1
+            if self._cursor.taken and self._parts.renewed:
+                self._pipeline.rest()
             self._begin_epoch()
-        return self._batches(self._iteration)
+            self._settle()
+            if not self._settled:
+                self._warn_of_duplicates()
+                self.config = replace(self.config, shard=self._parts.order.shard if self.config.shard else None)
+            self._settled = True
+        return LoaderIterator(self, self._iteration)
 
     @contextlib.contextmanager
-    def _one_thread(self) -> Iterator[None]:
+    def one_thread(self) -> Iterator[None]:
         """For what two threads must not do at once: each would wait for batches that the other one asked for."""
         if not self._in_use.acquire(blocking=False):
             raise FastloadError(
@@ -316,41 +352,6 @@ class Loader(DataLoader[Any]):
                 remedy,
             )
 
-    def _batches(self, iteration: int) -> Iterator[Any]:
-        watch = self._accelerate
-        if watch is None:
-            yield from self._steps(iteration)
-            return
-        watch.begin(self)
-        for batch in self._steps(iteration):
-            watch.step(self, last=self._cursor.step >= len(self))
-            yield batch
-        watch.end(self)
-
-    def _steps(self, iteration: int) -> Iterator[Any]:
-        while True:
-            entered = time.perf_counter()
-            if iteration != self._iteration:
-                raise FastloadError(
-                    "this iterator has ended, because iter() was called again on the same Loader, a state was "
-                    "loaded, or it was closed. Create a second Loader to iterate twice at the same time."
-                )
-            epoch, step = self._cursor.epoch, self._cursor.step
-            if step >= len(self):
-                self._cursor.end()
-                return
-            with self._one_thread():
-                self._pipeline.seek((epoch, step))
-                batch = self._parts.stage.deliver(self._pipeline.next())
-            if self._parts.batch_transform is not None:
-                batch = self._transform(batch, epoch, step)
-            self._cursor.take()
-            self._count(batch, entered)
-            if self._spans is not None:
-                args = {"epoch": epoch, "step": step}
-                self._spans.add("wait for a batch", entered, time.perf_counter(), track="trainer", args=args)
-            yield batch
-
     @property
     def batches_in_flight(self) -> int:
         """How many batches may be under way or ready ahead of the trainer."""
@@ -369,7 +370,7 @@ class Loader(DataLoader[Any]):
         Raises:
             ConfigurationError: a negative number, or more than an epoch has.
         """
-        if not 0 <= batches <= len(self):
+        if not 0 <= batches <= self._parts.order.steps:
             raise ConfigurationError(f"batches: must be from 0 to {len(self)}, an epoch of this loader, got {batches}.")
         self._cursor.skip(batches)
 
@@ -379,11 +380,11 @@ class Loader(DataLoader[Any]):
         It counts batches handed out, not those prefetched. Taken after the last batch of an epoch but before the loop
         has ended, it resumes to an epoch that is over: the loop ends at once, and the next one begins the next epoch.
         """
-        self._settle_shard()
+        self._settle()
         epoch, step = self._cursor.position
         order = self._parts.order
         # Orders that are not ours are remembered by a hash, so that resuming into another one is noticed.
-        fingerprint = order.fingerprint(self._pipeline.order_of(epoch)) if 0 < step < len(self) else None
+        fingerprint = order.fingerprint(self._pipeline.order_of(epoch)) if 0 < step < order.steps else None
         return {
             "version": STATE_VERSION,
             "epoch": epoch,
@@ -403,7 +404,7 @@ class Loader(DataLoader[Any]):
             StateMismatchError: the state is of another data set, seed, global batch size, order or recipe. Both sides
                 are in the message, and the loader is left as it was.
         """
-        self._settle_shard()
+        self._settle()
         place = taken_over(state, self._parts.order, self.epoch)
         self._cursor.move(*(self._read(state) if place is None else place))
         self._seen = getattr(self.config.follows, "epoch", None)  # of which the order may just have been asked
@@ -415,7 +416,7 @@ class Loader(DataLoader[Any]):
             "source": self._parts.source.fingerprint,
             "recipe": self._parts.recipe_fingerprint,
         }
-        (epoch, step), fingerprint, sampler = read_state(state, mine, len(self))
+        (epoch, step), fingerprint, sampler = read_state(state, mine, self._parts.order.steps)
         if fingerprint is not None and self._parts.order.fingerprint(self._pipeline.order_of(epoch)) != fingerprint:
             raise StateMismatchError(
                 f"state: the sampler {sampler} gives another order for epoch {epoch} than it gave when "
@@ -440,7 +441,7 @@ class Loader(DataLoader[Any]):
 
     def explain(self) -> str:
         """For a person: which backend was chosen and why, what was measured, and where each transform runs."""
-        self._settle_shard()
+        self._settle()
         rows = {**self._parts.explanation, "order": self._parts.order.describe(), **self._parts.backend.explain()}
         width = max(map(len, rows))
         lines = []
@@ -463,31 +464,8 @@ class Loader(DataLoader[Any]):
 
     def __repr__(self) -> str:
         return (
-            f"<fastload.Loader: {self._parts.source.name}, {len(self._parts.source)} samples, "
-            f"batch size {self.batch_size}, {len(self)} batches, backend {self.backend}, on {self.device}>"
-        )
-
-    def _transform(self, batch: Any, epoch: int, step: int) -> Any:
-        draws = Draws(self._parts.order.seed, epoch, np.array([step], dtype=np.int64))
-        devices = [self.device] if self.device.type == "cuda" else []
-        with torch.random.fork_rng(devices=devices):
-            torch.manual_seed(int(draws.integers(Stream.BATCH_TRANSFORM)[0]) >> 1)
-            function = self._parts.batch_transform
-            assert function is not None
-            return function(*batch) if isinstance(batch, tuple | list) else function(batch)
-
-    def _count(self, batch: Any, entered: float) -> None:
-        now = time.perf_counter()
-        stats = self._stats
-        first = stats.batches == 0
-        self._started = now if first else self._started
-        self._stats = replace(
-            stats,
-            batches=stats.batches + 1,
-            samples=stats.samples + samples_in(batch),
-            wait_seconds=stats.wait_seconds + (0.0 if first else now - entered),
-            first_batch_seconds=now - entered if first else stats.first_batch_seconds,
-            elapsed_seconds=now - self._started,
+            f"<fastload.Loader: {self._parts.explanation['source'].splitlines()[0]}; batch size {self.batch_size}, "
+            f"{self._parts.order.describe()}; backend {self.backend}, on {self.device}>"
         )
 
 

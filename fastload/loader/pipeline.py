@@ -71,10 +71,17 @@ class Pipeline:
         order: Order,
         on_error: OnError,
         own_errors: bool = False,
+        anew: bool = False,
     ) -> None:
+        """
+        Args:
+            own_errors: see `Substitution`.
+            anew: whether nothing is made ahead of an epoch's start, because its data may change until then.
+        """
         self._backend = backend
         self._stage = stage
         self._order = order
+        self._ahead = order.ahead and not anew
         self._substitution = Substitution(backend=backend, order=order, on_error=on_error, own_errors=own_errors)
         self._orders: dict[int, tuple[npt.NDArray[np.int64], npt.NDArray[np.int64] | None]] = {}
         self._spans: SpanLog | None = None
@@ -108,9 +115,7 @@ class Pipeline:
             moved = self._expected != position or self._last_epoch != epoch
             if moved and (step == 0 or epoch not in self._orders):  # else a loaded state has asked already
                 self._orders = {epoch: self._draw_order(epoch)}
-            last_epoch: int | None = epoch
-        else:
-            last_epoch = None
+        last_epoch = None if self._ahead else epoch
         with self._change:
             if self._expected == position and self._last_epoch == last_epoch:
                 return
@@ -154,13 +159,25 @@ class Pipeline:
         self._spans = spans
         self._stage.record(spans)
 
+    def rest(self) -> None:
+        """Stop the thread and the backend, to be started anew by the next `next`, after a seek."""
+        if self._stopping or os.getpid() != self._pid:
+            return
+        self._stop()
+        self._thread, self._stopping = None, False
+        self._expected, self._exhausted = None, True
+        self._tickets = iter(())
+        self._submitted.clear()
+
     def close(self) -> None:
         """Stop the thread and the backend. A second call does nothing; in a forked child nothing is touched."""
-        if os.getpid() != self._pid:
+        if self._stopping or os.getpid() != self._pid:
             return
+        self._stop()
+        self._stage.close()
+
+    def _stop(self) -> None:
         with self._change:
-            if self._stopping:
-                return
             self._stopping = True
             self._ready.clear()
             self._change.notify_all()
@@ -171,7 +188,6 @@ class Pipeline:
         self._backend.close()
         if thread is not None and thread is not threading.current_thread():
             thread.join(_PATIENCE)
-        self._stage.close()
 
     # -- the steps, in the pipeline's thread or, without one, in the trainer's
 
@@ -276,9 +292,7 @@ class Pipeline:
         while self._last_epoch is None or epoch <= self._last_epoch:
             order, repeats = self._order_and_repeats(epoch)
             while step < self._order.steps:
-                rows = self._order.batch(step)
-                draws = Draws(self._order.seed, epoch, order[rows], None if repeats is None else repeats[rows])
-                yield _Ticket((epoch, step), draws)
+                yield _Ticket((epoch, step), self._order.draws(epoch, step, order, repeats))
                 step += 1
             epoch, step = epoch + 1, 0
 

@@ -175,8 +175,11 @@ class Objects(Column):
     def item(self, index: int) -> Any:
         """One sample: usually (image, label). What it raises is taken for a fault of this sample."""
 
-    def items(self, indices: Int64Array) -> list[Any] | None:
-        """Several samples, if there is a way of their own to make them together; else None."""
+    def items(self, indices: Int64Array | list[Any]) -> list[Any] | None:
+        """Several samples, if there is a way of their own to make them together; else None.
+
+        A list has keys in place of indices: what a user's own sampler gives, where it is an adopted DataLoader's.
+        """
         return None
 
 

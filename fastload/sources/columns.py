@@ -197,11 +197,13 @@ class DatasetItems(Objects):
     def item(self, index: int) -> Any:
         return self.dataset[index if self.rows is None else int(self.rows[index])]
 
-    def items(self, indices: Int64Array) -> list[Any] | None:
-        """By the dataset's `__getitems__`, if it has one."""
+    def items(self, indices: Int64Array | list[Any]) -> list[Any] | None:
+        """By the dataset's `__getitems__`, if it has one. A list has the keys that a user's sampler gave."""
         inner = self.dataset.dataset if isinstance(self.dataset, Subset) else self.dataset
         if not callable(getattr(inner, "__getitems__", None)):
             return None  # a Subset always has one, of one item at a time
+        if isinstance(indices, list):
+            return list(self.dataset.__getitems__(indices))
         rows = indices if self.rows is None else self.rows[indices]
         return list(self.dataset.__getitems__(rows.tolist()))
 
@@ -210,3 +212,19 @@ class DatasetItems(Objects):
 
     def take(self, indices: Int64Array) -> DatasetItems:
         return DatasetItems(self.dataset, rows=indices if self.rows is None else self.rows[indices])
+
+
+@dataclass(frozen=True)
+class StreamItems(Objects):
+    """The samples of an IterableDataset, which nobody can ask for by index."""
+
+    dataset: Any
+
+    def __len__(self) -> int:
+        return 1  # there is something; how much, its end will tell
+
+    def item(self, index: int) -> Any:
+        raise TypeError(f"{type(self.dataset).__name__} can only be iterated")
+
+    def take(self, indices: Int64Array) -> StreamItems:
+        raise TypeError(f"{type(self.dataset).__name__} can only be iterated")

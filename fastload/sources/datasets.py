@@ -17,6 +17,7 @@ from fastload.fingerprint import fingerprint_of
 from fastload.sources.arrays import checked_array, labelled_pixels
 from fastload.sources.base import Opened, OpenOptions, Source
 from fastload.sources.columns import DatasetItems, ValueArray
+from fastload.sources.contents import content_of
 from fastload.sources.folders import class_folder_source
 from fastload.sources.paths import PathTable
 
@@ -24,7 +25,7 @@ from fastload.sources.paths import PathTable
 def open_dataset(dataset: Any, options: OpenOptions, *, reason: str | None = None) -> Opened:
     """Open a data set by its `__getitem__` and `__len__`: one column `item`.
 
-    All that can be known without producing samples is the type and the number of them, so that is the fingerprint.
+    The fingerprint is of what can be seen without producing samples, see `content_of`.
 
     Args:
         reason: why a torchvision dataset is not served natively, for the notes.
@@ -49,10 +50,9 @@ def open_dataset(dataset: Any, options: OpenOptions, *, reason: str | None = Non
         raise SourceError(
             f"The source, a {kind}, has no length ({error}); give it __len__, so that an epoch has an end."
         ) from error
-    qualified = f"{type(dataset).__module__}.{type(dataset).__qualname__}"
     source = Source(
         {"item": DatasetItems(dataset)},
-        fingerprint_of("dataset", qualified, length),
+        fingerprint_of("dataset", content_of(dataset)),
         f"{kind} of {length:,}",
         format="torch Dataset",
     )

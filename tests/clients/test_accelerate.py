@@ -37,10 +37,60 @@ def test_steps_flags_and_metrics_are_those_of_a_dataloader(tmp_path: Path) -> No
             assert all(len(order) == count + count % 2 for order in orders), "of equal number on both"
 
 
-def test_a_plain_loader_made_by_skip_first_batches_names_the_way() -> None:
-    loader = fastload.from_dataloader(DataLoader(TensorDataset(torch.arange(8)), 2))
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_skip_first_batches_gives_the_loaders_own_batches(shuffle: bool) -> None:
+    data = TensorDataset(torch.arange(11))
+    with (
+        fastload.create_loader(data, 2, shuffle=shuffle) as loader,
+        fastload.create_loader(data, 2, shuffle=shuffle) as other,
+    ):
+        for epoch in range(2):
+            whole = [batch[0].tolist() for batch in other]
+            skipped = accelerate.skip_first_batches(loader, 2)
+            assert len(skipped) == 4
+            assert [batch[0].tolist() for batch in skipped] == whole[2:]
+            assert loader.epoch == epoch + 1, "and the epoch is over"
+        assert list(accelerate.skip_first_batches(loader, 6)) == []
+
+
+def test_with_processes_of_its_own_a_plain_loader_names_the_way() -> None:
+    """Before `prepare` a loader shows the number of workers that the DataLoader had."""
+    loader = fastload.from_dataloader(DataLoader(TensorDataset(torch.arange(8)), 2, num_workers=1))
     with pytest.raises(ConfigurationError, match=r"loader\.skip\(n\)"):
         list(accelerate.skip_first_batches(loader, 1))
+
+
+OPTIONS: list[dict[str, bool]] = [
+    {"split_batches": True},
+    {"dispatch_batches": True, "even_batches": True},
+    {"even_batches": False},
+    {"split_batches": True, "even_batches": False},
+]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_its_options_mean_what_they_mean_for_a_dataloader(tmp_path: Path) -> None:
+    run_script("accelerate_options.py", str(tmp_path), ranks=2)
+    ranks = [result(tmp_path, "found", rank) for rank in range(2)]
+    for options in OPTIONS:
+        for count in (16, 17, 37):
+            name = f"{sorted(options.items())} {count}"
+            theirs, ours = ([found[f"{way} {name}"] for found in ranks] for way in ("plain", "ours"))
+            for plain, mine in zip(theirs, ours, strict=True):
+                if options.get("even_batches", True):
+                    assert mine["lengths"] == plain["lengths"]
+                    assert mine["gathered"] == plain["gathered"] == list(range(count))
+                assert all(len(batch) for batch in mine["batches"]), "no empty batch on any rank"
+                assert max(map(len, mine["batches"])) == max(map(len, plain["batches"]))
+                assert mine["skipped"] == mine["batches"][1:], "accelerator.skip_first_batches, with the flags"
+                assert mine["ends"] == [False] * (len(mine["batches"]) - 2) + [True]
+            both = [index for found in ours for batch in found["batches"] for index in batch]
+            assert set(both) == set(range(count))
+    for found in ranks:
+        rest, again = found["stateful"]
+        assert rest == again
+        assert len(rest) == 2
 
 
 def test_skipping_leaves_out_the_first_batches_of_one_epoch() -> None:

@@ -222,3 +222,121 @@ def test_worker_init_fn_sees_the_users_dataset_and_its_changes_stay() -> None:
     theirs = sorted(i for batch in existing for i in batch.tolist())
     with fastload.from_dataloader(existing) as loader:
         assert sorted(i for batch in loader for i in batch.tolist()) == theirs == [40, 40, 41, 41]
+
+
+# -- what a DataLoader takes without asking
+
+
+class Keys(Sampler[Any]):
+    """Gives what the data set understands, and not the numbers of samples."""
+
+    def __init__(self, keys: list[Any]) -> None:
+        self.keys = keys
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def __iter__(self) -> Any:
+        return iter(self.keys)
+
+
+def by_key(key: Any) -> Any:
+    if isinstance(key, list):  # a batch of its own making
+        return torch.tensor(key)
+    index, size = key
+    return torch.full((1, size, size), float(index)), index
+
+
+SIZES: list[Any] = [[(0, 4), (5, 4)], [(1, 8), (2, 8)], [(3, 2)]]
+KEYED: dict[str, Callable[[dict[str, Any]], DataLoader[Any]]] = {
+    "lists of indices": lambda w: DataLoader(Made(by_key), None, sampler=Keys([[0, 1], [5, 2, 3]]), **w),
+    "a size for each batch": lambda w: DataLoader(Made(by_key), batch_sampler=SIZES, **w),
+    "pairs": lambda w: DataLoader(Made(by_key), 2, sampler=Keys([(0, 4), (3, 4), (5, 4)]), **w),
+    "words": lambda w: DataLoader(Made(len), 2, sampler=Keys(["a", "bcd", "ef"]), **w),
+    "beyond the length": lambda w: DataLoader(Made(lambda i: i % 7), 2, sampler=Keys([3, 9, -1]), **w),
+    "pairs, all at once": lambda w: DataLoader(AllAtOnce(by_key), batch_sampler=SIZES, **w),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("name", KEYED)
+def test_samplers_may_give_whatever_the_data_set_takes(name: str, workers: int) -> None:
+    arguments: dict[str, Any] = {"num_workers": workers}
+    theirs = list(KEYED[name](arguments))
+    with fastload.from_dataloader(KEYED[name](arguments)) as loader:
+        assert all(same(a, b) for a, b in zip(loader, theirs, strict=True))
+        iterator = iter(loader)
+        next(iterator)
+        state = loader.state_dict()
+    with fastload.from_dataloader(KEYED[name](arguments)) as loader:
+        loader.load_state_dict(state)
+        assert all(same(a, b) for a, b in zip(loader, theirs[1:], strict=True))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_error_in_one_batch_does_not_end_the_epoch(workers: int) -> None:
+    with fastload.from_dataloader(DataLoader(Made(broken), 1, num_workers=workers)) as loader:
+        iterator, found = iter(loader), []
+        assert len(iterator) == 7
+        for _ in range(7):
+            try:
+                found.append(next(iterator).item())
+            except MissingColumnError:
+                assert loader.state_dict()["step"] == 2, "the one that failed"
+        assert found == [0, 1, 3, 4, 5, 6]
+        assert list(iterator) == []
+
+
+# -- a data set that changes
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_a_data_set_may_grow(shuffle: bool) -> None:
+    data = [torch.ones(4) for _ in range(4)]
+    existing: DataLoader[Any] = DataLoader(data, shuffle=shuffle)  # type: ignore[arg-type]
+    with fastload.from_dataloader(existing) as loader:
+        data.append(torch.ones(4))
+        assert len(loader) == len(existing) == 5
+        assert len(list(loader)) == 5
+        iterator = iter(loader)
+        next(iterator)
+        data.append(torch.ones(4))
+        assert len(list(iterator)) == 4, "an epoch under way ends as it began"
+        assert len(list(loader)) == 6
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("persistent", [False, True])
+def test_changes_between_epochs_reach_the_workers_as_under_a_dataloader(persistent: bool) -> None:
+    def epochs(wrap: Callable[[Any], Any]) -> list[Any]:
+        data = Counting()
+        loader = wrap(DataLoader(data, 2, num_workers=2, persistent_workers=persistent))
+        found = []
+        for epoch in range(3):
+            data.handle = 10 * epoch
+            found.append([batch.tolist() for batch in loader])
+        data.handle = 7
+        next(iter(loader))
+        data.handle = 8
+        found.append(next(iter(loader)).tolist())  # after an epoch that was left
+        return found
+
+    theirs = epochs(lambda loader: loader)
+    assert epochs(fastload.from_dataloader) == theirs
+    assert (theirs[2] == [[20, 20], [20, 20]]) is not persistent
+
+
+def test_changes_reach_data_sets_that_are_read_natively(tmp_path: Path) -> None:
+    data = ImageFolder(str(write_photo_folder(tmp_path)), v1.Compose([v1.Resize((16, 16)), v1.ToTensor()]))
+    with fastload.from_dataloader(DataLoader(data, 2)) as loader:
+        assert "ImageFolder.__getitem__" not in loader.explain()
+        assert next(iter(loader))[0].shape == (2, 3, 16, 16)
+        data.transform.transforms[0].size = (24, 24)
+        assert next(iter(loader))[0].shape == (2, 3, 24, 24)
+        data.transform = v1.Compose([v1.Resize((8, 8)), v1.ToTensor()])
+        assert [len(images) for images, _ in loader if images.shape[1:] == (3, 8, 8)] == [2, 2, 2]
+        kept = data.samples[:3]
+        data.samples = data.imgs = kept
+        assert len(loader) == 2
+        assert sum(len(labels) for _, labels in loader) == 3

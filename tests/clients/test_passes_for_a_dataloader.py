@@ -126,9 +126,10 @@ def test_it_can_be_copied_and_pickled(tmp_path: Path, duplicate: Any) -> None:
     for loader in made:
         with loader, duplicate(loader) as other:
             assert all(torch.equal(a, b) for x, y in zip(loader, other, strict=True) for a, b in zip(x, y, strict=True))
-            next(iter(loader))
+            iterator = iter(loader)
+            next(iterator)
             with duplicate(loader) as third:  # stands where that one stands
-                rest = list(loader._batches(loader._iteration))  # the iterator that is under way
+                rest = list(iterator)
                 assert len(rest) == len(list(third)) == 3
 
 

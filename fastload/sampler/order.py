@@ -6,31 +6,23 @@ the batches do not depend on how many ranks share them, as long as the global ba
 
 from __future__ import annotations
 
-import copy
 import os
-from collections.abc import Iterable
-from dataclasses import dataclass, field
-from operator import index
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch.utils.data import (
-    RandomSampler,
-    SubsetRandomSampler,
-    WeightedRandomSampler,
-)
 
 from fastload.draws import Draws, Stream
 from fastload.errors import ConfigurationError
-from fastload.fingerprint import fingerprint_of
 
 Int64Array = npt.NDArray[np.int64]
-Tail = Literal["exact", "pad", "drop"]
+Tail = Literal["exact", "filled", "pad", "drop"]
 """What becomes of samples that cannot be shared evenly among ranks. "exact": each comes once, so that the last batch
-of some ranks is smaller; "pad" and "drop": as torch's DistributedSampler, the first ones come twice, or the last ones
-not at all."""
+of some ranks is smaller, or empty; "filled": the same, but in order the last global batch takes samples of the one
+before it, so that no rank's batch is empty; "pad" and "drop": as torch's DistributedSampler, the first ones come twice,
+or the last ones not at all."""
 
 
 @dataclass(frozen=True)
@@ -108,6 +100,15 @@ class Order:
         raise NotImplementedError
 
     @property
+    def endless(self) -> bool:
+        """Whether only the data can tell how many batches an epoch has."""
+        return False
+
+    def count(self) -> int:
+        """Batches of an epoch on this rank, for `len`. Raises TypeError: nobody can tell."""
+        return self.steps
+
+    @property
     def shared(self) -> bool:
         """Whether the ranks get different samples, as far as can be told."""
         return self.shard.world_size > 1
@@ -133,6 +134,11 @@ class Order:
     def repeats(self, indices: Int64Array) -> Int64Array | None:
         """Of an epoch's order: for each position, how often its index came earlier; None if none comes twice."""
         return None
+
+    def draws(self, epoch: int, step: int, indices: Int64Array, repeats: Int64Array | None) -> Draws:
+        """What a backend is asked for: this rank's batch `step` of an epoch whose order and repeats are these."""
+        rows = self.batch(step)
+        return Draws(self.seed, epoch, indices[rows], None if repeats is None else repeats[rows])
 
     def fingerprint(self, indices: Int64Array) -> str | None:
         """Of an epoch's order, for a saved state; None where `reproducible` says all."""
@@ -204,10 +210,21 @@ class EpochOrder(Order):
             order = _argsort(Draws(self.seed, epoch, order).integers(Stream.ORDER))
         return order if self.samples == self.length else np.resize(order, self.samples)
 
+    @property
+    def _lent(self) -> int:
+        """Samples that the last global batch takes of the one before it: with none of its own for some rank."""
+        left, world = self.samples % self.global_batch_size, self.shard.world_size
+        possible = self.tail == "filled" and not self.shuffle and not self.drop_last and self.steps > 1
+        return world - left if possible and 0 < left < world and self.batch_size > 1 else 0
+
     def batch(self, step: int) -> Int64Array:
         """Positions in the epoch's order of this rank's part of global batch `step`."""
         start = step * self.global_batch_size
         size = min(self.global_batch_size, self.samples - start)
+        if step == self.steps - 1:
+            start, size = start - self._lent, size + self._lent
+        elif step == self.steps - 2:
+            size -= self._lent
         rank, world = self.shard.rank, self.shard.world_size
         if self.interleaved:
             return np.arange(start + rank, start + size, world, dtype=np.int64)
@@ -227,7 +244,7 @@ class EpochOrder(Order):
             "shuffle": self.shuffle,
             "drop_last": self.drop_last,
             "seed": self.seed,
-        } | ({} if self.tail == "exact" else {"tail": self.tail})
+        } | ({"lent": self._lent} if self._lent else {} if self.tail in ("exact", "filled") else {"tail": self.tail})
 
     def repeats(self, indices: Int64Array) -> Int64Array | None:
         """Only padding brings an index twice."""
@@ -247,201 +264,6 @@ def _argsort(keys: npt.NDArray[np.uint64]) -> Int64Array:
     if (upper[1:] == upper[:-1]).any():
         return np.argsort(keys, kind="stable").astype(np.int64, copy=False)
     return (packed & positions).astype(np.int64)
-
-
-@dataclass(frozen=True)
-class ForeignOrder(Order):
-    """The order of a torch sampler (or any iterable of indices) given by the user, taken as this rank's own.
-
-    The sampler is asked once an epoch, after `set_epoch(epoch)` if it has that. torch's random samplers draw from a
-    generator derived from (seed, epoch, rank), on a copy, so that resuming finds the same order, no two ranks get the
-    same one, and no global random state is touched.
-    """
-
-    sampler: Iterable[int]
-    batch_size: int
-    length: int
-    """Samples in the source: indices must be below."""
-    drop_last: bool = False
-    seed: int = 0
-    shard: Shard = Shard()
-
-    def __post_init__(self) -> None:
-        if not hasattr(self.sampler, "__len__"):
-            raise ConfigurationError(
-                f"sampler: {type(self.sampler).__name__} has no __len__, so the number of batches is unknown; "
-                "give it one, or pass a list of indices."
-            )
-
-    @property
-    def steps(self) -> int:
-        return self.samples // self.batch_size if self.drop_last else -(-self.samples // self.batch_size)
-
-    @property
-    def samples(self) -> int:
-        return len(self.sampler)  # type: ignore[arg-type]
-
-    @property
-    def total_samples(self) -> int:
-        return self.samples * self.shard.world_size
-
-    @property
-    def shared(self) -> bool:
-        """torch's own samplers, the distributed one apart, know nothing of ranks; others are trusted."""
-        return type(self.sampler).__module__ != RandomSampler.__module__
-
-    @property
-    def ahead(self) -> bool:
-        """Whether the order is known to be a function of (seed, epoch): others are asked when their epoch starts."""
-        return type(self.sampler) in (list, tuple, range) or type(self.sampler) in _SEEDABLE
-
-    def epoch(self, epoch: int) -> Int64Array:
-        """(samples,) int64: what the sampler gives for this epoch."""
-        sampler: Any = self.sampler
-        if hasattr(sampler, "set_epoch"):
-            sampler.set_epoch(epoch)
-        if type(sampler) in _SEEDABLE:
-            sampler = copy.copy(sampler)
-            bits = Draws(self.seed, epoch, np.array([self.shard.rank], dtype=np.int64)).integers(Stream.ORDER)[0]
-            sampler.generator = torch.Generator().manual_seed(int(bits) >> 1)
-        order = _checked(sampler, sampler, self.length)
-        if len(order) != self.samples:
-            raise ConfigurationError(
-                f"sampler: {type(sampler).__name__} says that it has {self.samples} indices, but gave {len(order)}."
-            )
-        return order
-
-    def batch(self, step: int) -> Int64Array:
-        """Positions in the epoch's order of batch `step`."""
-        return np.arange(step * self.batch_size, min((step + 1) * self.batch_size, self.samples), dtype=np.int64)
-
-    def repeats(self, indices: Int64Array) -> Int64Array | None:
-        """A sampler with replacement must not show a sample under the same crop twice in an epoch."""
-        return count_repeats(indices)
-
-    def fingerprint(self, indices: Int64Array) -> str:
-        return fingerprint_of(indices)
-
-    @property
-    def _kind(self) -> str:
-        ahead = "" if self.ahead else ", drawn when its epoch starts (no prefetch over the epoch's end)"
-        return f"by {type(self.sampler).__name__}{ahead}"
-
-    def reproducible(self) -> dict[str, Any]:
-        """What a saved state must agree on; whether the order is the same one, only its own fingerprint tells."""
-        return {
-            "length": self.length,
-            "global_batch_size": self.global_batch_size,
-            "rank": self.shard.rank,
-            "drop_last": self.drop_last,
-            "seed": self.seed,
-            "sampler": type(self.sampler).__name__,
-        }
-
-
-@dataclass(frozen=True)
-class BatchOrder(Order):
-    """The batches of a batch sampler of the user's own, of any sizes, taken as this rank's.
-
-    It is asked once an epoch, when the epoch starts: `batch` speaks of the epoch drawn last.
-    """
-
-    sampler: Iterable[Iterable[int]]
-    length: int
-    seed: int = 0
-    shard: Shard = Shard()
-    drop_last: bool = False
-    _ends: list[int] = field(default_factory=lambda: [0], compare=False)
-    """Of the batches of the epoch drawn last, in its order."""
-
-    def __post_init__(self) -> None:
-        if not hasattr(self.sampler, "__len__"):
-            raise ConfigurationError(
-                f"batch_sampler: {type(self.sampler).__name__} has no __len__, so the number of batches is unknown; "
-                "give it one, or pass a list of lists."
-            )
-
-    @property
-    def batch_size(self) -> int:  # type: ignore[override]
-        """What it says of itself; its batches may be larger and smaller."""
-        size = getattr(self.sampler, "batch_size", 1)
-        return size if isinstance(size, int) and size > 0 else 1
-
-    @property
-    def steps(self) -> int:
-        return len(self.sampler)  # type: ignore[arg-type]
-
-    @property
-    def samples(self) -> int:
-        """Of the epoch drawn last; before the first one what the sampler says of itself."""
-        return self._ends[-1] or self.steps * self.batch_size
-
-    @property
-    def own_samples(self) -> int:
-        return self.samples
-
-    @property
-    def shared(self) -> bool:
-        return True
-
-    @property
-    def ahead(self) -> bool:
-        return False
-
-    def epoch(self, epoch: int) -> Int64Array:
-        """(samples,) int64: its batches of this epoch, one after the other."""
-        sampler = self.sampler
-        for told in (sampler, getattr(sampler, "sampler", None)):
-            if hasattr(told, "set_epoch"):
-                told.set_epoch(epoch)  # type: ignore[union-attr]
-        batches = [_checked(sampler, batch, self.length) for batch in sampler]
-        if len(batches) != self.steps:
-            raise ConfigurationError(
-                f"batch_sampler: {type(sampler).__name__} says that it has {self.steps} batches, but gave "
-                f"{len(batches)}."
-            )
-        self._ends[:] = [0, *np.cumsum([len(batch) for batch in batches]).tolist()]
-        return np.concatenate([np.empty(0, np.int64), *batches])
-
-    def batch(self, step: int) -> Int64Array:
-        return np.arange(*self._ends[step : step + 2], dtype=np.int64)
-
-    def repeats(self, indices: Int64Array) -> Int64Array | None:
-        return count_repeats(indices)
-
-    def fingerprint(self, indices: Int64Array) -> str:
-        return fingerprint_of(indices, np.array(self._ends))
-
-    @property
-    def _kind(self) -> str:
-        return f"in the batches of {type(self.sampler).__name__}, drawn when its epoch starts"
-
-    def reproducible(self) -> dict[str, Any]:
-        return {
-            "length": self.length,
-            "rank": self.shard.rank,
-            "world_size": self.shard.world_size,
-            "seed": self.seed,
-            "batch_sampler": type(self.sampler).__name__,
-        }
-
-
-def _checked(sampler: Any, indices: Iterable[int], length: int) -> Int64Array:
-    """What a sampler of the user's has given, if it is indices."""
-    try:
-        order = np.fromiter((index(i) for i in indices), dtype=np.int64)
-    except TypeError as error:
-        raise ConfigurationError(f"sampler: {type(sampler).__name__} must give ints ({error}).") from error
-    outside = np.flatnonzero((order < 0) | (order >= length))
-    if len(outside):
-        raise ConfigurationError(
-            f"sampler: {type(sampler).__name__} gave index {int(order[outside[0]])}, but the source has {length} "
-            f"samples (0 to {length - 1})."
-        )
-    return order
-
-
-_SEEDABLE = (RandomSampler, WeightedRandomSampler, SubsetRandomSampler)
 
 
 def count_repeats(order: Int64Array) -> Int64Array | None:

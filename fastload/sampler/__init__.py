@@ -1,0 +1,16 @@
+"""Which samples, in what order, on which rank: fastload's own order, that of a user's sampler, that of a stream."""
+
+from fastload.sampler.order import EpochOrder, Int64Array, Order, Shard, Tail
+from fastload.sampler.stream import StreamOrder
+from fastload.sampler.users import BatchOrder, ForeignOrder
+
+__all__ = [
+    "BatchOrder",
+    "EpochOrder",
+    "ForeignOrder",
+    "Int64Array",
+    "Order",
+    "Shard",
+    "StreamOrder",
+    "Tail",
+]

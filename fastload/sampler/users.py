@@ -1,0 +1,243 @@
+"""The order that a sampler or a batch sampler of the user's own gives."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from operator import index
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import RandomSampler, SubsetRandomSampler, WeightedRandomSampler
+
+from fastload.draws import Draws, Stream
+from fastload.errors import ConfigurationError
+from fastload.fingerprint import fingerprint_of
+from fastload.sampler.order import Int64Array, Order, Shard, count_repeats
+
+
+@dataclass(frozen=True, kw_only=True)
+class _UsersOrder(Order):
+    """What the orders of the user's own samplers share: one that gives no indices may give keys of the data set."""
+
+    keyed: bool = False
+    """Whether the data set takes whatever the sampler gives it, as under a DataLoader: strings, pairs of an index and
+    a size, lists of indices. The positions in the epoch then stand for the samples."""
+    _keys: list[Any] = field(default_factory=list, compare=False)
+    """Of the epoch drawn last; empty where they are indices."""
+
+    def draws(self, epoch: int, step: int, indices: Int64Array, repeats: Int64Array | None) -> Draws:
+        found = super().draws(epoch, step, indices, repeats)
+        return replace(found, keys=[self._keys[row] for row in self.batch(step)]) if self._keys else found
+
+    def _settled(self, sampler: Any, given: list[Any]) -> Int64Array:
+        """The order of an epoch in which the sampler has given these."""
+        self._keys.clear()
+        try:
+            return _checked(sampler, given, self.length)
+        except ConfigurationError:
+            if not self.keyed:
+                raise
+        self._keys.extend(given)
+        return np.arange(len(given), dtype=np.int64)
+
+    def fingerprint(self, indices: Int64Array) -> str:
+        return fingerprint_of(indices, *map(repr, self._keys), *self._shape())
+
+    def _shape(self) -> list[Int64Array]:
+        """What else than its samples tells one drawn epoch from another."""
+        return []
+
+
+@dataclass(frozen=True)
+class ForeignOrder(_UsersOrder):
+    """The order of a torch sampler (or any iterable of indices) given by the user, taken as this rank's own.
+
+    The sampler is asked once an epoch, after `set_epoch(epoch)` if it has that. torch's random samplers draw from a
+    generator derived from (seed, epoch, rank), on a copy, so that resuming finds the same order, no two ranks get the
+    same one, and no global random state is touched.
+    """
+
+    sampler: Iterable[int]
+    batch_size: int
+    length: int
+    """Samples in the source: indices must be below."""
+    drop_last: bool = False
+    seed: int = 0
+    shard: Shard = Shard()  # noqa: RUF009
+
+    def __post_init__(self) -> None:
+        if not hasattr(self.sampler, "__len__"):
+            raise ConfigurationError(
+                f"sampler: {type(self.sampler).__name__} has no __len__, so the number of batches is unknown; "
+                "give it one, or pass a list of indices."
+            )
+
+    @property
+    def steps(self) -> int:
+        return self.samples // self.batch_size if self.drop_last else -(-self.samples // self.batch_size)
+
+    @property
+    def samples(self) -> int:
+        return len(self.sampler)  # type: ignore[arg-type]
+
+    @property
+    def total_samples(self) -> int:
+        return self.samples * self.shard.world_size
+
+    @property
+    def shared(self) -> bool:
+        """torch's own samplers, the distributed one apart, know nothing of ranks; others are trusted."""
+        return type(self.sampler).__module__ != RandomSampler.__module__
+
+    @property
+    def ahead(self) -> bool:
+        """Whether the order is known to be a function of (seed, epoch): others are asked when their epoch starts."""
+        return type(self.sampler) in (list, tuple, range) or type(self.sampler) in _SEEDABLE
+
+    def epoch(self, epoch: int) -> Int64Array:
+        """(samples,) int64: what the sampler gives for this epoch."""
+        sampler: Any = self.sampler
+        if hasattr(sampler, "set_epoch"):
+            sampler.set_epoch(epoch)
+        if type(sampler) in _SEEDABLE:
+            sampler = copy.copy(sampler)
+            bits = Draws(self.seed, epoch, np.array([self.shard.rank], dtype=np.int64)).integers(Stream.ORDER)[0]
+            sampler.generator = torch.Generator().manual_seed(int(bits) >> 1)
+        order = self._settled(sampler, list(sampler))
+        if len(order) != self.samples:
+            raise ConfigurationError(
+                f"sampler: {type(sampler).__name__} says that it has {self.samples} indices, but gave {len(order)}."
+            )
+        return order
+
+    def batch(self, step: int) -> Int64Array:
+        """Positions in the epoch's order of batch `step`."""
+        return np.arange(step * self.batch_size, min((step + 1) * self.batch_size, self.samples), dtype=np.int64)
+
+    def repeats(self, indices: Int64Array) -> Int64Array | None:
+        """A sampler with replacement must not show a sample under the same crop twice in an epoch."""
+        return count_repeats(indices)
+
+    @property
+    def _kind(self) -> str:
+        ahead = "" if self.ahead else ", drawn when its epoch starts (no prefetch over the epoch's end)"
+        return f"by {type(self.sampler).__name__}{ahead}"
+
+    def reproducible(self) -> dict[str, Any]:
+        """What a saved state must agree on; whether the order is the same one, only its own fingerprint tells."""
+        return {
+            "length": self.length,
+            "global_batch_size": self.global_batch_size,
+            "rank": self.shard.rank,
+            "drop_last": self.drop_last,
+            "seed": self.seed,
+            "sampler": type(self.sampler).__name__,
+        }
+
+
+@dataclass(frozen=True)
+class BatchOrder(_UsersOrder):
+    """The batches of a batch sampler of the user's own, of any sizes, taken as this rank's.
+
+    It is asked once an epoch, when the epoch starts: `batch` speaks of the epoch drawn last.
+    """
+
+    sampler: Iterable[Iterable[int]]
+    length: int
+    seed: int = 0
+    shard: Shard = Shard()  # noqa: RUF009
+    drop_last: bool = False
+    _ends: list[int] = field(default_factory=lambda: [0], compare=False)
+    """Of the batches of the epoch drawn last, in its order."""
+
+    def __post_init__(self) -> None:
+        if not hasattr(self.sampler, "__len__"):
+            raise ConfigurationError(
+                f"batch_sampler: {type(self.sampler).__name__} has no __len__, so the number of batches is unknown; "
+                "give it one, or pass a list of lists."
+            )
+
+    @property
+    def batch_size(self) -> int:  # type: ignore[override]
+        """What it says of itself; its batches may be larger and smaller."""
+        size = getattr(self.sampler, "batch_size", 1)
+        return size if isinstance(size, int) and size > 0 else 1
+
+    @property
+    def steps(self) -> int:
+        return len(self.sampler)  # type: ignore[arg-type]
+
+    @property
+    def samples(self) -> int:
+        """Of the epoch drawn last; before the first one what the sampler says of itself."""
+        return self._ends[-1] or self.steps * self.batch_size
+
+    @property
+    def own_samples(self) -> int:
+        return self.samples
+
+    @property
+    def shared(self) -> bool:
+        return True
+
+    @property
+    def ahead(self) -> bool:
+        return False
+
+    def epoch(self, epoch: int) -> Int64Array:
+        """(samples,) int64: its batches of this epoch, one after the other."""
+        sampler = self.sampler
+        for told in (sampler, getattr(sampler, "sampler", None)):
+            if hasattr(told, "set_epoch"):
+                told.set_epoch(epoch)  # type: ignore[union-attr]
+        batches = [list(batch) for batch in sampler]
+        if len(batches) != self.steps:
+            raise ConfigurationError(
+                f"batch_sampler: {type(sampler).__name__} says that it has {self.steps} batches, but gave "
+                f"{len(batches)}."
+            )
+        self._ends[:] = [0, *np.cumsum([len(batch) for batch in batches]).tolist()]
+        return self._settled(sampler, [key for batch in batches for key in batch])
+
+    def batch(self, step: int) -> Int64Array:
+        return np.arange(*self._ends[step : step + 2], dtype=np.int64)
+
+    def repeats(self, indices: Int64Array) -> Int64Array | None:
+        return count_repeats(indices)
+
+    def _shape(self) -> list[Int64Array]:
+        return [np.array(self._ends)]
+
+    @property
+    def _kind(self) -> str:
+        return f"in the batches of {type(self.sampler).__name__}, drawn when its epoch starts"
+
+    def reproducible(self) -> dict[str, Any]:
+        return {
+            "length": self.length,
+            "rank": self.shard.rank,
+            "world_size": self.shard.world_size,
+            "seed": self.seed,
+            "batch_sampler": type(self.sampler).__name__,
+        }
+
+
+def _checked(sampler: Any, indices: Iterable[int], length: int) -> Int64Array:
+    """What a sampler of the user's has given, if it is indices."""
+    try:
+        order = np.fromiter((index(i) for i in indices), dtype=np.int64)
+    except TypeError as error:
+        raise ConfigurationError(f"sampler: {type(sampler).__name__} must give ints ({error}).") from error
+    outside = np.flatnonzero((order < 0) | (order >= length))
+    if len(outside):
+        raise ConfigurationError(
+            f"sampler: {type(sampler).__name__} gave index {int(order[outside[0]])}, but the source has {length} "
+            f"samples (0 to {length - 1})."
+        )
+    return order
+
+
+_SEEDABLE = (RandomSampler, WeightedRandomSampler, SubsetRandomSampler)

@@ -1,0 +1,160 @@
+"""What is in a data set that only its own Python code can read, as far as it shows without making a sample.
+
+`content_of` tells data sets of one class and length apart, for saved states; `Snapshot` tells whether one has been
+changed since it was looked at.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from numbers import Number
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset
+
+from fastload.fingerprint import fingerprint_of
+from fastload.sources.folders import sampled_rows
+
+SOME = 64
+"""Files of which some bytes are looked at, and elements of a list that is looked into for changes."""
+DEPTH = 6
+"""How far to look into objects within objects."""
+
+
+def content_of(dataset: Any, depth: int = DEPTH) -> str:
+    """A print of what a data set holds: 32 hex digits, the same in another process.
+
+    That is the fingerprint that Hugging Face's datasets keep of themselves; else of every attribute that is as long as
+    the data set (a list of paths, an array of labels, the indices of a Subset) the values, of long ones evenly spread
+    samples; of files that are named there, the names below their common folder, sizes, and some bytes of some; and the
+    same of data sets within it. What only code knows, and what is neither number, text nor array, goes unseen.
+    """
+    own = getattr(dataset, "_fingerprint", None)
+    if isinstance(own, str):
+        return own
+    kind, length = type(dataset), len(dataset)
+    parts: list[Any] = [f"{kind.__module__}.{kind.__qualname__}", length]
+    if isinstance(dataset, list | tuple | range):
+        return fingerprint_of(*parts, *_column(dataset))
+    for name, value in sorted(_attributes(dataset).items()):
+        inner = [value] if isinstance(value, Dataset) or hasattr(value, "_fingerprint") else value
+        if (isinstance(inner, list | tuple) and inner and isinstance(inner[0], Dataset)) or inner is not value:
+            parts += [name, *(content_of(part, depth - 1) for part in inner if depth and hasattr(part, "__len__"))]
+        elif _length(value) == length:
+            parts += [name, *_column(value)]
+    return fingerprint_of(*parts)
+
+
+def _column(values: Any) -> Iterator[Any]:
+    """Parts of a print of one value a sample, in whatever holds them."""
+    if isinstance(values, torch.Tensor):
+        values = values.detach().cpu()
+        values = values.numpy() if values.dtype != torch.bfloat16 else values.view(torch.int16).numpy()
+    if isinstance(values, np.ndarray) and values.dtype != object:
+        yield values
+    elif isinstance(values, Sequence | np.ndarray):
+        some = [values[int(row)] for row in sampled_rows(len(values))]
+        paths = [path for path in map(_path_in, some) if path is not None]
+        root = os.path.commonpath(paths) if paths and all(map(os.path.isabs, paths)) else ""
+        yield "\n".join(_shown(value, root) for value in some)
+        yield from _file(paths)
+
+
+def _file(paths: list[str]) -> Iterator[Any]:
+    """Sizes [bytes] of files, and what is in the middle of some of them; nothing if there are none."""
+    sizes = [_size(path) for path in paths]
+    if all(size < 0 for size in sizes):
+        return
+    yield np.array(sizes, dtype=np.int64)
+    for row in sampled_rows(len(paths), SOME).tolist():
+        try:
+            with open(paths[row], "rb") as file:
+                file.seek(max(0, sizes[row] // 2 - 512))
+                yield file.read(1024)
+        except OSError:
+            yield ""
+
+
+def _path_in(value: Any) -> str | None:
+    """The first path in a value: of a file, by its looks."""
+    if isinstance(value, str | os.PathLike):
+        path = os.fspath(value)
+        return path if isinstance(path, str) and os.sep in path else None
+    inner = value if isinstance(value, tuple | list) else ()
+    return next((path for path in map(_path_in, inner[:4]) if path is not None), None)
+
+
+def _shown(value: Any, root: str) -> str:
+    """A value as text: paths below the root that they share, numbers, text, arrays; of anything else its type."""
+    if isinstance(value, str | os.PathLike):
+        text = str(value)
+        return text[len(root) :] if root and text.startswith(root) else text
+    if value is None or isinstance(value, Number | bytes):
+        return repr(value)
+    if isinstance(value, tuple | list):
+        return f"({', '.join(_shown(part, root) for part in value[:SOME])}; {len(value)})"
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{key}: {_shown(part, root)}' for key, part in list(value.items())[:SOME])}}}"
+    if isinstance(value, np.ndarray | torch.Tensor):
+        return fingerprint_of(*_column(value))
+    return type(value).__qualname__
+
+
+class Snapshot:
+    """What a data set and its transforms look like now, for telling later whether they were changed.
+
+    Nothing is copied: of large containers which one it is and its length counts, not every element.
+    """
+
+    def __init__(self, dataset: Any, *, only_length: bool) -> None:
+        """
+        Args:
+            only_length: its own code makes the samples, so that nothing else was taken from it.
+        """
+        self._dataset, self._only_length = dataset, only_length
+        self._seen = self._look()
+
+    def changed(self) -> bool:
+        now = self._look()
+        return len(now) != len(self._seen) or any(
+            mine is not its and not (type(mine) in (int, float, str, bool) and mine == its)
+            for mine, its in zip(self._seen, now, strict=True)
+        )
+
+    def _look(self) -> list[Any]:
+        length = len(self._dataset)
+        return [length] if self._only_length else [length, *_within(self._dataset, DEPTH)]
+
+
+def _within(value: Any, depth: int) -> Iterator[Any]:
+    yield value
+    yield _length(value)
+    if not depth or isinstance(value, str | bytes | Number | np.ndarray | torch.Tensor | type):
+        return
+    if isinstance(value, list | tuple):
+        inner: Any = value if len(value) <= SOME else ()
+    else:
+        inner = (value if isinstance(value, dict) and len(value) <= SOME else _attributes(value)).values()
+    for part in inner:
+        yield from _within(part, depth - 1)
+
+
+def _attributes(thing: Any) -> dict[str, Any]:
+    return getattr(thing, "__dict__", {})
+
+
+def _length(thing: Any) -> int:
+    try:
+        return len(thing)
+    except Exception:  # whatever an object's own __len__ may raise
+        return -1
+
+
+def _size(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return -1
