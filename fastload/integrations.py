@@ -37,3 +37,28 @@ def trainer_callback() -> Any:
             loader.skip(updates * accumulated)
 
     return Resume()
+
+
+def stateful_dataloader_state(loader: Loader) -> dict[str, Any]:
+    """Where a Loader stands, for torchdata's StatefulDataLoader: the way back from fastload.
+
+    Its `load_state_dict` takes this where it has no worker processes (`num_workers=0`), the same batch size and the
+    same data in order. The other way, `Loader.load_state_dict` takes a StatefulDataLoader's state as it is.
+
+    Raises:
+        ConfigurationError: the loader's order is a random one, or the user's own, which that one cannot go on with.
+    """
+    order = loader.sampler.order
+    if not order.sequential:
+        raise ConfigurationError(
+            f"loader: a StatefulDataLoader cannot go on in this order ({order.describe()}). Finish the epoch here."
+        )
+    step = loader.state_dict()["step"]
+    samples = sum(len(order.batch(n)) for n in range(step))
+    unused = ("_index_sampler_state", "_IterableDataset_len_called", "_shared_seed", "fetcher_state", "dataset_state")
+    return dict.fromkeys(unused) | {
+        "_sampler_iter_state": {"samples_yielded": samples},
+        "_sampler_iter_yielded": step,
+        "_num_yielded": step,
+        "_iterator_finished": False,
+    }

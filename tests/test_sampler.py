@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch.utils.data import RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 
-from fastload.errors import ConfigurationError
+import fastload
+from fastload.errors import ConfigurationError, StateMismatchError
 from fastload.sampler import EpochOrder, ForeignOrder, Shard
 from fastload.sampler.order import _argsort, count_repeats
 
@@ -139,3 +140,31 @@ def test_sorting_by_keys_is_stable(length: int, different: int) -> None:
     keys = np.random.default_rng(length).integers(0, different, length, dtype=np.uint64, endpoint=different < 2**64)
     for scaled in (keys, keys << np.uint64(40)):
         np.testing.assert_array_equal(_argsort(scaled), np.argsort(scaled, kind="stable"))
+
+
+@pytest.mark.parametrize("batch_size", [2, 3, 5])
+@pytest.mark.parametrize("world", [2, 3, 4, 7])
+def test_no_rank_evaluates_an_empty_batch_where_samples_suffice(batch_size: int, world: int) -> None:
+    for length in range(world * batch_size + 1, 4 * world * batch_size):
+        orders = [
+            EpochOrder(length, batch_size, Shard(rank, world), tail="filled", interleaved=bool(length % 2))
+            for rank in range(world)
+        ]
+        assert len({order.steps for order in orders}) == 1
+        batches = [order.batch(step) for order in orders for step in range(order.steps)]
+        assert sorted(np.concatenate(batches).tolist()) == list(range(length)), "each sample once"
+        assert all(0 < len(batch) <= batch_size for batch in batches)
+
+
+def test_who_found_its_rank_by_itself_evaluates_no_empty_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    sizes = []
+    for rank in range(2):
+        monkeypatch.setenv("RANK", str(rank))
+        with fastload.create_loader(torch.arange(17), 4) as loader:
+            sizes.append([len(batch[0]) for batch in loader])
+            state = loader.state_dict()
+    assert sizes == [[4, 3, 1], [4, 4, 1]]
+    monkeypatch.delenv("RANK")
+    with fastload.create_loader(torch.arange(17), 8) as loader, pytest.raises(StateMismatchError, match="lent"):
+        loader.load_state_dict(state)

@@ -7,7 +7,6 @@ that tells when a plain DataLoader was made of it all.
 from __future__ import annotations
 
 import contextlib
-import functools
 import itertools
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -54,10 +53,24 @@ class OnlyHere:
     `skip_first_batches`, which gets the Loader's own batches.
     """
 
+    function: Callable[[list[Any]], Any]
+    relay: Relay
+
     def __init__(self, function: Callable[[list[Any]], Any], relay: Relay) -> None:
-        self.function = function
-        self.relay = relay
-        functools.update_wrapper(self, function)
+        vars(self).update(function=function, relay=relay)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type[Any]:
+        """The function's own: timm asks for it, and then turns mixing off by an attribute of the function."""
+        return type(self.function)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("function", "relay"):  # of a copy that is being made
+            raise AttributeError(name)
+        return getattr(self.function, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self.function, name, value)
 
     def __call__(self, samples: list[Any]) -> Any:
         if sys._getframe(1).f_globals.get("__name__") == "torch.utils.data._utils.fetch":
@@ -68,7 +81,7 @@ class OnlyHere:
         return self.function(samples)
 
     def __eq__(self, other: object) -> bool:
-        return self.function == (other.function if isinstance(other, OnlyHere) else other)
+        return self.function == (other.function if type(other) is OnlyHere else other)
 
     def __hash__(self) -> int:
         return hash(self.function)

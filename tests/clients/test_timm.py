@@ -44,3 +44,26 @@ def test_batches_are_those_of_timm(tmp_path: Path) -> None:
             for (images, labels), (other_images, other_labels) in zip(ours, theirs, strict=True):
                 assert torch.equal(images, other_images)
                 assert torch.equal(labels, other_labels)
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("workers", [0, 1])
+def test_mixup_is_turned_off_as_under_timm(tmp_path: Path, workers: int) -> None:
+    made = data.create_loader(
+        data.ImageDataset(str(write_photo_folder(tmp_path))),
+        (3, 32, 32),
+        2,
+        is_training=True,
+        no_aug=True,
+        num_workers=workers,
+        collate_fn=data.FastCollateMixup(mixup_alpha=1.0, num_classes=4, label_smoothing=0.0),
+        device=torch.device("cpu"),
+        persistent_workers=False,
+    )
+    made.loader = fastload.from_dataloader(made.loader)
+    with made.loader:
+        assert made.mixup_enabled
+        assert any(labels.max(1).values.min() < 1 for _, labels in made), "mixed"
+        made.mixup_enabled = False
+        assert not made.mixup_enabled
+        assert all(labels.max(1).values.min() == 1 for _, labels in made), "one class each"

@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import fastload
 from fastload.errors import ConfigurationError, StateMismatchError
+from fastload.integrations import stateful_dataloader_state
 
 stateful = pytest.importorskip("torchdata.stateful_dataloader", reason="pip install fastload[integrations]")
 DATA = TensorDataset(torch.arange(20))
@@ -48,3 +49,20 @@ def test_a_random_order_cannot_be_gone_on_with() -> None:
 def test_a_loader_is_not_adopted_twice() -> None:
     with pytest.raises(ConfigurationError, match="it is a fastload Loader already"):
         fastload.from_dataloader(fastload.create_loader(DATA, 3))
+
+
+def test_it_goes_back_where_the_loader_stands() -> None:
+    with fastload.from_dataloader(stateful.StatefulDataLoader(DATA, 3)) as loader:
+        for taken in (0, 2, 7):
+            loader.set_epoch(taken)
+            iterator = iter(loader)
+            for _ in range(taken):
+                next(iterator)
+            back = stateful.StatefulDataLoader(DATA, 3)
+            back.load_state_dict(stateful_dataloader_state(loader))
+            assert values(back) == values(iterator) == values(DataLoader(DATA, 3))[taken:]
+    with (
+        fastload.create_loader(DATA, 3, shuffle=True) as shuffled,
+        pytest.raises(ConfigurationError, match="StatefulDataLoader cannot go on"),
+    ):
+        stateful_dataloader_state(shuffled)
