@@ -11,8 +11,8 @@ from fastload.loader import Loader
 def trainer_callback() -> Any:
     """A callback for Hugging Face's Trainer, so that it resumes in the middle of an epoch.
 
-    The Trainer would skip batches by making a plain DataLoader of the loader it has. With this callback, and
-    `TrainingArguments(ignore_data_skip=True)`, the loader goes to the place itself and reads nothing on the way.
+    Needed only with `TrainingArguments(ignore_data_skip=True)`: without that the Trainer skips the batches itself, by
+    Accelerate's `skip_first_batches`, and the loader reads nothing for those.
 
     Returns:
         A transformers.TrainerCallback, to be given as `Trainer(callbacks=[...])`.
@@ -24,15 +24,10 @@ def trainer_callback() -> Any:
 
         def on_train_begin(self, args: Any, state: Any, control: Any, **things: Any) -> None:
             loader = things.get("train_dataloader")
-            if not isinstance(loader, Loader) or not state.global_step:
+            if not isinstance(loader, Loader) or not state.global_step or not args.ignore_data_skip:
                 return
             accumulated = args.gradient_accumulation_steps
             epoch, updates = divmod(state.global_step, -(-len(loader) // accumulated))
-            if updates and not args.ignore_data_skip:
-                raise ConfigurationError(
-                    "trainer_callback: the Trainer would skip batches by itself, through a plain DataLoader. Pass "
-                    "TrainingArguments(ignore_data_skip=True)."
-                )
             loader.set_epoch(epoch)
             loader.skip(updates * accumulated)
 

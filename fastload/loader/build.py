@@ -60,7 +60,8 @@ def create_loader(
         batch_size: samples a batch on this rank.
         shuffle: a new order every epoch, from (seed, epoch).
         drop_last: leave out the last, incomplete global batch. If False, every sample comes exactly once an epoch,
-            the last batch spread over the ranks; a rank may then get an empty one (B = 0) when not shuffling.
+            the last batch spread over the ranks. With `shard=Shard(...)` a rank may then get an empty one (B = 0) when
+            not shuffling; where the rank was found, samples of the batch before it prevent that.
         transform: torchvision transforms (v2 or v1), a Recipe, or any callable on one sample's image. None: the
             dataset's own, or uint8 pixels as they are.
         batch_transform: torchvision v2.MixUp or CutMix (the draws then depend on (seed, epoch, batch) alone), or any

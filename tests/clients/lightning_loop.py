@@ -22,15 +22,18 @@ QUIET: dict[str, Any] = {
 }
 
 
-def loader(count: int, *, ours: bool, train: bool) -> Any:
+def loader(count: int, *, ours: bool, train: bool, created: bool = False) -> Any:
     data = TensorDataset(torch.arange(count), torch.arange(count).float())
+    if created:
+        return fastload.create_loader(data, 4, shuffle=train)
     existing = DataLoader(data, 4, shuffle=train)
     return fastload.from_dataloader(existing) if ours else existing
 
 
 class Notes(L.LightningModule):
-    def __init__(self, count: int, *, ours: bool) -> None:
+    def __init__(self, count: int, *, ours: bool, created: bool = False) -> None:
         super().__init__()
+        self.created = created
         self.weight = torch.nn.Parameter(torch.zeros(1))
         self.count, self.ours = count, ours
         self.seen: list[Any] = []
@@ -49,10 +52,10 @@ class Notes(L.LightningModule):
         return torch.optim.SGD(self.parameters(), 0.0)
 
     def train_dataloader(self) -> Any:
-        return loader(self.count, ours=self.ours, train=True)
+        return loader(self.count, ours=self.ours, train=True, created=self.created)
 
     def val_dataloader(self) -> Any:
-        return loader(self.count, ours=self.ours, train=False)
+        return loader(self.count, ours=self.ours, train=False, created=self.created)
 
 
 class Save(L.Callback):
@@ -74,9 +77,9 @@ def compare(directory: str) -> dict[str, Any]:
     """With and without, from a hook and as an argument."""
     found: dict[str, Any] = {}
     for count in (16, 17, 37):
-        for way in ("plain", "hook", "argument"):
+        for way in ("plain", "hook", "argument", "created"):
             ours = way != "plain"
-            module = Notes(count, ours=ours)
+            module = Notes(count, ours=ours, created=way == "created")
             trainer = L.Trainer(max_epochs=2, strategy="ddp", num_sanity_val_steps=1, **QUIET)
             loaders = [loader(count, ours=ours, train=train) for train in (True, False)] if way == "argument" else []
             trainer.fit(module, *loaders)

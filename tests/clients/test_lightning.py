@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,9 @@ def test_steps_and_validation_figures_are_those_of_a_dataloader(tmp_path: Path) 
                 assert set(epoch) == set(range(count))
                 assert len(epoch) == count + count % 2
             assert trained[0] != trained[1], "another order in each epoch"
+        evaluated = [batch for found in ranks for name, _, batch in found[f"created {count}"][1] if name == "val"]
+        assert all(evaluated), "no rank has a batch without samples, whose mean would not be a number"
+        assert all(math.isfinite(found[f"created {count}"][2]) for found in ranks)
 
 
 def test_runs_resume_from_the_middle_and_the_end_of_an_epoch(tmp_path: Path) -> None:

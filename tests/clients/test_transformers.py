@@ -30,4 +30,5 @@ def test_steps_and_figures_are_those_of_the_trainers_own_loader(tmp_path: Path) 
             assert set(epoch) == set(range(count))
             assert len(epoch) == count + count % 2
     for found in ranks:
-        assert found["resumed"]["seen"] == found["ours 37"]["seen"][3:], "from the third step on, in mid-epoch"
+        for name in ("resumed", "resumed by itself"):
+            assert found[name]["seen"] == found["ours 37"]["seen"][3:], "from the third step on, in mid-epoch"

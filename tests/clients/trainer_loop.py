@@ -56,7 +56,8 @@ class Ours(Trainer):
         return self.accelerator.prepare(fastload.from_dataloader(existing))
 
 
-def run(kind: Any, count: int, directory: str, *, resume: str | None = None) -> dict[str, Any]:
+def run(kind: Any, count: int, directory: str, *, resume: str | None = None, itself: bool = False) -> dict[str, Any]:
+    """`itself`: whether the Trainer is to skip the batches that were seen before, and not our callback."""
     model = Model()
     arguments = TrainingArguments(
         output_dir=directory,
@@ -68,7 +69,7 @@ def run(kind: Any, count: int, directory: str, *, resume: str | None = None) -> 
         report_to=[],
         use_cpu=True,
         disable_tqdm=True,
-        ignore_data_skip=True,
+        ignore_data_skip=not itself,
         seed=3,
     )
     trainer = kind(
@@ -77,7 +78,7 @@ def run(kind: Any, count: int, directory: str, *, resume: str | None = None) -> 
         train_dataset=Rows(count),
         eval_dataset=Rows(count),
         compute_metrics=metrics,
-        callbacks=[trainer_callback()],
+        callbacks=[] if itself else [trainer_callback()],
     )
     trainer.train(resume_from_checkpoint=resume)
     figures = trainer.evaluate()
@@ -95,5 +96,6 @@ if __name__ == "__main__":
             found[f"{name} {count}"] = run(kind, count, f"{sys.argv[1]}/{name}{count}")
     directory = f"{sys.argv[1]}/ours37"
     found["resumed"] = run(Ours, 37, directory, resume=f"{directory}/checkpoint-3")
+    found["resumed by itself"] = run(Ours, 37, directory, resume=f"{directory}/checkpoint-3", itself=True)
     with open(f"{sys.argv[1]}/found.{os.environ.get('RANK', '0')}", "w") as file:
         json.dump(found, file)
