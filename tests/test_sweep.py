@@ -522,14 +522,14 @@ def test_the_command_from_end_to_end(fashion: Path, tmp_path: Path, monkeypatch:
 @pytest.mark.slow
 def test_whole_runs_over_other_axes(fashion: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    arguments = ["sweep", "fashion-mnist-mlp", "--data", str(fashion), "--batch-sizes", "63", "--parallel", "ddp"]
+    arguments = ["sweep", "fashion-mnist-mlp", "--data", str(fashion), "--batch-sizes", "63", "--parallel", "none"]
     arguments += ["--accumulate", "1,2", "--device", "cpu", "--num-workers", "1", "--backend", "cache"]
     arguments += ["--epochs", "2", "--warmup", "1", "--warmup-epochs", "0", "--json", str(tmp_path / "a.json")]
     done = CliRunner().invoke(app, arguments)
     assert done.exit_code == 0, done.output
     sweep = from_json((tmp_path / "a.json").read_text(), "a.json")
     rows = [Row.of(row) for row in sweep.measurements]
-    assert [(row.cell.mode, row.cell.accumulate) for row in rows] == [("ddp", 1), ("ddp", 2)]
+    assert [(row.cell.mode, row.cell.accumulate) for row in rows] == [("none", 1), ("none", 2)]
     for found in rows:
         assert (found.status, found.samples, found.val_samples) == ("measured", 256, 16), found.note
         assert (found.cell.device, found.cell.backend) == (None, None), "one value is no axis"
