@@ -19,7 +19,7 @@ from fastload.cli.app import app
 from fastload.errors import ConfigurationError
 from fastload.train import CheckpointConfig, DataConfig, ModelConfig, OptimizerConfig, RunConfig, TrainConfig, preset
 from fastload.train.presets import find_preset, preset_files
-from fastload.train.settings import all_fields, merged, read_toml, tables, to_toml
+from fastload.train.settings import all_fields, changed, merged, read_toml, tables, to_toml
 from tests.waiting import LIMIT
 
 if sys.version_info >= (3, 11):
@@ -195,6 +195,18 @@ def test_a_file_is_refused_by_name(tmp_path: Path, text: str, message: str) -> N
     file.write_text(text)
     with pytest.raises(ConfigurationError, match=message):
         merged({}, file)
+
+
+def test_another_backend_has_not_the_options_of_the_first(tmp_path: Path) -> None:
+    assert merged(preset_settings("cifar10-vgg19")).data.backend_option == ("storage=auto",)
+    for given, backend in (({"backend": "torch"}, "torch"), ({"tune": True}, "auto"), ({"backend": "cache"}, "cache")):
+        data = merged(preset_settings("cifar10-vgg19"), given=given).data
+        assert (data.backend, data.backend_option) == (backend, ("storage=auto",) if backend == "cache" else ())
+    config = merged(preset_settings("cifar10-vgg19"))
+    assert changed(config, backend="torch").data.backend_option == ()
+    assert changed(config, backend="cache", lr=0.5).data.backend_option == ("storage=auto",)
+    (tmp_path / "a.toml").write_text('[data]\nbackend = "dali"\nbackend_option = ["device=mixed"]\n')
+    assert merged(preset_settings("cifar10-vgg19"), tmp_path / "a.toml").data.backend_option == ("device=mixed",)
 
 
 def test_one_number_is_a_square() -> None:

@@ -182,7 +182,7 @@ def merged(
     Raises:
         ConfigurationError: a setting that does not exist, or a value that it cannot have; no such file, or no TOML.
     """
-    settings = {**preset, **({} if toml is None else read_toml(toml)), **(given or {})}
+    settings = _over(_over(preset, {} if toml is None else read_toml(toml)), given or {})
     groups: dict[str, dict[str, Any]] = {"": {}, **{table: {} for table in tables()}}
     for name, value in settings.items():
         field = find_field(name)
@@ -190,8 +190,20 @@ def merged(
     return TrainConfig(**groups.pop(""), **{table: tables()[table](**values) for table, values in groups.items()})
 
 
+def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Both, the second before the first. Another backend has not the options that the first one was given."""
+    found = {**below, **above}
+    if above.get("tune") is True and "backend" not in above:
+        found["backend"] = "auto"
+    if "backend_option" not in above and found.get("backend") != below.get("backend"):
+        found.pop("backend_option", None)
+    return found
+
+
 def changed(config: TrainConfig, **changes: Any) -> TrainConfig:
     """The configuration with other values, by field name. Raises ConfigurationError as `merged`."""
+    if changes.get("backend", config.data.backend) != config.data.backend:
+        changes = {"backend_option": (), **changes}
     for name, value in changes.items():
         table = find_field(name).table
         if table:
