@@ -121,7 +121,8 @@ def test_a_loader_prepares_its_stage_in_the_trainers_thread(monkeypatch: pytest.
         monkeypatch.setattr(
             DeviceStage, name, lambda self, name=name: seen.append((name, threading.current_thread().name))
         )
-    with fastload.create_loader((np.zeros((8, 4, 4, 3), np.uint8), np.arange(8)), 2) as loader:
+    crop = v2.RandomResizedCrop(4)  # more work than to hand it over
+    with fastload.create_loader((np.zeros((8, 4, 4, 3), np.uint8), np.arange(8)), 2, transform=crop) as loader:
         next(iter(loader))
     assert seen[0] == ("prepare", threading.current_thread().name)
     assert ("claim_thread", "fastload-pipeline") in seen
@@ -137,7 +138,7 @@ def test_page_locked_buffers_are_made_on_their_gpu(cuda: FakeCuda, monkeypatch: 
 
     monkeypatch.setattr(torch, "empty", spy)
     for pinned_for in (GPU, None):
-        BufferPool(pinned_for=pinned_for).allocate((2, 3))
+        BufferPool(pinned_for=pinned_for, least=1).allocate((2, 3))
     assert made == [([GPU], True), ([], False)]
 
 

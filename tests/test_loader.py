@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -527,7 +528,7 @@ def test_batch_transforms_are_mixed_or_called_with_seeded_numbers(tmp_path: Path
 
 
 def test_buffers_return_when_their_last_view_is_gone() -> None:
-    pool = BufferPool()
+    pool = BufferPool(least=1)
     first = pool.allocate((2, 3))
     address = first.ctypes.data
     tensor = torch.from_numpy(first[1:])
@@ -684,3 +685,95 @@ def test_what_a_fork_server_cannot_be_sent_is_said(two_machines: None) -> None:
     options = TorchOptions(multiprocessing_context="fork")
     with fastload.create_loader(Local(), 4, backend="torch", num_workers=1, shard=shard, options=options) as loader:
         assert next(iter(loader))[0, 1] == os.getpid()
+
+
+# -- batches that take less than to hand them over
+
+
+class Light(Recorder):
+    """Notes which threads call it, and that no two do at once."""
+
+    light = True
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        self.threads: list[str] = []
+        self._busy = threading.Lock()
+
+    def receive(self) -> HostBatch:
+        assert self._busy.acquire(blocking=False)
+        try:
+            self.threads.append(threading.current_thread().name)
+            return super().receive()
+        finally:
+            self._busy.release()
+
+
+def test_a_trainer_that_asks_at_once_makes_light_batches_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fastload.loader.pipeline._AWAY", 1e9)
+    backend = Light()
+    with loader_over(backend, EpochOrder(40, 2, shuffle=True)) as loader:
+        found = indices_of(loader) + indices_of(loader)
+    assert found == [rows for _, rows in backend.submitted[:40]]
+    assert set(backend.threads[2:]) == {threading.current_thread().name}, "the thread may have been first"
+
+
+def test_a_trainer_that_is_away_finds_light_batches_made() -> None:
+    backend = Light()
+    with loader_over(backend, EpochOrder(40, 2)) as loader:
+        iterator = iter(loader)
+        next(iterator)
+        for _ in range(5):
+            wait_until(lambda: len(loader._pipeline._ready) == 2)
+            next(iterator)
+        assert threading.current_thread().name not in backend.threads[-3:]
+
+
+@pytest.mark.parametrize("away", [0.0, 0.0003, 1e9])
+def test_light_batches_are_those_of_any_backend(monkeypatch: pytest.MonkeyPatch, away: float) -> None:
+    """Whoever makes them: through early ends, chosen epochs, states and errors."""
+    monkeypatch.setattr("fastload.loader.pipeline._AWAY", away)
+
+    def story(backend: Any) -> list[Any]:
+        rng, found = np.random.default_rng(5), []
+        with loader_over(backend, EpochOrder(50, 3, shuffle=True)) as loader:
+            for _ in range(60):
+                for values, noise in itertools.islice(loader, int(rng.integers(0, 20))):
+                    found += [*values.tolist(), *noise.ravel().tolist()]
+                    if rng.random() < 0.1:
+                        time.sleep(0.001)
+                state = loader.state_dict()
+                match int(rng.integers(4)):
+                    case 0:
+                        loader.set_epoch(int(rng.integers(5)))
+                    case 1:
+                        loader.load_state_dict(state)
+        return found
+
+    assert story(Light(depth=4)) == story(Recorder(depth=4))
+    with loader_over(Light(bad=frozenset({7})), EpochOrder(12, 2)) as loader:
+        iterator = iter(loader)
+        assert [next(iterator)[0].tolist() for _ in range(3)] == [[0, 1], [2, 3], [4, 5]]
+        with pytest.raises(DecodeError, match="file 7: broken"):
+            next(iterator)
+
+
+def test_an_interrupt_while_the_trainer_makes_a_light_batch_leaves_nothing_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("fastload.loader.pipeline._AWAY", 1e9)
+    with loader_over(Light(), EpochOrder(40, 2)) as loader:
+        next(iter(loader))
+        pipeline = loader._pipeline
+        produce = pipeline._produce
+
+        def interrupted() -> Any:
+            monkeypatch.setattr(pipeline, "_produce", produce)
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(pipeline, "_produce", interrupted)
+        wait_until(lambda: pipeline._producer is None)
+        pipeline._ready.clear()
+        with pytest.raises(KeyboardInterrupt):
+            pipeline._take()
+        assert pipeline._take().position is not None

@@ -60,6 +60,11 @@ def gather(pool: Any, source: PixelImages, indices: Any, placed: Geometry, **opt
     height, width = placed.window[0, 2:].tolist()
     out = np.empty((len(placed), height, width, source.channels), np.uint8)
     assert pool.gather_batch(source, np.asarray(indices), geometry=placed, out=out, **options).wait() == []
+    here = np.empty_like(out)
+    pending = pool.gather_batch(source, np.asarray(indices), geometry=placed, out=here, here=True, **options)
+    assert pending.done() or source.sizes is not None
+    assert pending.wait() == []
+    assert np.array_equal(here, out), "in the calling thread"
     return out
 
 

@@ -180,6 +180,7 @@ class _DeviceEngine:
     assembler: Assembler
     depth: int
     device: str
+    light = False
 
     def start(self, draws: Draws) -> PendingBatch:
         placed = self.assembler.place(draws)

@@ -19,6 +19,7 @@ import numpy.typing as npt
 from fastload import native
 from fastload.backends.assemble import Assembler, Buffers, settled_size
 from fastload.backends.base import Context, Failure, HostBatch
+from fastload.cache.resident import is_mapped
 from fastload.decode.core import core_formats
 from fastload.decode.registry import describe_decoder, get_decoder
 from fastload.draws import Draws
@@ -40,6 +41,9 @@ BATCHES_IN_FLIGHT = 3
 """One being received, one being finished, one to keep the threads busy meanwhile."""
 _LARGEST_SLICE = 32
 """Samples. Enough to make the work per slice small (50 microseconds of 20 milliseconds), few enough to share evenly."""
+
+_LITTLE = 1 << 20
+"""Bytes of pixels that are copied in 100 microseconds, in which another thread would hardly have begun."""
 
 
 class PendingBatch(ABC):
@@ -64,6 +68,11 @@ class Engine(Protocol):
     @property
     def depth(self) -> int:
         """Batches in flight that keep it busy."""
+        ...
+
+    @property
+    def light(self) -> bool:
+        """Whether a batch is finished when `start` returns, within a fraction of a millisecond."""
         ...
 
     def start(self, draws: Draws) -> PendingBatch:
@@ -118,6 +127,8 @@ class ThreadEngine:
     A batch is cut into slices, a slice is one task of a thread pool. Several batches are in flight, so a slow slice at
     the end of one does not leave threads idle.
     """
+
+    light = False
 
     def __init__(self, context: Context, assembler: Assembler, *, backend: str, threads: int, decoder: str) -> None:
         source = context.source
@@ -218,6 +229,9 @@ class NativeEngine:
         self._check_whole = check_whole
         self._slice = max(1, -(-context.batch_size // threads))
         self._settled = [settled_size(source, plan) for plan in plans]
+        copied = None not in self._settled and not any(plan.resamples for plan in plans)
+        self.light = copied and _is_little(source, context.batch_size * len(plans))
+        """Whether there is less to do than to hand it to other threads and to wait for them."""
         self._pool = NativePool(threads)
         self._remade = 0
         """Samples that the core gave back and Python could read."""
@@ -359,6 +373,8 @@ class NativeEngine:
     # Pixels in arrays
 
     def _gather(self, draws: Draws) -> PendingBatch:
+        if self.light and all(plan.is_identity for plan in self._plans):
+            return self._copy(draws)
         failures: dict[int, DecodeError] = {}
         placed = self._fused(draws)
         sizes = [size for size in self._settled if size is not None]
@@ -379,9 +395,23 @@ class NativeEngine:
                     geometry=geometry,
                     out=buffers[view_column(name, view)],
                     sampling=Resampling.of(plan, column.role),
+                    here=self.light,
                 )
                 begun.append((0, pending))
         return _NativeBatch(self, draws, buffers, begun, failures)
+
+    def _copy(self, draws: Draws) -> PendingBatch:
+        """Rows of arrays as they are, in the calling thread."""
+        sizes = [size for size in self._settled if size is not None]
+        buffers = self._assembler.buffers(len(draws), sizes, self._allocate)
+        for name, column in self._source.pixels.items():
+            stored = column.in_array()
+            assert stored is not None
+            for view in range(len(self._plans)):
+                # mode: to leave `out` alone if an index were out of bounds, which none is, numpy would copy twice.
+                out = buffers[view_column(name, view)]
+                np.take(stored.array, stored.rows_of(draws.indices), axis=0, out=out, mode="clip")
+        return _NativeBatch(self, draws, buffers, [])
 
 
 @dataclass(frozen=True)
@@ -424,6 +454,13 @@ def _known_sizes(source: Source, plans: Sequence[GeometryPlan]) -> list[tuple[in
     """(height, width) of each view in every batch; None where one is not known in advance."""
     sizes = [plan.out_size or settled_size(source, plan) for plan in plans]
     return None if None in sizes else [size for size in sizes if size is not None]
+
+
+def _is_little(source: Source, batch_size: int) -> bool:
+    """Whether a batch of these arrays is a few bytes that need not be read from a disk."""
+    stored = [column.in_array() for column in source.pixels.values()]
+    held = [one.array for one in stored if one is not None and one.sizes is None and not is_mapped(one.array)]
+    return len(held) == len(stored) and sum(array[:1].nbytes for array in held) * batch_size <= _LITTLE
 
 
 def _outcome(backend: str, work: Pending | Future[Pending]) -> list[NativeFailure]:

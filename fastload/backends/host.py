@@ -39,6 +39,11 @@ class HostBackend:
         """The engine; made by the first call if not before."""
         raise NotImplementedError
 
+    @property
+    def light(self) -> bool:
+        """See `Backend`."""
+        return self.engine().light
+
     def submit(self, draws: Draws) -> None:
         try:
             task = self.engine().start(draws)

@@ -20,6 +20,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+_WORTH_KEEPING = 1 << 20
+"""Bytes. Smaller arrays of ordinary memory come from malloc, which keeps and reuses such pieces itself, and sooner."""
 _OPENMP = re.compile(r"/lib(gomp|iomp5|omp)[^/]*\.so[^/]*$")
 
 
@@ -29,12 +31,14 @@ class BufferPool:
     Views count too: numpy slices, and torch tensors made from the array.
     """
 
-    def __init__(self, *, pinned_for: torch.device | None = None) -> None:
+    def __init__(self, *, pinned_for: torch.device | None = None, least: int = _WORTH_KEEPING) -> None:
         """
         Args:
             pinned_for: the GPU that the buffers are page-locked for; None: ordinary memory.
+            least: bytes from which ordinary memory is kept for reuse.
         """
         self._pinned_for = pinned_for
+        self._least = least
         self.allocated = 0
         """Bytes allocated so far, free or lent."""
         self._free: dict[int, list[torch.Tensor]] = defaultdict(list)
@@ -43,7 +47,7 @@ class BufferPool:
     def allocate(self, shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
         """An array of this shape, C-contiguous, contents undefined."""
         nbytes = int(np.prod(shape, dtype=np.int64))
-        if nbytes == 0:
+        if nbytes == 0 or (self._pinned_for is None and nbytes < self._least):
             return np.empty(shape, dtype=np.uint8)
         with self._lock:
             free = self._free[nbytes]

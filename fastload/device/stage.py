@@ -85,6 +85,11 @@ class DeviceStage:
         self._copying: deque[tuple[torch.cuda.Event, list[torch.Tensor]]] = deque()
         self._spans: SpanLog | None = None
 
+    @property
+    def stays_on_host(self) -> bool:
+        """Whether any thread may work on it, as batches end in ordinary memory."""
+        return self.device.type == "cpu" and not self._pinned
+
     def prepare(self) -> None:
         """Called in the trainer's thread before another one works on the stage: what must be known from there."""
         if self._pinned and self.device.type == "cpu" and self._home is None:

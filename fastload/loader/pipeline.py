@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import threading
 import time
@@ -33,6 +34,8 @@ logger = logging.getLogger("fastload")
 
 READY = 2
 """Finished batches kept for the trainer: one it is about to take, one being finished."""
+_AWAY = 0.0003
+"""Seconds after which a trainer is at work, and does not just want the next batch."""
 _PATIENCE = 10.0
 """Seconds that `close` waits for the batch under way."""
 
@@ -101,6 +104,12 @@ class Pipeline:
         """Counts the seeks: a batch of an earlier generation is thrown away."""
         self._obeyed = 0
         """The generation that is produced: a seek may be obeyed as soon as it is made."""
+        self._little_work = False
+        """Whether a batch is made sooner than it is handed from thread to thread; known once one is."""
+        self._producer: int | None = None
+        """The thread that is at it, ours or the trainer's."""
+        self._lacked = -math.inf
+        """When the trainer last found no batch ready, where it may make them itself [seconds]."""
         self._stopping = False
         self._thread: threading.Thread | None = None
         self._pid = os.getpid()
@@ -198,17 +207,28 @@ class Pipeline:
             self._stage.prepare()
             self._obey_seek()
             self._top_up()
+            self._little_work = getattr(self._backend, "light", False) and self._stage.stays_on_host
             self._thread = threading.Thread(target=self._run, name="fastload-pipeline", daemon=True)
             self._thread.start()
         try:
-            with self._change:
-                while not self._ready:
+            while True:
+                with self._change:
+                    if self._ready:
+                        item = self._ready.popleft()
+                        self._change.notify_all()
+                        break
                     if self._stopping:
                         raise FastloadError("the loader was closed while a batch was waited for; create a new one.")
-                    if not self._change.wait(_PATIENCE) and not self._thread.is_alive():
-                        raise WorkerError("the loader's own thread has ended without a batch or an error.")
-                item = self._ready.popleft()
-                self._change.notify_all()
+                    light = self._light()
+                    if light:
+                        self._lacked = time.perf_counter()
+                    # It is this very thread if a signal's handler has raised in the middle of it.
+                    if not light or self._producer not in (None, threading.get_ident()):
+                        if not self._change.wait(_PATIENCE) and not self._thread.is_alive():
+                            raise WorkerError("the loader's own thread has ended without a batch or an error.")
+                        continue
+                    generation = self._begin()
+                self._end(self._produce(), generation)
         except RuntimeError as error:
             # torch's handler of SIGCHLD raises in the main thread, wherever it is, when a worker dies.
             self._expected = None
@@ -219,16 +239,36 @@ class Pipeline:
         use_one_thread_here()
         while True:
             with self._change:
-                while not self._stopping and self._restart is None and (len(self._ready) >= READY or self._blocked()):
-                    self._change.wait()
+                while not self._stopping and not self._wanted():
+                    # The trainer, where it makes batches itself, does not wake this thread for each.
+                    self._change.wait(_AWAY if self._light() and len(self._ready) < READY else None)
                 if self._stopping:
                     return
-                generation = self._generation
-            item = self._produce()
-            with self._change:
-                if item is not None and self._generation == max(generation, self._obeyed) and not self._stopping:
-                    self._ready.append(item)
+                generation = self._begin()
+            self._end(self._produce(), generation)
+
+    def _begin(self) -> int:
+        self._producer = threading.get_ident()
+        return self._generation
+
+    def _end(self, item: _Item | None, generation: int) -> None:
+        with self._change:
+            self._producer = None
+            if item is not None and self._generation == max(generation, self._obeyed) and not self._stopping:
+                self._ready.append(item)
+                if not self._little_work or threading.current_thread() is self._thread:
                     self._change.notify_all()
+
+    def _wanted(self) -> bool:
+        """Whether this thread is to produce."""
+        if self._producer is not None or (self._light() and time.perf_counter() - self._lacked < _AWAY):
+            return False
+        return self._restart is not None or (len(self._ready) < READY and not self._blocked())
+
+    def _light(self) -> bool:
+        """Whether a batch takes less than to hand it from thread to thread. A trainer that comes for the next one at
+        once then makes it itself; one that stays away finds it made by this thread."""
+        return self._little_work and (self._restart is not None or not self._blocked())
 
     def _blocked(self) -> bool:
         """Whether there is nothing to do: an error waits to be taken, or the tickets have come to their end."""

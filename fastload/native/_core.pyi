@@ -129,6 +129,7 @@ class Pool:
         geometries: Geometries,
         out: npt.NDArray[np.uint8],
         resampling: Resampling,
+        here: bool = False,
     ) -> Ticket: ...
     def gather_flat(
         self,

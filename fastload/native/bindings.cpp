@@ -346,7 +346,7 @@ void check_pixels(const PixelRows& images, size_t available, size_t images_count
 
 std::unique_ptr<Ticket> gather(Pool& pool, Input<uint8_t, 4> array, Input<int64_t, 1> rows,
                                nb::handle_t<Geometries> geometries, Array<uint8_t, 4> out,
-                               const ResampleOptions& resample) {
+                               const ResampleOptions& resample, bool here) {
     const auto& placed = nb::cast<const Geometries&>(geometries);
     const size_t channels = array.shape(3);
     require(channels >= 1 && channels <= 4 && out.shape(3) == channels, "array and out differ in channels");
@@ -360,6 +360,10 @@ std::unique_ptr<Ticket> gather(Pool& pool, Input<uint8_t, 4> array, Input<int64_
     check_pixels(images, array.size(), array.shape(0));
     const Size size = {static_cast<int>(out.shape(1)), static_cast<int>(out.shape(2))};
     auto job = std::make_shared<GatherJob>(images, placed.source, resample, size, out.data());
+    if (here) {
+        WithoutGil released;
+        pool.run(*job);
+    }
     return submit(pool, std::move(job), {nb::cast(array), nb::cast(rows), nb::borrow(geometries), nb::cast(out)});
 }
 
@@ -472,7 +476,8 @@ NB_MODULE(_core, m) {
         .def("decode_flat", &decode_flat, "images"_a, "geometries"_a, "out"_a, "offsets"_a, "sizes"_a, "resampling"_a,
              "max_pixels"_a, "exif"_a, "whole"_a)
         .def("read_headers", &read_headers, "images"_a, "out"_a, "max_pixels"_a)
-        .def("gather", &gather, "array"_a, "rows"_a, "geometries"_a, "out"_a, "resampling"_a)
+        .def("gather", &gather, "array"_a, "rows"_a, "geometries"_a, "out"_a, "resampling"_a,
+             "here"_a = false)
         .def("gather_flat", &gather_flat, "array"_a, "offsets"_a, "sizes"_a, "rows"_a, "geometries"_a, "out"_a,
              "resampling"_a);
 }

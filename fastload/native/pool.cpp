@@ -198,6 +198,12 @@ Pool::~Pool() {
 
 const char* Pool::simd() const { return kernels_->name; }
 
+void Pool::run(Job& job) {
+    Worker worker(*kernels_);
+    while (job.run_some(worker)) {
+    }
+}
+
 void Pool::submit(std::shared_ptr<Job> job) {
     if (job->done()) return;  // of no rows
     Home& here = home();

@@ -104,6 +104,8 @@ class Pool {
 
     // Throws std::system_error or std::bad_alloc if the system has no thread for it; the job was then not taken.
     void submit(std::shared_ptr<Job> job);
+    // Runs a job in the calling thread, past all others: for what is done sooner than threads are woken.
+    void run(Job& job);
     // Cancels what was submitted and joins the threads; a later `submit` starts new ones.
     void close();
 

@@ -182,10 +182,12 @@ class NativePool:
         geometry: Geometry | FusedGeometry,
         out: npt.NDArray[np.uint8],
         sampling: Resampling | None = None,
+        here: bool = False,
     ) -> Pending:
         """Crop, resize, pad and mirror decoded images into `out`, (B, height, width, C) uint8, C-contiguous.
 
-        C is the channels of the images: 1 to 4, and 1 or 3 where they are resampled.
+        C is the channels of the images: 1 to 4, and 1 or 3 where they are resampled. With `here`, images of one size
+        are done in the calling thread before this returns: sooner than threads are woken, where there is little to do.
         """
         _check_out(out, channels=images.channels)
         if images.channels in (2, 4) and _resamples(geometry):
@@ -197,7 +199,7 @@ class NativePool:
         native = native_resampling(sampling or Resampling())
         placed = _geometries(geometry)
         if images.sizes is None or images.offsets is None:
-            return Pending(self._pool.gather(images.array, rows, placed, out, native))
+            return Pending(self._pool.gather(images.array, rows, placed, out, native, here))
         offsets, sizes = images.offsets, images.sizes
         return Pending(self._pool.gather_flat(images.array, offsets, sizes, rows, placed, out, native))
 

@@ -99,7 +99,7 @@ class BatchProgram:
         if all(tensor.device.type == "cpu" for tensor in pixels.values()):
             sample = sum(tensor[:1].numel() for tensor in pixels.values())
             piece = max(1, _CACHE_BYTES * torch.get_num_threads() // max(sample, 1))
-        if piece >= batch and (empty is None or not batch):
+        if piece >= batch:  # then so small that memory of its own costs no page faults
             return {name: self._run(tensor, roles[name], draws) for name, tensor in pixels.items()}
         result: dict[str, torch.Tensor] = {}
         for name, tensor in pixels.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -125,23 +126,37 @@ class _ConvertAndNormalize(PixelOperation):
         return self.convert.dtype
 
     def apply(self, images: torch.Tensor, draws: Draws, stream: int) -> torch.Tensor:
-        mean, std = self.normalize.per_channel(images.shape[1])
-        scale = 1.0 / (std * (255.0 if self.convert.scale else 1.0))
-        result = torch.addcmul(_spread(-mean / std, images), images, _spread(scale, images))
-        return result.to(self.convert.dtype)
+        # On a CPU they are made once for all batches; elsewhere they belong to the stream that they are sent on.
+        factors = _factors if images.device.type == "cpu" else _factors.__wrapped__
+        width = None if images.is_contiguous() else images.shape[3]
+        scale, offset = factors(self, images.shape[1], width, images.device)
+        if width is None:  # whole planes with one number each, which addcmul does not vectorise
+            return images.to(torch.float32).mul_(scale).add_(offset).to(self.convert.dtype)
+        return torch.addcmul(offset, images, scale).to(self.convert.dtype)
 
     def describe(self) -> str:
         return f"{self.convert.describe()} + {self.normalize.describe()}"
 
 
-def _spread(values: Float64Array, images: torch.Tensor) -> torch.Tensor:
-    """(C,) values as a float tensor that broadcasts over (B, C, H, W) images: (1, C, 1, 1), or (1, C, 1, W).
+@lru_cache(maxsize=64)
+def _factors(
+    step: _ConvertAndNormalize, channels: int, width: int | None, device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """What uint8 pixels are multiplied by, and what is added; the shapes are those of `_along`."""
+    mean, std = step.normalize.per_channel(channels)
+    scale = 1.0 / (std * (255.0 if step.convert.scale else 1.0))
+    return tuple(_along(values.astype(np.float32), width, device) for values in (scale, -mean / std))  # type: ignore[return-value]
 
-    In channels_last memory one value a channel would break every loop into pieces of C numbers; a whole row of them
-    keeps it long enough to vectorise.
-    """
+
+def _spread(values: Float64Array, images: torch.Tensor) -> torch.Tensor:
+    """(C,) values as a float tensor that broadcasts over (B, C, H, W) images."""
     values = values.astype(np.float64 if images.dtype == torch.float64 else np.float32)
-    if images.is_contiguous():
-        return on_device(values, images.device).view(1, -1, 1, 1)
-    width = images.shape[3]
-    return on_device(np.tile(values, width), images.device).view(1, 1, width, -1).permute(0, 3, 1, 2)
+    return _along(values, None if images.is_contiguous() else images.shape[3], images.device)
+
+
+def _along(values: npt.NDArray[Any], width: int | None, device: torch.device) -> torch.Tensor:
+    """(1, C, 1, 1); or (1, C, 1, width), for channels_last memory, where one value a channel would break every loop
+    into pieces of C numbers: a whole row of them keeps it long enough to vectorise."""
+    if width is None:
+        return on_device(values, device).view(1, -1, 1, 1)
+    return on_device(np.tile(values, width), device).view(1, 1, width, -1).permute(0, 3, 1, 2)

@@ -86,11 +86,12 @@ def _size(path: str) -> int:
 
 
 def _entries(folder: str) -> Iterator[tuple[str, bool, bool]]:
-    """(name, is a folder, is a link) of what a folder holds."""
+    """(name, is a folder, is a link to one) of what a folder holds."""
     try:
         with os.scandir(folder) as entries:
             for entry in entries:
-                yield entry.name, _is_folder(entry), entry.is_symlink()
+                is_folder = _is_folder(entry)
+                yield entry.name, is_folder, is_folder and entry.is_symlink()
     except OSError as error:
         raise SourceError(f"{folder}: this folder cannot be read ({error.strerror}); check its permissions.") from error
 

@@ -6,6 +6,7 @@ import hashlib
 from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import accumulate, islice
 
 import numpy as np
 import numpy.typing as npt
@@ -33,9 +34,9 @@ class PathTable(PickledByReference):
     @classmethod
     def of(cls, strings: Iterable[str], root: str = "") -> PathTable:
         """Store strings (relative to `root`), taking them one at a time."""
-        builder = PathTableBuilder()
-        for string in strings:
-            builder.append(string)
+        builder, left = PathTableBuilder(), iter(strings)
+        while some := list(islice(left, 4096)):
+            builder.extend(some)
         return builder.build(root)
 
     def __len__(self) -> int:
@@ -71,8 +72,12 @@ class PathTableBuilder:
         self._ends = array("q")
 
     def append(self, string: str) -> None:
-        self._blob += string.encode("utf-8", "surrogateescape")
-        self._ends.append(len(self._blob))
+        self.extend((string,))
+
+    def extend(self, strings: Iterable[str]) -> None:
+        encoded = [string.encode("utf-8", "surrogateescape") for string in strings]
+        self._ends.extend(islice(accumulate(map(len, encoded), initial=len(self._blob)), 1, None))
+        self._blob += b"".join(encoded)
 
     def build(self, root: str = "") -> PathTable:
         """The table of what was appended; ends the collection."""
