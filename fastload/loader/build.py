@@ -107,7 +107,9 @@ def assemble(config: LoaderConfig) -> LoaderParts:
     """Open the source, choose the backend, and put together what a Loader puts to work."""
     if config.streamed:
         return _streaming(config)
-    opened = open_indexed(config.source) if config.adopted else open_source(config.source)
+    # What worker_init_fn does to the dataset must not be passed by, and a collate_fn has samples made in any case.
+    trial = config.workers.init is None and config.collate_fn is None
+    opened = open_indexed(config.source, trial=trial) if config.adopted else open_source(config.source)
     source = opened.source
     if config.dtype is not None and not source.images and not source.objects:
         raise ConfigurationError(
@@ -184,6 +186,7 @@ def _on_backend(
             "backend": f"{backend}: {reason}",
             "source": "\n".join([f"{source.name}: {source.format}, {len(source)} samples", *notes]),
             "transforms": "\n".join(f"{row.transform} -> {row.where}" for row in split.placement) or "none",
+            **({"in Python because of": "\n".join(split.reasons)} if split.reasons else {}),
             "delivered": f"on {device}, {config.memory_format}".replace("torch.", ""),
         },
         renewed=renewed,

@@ -31,7 +31,7 @@ Int64Array = npt.NDArray[np.int64]
 @register
 @dataclass(frozen=True)
 class CenterCrop(GeometryOperation):
-    transforms = (v1.CenterCrop, v2.CenterCrop)
+    transforms: ClassVar[tuple[type, ...]] = (v1.CenterCrop, v2.CenterCrop)
     fits_every_image = True
 
     size: Size

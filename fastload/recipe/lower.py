@@ -21,6 +21,7 @@ from fastload.errors import ConfigurationError
 from fastload.recipe.attributes import read_antialias, read_floats, read_interpolation, read_pair
 from fastload.recipe.convert import Normalize, ToDtype
 from fastload.recipe.crops import CenterCrop
+from fastload.recipe.delegation import changes_nothing, delegate_of
 from fastload.recipe.operation import (
     ImageState,
     NotLowerableError,
@@ -73,18 +74,29 @@ def keeps_kind(transform: Any) -> bool:
     return all(keeps_kind(inner) for inner in getattr(transform, "transforms", ()))
 
 
+def known_kind(kind: type) -> type:
+    """The type that a transform of this type may be taken for: its own, or that of the known one that it derives from
+    without changing what that does."""
+    for base in kind.__mro__:
+        if lowering_of(base) is not None or base in _CONTAINERS:
+            return base if changes_nothing(kind, base) else kind
+    return kind
+
+
 def _leaves(transform: Any) -> Iterator[Any]:
     if transform is None:
         return
-    if type(transform) in _CONTAINERS:
+    if known_kind(type(transform)) in _CONTAINERS:
         for inner in transform if isinstance(transform, nn.Sequential) else transform.transforms:
             yield from _leaves(inner)
+    elif (inner := delegate_of(transform)) is not None:
+        yield from _leaves(inner)
     else:
         yield transform
 
 
 def _lower_leaf(transform: Any, image: ImageState) -> Origin:
-    kind = type(transform)
+    kind, was_tensor = known_kind(type(transform)), image.tensor
     if kind in _BATCH_ONLY:
         raise ConfigurationError(
             f"transform contains {kind.__name__}, which mixes the images of a batch; pass it as batch_transform."
@@ -108,17 +120,20 @@ def _lower_leaf(transform: Any, image: ImageState) -> Origin:
         image.dtype = op.output_dtype(image.dtype)
     if kind in _CONVERSIONS:
         image.tensor = kind not in _TO_PIL
-    return Origin(transform, lowered, kind in _CONVERSIONS)
+    return Origin(transform, lowered, kind in _CONVERSIONS or image.tensor != was_tensor)
 
 
 def _why_unknown(transform: Any) -> str:
     kind = type(transform)
     for base in kind.__mro__[1:]:
         if lowering_of(base) is not None or base in _CONTAINERS:
-            return f"it is a subclass of {base.__name__} and may do something else"
+            return (
+                f"it is a subclass of {base.__name__} with code of its own, which may do something else; use "
+                f"{base.__name__} itself"
+            )
     if kind.__module__.startswith("torchvision."):
         return "fastload has no batched form of it"
-    return "it is not a torchvision transform"
+    return "it is not a torchvision transform; leave it out, or register an operation for it (fastload.recipe.register)"
 
 
 def _nothing(transform: Any, image: ImageState) -> tuple[Operation, ...]:

@@ -10,6 +10,7 @@ torchvision would refuse when it meets an image raise ConfigurationError at cons
 from __future__ import annotations
 
 import dataclasses
+import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias, TypeVar
@@ -235,6 +236,9 @@ def qualified_name(transform: Any) -> str:
 Lowering: TypeAlias = Callable[[Any, ImageState], tuple[Operation, ...]]
 _Registered = TypeVar("_Registered", bound=type[Operation])
 
+_PACKAGES = {"timm": "fastload.recipe.of_timm"}
+"""Whose transforms are registered by a module of ours, loaded when the first of them is met."""
+
 _lowerings: dict[type, tuple[str, Lowering]] = {}
 """By the exact type of a transform: the name of what it is lowered to, for messages, and how."""
 
@@ -290,5 +294,8 @@ def register_lowering(name: str, transforms: tuple[type, ...], lowering: Lowerin
 
 def lowering_of(kind: type) -> Lowering | None:
     """How transforms of exactly this type are lowered, or None."""
+    package = kind.__module__.partition(".")[0]
+    if package in _PACKAGES:
+        importlib.import_module(_PACKAGES.pop(package))
     found = _lowerings.get(kind)
     return None if found is None else found[1]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -34,7 +34,7 @@ Int64Array = npt.NDArray[np.int64]
 @register
 @dataclass(frozen=True)
 class RandomResizedCrop(GeometryOperation):
-    transforms = (v1.RandomResizedCrop, v2.RandomResizedCrop)
+    transforms: ClassVar[tuple[type, ...]] = (v1.RandomResizedCrop, v2.RandomResizedCrop)
     uniforms = RANDOM_RESIZED_CROP_UNIFORMS
     cuts = False
     fits_every_image = True
@@ -76,10 +76,18 @@ class RandomResizedCrop(GeometryOperation):
         composition.resize(np.array([self.size], dtype=np.int64))
 
     def native(self, core: Any, uniforms: Float64Array, flips: npt.NDArray[np.bool_], then: tuple[Any, ...]) -> Any:
-        if then:
-            return None
+        return None if then else self.native_crops(core, uniforms, flips, None)
+
+    def native_crops(
+        self,
+        core: Any,
+        uniforms: Float64Array,
+        flips: npt.NDArray[np.bool_],
+        bicubic: npt.NDArray[np.bool_] | None,
+    ) -> Any:
+        """Boxes drawn by the native core; `bicubic`: as of a `Geometry`."""
         logs = (math.log(self.ratio[0]), math.log(self.ratio[1]))
-        return core.drawn_crops(uniforms, flips, self.size, self.scale, self.ratio, logs)
+        return core.drawn_crops(uniforms, flips, self.size, self.scale, self.ratio, logs, bicubic)
 
 
 @register

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from operator import index
@@ -118,7 +119,13 @@ class ForeignOrder(_UsersOrder):
         return np.arange(step * self.batch_size, min((step + 1) * self.batch_size, self.samples), dtype=np.int64)
 
     def repeats(self, indices: Int64Array) -> Int64Array | None:
-        """A sampler with replacement must not show a sample under the same crop twice in an epoch."""
+        """A sampler with replacement must not show a sample under the same crop twice in an epoch; nor may one that
+        repeats each sample and deals the copies out to the ranks (torchvision's RASampler, timm's RepeatAugSampler)."""
+        sampler: Any = self.sampler
+        copies = math.ceil(getattr(sampler, "repetitions", getattr(sampler, "num_repeats", 1)))
+        if copies > 1 and hasattr(sampler, "num_replicas"):
+            positions: Int64Array = sampler.rank + sampler.num_replicas * np.arange(len(indices), dtype=np.int64)
+            return positions % copies
         return count_repeats(indices)
 
     @property

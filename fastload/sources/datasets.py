@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 import os
+import pickle
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
+from torch.utils.data import (
+    ConcatDataset,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    Subset,
+    TensorDataset,
+    default_collate,
+)
 
 from fastload.errors import SourceError
 from fastload.fingerprint import fingerprint_of
 from fastload.sources.arrays import checked_array, labelled_pixels
-from fastload.sources.base import Opened, OpenOptions, Source
-from fastload.sources.columns import DatasetItems, ValueArray
+from fastload.sources.base import Column, Opened, OpenOptions, Source
+from fastload.sources.columns import DatasetItems, EncodedFiles, PixelArray, ValueArray
 from fastload.sources.contents import content_of
 from fastload.sources.folders import class_folder_source
 from fastload.sources.paths import PathTable
+from fastload.sources.wrapped import SAMPLES, equal, first_difference, imitations, seeded
 
 
 def open_dataset(dataset: Any, options: OpenOptions, *, reason: str | None = None) -> Opened:
@@ -85,23 +95,25 @@ def refuse_collections(spec: Any) -> None:
 _PIXEL_DATASETS = ("CIFAR10", "CIFAR100", "MNIST", "FashionMNIST", "KMNIST")
 
 
-def is_known_dataset(spec: object) -> bool:
-    """An instance of exactly ImageFolder, CIFAR10, CIFAR100, MNIST, FashionMNIST, KMNIST, TensorDataset or a Subset.
-
-    A subclass may do anything in its `__getitem__`, so it is not one of them.
-    """
-    return type(spec) in _openers()
+def is_dataset(spec: object) -> bool:
+    """A map-style torch Dataset, which may be one that fastload reads itself."""
+    return isinstance(spec, Dataset) and not isinstance(spec, IterableDataset)
 
 
-def open_known_dataset(dataset: Any, options: OpenOptions) -> Opened:
-    """Open one of the datasets above: the same samples in the same order, read by fastload instead of the dataset.
+def open_known_dataset(dataset: Any, options: OpenOptions, *, trial: bool = True) -> Opened:
+    """Open a torch Dataset: the same samples in the same order, read by fastload instead of the dataset where it can.
 
-    `Opened.transform` is the dataset's transform, which the caller must apply. What a native source cannot stand for
-    (a `target_transform`, a loader or an image backend other than Pillow's, edited samples) is left to the dataset's
+    It can where it knows the class and a native source stands for its samples: ImageFolder, CIFAR10, CIFAR100, MNIST,
+    FashionMNIST, KMNIST, TensorDataset, Subset and ConcatDataset of these, timm's ImageDataset, and classes derived
+    from them that leave the access to samples as it is. Of other classes samples made both ways decide.
+    `Opened.transform` is the dataset's transform, which the caller must apply. Anything else is left to the dataset's
     own Python code, and the notes say why.
+
+    Args:
+        trial: whether samples may be made to find out what a class does.
     """
     try:
-        return _openers()[type(dataset)](dataset)
+        return _native(dataset, trial)
     except _NotNativeError as error:
         return open_dataset(dataset, options, reason=str(error))
 
@@ -110,43 +122,170 @@ class _NotNativeError(Exception):
     """Why a dataset must be asked for its items."""
 
 
-def _openers() -> dict[type[Any], Callable[[Any], Opened]]:
-    """By exact type. torchvision is not imported for it: without its modules there is no instance of its classes."""
-    found: dict[type[Any], Callable[[Any], Opened]] = {Subset: _subset, TensorDataset: _tensors}
+def _native(dataset: Any, trial: bool) -> Opened:
+    kind = type(dataset)
+    openers = _openers()
+    base = next((base for base in kind.__mro__ if base in openers), None)
+    if base is not None and _accesses_as(kind, base):
+        return openers[base](dataset, trial)
+    try:
+        length = len(dataset)
+    except (TypeError, NotImplementedError):
+        length = 0
+    if not trial or not length or not hasattr(dataset, "__dict__"):
+        raise _NotNativeError("")
+    if base is not None and base not in (Subset, ConcatDataset):
+        found = first_difference(dataset, lambda index: base.__getitem__(dataset, index), length)
+        if found is None:
+            return _noted(
+                openers[base](dataset, trial), f"{_tried(dataset)} those of {base.__name__}, which it derives from"
+            )
+        raise _NotNativeError(
+            f"its __getitem__ differs from that of {base.__name__} (sample {found}); put what it does to images into "
+            "the transform and what it does to labels into target_transform, and leave __getitem__ out"
+        )
+    return _looked_through(dataset, trial)
+
+
+def _looked_through(dataset: Any, trial: bool) -> Opened:
+    """A wrapper of a dataset that is native itself."""
+    differs: str = ""
+    opened: dict[int, Opened] = {}
+    for imitation in imitations(dataset):
+        inner = imitation.inner
+        if id(inner) not in opened:
+            opened[id(inner)] = _native(inner, trial)
+        found = first_difference(dataset, imitation, len(dataset))
+        if found is None:
+            whole = opened[id(inner)]
+            taken = whole.source.take(imitation.rows)
+            made = replace(whole, source=taken, transform=_composed(whole.transform, imitation.transform))
+            if imitation.target_transform is not None:
+                made = _relabelled(made, imitation.target_transform)
+            return _noted(made, f"{_tried(dataset)} those of the {type(inner).__name__} in it, by its transforms")
+        differs = differs or (
+            f"its samples are not those of the {type(inner).__name__} in it by its own transforms (sample {found}); "
+            "give that data set a transform and a target_transform that do the same"
+        )
+    raise _NotNativeError(differs)
+
+
+def _tried(dataset: Any) -> str:
+    return (
+        f"{type(dataset).__name__} was looked through: {min(SAMPLES, len(dataset))} of its samples were tried and are"
+    )
+
+
+def _noted(opened: Opened, note: str) -> Opened:
+    return replace(opened, notes=(*opened.notes, note))
+
+
+def _composed(first: Any, then: Any) -> Any:
+    if first is None or then is None:
+        return then if first is None else first
+    from torchvision.transforms import Compose
+
+    return Compose([first, then])
+
+
+_ACCESS = ("__getitem__", "__getitems__", "__len__", "__getattribute__", "__getattr__")
+_SETTINGS = (
+    "data",
+    "targets",
+    "samples",
+    "loader",
+    "transform",
+    "target_transform",
+    "transforms",
+    "classes",
+    "tensors",
+)
+
+
+def _accesses_as(kind: type, base: type) -> bool:
+    """Whether samples of a class derived from a known one come about by the very code of that one."""
+    same = all(getattr(kind, name, None) is getattr(base, name, None) for name in _ACCESS)
+    return same and not any(isinstance(getattr(kind, name, None), property) for name in _SETTINGS)
+
+
+def _openers() -> dict[type[Any], Callable[[Any, bool], Opened]]:
+    """By type. Packages are not imported for it: without their modules there is no instance of their classes."""
+    found: dict[type[Any], Callable[[Any, bool], Opened]] = {
+        Subset: _subset,
+        ConcatDataset: _joined,
+        TensorDataset: _tensors,
+    }
     datasets = sys.modules.get("torchvision.datasets")
     if datasets is not None:
         found[datasets.ImageFolder] = _image_folder
         found |= {getattr(datasets, name): _pixels for name in _PIXEL_DATASETS}
+    timm = sys.modules.get("timm.data.dataset")
+    if timm is not None:
+        found[timm.ImageDataset] = _timm_images
     return found
 
 
-def _image_folder(dataset: Any) -> Opened:
+def _image_folder(dataset: Any, trial: bool) -> Opened:
     from torchvision import get_image_backend
     from torchvision.datasets.folder import default_loader, pil_loader
 
-    _refuse_target_transform(dataset)
+    notes: tuple[str, ...] = ()
     if dataset.loader not in (default_loader, pil_loader):
-        raise _NotNativeError("its loader is not torchvision's default")
+        load, paths = dataset.loader, [path for path, _ in dataset.samples]
+        found = 0 if not trial else first_difference(_Calls(load, paths), lambda n: pil_loader(paths[n]), len(paths))
+        if found is not None:
+            raise _NotNativeError("its loader is not torchvision's default; leave it out, if it need not be that one")
+        notes = (f"its loader gives what torchvision's default gives, in {min(SAMPLES, len(paths))} samples tried",)
     if dataset.loader is default_loader and get_image_backend() != "PIL":
-        raise _NotNativeError(f"torchvision's image backend is {get_image_backend()}")
-    if not all(type(label) is int for _, label in dataset.samples):
+        raise _NotNativeError(
+            f"torchvision's image backend is {get_image_backend()}; set_image_backend('PIL') frees it"
+        )
+    names = [name if isinstance(name, str) else ", ".join(name) for name in dataset.classes]  # ImageNet has tuples
+    source = _listed_images(dataset.root, dataset.samples, names, "torchvision ImageFolder")
+    return _relabelled(Opened(source, dataset.transform, notes), dataset.target_transform)
+
+
+@dataclass(frozen=True)
+class _Calls:
+    """A function over a list, as a dataset."""
+
+    function: Callable[[Any], Any]
+    items: list[Any]
+
+    def __getitem__(self, index: int) -> Any:
+        return self.function(self.items[index])
+
+
+def _timm_images(dataset: Any, trial: bool) -> Opened:
+    reader = dataset.reader
+    if type(reader).__name__ != "ReaderImageFolder":
+        raise _NotNativeError(f"its reader is a {type(reader).__name__}; fastload reads folders and tar shards itself")
+    if dataset.load_bytes or dataset.input_img_mode != "RGB" or dataset.additional_features is not None:
+        raise _NotNativeError("it is set up for other than RGB images and their classes")
+    names = sorted(reader.class_to_idx, key=reader.class_to_idx.get)
+    source = _listed_images(reader.root, reader.samples, names, "timm ImageDataset")
+    note = "an image that cannot be read is an error, where timm takes the next; on_error='substitute' replaces it"
+    return _relabelled(Opened(source, dataset.transform, (note,)), dataset.target_transform)
+
+
+def _listed_images(root: Any, samples: list[tuple[str, int]], classes: list[str], kind: str) -> Source:
+    """Image files with their labels, as the dataset lists them."""
+    if not all(type(label) is int for _, label in samples):
         raise _NotNativeError("its samples have labels that are not integers")
-    root = os.fspath(dataset.root)
+    root = os.fspath(root)
     # With paths below the root stored relative to it, the fingerprint is that of the folder opened by its path.
     prefix = os.path.join(root, "")
-    inside = all(path.startswith(prefix) for path, _ in dataset.samples)
-    names = (path[len(prefix) :] if inside else os.path.abspath(path) for path, _ in dataset.samples)
+    inside = all(path.startswith(prefix) for path, _ in samples)
+    names = (path[len(prefix) :] if inside else os.path.abspath(path) for path, _ in samples)
     table = PathTable.of(names, os.path.abspath(root) if inside else "")
-    labels = np.fromiter((label for _, label in dataset.samples), dtype=np.int64, count=len(dataset.samples))
-    if len(labels) and not 0 <= labels.min() <= labels.max() < len(dataset.classes):
+    labels = np.fromiter((label for _, label in samples), dtype=np.int64, count=len(samples))
+    if len(labels) and not 0 <= labels.min() <= labels.max() < len(classes):
         raise _NotNativeError("its samples have labels beyond its classes")
-    source = class_folder_source(table, labels, dataset.classes, name=os.path.abspath(root))
-    return Opened(replace(source, format="torchvision ImageFolder"), dataset.transform)
+    return replace(class_folder_source(table, labels, classes, name=os.path.abspath(root)), format=kind)
 
 
-def _pixels(dataset: Any) -> Opened:
+def _pixels(dataset: Any, trial: bool) -> Opened:
     """CIFAR: `data` is an array (N, 32, 32, 3) and `targets` a list; MNIST: both are tensors."""
-    _refuse_target_transform(dataset)
     data, targets = dataset.data, dataset.targets
     if isinstance(data, torch.Tensor):
         data, targets = data.numpy()[..., None], torch.as_tensor(targets).numpy()
@@ -159,10 +298,43 @@ def _pixels(dataset: Any) -> Opened:
         )
     except SourceError as error:
         raise _NotNativeError(str(error)) from error
-    return Opened(source, dataset.transform)
+    return _relabelled(Opened(source, dataset.transform), dataset.target_transform)
 
 
-def _tensors(dataset: Any) -> Opened:
+_MOST_LABELS = 10_000
+
+
+def _relabelled(opened: Opened, function: Callable[[int], Any] | None) -> Opened:
+    """With the labels that a target_transform makes: it is asked once for each of them, and once more to see that it is
+    a function of the label alone."""
+    if function is None:
+        return opened
+    source, column = opened.source, opened.source.columns["label"]
+    assert isinstance(column, ValueArray)
+    known, where = np.unique(column.at(np.arange(len(column))), return_inverse=True)
+    name = getattr(function, "__qualname__", type(function).__name__)
+    if len(known) > _MOST_LABELS:
+        raise _NotNativeError(f"its target_transform {name} works on {len(known):,} different labels")
+    made: list[Any] = []
+    for seed in (1, 2):
+        try:
+            with seeded(seed):
+                made.append(default_collate([function(label) for label in known.tolist()]))
+        except Exception as error:  # whatever it is, it belongs where the sample is made
+            raise _NotNativeError(f"its target_transform {name} raises {type(error).__name__}") from error
+    if not isinstance(made[0], torch.Tensor) or not equal(*made):
+        raise _NotNativeError(
+            f"its target_transform {name} gives no number or array that depends on the label alone; leave it out and "
+            "do the same to the labels of a batch, as batch_transform"
+        )
+    table = made[0].numpy()
+    columns = {**source.columns, "label": ValueArray(table[where])}
+    relabelled = replace(source, columns=columns, fingerprint=fingerprint_of(source.fingerprint, table), classes=None)
+    note = f"target_transform {name} was called for each of the {len(known)} labels, and its results are served"
+    return _noted(replace(opened, source=relabelled), note)
+
+
+def _tensors(dataset: Any, trial: bool) -> Opened:
     """As plain values, whatever they look like: batches must have the shapes and dtypes that they have in torch."""
     try:
         arrays = {f"value_{n}": checked_array(tensor, f"tensor {n}") for n, tensor in enumerate(dataset.tensors)}
@@ -177,10 +349,8 @@ def _tensors(dataset: Any) -> Opened:
     return Opened(source)
 
 
-def _subset(subset: Any) -> Opened:
-    if type(subset.dataset) not in _openers():
-        raise _NotNativeError(f"it is a subset of a {type(subset.dataset).__name__}")
-    whole = _openers()[type(subset.dataset)](subset.dataset)
+def _subset(subset: Any, trial: bool) -> Opened:
+    whole = _native(subset.dataset, trial)
     indices = np.asarray(subset.indices)
     count = len(whole.source)
     if indices.ndim != 1 or (len(indices) and indices.dtype.kind not in "iu"):
@@ -195,6 +365,45 @@ def _subset(subset: Any) -> Opened:
     return replace(whole, source=source)
 
 
-def _refuse_target_transform(dataset: Any) -> None:
-    if dataset.target_transform is not None:
-        raise _NotNativeError("it has a target_transform")
+def _joined(dataset: Any, trial: bool) -> Opened:
+    parts = [_native(part, trial) for part in dataset.datasets]
+    first = parts[0]
+    if not all(_same_transform(part.transform, first.transform) for part in parts[1:]):
+        raise _NotNativeError("its data sets have different transforms; give all of them one")
+    if any(part.source.columns.keys() != first.source.columns.keys() for part in parts):
+        raise _NotNativeError("its data sets have different fields")
+    columns = {
+        name: _joined_column(name, [part.source.columns[name] for part in parts]) for name in first.source.columns
+    }
+    classes = first.source.classes if len({part.source.classes for part in parts}) == 1 else None
+    source = Source(
+        columns,
+        fingerprint_of("joined", *(part.source.fingerprint for part in parts)),
+        " + ".join(part.source.name for part in parts),
+        first.source.layout,
+        classes,
+        first.source.format,
+    )
+    return Opened(source, first.transform, tuple(dict.fromkeys(note for part in parts for note in part.notes)))
+
+
+def _same_transform(a: Any, b: Any) -> bool:
+    if a is b:
+        return True
+    try:
+        return pickle.dumps(a) == pickle.dumps(b)
+    except Exception:  # a lambda
+        return False
+
+
+def _joined_column(name: str, parts: list[Column]) -> Column:
+    """One column of several, one behind the other."""
+    if all(isinstance(part, EncodedFiles) and part.offsets is None and part.names is None for part in parts):
+        return EncodedFiles(PathTable.of(part.describe(n) for part in parts for n in range(len(part))))
+    if all(isinstance(part, ValueArray) for part in parts):
+        return ValueArray(np.concatenate([part.at(np.arange(len(part))) for part in parts]))  # type: ignore[attr-defined]
+    if all(isinstance(part, PixelArray) and part.fixed_size is not None and not part.failed for part in parts):
+        arrays = [part.array[part.rows_of(np.arange(len(part)))] for part in parts]  # type: ignore[attr-defined]
+        if len({array.shape[1:] for array in arrays}) == 1:
+            return PixelArray(np.concatenate(arrays), channels=arrays[0].shape[3])
+    raise _NotNativeError(f"its data sets store {name!r} in different ways")

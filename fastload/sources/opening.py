@@ -14,7 +14,7 @@ from fastload.sources.arrays import is_arrays, open_arrays
 from fastload.sources.base import Opened, OpenOptions, Source
 from fastload.sources.built_cache import is_built_cache, open_built_cache
 from fastload.sources.cifar import is_cifar, open_cifar
-from fastload.sources.datasets import is_known_dataset, open_dataset, open_known_dataset, refuse_collections
+from fastload.sources.datasets import is_dataset, open_dataset, open_known_dataset, refuse_collections
 from fastload.sources.folders import is_class_folder, is_pairs, open_class_folder, open_pairs
 from fastload.sources.idx import is_idx, open_idx
 from fastload.sources.tar_shards import is_tar_shards, open_tar_shards
@@ -107,7 +107,7 @@ FORMATS: tuple[Format, ...] = (
     Format("tar shards", is_tar_shards, open_tar_shards, frozenset({"split", "fields", "classes"})),
     Format("class folder", is_class_folder, open_class_folder),
     Format("arrays", is_arrays, open_arrays, frozenset({"classes"})),
-    Format("torch dataset", is_known_dataset, open_known_dataset),
+    Format("torch dataset", is_dataset, open_known_dataset),
 )
 """In the order in which they are tried: the first that recognises a specification opens it."""
 
@@ -175,16 +175,20 @@ def open_source(
     return open_dataset(spec, options)
 
 
-def open_indexed(dataset: Any) -> Opened:
+def open_indexed(dataset: Any, *, trial: bool = True) -> Opened:
     """Open what a DataLoader has as its dataset: item by item, as the DataLoader would, whatever it is.
 
     `open_source` would take a list of arrays for columns, and a tensor for images.
 
+    Args:
+        trial: as of `open_known_dataset`.
+
     Raises:
         SourceError: as `open_dataset`.
     """
-    known = is_known_dataset(dataset)
-    return open_known_dataset(dataset, OpenOptions()) if known else open_dataset(dataset, OpenOptions())
+    if is_dataset(dataset):
+        return open_known_dataset(dataset, OpenOptions(), trial=trial)
+    return open_dataset(dataset, OpenOptions())
 
 
 def _opened(found: Opened | Source) -> Opened:
