@@ -35,8 +35,8 @@ from fastload.errors import FastloadError
 from tests import images
 
 SAMPLES = 48
-ROUND = 120
-"""A round takes seconds; after so long it hangs, and the stacks are printed [seconds]."""
+ROUND = 300
+"""A round takes seconds; after so long, on any machine, it hangs, and the stacks are printed [seconds]."""
 GROWTH = 96
 """Memory may grow by so much after the first quarter of the run [MiB]: arenas of threads, and noise."""
 BACKENDS: list[tuple[str, dict[str, Any]]] = [
@@ -183,6 +183,8 @@ def main(
             soak.round()
             faulthandler.cancel_dump_traceback_later()
             rounds += 1
+            if rounds % 100 == 0:
+                print(f"{rounds} rounds, {elapsed / 60:.1f} minutes, {memory():.0f} MiB", flush=True)
             if not first and elapsed > 15 * minutes:
                 first = memory()
         last = memory()

@@ -119,8 +119,9 @@ class Machine(RuleBasedStateMachine):
             assert batch is not None
             assert batch[1].tolist() == self.order(epoch)[step * BATCH : (step + 1) * BATCH]
 
-    @rule(epoch=st.integers(0, 4))
-    def set_epoch(self, epoch: int) -> None:
+    @rule(epoch=st.none() | st.integers(0, 4))
+    def set_epoch(self, epoch: int | None) -> None:
+        epoch = self.model.epoch if epoch is None else epoch  # which must not lose the place in it
         self.loader.set_epoch(epoch)
         self.model.set_epoch(epoch)
 
