@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds the inner loops and the JPEG decoder for 64-bit ARM, runs them in emulation, and compares what they compute with
-# this machine's: JPEGs of every kind, boxes of every alignment, resampling.
+# this machine's: JPEGs of every kind, boxes of every alignment, resampling, filters of PNG.
 #
 #   scripts/test_arm.sh [PYTHON]      (.venv/bin/python)
 #

@@ -102,6 +102,33 @@ void resample(const Kernels& kernels, Hash& hash) {
     }
 }
 
+// Rows of PNGs out of every filter, at every width.
+void unfilter(const Kernels& kernels, Hash& hash) {
+    std::mt19937 random(3);
+    constexpr size_t kMost = 70, kRow = 8 * kMost + png::kTail;
+    std::vector<uint8_t> rows(3 * kRow), made(2 * kRow), again(2 * kRow);
+    for (int i = 0; i < 2000; ++i) {
+        for (uint8_t& byte : rows) byte = static_cast<uint8_t>(random());
+        const auto filter = static_cast<png::Filter>(i % png::kFilters);
+        const int count = 1 + i % static_cast<int>(kMost), bytes = 3 + i % 2;
+        const uint8_t* above = rows.data() + 2 * kRow;
+        const auto add = [&](const uint8_t* pixels) {
+            for (int x = 0; x < count; ++x) hash.add(pixels + 4 * x, static_cast<size_t>(3));
+        };
+        kernels.png->unfilter_pixels(filter, bytes, rows.data(), above, made.data(), count);
+        add(made.data());
+        const uint8_t* const raw[] = {rows.data(), rows.data() + kRow};
+        uint8_t* const out[] = {again.data(), again.data() + kRow};
+        kernels.png->paeth_pair(bytes, raw, above, out, count);
+        add(out[0]);
+        add(out[1]);
+        constexpr int kBytes[] = {1, 2, 3, 4, 6, 8};
+        const int step = kBytes[i % 6];
+        kernels.png->unfilter_bytes(filter, step, rows.data(), above, step * count);
+        hash.add(rows.data(), static_cast<size_t>(step * count));
+    }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -118,6 +145,7 @@ int main(int argc, char** argv) {
         Hash hash;
         for (const auto& file : files) decode(*kernels, file, hash);
         resample(*kernels, hash);
+        unfilter(*kernels, hash);
         if (!names.empty() && hash.value != agreed) {
             std::fprintf(stderr, "%s differs from %s\n", name, names.c_str());
             return 1;
