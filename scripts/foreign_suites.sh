@@ -7,7 +7,7 @@
 #
 # FOLDER/torch/test_dataloader.py is taken from Debian's source package of PyTorch, and FOLDER/torchdata/*.py from a
 # clone of github.com/meta-pytorch/data (test/stateful_dataloader), unless they are there. None of it is kept here.
-# Needs pytest, pytest-timeout, expecttest, torchdata. Takes a quarter of an hour.
+# Needs pytest, pytest-timeout, expecttest, parameterized, torchdata. Takes a quarter of an hour.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -16,16 +16,22 @@ SUITES=${SUITES:-torch torchdata}
 PYTHON=${PYTHON:-python}
 mkdir -p "$FOLDER/torch" "$FOLDER/torchdata"
 
-from_debian() { # of the newest release that the mirror has
-    local pool=${DEBIAN:-http://deb.debian.org/debian}/pool/main/p/pytorch/ archive
-    archive=$(curl -fsS "$pool" | grep -o 'pytorch_2[^"<>]*\.orig\.tar\.xz' | sort -uV | tail -1)
-    curl -fsS "$pool$archive" | tar -xJ -C "$FOLDER/torch" --strip-components=2 --wildcards '*/test/test_dataloader.py'
+from_debian() { # through apt, with lists of its own
+    local apt=$FOLDER/apt
+    mkdir -p "$apt/lists/partial" "$apt/cache/archives/partial"
+    echo "deb-src [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian" \
+        "${DEBIAN_RELEASE:-trixie} main" >"$apt/sources.list"
+    local options=(-qq -o "Dir::Etc::sourcelist=$apt/sources.list" -o Dir::Etc::sourceparts=-
+        -o "Dir::State::lists=$apt/lists" -o "Dir::Cache=$apt/cache")
+    apt-get "${options[@]}" update
+    (cd "$apt" && apt-get "${options[@]}" source --download-only pytorch)
+    tar -C "$FOLDER/torch" --strip-components=2 -xf "$apt"/pytorch_*.orig.tar.xz --wildcards '*/test/test_dataloader.py'
 }
 
-if [[ $SUITES == *torch* && ! -e $FOLDER/torch/test_dataloader.py ]]; then
+if [[ " $SUITES " == *" torch "* && ! -e $FOLDER/torch/test_dataloader.py ]]; then
     from_debian || { echo "No test_dataloader.py of torch: put one into $FOLDER/torch" >&2; exit 1; }
 fi
-if [[ $SUITES == *torchdata* && ! -e $FOLDER/torchdata/test_state_dict.py ]]; then
+if [[ " $SUITES " == *" torchdata "* && ! -e $FOLDER/torchdata/test_state_dict.py ]]; then
     git clone -q --depth 1 https://github.com/meta-pytorch/data "$FOLDER/clone" &&
         cp "$FOLDER/clone"/test/stateful_dataloader/*.py "$FOLDER/torchdata" ||
         { echo "No suites of torchdata: put test/stateful_dataloader/*.py into $FOLDER/torchdata" >&2; exit 1; }
