@@ -100,6 +100,8 @@ class Pool:
     def simd(self) -> str: ...
     @property
     def decoded(self) -> dict[str, int]: ...
+    @property
+    def reduced(self) -> int: ...
     def close(self) -> None: ...
     def decode(
         self,
@@ -108,6 +110,7 @@ class Pool:
         max_pixels: int,
         exif: bool,
         whole: bool,
+        draft: bool = False,
     ) -> Ticket: ...
     def decode_flat(
         self,
@@ -120,6 +123,7 @@ class Pool:
         max_pixels: int,
         exif: bool,
         whole: bool,
+        draft: bool = False,
     ) -> Ticket: ...
     def read_headers(self, images: Encoded, out: Int32Array, max_pixels: int) -> Ticket: ...
     def gather(

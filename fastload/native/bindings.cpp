@@ -255,11 +255,12 @@ std::unique_ptr<Ticket> submit(Pool& pool, std::shared_ptr<Job> job, Kept kept) 
     return ticket;
 }
 
-DecodeOptions decode_options(int64_t max_pixels, bool exif, bool whole) {
+DecodeOptions decode_options(int64_t max_pixels, bool exif, bool whole, bool draft) {
     DecodeOptions options;
     options.limits.max_pixels = max_pixels;
     options.exif_orientation = exif;
     options.whole = whole;
+    options.draft = draft;
     return options;
 }
 
@@ -281,7 +282,7 @@ BatchView batch_view(nb::handle_t<Geometries> geometries, Array<uint8_t, 4> out,
 }
 
 std::unique_ptr<Ticket> decode(Pool& pool, nb::handle_t<Encoded> images, const std::vector<BatchView>& views,
-                               int64_t max_pixels, bool exif, bool whole) {
+                               int64_t max_pixels, bool exif, bool whole, bool draft) {
     const auto& encoded = nb::cast<const Encoded&>(images);
     require(!views.empty(), "views: at least one is needed");
     std::vector<View> made;
@@ -291,13 +292,13 @@ std::unique_ptr<Ticket> decode(Pool& pool, nb::handle_t<Encoded> images, const s
         made.push_back(one.view);
         kept.insert(kept.end(), one.kept.begin(), one.kept.end());
     }
-    auto job = std::make_shared<DecodeJob>(encoded.open(), std::move(made), decode_options(max_pixels, exif, whole));
+    auto job = std::make_shared<DecodeJob>(encoded.open(), std::move(made), decode_options(max_pixels, exif, whole, draft));
     return submit(pool, std::move(job), std::move(kept));
 }
 
 std::unique_ptr<Ticket> decode_flat(Pool& pool, nb::handle_t<Encoded> images, nb::handle_t<Geometries> geometries,
                                     Array<uint8_t, 1> out, Input<int64_t, 1> offsets, Input<int32_t, 2> sizes,
-                                    const ResampleOptions& resample, int64_t max_pixels, bool exif, bool whole) {
+                                    const ResampleOptions& resample, int64_t max_pixels, bool exif, bool whole, bool draft) {
     const auto& encoded = nb::cast<const Encoded&>(images);
     const auto& placed = nb::cast<const Geometries&>(geometries);
     const size_t count = offsets.size();
@@ -315,7 +316,7 @@ std::unique_ptr<Ticket> decode_flat(Pool& pool, nb::handle_t<Encoded> images, nb
     output.offsets = offsets.data();
     output.sizes = sizes.data();
     auto job = std::make_shared<DecodeJob>(encoded.open(), std::vector<View>{{placed.source, resample, output}},
-                                           decode_options(max_pixels, exif, whole));
+                                           decode_options(max_pixels, exif, whole, draft));
     return submit(pool, std::move(job), {nb::borrow(images), nb::borrow(geometries), nb::cast(out),
                                          nb::cast(offsets), nb::cast(sizes)});
 }
@@ -469,12 +470,13 @@ NB_MODULE(_core, m) {
     nb::class_<Pool>(m, "Pool")
         .def(nb::init<int, const char*, bool>(), "threads"_a, "simd"_a, "always_libjpeg"_a = false)
         .def_prop_ro("decoded", &decoded)
+        .def_prop_ro("reduced", [](const Pool& pool) { return pool.decoded().reduced.load(std::memory_order_relaxed); })
         .def_prop_ro("threads", &Pool::threads)
         .def_prop_ro("simd", &Pool::simd)
         .def("close", &Pool::close, nb::call_guard<WithoutGil>())
-        .def("decode", &decode, "images"_a, "views"_a, "max_pixels"_a, "exif"_a, "whole"_a)
+        .def("decode", &decode, "images"_a, "views"_a, "max_pixels"_a, "exif"_a, "whole"_a, "draft"_a = false)
         .def("decode_flat", &decode_flat, "images"_a, "geometries"_a, "out"_a, "offsets"_a, "sizes"_a, "resampling"_a,
-             "max_pixels"_a, "exif"_a, "whole"_a)
+             "max_pixels"_a, "exif"_a, "whole"_a, "draft"_a = false)
         .def("read_headers", &read_headers, "images"_a, "out"_a, "max_pixels"_a)
         .def("gather", &gather, "array"_a, "rows"_a, "geometries"_a, "out"_a, "resampling"_a,
              "here"_a = false)

@@ -11,6 +11,18 @@ namespace {
 // Enough for the header of nearly every file, metadata included.
 constexpr int64_t kHeaderBytes = 64 << 10;
 
+// By how many powers of two both sides of the box can be halved, and be no smaller than what is made of it.
+int largest_reduction(const Geometry& geometry) {
+    int shift = 3;
+    while (shift > 0 && (geometry.box.height >> shift < geometry.size.height ||
+                         geometry.box.width >> shift < geometry.size.width)) {
+        --shift;
+    }
+    return shift;
+}
+
+int reduced_side(int side, int shift) { return (side + (1 << shift) - 1) >> shift; }
+
 Box joined(const Box& a, const Box& b) {
     const int top = std::min(a.top, b.top), left = std::min(a.left, b.left);
     return {top, left, std::max(a.top + a.height, b.top + b.height) - top,
@@ -58,11 +70,13 @@ class Distributor final : public RowSink {
     int y_ = 0;  // of the next row
 };
 
-// Sets up the resampler of each view for row `row` of an image of this size.
-Outcome plan_views(Worker& worker, const std::vector<View>& views, int row, Size image) {
+// The geometry of each view for row `row` of an image of this size, into the worker's.
+Outcome resolve_views(Worker& worker, const std::vector<View>& views, int row, Size image) {
+    worker.geometries.resize(views.size());
     for (size_t i = 0; i < views.size(); ++i) {
         const View& view = views[i];
-        Geometry geometry;
+        Geometry& geometry = worker.geometries[i];
+        geometry = Geometry();
         Outcome resolved = view.geometries->resolve(row, image, geometry);
         if (resolved.ok()) resolved = check_geometry(geometry, image);
         const Size out = view.out.size_of(row);
@@ -70,15 +84,14 @@ Outcome plan_views(Worker& worker, const std::vector<View>& views, int row, Size
             resolved = {Status::bad_geometry, "the window and the output differ in size"};
         }
         if (!resolved.ok()) return resolved;
-        worker.resampler(i).begin(geometry, view.resample);
     }
     return {};
 }
 
-// Decodes `needed`, in pixels of the upright image, into a sink.
-Outcome read_upright(Worker& worker, const Box& needed, int orientation, bool whole, RowSink& sink) {
+// Decodes `needed`, in pixels of the upright image, of an image of size `stored` into a sink.
+Outcome read_upright(Worker& worker, const Box& needed, Size stored, int orientation, bool whole, RowSink& sink) {
     if (orientation == 1) return worker.decoder.read(needed, whole, sink);
-    const Box box = stored_box(needed, worker.decoder.header().size, orientation);
+    const Box box = stored_box(needed, stored, orientation);
     Uprighter uprighter({box.height, box.width}, orientation, worker.scratch);
     Outcome outcome = worker.decoder.read(box, whole, uprighter);
     if (outcome.ok()) uprighter.give(sink);
@@ -92,18 +105,26 @@ Outcome decode_image(Worker& worker, const uint8_t* data, size_t size, const std
     ImageDecoder& decoder = worker.decoder;
     if (Outcome opened = decoder.open(data, size, options.limits); !opened.ok()) return opened;
     const int orientation = options.exif_orientation ? decoder.header().orientation : 1;
-    if (Outcome planned = plan_views(worker, views, row, upright_size(decoder.header().size, orientation));
-        !planned.ok()) {
+    Size stored = decoder.header().size;
+    if (Outcome resolved = resolve_views(worker, views, row, upright_size(stored, orientation)); !resolved.ok()) {
         decoder.close();
-        return planned;
+        return resolved;
     }
+    int shift = options.draft ? 3 : 0;
+    for (const Geometry& geometry : worker.geometries) shift = std::min(shift, largest_reduction(geometry));
+    if (shift > 0 && !decoder.reduce(shift)) shift = 0;
+    const Size lead = upright_lead(stored, orientation, shift);
+    for (size_t i = 0; i < views.size(); ++i) {
+        worker.resampler(i).begin(worker.geometries[i], views[i].resample, shift, lead);
+    }
+    stored = {reduced_side(stored.height, shift), reduced_side(stored.width, shift)};
     Outcome outcome;
     if (views.size() == 1) {
         Resampler& resampler = worker.resampler();
-        outcome = read_upright(worker, resampler.needed(), orientation, options.whole, resampler);
+        outcome = read_upright(worker, resampler.needed(), stored, orientation, options.whole, resampler);
     } else {
         Distributor distributor(worker, views.size());
-        outcome = read_upright(worker, distributor.needed(), orientation, options.whole, distributor);
+        outcome = read_upright(worker, distributor.needed(), stored, orientation, options.whole, distributor);
     }
     if (!outcome.ok()) return outcome;
     for (size_t i = 0; i < views.size(); ++i) worker.resampler(i).finish(views[i].out.at(row));

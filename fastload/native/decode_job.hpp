@@ -15,6 +15,7 @@ struct DecodeOptions {
     DecodeLimits limits;
     bool exif_orientation = false;  // geometries are then those of the upright image
     bool whole = false;             // also check the data below the box
+    bool draft = false;             // reduce in decoding what is at least twice the output, by whole powers of two
 };
 
 // Where the pixels of each row go: images of one size behind each other, or, with arrays (borrowed), anywhere.

@@ -83,6 +83,10 @@ class ImageDecoder {
     virtual Outcome open(const uint8_t* data, size_t size, const DecodeLimits& limits) = 0;
     virtual const ImageHeader& header() const = 0;
 
+    // Before `read`: from here on the image is 2^shift times smaller on each side (1 to 3; sizes are rounded up), made so
+    // in decoding. False where that cannot be; then it stays as it is.
+    virtual bool reduce(int) { return false; }
+
     // Gives the rows of `box`, which lies in the image, to `sink`, each from column box.left on, and closes. With `whole`,
     // the data below the box is checked too, which costs its entropy decoding; without, only that the end of the image
     // is there.

@@ -15,6 +15,7 @@ struct Kernels;
 struct DecoderCounts {
     std::atomic<int64_t> of[jpeg::kReasons] = {};
     std::atomic<int64_t> png{0}, webp{0};
+    std::atomic<int64_t> reduced{0};  // JPEGs, of all of these
 };
 
 // Baseline files are decoded by our own decoder; the others, and all in which it sees anything unusual, by libjpeg-turbo.
@@ -25,6 +26,7 @@ class JpegDecoder final : public ImageDecoder {
 
     Outcome open(const uint8_t* data, size_t size, const DecodeLimits& limits) override;
     const ImageHeader& header() const override { return header_; }
+    bool reduce(int shift) override;
     Outcome read(const Box& box, bool whole, RowSink& sink) override;
     void close() override { libjpeg_.close(); }
 
@@ -39,6 +41,7 @@ class JpegDecoder final : public ImageDecoder {
     DecoderCounts* counts_;
     bool always_libjpeg_ = false;
     jpeg::Reason reason_ = jpeg::Reason::none;  // why not by our own decoder
+    int shift_ = 0;
     const uint8_t* data_ = nullptr;
     size_t size_ = 0;
     DecodeLimits limits_;

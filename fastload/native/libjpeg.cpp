@@ -158,6 +158,7 @@ struct LibJpegDecoder::State {
     jpeg_progress_mgr progress;
     bool created = false;
     bool open = false;
+    int shift = 0;
     ImageHeader header;
     std::vector<uint8_t> rows;
 
@@ -205,6 +206,8 @@ bool LibJpegDecoder::State::start() {
     info.out_color_space = JCS_EXT_RGBX;
     info.dct_method = JDCT_ISLOW;
     info.do_fancy_upsampling = TRUE;
+    info.scale_num = 1;
+    info.scale_denom = 1u << shift;
     libjpeg().start_decompress(&info);
     return !error.damaged;
 }
@@ -266,12 +269,18 @@ Outcome LibJpegDecoder::open(const uint8_t* data, size_t size, const DecodeLimit
     if (!s.create()) return {Status::damaged, s.error.message};
     if (!s.read_header(data, size)) return s.damage();
     s.open = true;
+    s.shift = 0;
     s.header.size = {static_cast<int>(s.info.image_height), static_cast<int>(s.info.image_width)};
     s.header.components = s.info.num_components;
     s.header.progressive = s.info.progressive_mode != 0;
     Outcome outcome = limits.check(s.header.size);
     if (!outcome.ok()) close();
     return outcome;
+}
+
+bool LibJpegDecoder::reduce(int shift) {
+    state_->shift = shift;
+    return true;
 }
 
 Outcome LibJpegDecoder::read(const Box& box, bool whole, RowSink& sink) {
@@ -288,10 +297,13 @@ Outcome LibJpegDecoder::read(const Box& box, bool whole, RowSink& sink) {
         return {Status::damaged, "a progressive JPEG that leaves out low frequencies"};
     }
 
-    const int image_width = s.header.size.width;
-    const int image_height = s.header.size.height;
-    JDIMENSION start = static_cast<JDIMENSION>(std::max(box.left - kMargin, 0));
-    JDIMENSION width = static_cast<JDIMENSION>(std::min(box.left + box.width + kMargin, image_width)) - start;
+    const int image_width = static_cast<int>(s.info.output_width);
+    const int image_height = static_cast<int>(s.info.output_height);
+    // Of reduced images, which are small, all is decoded: how the library crops and skips in them is left untried.
+    const bool all = s.shift > 0;
+    const int margin = all ? image_width : kMargin;
+    JDIMENSION start = static_cast<JDIMENSION>(std::max(box.left - margin, 0));
+    JDIMENSION width = static_cast<JDIMENSION>(std::min(box.left + box.width + margin, image_width)) - start;
     if (width < static_cast<JDIMENSION>(image_width) && !s.choose_columns(&start, &width)) return s.damage();
 
     const size_t stride = (size_t{width} * 4 + kRowSlack + 63) / 64 * 64;
@@ -304,9 +316,11 @@ Outcome LibJpegDecoder::read(const Box& box, bool whole, RowSink& sink) {
         visible[i] = targets[i] + size_t{4} * (static_cast<JDIMENSION>(box.left) - start);
     }
 
-    const int first = std::max(box.top - kMargin, 0);
+    const int first = all ? 0 : std::max(box.top - kMargin, 0);
     if (first > 0 && !s.skip(static_cast<JDIMENSION>(first))) return s.damage();
-    if (box.top > first && !s.read_rows(targets, static_cast<JDIMENSION>(box.top - first))) return s.damage();
+    for (int y = first; y < box.top; ++y) {
+        if (!s.read_rows(targets, 1)) return s.damage();
+    }
     for (int done = 0; done < box.height;) {
         const int count = std::min(kChunk, box.height - done);
         if (!s.read_rows(targets, static_cast<JDIMENSION>(count))) return s.damage();
@@ -316,8 +330,11 @@ Outcome LibJpegDecoder::read(const Box& box, bool whole, RowSink& sink) {
 
     const int below = image_height - (box.top + box.height);
     // Skipping to the very end would drop the rest unread, so the last row is decoded.
-    if (whole && below > 1 && !s.skip(static_cast<JDIMENSION>(below - 1))) return s.damage();
-    if (whole && below > 0 && !s.read_rows(targets, 1)) return s.damage();
+    const int skipped = all ? 0 : below - 1;
+    if (whole && skipped > 0 && !s.skip(static_cast<JDIMENSION>(skipped))) return s.damage();
+    for (int y = std::max(skipped, 0); whole && y < below; ++y) {
+        if (!s.read_rows(targets, 1)) return s.damage();
+    }
     const jpeg_source_mgr& source = *s.info.src;
     const bool ends = s.info.unread_marker == JPEG_EOI || libjpeg().input_complete(&s.info) ||
                       has_end_marker(source.next_input_byte, source.bytes_in_buffer);

@@ -19,6 +19,7 @@ class LibJpegDecoder final : public ImageDecoder {
 
     Outcome open(const uint8_t* data, size_t size, const DecodeLimits& limits) override;
     const ImageHeader& header() const override;
+    bool reduce(int shift) override;
     Outcome read(const Box& box, bool whole, RowSink& sink) override;
     void close() override;
 

@@ -80,6 +80,13 @@ Size upright_size(Size stored, int orientation) {
     return stored;
 }
 
+Size upright_lead(Size stored, int orientation, int shift) {
+    const int rest = (1 << shift) - 1;
+    const Size beyond = {rows_from_end(orientation) ? -stored.height & rest : 0,
+                         columns_from_end(orientation) ? -stored.width & rest : 0};
+    return upright_size(beyond, orientation);
+}
+
 Box stored_box(const Box& upright, Size stored, int orientation) {
     Box box = upright;
     if (is_swapped(orientation)) {

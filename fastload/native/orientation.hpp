@@ -19,6 +19,10 @@ Size upright_size(Size stored, int orientation);
 // Where a box of the upright image lies in the stored one.
 Box stored_box(const Box& upright, Size stored, int orientation);
 
+// Pixels, as rows and columns of the upright image, that an image made 2^shift times smaller has before its first ones. Sizes
+// are rounded up at the stored image's end, which may be where the upright one begins.
+Size upright_lead(Size stored, int orientation, int shift);
+
 // Collects the rows of a stored box, and gives them upright to another sink.
 class Uprighter final : public RowSink {
   public:

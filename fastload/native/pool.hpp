@@ -20,6 +20,7 @@ class Worker {
 
     const Kernels& kernels;
     Decoder decoder;
+    std::vector<Geometry> geometries;  // of each view of the image in work
     std::vector<uint8_t> bytes;    // of the compressed file
     std::vector<uint8_t> scratch;  // pixels in between
 

@@ -1,5 +1,6 @@
 #include "resampler.hpp"
 
+#include <cmath>
 #include <cstring>
 
 namespace fastload {
@@ -19,17 +20,24 @@ constexpr int kMostRows = 16;
 
 }  // namespace
 
-void Resampler::begin(const Geometry& geometry, const ResampleOptions& options) {
-    const Box& box = geometry.box;
+void Resampler::begin(const Geometry& geometry, const ResampleOptions& options, int shift, Size lead) {
+    Box box = geometry.box;
     const Box& window = geometry.window;
     options_ = options;
     Interpolation& interpolation = options_.interpolation;
     if (geometry.bicubic && interpolation.filter == Filter::bilinear) interpolation.filter = Filter::bicubic;
     window_ = {window.height, window.width};
-    builder_.build({box.width, geometry.size.width, window.left, window.width, geometry.mirror}, interpolation,
-                   options.padding, columns_);
-    builder_.build({box.height, geometry.size.height, window.top, window.height, geometry.upside_down},
-                   interpolation, options.padding, rows_);
+    const auto plan = [&](int& start, int& length, int before, int output, int window_start, int window_length,
+                          bool mirror, Taps& taps) {
+        const int first = (start + before) >> shift, stop = (start + before + length + (1 << shift) - 1) >> shift;
+        builder_.build({stop - first, output, window_start, window_length, mirror,
+                        std::ldexp(start + before - (first << shift), -shift), std::ldexp(length, -shift)},
+                       interpolation, options.padding, taps);
+        start = first;
+        length = stop - first;
+    };
+    plan(box.left, box.width, lead.width, geometry.size.width, window.left, window.width, geometry.mirror, columns_);
+    plan(box.top, box.height, lead.height, geometry.size.height, window.top, window.height, geometry.upside_down, rows_);
     is_split_ = false;
     if (kernels_->split != nullptr && !columns_.copies) {
         split_.resize(static_cast<size_t>(columns_.count) * 2 * static_cast<size_t>((columns_.width + 3) / 4));

@@ -23,8 +23,10 @@ class Resampler final : public RowSink {
 
     void use(const Kernels& kernels) { kernels_ = &kernels; }
 
-    // Plans one image; `needed()` is then the part of the source image whose rows it wants to be given.
-    void begin(const Geometry& geometry, const ResampleOptions& options);
+    // Plans one image; `needed()` is then the part of the source image whose rows it wants to be given. The image may have
+    // been made 2^shift times smaller than the geometry knows it, and have `lead` rows and columns of its first pixels
+    // before the first of the geometry's.
+    void begin(const Geometry& geometry, const ResampleOptions& options, int shift = 0, Size lead = {});
     const Box& needed() const { return needed_; }
 
     // RGBX rows of `needed()`, top to bottom.

@@ -23,13 +23,13 @@ double cubic(double x, double a) {
 }
 
 template <typename Function>
-double weigh_antialiased(int input, double scale, double support, int stride, Function filter,
+double weigh_antialiased(int input, double from, double scale, double support, int stride, Function filter,
                          std::vector<int32_t>& begin, std::vector<int32_t>& size, std::vector<double>& weights) {
     const double inverse = scale >= 1.0 ? 1.0 / scale : 1.0;
     const int outputs = static_cast<int>(begin.size());
     double largest = 0.0;
     for (int i = 0; i < outputs; ++i) {
-        const double center = scale * (i + 0.5);
+        const double center = from + scale * (i + 0.5);
         const int low = std::max(static_cast<int>(center - support + 0.5), 0);
         const int count = std::clamp(std::min(static_cast<int>(center + support + 0.5), input) - low, 0, stride);
         double* row = weights.data() + static_cast<size_t>(i) * stride;
@@ -103,19 +103,21 @@ int padded_position(int position, int length, Padding padding) {
     return padding == Padding::reflect ? period - phase : period - 1 - phase;
 }
 
-void TapsBuilder::weigh(int input, int output, const Interpolation& interpolation) {
+void TapsBuilder::weigh(const AxisRequest& request, const Interpolation& interpolation) {
+    const int input = request.input, output = request.output;
     begin_.resize(output);
     size_.resize(output);
-    const double scale = static_cast<double>(input) / output;
+    const double scale = request.extent / output;
     const bool bicubic = interpolation.filter == Filter::bicubic;
     const int taps = bicubic ? 4 : 2;
     if (interpolation.antialias) {
         const double support = scale >= 1.0 ? taps * 0.5 * scale : taps * 0.5;
         stride_ = static_cast<int>(std::ceil(support)) * 2 + 1;
         scratch_.resize(static_cast<size_t>(output) * stride_);
-        largest_ = bicubic ? weigh_antialiased(input, scale, support, stride_,
+        largest_ = bicubic ? weigh_antialiased(input, request.from, scale, support, stride_,
                                                [](double x) { return cubic(x, -0.5); }, begin_, size_, scratch_)
-                           : weigh_antialiased(input, scale, support, stride_, triangle, begin_, size_, scratch_);
+                           : weigh_antialiased(input, request.from, scale, support, stride_, triangle, begin_, size_,
+                                               scratch_);
     } else {
         stride_ = taps;
         scratch_.resize(static_cast<size_t>(output) * stride_);
@@ -142,7 +144,8 @@ void TapsBuilder::build(const AxisRequest& request, const Interpolation& interpo
     taps.first.resize(taps.count);
     taps.length.resize(taps.count);
     taps.contiguous = false;
-    taps.copies = request.input == request.output || interpolation.filter == Filter::nearest ||
+    const bool same = request.input == request.output && request.from == 0.0;
+    taps.copies = same || interpolation.filter == Filter::nearest ||
                   interpolation.filter == Filter::nearest_exact;
     if (taps.copies) {
         taps.width = 2;
@@ -152,8 +155,7 @@ void TapsBuilder::build(const AxisRequest& request, const Interpolation& interpo
         const float shift = interpolation.filter == Filter::nearest_exact ? 0.5f : 0.0f;
         for (int i = 0; i < taps.count; ++i) {
             taps.length[i] = 1;
-            taps.first[i] = request.input == request.output
-                                ? grid_[i]
+            taps.first[i] = same ? grid_[i]
                                 : std::min(static_cast<int>(std::floor((grid_[i] + shift) * scale)), request.input - 1);
         }
         taps.contiguous = true;
@@ -161,7 +163,7 @@ void TapsBuilder::build(const AxisRequest& request, const Interpolation& interpo
         taps.weights.assign(static_cast<size_t>(taps.count) * 2, 0);
         for (int i = 0; i < taps.count; ++i) taps.weights[static_cast<size_t>(i) * 2] = 1 << 14;
     } else {
-        weigh(request.input, request.output, interpolation);
+        weigh(request, interpolation);
         int longest = 0;
         for (int i = 0; i < taps.count; ++i) {
             taps.first[i] = begin_[grid_[i]];

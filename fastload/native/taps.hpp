@@ -20,11 +20,14 @@ int padded_position(int position, int length, Padding padding);
 
 // What one axis of a geometry asks for.
 struct AxisRequest {
-    int input = 0;          // length of the box
+    int input = 0;          // positions that the box takes up
     int output = 0;         // length it is resampled to
     int window_start = 0;   // first position wanted of the resampled grid; may be outside it
     int window_length = 0;  // how many
     bool mirror = false;
+    // Where in these the box begins, and its length: other than whole numbers in an image that was reduced in decoding.
+    double from = 0.0;
+    double extent = 0.0;
 };
 
 // For each position of the window: which input positions it is made of, and how much of each.
@@ -50,7 +53,7 @@ class TapsBuilder {
     void build(const AxisRequest& request, const Interpolation& interpolation, Padding padding, Taps& taps);
 
   private:
-    void weigh(int input, int output, const Interpolation& interpolation);
+    void weigh(const AxisRequest& request, const Interpolation& interpolation);
 
     std::vector<double> scratch_;
     std::vector<int32_t> begin_, size_, grid_;

@@ -28,8 +28,25 @@ Reason BaselineDecoder::open(const uint8_t* data, size_t size) {
     size_ = size;
     const Reason reason = read_frame(data, size, frame_);
     if (reason != Reason::none) return reason;
+    return reduce(0) ? Reason::none : Reason::layout;
+}
+
+bool BaselineDecoder::reduce(int shift) {
+    // Chroma that is half in both directions needs to be reduced less: it has as many samples as there are pixels then.
+    const bool both = frame_.h == 2 && frame_.v == 2 && shift > 0;
+    const int across = both ? 1 : frame_.h, width = divide_up(frame_.width, 1 << shift);
     // Not upsampled smoothly by libjpeg; such images are not worth the code.
-    return frame_.h == 2 && frame_.width <= 4 ? Reason::layout : Reason::none;
+    if (across == 2 && shift < 3 && width <= 4) return false;
+    width_ = width;
+    height_ = divide_up(frame_.height, 1 << shift);
+    for (Plane& plane : planes_) plane.block = (both ? 16 : 8) >> shift;
+    planes_[0].block = 8 >> shift;
+    mcu_width_ = frame_.h * planes_[0].block;
+    mcu_height_ = frame_.v * planes_[0].block;
+    across_ = across;
+    down_ = both ? 1 : frame_.v;
+    smooth_ = shift < 3;
+    return true;
 }
 
 // What depends on the image, but not on the box.
@@ -52,6 +69,14 @@ bool BaselineDecoder::prepare() {
     columns_ = divide_up(frame_.width, 8 * frame_.h);
     rows_ = divide_up(frame_.height, 8 * frame_.v);
     most_mcus_ = kMostBlocks / blocks_;
+    for (int i = 0; i < frame_.components; ++i) {
+        const Component& component = frame_.component[i];
+        for (int k = 0; k < most_mcus_ * component.h; ++k) {
+            const int block = k / component.h * blocks_ + planes_[i].first_block + k % component.h;
+            planes_[i].order[0][k] = static_cast<uint16_t>(block);
+            planes_[i].order[1][k] = static_cast<uint16_t>(block + component.h);
+        }
+    }
     source_.start(data_ + frame_.scan, data_ + size_);
     mcu_ = 0;
     until_restart_ = frame_.restart_interval;
@@ -62,22 +87,18 @@ bool BaselineDecoder::prepare() {
 void BaselineDecoder::plan(const Box& box) {
     const int right = box.left + box.width, bottom = box.top + box.height;
     // One chroma sample to either side, where there is one: smooth upsampling looks there.
-    const int chroma_width = divide_up(frame_.width, frame_.h);
-    const int margin = frame_.h - 1;
-    const int chroma_left = std::max(box.left / frame_.h - margin, 0);
-    const int chroma_right = std::min((right - 1) / frame_.h + 1 + margin, chroma_width);
-    first_column_ = chroma_left / 8;
-    stop_column_ = divide_up(chroma_right, 8);
-    if (frame_.v == 2) {
-        first_row_ = std::max((box.top - 1) / 2, 0) / 8;
-        last_row_ = (bottom - 1) / 16;
-        // The last two rows of a MCU row wait for the chroma of the next (the first of the two for libjpeg only, whose
-        // verdict on that data is to be ours).
-        if ((bottom - 1) % 16 >= 14) last_row_ = std::min(last_row_ + 1, rows_ - 1);
-    } else {
-        first_row_ = box.top / 8;
-        last_row_ = (bottom - 1) / 8;
-    }
+    const int block = planes_[frame_.components - 1].block;
+    const int margin = smooth_ ? across_ - 1 : 0;
+    const int chroma_left = std::max(box.left / across_ - margin, 0);
+    const int chroma_right = std::min((right - 1) / across_ + 1 + margin, divide_up(width_, across_));
+    first_column_ = chroma_left / block;
+    stop_column_ = divide_up(chroma_right, block);
+    const int above = is_context() ? 1 : 0;
+    first_row_ = std::max(box.top - above, 0) / mcu_height_;
+    last_row_ = (bottom - 1) / mcu_height_;
+    // The last two rows of a MCU row wait for the chroma of the next (the first of the two for libjpeg only, whose
+    // verdict on that data is to be ours).
+    if (is_context() && (bottom - 1) % mcu_height_ >= mcu_height_ - 2) last_row_ = std::min(last_row_ + 1, rows_ - 1);
 
     // Entries for skipping take time to make, and are not needed for a whole image.
     const int64_t all = int64_t{rows_} * columns_;
@@ -88,7 +109,8 @@ void BaselineDecoder::plan(const Box& box) {
         const Component& component = frame_.component[component_of_[(i - begin) % blocks_]];
         CodeTables& dc = dc_tables_[component.dc_table];
         CodeTables& ac = ac_tables_[component.ac_table];
-        decoded_[i] = {&dc.full(), &ac.full(), coefficients_.data() + 64 * i};
+        const bool mean = planes_[component_of_[(i - begin) % blocks_]].block == 1;
+        decoded_[i] = {&dc.full(), mean ? &ac.passing() : &ac.full(), coefficients_.data() + 64 * i};
         if (skips) skipped_[i] = {&dc.skipping(), &ac.skipping()};
     }
     for (int i = kMostBlocks; i < kMostBlocks + 2; ++i) {
@@ -99,9 +121,9 @@ void BaselineDecoder::plan(const Box& box) {
     const int mcus = stop_column_ - first_column_;
     for (int i = 0; i < frame_.components; ++i) {
         const Component& component = frame_.component[i];
-        const size_t width = size_t{8} * static_cast<size_t>(component.h) * static_cast<size_t>(mcus);
-        planes_[i].stride = static_cast<ptrdiff_t>(padded(kRowLead + width + kRowTail));
-        grow(planes_[i].samples, static_cast<size_t>(planes_[i].stride) * static_cast<size_t>(8 * component.v + 1));
+        const int width = planes_[i].block * component.h * mcus, height = planes_[i].block * component.v + 1;
+        planes_[i].stride = static_cast<ptrdiff_t>(padded(kRowLead + static_cast<size_t>(width) + kRowTail));
+        grow(planes_[i].samples, static_cast<size_t>(planes_[i].stride) * static_cast<size_t>(height));
     }
     const size_t width = static_cast<size_t>(box.width) + 2;
     for (auto& rows : upsampled_) grow(rows, width + kRowTail);
@@ -154,35 +176,31 @@ bool BaselineDecoder::decode_row(int row, const Box& box) {
     for (int column = first_column_; column < stop_column_;) {
         if (!begin_chunk()) return false;
         const int mcus = chunk(stop), blocks = mcus * blocks_;
-        BlocksTask<DoubleEntry> task = {source_.state, decoded_ + kMostBlocks - blocks, blocks};
+        BlocksTask<DoubleEntry> task = {source_.state, decoded_ + kMostBlocks - blocks, blocks, planes_[0].block == 1};
         std::memset(task.blocks[0].coefficients, 0, sizeof(int16_t) * 64 * static_cast<size_t>(blocks));
         if (!kernels_.decode_blocks(task)) return false;
         source_.state = task.bits;
         if (source_.overdrawn()) return false;
-        for (int i = 0, in_mcu = 0; i < blocks; ++i) {
-            Plane& plane = planes_[component_of_[in_mcu]];
-            int16_t& dc = *task.blocks[i].coefficients;
-            plane.dc += static_cast<uint32_t>(int32_t{dc});
-            dc = static_cast<int16_t>(plane.dc);
-            in_mcu = in_mcu + 1 == blocks_ ? 0 : in_mcu + 1;
-        }
         for (int i = 0; i < frame_.components; ++i) {
             const Component& component = frame_.component[i];
             Plane& plane = planes_[i];
+            const int in_mcu = component.h * component.v;
+            uint32_t dc = plane.dc;
+            for (int first = plane.first_block; first < blocks; first += blocks_) {
+                for (int k = first; k < first + in_mcu; ++k) {
+                    int16_t& coefficient = *task.blocks[k].coefficients;
+                    dc += static_cast<uint32_t>(int32_t{coefficient});
+                    coefficient = static_cast<int16_t>(dc);
+                }
+            }
+            plane.dc = dc;
             for (int down = 0; down < component.v; ++down) {
                 // Luma above or below the box is in a MCU row for its chroma only.
-                const int y = 8 * (row * frame_.v + down);
-                if (component.v == frame_.v && (y + 8 <= box.top || y >= box.top + box.height)) continue;
-                uint16_t order[kMostBlocks];
-                int count = 0;
-                for (int mcu = 0; mcu < mcus; ++mcu) {
-                    for (int across = 0; across < component.h; ++across) {
-                        order[count++] =
-                            static_cast<uint16_t>(mcu * blocks_ + plane.first_block + down * component.h + across);
-                    }
-                }
-                kernels_.to_samples({task.blocks, order, count, plane.quantisers,
-                                     plane.row(8 * down) + 8 * component.h * (column - first_column_), plane.stride});
+                const int y = plane.block * (row * frame_.v + down);
+                if (i == 0 && (y + plane.block <= box.top || y >= box.top + box.height)) continue;
+                uint8_t* out = plane.row(plane.block * down) + plane.block * component.h * (column - first_column_);
+                kernels_.to_samples({task.blocks, plane.order[down], mcus * component.h, plane.quantisers, out, plane.stride,
+                                     plane.block});
             }
         }
         column += mcus;
@@ -194,9 +212,9 @@ bool BaselineDecoder::decode_row(int row, const Box& box) {
 
 // Copies of the outermost chroma samples of the image beside them: upsampling has no special cases then.
 void BaselineDecoder::pad_edges() {
-    const int width = divide_up(frame_.width, frame_.h) - 8 * first_column_;
+    const int width = divide_up(width_, across_) - planes_[1].block * first_column_;
     for (int i = 1; i < frame_.components; ++i) {
-        for (int y = 0; y < 8; ++y) {
+        for (int y = 0; y < planes_[1].block; ++y) {
             uint8_t* row = planes_[i].row(y);
             if (first_column_ == 0) row[-1] = row[0];
             if (stop_column_ == columns_) row[width] = row[width - 1];
@@ -206,29 +224,31 @@ void BaselineDecoder::pad_edges() {
 
 // A row of chroma samples for the pixels of row `y` from box.left on.
 const uint8_t* BaselineDecoder::chroma_row(Plane& plane, int row, int y, const Box& box, std::vector<uint8_t>& out) {
-    const int first = box.left / frame_.h, width = (box.left + box.width - 1) / frame_.h + 1 - first;
-    const int x = first - 8 * first_column_;
-    const uint8_t* near = plane.row(y / frame_.v - 8 * row) + x;
+    const int first = box.left / across_, width = (box.left + box.width - 1) / across_ + 1 - first;
+    const int x = first - plane.block * first_column_;
+    const uint8_t* near = plane.row(y / down_ - plane.block * row) + x;
     const uint8_t* far = near;
     const bool above = y % 2 == 0;
-    if (frame_.v == 2) {
-        const int neighbour = std::clamp(y / 2 + (above ? -1 : 1), 0, divide_up(frame_.height, 2) - 1);
-        far = plane.row(neighbour - 8 * row) + x;
+    if (is_context()) {
+        const int neighbour = std::clamp(y / 2 + (above ? -1 : 1), 0, divide_up(height_, 2) - 1);
+        far = plane.row(neighbour - plane.block * row) + x;
     }
-    if (frame_.h == 1 && frame_.v == 1) return near;
-    if (frame_.h == 1) {
+    if (across_ == 1 && !is_context()) return near;
+    if (!smooth_) {
+        for (int i = 0; i < width; ++i) out[2 * i] = out[2 * i + 1] = near[i];
+    } else if (across_ == 1) {
         kernels_.blend_rows(near, far, above, out.data(), width);
-    } else if (frame_.v == 1) {
+    } else if (down_ == 1) {
         kernels_.double_width(near, out.data(), width);
     } else {
         kernels_.blend_and_double(near, far, out.data(), width, scratch_.data());
     }
-    return out.data() + box.left % frame_.h;
+    return out.data() + box.left % across_;
 }
 
 // The pixel rows that are complete once MCU row `row` is decoded.
 void BaselineDecoder::emit(int row, const Box& box, RowSink& sink) {
-    const int complete = row == rows_ - 1 ? frame_.height : 8 * frame_.v * (row + 1) - (frame_.v - 1);
+    const int complete = row == rows_ - 1 ? height_ : mcu_height_ * (row + 1) - (is_context() ? 1 : 0);
     const int stop = std::min(complete, box.top + box.height);
     const size_t stride = padded(4 * static_cast<size_t>(box.width) + kRowTail);
     while (next_y_ < stop) {
@@ -237,7 +257,7 @@ void BaselineDecoder::emit(int row, const Box& box, RowSink& sink) {
         for (int i = 0; i < count; ++i) {
             const int y = next_y_ + i;
             const uint8_t* rows[3];
-            rows[0] = planes_[0].row(y - 8 * frame_.v * row) + box.left - 8 * frame_.h * first_column_;
+            rows[0] = planes_[0].row(y - mcu_height_ * row) + box.left - mcu_width_ * first_column_;
             rows[1] = rows[2] = rows[0];
             if (frame_.components == 3) {
                 for (int c = 1; c < 3; ++c) rows[c] = chroma_row(planes_[c], row, y, box, upsampled_[c - 1]);
@@ -257,12 +277,12 @@ Reason BaselineDecoder::read(const Box& box, bool whole, RowSink& sink) {
     next_y_ = box.top;
     for (int row = first_row_; row <= last_row_; ++row) {
         if (!skip_to(int64_t{row} * columns_ + first_column_) || !decode_row(row, box)) return Reason::unusual;
-        if (frame_.h == 2) pad_edges();
+        if (across_ == 2) pad_edges();
         emit(row, box, sink);
-        if (frame_.v == 2) {
+        if (is_context()) {
             for (int i = 0; i < frame_.components; ++i) {
                 const Plane& plane = planes_[i];
-                const uint8_t* last = planes_[i].row(8 * frame_.component[i].v - 1);
+                const uint8_t* last = planes_[i].row(plane.block * frame_.component[i].v - 1);
                 std::memcpy(planes_[i].row(-1) - kRowLead, last - kRowLead, static_cast<size_t>(plane.stride));
             }
         }

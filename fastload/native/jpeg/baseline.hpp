@@ -21,6 +21,8 @@ class BaselineDecoder {
     // Reads the headers. The data must live until the last `read`.
     Reason open(const uint8_t* data, size_t size);
     const Frame& frame() const { return frame_; }
+    // As ImageDecoder's. The pixels are those of libjpeg-turbo at this scale.
+    bool reduce(int shift);
 
     // Gives the rows of `box`, which lies in the image, to `sink`. If the answer is not `Reason::none`, it may have given
     // some. `whole`: the entropy-coded data below the box are read, too.
@@ -32,13 +34,15 @@ class BaselineDecoder {
         std::vector<uint8_t> samples;
         ptrdiff_t stride = 0;
         int16_t quantisers[64];
+        int block = 8;  // samples on each side of a block, fewer in a reduced image
         uint32_t dc = 0;  // of the block before, modulo 2^32
         int first_block = 0;  // in a MCU
+        uint16_t order[2][kMostBlocks];  // of a chunk, those in the upper and in the lower row of a MCU, from left to right
 
         uint8_t* row(int y) { return samples.data() + kRowLead + stride * (y + 1); }
     };
-    struct Rows;
-
+    // Whether rows are blended with chroma rows above and below.
+    bool is_context() const { return down_ == 2 && smooth_; }
     bool prepare();
     void plan(const Box& box);
     bool begin_chunk();
@@ -55,6 +59,12 @@ class BaselineDecoder {
     Frame frame_;
     BitSource source_;
     CodeTables dc_tables_[4], ac_tables_[4];
+
+    // The image as it is decoded.
+    int width_ = 0, height_ = 0;
+    int mcu_width_ = 0, mcu_height_ = 0;
+    int across_ = 1, down_ = 1;  // pixels for a chroma sample
+    bool smooth_ = true;         // whether chroma is upsampled smoothly, or repeated
 
     // The MCU: its blocks, their components, the MCUs of the image.
     int blocks_ = 0;

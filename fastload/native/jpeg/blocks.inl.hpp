@@ -84,7 +84,8 @@ struct Place {
     }
 };
 
-bool decode_blocks(BlocksTask<DoubleEntry>& task) {
+template <int kSteps>
+bool decode_steps(BlocksTask<DoubleEntry>& task) {
     BitState state = begin(task.bits);
     Place<DoubleEntry> place(task.blocks);
     const Block<DoubleEntry>* const stop = task.blocks + task.count;
@@ -113,13 +114,17 @@ bool decode_blocks(BlocksTask<DoubleEntry>& task) {
     };
     while (place.block < stop) {
         refill(state);
-        for (int i = 0; i < kStepsDecoding; ++i) {
+        for (int i = 0; i < kSteps; ++i) {
             if (!step()) return false;
         }
     }
     state.count &= 63;
     task.bits = state;
     return true;
+}
+
+bool decode_blocks(BlocksTask<DoubleEntry>& task) {
+    return task.passes ? decode_steps<kStepsSkipping>(task) : decode_steps<kStepsDecoding>(task);
 }
 
 bool skip_blocks(BlocksTask<Entry>& task) {

@@ -6,19 +6,6 @@
 namespace fastload::jpeg {
 namespace {
 
-constexpr int kMostDcBits = 11, kMostAcBits = 10;  // of 8-bit images
-
-// The coefficient that `size` bits stand for.
-int extend(int bits, int size) { return bits >= 1 << size >> 1 ? bits : bits - (1 << size) + 1; }
-
-// What a symbol does, but for its coefficient. 0 if its coefficient is too large.
-Entry meaning(int symbol, bool dc, int code_length) {
-    const int size = dc ? symbol : symbol & 15;
-    if (size > (dc ? kMostDcBits : kMostAcBits)) return 0;
-    if (!dc && size == 0 && symbol != 0xf0) return entry(code_length, kEndAdvance, 0);
-    return entry(code_length + size, dc ? 1 : (symbol >> 4) + 1, 0);
-}
-
 // Calls `use(first lookup, how many, symbol, length of its code)` for the codes that fit into a lookup.
 template <typename Function>
 void for_each_code(const Code& code, Function use) {
@@ -126,23 +113,6 @@ void fill_runs(const Code& code, Entry* runs) {
 
 }  // namespace
 
-Entry Code::resolve(uint64_t bits, Entry looked_up) const {
-    auto length = static_cast<int>(looked_up & kLengthMask);
-    auto symbol = static_cast<int>(looked_up >> 16);
-    if ((looked_up & kLong) == 0 || length == 0) {
-        const auto top = static_cast<uint32_t>(bits >> 48);
-        length = (looked_up & kLong) == 0 ? 1 : kLookupBits + 1;
-        while (length <= 16 && top >= limit[length]) ++length;
-        if (length > 16) return 0;
-        symbol = symbols[(offset[length] + static_cast<int32_t>(top >> (16 - length))) & 255];
-    }
-    const Entry found = meaning(symbol, dc, length);
-    const int size = dc ? symbol : symbol & 15;
-    if (found == 0 || size == 0) return found;
-    const int value = extend(static_cast<int>(bits << length >> (64 - size)), size);
-    return found | static_cast<Entry>(value) << 16;
-}
-
 CodeTables::CodeTables()
     : full_(std::make_unique<CodeTable<DoubleEntry>>()), skipping_(std::make_unique<CodeTable<Entry>>()) {}
 
@@ -151,7 +121,7 @@ bool CodeTables::make(const uint8_t* codes, bool dc) {
     for (int i = 0; i < 16; ++i) count += codes[i];
     const auto bytes = static_cast<size_t>(16 + count);
     if (made_ && code_.dc == dc && std::memcmp(source_, codes, bytes) == 0) return true;
-    made_ = made_full_ = made_skipping_ = false;
+    made_ = made_full_ = made_skipping_ = made_passing_ = false;
     std::memcpy(source_, codes, bytes);
     code_.dc = dc;
     std::memset(code_.symbols, 0, sizeof code_.symbols);
@@ -187,6 +157,16 @@ const CodeTable<Entry>& CodeTables::skipping() {
     }
     made_skipping_ = true;
     return *skipping_;
+}
+
+const CodeTable<DoubleEntry>& CodeTables::passing() {
+    if (made_passing_) return *passing_;
+    if (passing_ == nullptr) passing_ = std::make_unique<CodeTable<DoubleEntry>>();
+    passing_->code = code_;
+    const CodeTable<Entry>& runs = skipping();
+    std::transform(runs.entries, runs.entries + kLookups, passing_->entries, doubled);
+    made_passing_ = true;
+    return *passing_;
 }
 
 }  // namespace fastload::jpeg

@@ -46,6 +46,19 @@ constexpr int kStepsDecoding = 56 / kMostDoubleBits, kStepsSkipping = 56 / kMost
 // A step at the most: a code of 16 and a DC difference of 11.
 constexpr int kMostStepBits = 27;
 
+constexpr int kMostDcBits = 11, kMostAcBits = 10;  // of 8-bit images
+
+// The coefficient that `size` bits stand for.
+inline int extend(int bits, int size) { return bits >= 1 << size >> 1 ? bits : bits - (1 << size) + 1; }
+
+// What a symbol does, but for its coefficient. 0 if its coefficient is too large.
+inline Entry meaning(int symbol, bool dc, int code_length) {
+    const int size = dc ? symbol : symbol & 15;
+    if (size > (dc ? kMostDcBits : kMostAcBits)) return 0;
+    if (!dc && size == 0 && symbol != 0xf0) return entry(code_length, kEndAdvance, 0);
+    return entry(code_length + size, dc ? 1 : (symbol >> 4) + 1, 0);
+}
+
 // A prefix code, for the symbols that a lookup does not settle.
 struct Code {
     bool dc = false;
@@ -59,6 +72,23 @@ struct Code {
     // is larger than any encoder's.
     Entry resolve(uint64_t bits, Entry looked_up) const;
 };
+
+inline Entry Code::resolve(uint64_t bits, Entry looked_up) const {
+    auto length = static_cast<int>(looked_up & kLengthMask);
+    auto symbol = static_cast<int>(looked_up >> 16);
+    if ((looked_up & kLong) == 0 || length == 0) {
+        const auto top = static_cast<uint32_t>(bits >> 48);
+        length = (looked_up & kLong) == 0 ? 1 : kLookupBits + 1;
+        while (length <= 16 && top >= limit[length]) ++length;
+        if (length > 16) return 0;
+        symbol = symbols[(offset[length] + static_cast<int32_t>(top >> (16 - length))) & 255];
+    }
+    const Entry found = meaning(symbol, dc, length);
+    const int size = dc ? symbol : symbol & 15;
+    if (found == 0 || size == 0) return found;
+    const int value = extend(static_cast<int>(bits << length >> (64 - size)), size);
+    return found | static_cast<Entry>(value) << 16;
+}
 
 template <typename E>
 struct CodeTable {
@@ -78,13 +108,16 @@ class CodeTables {
     const CodeTable<DoubleEntry>& full();
     // For skipping: as many symbols at once as the lookup holds, without AC coefficients.
     const CodeTable<Entry>& skipping();
+    // The same for blocks of which only the DC coefficient is of interest, among others that are decoded.
+    const CodeTable<DoubleEntry>& passing();
 
   private:
     std::unique_ptr<CodeTable<DoubleEntry>> full_;
     std::unique_ptr<CodeTable<Entry>> skipping_;
+    std::unique_ptr<CodeTable<DoubleEntry>> passing_;
     Code code_;
     uint8_t source_[16 + 256];
-    bool made_ = false, made_full_ = false, made_skipping_ = false;
+    bool made_ = false, made_full_ = false, made_skipping_ = false, made_passing_ = false;
 };
 
 }  // namespace fastload::jpeg

@@ -66,6 +66,7 @@ struct BlocksTask {
     // Behind the last one are two more, with tables of entries that do nothing.
     Block<E>* blocks;
     int count;
+    bool passes = false;  // decode_blocks: whether some of the tables are of CodeTables::passing
 };
 
 // Blocks of one component, side by side in the image, from coefficients to samples.
@@ -76,6 +77,7 @@ struct SamplesTask {
     const int16_t* quantisers;    // natural order
     uint8_t* out;                 // the first sample of the first block; kRowTail writable behind the last
     ptrdiff_t stride;
+    int size;  // 8, or 4, 2 or 1: samples on each side that a block becomes
 };
 
 // What loops may read and write beyond the last sample or pixel of a row: some of the longest vectors. And before the

@@ -152,19 +152,25 @@ inline V as_if_shifted(V first, V others) {
 constexpr int kFirstShift = kConstantBits - kPassBits, kSecondShift = kConstantBits + kPassBits + 3;
 constexpr int kCorner = 10;  // so many coefficients in zigzag order lie in the upper left quarter
 
-void to_samples(const SamplesTask& task) {
+// The coefficients of as many blocks as there are lanes, from block `first` of the task on. Behind the last block, that one
+// again; it lands in the slack. Returns how far the coefficients reach.
+inline int take_blocks(const SamplesTask& task, int first, const int16_t* (&blocks)[Simd::kLanes]) {
+    int reach = 0;
+    for (int lane = 0; lane < Simd::kLanes; ++lane) {
+        const auto& block = task.blocks[task.order[first + lane < task.count ? first + lane : task.count - 1]];
+        blocks[lane] = block.coefficients;
+        const int own = block.result & (kEndAdvance - 1);
+        reach = own > reach ? own : reach;
+    }
+    return reach;
+}
+
+void to_whole_samples(const SamplesTask& task) {
     const V centre = Simd::all8(128);
     uint8_t* out = task.out;
     for (int first = 0; first < task.count; first += Simd::kLanes, out += 8 * Simd::kLanes) {
         const int16_t* blocks[Simd::kLanes];
-        int reach = 0;
-        for (int lane = 0; lane < Simd::kLanes; ++lane) {
-            // Behind the last block, that one again; it lands in the slack.
-            const auto& block = task.blocks[task.order[first + lane < task.count ? first + lane : task.count - 1]];
-            blocks[lane] = block.coefficients;
-            const int own = block.result & (kEndAdvance - 1);
-            reach = own > reach ? own : reach;
-        }
+        const int reach = take_blocks(task, first, blocks);
         if (reach <= 1) {
             for (int lane = 0; lane < Simd::kLanes; ++lane) {
                 const auto product = static_cast<int16_t>(blocks[lane][0] * task.quantisers[0]);
@@ -199,6 +205,82 @@ void to_samples(const SamplesTask& task) {
             Simd::store_halves(out + y * task.stride, two_rows);
             Simd::store_halves(out + (y + 1) * task.stride, Simd::swap64(two_rows));
         }
+    }
+}
+
+// One dimension of the inverse DCT of all columns to four numbers, or two: libjpeg's jidctred.c, which leaves some of
+// the coefficients out. The constants are sums of those above, or cosines of their own.
+template <int kShift>
+inline void transform_to_four(V (&x)[8]) {
+    const Pairs even_pairs(x[2], x[6]), outer(x[7], x[5]), inner(x[3], x[1]);
+    const V zero = Simd::zero();
+    const Wide first = {Simd::right32<16 - kConstantBits - 1>(Simd::low16(zero, x[0])),
+                        Simd::right32<16 - kConstantBits - 1>(Simd::high16(zero, x[0]))};
+    const Wide second = even_pairs.times(k1847, -k0765);
+    const Wide even[2] = {first + second, first - second};
+    const Wide odd[2] = {outer.times(-4176, -4926) + inner.times(k0899, k2562),
+                         outer.times(-1730, 11893) + inner.times(-17799, 8697)};
+    for (int i = 0; i < 2; ++i) {
+        x[i] = descale<kShift + 1>(even[i] + odd[i]);
+        x[3 - i] = descale<kShift + 1>(even[i] - odd[i]);
+    }
+}
+
+template <int kShift>
+inline void transform_to_two(V (&x)[8]) {
+    const Pairs outer(x[7], x[5]), inner(x[3], x[1]);
+    const V zero = Simd::zero();
+    const Wide even = {Simd::right32<16 - kConstantBits - 2>(Simd::low16(zero, x[0])),
+                       Simd::right32<16 - kConstantBits - 2>(Simd::high16(zero, x[0]))};
+    const Wide odd = outer.times(-5906, 6967) + inner.times(-10426, 29692);
+    x[0] = descale<kShift + 2>(even + odd);
+    x[1] = descale<kShift + 2>(even - odd);
+}
+
+// And the result transposed.
+template <int kSize, int kShift>
+inline void transform_to_fewer(V (&x)[8]) {
+    kSize == 4 ? transform_to_four<kShift>(x) : transform_to_two<kShift>(x);
+    for (int y = kSize; y < 8; ++y) x[y] = Simd::zero();
+    transpose(x);
+}
+
+template <int kSize>
+void to_fewer_samples(const SamplesTask& task) {
+    const V centre = Simd::all8(128);
+    uint8_t* out = task.out;
+    for (int first = 0; first < task.count; first += Simd::kLanes, out += kSize * Simd::kLanes) {
+        const int16_t* blocks[Simd::kLanes];
+        take_blocks(task, first, blocks);
+        V x[8];
+        for (int y = 0; y < 8; ++y) x[y] = Simd::mul16(Simd::load_lanes(blocks, 8 * y), Simd::repeat(task.quantisers + 8 * y));
+        transform_to_fewer<kSize, kFirstShift>(x);
+        transform_to_fewer<kSize, kSecondShift>(x);
+        for (int y = 0; y < kSize; ++y) {
+            uint8_t samples[kVectorBytes];
+            Simd::store(samples, Simd::add8(Simd::pack16(x[y], x[y]), centre));
+            for (int lane = 0; lane < Simd::kLanes; ++lane) {
+                std::memcpy(out + y * task.stride + kSize * lane, samples + 16 * lane, kSize);
+            }
+        }
+    }
+}
+
+// The mean of each block, which is its first coefficient.
+void to_means(const SamplesTask& task) {
+    for (int i = 0; i < task.count; ++i) {
+        const auto product = static_cast<int16_t>(task.blocks[task.order[i]].coefficients[0] * task.quantisers[0]);
+        const int value = (product + 4) >> 3;
+        task.out[i] = static_cast<uint8_t>((value < -128 ? -128 : value > 127 ? 127 : value) + 128);
+    }
+}
+
+void to_samples(const SamplesTask& task) {
+    switch (task.size) {
+        case 8: return to_whole_samples(task);
+        case 4: return to_fewer_samples<4>(task);
+        case 2: return to_fewer_samples<2>(task);
+        default: return to_means(task);
     }
 }
 
