@@ -281,7 +281,8 @@ class Backend(Protocol):
     know of it, and a class method `fit(job: Job) -> Fit`, how well it suits a job. Without `fit` it is chosen by
     `backend="auto"` only where nothing else is able to do the job, or where `tune` measures that it is faster. And it
     may have `light: bool`, True from the first `submit` on where it makes a batch sooner than threads hand it over: the
-    trainer's thread may then call it, too, one thread at a time as ever.
+    trainer's thread may then call it, too, one thread at a time as ever. And a property `decoded`, the images decoded so
+    far by what did it, for `Loader.stats`.
     """
 
     Options: ClassVar[type[BackendOptions]]

@@ -91,9 +91,20 @@ class Engine(Protocol):
         """What it is, for a person."""
         ...
 
+    @property
+    def decoded(self) -> Mapping[str, int]:
+        """Images decoded so far, by what; empty where nobody counts."""
+        ...
+
 
 def host_engine(
-    context: Context, assembler: Assembler, *, backend: str, decoder: str = "auto", check_whole: bool = False
+    context: Context,
+    assembler: Assembler,
+    *,
+    backend: str,
+    decoder: str = "auto",
+    check_whole: bool = False,
+    draft: bool = False,
 ) -> Engine:
     """The fastest engine for the source of a context, which has no objects.
 
@@ -102,23 +113,48 @@ def host_engine(
         backend: its name, for messages and threads.
         decoder: "auto"; "native" for the native core and nothing else; or a decoder of `fastload.decode`, on threads.
         check_whole: have the native core look for damage outside of crops as well.
+        draft: have the native core decode large JPEGs smaller than they are.
 
     Raises:
         BackendUnavailableError: the decoder asked for is not installed.
-        ConfigurationError: decoder="native", and the native core does not serve this source.
+        ConfigurationError: decoder="native", and the native core does not serve this source; or `draft` has no meaning
+            for it.
     """
+    if draft:
+        _require_draft(context, decoder)
     threads = max(1, usable_cores() if context.num_workers is None else context.num_workers)
     if decoder == "native":
         native.load()  # complains if it is not there
     if decoder in ("auto", "native") and native.available():
         if NativeEngine.serves(context.source, context.recipe.geometries):
-            return NativeEngine(context, assembler, backend=backend, threads=threads, check_whole=check_whole)
+            return NativeEngine(
+                context, assembler, backend=backend, threads=threads, check_whole=check_whole, draft=draft
+            )
         if decoder == "native":
             raise ConfigurationError(
                 "options: decoder='native' serves one column of compressed images, to a size that the transform fixes; "
                 f"{context.source.name} is not that. Use decoder='auto'."
             )
     return ThreadEngine(context, assembler, backend=backend, threads=threads, decoder=decoder)
+
+
+def _require_draft(context: Context, decoder: str) -> None:
+    """Raises ConfigurationError where JPEGs cannot be decoded smaller than they are, or would not be."""
+    source, plans = context.source, context.recipe.geometries
+    samplings = [Resampling.of(plan) for plan in plans]
+    why = ""
+    if not source.encoded:
+        why = f"the images of {source.name} are arrays, not JPEGs"
+    elif not all(plan.resamples for plan in plans):
+        why = "the transform resizes nothing; put a Resize or RandomResizedCrop into it"
+    elif not all(one.antialias and one.interpolation in ("bilinear", "bicubic") for one in samplings):
+        why = "the transform resizes without antialiasing, of which an image reduced in decoding always has some"
+    elif decoder not in ("auto", "native") or not native.available():
+        why = "only the native core can do it (decoder='auto'; `fastload doctor` says whether it is built)"
+    elif not NativeEngine.serves(source, plans):
+        why = "the native core, which alone can do it, serves one column of images to a size that the transform fixes"
+    if why:
+        raise ConfigurationError(f"options: draft=True has no meaning here: {why}. Leave it out.")
 
 
 class ThreadEngine:
@@ -176,6 +212,10 @@ class ThreadEngine:
         threads = f"{self._threads} of Python, slices of {self._slice} samples, {self.depth} batches in flight"
         return {**rows, "threads": threads}
 
+    @property
+    def decoded(self) -> Mapping[str, int]:
+        return {}
+
 
 @dataclass(frozen=True)
 class _Slices(PendingBatch):
@@ -216,7 +256,14 @@ class NativeEngine:
     """Serves one column of compressed images to a size that is known in advance, or columns of pixels in arrays."""
 
     def __init__(
-        self, context: Context, assembler: Assembler, *, backend: str, threads: int, check_whole: bool = False
+        self,
+        context: Context,
+        assembler: Assembler,
+        *,
+        backend: str,
+        threads: int,
+        check_whole: bool = False,
+        draft: bool = False,
     ) -> None:
         source, plans = context.source, context.recipe.geometries
         assert self.serves(source, plans)
@@ -227,6 +274,7 @@ class NativeEngine:
         self._threads = threads
         self._allocate = context.allocate
         self._check_whole = check_whole
+        self._draft = draft
         self._slice = max(1, -(-context.batch_size // threads))
         self._settled = [settled_size(source, plan) for plan in plans]
         copied = None not in self._settled and not any(plan.resamples for plan in plans)
@@ -280,7 +328,17 @@ class NativeEngine:
                 "decoded": ", ".join(decoded),
                 **rows,
             }
+        if self._draft:
+            rows["draft"] = (
+                "JPEGs are decoded at 1/2, 1/4 or 1/8 where a crop is at least so many times its output: not quite the "
+                f"pixels of other backends; {self._pool.reduced} so far"
+            )
         return rows
+
+    @property
+    def decoded(self) -> Mapping[str, int]:
+        counts = {**self._pool.decoded, "reduced": self._pool.reduced, "python": self._remade}
+        return {name: count for name, count in counts.items() if count}
 
     def finish(self, task: _NativeBatch, failed: list[int]) -> HostBatch:
         """The batch, the rows that the core gave back made in Python on all threads."""
@@ -368,7 +426,8 @@ class NativeEngine:
             View(geometry, Resampling.of(plan), out)
             for geometry, plan, out in zip(placed, self._plans, outs, strict=True)
         ]
-        return self._pool.decode_views(images, views, settings=self._assembler.settings, check_whole=self._check_whole)
+        settings, whole = self._assembler.settings, self._check_whole
+        return self._pool.decode_views(images, views, settings=settings, check_whole=whole, draft=self._draft)
 
     # Pixels in arrays
 

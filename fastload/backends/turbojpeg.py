@@ -22,6 +22,10 @@ class TurboJpegOptions(BackendOptions):
     the others."""
     check_whole: bool = False
     """Have the native core look for damage below the crop as well, where it need not decode: slower."""
+    draft: bool = False
+    """Have the native core decode a JPEG at 1/2, 1/4 or 1/8 where the crop is at least so many times the size it is
+    resized to: for large photographs. The crops are the same, their pixels not quite (`docs/jpeg-core.md` says how far
+    they are apart). For transforms that resize with antialiasing."""
 
 
 class TurboJpegBackend(HostBackend):
@@ -61,7 +65,12 @@ class TurboJpegBackend(HostBackend):
             decoder="auto" if options.decoder == "native" else options.decoder,
         )
         self._engine = host_engine(
-            context, assembler, backend=self.name, decoder=options.decoder, check_whole=options.check_whole
+            context,
+            assembler,
+            backend=self.name,
+            decoder=options.decoder,
+            check_whole=options.check_whole,
+            draft=options.draft,
         )
         self.depth = self._engine.depth
 
@@ -74,3 +83,7 @@ class TurboJpegBackend(HostBackend):
 
     def explain(self) -> Mapping[str, str]:
         return self._engine.explain()
+
+    @property
+    def decoded(self) -> Mapping[str, int]:
+        return self._engine.decoded

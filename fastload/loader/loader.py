@@ -427,7 +427,8 @@ class Loader(DataLoader[Any]):
 
     def stats(self) -> Stats:
         """Counts and times so far; an immutable snapshot."""
-        return replace(self._stats, substituted=self._pipeline.substituted)
+        decoded = getattr(self._parts.backend, "decoded", {})  # of those who count
+        return replace(self._stats, substituted=self._pipeline.substituted, decoded=decoded)
 
     def record(self, spans: SpanLog | None) -> None:
         """Write what each batch spends its time on to a log, from now on; None: no longer.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -25,6 +25,10 @@ class Stats:
     """From the first `next` to the first batch [seconds]."""
     elapsed_seconds: float = 0.0
     """From the first batch to the latest one [seconds]."""
+    decoded: Mapping[str, int] = field(default_factory=dict)
+    """Images that the native core has decoded, those prefetched included, by what. JPEGs: "own" by its own decoder, and
+    by libjpeg-turbo because they are "progressive", of other "components" or "layout", or "unusual"; of these "reduced"
+    (`draft=True`). "png", "webp"; "python": by the decoders of other libraries. Empty where nobody counts."""
 
     @property
     def wait_share(self) -> float:

@@ -22,6 +22,7 @@ class Decoder final : public ImageDecoder {
 
     Outcome open(const uint8_t* data, size_t size, const DecodeLimits& limits) override;
     const ImageHeader& header() const override { return chosen_->header(); }
+    bool reduce(int shift) override { return chosen_->reduce(shift); }
     Outcome read(const Box& box, bool whole, RowSink& sink) override { return chosen_->read(box, whole, sink); }
     void close() override { chosen_->close(); }
 

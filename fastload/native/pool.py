@@ -117,6 +117,11 @@ class NativePool:
         """
         return self._pool.decoded
 
+    @property
+    def reduced(self) -> int:
+        """How many JPEGs were decoded smaller than they are (`decode_batch(draft=True)`)."""
+        return self._pool.reduced
+
     def close(self) -> None:
         """Cancel what is in work and join the threads. May be called twice; a later batch starts threads again."""
         self._pool.close()
@@ -144,10 +149,11 @@ class NativePool:
         sampling: Resampling | None = None,
         settings: DecodeSettings | None = None,
         check_whole: bool = False,
+        draft: bool = False,
     ) -> Pending:
         """`decode_views` with one view."""
         view = View(geometry, sampling or Resampling(), out)
-        return self.decode_views(images, [view], settings=settings, check_whole=check_whole)
+        return self.decode_views(images, [view], settings=settings, check_whole=check_whole, draft=draft)
 
     def decode_views(
         self,
@@ -156,6 +162,7 @@ class NativePool:
         *,
         settings: DecodeSettings | None = None,
         check_whole: bool = False,
+        draft: bool = False,
     ) -> Pending:
         """Decode each of B images once; crop, resize, cut and mirror it into one row of each view.
 
@@ -164,6 +171,8 @@ class NativePool:
             views: at least one. Rows that fail hold zeros in all of them.
             check_whole: also look for damage below the crops. Otherwise, of what lies below, it is only checked that
                 the image's end marker is there.
+            draft: decode a JPEG at 1/2, 1/4 or 1/8 where its boxes are at least so many times the sizes they are
+                resized to, on both sides. The pixels of the smaller image are libjpeg-turbo's.
         """
         settings = settings or DecodeSettings()
         encoded = _encoded(images)
@@ -172,7 +181,8 @@ class NativePool:
             _check_out(view.out, channels=3)
             _check_lengths(view.out, images=len(encoded), geometry=len(view.geometry))
             made.append(core.View(_geometries(view.geometry), view.out, native_resampling(view.resampling)))
-        return Pending(self._pool.decode(encoded, made, settings.max_pixels, settings.exif_orientation, check_whole))
+        exif = settings.exif_orientation
+        return Pending(self._pool.decode(encoded, made, settings.max_pixels, exif, check_whole, draft))
 
     def gather_batch(
         self,
