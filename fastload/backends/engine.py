@@ -91,11 +91,6 @@ class Engine(Protocol):
         """What it is, for a person."""
         ...
 
-    @property
-    def decoded(self) -> Mapping[str, int]:
-        """Images decoded so far, by what; empty where nobody counts."""
-        ...
-
 
 def host_engine(
     context: Context,
@@ -117,11 +112,8 @@ def host_engine(
 
     Raises:
         BackendUnavailableError: the decoder asked for is not installed.
-        ConfigurationError: decoder="native", and the native core does not serve this source; or `draft` has no meaning
-            for it.
+        ConfigurationError: decoder="native", and the native core does not serve this source.
     """
-    if draft:
-        _require_draft(context, decoder)
     threads = max(1, usable_cores() if context.num_workers is None else context.num_workers)
     if decoder == "native":
         native.load()  # complains if it is not there
@@ -136,25 +128,6 @@ def host_engine(
                 f"{context.source.name} is not that. Use decoder='auto'."
             )
     return ThreadEngine(context, assembler, backend=backend, threads=threads, decoder=decoder)
-
-
-def _require_draft(context: Context, decoder: str) -> None:
-    """Raises ConfigurationError where JPEGs cannot be decoded smaller than they are, or would not be."""
-    source, plans = context.source, context.recipe.geometries
-    samplings = [Resampling.of(plan) for plan in plans]
-    why = ""
-    if not source.encoded:
-        why = f"the images of {source.name} are arrays, not JPEGs"
-    elif not all(plan.resamples for plan in plans):
-        why = "the transform resizes nothing; put a Resize or RandomResizedCrop into it"
-    elif not all(one.antialias and one.interpolation in ("bilinear", "bicubic") for one in samplings):
-        why = "the transform resizes without antialiasing, of which an image reduced in decoding always has some"
-    elif decoder not in ("auto", "native") or not native.available():
-        why = "only the native core can do it (decoder='auto'; `fastload doctor` says whether it is built)"
-    elif not NativeEngine.serves(source, plans):
-        why = "the native core, which alone can do it, serves one column of images to a size that the transform fixes"
-    if why:
-        raise ConfigurationError(f"options: draft=True has no meaning here: {why}. Leave it out.")
 
 
 class ThreadEngine:
@@ -211,10 +184,6 @@ class ThreadEngine:
         rows = {"decoder": describe_decoder(self._decoder)} if self._decoder is not None else {}
         threads = f"{self._threads} of Python, slices of {self._slice} samples, {self.depth} batches in flight"
         return {**rows, "threads": threads}
-
-    @property
-    def decoded(self) -> Mapping[str, int]:
-        return {}
 
 
 @dataclass(frozen=True)
@@ -337,6 +306,7 @@ class NativeEngine:
 
     @property
     def decoded(self) -> Mapping[str, int]:
+        """Images decoded so far, by what (`Stats.decoded`)."""
         counts = {**self._pool.decoded, "reduced": self._pool.reduced, "python": self._remade}
         return {name: count for name, count in counts.items() if count}
 

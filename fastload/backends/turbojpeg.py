@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from fastload import native
 from fastload.backends.assemble import Assembler
 from fastload.backends.base import BackendOptions, Context, Fit, Job, Traits
-from fastload.backends.engine import Engine, host_engine
+from fastload.backends.engine import Engine, NativeEngine, host_engine
 from fastload.backends.host import HostBackend
 from fastload.errors import ConfigurationError
+from fastload.geometry import Resampling
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,8 @@ class TurboJpegBackend(HostBackend):
                 "it once."
             )
         super().__init__(context)
+        if options.draft:
+            _require_draft(context, options.decoder)
         assembler = Assembler(
             context.source,
             context.recipe.geometries,
@@ -86,4 +90,25 @@ class TurboJpegBackend(HostBackend):
 
     @property
     def decoded(self) -> Mapping[str, int]:
-        return self._engine.decoded
+        """Images decoded so far, by what; empty where Python decodes."""
+        counts: Mapping[str, int] = getattr(self._engine, "decoded", {})
+        return counts
+
+
+def _require_draft(context: Context, decoder: str) -> None:
+    """Raises ConfigurationError where JPEGs cannot be decoded smaller than they are, or would not be."""
+    source, plans = context.source, context.recipe.geometries
+    samplings = [Resampling.of(plan) for plan in plans]
+    why = ""
+    if not source.encoded:
+        why = f"the images of {source.name} are arrays, not JPEGs"
+    elif not all(plan.resamples for plan in plans):
+        why = "the transform resizes nothing; put a Resize or RandomResizedCrop into it"
+    elif not all(one.antialias and one.interpolation in ("bilinear", "bicubic") for one in samplings):
+        why = "the transform resizes without antialiasing, of which an image reduced in decoding always has some"
+    elif decoder not in ("auto", "native") or not native.available():
+        why = "only the native core can do it (decoder='auto'; `fastload doctor` says whether it is built)"
+    elif not NativeEngine.serves(source, plans):
+        why = "the native core, which alone can do it, serves one column of images to a size that the transform fixes"
+    if why:
+        raise ConfigurationError(f"options: draft=True has no meaning here: {why}. Leave it out.")
