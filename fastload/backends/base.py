@@ -7,6 +7,7 @@ it says of itself, in its `Traits` and its `fit`: nobody asks for one by name.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -271,6 +272,52 @@ class EndOfData(Exception):  # noqa: N818
     """The epoch is over: what a backend raises in place of a batch, where only it can know."""
 
 
+class PendingBatch(ABC):
+    """A batch in work."""
+
+    @abstractmethod
+    def result(self) -> HostBatch:
+        """Wait for it. Raises what went wrong with it as a whole."""
+
+    def cancel(self) -> None:
+        """Drop what has not begun; does not wait."""
+        return
+
+    def wait(self) -> None:
+        """Until nothing writes to its buffers any more."""
+        return
+
+
+class Engine(Protocol):
+    """Makes batches with threads of its own, started by the first one."""
+
+    @property
+    def depth(self) -> int:
+        """Batches in flight that keep it busy."""
+        ...
+
+    @property
+    def light(self) -> bool:
+        """Whether a batch is finished when `start` returns, within a fraction of a millisecond."""
+        ...
+
+    def start(self, draws: Draws) -> PendingBatch:
+        """Begin a batch. Does not block. Raises ConfigurationError if there cannot be such a batch."""
+        ...
+
+    def now(self, draws: Draws) -> HostBatch:
+        """A batch made in the calling thread, past all others."""
+        ...
+
+    def close(self) -> None:
+        """Join the threads. May be called twice; a later batch starts them again."""
+        ...
+
+    def explain(self) -> Mapping[str, str]:
+        """What it is, for a person."""
+        ...
+
+
 class Backend(Protocol):
     """Submit batches, receive them in the same order.
 
@@ -281,8 +328,8 @@ class Backend(Protocol):
     know of it, and a class method `fit(job: Job) -> Fit`, how well it suits a job. Without `fit` it is chosen by
     `backend="auto"` only where nothing else is able to do the job, or where `tune` measures that it is faster. And it
     may have `light: bool`, True from the first `submit` on where it makes a batch sooner than threads hand it over: the
-    trainer's thread may then call it, too, one thread at a time as ever. And a property `decoded`, the images decoded so
-    far by what did it, for `Loader.stats`.
+    trainer's thread may then call it, too, one thread at a time as ever. And a property `decoded`, the images decoded
+    so far by what did it, for `Loader.stats`.
     """
 
     Options: ClassVar[type[BackendOptions]]

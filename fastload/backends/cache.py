@@ -14,8 +14,8 @@ from typing import Literal, get_args
 import torch
 
 from fastload.backends.assemble import Assembler, Placed
-from fastload.backends.base import BackendOptions, Context, Failure, Fit, HostBatch, Job, Traits
-from fastload.backends.engine import BATCHES_IN_FLIGHT, Engine, PendingBatch, host_engine
+from fastload.backends.base import BackendOptions, Context, Engine, Failure, Fit, HostBatch, Job, PendingBatch, Traits
+from fastload.backends.engine import BATCHES_IN_FLIGHT, host_engine
 from fastload.backends.host import HostBackend
 from fastload.cache.build import build_cache, default_directory
 from fastload.cache.resident import ResidentSource, arrays_of, in_memory, is_mapped, nbytes_of

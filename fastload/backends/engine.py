@@ -7,18 +7,17 @@ messages are the same whichever engine runs.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from fastload import native
 from fastload.backends.assemble import Assembler, Buffers, settled_size
-from fastload.backends.base import Context, Failure, HostBatch
+from fastload.backends.base import Context, Engine, Failure, HostBatch, PendingBatch
 from fastload.cache.resident import is_mapped
 from fastload.decode.core import core_formats
 from fastload.decode.registry import describe_decoder, get_decoder
@@ -44,52 +43,6 @@ _LARGEST_SLICE = 32
 
 _LITTLE = 1 << 20
 """Bytes of pixels that are copied in 100 microseconds, in which another thread would hardly have begun."""
-
-
-class PendingBatch(ABC):
-    """A batch in work."""
-
-    @abstractmethod
-    def result(self) -> HostBatch:
-        """Wait for it. Raises what went wrong with it as a whole."""
-
-    def cancel(self) -> None:
-        """Drop what has not begun; does not wait."""
-        return
-
-    def wait(self) -> None:
-        """Until nothing writes to its buffers any more."""
-        return
-
-
-class Engine(Protocol):
-    """Makes batches with threads of its own, started by the first one."""
-
-    @property
-    def depth(self) -> int:
-        """Batches in flight that keep it busy."""
-        ...
-
-    @property
-    def light(self) -> bool:
-        """Whether a batch is finished when `start` returns, within a fraction of a millisecond."""
-        ...
-
-    def start(self, draws: Draws) -> PendingBatch:
-        """Begin a batch. Does not block. Raises ConfigurationError if there cannot be such a batch."""
-        ...
-
-    def now(self, draws: Draws) -> HostBatch:
-        """A batch made in the calling thread, past all others."""
-        ...
-
-    def close(self) -> None:
-        """Join the threads. May be called twice; a later batch starts them again."""
-        ...
-
-    def explain(self) -> Mapping[str, str]:
-        """What it is, for a person."""
-        ...
 
 
 def host_engine(

@@ -10,8 +10,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from fastload.backends.base import Context, HostBatch
-from fastload.backends.engine import Engine, PendingBatch
+from fastload.backends.base import Context, Engine, HostBatch, PendingBatch
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from fastload import native
 from fastload.backends.assemble import Assembler
-from fastload.backends.base import BackendOptions, Context, Fit, Job, Traits
-from fastload.backends.engine import Engine, NativeEngine, host_engine
+from fastload.backends.base import BackendOptions, Context, Engine, Fit, Job, Traits
+from fastload.backends.engine import NativeEngine, host_engine
 from fastload.backends.host import HostBackend
 from fastload.errors import ConfigurationError
 from fastload.geometry import Resampling
