@@ -1,8 +1,8 @@
 """Exceptions raised by fastload.
 
-Each message names the argument or file, says what was found, and gives the remedy. Every type derives from
-`FastloadError` and from the built-in exception a caller would reach for without knowing fastload. All take one
-string, so that they survive pickling between processes.
+Each message names the argument or file, says what was found (with `counted` numbers of things), and gives the remedy.
+Every type derives from `FastloadError` and from the built-in exception a caller would reach for without knowing
+fastload. All take one string, so that they survive pickling between processes.
 """
 
 from __future__ import annotations
@@ -11,6 +11,13 @@ from typing import Literal
 
 OnError = Literal["raise", "substitute"]
 """What a sample that cannot be read leads to: its error, or another sample in its place."""
+
+
+def counted(count: int, thing: str) -> str:
+    """A number of things in words: "1 sample", "1,200 images", "2 classes"."""
+    if count == 1:
+        return f"1 {thing}"
+    return f"{count:,} {thing}{'es' if thing.endswith(('s', 'ch', 'x')) else 's'}"
 
 
 class FastloadError(Exception):

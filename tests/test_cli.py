@@ -322,6 +322,8 @@ def test_cache_build_of_a_damaged_sample(photographs: Path, tmp_path: Path) -> N
     whole = next(photographs.rglob("*.jpg")).read_bytes()
     (folder / "1.jpg").write_bytes(whole)
     (folder / "2.jpg").write_bytes(whole[: len(whole) // 2])
+    (folder.parent / "b").mkdir()
+    (folder.parent / "b" / "3.jpg").write_bytes(whole)
     done = fastload_command("cache", "build", str(folder.parent), "--directory", str(tmp_path / "cache"))
     assert done.code == 1
     assert "2.jpg" in done.err

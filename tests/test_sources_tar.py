@@ -271,7 +271,7 @@ def test_archive_of_class_folders(tmp_path: Path, suffix: str) -> None:
     assert len(opened.source) == 6
     assert "the training split, as no split was named" in opened.notes
     assert any("unpacked to" in note for note in opened.notes) is (suffix != "tar")
-    with pytest.raises(ConfigurationError, match=r"split='val': .* has the splits test, train"):
+    with pytest.raises(ConfigurationError, match=r"split='val': .* has the splits train, test"):
         open_source(path, split="val")
 
 

@@ -84,12 +84,12 @@ def test_a_folder_of_classes_has_nothing_to_validate_on_but_what_is_given(splits
 
 
 def test_a_class_may_be_called_train(tmp_path: Path) -> None:
-    for name in ("bus", "train"):
+    for name in ("bus", "car", "train"):
         write_photo_folder(tmp_path / "new", classes=1, per_class=4)
         (tmp_path / "vehicles").mkdir(exist_ok=True)
         (tmp_path / "new" / "class_0").rename(tmp_path / "vehicles" / name)
     with opened(tmp_path / "vehicles") as data:
-        assert data.classes == ("bus", "train")
+        assert data.classes == ("bus", "car", "train")
         assert data.val is None
 
 

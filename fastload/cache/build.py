@@ -56,6 +56,7 @@ def build_cache(
     num_workers: int | None = None,
     progress: bool = True,
     on_error: OnError = "raise",
+    split: str | None = None,
 ) -> Path:
     """Decode all samples once and keep them as memory-mapped tensors. A cache that is there already is reused.
 
@@ -76,6 +77,7 @@ def build_cache(
         progress: draw a bar, if standard error is a terminal; otherwise the log gets a line.
         on_error: "raise", or "substitute": note the bad sample in the cache, which then fails again when it is loaded,
             so that the loader substitutes it as from any other backend.
+        split: of a source that holds several, which part: "train", "val", "test".
 
     Returns:
         The directory.
@@ -92,8 +94,7 @@ def build_cache(
         raise ConfigurationError(f"num_workers: must be None, 0 or more, got {num_workers!r}.")
     if on_error not in ("raise", "substitute"):
         raise ConfigurationError(f"on_error: must be 'raise' or 'substitute', got {on_error!r}.")
-    if not isinstance(source, Source):
-        source = open_source(source).source
+    source = open_source(source, split=split).source
     target = default_directory(source, variant) if directory is None else Path(directory).expanduser().absolute()
     build = _Build(source, target, variant, num_workers, progress, on_error)
     manifest = build.existing()

@@ -28,6 +28,7 @@ def build(
     ] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Decoding threads. Without it: one a core.")] = None,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Note damaged samples and go on.")] = False,
+    split: Annotated[str | None, typer.Option(help="Which part of SOURCE, where it has several: train, val.")] = None,
 ) -> None:
     """Decode all samples of SOURCE once. A cache that is there already is left as it is."""
     with plain_errors():
@@ -39,6 +40,7 @@ def build(
             short_side=short_side,
             num_workers=workers,
             on_error="substitute" if skip_bad else "raise",
+            split=split,
         )
         _describe(built)
 

@@ -51,12 +51,14 @@ def create_loader(
     on_error: OnError = "raise",
     tune: bool = False,
     options: BackendOptions | None = None,
+    split: str | None = None,
 ) -> Loader:
     """Make a Loader. Names and defaults are those of torch.utils.data.DataLoader where it has them.
 
     Args:
-        source: a folder of classes, a folder with `images/` and `masks/`, CIFAR or IDX files, `.tar` shards, a built
-            cache, arrays or tensors (a tuple (images, labels), or a dict), `.npy` files, or any map-style Dataset.
+        source: a folder of classes, a folder with `images/` and `masks/`, images with a table of their labels, CIFAR or
+            IDX files, `.tar` shards, a built cache, arrays or tensors (a tuple (images, labels), or a dict), `.npy`
+            files, or any map-style Dataset.
         batch_size: samples a batch on this rank.
         shuffle: a new order every epoch, from (seed, epoch).
         drop_last: leave out the last, incomplete global batch. If False, every sample comes exactly once an epoch,
@@ -84,6 +86,8 @@ def create_loader(
             once, and count it in `stats()`.
         tune: with backend="auto", choose by measuring the candidates on this data for some seconds.
         options: the chosen backend's options (a frozen dataclass), or a BackendOptions for what all of them have.
+        split: which part of a source that holds several: "train", "val", "test". None: the whole; of CIFAR, IDX and
+            archives of splits, the training part.
 
     Returns:
         A Loader yielding (images, labels): images (B, C, H, W), labels (B,) int64, on `device`; masks are (B, H, W)
@@ -109,7 +113,9 @@ def assemble(config: LoaderConfig) -> LoaderParts:
         return _streaming(config)
     # What worker_init_fn does to the dataset must not be passed by, and a collate_fn has samples made in any case.
     trial = config.workers.init is None and config.collate_fn is None
-    opened = open_indexed(config.source, trial=trial) if config.adopted else open_source(config.source)
+    opened = (
+        open_indexed(config.source, trial=trial) if config.adopted else open_source(config.source, split=config.split)
+    )
     source = opened.source
     if config.dtype is not None and not source.images and not source.objects:
         raise ConfigurationError(
@@ -184,7 +190,7 @@ def _on_backend(
         batch_transform=None if mix is not None else config.batch_transform,
         explanation={
             "backend": f"{backend}: {reason}",
-            "source": "\n".join([f"{source.name}: {source.format}, {len(source)} samples", *notes]),
+            "source": "\n".join([f"{source.name}: {source.summary}", *notes]),
             "transforms": "\n".join(f"{row.transform} -> {row.where}" for row in split.placement) or "none",
             **({"in Python because of": "\n".join(split.reasons)} if split.reasons else {}),
             "delivered": f"on {device}, {config.memory_format}".replace("torch.", ""),

@@ -54,6 +54,7 @@ class LoaderConfig:
     on_error: OnError = "raise"
     tune: bool = False
     options: BackendOptions | None = None
+    split: str | None = None
 
     adopted: bool = False
     """Whether it stands for a DataLoader: samples are `source[index]`, whatever the source is; `num_workers` and

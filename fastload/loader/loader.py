@@ -70,6 +70,8 @@ class Loader(DataLoader[Any]):
     dataset: Any
     config: LoaderConfig
     """The arguments it was made from."""
+    classes: tuple[str, ...] | None
+    """Names of the classes, by label; None where the data have none. `class_to_idx` has the label by name."""
 
     def __init__(
         self,
@@ -135,6 +137,8 @@ class Loader(DataLoader[Any]):
         )
         self.config = config
         self.backend = parts.backend.name
+        self.classes = names = parts.source.classes
+        self.class_to_idx = None if names is None else {name: label for label, name in enumerate(names)}
         self.device = parts.stage.device
         self._use(parts.order)
         self._seen = getattr(config.follows, "epoch", None)
@@ -344,12 +348,9 @@ class Loader(DataLoader[Any]):
                 else "Make the loader after init_process_group, or pass shard='auto' to create_loader"
             )
             logger.warning(
-                "This is one of %d processes, and this loader gives each of them all %d samples: they train on "
-                "duplicates, and count each sample %d times. %s; shard=fastload.Shard(0, 1) says that it is meant.",
-                world,
-                len(self._parts.source),
-                world,
-                remedy,
+                f"This is one of {world} processes, and this loader gives each of them all "
+                f"{len(self._parts.source)} samples: they train on duplicates, and count each sample {world} times. "
+                f"{remedy}; shard=fastload.Shard(0, 1) says that it is meant."
             )
 
     @property

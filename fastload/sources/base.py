@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
-from fastload.errors import DecodeError, SourceError
+from fastload.errors import DecodeError, SourceError, counted
 from fastload.fingerprint import fingerprint_of
 from fastload.geometry import Role
 from fastload.sources.paths import PathTable
@@ -220,7 +220,7 @@ class _EncodedRows(EncodedImages):
         return _EncodedRows(self.column, self.rows[indices])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Source:
     """Random access to the samples of a data set: named columns of equal length.
 
@@ -285,6 +285,29 @@ class Source:
     def _of_kind(self, *kinds: Kind) -> dict[str, Any]:
         return {name: column for name, column in self.columns.items() if column.kind in kinds}
 
+    @cached_property
+    def class_count(self) -> int | None:
+        """Of the names of classes, or of a column `label` of whole numbers; None where there is neither."""
+        labels = self.values.get("label")
+        array = None if labels is None else labels.in_array()
+        if self.classes is not None or array is None or array.array.ndim != 1 or array.array.dtype.kind not in "iu":
+            return None if self.classes is None else len(self.classes)
+        return 1 + int(array.at(np.arange(len(self))).max())
+
+    @property
+    def summary(self) -> str:
+        """For a person, in a line: the format, how many samples, how many classes and the first of them."""
+        words = f"{self.format}, {counted(len(self), 'sample')}"
+        if self.class_count is None:
+            return words
+        words += f", {counted(self.class_count, 'class')}"
+        if self.classes is None:
+            return f"{words} (labels 0 to {self.class_count - 1})"
+        return f"{words} ({', '.join(self.classes[:3])}{', ...' if self.classes[3:] else ''})"
+
+    def __repr__(self) -> str:
+        return f"<fastload source {self.name}: {self.summary}; columns {', '.join(self.columns)}>"
+
     def describe(self, index: int) -> str:
         """How to name a sample to a person: by its first column."""
         return next(iter(self.columns.values())).describe(index)
@@ -302,7 +325,7 @@ class Source:
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Opened:
     """A source, and what else the thing it was opened from said about how to use it."""
 
@@ -312,6 +335,10 @@ class Opened:
     and apply it. None for everything else; in particular an `Objects` column applies its dataset's transform itself."""
     notes: tuple[str, ...] = field(default=())
     """Decisions a person may want to know ("the training split, as no split was named"), for `explain()`."""
+
+    def __repr__(self) -> str:
+        transform = "" if self.transform is None else f" with the transform {type(self.transform).__name__}"
+        return f"<opened {repr(self.source)[1:-1]}{transform}>"
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Folders of images: of one class each, as torchvision's ImageFolder reads them, and of image and mask pairs."""
+"""Folders of images: what is in them, and folders of one class each, as torchvision's ImageFolder reads them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from fastload.errors import SourceError
+from fastload.errors import ConfigurationError, SourceError
 from fastload.fingerprint import fingerprint_of
 from fastload.sources.base import Opened, OpenOptions, Source
 from fastload.sources.columns import EncodedFiles, ValueArray
 from fastload.sources.paths import PathTable
+from fastload.sources.splits import refuse_reserved, refuse_splits, split_of, splits_in, train_is_a_class
 
 IMAGE_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 """torchvision.datasets.folder.IMG_EXTENSIONS, which a test compares."""
@@ -116,7 +117,22 @@ def _refuse_cycle(root: str, link: str) -> None:
         parent = os.path.dirname(parent)
 
 
-SPLIT_NAMES = frozenset({"train", "training", "val", "valid", "validation", "test", "testing"})
+def splits_of(root: str) -> dict[str, str]:
+    """The folders of splits in a folder, by the split ("train", "val", "test"); none where they are classes."""
+    names = subfolders(root)
+    found = splits_in(names)
+    if list(found) == ["train"] and train_is_a_class(names, subfolders(os.path.join(root, found["train"]))):
+        return {}
+    return found
+
+
+def split_folder(root: str, split: str) -> str | None:
+    """The folder of a split in a folder: of this name, or of another one for the same; None if there is none."""
+    if os.path.isdir(os.path.join(root, split)):
+        return os.path.join(root, split)
+    wanted = split_of(split)
+    name = None if wanted is None else splits_in(subfolders(root)).get(wanted)
+    return None if name is None else os.path.join(root, name)
 
 
 def is_class_folder(spec: object) -> bool:
@@ -129,19 +145,28 @@ def open_class_folder(root: str, options: OpenOptions) -> Opened:
 
     Classes are the subfolders, sorted; images are all files below with one of torchvision's extensions, nested
     folders included. Files beside the class folders are ignored. Nothing but folder listings is read.
+    `options.classes` says that these folders, in this order, are the classes, whatever they are called.
 
     Raises:
-        SourceError: no class folders (the message tells an empty folder, a flat one, and one of splits apart), or a
-            class without images.
+        SourceError: no class folders; folders that are none by their names, or only one; a class without images.
+        ConfigurationError: `options.classes` are not the folders that there are; a split that there is not.
     """
     classes = subfolders(root)
     if not classes:
-        raise SourceError(_without_classes(root))
-    if SPLIT_NAMES.issuperset(classes) and any(subfolders(os.path.join(root, name)) for name in classes):
-        raise SourceError(
-            f"{root}: its folders are splits ({', '.join(classes)}), not classes; "
-            f"open one of them: {os.path.join(root, classes[0])!r}, or split={classes[0]!r}."
-        )
+        raise SourceError(f"{root}: {_without_folders(root)}; expected one subfolder a class, with images in it.")
+    if options.split is not None:
+        found = list(splits_in(classes).values())
+        if found:
+            refuse_splits(root, found, options.split)
+        raise ConfigurationError(f"split={options.split!r}: {root} has no folder of this name; leave it out.")
+    if options.classes is None:
+        first = "train" if "train" in classes else classes[0]
+        refuse_reserved(root, classes, subfolders(os.path.join(root, first)))
+    elif sorted(options.classes) != classes:
+        differing = sorted({*options.classes} ^ {*classes}) or "a name comes twice"
+        raise ConfigurationError(f"classes: they are not the folders in {root} (differing: {differing}).")
+    else:
+        classes = list(options.classes)
     counts = np.zeros(len(classes), dtype=np.int64)
 
     def paths() -> Iterator[str]:
@@ -163,15 +188,15 @@ def open_class_folder(root: str, options: OpenOptions) -> Opened:
 
 
 def class_folder_source(
-    table: PathTable, labels: npt.NDArray[np.int64], classes: Sequence[str], *, name: str
+    table: PathTable, labels: npt.NDArray[np.int64], classes: Sequence[str], *, name: str, format: str = "class folder"
 ) -> Source:
-    """The source of images in class folders, wherever the list of them came from."""
+    """The source of images of one class each, wherever the list of them came from."""
     return Source(
         {"image": EncodedFiles(table), "label": ValueArray(labels)},
         class_folder_fingerprint(table, labels, sampled_sizes(table)),
         name,
         classes=tuple(classes),
-        format="class folder",
+        format=format,
     )
 
 
@@ -184,69 +209,7 @@ def class_folder_fingerprint(table: PathTable, labels: npt.NDArray[np.int64], si
     return fingerprint_of("class folder", table.digest(), labels, sizes)
 
 
-def _without_classes(root: str) -> str:
+def _without_folders(root: str) -> str:
     names = files_in(root)
-    if not names:
-        return f"{root}: the folder is empty; expected one subfolder a class, with images in it."
-    images = [name for name in names if is_image_name(name)]
-    if images:
-        return (
-            f"{root}: {len(images):,} images ({images[0]}...) but no class folders; move them into one subfolder "
-            f"a class ({root}/<class>/{images[0]}), or into a single one if there are no classes."
-        )
-    return (
-        f"{root}: no class folders and no images in it (found {', '.join(names[:3])}{'...' if names[3:] else ''}); "
-        "expected one subfolder a class, with images in it."
-    )
-
-
-def is_pairs(spec: object) -> bool:
-    """A folder with the subfolders `images` and `masks`."""
-    return isinstance(spec, str) and all(os.path.isdir(os.path.join(spec, part)) for part in ("images", "masks"))
-
-
-def open_pairs(root: str, options: OpenOptions) -> Opened:
-    """Open image and mask pairs: columns `image` and `mask`, sorted by the image's path.
-
-    Partners have the same path below `images` and `masks` but for the extension.
-
-    Raises:
-        SourceError: an image without a mask, a mask without an image, or two files of one stem; each is named.
-    """
-    images, masks = _by_stem(root, "images"), _by_stem(root, "masks")
-    if not images and not masks:
-        raise SourceError(f"{root}: the folders images and masks hold no images; expected pairs of equal names.")
-    for ours, theirs, kind, other in ((images, masks, "image", "masks"), (masks, images, "mask", "images")):
-        alone = [path for stem, path in ours.items() if stem not in theirs]
-        if alone:
-            more = f" (and {len(alone) - 1:,} more)" if len(alone) > 1 else ""
-            stem = os.path.splitext(alone[0].split("/", 1)[1])[0]
-            raise SourceError(
-                f"{os.path.join(root, alone[0])}: this {kind} has no partner {other}/{stem}.*{more}; "
-                "add the missing file, or remove this one."
-            )
-    image_paths = PathTable.of(images.values(), root)
-    mask_paths = PathTable.of((masks[stem] for stem in images), root)
-    source = Source(
-        {"image": EncodedFiles(image_paths), "mask": EncodedFiles(mask_paths, "mask")},
-        fingerprint_of(
-            "pairs", image_paths.digest(), mask_paths.digest(), sampled_sizes(image_paths), sampled_sizes(mask_paths)
-        ),
-        root,
-        format="image and mask pairs",
-    )
-    return Opened(source)
-
-
-def _by_stem(root: str, part: str) -> dict[str, str]:
-    """Path relative to `root` by path below `part` without extension, sorted."""
-    found: dict[str, str] = {}
-    for path in images_below(root, part):
-        stem = os.path.splitext(path)[0].split("/", 1)[1]
-        if stem in found:
-            raise SourceError(
-                f"{os.path.join(root, path)}: {found[stem]} has the same stem, so its partner is ambiguous; "
-                "rename or remove one of the two."
-            )
-        found[stem] = path
-    return found
+    found = f"{', '.join(names[:3])}{'...' if names[3:] else ''}"
+    return f"no class folders and no images in it (found {found})" if names else "the folder is empty"

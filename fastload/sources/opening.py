@@ -15,8 +15,10 @@ from fastload.sources.base import Opened, OpenOptions, Source
 from fastload.sources.built_cache import is_built_cache, open_built_cache
 from fastload.sources.cifar import is_cifar, open_cifar
 from fastload.sources.datasets import is_dataset, open_dataset, open_known_dataset, refuse_collections
-from fastload.sources.folders import is_class_folder, is_pairs, open_class_folder, open_pairs
+from fastload.sources.folders import is_class_folder, open_class_folder, split_folder
 from fastload.sources.idx import is_idx, open_idx
+from fastload.sources.pairs import is_pairs, open_pairs
+from fastload.sources.tables import is_labelled_by_table, open_labelled_by_table
 from fastload.sources.tar_shards import is_tar_shards, open_tar_shards
 
 
@@ -103,9 +105,10 @@ FORMATS: tuple[Format, ...] = (
     Format("fastload cache", is_built_cache, open_built_cache),
     Format("CIFAR-10 or CIFAR-100", is_cifar, open_cifar, frozenset({"split", "labels"})),
     Format("IDX", is_idx, open_idx, frozenset({"split", "classes"})),
-    Format("image and mask pairs", is_pairs, open_pairs),
+    Format("image and mask pairs", is_pairs, open_pairs, frozenset({"split"})),
     Format("tar shards", is_tar_shards, open_tar_shards, frozenset({"split", "fields", "classes"})),
-    Format("class folder", is_class_folder, open_class_folder),
+    Format("images and a table", is_labelled_by_table, open_labelled_by_table),
+    Format("class folder", is_class_folder, open_class_folder, frozenset({"split", "classes"})),
     Format("arrays", is_arrays, open_arrays, frozenset({"classes"})),
     Format("torch dataset", is_dataset, open_known_dataset),
 )
@@ -134,14 +137,17 @@ def open_source(
     """Open a data set, whatever it is.
 
     Args:
-        spec: a path (a folder of classes, of image and mask pairs, of tar shards; CIFAR or IDX files or archives; a
-            built cache; a `.tar` or `.npy` file), a pattern of tar shards (`*`, `?`, `{000..012}`), a list of them;
-            arrays, tensors or `.npy` paths in a tuple or dict; any map-style torch Dataset; whatever a format that was
-            registered recognises; a `Source`, or an `Opened`, which are returned as they are.
-        split: of a data set with several, "train" (the default of archives), "test"...; of a folder, the subfolder.
+        spec: a path (a folder of classes, of image and mask pairs, of images with a table of labels, of tar shards;
+            CIFAR or IDX files or archives; a built cache; a `.tar` or `.npy` file), a pattern of tar shards (`*`, `?`,
+            `{000..012}`), a list of them; arrays, tensors or `.npy` paths in a tuple or dict; any map-style torch
+            Dataset; whatever a format that was registered recognises; a `Source`, or an `Opened`, which are returned
+            as they are.
+        split: of a data set with several, "train" (the default of archives), "val", "test"...; of a folder, the
+            subfolder of this name, or of another one for the same split (`validation`, `test_images`).
         labels: of CIFAR-100, "fine" (the default) or "coarse".
         fields: of tar shards, the extensions or column names to serve, in the order of the batch.
-        classes: class names of arrays, IDX files and tar shards; labels beyond them are refused.
+        classes: class names of arrays, IDX files and tar shards; labels beyond them are refused. Of a folder, which
+            subfolders are classes, by label: all, but whatever they are called.
 
     Returns:
         The source; the transform of a torchvision dataset that is served natively, still to be applied; and notes.
@@ -159,8 +165,10 @@ def open_source(
             _refuse_unused(options, form.options, f"the format {form.name!r}")
             return _opened(form.open(spec, options))
     place = locate(spec)
-    if options.split is not None and isinstance(place, str) and os.path.isdir(os.path.join(place, options.split)):
-        place, options = os.path.join(place, options.split), replace(options, split=None)
+    if options.split is not None and isinstance(place, str) and os.path.isdir(place):
+        folder = split_folder(place, options.split)
+        if folder is not None:
+            place, options = folder, replace(options, split=None)
     for form in FORMATS:
         if form.recognise(place):
             _refuse_unused(options, form.options, f"the format {form.name!r}")

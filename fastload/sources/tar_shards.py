@@ -26,15 +26,9 @@ from fastload.sources.archive import compression_of, is_archive_name, peek, unco
 from fastload.sources.arrays import class_labels
 from fastload.sources.base import Opened, OpenOptions, Source
 from fastload.sources.columns import EncodedFiles, ValueArray
-from fastload.sources.folders import (
-    SPLIT_NAMES,
-    class_folder_fingerprint,
-    files_in,
-    is_image_name,
-    sampled_rows,
-    subfolders,
-)
+from fastload.sources.folders import class_folder_fingerprint, files_in, is_image_name, sampled_rows, subfolders
 from fastload.sources.paths import PathTable, PathTableBuilder
+from fastload.sources.splits import refuse_reserved, refuse_splits, split_of, splits_in
 from fastload.sources.tar_index import FileInTar, files_in_tar
 
 _ORDER: tuple[Kind, ...] = ("image", "mask", "array", "label")
@@ -305,10 +299,12 @@ def class_folders_in_tar(files: EncodedFiles, name: str, split: str | None, note
     if len(tops) == 1 or "" in tops:
         return None
     chosen = np.arange(len(files))
-    if tops <= SPLIT_NAMES:
-        wanted = split or "train"
-        if wanted not in tops:
-            raise ConfigurationError(f"split={split!r}: {name} has the splits {', '.join(sorted(tops))}; name one.")
+    splits = splits_in(tops)
+    if len(splits) == len(tops):
+        asked = split or "train"
+        wanted = asked if asked in tops else splits.get(split_of(asked) or "")
+        if wanted is None:
+            refuse_splits(name, list(splits.values()), asked)
         if split is None:
             notes += ("the training split, as no split was named",)
         chosen = np.array([row for row in chosen if folders[row][common] == wanted])
@@ -326,6 +322,8 @@ def class_folders_in_tar(files: EncodedFiles, name: str, split: str | None, note
     classes = sorted({place(row)[0] for row in rows})
     if "" in classes:
         return None
+    if len(classes) > 1:  # of one class the archive may be made so, with nothing to be told apart
+        refuse_reserved(name, classes, ())
     label_of = {title: label for label, title in enumerate(classes)}
     labels = np.array([label_of[place(row)[0]] for row in rows], dtype=np.int64)
     below = PathTable.of("/".join((*folders[row][common:], os.path.basename(names[row]))) for row in rows)

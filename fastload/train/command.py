@@ -96,7 +96,7 @@ def _help(field: Field) -> str:
     return f"{field.doc} [{default}]" if default else field.doc
 
 
-_METAVARS = {str: "TEXT", int: "INT", float: "NUMBER", tuple[str, ...]: "NAME=VALUE"}
+_METAVARS = {str: "TEXT", int: "INT", float: "NUMBER", float | str: "NUMBER|NAME", tuple[str, ...]: "NAME=VALUE"}
 
 
 def _metavar(field: Field) -> str:

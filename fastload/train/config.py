@@ -6,6 +6,7 @@ field names are therefore unique over all groups. Nothing here imports torch.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -28,6 +29,10 @@ def _above(value: float) -> bool:
 
 def _inside(value: float) -> bool:
     return 0 < value < 1
+
+
+def _share_or_name(value: float | str) -> bool:
+    return isinstance(value, str) or _inside(value)
 
 
 _COUNT = Rule("at least 1", lambda count: count >= 1)
@@ -55,8 +60,11 @@ class DataConfig(_Group):
     """Training data: a folder (with train/ and val/ in it, both are found), an archive, IDX or .npy files, a cache."""
     val_data: str | None = None
     """Validation data, where it is not beside the training data. Without any, nothing is validated."""
-    split: Annotated[float | None, Rule("a share between 0 and 1", _inside)] = None
-    """Share of the data to train on, such as 0.85, where they have no validation part; which samples, the seed says."""
+    split: Annotated[float | str | None, Rule("a share between 0 and 1, or the name of a split", _share_or_name)] = None
+    """Share of the data to train on, such as 0.85, where they have no validation part; which samples, the seed says.
+    Or the name of the split to train on, where they have several: trainval."""
+    val: bool = True
+    """Validate after each epoch, where there is something to validate on."""
     shuffle: bool = True
     """A new order every epoch."""
     drop_last: bool = True
@@ -93,6 +101,9 @@ class DataConfig(_Group):
     """A sample that cannot be read ends the run, or is replaced by another one and counted."""
 
     def __post_init__(self) -> None:
+        if isinstance(self.split, str):
+            with contextlib.suppress(ValueError):
+                object.__setattr__(self, "split", float(self.split))
         super().__post_init__()
         _require("tune", self.tune, not self.tune or self.backend == "auto", "off where a backend is given")
         _require("mean", self.mean, len(self.mean) == len(self.std), f"as many numbers as std, {len(self.std)}")
@@ -175,8 +186,8 @@ class ScheduleConfig(_Group):
     """Ends the run after so many optimizer steps, for trying out; the schedule stays that of all epochs."""
     schedule: Literal["cosine", "step", "constant"] = "cosine"
     """cosine: to 0 over all epochs; step: times `gamma` at each of `milestones`, or every `step_epochs`."""
-    warmup_epochs: float = 0.0
-    """Epochs in which the rate rises linearly from 1% to the whole."""
+    warmup_epochs: Annotated[float, _FROM_0] = 0.0
+    """Epochs in which the rate rises linearly from 1% to the whole; half the run, where it is no longer than that."""
     milestones: tuple[float, ...] = ()
     """Epochs at which a step schedule falls."""
     step_epochs: Annotated[float | None, Rule("above 0", _above)] = None
@@ -186,11 +197,15 @@ class ScheduleConfig(_Group):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _require("warmup_epochs", self.warmup_epochs, 0 <= self.warmup_epochs < self.epochs, "0 or more, below epochs")
         rising = list(self.milestones) == sorted(self.milestones)
         given = self.schedule != "step" or bool(self.milestones) or self.step_epochs is not None
         wanted = "rising epochs for a step schedule, such as 30,60,80, where there is no step_epochs"
         _require("milestones", self.milestones, rising and given, wanted)
+
+    @property
+    def warmup(self) -> float:
+        """Epochs of the warm-up as it is done: a few epochs for a trial go with a preset that warms up for five."""
+        return self.warmup_epochs if self.warmup_epochs < self.epochs else self.epochs / 2
 
 
 @dataclass(frozen=True, kw_only=True)

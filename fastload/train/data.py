@@ -21,7 +21,9 @@ from fastload.errors import ConfigurationError, SourceError
 from fastload.loader import Loader
 from fastload.sources import Opened, open_source
 from fastload.sources.base import Source, Values
-from fastload.sources.folders import SPLIT_NAMES, sampled_rows, subfolders
+from fastload.sources.folders import sampled_rows, splits_of
+from fastload.sources.pairs import pair_splits
+from fastload.sources.splits import split_of, splits_in
 from fastload.train.config import TrainConfig
 from fastload.train.settings import NONE, did_you_mean
 from fastload.train.texts import TOKENS, open_texts
@@ -50,6 +52,8 @@ class TrainingData:
     """The training data themselves, for what must be known of them beforehand."""
     vocabulary: int | None = None
     """Token ids that there are; None where the batches are images."""
+    remark: str | None = None
+    """Why nothing is validated, where that is so."""
 
 
 def open_data(config: TrainConfig, *, shard: fastload.Shard, device: torch.device) -> TrainingData:
@@ -64,7 +68,7 @@ def open_data(config: TrainConfig, *, shard: fastload.Shard, device: torch.devic
         ConfigurationError: no data given, or settings that do not fit the data.
         SourceError: nothing there, or not data of this task.
     """
-    opened, validation = _open(config)
+    opened, validation, remark = _open(config)
     source = opened.source
     _check_kind(source, config)
     if validation is not None:
@@ -113,32 +117,49 @@ def open_data(config: TrainConfig, *, shard: fastload.Shard, device: torch.devic
         samples=len(source),
         vocabulary=source.details.get("vocabulary"),
         source=source,
+        remark=remark,
     )
 
 
 # -- Which data --------------------------------------------------------------------------------------------------------
 
 
-def _open(config: TrainConfig) -> tuple[Opened, Opened | None]:
-    """The training data, and the validation data if there are any."""
-    if config.data.data is None:
+Validation = Opened | str
+"""What is validated on, or why nothing is."""
+
+
+def _open(config: TrainConfig) -> tuple[Opened, Opened | None, str | None]:
+    """The training data; the validation data, or None and why there are none."""
+    settings = config.data
+    if settings.data is None:
         raise ConfigurationError("data: none given; say --data with a folder, an archive or files.")
+    val: Validation
     if config.task == "text-classification":
-        text = config.data
-        train, val = open_texts(config.data.data, text.val_data, tokenizer=text.tokenizer, length=text.text_length)
+        train, texts = open_texts(
+            settings.data, settings.val_data, tokenizer=settings.tokenizer, length=settings.text_length
+        )
+        val = texts or _NO_VALIDATION
     else:
-        train, val = _open_splits(config.data.data, config.task)
-        if config.data.val_data is not None:
-            whole, part = _open_splits(config.data.val_data, config.task)
-            val = part or whole
-    if config.data.split is not None:
-        if val is not None:
+        name = settings.split if isinstance(settings.split, str) else None
+        train, val = _open_splits(settings.data, config.task, name, validated=settings.val)
+        if settings.val_data is not None:
+            whole, part = _open_splits(settings.val_data, config.task, None, validated=settings.val)
+            val = whole if isinstance(part, str) else part
+    if isinstance(settings.split, float):
+        if isinstance(val, Opened):
             raise ConfigurationError(
-                f"split: {config.data.data} is validated on {val.source.name}; leave split out, or --val-data and the "
+                f"split: {settings.data} is validated on {val.source.name}; leave split out, or --val-data and the "
                 "validation part."
             )
-        return _split(train, config.data.split, config.run.seed)
-    return train, val
+        train, val = _split(train, settings.split, config.run.seed)
+    if not settings.val:
+        val = "nothing is validated, as --no-val says"
+    return (train, None, val) if isinstance(val, str) else (train, val, None)
+
+
+_NO_VALIDATION = (
+    "nothing is validated: no validation data beside the training data (--val-data; --split 0.9 takes some)"
+)
 
 
 def _split(opened: Opened, share: float, seed: int) -> tuple[Opened, Opened]:
@@ -156,24 +177,38 @@ def _split(opened: Opened, share: float, seed: int) -> tuple[Opened, Opened]:
     return train, val
 
 
-def _open_splits(data: str, task: str) -> tuple[Opened, Opened | None]:
+def _open_splits(data: str, task: str, split: str | None, *, validated: bool) -> tuple[Opened, Validation]:
     """The part to train on and the one to validate on; all of it, where it has no splits."""
     folder = os.path.abspath(os.path.expanduser(data))
     if os.path.isdir(folder):
-        files = {split: os.path.join(folder, f"{split}.npy") for split in ("train", *_VALIDATION)}
+        files = {part: os.path.join(folder, f"{part}.npy") for part in ("train", *_VALIDATION)}
         if os.path.isfile(files["train"]):
-            found = next((file for split, file in files.items() if split != "train" and os.path.isfile(file)), None)
-            return _open_files(files["train"], task), None if found is None else _open_files(found, task)
-        names = set(subfolders(folder))
-        if "train" in names:
-            if not (names <= SPLIT_NAMES or len(names & SPLIT_NAMES) > 1):
-                return open_source(data), None  # trains are a class here, beside others that are no splits
-            split = next((split for split in _VALIDATION if split in names), None)
-            return open_source(data, split="train"), None if split is None else open_source(data, split=split)
-    train = None if data.endswith(".npy") else _open_split(data, "train")
-    if train is None:
-        return _open_files(data, task), None
-    return train, next((val for split in _VALIDATION if (val := _open_split(data, split)) is not None), None)
+            found = next((file for part, file in files.items() if part != "train" and os.path.isfile(file)), None)
+            return _open_files(files["train"], task), _NO_VALIDATION if found is None else _open_files(found, task)
+        splits = splits_in(pair_splits(folder)) or splits_of(folder)
+        if split is not None or "train" in splits:
+            train = open_source(data, split=split or "train")
+            rest = [name for name in ("val", "test") if name in splits and name != split_of(split or "train")]
+            return train, _open_validation(data, rest) if validated else _NO_VALIDATION
+    if split is not None:
+        return open_source(data, split=split), _NO_VALIDATION
+    train_part = None if data.endswith(".npy") else _open_split(data, "train")
+    if train_part is None:
+        return _open_files(data, task), _NO_VALIDATION
+    val = next((val for part in _VALIDATION if (val := _open_split(data, part)) is not None), None)
+    return train_part, val or _NO_VALIDATION
+
+
+def _open_validation(data: str, splits: Sequence[str]) -> Validation:
+    """The first of these splits. A test split may have no labels, as a competition's; then nothing is validated."""
+    if not splits:
+        return _NO_VALIDATION
+    try:
+        return open_source(data, split=splits[0])
+    except SourceError as error:
+        if splits[0] != "test":
+            raise
+        return f"nothing is validated: {error}"
 
 
 def _open_split(data: str, split: str) -> Opened | None:

@@ -101,8 +101,8 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
 
 def _without_none(hint: Any) -> tuple[Any, bool]:
     if get_origin(hint) in (Union, types.UnionType):
-        (kind,) = (part for part in get_args(hint) if part is not type(None))
-        return kind, True
+        kinds = [part for part in get_args(hint) if part is not type(None)]
+        return (kinds[0] if len(kinds) == 1 else float | str), True
     return hint, False
 
 
@@ -161,7 +161,13 @@ def _wanted(field: Field) -> str:
         inner, last = get_args(field.kind)
         what = {int: "whole numbers", float: "numbers", str: "words"}[inner]
         return f"{what} with commas between" if last is ... else "a whole number, or two as 224,224"
-    words = {int: "a whole number", float: "a number", bool: "true or false", str: "a string"}
+    words = {
+        int: "a whole number",
+        float: "a number",
+        bool: "true or false",
+        str: "a string",
+        float | str: "a number or a name",
+    }
     what = words.get(field.kind, "one of " + ", ".join(field.choices))
     return f'{what}, or "{NONE}"' if field.optional else what
 

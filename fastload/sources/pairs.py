@@ -1,0 +1,166 @@
+"""Images and their masks in two folders: side by side, in splits, or listed as PASCAL VOC and CamVid list them."""
+
+from __future__ import annotations
+
+import os
+
+from fastload.errors import ConfigurationError, SourceError
+from fastload.files import read_regular
+from fastload.fingerprint import fingerprint_of
+from fastload.sources.base import Opened, OpenOptions, Source
+from fastload.sources.columns import EncodedFiles
+from fastload.sources.folders import files_in, images_below, is_image_name, sampled_sizes, subfolders
+from fastload.sources.paths import PathTable
+from fastload.sources.splits import SPLITS, refuse_splits, split_of, splits_in
+
+_IMAGES = ("images", "image", "imgs", "img", "JPEGImages")
+_MASKS = ("masks", "mask", "labels", "label", "annotations", "annotation", "annot", "SegmentationClass")
+_BESIDE = tuple(link + name for name in ("annot", "masks", "mask", "labels", "label", "gt") for link in ("", "_", "-"))
+"""What the name of a folder of masks adds to that of the images beside it: train, trainannot; val, val_labels."""
+_LISTS = ("ImageSets/Segmentation", "")
+"""Where files that list the images of a split are: train.txt, val.txt."""
+_LARGEST_LIST = 1 << 28
+
+
+def is_pairs(spec: object) -> bool:
+    """A folder with a folder of images and one of masks in it; or one of images, with that of their masks beside it."""
+    return isinstance(spec, str) and _folders(spec) is not None
+
+
+def open_pairs(root: str, options: OpenOptions) -> Opened:
+    """Open image and mask pairs: columns `image` and `mask`, sorted by the image's path.
+
+    Partners have the same path below their folders but for the extension, and for an ending that all masks have
+    (`1.png` and `1_L.png`). Where both folders have folders of splits in them, or lists say which image is in which
+    split, `options.split` must name one.
+
+    Raises:
+        SourceError: an image without a mask, a mask without an image, or two files of one stem; each is named.
+        ConfigurationError: a split that there is not.
+    """
+    base, image_folder, mask_folder = _folders(root) or ("", "", "")
+    listed = None
+    splits = pair_splits(root)
+    if splits:
+        wanted = options.split or ""
+        name = wanted if wanted in splits else splits_in(splits).get(split_of(wanted) or "")
+        if name is None:
+            refuse_splits(root, list(splits), options.split)
+        if splits[name] is None:
+            image_folder, mask_folder = f"{image_folder}/{name}", f"{mask_folder}/{name}"
+        listed = splits[name]
+    elif options.split is not None:
+        raise ConfigurationError(f"split={options.split!r}: the pairs in {root} have no splits; leave it out.")
+    images, masks = _by_stem(base, image_folder), _by_stem(base, mask_folder)
+    if not images or not masks:
+        empty = mask_folder if images else image_folder
+        names = ", ".join(files_in(os.path.join(base, empty))[:3])
+        raise SourceError(
+            f"{root}: the folder {empty} holds no images{f' (found {names})' if names else ''}; expected "
+            "images and masks under equal names in two folders, both as image files."
+        )
+    ending = _ending(images, masks)
+    masks = {stem.removesuffix(ending): path for stem, path in masks.items()}
+    if listed is not None:
+        images = {stem: path for stem, path in images.items() if os.path.basename(stem) in listed}
+        masks = {stem: path for stem, path in masks.items() if os.path.basename(stem) in listed}
+        missing = sorted(listed.difference(map(os.path.basename, images)))
+        if missing:
+            raise SourceError(
+                f"{os.path.join(base, image_folder)}: {missing[0]}.* is missing, which the list of the split {name!r} "
+                f"names{f' (and {len(missing) - 1:,} more)' if missing[1:] else ''}; add it, or correct the list."
+            )
+    for ours, theirs, kind, other in ((images, masks, "image", mask_folder), (masks, images, "mask", image_folder)):
+        alone = [stem for stem in ours if stem not in theirs]
+        if alone:
+            more = f" (and {len(alone) - 1:,} more)" if len(alone) > 1 else ""
+            partner = f"{other}/{alone[0]}{ending if kind == 'image' else ''}.*"
+            raise SourceError(
+                f"{os.path.join(base, ours[alone[0]])}: this {kind} has no partner {partner}{more}; add the missing "
+                "file, or remove this one."
+            )
+    image_paths = PathTable.of(images.values(), base)
+    mask_paths = PathTable.of((masks[stem] for stem in images), base)
+    source = Source(
+        {"image": EncodedFiles(image_paths), "mask": EncodedFiles(mask_paths, "mask")},
+        fingerprint_of(
+            "pairs", image_paths.digest(), mask_paths.digest(), sampled_sizes(image_paths), sampled_sizes(mask_paths)
+        ),
+        root,
+        format="image and mask pairs",
+    )
+    return Opened(source, notes=() if not splits else (f"the split {name!r}: {image_folder} and {mask_folder}",))
+
+
+def pair_splits(root: str) -> dict[str, frozenset[str] | None]:
+    """The splits of pairs by name: the names of the images in them, None where each has folders of its own.
+
+    Where a list says what is not in the training split (`valid.txt`), that is the rest.
+    """
+    found = _folders(root)
+    if found is None or found[0] != root:
+        return {}
+    _, images, masks = found
+    parts = subfolders(os.path.join(root, images))
+    if parts and all(map(split_of, parts)):
+        return {part: None for part in parts if os.path.isdir(os.path.join(root, masks, part))}
+    for place in _LISTS:
+        folder = os.path.join(root, place)
+        names = [name for name in files_in(folder) if name.endswith(".txt")] if os.path.isdir(folder) else []
+        files = {name[:-4]: name for name in names if split_of(name[:-4]) or name == "trainval.txt"}
+        lists: dict[str, frozenset[str] | None] = {split: _names(os.path.join(folder, files[split])) for split in files}
+        if lists:
+            if "train" not in splits_in(lists):
+                others = frozenset().union(*(names or () for names in lists.values()))
+                rest = frozenset(os.path.basename(stem) for stem in _by_stem(root, images)) - others
+                lists = {next(iter(SPLITS)): rest, **lists}
+            return lists
+    return {}
+
+
+def _folders(root: str) -> tuple[str, str, str] | None:
+    """(base, folder of the images, folder of the masks), both relative to the base."""
+
+    def first(names: tuple[str, ...]) -> str | None:
+        return next((name for name in names if os.path.isdir(os.path.join(root, name))), None)
+
+    images, masks = first(_IMAGES), first(_MASKS)
+    if images and masks:
+        return root, images, masks
+    base, name = os.path.split(root.rstrip("/"))
+    beside = next((name + ending for ending in _BESIDE if os.path.isdir(root + ending)), None)
+    if beside is None or subfolders(root) or not any(map(is_image_name, files_in(root))):
+        return None
+    return base, name, beside
+
+
+def _names(path: str) -> frozenset[str]:
+    """The names in a list of images, without folder and extension."""
+    try:
+        lines = read_regular(path, most=_LARGEST_LIST).decode("utf-8", "replace").splitlines()
+    except OSError as error:
+        raise SourceError(f"{path}: this list of images cannot be read ({error.strerror or error}).") from error
+    return frozenset(os.path.splitext(os.path.basename(line.split()[0]))[0] for line in lines if line.strip())
+
+
+def _by_stem(base: str, folder: str) -> dict[str, str]:
+    """Path relative to `base` by path below `folder` without extension, sorted. Raises SourceError: two of one stem."""
+    found: dict[str, str] = {}
+    for path in images_below(base, folder):
+        stem = os.path.splitext(path)[0][len(folder) + 1 :]
+        if stem in found:
+            raise SourceError(
+                f"{os.path.join(base, path)}: {found[stem]} has the same stem, so its partner is ambiguous; "
+                "rename or remove one of the two."
+            )
+        found[stem] = path
+    return found
+
+
+def _ending(images: dict[str, str], masks: dict[str, str]) -> str:
+    """What the stems of all masks have behind those of the images; "" where they are equal."""
+    if any(stem in images for stem in masks):
+        return ""
+    first = next(iter(masks))
+    longest = max((stem for stem in images if first.startswith(stem)), key=len, default=first)
+    return first[len(longest) :]

@@ -1,0 +1,201 @@
+"""One folder of images whose classes are in a table: Kaggle's CSV files, ImageNet's and Tiny-ImageNet's validation."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fastload.errors import SourceError
+from fastload.files import read_regular
+from fastload.sources.base import Opened, OpenOptions
+from fastload.sources.folders import class_folder_source, files_in, is_image_name, split_folder, subfolders
+from fastload.sources.paths import PathTable
+
+_FOLDERS = ("images", "image", "imgs", "img", "jpg", "jpeg", "JPEG", "png")
+"""What a folder of all images is called, where the table is in the one above it."""
+_TABLES = (".csv", ".tsv", ".txt")
+_LABELS = ("label", "labels", "class", "class_name", "category", "target", "breed", "species", "wnid")
+_LARGEST = 1 << 28
+"""Bytes of a table; ten million rows have some 200 million."""
+
+
+def is_labelled_by_table(spec: object) -> bool:
+    """A folder without folders and with images in it, or with one folder of all images."""
+    return isinstance(spec, str) and os.path.isdir(spec) and _images_in(spec) is not None
+
+
+def open_labelled_by_table(root: str, options: OpenOptions) -> Opened:
+    """Open images by a table of their labels: columns `image`, in the order of their names, and `label`.
+
+    The table is a .csv, .tsv or .txt file in the folder or the one above it, of which one column names the files, with
+    or without extension. If there are two columns the other is the label; of more it is the one called label, class,
+    category, target or the like, or the second where none has a name (Tiny-ImageNet's `val_annotations.txt`).
+
+    Labels that are whole numbers are taken as they are. Words are classes: those of the class folders in the training
+    split beside it, if there is one, else all words in the table, sorted.
+
+    Raises:
+        SourceError: no table names these images, or more than one does; an image without a row, or with two that
+            differ; a column of labels that cannot be told; a label that is no class of the training split.
+    """
+    folder = _images_in(root)
+    assert folder is not None, "is_labelled_by_table said so"
+    images = [name for name in files_in(folder) if is_image_name(name)]
+    path, labels = _chosen(folder, images)
+    numbers = [int(label) for label in labels if label.lstrip("+").isdecimal()]
+    trained = _training_classes(folder)
+    notes = f"labels from {path}"
+    if len(numbers) == len(labels):
+        classes = trained or [str(number) for number in range(min(max(numbers), len(labels) << 4) + 1)]
+        notes += ", numbers taken as they are"
+    else:
+        classes = trained or sorted(set(labels))
+        notes += f", classes those of {'the training split' if trained else 'this table, sorted'}"
+        label_of = {title: number for number, title in enumerate(classes)}
+        numbers = [label_of.get(label, -1) for label in labels]
+    wrong = next((row for row, number in enumerate(numbers) if not 0 <= number < len(classes)), None)
+    if wrong is not None:
+        raise SourceError(
+            f"{path}: {images[wrong]} has the label {labels[wrong]!r}, which is none of the {len(classes)} classes "
+            f"({', '.join(classes[:3])}...); correct the table, or the training split beside it."
+        )
+    source = class_folder_source(
+        PathTable.of(images, folder), np.array(numbers, dtype=np.int64), classes, name=root, format="images and a table"
+    )
+    return Opened(source, notes=(notes,))
+
+
+def _images_in(root: str) -> str | None:
+    """The folder with all images: this one or the only one in it."""
+    inner = subfolders(root)
+    folder = root if not inner else os.path.join(root, inner[0]) if len(inner) == 1 and inner[0] in _FOLDERS else None
+    if folder is None or (inner and subfolders(folder)) or not any(map(is_image_name, files_in(folder))):
+        return None
+    return folder
+
+
+def _training_classes(folder: str) -> list[str] | None:
+    """The class folders of the training split beside the folder, or beside the one above it."""
+    for above in (os.path.dirname(folder), os.path.dirname(os.path.dirname(folder))):
+        train = split_folder(above, "train")
+        classes = [] if train is None or train == folder else subfolders(train)
+        if len(classes) > 1:
+            return classes
+    return None
+
+
+@dataclass(frozen=True)
+class _Table:
+    path: str
+    rows: list[list[str]]
+    """Those that name an image; all with as many columns."""
+    header: list[str] | None
+    file_column: int
+
+    def labels(self, names: dict[str, int]) -> list[str]:
+        """The label of each image. Raises SourceError: as `open_labelled_by_table`."""
+        column = self._label_column()
+        found: list[str | None] = [None] * (1 + max(names.values()))
+        for row in self.rows:
+            place, label = _row_of(row[self.file_column], names), row[column].strip()
+            assert place is not None
+            if self.header and self.header[column] == "predictionstring":  # ImageNet on Kaggle: classes and their boxes
+                label = label.partition(" ")[0]
+            if found[place] not in (None, label):
+                raise SourceError(
+                    f"{self.path}: {row[self.file_column]} comes twice, as {found[place]} and as {label}; an image has "
+                    "one class here. Boxes and several classes an image are for a Dataset of your own."
+                )
+            found[place] = label
+        lacking = [name for name, place in names.items() if found[place] is None and is_image_name(name)]
+        if lacking:
+            more = f" (and {len(lacking) - 1:,} more)" if lacking[1:] else ""
+            raise SourceError(f"{self.path}: no row for {lacking[0]}{more}; add its label, or remove the image.")
+        return [label or "" for label in found]
+
+    def _label_column(self) -> int:
+        others = [column for column in range(len(self.rows[0])) if column != self.file_column]
+        if len(others) == 1:
+            return others[0]
+        if self.header is None:
+            rest = [cell for row in self.rows[:100] for cell in row[2:]]
+            if self.file_column == 0 and all(cell.strip().lstrip("-").replace(".", "", 1).isdecimal() for cell in rest):
+                return 1
+        else:
+            called = [column for column in others if self.header[column] in _LABELS]
+            if len(called) == 1:
+                return called[0]
+        columns = ", ".join(self.header or self.rows[0])
+        raise SourceError(
+            f"{self.path}: cannot tell which column is the label (columns: {columns}); write a table of two columns, "
+            "file and label, in its place."
+        )
+
+
+def _chosen(folder: str, images: Sequence[str]) -> tuple[str, list[str]]:
+    """The table that has the labels, and these."""
+    names = {os.path.splitext(name)[0]: row for row, name in enumerate(images)}
+    names |= {name: row for row, name in enumerate(images)}
+    paths = [
+        os.path.join(place, name)
+        for place in (folder, os.path.dirname(folder))
+        for name in files_in(place)
+        if name.lower().endswith(_TABLES) and "submission" not in name.lower()
+    ]
+    tables = [table for path in paths if (table := _read(path, names)) is not None]
+    most = max((len(table.rows) for table in tables), default=0)
+    tables = [table for table in tables if len(table.rows) == most]
+    if not tables:
+        beside = f" ({', '.join(map(os.path.basename, paths))} does not name them)" if paths else ""
+        raise SourceError(
+            f"{folder}: {len(images):,} images ({images[0]}...) but no class folders, and no table of their labels"
+            f"{beside}. Move them into one subfolder a class ({folder}/<class>/{images[0]}), or put a labels.csv with "
+            "the columns file and label beside them."
+        )
+    found = {table.path: table.labels(names) for table in tables}
+    if any(labels != next(iter(found.values())) for labels in found.values()):
+        raise SourceError(f"{folder}: {' and '.join(found)} give these images different labels; keep one of them.")
+    return next(iter(found.items()))
+
+
+def _read(path: str, names: dict[str, int]) -> _Table | None:
+    """The table, if one of its columns names these images."""
+    try:
+        text = read_regular(path, most=_LARGEST).decode("utf-8-sig")
+    except (OSError, UnicodeDecodeError):
+        return None
+    rows = list(_cells(text))
+    if not rows or len(rows[0]) < 2:
+        return None
+    width = len(rows[0])
+    even = [row for row in rows if len(row) == width]
+    hits = [sum(_row_of(row[column], names) is not None for row in even) for column in range(width)]
+    column = int(np.argmax(hits))
+    if not hits[column]:
+        return None
+    if len(even) != len(rows):
+        odd = next(number for number, row in enumerate(rows, 1) if len(row) != width)
+        raise SourceError(f"{path}: row {odd} has {len(rows[odd - 1])} columns, the first has {width}; correct it.")
+    # The first row has names of columns if it names no file and no other split's, which would have an extension too.
+    first = rows[0][column]
+    named = _row_of(first, names) is None and not is_image_name(first)
+    header = [cell.strip().lower() for cell in rows[0]] if named else None
+    return _Table(path, [row for row in rows if _row_of(row[column], names) is not None], header, column)
+
+
+def _row_of(cell: str, names: dict[str, int]) -> int | None:
+    return names.get(os.path.basename(cell.strip()))
+
+
+def _cells(text: str) -> Iterator[list[str]]:
+    """The rows: with tabs, commas or semicolons between the cells, or, where there are none, spaces."""
+    first = text[: text.find("\n") + 1] or text
+    delimiter = next((mark for mark in "\t,;" if mark in first), None)
+    if delimiter is None:
+        return (line.split() for line in text.splitlines() if line.strip())
+    return (row for row in csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=False) if row)
