@@ -291,7 +291,6 @@ def test_classes_are_named_wherever_a_loader_is_described(tmp_path: Path) -> Non
         assert "3 samples, 7 classes (labels 0 to 6)" in repr(loader)
     with fastload.create_loader(np.zeros((1, 4, 4, 3), np.uint8)) as loader:
         assert "1 sample;" in repr(loader)
-        assert "1 batch," in repr(loader)
 
 
 def test_pixels_of_a_table_and_of_pairs_are_served(tmp_path: Path) -> None:

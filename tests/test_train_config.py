@@ -32,6 +32,7 @@ TYPED: dict[str, tuple[str, Any]] = {
     "data": ("some/folder", "some/folder"),
     "val_data": ("other", "other"),
     "split": ("0.8", 0.8),
+    "val": ("--no-val", False),
     "shuffle": ("--no-shuffle", False),
     "drop_last": ("--no-drop-last", False),
     "augment": ("crop-flip", "crop-flip"),

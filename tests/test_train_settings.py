@@ -143,7 +143,6 @@ def test_the_best_epoch_is_that_of_the_lowest_loss_if_asked(data: dict[str, str]
     ("given", "message"),
     [
         ({"best_by": "iou"}, "best_by: this task has no result 'iou'; its validation gives loss, top1"),
-        ({"best_by": "loss", "val_data": None}, "best_by: nothing is validated"),
     ],
 )
 def test_a_best_that_cannot_be_is_refused(

@@ -16,6 +16,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
+
+from fastload import Shard
 from fastload.backends import backend_class
 from fastload.errors import BackendUnavailableError
 from fastload.machine import usable_cores
@@ -25,6 +28,8 @@ from fastload.sweep.advice import Situation, advice
 from fastload.sweep.grid import AXES, SHARES, Cell, Mode, Row, cells, unavailable
 from fastload.train import train
 from fastload.train.config import TrainConfig
+from fastload.train.data import open_data
+from fastload.train.models import create_model
 from fastload.train.settings import changed
 
 _NO_MEMORY = re.compile(
@@ -121,6 +126,30 @@ def run_sweep(settings: SweepSettings, *, on_progress: Callable[[Sequence[Row], 
     )
 
 
+def check(config: TrainConfig) -> None:
+    """Open the data and make the network once, without memory for it: what is wrong is then said before the first run.
+
+    Raises:
+        ConfigurationError, SourceError: as training would.
+    """
+    try:
+        data = open_data(config, shard=Shard(), device=torch.device("cpu"))
+    except BackendUnavailableError:
+        return  # a row of the sweep says so
+    for loader in (data.train, data.val):
+        if loader is not None:
+            loader.close()
+    with torch.device("meta"):
+        create_model(
+            replace(config.model, weights=None),
+            task=config.task,
+            num_classes=data.num_classes,
+            in_channels=data.in_channels,
+            vocabulary=data.vocabulary,
+            image_size=config.data.image_size,
+        )
+
+
 def _row(cell: Cell, before: Sequence[Row], settings: SweepSettings, device: str, gpus: int) -> Row:
     """Run a cell, if it has a chance."""
     if reason := unavailable(cell, device, gpus) or _missing(cell.backend or settings.config.data.backend):
@@ -197,7 +226,7 @@ def cell_config(cell: Cell, settings: SweepSettings, *, out: str) -> TrainConfig
     config, steps = settings.config, settings.warmup + settings.steps
     whole = {"epochs": settings.epochs, "max_steps": None}
     # An epoch has at least one step: so many epochs are enough for all steps, however small the data.
-    some = {"epochs": max(config.schedule.epochs, steps), "max_steps": steps}
+    some = {"epochs": max(config.schedule.epochs, steps), "max_steps": steps, "val": False}
     return changed(
         config,
         **(some if settings.epochs is None else whole),

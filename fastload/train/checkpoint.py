@@ -282,7 +282,13 @@ class Progress:
             StateMismatchError: the loader or the task is another one.
         """
         components = self._components
-        components.data.train.load_state_dict(state["loader"])
+        try:
+            components.data.train.load_state_dict(state["loader"])
+        except StateMismatchError as error:
+            raise StateMismatchError(
+                f"resume: the checkpoint cannot be gone on with here: {error} (Or give another folder, --out, or "
+                "--resume never to begin anew in this one.)"
+            ) from error
         components.task.load_state_dict(state["task"])
         components.network.load_state_dict(state["model"])
         if components.average is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import signal
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -148,6 +149,8 @@ def train(
         summary = record(run)(settings)
         if summary is not None and os.environ.get("RANK", "0") == "0":
             output().print(_closing(summary), soft_wrap=True)
+        if summary is not None and summary.stopped_by == signal.SIGINT and "TORCHELASTIC_RUN_ID" not in os.environ:
+            raise typer.Exit(130)
 
 
 def _closing(summary: Summary) -> str:

@@ -64,7 +64,7 @@ def build(config: TrainConfig, world: World, stack: ExitStack) -> Components:
         if loader is not None:
             stack.callback(loader.close)
     task = create_task(config, num_classes=data.num_classes)
-    best_by = _best_by(config.checkpoint.best_by, task, validated=data.val is not None)
+    best_by = _best_by(config.checkpoint.best_by, task)
     seed_generators(config.run.seed)
     network = create_model(
         config.model,
@@ -106,7 +106,7 @@ def build(config: TrainConfig, world: World, stack: ExitStack) -> Components:
     )
 
 
-def _best_by(asked: str | None, task: Task, *, validated: bool) -> tuple[str, Literal["min", "max"]]:
+def _best_by(asked: str | None, task: Task) -> tuple[str, Literal["min", "max"]]:
     """As the task says, or as was asked: a loss is best when low, every other result when high."""
     if asked is None:
         return task.best
@@ -114,6 +114,4 @@ def _best_by(asked: str | None, task: Task, *, validated: bool) -> tuple[str, Li
         raise ConfigurationError(
             f"best_by: this task has no result {asked!r}; its validation gives {', '.join(task.results)}."
         )
-    if not validated:
-        raise ConfigurationError("best_by: nothing is validated; give validation data (--val-data), or --split.")
     return asked, "min" if asked == "loss" else "max"

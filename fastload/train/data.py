@@ -190,6 +190,8 @@ def _open_splits(data: str, task: str, split: str | None, *, validated: bool) ->
             train = open_source(data, split=split or "train")
             rest = [name for name in ("val", "test") if name in splits and name != split_of(split or "train")]
             return train, _open_validation(data, rest) if validated else _NO_VALIDATION
+        if os.path.isdir(os.path.join(folder, "train")):
+            return open_source(data), _NO_VALIDATION  # trains are a class here, beside others that are no splits
     if split is not None:
         return open_source(data, split=split), _NO_VALIDATION
     train_part = None if data.endswith(".npy") else _open_split(data, "train")

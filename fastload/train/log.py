@@ -46,6 +46,9 @@ class RunLog:
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         """Curves by optimizer step of the whole run, for TensorBoard: {"train/loss": 0.7}."""
 
+    def part_epoch(self, record: Mapping[str, Any], *, step: int) -> None:
+        """A line on an epoch in which `max_steps` has ended the run; nothing is kept of it."""
+
     def end_epoch(self, record: Mapping[str, Any], *, step: int) -> None:
         """Keep an epoch: an object in epochs.jsonl, its numbers as curves, and a line for the person.
 
@@ -141,6 +144,10 @@ class _Telling(RunLog):
             for name, value in values.items():
                 self._writer.add_scalar(name, value, step)
 
+    def part_epoch(self, record: Mapping[str, Any], *, step: int) -> None:
+        self._end_bar()
+        self.say(f"stopped at step {step:,} (--max-steps), in {_line(record, self._epochs, self._unit)}")
+
     def end_epoch(self, record: Mapping[str, Any], *, step: int) -> None:
         self._end_bar()
         with open(self._path, "ab") as file:
@@ -222,7 +229,7 @@ def _line(record: Mapping[str, Any], epochs: int, unit: str) -> str:
         for part in ("train", "val")
         if record.get(part)
     ]
-    parts.append(
-        f"{record['images_per_second']:,.0f} {unit}/s, wait {record['wait_share']:.1%}, {record['seconds']:.1f} s"
-    )
+    if record["images_per_second"]:  # else the training of this epoch was over when the run was resumed
+        rate, wait = record["images_per_second"], record["wait_share"]
+        parts.append(f"{rate:,.0f} {unit}/s, wait {wait:.1%}, {record['seconds']:.1f} s")
     return f"epoch {record['epoch'] + 1}/{epochs}: {'; '.join(parts)}"

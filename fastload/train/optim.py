@@ -95,7 +95,7 @@ def create_schedule(optimizer: torch.optim.Optimizer, config: ScheduleConfig, *,
         steps_per_epoch: optimizer steps, the last and smaller one included.
     """
     total = config.epochs * steps_per_epoch
-    warmup = round(config.warmup_epochs * steps_per_epoch)
+    warmup = round(config.warmup * steps_per_epoch)
     falls = config.milestones
     if config.step_epochs is not None:
         falls = tuple(config.step_epochs * k for k in range(1, math.ceil(config.epochs / config.step_epochs)))

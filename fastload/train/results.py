@@ -95,6 +95,8 @@ class Summary:
     """After warm-up, scaled with the global batch."""
     world_size: int
     device: str
+    stopped_by: int | None = None
+    """The signal that this process was asked to stop with."""
 
     @property
     def final(self) -> Mapping[str, float]:

@@ -53,6 +53,8 @@ class Stopping:
         self._pending: tuple[Any, torch.Tensor] | None = None
         """The ranks' question to each other, whether anyone was asked to stop, and where the answer comes."""
         self._before: dict[signal.Signals, Any] = {}
+        self.signal: int | None = None
+        """The first that asked this process to stop."""
 
     def __enter__(self) -> Stopping:
         if threading.current_thread() is threading.main_thread():
@@ -106,6 +108,7 @@ class Stopping:
             raise Stopped
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
+        self.signal = self.signal or number
         self._asked.set()  # as the thread does, which may come to it some milliseconds later
         if self._at_once.is_set():
             raise KeyboardInterrupt
@@ -129,6 +132,7 @@ class Stopping:
                 now = time.monotonic()
                 if first is None:
                     first = now
+                    self.signal = number
                     self._asked.set()
                     if self._world.control is not None:
                         self._deadline = now + min(_GRACE + 3 * self._longest_step, _LONGEST_GRACE)

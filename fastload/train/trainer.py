@@ -105,6 +105,7 @@ class _Run:
                     self._end_epoch()
             if self._progress.batch:  # max_steps, within an epoch
                 self._save()
+                self._log.part_epoch(self._record().to_dict(), step=self._progress.step)
         except Stopped:
             interrupted = True
             self._throughput.end()
@@ -147,6 +148,16 @@ class _Run:
 
     def _end_epoch(self) -> None:
         """Validate, tell, and keep."""
+        record = self._record()
+        progress = self._progress
+        best = progress.end_epoch(record)
+        self._log.end_epoch(record.to_dict(), step=progress.step)
+        every = self._config.checkpoint.save_epochs
+        kept = every is not None and progress.epoch % every == 0
+        self._save(*([checkpoint.BEST] if best else []), *([checkpoint.epoch_file(progress.epoch)] if kept else []))
+
+    def _record(self) -> EpochRecord:
+        """The epoch so far, validated. A collective."""
         progress, components = self._progress, self._components
         sums = progress.epoch_sums
         began = time.perf_counter()
@@ -159,7 +170,7 @@ class _Run:
                 precision=precision(self._config.optimizer, self._world.device),
                 check=self._stopping.check,
             )
-        record = EpochRecord(
+        return EpochRecord(
             epoch=progress.epoch,
             step=progress.step,
             samples=int(sums["samples"]),
@@ -171,11 +182,6 @@ class _Run:
             seconds=self._throughput.epoch_seconds,
             val_seconds=time.perf_counter() - began,
         )
-        best = progress.end_epoch(record)
-        self._log.end_epoch(record.to_dict(), step=progress.step)
-        every = self._config.checkpoint.save_epochs
-        kept = every is not None and progress.epoch % every == 0
-        self._save(*([checkpoint.BEST] if best else []), *([checkpoint.epoch_file(progress.epoch)] if kept else []))
 
     @property
     def _enough(self) -> bool:
@@ -228,8 +234,17 @@ class _Run:
         count = sum(parameter.numel() for parameter in components.network.parameters() if parameter.requires_grad)
         self._log.say(
             f"{config.model.model}, {count:,} parameters, on {world.device.type}, {ranks}; "
-            f"{components.data.source.name}"
+            f"{components.data.source.name}: {components.data.source.summary}"
         )
+        schedule = config.schedule
+        if schedule.warmup != schedule.warmup_epochs:
+            self._log.say(
+                f"warm-up: {schedule.warmup:g} epochs, half of this run, in place of the {schedule.warmup_epochs:g} of "
+                "a longer one"
+            )
+        if components.data.remark is not None:
+            moot = "; best_by is moot" if config.checkpoint.best_by is not None else ""
+            self._log.say(components.data.remark + moot)
         self._log.say(
             f"a step: batch {config.optimizer.batch_size} x {ranks} x {config.optimizer.accumulate} accumulated = "
             f"{components.global_batch:,} {components.task.unit}; {components.windows:,} steps an epoch; "
@@ -274,4 +289,5 @@ class _Run:
             lr=self._components.rate.value,
             world_size=self._world.world_size,
             device=str(device),
+            stopped_by=self._stopping.signal,
         )
