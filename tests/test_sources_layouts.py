@@ -85,7 +85,6 @@ def test_cache_build_takes_a_split(splits: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("files", "words"),
     [
-        (("a/1.jpg",), ["only one class (a)", "classes=['a']"]),
         (("a/b/1.jpg", "a/c/1.jpg"), ["only one class (a)", "If a is the data set, open"]),
         (("train/1.jpg", "test/1.jpg"), ["holds splits (train, test)", "split='train'"]),
         (("train/a/1.jpg", "test/b/1.jpg", "readme/1.jpg"), ["holds splits (train, test)"]),
@@ -99,6 +98,15 @@ def test_folders_that_are_no_classes_are_refused(tmp_path: Path, files: tuple[st
     found = message(SourceError, touch(tmp_path, *files))
     for word in [*words, str(tmp_path)]:
         assert word in found
+
+
+def test_one_class_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    opened = open_source(touch(tmp_path, "a/1.jpg"))
+    assert opened.notes == ("only one class (a): every label is 0",)
+    assert "only one class (a)" in caplog.text
+    caplog.clear()
+    assert open_source(tmp_path, classes=["a"]).notes == ()
+    assert not caplog.text
 
 
 def test_the_user_may_insist(tmp_path: Path) -> None:

@@ -82,7 +82,6 @@ def sweep(
         from fastload.sweep import SweepSettings, run_sweep
         from fastload.sweep.grid import modes
         from fastload.sweep.report import print_sweep, write_html, write_png
-        from fastload.sweep.run import check
         from fastload.train.presets import find_preset
         from fastload.train.settings import merged
 
@@ -103,7 +102,6 @@ def sweep(
             warmup=warmup,
             timeout=timeout,
         )
-        check(settings.config)
         with _terminated_as_by_ctrl_c(), _progress(console) as report:
             found = run_sweep(settings, on_progress=report)
         print_sweep(found, console)

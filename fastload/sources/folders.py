@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 from collections.abc import Iterator, Sequence
 
@@ -15,6 +16,8 @@ from fastload.sources.base import Opened, OpenOptions, Source
 from fastload.sources.columns import EncodedFiles, ValueArray
 from fastload.sources.paths import PathTable
 from fastload.sources.splits import refuse_reserved, refuse_splits, split_of, splits_in, train_is_a_class
+
+logger = logging.getLogger("fastload")
 
 IMAGE_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 """torchvision.datasets.folder.IMG_EXTENSIONS, which a test compares."""
@@ -151,6 +154,7 @@ def open_class_folder(root: str, options: OpenOptions) -> Opened:
         SourceError: no class folders; folders that are none by their names, or only one; a class without images.
         ConfigurationError: `options.classes` are not the folders that there are; a split that there is not.
     """
+    notes: tuple[str, ...] = ()
     classes = subfolders(root)
     if not classes:
         raise SourceError(f"{root}: {_without_folders(root)}; expected one subfolder a class, with images in it.")
@@ -162,6 +166,9 @@ def open_class_folder(root: str, options: OpenOptions) -> Opened:
     if options.classes is None:
         first = "train" if "train" in classes else classes[0]
         refuse_reserved(root, classes, subfolders(os.path.join(root, first)))
+        if len(classes) == 1:
+            notes = (f"only one class ({first}): every label is 0",)
+            logger.warning("%s: only one class (%s): every label is 0.", root, first)
     elif sorted(options.classes) != classes:
         differing = sorted({*options.classes} ^ {*classes}) or "a name comes twice"
         raise ConfigurationError(f"classes: they are not the folders in {root} (differing: {differing}).")
@@ -184,7 +191,7 @@ def open_class_folder(root: str, options: OpenOptions) -> Opened:
             f"Supported extensions are: {', '.join(IMAGE_EXTENSIONS)}. Remove these folders, or put images into them."
         )
     labels = np.repeat(np.arange(len(classes), dtype=np.int64), counts)
-    return Opened(class_folder_source(table, labels, classes, name=root))
+    return Opened(class_folder_source(table, labels, classes, name=root), notes=notes)
 
 
 def class_folder_source(

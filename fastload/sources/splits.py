@@ -72,7 +72,7 @@ def refuse_splits(root: str, names: Collection[str], split: str | None = None) -
 
 
 def refuse_reserved(root: str, classes: Collection[str], below: Collection[str]) -> None:
-    """Refuse to take for classes what are splits, or folders of images, masks and labels, or one folder alone.
+    """Refuse to take for classes what are splits, or folders of images, masks and labels, or one folder of folders.
 
     A class may be called `train` beside at least two others that are none of these: one of vehicles is.
 
@@ -101,11 +101,11 @@ def refuse_reserved(root: str, classes: Collection[str], below: Collection[str])
             f"(labels.csv with two columns, file and label). {insist}"
         )
     first = next(iter(classes))
-    if len(classes) == 1:
-        inner = f" If {first} is the data set, open {os.path.join(root, first)!r}." if below else ""
+    if len(classes) == 1 and below:
         raise SourceError(
             f"{root}: only one class ({first}), so that all labels would be 0; give the folder in which each class has "
-            f"a folder.{inner} {insist.replace('they are meant as classes', 'it is meant as a class')}"
+            f"a folder. If {first} is the data set, open {os.path.join(root, first)!r}. "
+            f"{insist.replace('they are meant as classes', 'it is meant as a class')}"
         )
     deeper = list(splits_in(below).values())
     if len(deeper) > 1:

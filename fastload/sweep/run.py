@@ -91,6 +91,7 @@ def run_sweep(settings: SweepSettings, *, on_progress: Callable[[Sequence[Row], 
     first = {(cell.mode, cell.device): cell for cell in reversed(asked)}
     # A mode that this machine does not have is one row, whatever the batches.
     grid = [cell for cell in asked if cell is first[cell.mode, cell.device] or not unavailable(cell, device, gpus)]
+    check(settings.config)
     rows: list[Row] = []
     complete = True
     try:
