@@ -46,7 +46,7 @@ class Ended:
 def outside(
     scenario: Callable[..., Any],
     *arguments: Any,
-    limit: float = 60,
+    limit: float = 240,
     status: int | None = 0,
     under: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,

@@ -65,7 +65,7 @@ def iterate_in_two_threads(name: str, folder: str) -> list[str]:
 
 @contestants()
 def test_two_threads_on_one_loader(contestant: Contestant, tmp_path: Path) -> None:
-    words = outside(iterate_in_two_threads, contestant.name, str(tmp_path), limit=60).answer
+    words = outside(iterate_in_two_threads, contestant.name, str(tmp_path)).answer
     assert len(words) == 2
     for word in words:
         assert word == "done" or "another thread is waiting" in word or "this iterator has ended" in word

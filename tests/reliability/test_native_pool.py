@@ -66,7 +66,7 @@ def fork_at_the_first_batch(children: int) -> list[int]:
 
 
 def test_children_forked_while_the_first_batch_is_submitted() -> None:
-    statuses = outside(fork_at_the_first_batch, 100, limit=100).answer
+    statuses = outside(fork_at_the_first_batch, 100).answer
     assert statuses == [0] * 100, "a child hung (14 is the alarm), died or got wrong pixels"
 
 
@@ -81,7 +81,7 @@ def leave_with_a_batch_in_flight(threads: int) -> None:
 @pytest.mark.parametrize("threads", [1, 4])
 def test_daemon_threads_that_wait_when_the_interpreter_ends(threads: int) -> None:
     for _ in range(3):
-        ended = outside(leave_with_a_batch_in_flight, threads, limit=30)
+        ended = outside(leave_with_a_batch_in_flight, threads)
         assert "leaked" not in ended.output
         assert "terminate" not in ended.output
 
@@ -106,7 +106,7 @@ def ask_for_a_batch_of_the_parent() -> list[Any]:
 
 
 def test_a_child_is_told_that_a_batch_is_its_parents() -> None:
-    assert outside(ask_for_a_batch_of_the_parent, limit=40).answer == [0, 0]
+    assert outside(ask_for_a_batch_of_the_parent).answer == [0, 0]
 
 
 @pytest.fixture(scope="module")

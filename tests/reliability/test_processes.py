@@ -81,7 +81,7 @@ def fork_under_way(name: str, folder: str) -> list[int]:
 @contestants()
 def test_a_forked_child(contestant: Contestant, tmp_path: Path) -> None:
     """It ends as if there was no loader, and its parent goes on as if there had been no child."""
-    ended = outside(fork_under_way, contestant.name, str(tmp_path), limit=90)
+    ended = outside(fork_under_way, contestant.name, str(tmp_path))
     assert ended.answer == [0, 1, 0, 2, 3, 0, 4, 5, 0, *range(6, SAMPLES)]
     for word in ("Traceback", "nanobind", "Exception ignored", "leaked"):
         assert word not in ended.output, ended.output
@@ -121,7 +121,7 @@ def wait_for_a_sample() -> list[Any]:
 
 
 def test_a_sample_that_sleeps_for_ever() -> None:
-    ended = outside(wait_for_a_sample, limit=100)
+    ended = outside(wait_for_a_sample)
     first, words, second, again, *begun = ended.answer
     assert [first, second] == ["WorkerError", "WorkerError"]
     assert "the samples 10, 11 of epoch 0" in words
@@ -155,7 +155,7 @@ def lose_workers(folder: str, pin: bool) -> list[Any]:
 def test_killed_workers(pin: bool, tmp_path: Path) -> None:
     """An error, never other samples, and the Loader itself can go on; no folders of sockets are left."""
     (tmp_path / "tmp").mkdir()
-    ended = outside(lose_workers, str(tmp_path), pin, limit=100, environment={"TMPDIR": str(tmp_path / "tmp")})
+    ended = outside(lose_workers, str(tmp_path), pin, environment={"TMPDIR": str(tmp_path / "tmp")})
     *errors, labels, during = ended.answer
     assert set(errors) <= {"WorkerError"}
     assert errors
@@ -200,7 +200,6 @@ def test_the_trainer_is_killed(contestant: Contestant, tmp_path: Path) -> None:
             train_for_ever,
             str(tmp_path),
             contestant.name,
-            limit=100,
             status=-9,
             environment=environment,
             during=killed(tmp_path),
@@ -211,7 +210,7 @@ def test_the_trainer_is_killed(contestant: Contestant, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_the_trainer_is_killed_while_a_sample_hangs(method: str, tmp_path: Path) -> None:
-    ended = outside(train_with_a_stuck_worker, str(tmp_path), method, limit=100, status=-9, during=killed(tmp_path))
+    ended = outside(train_with_a_stuck_worker, str(tmp_path), method, status=-9, during=killed(tmp_path))
     assert not ended.survivors
 
 
@@ -241,7 +240,7 @@ def start_beside(folder: str, method: str) -> list[int]:
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_multiprocessing_beside_a_loader(method: str, tmp_path: Path) -> None:
-    ended = outside(start_beside, str(tmp_path), method, limit=110)
+    ended = outside(start_beside, str(tmp_path), method)
     assert ended.answer == [0, 0]
     assert not ended.survivors
 
@@ -268,4 +267,4 @@ def start_together(folder: str, rounds: int) -> int:
 
 
 def test_a_validation_loader_while_the_training_loader_starts(tmp_path: Path) -> None:
-    assert outside(start_together, str(tmp_path), 300, limit=110).answer == 300
+    assert outside(start_together, str(tmp_path), 300).answer == 300

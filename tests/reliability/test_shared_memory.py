@@ -46,7 +46,7 @@ def iterate(folder: str, side: int, opaque: bool) -> list[Any]:
 
 @in_small
 def test_too_little_is_said_before_a_worker_starts(tmp_path: Path) -> None:
-    ended = outside(iterate, str(tmp_path), 640, False, limit=60, under=SMALL)
+    ended = outside(iterate, str(tmp_path), 640, False, under=SMALL)
     kind, words = ended.answer
     assert kind == "ConfigurationError"
     for part in ("19.7 MB", "5 batches", "--shm-size", "--ipc=host", "prefetch_factor=1"):
@@ -56,13 +56,13 @@ def test_too_little_is_said_before_a_worker_starts(tmp_path: Path) -> None:
 
 @in_small
 def test_enough_is_enough(tmp_path: Path) -> None:
-    assert outside(iterate, str(tmp_path), 128, False, limit=60, under=SMALL).answer == ["done", 128]
+    assert outside(iterate, str(tmp_path), 128, False, under=SMALL).answer == ["done", 128]
 
 
 @in_small
 def test_what_no_check_can_know(tmp_path: Path) -> None:
     """Batches of the user's own code are of no known size: the error comes when there is no room, and it comes."""
-    ended = outside(iterate, str(tmp_path), 1024, True, limit=90, under=SMALL)
+    ended = outside(iterate, str(tmp_path), 1024, True, under=SMALL)
     kind, words = ended.answer
     assert kind in ("WorkerError", "DecodeError", "ConfigurationError")
     assert "shared memory" in words or "/dev/shm" in words
@@ -98,7 +98,7 @@ def lose_a_batch() -> list[str]:
 
 def test_a_batch_that_cannot_be_sent_is_an_error() -> None:
     """torch's worker prints what went wrong, and its trainer waits for ever."""
-    ended = outside(lose_a_batch, limit=60)
+    ended = outside(lose_a_batch)
     assert ended.answer[0] == "WorkerError"
     assert "this cannot be sent" in ended.output
     assert not ended.survivors
@@ -112,7 +112,7 @@ def run_short_of_descriptors(folder: str) -> list[Any]:
 
 
 def test_256_descriptors(tmp_path: Path) -> None:
-    assert outside(run_short_of_descriptors, str(tmp_path), limit=60).answer == ["done", 128]
+    assert outside(run_short_of_descriptors, str(tmp_path)).answer == ["done", 128]
 
 
 def test_the_check_leaves_alone_what_fits(tmp_path: Path) -> None:

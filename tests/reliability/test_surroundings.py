@@ -59,7 +59,7 @@ def test_read_only_data(contestant: Contestant, tmp_path: Path) -> None:
     read_only = under(
         f"mount --bind {data} {data}", f"mount -o remount,ro,bind {data}", f"! touch {data}/x 2>/dev/null"
     )
-    ended = outside(read_all, contestant.name, str(tmp_path), str(tmp_path / "own"), under=read_only, limit=90)
+    ended = outside(read_all, contestant.name, str(tmp_path), str(tmp_path / "own"), under=read_only)
     assert ended.answer == list(range(SAMPLES))
 
 
@@ -78,7 +78,6 @@ def test_temporary_space_is_full(contestant: Contestant, tmp_path: Path) -> None
         str(tmp_path),
         str(tmp_path / "own"),
         under=full,
-        limit=90,
         environment=environment,
     )
     assert ended.answer == list(range(SAMPLES))
@@ -140,7 +139,7 @@ def stall_for_ever() -> list[Any]:
 
 
 def test_storage_that_stalls_for_ever() -> None:
-    (words,) = outside(stall_for_ever, limit=90).answer
+    (words,) = outside(stall_for_ever).answer
     assert "the samples 0, 1, 2, 3 of epoch 0" in words
 
 
@@ -195,7 +194,7 @@ def test_bad_files_in_one_ranks_shard(contestant: Contestant, tmp_path: Path) ->
     bad = [index for index in range(SAMPLES) if index % 4 < 2 and index % 3 == 0]  # batches of two: 0, 1 are rank 0's
     for index in bad:
         paths[index].write_bytes(b"")
-    (first, second) = outside(two_ranks, str(tmp_path), contestant.name, limit=110).answer
+    (first, second) = outside(two_ranks, str(tmp_path), contestant.name).answer
     assert first[1] == second[1] == SAMPLES // 4
     mine = [index for index in range(SAMPLES) if index % 4 < 2]
     assert second[0] == [index for index in range(SAMPLES) if index % 4 >= 2]
@@ -241,6 +240,6 @@ def compare_memory(method: str) -> list[float]:
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_two_million_paths(method: str) -> None:
     """Eight workers need little more memory for them than one process."""
-    held, added = outside(compare_memory, method, limit=140).answer
+    held, added = outside(compare_memory, method).answer
     assert held > 100e6
     assert added <= 0.05 * held + 8e6, f"{added / 1e6:.0f} MB for {held / 1e6:.0f} MB"
