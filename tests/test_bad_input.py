@@ -308,3 +308,8 @@ def test_cuda_without_a_device_says_so(tmp_path: Path) -> None:
 def test_an_empty_folder_is_a_source_error(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=re.escape(str(tmp_path))):
         fastload.create_loader(tmp_path)
+
+
+def test_a_device_that_is_called_gpu_names_cuda(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="device: 'gpu' is not a device; say 'cuda'"):
+        fastload.create_loader(write_photo_folder(tmp_path), device="gpu")

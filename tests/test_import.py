@@ -123,3 +123,9 @@ def test_the_version_is_that_of_the_installed_package() -> None:
     except metadata.PackageNotFoundError:
         pytest.skip("fastload runs from its sources, not installed")
     assert fastload.__version__ == installed
+
+
+def test_dir_lists_what_is_public_and_nothing_else() -> None:
+    import fastload
+
+    assert set(dir(fastload)) == {*fastload.__all__, "monitor", "train"}

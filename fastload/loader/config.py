@@ -232,7 +232,9 @@ def _device(device: Any) -> torch.device:
     try:
         resolved = torch.device(device)
     except (RuntimeError, TypeError) as error:
-        raise ConfigurationError(f"device: {device!r} is not a device ({error}).") from None
+        raise ConfigurationError(
+            f"device: {device!r} is not a device; say 'cuda', 'cuda:1' or 'cpu' ({error})."
+        ) from None
     if resolved.type != "cuda":
         return resolved
     if not torch.cuda.is_available():
