@@ -51,6 +51,17 @@ class SampleError(DecodeError):
     """What it raised, where that can be passed between processes."""
     trace: str = ""
     """The traceback of that, as text."""
+    of_code: bool = False
+    """Whether the code is wrong, and not what it was given: no other sample takes the place of this one."""
+
+    def as_raised(self) -> Exception:
+        """What is raised to the user: the error of the user's own code as it is, the sample named in a note."""
+        if self.raised is None:
+            return self
+        if hasattr(self.raised, "add_note") and not getattr(self.raised, "__notes__", ()):  # Python 3.11
+            self.raised.add_note(f"fastload: {self}")
+        self.raised.__cause__ = SampleError(f"{self}\n{self.trace}")
+        return self.raised
 
 
 class StateMismatchError(FastloadError, ValueError):

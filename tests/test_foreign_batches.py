@@ -5,7 +5,10 @@ from __future__ import annotations
 import collections
 import multiprocessing
 import os
+import sys
+import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +21,7 @@ from torchvision.transforms import v2
 import fastload
 from fastload.errors import ConfigurationError, WorkerError
 from fastload.recipe.mix import MixUp
+from tests.images import write_photo_folder
 
 CROP = v2.Compose([v2.RandomCrop(6), v2.ToImage()])
 
@@ -222,3 +226,94 @@ def test_a_loader_whose_workers_are_all_dead_says_so_every_time() -> None:
         for _ in range(3):
             with pytest.raises(WorkerError, match="memory"):
                 list(loader)
+
+
+# -- the user's own code
+
+
+def of_no_image(image: Any) -> Any:
+    return image.no_such_attribute
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("on_error", ["raise", "substitute"])
+def test_a_wrong_transform_raises_its_own_error(tmp_path: Path, on_error: Any, workers: int) -> None:
+    folder = write_photo_folder(tmp_path, per_class=2)
+    with (
+        fastload.create_loader(folder, 2, transform=of_no_image, num_workers=workers, on_error=on_error) as loader,
+        pytest.raises(AttributeError, match="no_such_attribute") as caught,
+    ):
+        list(loader)
+    told = "".join(traceback.format_exception(caught.value))
+    assert "in of_no_image" in told
+    assert "return image.no_such_attribute" in told
+    assert ".jpg" in str(caught.value.__cause__), "the sample is named"
+    if sys.version_info >= (3, 11):
+        (note,) = caught.value.__notes__
+        assert ".jpg" in note
+
+
+class SometimesBroken(Dataset[Any]):
+    """Files that cannot be read are the samples' fault, and others take their place."""
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        if index == 3:
+            raise OSError("truncated file")
+        return torch.zeros(3, 4, 4), index
+
+
+def test_a_sample_that_its_dataset_cannot_read_is_replaced_or_told() -> None:
+    with fastload.create_loader(SometimesBroken(), 4, on_error="substitute") as loader:
+        assert sum(len(labels) for _, labels in loader) == 8
+        assert loader.stats().substituted == 1
+    with fastload.create_loader(SometimesBroken(), 4) as loader, pytest.raises(OSError, match="truncated file"):
+        list(loader)
+
+
+# -- what DataLoader has besides
+
+
+def named(worker: int) -> None:
+    print("worker", worker, flush=True)
+
+
+def test_dataloaders_other_arguments_mean_what_they_mean_there(capfd: pytest.CaptureFixture[str]) -> None:
+    generator = torch.Generator().manual_seed(5)
+    with (
+        fastload.create_loader(Items(lambda i: i), 4, shuffle=True, generator=generator) as ours,
+        fastload.create_loader(Items(lambda i: i), 4, shuffle=True, seed=5) as theirs,
+    ):
+        assert [batch.tolist() for batch in ours] == [batch.tolist() for batch in theirs]
+    with fastload.create_loader(Items(lambda i: i), batch_sampler=[[3, 1], [2]]) as loader:
+        assert [batch.tolist() for batch in loader] == [[3, 1], [2]]
+    given: dict[str, Any] = {"multiprocessing_context": "fork", "timeout": 100, "persistent_workers": True}
+    with fastload.create_loader(Items(int), 4, num_workers=1, worker_init_fn=named, in_order=True, **given) as loader:
+        assert torch.cat(list(loader)).tolist() == list(range(8))
+    assert "worker 0" in capfd.readouterr().out
+    pixels = torch.zeros(4, 3, 2, 2, dtype=torch.uint8)
+    with fastload.create_loader((pixels, torch.arange(4)), 2, worker_init_fn=named) as loader:
+        assert "worker_init_fn" in str(loader.explain()), "threads have no workers to begin"
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"generator": torch.Generator(), "seed": 3},
+        {"batch_sampler": [[1]], "batch_size": 2},
+        {"batch_sampler": [[1]], "shuffle": True},
+        {"persistent_workers": False},
+        {"in_order": False},
+        {"pin_memory_device": "cuda"},
+        {"timeout": -1},
+        {"timeout": "soon"},
+        {"worker_init_fn": 3},
+        {"multiprocessing_context": "thread"},
+    ],
+    ids=lambda given: next(iter(given)),
+)
+def test_what_dataloaders_arguments_cannot_mean_is_answered(given: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError, match=next(iter(given))):
+        fastload.create_loader(Items(int), **given)

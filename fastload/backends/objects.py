@@ -34,6 +34,8 @@ from fastload.sources.base import ImageColumn, Source
 Layout = Literal["tuple", "dict", "single"]
 
 _PICTURES = (Image.Image, np.ndarray, torch.Tensor)
+_OF_CODE = (AssertionError, AttributeError, ImportError, LookupError, NameError, NotImplementedError, TypeError)
+"""What code raises that is wrong; of others (OSError, ValueError, ...) the sample may be the reason."""
 
 
 class ObjectAssembler:
@@ -178,6 +180,7 @@ class ObjectAssembler:
             f"{where}: {type(error).__name__}: {error} (raised by the dataset's or the transform's own code)."
         )
         explained.__cause__ = error
+        explained.of_code = isinstance(error, _OF_CODE)
         with contextlib.suppress(Exception):  # whatever its own way of pickling may raise
             pickle.loads(pickle.dumps(error))
             explained.raised = error

@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from fastload.backends import backend_class
-from fastload.backends.base import BackendOptions, Context, Job, traits_of
+from fastload.backends.base import BackendOptions, Context, Job, WorkerSettings, traits_of
 from fastload.backends.stream import SharedStream, StreamBackend
 from fastload.device.host import BufferPool
 from fastload.device.stage import DeviceStage
@@ -52,6 +52,14 @@ def create_loader(
     tune: bool = False,
     options: BackendOptions | None = None,
     split: str | None = None,
+    generator: torch.Generator | None = None,
+    batch_sampler: Iterable[list[int]] | None = None,
+    worker_init_fn: Callable[[int], None] | None = None,
+    multiprocessing_context: Any = None,
+    timeout: float = 0.0,
+    persistent_workers: bool = True,
+    in_order: bool = True,
+    pin_memory_device: str = "",
 ) -> Loader:
     """Make a Loader. Names and defaults are those of torch.utils.data.DataLoader where it has them.
 
@@ -88,6 +96,12 @@ def create_loader(
         options: the chosen backend's options (a frozen dataclass), or a BackendOptions for what all of them have.
         split: which part of a source that holds several: "train", "val", "test". None: the whole; of CIFAR, IDX and
             archives of splits, the training part.
+        generator: its seed, in place of `seed`; the generator itself is not drawn from.
+        batch_sampler: this rank's own batches, lists of indices, in place of batch_size, shuffle, sampler, drop_last.
+        worker_init_fn, multiprocessing_context, timeout: of worker processes, as DataLoader has them; a backend of
+            threads has none, and `explain()` says so.
+        persistent_workers, in_order: True is what there is: workers live as long as the Loader, batches come in order.
+        pin_memory_device: "", as in DataLoader; the place for batches is `device`.
 
     Returns:
         A Loader yielding (images, labels): images (B, C, H, W), labels (B,) int64, on `device`; masks are (B, H, W)
@@ -99,7 +113,7 @@ def create_loader(
         UnsupportedTransformError: the backend asked for cannot run this transform; the message names those that can.
         BackendUnavailableError: the backend's package is not installed.
     """
-    return build(LoaderConfig(**locals()))  # whose fields are these arguments
+    return build(LoaderConfig.of_arguments(**locals()))
 
 
 def build(config: LoaderConfig) -> Loader:
@@ -151,6 +165,8 @@ def _on_backend(
     if config.adopted and not traits_of(cls).processes:
         notes += _without_processes(config)
         config = replace(config, num_workers=None, prefetch_factor=None)
+    elif config.workers != WorkerSettings() and not traits_of(cls).processes:
+        notes += ("worker_init_fn, multiprocessing_context, timeout: of no use, the backend works in threads",)
     runs_theirs = bool(source.objects) or split.opaque is not None
     renewed = config.renewed and traits_of(cls).processes and runs_theirs
     if renewed and config.num_workers:

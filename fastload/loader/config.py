@@ -116,6 +116,60 @@ class LoaderConfig:
         self._settle("batch_transform", lower_batch_transform(self.batch_transform))
         self._settle("device", _device(self.device))
 
+    @classmethod
+    def of_arguments(
+        cls,
+        *,
+        generator: torch.Generator | None,
+        worker_init_fn: Callable[[int], None] | None,
+        multiprocessing_context: Any,
+        timeout: float,
+        persistent_workers: bool,
+        in_order: bool,
+        pin_memory_device: str,
+        **arguments: Any,
+    ) -> LoaderConfig:
+        """Of the arguments of `create_loader`: the fields above, and what DataLoader has besides."""
+        if generator is not None:
+            if arguments["seed"]:
+                raise ConfigurationError("generator: it is there for its seed, and seed= is given too; leave one out.")
+            arguments["seed"] = generator.initial_seed() & 0x7FFFFFFFFFFFFFFF
+        if arguments["batch_sampler"] is not None:
+            for name, default in (("batch_size", 1), ("shuffle", False), ("sampler", None), ("drop_last", False)):
+                if arguments[name] is not default and arguments[name] != default:
+                    raise ConfigurationError(f"batch_sampler: it decides what {name} is for; leave {name} out.")
+        for name, value, wanted, why in (
+            (
+                "persistent_workers",
+                persistent_workers,
+                True,
+                "workers live as long as the Loader; close it to end them",
+            ),
+            (
+                "in_order",
+                in_order,
+                True,
+                "batches come in the order that the seed gives, so that a run can be repeated",
+            ),
+            ("pin_memory_device", pin_memory_device, "", "memory is page-locked for the GPU of `device`"),
+        ):
+            if value != wanted:
+                raise ConfigurationError(f"{name}={value!r}: {why}. Leave it out.")
+        if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout >= 0:
+            raise ConfigurationError(f"timeout: must be a number of seconds of at least 0, got {timeout!r}.")
+        if worker_init_fn is not None and not callable(worker_init_fn):
+            raise ConfigurationError(
+                f"worker_init_fn: must be a function of a worker's number, got {worker_init_fn!r}."
+            )
+        method = multiprocessing_context
+        if method is not None and not isinstance(method, str):
+            method = method.get_start_method()
+        if method not in (None, "fork", "spawn", "forkserver"):
+            raise ConfigurationError(
+                f"multiprocessing_context: must be 'fork', 'spawn', 'forkserver' or such a context, got {method!r}."
+            )
+        return cls(workers=WorkerSettings(worker_init_fn, method, float(timeout)), **arguments)
+
     @property
     def streamed(self) -> bool:
         """Whether the data can only be iterated."""

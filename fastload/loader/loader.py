@@ -155,7 +155,6 @@ class Loader(DataLoader[Any]):
             stage=self._parts.stage,
             order=order,
             on_error=self.config.on_error,
-            own_errors=self.config.adopted,
             anew=self._parts.renewed,
         )
         self._pipeline.record(self._spans)

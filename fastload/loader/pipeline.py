@@ -73,19 +73,17 @@ class Pipeline:
         stage: DeviceStage,
         order: Order,
         on_error: OnError,
-        own_errors: bool = False,
         anew: bool = False,
     ) -> None:
         """
         Args:
-            own_errors: see `Substitution`.
             anew: whether nothing is made ahead of an epoch's start, because its data may change until then.
         """
         self._backend = backend
         self._stage = stage
         self._order = order
         self._ahead = order.ahead and not anew
-        self._substitution = Substitution(backend=backend, order=order, on_error=on_error, own_errors=own_errors)
+        self._substitution = Substitution(backend=backend, order=order, on_error=on_error)
         self._orders: dict[int, tuple[npt.NDArray[np.int64], npt.NDArray[np.int64] | None]] = {}
         self._spans: SpanLog | None = None
 
@@ -356,13 +354,11 @@ class Pipeline:
 class Substitution:
     """Raises what went wrong with a batch or repairs it, as `on_error` says; remembers what it has reported."""
 
-    def __init__(self, *, backend: Backend, order: Order, on_error: OnError, own_errors: bool = False) -> None:
+    def __init__(self, *, backend: Backend, order: Order, on_error: OnError) -> None:
         """
         Args:
             on_error: "raise" or "substitute".
-            own_errors: whether what a dataset's own code raises comes as it is, and not as a DecodeError.
         """
-        self._own_errors = own_errors
         self.count = 0
         """Samples replaced so far."""
         self._backend = backend
@@ -380,12 +376,16 @@ class Substitution:
 
         Raises:
             DecodeError: the first failure (with on_error="raise"), or a sample that nothing can replace.
-            Exception: with on_error="raise", whatever else a backend reports of a sample.
+            Exception: what the user's own code raised, with on_error="substitute" too if that code is wrong; with
+                on_error="raise", whatever else a backend reports of a sample.
         """
+        wrong = [f.error for f in host.failures if isinstance(f.error, SampleError) and f.error.of_code]
+        if wrong:
+            raise wrong[0].as_raised()
         if self._on_error == "raise":
             first, others = host.failures[0].error, len(host.failures) - 1
-            if self._own_errors and isinstance(first, SampleError) and first.raised is not None:
-                raise first.raised from SampleError(f"{first}\n{first.trace}")
+            if isinstance(first, SampleError):
+                raise first.as_raised()
             if others and isinstance(first, DecodeError):
                 raise DecodeError(f"{first} ({others} more of the same batch could not be read.)") from first
             raise first
