@@ -216,16 +216,18 @@ def test_replacements_are_made_in_the_workers() -> None:
 
 
 @pytest.mark.slow
-def test_a_loader_whose_workers_are_all_dead_says_so_every_time() -> None:
+def test_a_loader_whose_workers_are_all_dead_says_so_every_time_and_can_go_on() -> None:
     with fastload.create_loader(list(range(64)), 2, num_workers=2) as loader:
-        next(iter(loader))
-        workers = multiprocessing.active_children()
-        assert len(workers) == 2
-        for worker in workers:
-            worker.kill()
-        for _ in range(3):
+        for _ in range(2):
+            batches = iter(loader)
+            next(batches)
+            workers = multiprocessing.active_children()
+            assert len(workers) == 2
+            for worker in workers:
+                worker.kill()
             with pytest.raises(WorkerError, match="memory"):
-                list(loader)
+                list(batches)
+        assert torch.cat(list(loader)).tolist() == list(range(64))
 
 
 # -- the user's own code
