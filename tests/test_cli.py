@@ -19,13 +19,15 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import fastload
+from fastload import native
 from fastload.backends import BackendStatus
 from fastload.cli import doctor
 from fastload.cli.app import app
-from fastload.cli.environment import shared_memory
+from fastload.cli.environment import Finding, shared_memory
 from fastload.demo import DemoSettings
 from fastload.demo.tour import run_demo, torchvision_samples
-from fastload.errors import SourceError
+from fastload.errors import BackendUnavailableError, SourceError
+from fastload.loader.build import _say_if_there_is_no_core
 from fastload.measure.images import image_folders
 from fastload.measure.photographs import SCENES, write_photographs
 from fastload.measure.trainers import Batch
@@ -219,6 +221,47 @@ def test_doctor_json_has_the_same_findings() -> None:
     assert versions["torch"] == torch.__version__
 
 
+def test_doctor_does_not_say_that_all_is_well_under_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "pillow_is_simd", lambda: False)
+    monkeypatch.setattr(doctor, "libjpeg_turbo_of_pillow", lambda: "3.1")
+    done = fastload_command("doctor")
+    assert "bench decode --pillow-simd" in done.out
+    assert "Nothing to change" not in done.out
+    assert re.search(r"note(s)? say", done.out) or "to look at" in done.out
+
+
+def test_doctor_tells_a_missing_library_from_a_missing_build(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(words: str) -> Finding:
+        def load(name: str) -> None:
+            raise ImportError(words)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(native.importlib, "import_module", load)
+            (found,) = doctor.native_core()
+        return found
+
+    missing = fails("libjpeg.so.62: cannot open shared object file: No such file or directory")
+    assert "apt-get install libjpeg62-turbo" in missing.advice
+    assert "compiler" not in missing.advice
+    assert "compiler" in fails("No module named 'fastload.native._core'").advice
+
+
+def test_without_the_core_a_loader_says_so_once(
+    photographs: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def absent() -> None:
+        raise BackendUnavailableError("it was not built")
+
+    monkeypatch.setattr(native, "load", absent)
+    _say_if_there_is_no_core.cache_clear()
+    for _ in range(2):
+        fastload.create_loader(photographs / "val", 1, backend="torch", num_workers=0).close()
+    _say_if_there_is_no_core.cache_clear()
+    said = [record.getMessage() for record in caplog.records if "more slowly" in record.getMessage()]
+    assert len(said) == 1
+    assert "it was not built" in said[0]
+
+
 def test_doctor_fails_when_something_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torchvision.ops.nms", lambda *_: (_ for _ in ()).throw(RuntimeError("no operator")))
     done = fastload_command("doctor")
@@ -307,7 +350,21 @@ def test_cache_build_then_info(photographs: Path, tmp_path: Path) -> None:
 def test_cache_build_goes_where_loaders_look(photographs: Path, own_cache: Path) -> None:
     done = fastload_command("cache", "build", str(photographs / "val"))
     assert done.code == 0, done.err
-    assert Path(done.out.splitlines()[0].strip()).is_relative_to(own_cache / "fastload")
+    directory = Path(done.out.splitlines()[0].strip())
+    assert directory.is_relative_to(own_cache / "fastload")
+    assert "there already" not in done.out
+
+    again = fastload_command("cache", "build", str(photographs / "val"))
+    assert "there already" in again.out
+
+    listed = fastload_command("cache", "list")
+    assert re.search(rf"MB  {directory}  [\d,]+ samples of .*val", listed.out)
+    assert "1 cache in" in listed.out
+    (own_cache / "fastload" / "mine").mkdir()
+    assert "1 removed" in fastload_command("cache", "clear", "--yes").out
+    assert [path.name for path in (own_cache / "fastload").iterdir()] == ["mine"], "what is no cache stays"
+    assert "0 caches in" in fastload_command("cache", "list").out
+    assert "Nothing was removed" in fastload_command("cache", "clear", "--yes").out
 
 
 def test_cache_info_of_something_else_is_one_message(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import gc
 import itertools
 import multiprocessing
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -466,6 +467,35 @@ next(iter(loader))
 """
         result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=LIMIT)
         assert (result.returncode, result.stderr) == (0, "")
+
+
+class Dying(Recorder):
+    """One of whose workers dies while it is closed."""
+
+    def close(self) -> None:
+        super().close()
+        os.kill(os.getpid(), signal.SIGCHLD)
+        time.sleep(0.01)
+
+
+def test_a_worker_that_dies_while_the_loader_is_closed_disturbs_nobody() -> None:
+    heard: list[int] = []
+
+    def handler(number: int, frame: object) -> None:
+        """As torch's, which raises in the main thread wherever it is."""
+        heard.append(number)
+        raise RuntimeError("DataLoader worker (pid 1) is killed by signal: Killed.")
+
+    before = signal.signal(signal.SIGCHLD, handler)
+    try:
+        backend = Dying()
+        loader = loader_over(backend, EpochOrder(8, 2))
+        next(iter(loader))
+        loader.close()
+        assert (backend.closed, heard) == (1, [signal.SIGCHLD])
+        assert signal.getsignal(signal.SIGCHLD) is handler
+    finally:
+        signal.signal(signal.SIGCHLD, before)
 
 
 # -- what is delivered

@@ -1,13 +1,16 @@
-"""`fastload cache`: build a cache ahead of time, and see what is in one."""
+"""`fastload cache`: build a cache ahead of time, see which there are and what is in one, remove them."""
 
 from __future__ import annotations
 
 import os
+import shutil
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fastload.errors import FastloadError
 from fastload.terminal import output, plain_errors
 
 if TYPE_CHECKING:
@@ -33,7 +36,9 @@ def build(
     """Decode all samples of SOURCE once. A cache that is there already is left as it is."""
     with plain_errors():
         import fastload
+        from fastload.sources.built_cache import FILE_NAME
 
+        began = time.time()
         built = fastload.build_cache(
             source,
             directory,
@@ -43,6 +48,65 @@ def build(
             split=split,
         )
         _describe(built)
+        if (built / FILE_NAME).stat().st_mtime < began:
+            output().print("It was there already, of the same samples and options: nothing was built.")
+
+
+@cache.command("list")
+def list_() -> None:
+    """The caches that loaders and `fastload cache build` have made where they are kept unless a folder is named."""
+    with plain_errors():
+        from fastload.machine import cache_home
+
+        found = _kept()
+        for directory in found:
+            output().print(f"{_megabytes(directory):>12}  {directory}  {_source_of(directory)}", soft_wrap=True)
+        caches = "1 cache" if len(found) == 1 else f"{len(found)} caches"
+        output().print(f"{caches} in {cache_home()}.")
+
+
+@cache.command()
+def clear(
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """Remove the caches that `fastload cache list` names. Loaders that read one at present keep what they have."""
+    with plain_errors():
+        from fastload.cache.build import exclusive_lock
+
+        found = _kept()
+        for directory in found:
+            output().print(f"{_megabytes(directory):>12}  {directory}  {_source_of(directory)}", soft_wrap=True)
+        if not found or not (yes or typer.confirm("Remove them?")):
+            output().print("Nothing was removed.")
+            return
+        for directory in found:
+            with exclusive_lock(directory.with_name(directory.name + ".lock")):  # not while it is being built
+                shutil.rmtree(directory)
+        output().print(f"{len(found)} removed.")
+
+
+def _kept() -> list[Path]:
+    """The caches in the folder of caches."""
+    from fastload.cache import is_cache
+    from fastload.machine import cache_home
+
+    home = cache_home()
+    return sorted(path for path in home.iterdir() if path.is_dir() and is_cache(path)) if home.is_dir() else []
+
+
+def _megabytes(directory: Path) -> str:
+    size = sum(entry.stat().st_size for entry in os.scandir(directory) if entry.is_file())
+    return f"{size / 1e6:,.1f} MB"
+
+
+def _source_of(directory: Path) -> str:
+    from fastload.sources.built_cache import read_manifest
+
+    try:
+        manifest = read_manifest(directory)
+    except FastloadError:
+        return "(damaged, or of another version)"
+    return f"{manifest.samples:,} samples of {manifest.source}"
 
 
 @cache.command()
@@ -77,12 +141,11 @@ def _describe(directory: Path) -> None:
 
 
 def _rows(manifest: Manifest, directory: Path) -> list[tuple[str, str]]:
-    size = sum(entry.stat().st_size for entry in os.scandir(directory) if entry.is_file())
     rows = [
         ("source", f"{manifest.source} ({manifest.source_format})"),
         ("samples", f"{manifest.samples:,}"),
         ("resolution", manifest.variant.describe()),
-        ("size", f"{size / 1e6:,.1f} MB"),
+        ("size", _megabytes(directory)),
         ("built", f"in {manifest.seconds:.1f} s, decoder {manifest.decoder}"),
     ]
     for name, column in manifest.columns.items():

@@ -63,7 +63,13 @@ def _print(findings: list[Finding], console: Console) -> None:
                 console.print(Text.assemble(" " * (names + 13), (finding.advice, "italic")), soft_wrap=True)
     off = sum(finding.status in ("warning", "broken") for finding in findings)
     console.print()
-    console.print("Nothing to change." if not off else f"{off} to look at, marked warning or broken.")
+    notes = sum(finding.status == "note" and bool(finding.advice) for finding in findings)
+    if off:
+        console.print(f"{off} to look at, marked warning or broken.")
+    elif notes:
+        console.print(f"Nothing is wrong. {notes} {'note says' if notes == 1 else 'notes say'} what could be added.")
+    else:
+        console.print("Nothing to change.")
 
 
 # -- Software ----------------------------------------------------------------------------------------------------------
@@ -159,13 +165,21 @@ _LIBTURBOJPEG = "PyTurboJPEG needs it: sudo apt-get install -y libturbojpeg0 (on
 def pillow() -> Iterator[Finding]:
     import PIL
 
-    turbo = libjpeg_turbo_of_pillow()
+    turbo, simd = libjpeg_turbo_of_pillow(), pillow_is_simd()
+    advice = ""
+    if not turbo:
+        advice = "This Pillow decodes JPEG slowly: pip install --force-reinstall --no-binary :none: pillow"
+    elif not simd:
+        advice = (
+            "Pillow-SIMD resizes faster, where your own code resizes with Pillow (the native core does not): pip "
+            "uninstall -y pillow && pip install pillow-simd. What it brings here: fastload bench decode --pillow-simd"
+        )
     yield Finding(
         "Pillow",
-        "Pillow-SIMD" if pillow_is_simd() else "Pillow",
+        "Pillow-SIMD" if simd else "Pillow",
         f"{PIL.__version__}, " + (f"libjpeg-turbo {turbo}" if turbo else "without libjpeg-turbo"),
-        "ok" if turbo else "warning",
-        "" if turbo else "This Pillow decodes JPEG slowly: pip install --force-reinstall --no-binary :none: pillow",
+        "warning" if not turbo else "ok" if simd else "note",
+        advice,
     )
 
 

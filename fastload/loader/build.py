@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import logging
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, Literal
@@ -9,12 +11,13 @@ from typing import Any, Literal
 import torch
 from torch.utils.data import DataLoader
 
+from fastload import native
 from fastload.backends import backend_class
 from fastload.backends.base import BackendOptions, Context, Job, WorkerSettings, traits_of
 from fastload.backends.stream import SharedStream, StreamBackend
 from fastload.device.host import BufferPool
 from fastload.device.stage import DeviceStage
-from fastload.errors import ConfigurationError, OnError
+from fastload.errors import BackendUnavailableError, ConfigurationError, OnError
 from fastload.fingerprint import fingerprint_of
 from fastload.geometry import Role
 from fastload.loader.config import LoaderConfig
@@ -27,6 +30,8 @@ from fastload.sources import Opened, open_indexed, open_source
 from fastload.sources.base import Source
 from fastload.sources.columns import StreamItems
 from fastload.sources.contents import Snapshot
+
+logger = logging.getLogger("fastload")
 
 
 def create_loader(
@@ -137,6 +142,8 @@ def assemble(config: LoaderConfig) -> LoaderParts:
             "and convert the data, or use batch_transform."
         )
     recipe = Recipe.from_transform(_both(opened.transform, config.transform))
+    if source.encoded:
+        _say_if_there_is_no_core()
     order = order_of(config, source, config.shard_here())
     split = _split(recipe, config, source)
     job = Job(source, split, config.collate_fn, config.device)
@@ -147,6 +154,14 @@ def assemble(config: LoaderConfig) -> LoaderParts:
     if config.backend != "auto":
         return on(config.backend, "as asked")
     return on(*(measure(job, lambda name: Loader(config, on(name, ""))) if config.tune else choose_by_rule(job)))
+
+
+@functools.cache  # once a process
+def _say_if_there_is_no_core() -> None:
+    try:
+        native.load()
+    except BackendUnavailableError as error:
+        logger.warning("Images are decoded more slowly than they could be: %s", error)
 
 
 def _on_backend(

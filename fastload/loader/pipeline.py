@@ -11,11 +11,13 @@ import contextlib
 import logging
 import math
 import os
+import signal
 import threading
 import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -180,8 +182,9 @@ class Pipeline:
         """Stop the thread and the backend. A second call does nothing; in a forked child nothing is touched."""
         if self._stopping or os.getpid() != self._pid:
             return
-        self._stop()
-        self._stage.close()
+        with _calm_about_children():
+            self._stop()
+            self._stage.close()
 
     def _stop(self) -> None:
         with self._change:
@@ -349,6 +352,27 @@ class Pipeline:
     def _draw_order(self, epoch: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64] | None]:
         order = self._order.epoch(epoch)
         return order, self._order.repeats(order)
+
+
+@contextlib.contextmanager
+def _calm_about_children() -> Iterator[None]:
+    """While workers are ended nobody wants to hear that one has died: torch's handler of SIGCHLD raises that in the
+    main thread, wherever it is. Whoever handled the signal before goes on doing so."""
+    before: Any = signal.getsignal(signal.SIGCHLD)
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield
+        return
+
+    def calm(number: int, frame: Any) -> None:
+        with contextlib.suppress(RuntimeError):
+            before(number, frame)
+
+    signal.signal(signal.SIGCHLD, calm)
+    try:
+        yield
+    finally:
+        if signal.getsignal(signal.SIGCHLD) is calm:
+            signal.signal(signal.SIGCHLD, before)
 
 
 class Substitution:

@@ -10,6 +10,7 @@ It is an optional C++ extension, imported at the first use and never by `import 
 from __future__ import annotations
 
 import importlib
+import re
 from typing import TYPE_CHECKING
 
 from fastload.errors import BackendUnavailableError
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 __all__ = ["FusedGeometry", "NativeFailure", "NativePool", "Pending", "Status", "available", "fuse", "load", "resolve"]
 
 _PLANS = ("FusedGeometry", "fuse", "resolve")
+_PACKAGES = {"libjpeg": "libjpeg62-turbo", "libisal": "libisal2", "libwebp": "libwebp7", "libz": "zlib1g"}
+"""Debian's names of what the core is linked with."""
 
 
 def available() -> bool:
@@ -43,6 +46,12 @@ def load() -> ModuleType:
     try:
         return importlib.import_module("fastload.native._core")
     except ImportError as error:
+        if library := re.search(r"(lib\w+)\.so[.\d]*", str(error)):
+            raise BackendUnavailableError(
+                f"fastload's native core is installed, and a library that it needs is not ({error}). Install it "
+                f"(Debian: apt-get install {_PACKAGES.get(library[1], library[1])}). Everything works without, through "
+                "slower decoders."
+            ) from error
         raise BackendUnavailableError(
             f"fastload's native core cannot be loaded ({error}). Install a C++ compiler and the libjpeg-turbo headers "
             "(Debian, Ubuntu: apt-get install g++ libjpeg-dev python3-dev), then install fastload again with "
