@@ -39,14 +39,8 @@ WHY = {
     r"test_worker_init_fn|test_worker_seed": "random numbers are of (seed, epoch, sample), and not of the worker",
     r"test_out_of_order_index_ds": "in_order=False allows another order, and fastload keeps the order",
     r"test_multi_epochs_reproducibility|test_reproducib": "another random order, of the same distribution",
-    r"IncrementalState|incremental_state": "private: torchdata's way of sending states in parts",
-    r"test_sampler\.": "torchdata's own samplers keep a place in a random order that is another one here",
-    r"Iterable|iterable|_iter\b": "the state of an iterable data set's own iterator is not kept, but read up to",
-    r"state_dict|Snapshot|NumWorkersMismatch|TorchDataLazyImport|Stateful|Json|FastStateDict|JSON": (
-        "a state of torchdata is another thing than a state of fastload"
-    ),
 }
-"""Tests that are known not to pass, by a pattern of their name, and the reason."""
+"""Tests of torch that are known not to pass, by a pattern of their name, and the reason; of torchdata none is known."""
 
 
 def prepared(source: Path, target: Path) -> None:
