@@ -65,6 +65,27 @@ class _Item:
     error: BaseException | None = None
 
 
+@contextlib.contextmanager
+def _calm_about_children() -> Iterator[None]:
+    """While workers are ended nobody wants to hear that one has died: torch's handler of SIGCHLD raises that in the
+    main thread, wherever it is. Whoever handled the signal before goes on doing so."""
+    before: Any = signal.getsignal(signal.SIGCHLD)
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield
+        return
+
+    def calm(number: int, frame: Any) -> None:
+        with contextlib.suppress(RuntimeError):
+            before(number, frame)
+
+    signal.signal(signal.SIGCHLD, calm)
+    try:
+        yield
+    finally:
+        if signal.getsignal(signal.SIGCHLD) is calm:
+            signal.signal(signal.SIGCHLD, before)
+
+
 class Pipeline:
     """Produces the batches of consecutive positions, endlessly where the order allows, from wherever it is put."""
 
@@ -182,10 +203,10 @@ class Pipeline:
         """Stop the thread and the backend. A second call does nothing; in a forked child nothing is touched."""
         if self._stopping or os.getpid() != self._pid:
             return
-        with _calm_about_children():
-            self._stop()
-            self._stage.close()
+        self._stop()
+        self._stage.close()
 
+    @_calm_about_children()
     def _stop(self) -> None:
         with self._change:
             self._stopping = True
@@ -352,27 +373,6 @@ class Pipeline:
     def _draw_order(self, epoch: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64] | None]:
         order = self._order.epoch(epoch)
         return order, self._order.repeats(order)
-
-
-@contextlib.contextmanager
-def _calm_about_children() -> Iterator[None]:
-    """While workers are ended nobody wants to hear that one has died: torch's handler of SIGCHLD raises that in the
-    main thread, wherever it is. Whoever handled the signal before goes on doing so."""
-    before: Any = signal.getsignal(signal.SIGCHLD)
-    if threading.current_thread() is not threading.main_thread() or not callable(before):
-        yield
-        return
-
-    def calm(number: int, frame: Any) -> None:
-        with contextlib.suppress(RuntimeError):
-            before(number, frame)
-
-    signal.signal(signal.SIGCHLD, calm)
-    try:
-        yield
-    finally:
-        if signal.getsignal(signal.SIGCHLD) is calm:
-            signal.signal(signal.SIGCHLD, before)
 
 
 class Substitution:
