@@ -10,7 +10,7 @@ import contextlib
 import pickle
 import random
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -30,6 +30,7 @@ from fastload.recipe import SplitRecipe
 from fastload.recipe.views import view_column
 from fastload.render.host import render_row
 from fastload.sources.base import ImageColumn, Source
+from fastload.sources.wrapped import preserved_random_state
 
 Layout = Literal["tuple", "dict", "single"]
 
@@ -132,7 +133,7 @@ class ObjectAssembler:
         failures: list[Failure] = []
         good_rows: list[int] = []
         seeds = draws.integers(Stream.OPAQUE) >> np.uint64(1)  # a data set may put torch.initial_seed() into a tensor
-        with _preserved_random_state():
+        with preserved_random_state():  # with num_workers=0 this is the trainer's own process
             for column in self.source.objects.values() if self._recipe.opaque is None and len(draws) else ():
                 _seed_everything(int(seeds[0]))
                 with contextlib.suppress(Exception):  # one by one it will be seen which sample it is
@@ -320,15 +321,3 @@ def _seed_everything(seed: int) -> None:
     torch.default_generator.manual_seed(seed)  # and not torch.manual_seed, which would wake up CUDA
     random.seed(seed)
     np.random.seed(seed & 0xFFFFFFFF)
-
-
-@contextlib.contextmanager
-def _preserved_random_state() -> Iterator[None]:
-    """The user's generators are left as they were: with num_workers=0 this is the trainer's own process."""
-    python, numpy, torch_state = random.getstate(), np.random.get_state(), torch.random.get_rng_state()
-    try:
-        yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(numpy)
-        torch.random.set_rng_state(torch_state)

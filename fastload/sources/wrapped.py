@@ -96,10 +96,17 @@ def first_difference(dataset: Any, imitation: Callable[[int], Any], length: int)
 @contextlib.contextmanager
 def seeded(seed: int) -> Iterator[None]:
     """The global generators of Python, numpy and torch in a known state, and afterwards as they were before."""
+    with preserved_random_state():
+        random.seed(seed)
+        np.random.seed(seed)
+        torch.default_generator.manual_seed(seed)
+        yield
+
+
+@contextlib.contextmanager
+def preserved_random_state() -> Iterator[None]:
+    """The global generators are left as they were, whatever is drawn from them meanwhile."""
     python, numpy, torch_state = random.getstate(), np.random.get_state(), torch.random.get_rng_state()
-    random.seed(seed)
-    np.random.seed(seed)
-    torch.default_generator.manual_seed(seed)
     try:
         yield
     finally:
