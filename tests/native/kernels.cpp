@@ -41,21 +41,26 @@ class HashedRows final : public RowSink {
     int width_;
 };
 
-// Boxes of all sizes and alignments. A file that is not for our own decoder counts with its reason.
+// Boxes of all sizes and alignments, at every scale. A file that is not for our own decoder counts with its reason.
 void decode(const Kernels& kernels, const std::vector<uint8_t>& file, Hash& hash) {
     jpeg::BaselineDecoder decoder(*kernels.jpeg);
     std::mt19937 random(1);
     auto below = [&](int limit) { return static_cast<int>(random() % static_cast<unsigned>(limit)); };
-    for (int i = 0; i < 12; ++i) {
+    for (int i = 0; i < 24; ++i) {
+        const int shift = i % 4;
+        const bool is_whole = i < 4;
         auto reason = static_cast<uint8_t>(decoder.open(file.data(), file.size()));
-        const Size size = {decoder.frame().height, decoder.frame().width};
-        if (reason == 0) {
+        const int round_up = (1 << shift) - 1;
+        const Size size = {(decoder.frame().height + round_up) >> shift, (decoder.frame().width + round_up) >> shift};
+        if (reason == 0 && decoder.reduce(shift)) {
             Box box = {0, 0, size.height, size.width};
-            if (i > 0) box = {below(size.height), below(size.width), 0, 0};
-            if (i > 0) box.height = 1 + below(size.height - box.top);
-            if (i > 0) box.width = 1 + below(size.width - box.left);
+            if (!is_whole) {
+                box = {below(size.height), below(size.width), 0, 0};
+                box.height = 1 + below(size.height - box.top);
+                box.width = 1 + below(size.width - box.left);
+            }
             HashedRows rows(hash, box.width);
-            reason = static_cast<uint8_t>(decoder.read(box, i % 2 == 0, rows));
+            reason = static_cast<uint8_t>(decoder.read(box, i / 4 % 2 == 0, rows));
         }
         hash.add(&reason, 1);
     }
