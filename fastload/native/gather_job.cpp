@@ -11,14 +11,21 @@ namespace {
 constexpr int64_t kGrainBytes = 64 << 10;
 // Rows expanded to four bytes a pixel at a time.
 constexpr int kChunk = 8;
+// Images of up to this size are fetched while the one before is copied: they lie anywhere in memory, and are read in less
+// time than it takes to begin.
+constexpr int64_t kFetchedAheadBytes = 16 << 10;
+constexpr int64_t kCacheLine = 64;
 
 int grain(Size size, int channels) {
     const int64_t bytes = std::max<int64_t>(int64_t{size.height} * size.width * channels, 1);
     return static_cast<int>(std::clamp<int64_t>(kGrainBytes / bytes, 1, 64));
 }
 
-void fill_pixels(uint8_t* out, int pixels, int channels, const uint8_t* fill) {
-    const bool uniform = std::all_of(fill, fill + channels, [&](uint8_t value) { return value == fill[0]; });
+bool is_uniform(const uint8_t* fill, int channels) {
+    return std::all_of(fill, fill + channels, [&](uint8_t value) { return value == fill[0]; });
+}
+
+void fill_pixels(uint8_t* out, int pixels, int channels, const uint8_t* fill, bool uniform) {
     if (uniform) {
         std::memset(out, fill[0], static_cast<size_t>(pixels) * static_cast<size_t>(channels));
         return;
@@ -58,11 +65,30 @@ GatherJob::GatherJob(const PixelRows& images, std::shared_ptr<const GeometrySour
       size_(size),
       out_(out) {}
 
-Outcome GatherJob::run(Worker& worker, int row) {
+Size GatherJob::size_of(int64_t index) const {
+    return images_.sizes ? Size{images_.sizes[2 * index], images_.sizes[2 * index + 1]} : images_.size;
+}
+
+const uint8_t* GatherJob::pixels_of(int64_t index, Size size) const {
+    return images_.base + (images_.offsets ? images_.offsets[index] : index * bytes_of(size));
+}
+
+int64_t GatherJob::bytes_of(Size size) const { return int64_t{size.height} * size.width * images_.channels; }
+
+void GatherJob::fetch(int row) const {
     const int64_t index = images_.rows[row];
-    const Size size = images_.sizes ? Size{images_.sizes[2 * index], images_.sizes[2 * index + 1]} : images_.size;
-    const int64_t offset =
-        images_.offsets ? images_.offsets[index] : index * size.height * int64_t{size.width} * images_.channels;
+    const Size size = size_of(index);
+    const uint8_t* pixels = pixels_of(index, size);
+    const int64_t bytes = bytes_of(size);
+    if (bytes > kFetchedAheadBytes) return;
+    for (int64_t at = 0; at < bytes; at += kCacheLine) __builtin_prefetch(pixels + at);
+}
+
+Outcome GatherJob::run(Worker& worker, int row) {
+    if (row + 1 < images_.count) fetch(row + 1);
+    const int64_t index = images_.rows[row];
+    const Size size = size_of(index);
+    const uint8_t* const pixels = pixels_of(index, size);
 
     Geometry geometry;
     if (Outcome resolved = geometries_->resolve(row, size, geometry); !resolved.ok()) return resolved;
@@ -75,9 +101,9 @@ Outcome GatherJob::run(Worker& worker, int row) {
                               static_cast<size_t>(images_.channels) * static_cast<size_t>(row);
     const bool copies = geometry.size.height == geometry.box.height && geometry.size.width == geometry.box.width;
     if (copies) {
-        copy(worker, images_.base + offset, size, geometry, out);
+        copy(worker, pixels, size, geometry, out);
     } else {
-        resample(worker, images_.base + offset, size, geometry, out);
+        resample(worker, pixels, size, geometry, out);
     }
     return {};
 }
@@ -95,6 +121,7 @@ void GatherJob::copy(Worker& worker, const uint8_t* image, Size size, const Geom
     const Padding padding = options_.padding;
     const size_t out_stride = static_cast<size_t>(window.width) * static_cast<size_t>(channels);
     const size_t in_stride = static_cast<size_t>(size.width) * static_cast<size_t>(channels);
+    const bool uniform = is_uniform(options_.fill, channels);
 
     // Columns of the window that show the box: [lead, lead + count) as written, from `start` of the box on.
     const int start = std::clamp(window.left, 0, box.width);
@@ -106,7 +133,7 @@ void GatherJob::copy(Worker& worker, const uint8_t* image, Size size, const Geom
         const int position = window.top + (geometry.upside_down ? window.height - 1 - y : y);
         const int row = padded_position(position, box.height, padding);
         if (row < 0) {
-            fill_pixels(out, window.width, channels, options_.fill);
+            fill_pixels(out, window.width, channels, options_.fill, uniform);
             continue;
         }
         const uint8_t* from = image + in_stride * static_cast<size_t>(box.top + row) +
@@ -119,8 +146,8 @@ void GatherJob::copy(Worker& worker, const uint8_t* image, Size size, const Geom
         }
         if (count == window.width) continue;
         if (padding == Padding::constant) {
-            fill_pixels(out, lead, channels, options_.fill);
-            fill_pixels(middle + count * channels, window.width - lead - count, channels, options_.fill);
+            fill_pixels(out, lead, channels, options_.fill, uniform);
+            fill_pixels(middle + count * channels, window.width - lead - count, channels, options_.fill, uniform);
             continue;
         }
         for (int x = 0; x < window.width; ++x) {

@@ -29,6 +29,10 @@ class GatherJob final : public Job {
   private:
     Outcome run(Worker& worker, int row) override;
     void blank(int row) noexcept override;
+    Size size_of(int64_t index) const;
+    int64_t bytes_of(Size size) const;
+    const uint8_t* pixels_of(int64_t index, Size size) const;
+    void fetch(int row) const;
     void copy(Worker& worker, const uint8_t* image, Size size, const Geometry& geometry, uint8_t* out) const;
     void resample(Worker& worker, const uint8_t* image, Size size, const Geometry& geometry, uint8_t* out) const;
 
