@@ -8,7 +8,7 @@ boundaries and resumes cannot change it. The arithmetic is vectorised over the s
 from __future__ import annotations
 
 import importlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, Protocol, cast
 
@@ -152,6 +152,12 @@ class Draws:
             None if self.repeats is None else self.repeats[rows],
             None if self.keys is None else [self.keys[row] for row in np.arange(len(self))[rows]],
         )
+
+    def within(self, stream: int) -> Draws:
+        """The draws of what is done inside the operation of a stream, whose own streams count up from 0 again."""
+        zero = np.zeros(1, dtype=np.uint64)
+        words = philox4x32((zero + np.uint64(stream), zero, zero, zero + _U32), self.seed & _U64)
+        return replace(self, seed=int(words[0][0]) << 32 | int(words[1][0]))
 
     def uniform(self, stream: int, count: int) -> npt.NDArray[np.float64]:
         """(B, count) float64 in [0, 1), 53 bits each."""

@@ -16,12 +16,14 @@ from fastload.errors import ConfigurationError, UnsupportedTransformError
 from fastload.recipe import (
     CenterCrop,
     ColorJitter,
+    GaussianBlur,
     Grayscale,
     Normalize,
     Opaque,
     Operation,
     Pad,
     RandAugment,
+    RandomApply,
     RandomCrop,
     RandomErasing,
     RandomGrayscale,
@@ -58,6 +60,8 @@ EVERY_OP: tuple[Operation, ...] = (
     RandomErasing(p=0.7, value="random"),
     RandAugment(),
     TrivialAugmentWide(interpolation="bilinear", fill=(30.0,)),
+    GaussianBlur((5, 3)),
+    RandomApply((ColorJitter((0.5, 1.5)), RandomHorizontalFlip(), GaussianBlur((9, 9))), p=0.6),
     ToDtype(torch.float32),
 )
 
@@ -138,7 +142,7 @@ def test_seed_epoch_stream_and_repeat_are_all_the_randomness(op: Operation) -> N
     assert torch.equal(torch.get_rng_state(), state)
     torch.manual_seed(1)
     assert torch.equal(run(op, images, draws), first)
-    random = type(op).__name__.startswith(("Random", "Rand", "Trivial", "ColorJitter"))
+    random = type(op).__name__.startswith(("Random", "Rand", "Trivial", "ColorJitter", "Gaussian"))
     others = [
         run(op, images, draws_of(16, seed=8)),
         run(op, images, Draws(draws.seed, 3, draws.indices)),

@@ -5,7 +5,9 @@ One class an operation, found through a registry that packages of your own can j
 
 from __future__ import annotations
 
+from fastload.recipe.apply import RandomApply
 from fastload.recipe.augment import RandAugment, TrivialAugmentWide
+from fastload.recipe.blur import GaussianBlur
 from fastload.recipe.colour import ColorJitter, Grayscale, RandomGrayscale
 from fastload.recipe.convert import Normalize, ToDtype
 from fastload.recipe.crops import CenterCrop, Pad, RandomCrop, RandomHorizontalFlip, RandomVerticalFlip
@@ -26,6 +28,7 @@ from fastload.recipe.views import Views
 __all__ = [
     "CenterCrop",
     "ColorJitter",
+    "GaussianBlur",
     "GeometryOperation",
     "Grayscale",
     "ImageState",
@@ -37,6 +40,7 @@ __all__ = [
     "PixelOperation",
     "Placement",
     "RandAugment",
+    "RandomApply",
     "RandomCrop",
     "RandomErasing",
     "RandomGrayscale",

@@ -18,6 +18,7 @@ from torchvision.transforms import _presets as presets
 from torchvision.transforms import v2
 
 from fastload.errors import ConfigurationError
+from fastload.recipe.apply import RandomApply
 from fastload.recipe.attributes import read_antialias, read_floats, read_interpolation, read_pair
 from fastload.recipe.convert import Normalize, ToDtype
 from fastload.recipe.crops import CenterCrop
@@ -149,6 +150,12 @@ def _views(transform: Any, image: ImageState) -> tuple[Operation, ...]:
     return (Fork(branches),)
 
 
+def _random_apply(transform: Any, image: ImageState) -> tuple[Operation, ...]:
+    inside = replace(image)
+    ops = tuple(op for origin in _lower_all(v1.Compose(list(transform.transforms)), inside) for op in origin.ops)
+    return (RandomApply.of(ops, float(transform.p), image, inside),) if ops else ()
+
+
 def _to_pil_image(transform: Any, image: ImageState) -> tuple[Operation, ...]:
     if not (image.known and image.dtype == torch.uint8 and transform.mode in (None, "RGB")):
         raise NotLowerableError("a conversion to a PIL image changes values here, or the mode")
@@ -171,6 +178,7 @@ register_lowering(
     (v2.ToImage, v1.PILToTensor, v2.PILToTensor, v2.ToPureTensor, v2.Identity, nn.Identity),
     _nothing,
 )
+register_lowering("RandomApply", (v1.RandomApply, v2.RandomApply), _random_apply)
 register_lowering("a fork", (Views,), _views)
 register_lowering("no operation", _TO_PIL, _to_pil_image)
 register_lowering("four operations", (presets.ImageClassification,), _image_classification)
