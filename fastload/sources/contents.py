@@ -16,10 +16,12 @@ import torch
 from torch.utils.data import Dataset
 
 from fastload.fingerprint import fingerprint_of
-from fastload.sources.folders import sampled_rows
+from fastload.sources.columns import EncodedFiles
+from fastload.sources.folders import sampled_bytes, sampled_rows, sampled_sizes
+from fastload.sources.paths import PathTable
 
 SOME = 64
-"""Files of which some bytes are looked at, and elements of a list that is looked into for changes."""
+"""Elements of a list that is looked into for changes."""
 DEPTH = 6
 """How far to look into objects within objects."""
 
@@ -64,18 +66,12 @@ def _column(values: Any) -> Iterator[Any]:
 
 
 def _file(paths: list[str]) -> Iterator[Any]:
-    """Sizes [bytes] of files, and what is in the middle of some of them; nothing if there are none."""
-    sizes = [_size(path) for path in paths]
-    if all(size < 0 for size in sizes):
-        return
-    yield np.array(sizes, dtype=np.int64)
-    for row in sampled_rows(len(paths), SOME).tolist():
-        try:
-            with open(paths[row], "rb") as file:
-                file.seek(max(0, sizes[row] // 2 - 512))
-                yield file.read(1024)
-        except OSError:
-            yield ""
+    """Sizes [bytes] of files, and some bytes of some of them; nothing if there are none."""
+    files = EncodedFiles(PathTable.of(map(os.path.abspath, paths)))
+    sizes = sampled_sizes(files)
+    if (sizes >= 0).any():
+        yield sizes
+        yield from sampled_bytes(files)
 
 
 def _path_in(value: Any) -> str | None:
@@ -150,11 +146,4 @@ def _length(thing: Any) -> int:
     try:
         return len(thing)
     except Exception:  # whatever an object's own __len__ may raise
-        return -1
-
-
-def _size(path: str) -> int:
-    try:
-        return os.stat(path).st_size
-    except OSError:
         return -1

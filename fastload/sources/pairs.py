@@ -9,7 +9,7 @@ from fastload.files import read_regular
 from fastload.fingerprint import fingerprint_of
 from fastload.sources.base import Opened, OpenOptions, Source
 from fastload.sources.columns import EncodedFiles
-from fastload.sources.folders import files_in, images_below, is_image_name, sampled_sizes, subfolders
+from fastload.sources.folders import files_in, images_below, is_image_name, sampled_bytes, sampled_sizes, subfolders
 from fastload.sources.paths import PathTable
 from fastload.sources.splits import SPLITS, refuse_splits, split_of, splits_in
 
@@ -79,13 +79,14 @@ def open_pairs(root: str, options: OpenOptions) -> Opened:
                 f"{os.path.join(base, ours[alone[0]])}: this {kind} has no partner {partner}{more}; add the missing "
                 "file, or remove this one."
             )
-    image_paths = PathTable.of(images.values(), base)
-    mask_paths = PathTable.of((masks[stem] for stem in images), base)
+    files = EncodedFiles(PathTable.of(images.values(), base))
+    mask_files = EncodedFiles(PathTable.of((masks[stem] for stem in images), base), "mask")
+    columns = {"image": files, "mask": mask_files}
+    sizes = map(sampled_sizes, columns.values())
+    some = (part for column in columns.values() for part in sampled_bytes(column))
     source = Source(
-        {"image": EncodedFiles(image_paths), "mask": EncodedFiles(mask_paths, "mask")},
-        fingerprint_of(
-            "pairs", image_paths.digest(), mask_paths.digest(), sampled_sizes(image_paths), sampled_sizes(mask_paths)
-        ),
+        columns,
+        fingerprint_of("pairs", files.paths.digest(), mask_files.paths.digest(), *sizes, *some),
         root,
         format="image and mask pairs",
     )

@@ -26,7 +26,7 @@ from fastload.sources.archive import compression_of, is_archive_name, peek, unco
 from fastload.sources.arrays import class_labels
 from fastload.sources.base import Opened, OpenOptions, Source
 from fastload.sources.columns import EncodedFiles, ValueArray
-from fastload.sources.folders import class_folder_fingerprint, files_in, is_image_name, sampled_rows, subfolders
+from fastload.sources.folders import class_folder_fingerprint, files_in, is_image_name, sampled_bytes, subfolders
 from fastload.sources.paths import PathTable, PathTableBuilder
 from fastload.sources.splits import refuse_reserved, refuse_splits, split_of, splits_in
 from fastload.sources.tar_index import FileInTar, files_in_tar
@@ -85,6 +85,9 @@ def open_tar_shards(spec: str | list[str], options: OpenOptions) -> Opened:
     served = {key: values[key] if key in values else column.images(paths) for key, column in columns.items()}
     identity = [part for key, column in columns.items() for part in (key, *column.identity())]
     identity += [column.array for column in values.values()]
+    identity += [
+        part for column in served.values() if isinstance(column, EncodedFiles) for part in sampled_bytes(column)
+    ]
     source = Source(
         served,
         fingerprint_of("tar shards", *identity),
@@ -328,10 +331,9 @@ def class_folders_in_tar(files: EncodedFiles, name: str, split: str | None, note
     labels = np.array([label_of[place(row)[0]] for row in rows], dtype=np.int64)
     below = PathTable.of("/".join((*folders[row][common:], os.path.basename(names[row]))) for row in rows)
     images = files.take(np.array(rows, dtype=np.int64))
-    assert images.lengths is not None
     source = Source(
         {"image": images, "label": ValueArray(labels)},
-        class_folder_fingerprint(below, labels, images.lengths[sampled_rows(len(images))]),
+        class_folder_fingerprint(below, labels, images),
         name,
         classes=tuple(classes),
         format="archive of class folders",

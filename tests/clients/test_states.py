@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import tarfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,7 @@ from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset
 
 import fastload
 from fastload.errors import StateMismatchError
+from fastload.sources import folders, open_source
 
 
 class Files(Dataset[Any]):
@@ -73,6 +77,65 @@ def test_files_of_equal_names_and_sizes_and_other_content_are_refused(tmp_path: 
     assert goes_on(state, Files(tmp_path / "copy", names)), "the same files elsewhere"
     assert not goes_on(state, Files(tmp_path / "other", names))
     assert not goes_on(state, Files(tmp_path / "one", names[::-1]))
+
+
+def classes_in(folder: Path, value: int) -> Path:
+    for name in "ab":
+        (folder / name).parent.mkdir(exist_ok=True)
+        write(folder / name, value)
+    return folder
+
+
+def archive_of(folder: Path) -> Path:
+    path = folder.with_suffix(".tar")
+    with tarfile.open(path, "w") as archive:
+        archive.add(folder, "data")
+    return path
+
+
+def shard_of(folder: Path) -> Path:
+    path = folder.with_suffix(".shard.tar")
+    with tarfile.open(path, "w") as archive:
+        for image in sorted(folder.rglob("*.bmp")):
+            archive.add(image, f"{image.parent.name}{image.name}")
+    return path
+
+
+def pairs_of(folder: Path) -> Path:
+    (folder / "a").rename(folder / "images")
+    (folder / "b").rename(folder / "masks")
+    return folder
+
+
+@pytest.mark.parametrize("kind", [lambda folder: folder, archive_of, shard_of, pairs_of])
+def test_folders_and_archives_of_equal_names_and_sizes_and_other_content_are_refused(
+    tmp_path: Path, kind: Callable[[Path], Path]
+) -> None:
+    one, other = (kind(classes_in(tmp_path / name, value)) for name, value in (("one", 10), ("other", 90)))
+    with fastload.create_loader(one, batch_size=2) as loader:
+        state = loader.state_dict()
+        loader.load_state_dict(state)
+    with (
+        fastload.create_loader(other, batch_size=2) as loader,
+        pytest.raises(StateMismatchError, match="source"),
+    ):
+        loader.load_state_dict(state)
+
+
+def test_looking_into_files_costs_no_more_for_many_of_them_and_never_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for n in range(2000):
+        (tmp_path / f"class{n % 2}").mkdir(exist_ok=True)
+        (tmp_path / f"class{n % 2}" / f"{n}.jpg").touch()
+    os.remove(tmp_path / "class0/0.jpg")
+    os.mkfifo(tmp_path / "class0/0.jpg")  # the first in order: nobody will ever write to it
+    opened = []
+    original = folders.open_regular
+    monkeypatch.setattr(folders, "open_regular", lambda path, **how: opened.append(path) or original(path, **how))
+    assert len(open_source(tmp_path).source) == 2000
+    assert opened[0].endswith("class0/0.jpg")
+    assert len(opened) == 32
 
 
 @pytest.mark.parametrize(
