@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 
 import fastload
 from fastload.errors import ConfigurationError
+from tests.clients.processes import result, run_script
 from tests.images import write_photo_folder
 
 data = pytest.importorskip("timm.data", reason="pip install fastload[integrations]")
@@ -68,3 +70,24 @@ def test_mixup_is_turned_off_as_under_timm(tmp_path: Path, workers: int) -> None
         made.mixup_enabled = False
         assert not made.mixup_enabled
         assert all(labels.max(1).values.min() == 1 for _, labels in made), "one class each"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_steps_and_figures_of_two_processes_are_those_of_timm(tmp_path: Path) -> None:
+    run_script("timm_loop.py", str(tmp_path), ranks=2)
+    ranks = [result(tmp_path, "found", rank) for rank in range(2)]
+    for count, prefetcher in itertools.product((16, 17, 37), (True, False)):
+        trained: list[list[int]] = [[], []]
+        for found in ranks:
+            plain, ours = (found[f"{way} {count} {prefetcher}"] for way in ("plain", "ours"))
+            assert ours["length"] == plain["length"]
+            assert [list(map(len, epoch)) for epoch in ours["seen"]] == [list(map(len, e)) for e in plain["seen"]]
+            assert ours["figures"] == plain["figures"]
+            assert ours["pixels"] == plain["pixels"]
+            for epoch, batches in enumerate(ours["seen"]):
+                trained[epoch] += [index for batch in batches for index in batch]
+        for epoch_seen in trained:
+            # timm leaves out what fills no batch of training.
+            assert len(set(epoch_seen)) == len(epoch_seen) == 8 * (-(-count // 2) // 4)
+        assert trained[0] != trained[1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import fastload
 from fastload.errors import ConfigurationError, StateMismatchError
 from fastload.integrations import stateful_dataloader_state
+from tests.clients.processes import result, run_script
 
 stateful = pytest.importorskip("torchdata.stateful_dataloader", reason="pip install fastload[integrations]")
 DATA = TensorDataset(torch.arange(20))
@@ -66,3 +68,20 @@ def test_it_goes_back_where_the_loader_stands() -> None:
         pytest.raises(ConfigurationError, match="StatefulDataLoader cannot go on"),
     ):
         stateful_dataloader_state(shuffled)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_two_processes_share_the_data_and_their_states_go_both_ways(tmp_path: Path) -> None:
+    run_script("torchdata_loop.py", str(tmp_path), ranks=2)
+    ranks = [result(tmp_path, "found", rank) for rank in range(2)]
+    for count in (16, 17, 37):
+        trained: list[int] = []
+        for found in (rank[str(count)] for rank in ranks):
+            assert found["ours"] == found["plain"]
+            assert found["figures"][0] == found["figures"][1]
+            assert found["taken over"] == found["given back"] == found["plain"][1:]
+            assert [len(batch) for batch in found["trained"]] == [len(batch) for batch in found["plain"]]
+            trained += [index for batch in found["trained"] for index in batch]
+        assert set(trained) == set(range(count))
+        assert len(trained) == count + count % 2
