@@ -1,25 +1,41 @@
-"""How commands talk to the person at the terminal."""
+"""How fastload talks to the person at the terminal, or to who reads the file that stands in for one."""
 
 from __future__ import annotations
 
+import logging
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-import typer
-from rich.console import Console
+from fastload.errors import FastloadError, counted
 
-from fastload.errors import FastloadError
+if TYPE_CHECKING:
+    from rich.console import Console
+
+logger = logging.getLogger("fastload")
+
+_FIRST_LINE = 1.0
+"""Seconds after which a task says how long it will take."""
+_NEXT_LINE = 10.0
+"""Seconds from one line to the next."""
+_SHORT = 2.0
+"""Seconds to go that are not worth a line."""
 
 
 def output() -> Console:
     """Where commands print. Square brackets are text (`fastload[dali]`), not markup; numbers are not coloured."""
+    from rich.console import Console
+
     return Console(markup=False, highlight=False, emoji=False)
 
 
 @contextmanager
 def plain_errors() -> Iterator[None]:
     """Our errors, and the system's about files, become one message and exit code 1; Ctrl-C becomes exit code 130."""
+    import typer
+
     try:
         yield
     except (FastloadError, OSError) as error:
@@ -28,3 +44,65 @@ def plain_errors() -> Iterator[None]:
     except KeyboardInterrupt:
         print("\nfastload: stopped.", file=sys.stderr)
         raise typer.Exit(130) from None
+
+
+def duration(seconds: float) -> str:
+    """ "3.5 s", "2:05 min", "1:40 h"."""
+    if seconds < 100:
+        return f"{seconds:.3g} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02d} h" if minutes >= 100 else f"{minutes}:{rest:02d} min"
+
+
+@contextmanager
+def progress(title: str, total: int, *, show: bool = True) -> Iterator[Callable[[int], None]]:
+    """Give a function that takes how many more of `total` are done.
+
+    At a terminal there is a bar on standard error. In a notebook, or where the output is a file, there are lines: after
+    a second how long it will take, by what it took so far, then one every ten seconds. The log has begin and end.
+
+    Args:
+        title: what is being done.
+        total: number of samples.
+        show: False: nothing but the log.
+    """
+    if show and sys.stderr.isatty():
+        with _bar(title, total) as advance:
+            yield advance
+        return
+    lines = _Lines(title, total)
+    logger.info("%s: %d samples", title, total)
+    yield lines.advance if show else lambda done: None
+    logger.info("%s: done in %.1f s", title, time.monotonic() - lines.began)
+
+
+@contextmanager
+def _bar(title: str, total: int) -> Iterator[Callable[[int], None]]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task(title, total=total)
+        yield lambda done: bar.advance(task, done)
+
+
+class _Lines:
+    """Progress without a terminal."""
+
+    def __init__(self, title: str, total: int) -> None:
+        self._title, self._total, self._done = title, total, 0
+        self.began = time.monotonic()
+        self._next = self.began + _FIRST_LINE
+
+    def advance(self, done: int) -> None:
+        self._done += done
+        now = time.monotonic()
+        if now < self._next:
+            return
+        self._next = now + _NEXT_LINE
+        left = (now - self.began) * (self._total - self._done) / self._done
+        if left >= _SHORT:
+            done_so_far = f"{self._done:,} of {counted(self._total, 'sample')} ({self._done / self._total:.0%})"
+            line = f"fastload: {self._title}: {done_so_far}, about {duration(float(f'{left:.2g}'))} to go"
+            print(line, file=sys.stderr, flush=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -121,3 +122,25 @@ def test_no_file_is_about_everything(folder: str) -> None:
     }
     assert lengths
     assert not {name: length for name, length in lengths.items() if length > LONGEST}
+
+
+_THINGS = (
+    "batches|caches|cells|channels|classes|columns|cores|devices|epochs|files|gaps|GPUs|images|indices|items|labels|"
+    "masks|parameters|points|processes|ranks|rounds|rows|samples|shards|steps|threads|tokens|values|views|workers"
+)
+_NO_NUMBERS = {"kind", "images.dtype", "machine.quota_cores", "', '.join(layout.counts)", "_format(results.settings)"}
+"""What stands before such a word and is no count."""
+
+
+def test_things_are_counted_in_one_way() -> None:
+    wrong = []
+    for path in python_files():
+        for node in ast.walk(ast.parse(path.read_text())):
+            parts = node.values if isinstance(node, ast.JoinedStr) else []
+            for value, text in itertools.pairwise(parts):
+                if not isinstance(value, ast.FormattedValue) or not isinstance(text, ast.Constant):
+                    continue
+                shown = ast.unparse(value.value)
+                if shown not in _NO_NUMBERS and re.match(rf" ({_THINGS})\b(?!/s| a second)", text.value):
+                    wrong.append(f"{path.relative_to(ROOT)}:{value.lineno}: {{{shown}}}{text.value[:12]}")
+    assert not wrong, "counted(1, 'sample') is '1 sample': " + "\n".join(wrong)

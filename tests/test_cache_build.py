@@ -188,6 +188,46 @@ def test_default_directory_and_reuse(
     assert len(others) == 4
 
 
+class Clock:
+    """Of a machine on which whatever is asked for the time takes some of it."""
+
+    def __init__(self, step: float) -> None:
+        self.now, self.step = 0.0, step
+
+    def monotonic(self) -> float:
+        self.now += self.step
+        return self.now
+
+
+def test_without_a_terminal_a_long_build_says_how_long_it_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = write_images(tmp_path / "data", [(8, 8)] * 40)
+    monkeypatch.setattr("fastload.terminal.time", Clock(0.75))
+    build_cache(source, tmp_path / "cache")
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 3  # 30 s of building: after 1, 11 and 21; the headers are one task of less than a second
+    assert all(line.startswith(f"fastload: Building the cache of {source.name} in {tmp_path} (once") for line in lines)
+    assert lines[0].endswith("2 of 40 samples (5%), about 28 s to go")
+    assert lines[1].endswith("16 of 40 samples (40%), about 18 s to go")
+    build_cache(source, tmp_path / "quiet", progress=False)
+    monkeypatch.setattr("fastload.terminal.time", Clock(0.001))
+    build_cache(source, tmp_path / "short")
+    assert capsys.readouterr().err == ""
+
+
+def test_the_first_batch_of_a_cache_that_is_to_be_built_says_how_long_it_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = write_images(tmp_path / "data", [(8, 8)] * 40)
+    monkeypatch.setattr("fastload.terminal.time", Clock(0.75))
+    options = CacheOptions(directory=tmp_path / "cache")
+    for seen in (True, False):
+        with fastload.create_loader(source, batch_size=8, backend="cache", options=options) as loader:
+            next(iter(loader))
+        assert ("5%), about 28 s to go" in capsys.readouterr().err) is seen, "the second time it is there"
+
+
 # -- samples that cannot be decoded
 
 
@@ -310,7 +350,7 @@ def test_an_error_of_the_dataset(tmp_path: Path) -> None:
     cached = open_cache(build_cache(objects(make), tmp_path / "cache", on_error="substitute"))
     assert set(cached.columns["image"].failed) == {0, 3}  # type: ignore[union-attr]
     assert cached.columns["image"].fixed_size == (9, 9)  # type: ignore[union-attr]
-    with pytest.raises(CacheError, match=r"sample 4 has 1 channels.*convert"):
+    with pytest.raises(CacheError, match=r"sample 4 has 1 channel,.*convert"):
         build_cache(objects(lambda i: (images.photo(9, 9, channels=1 if i == 4 else 3), 0)), tmp_path / "mixed")
 
 

@@ -373,6 +373,21 @@ def test_cache_info_of_something_else_is_one_message(tmp_path: Path) -> None:
     assert done.err.startswith(f"fastload: {tmp_path}: no fastload cache here")
 
 
+def test_cache_info_of_a_data_set_finds_its_caches(photographs: Path, own_cache: Path, tmp_path: Path) -> None:
+    done = fastload_command("cache", "info", str(photographs), "--split", "val")
+    assert done.code == 1
+    assert f"fastload cache build {photographs} --split val" in done.err, "what to type"
+    done = fastload_command("cache", "info", str(photographs))
+    assert "no fastload cache here" in done.err
+    assert "--split train" in done.err
+    for short_side in ("32", "48"):
+        fastload_command("cache", "build", str(photographs / "val"), "--short-side", short_side)
+    fastload_command("cache", "build", str(photographs / "train"), "--short-side", "40")
+    found = fastload_command("cache", "info", str(photographs), "--split", "val")
+    assert found.code == 0, found.err
+    assert sorted(re.findall(r"^resolution  short side (\d+)$", found.out, re.MULTILINE)) == ["32", "48"]
+
+
 def test_cache_build_of_a_damaged_sample(photographs: Path, tmp_path: Path) -> None:
     folder = tmp_path / "data" / "a"
     folder.mkdir(parents=True)

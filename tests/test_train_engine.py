@@ -228,7 +228,7 @@ def test_max_steps_ends_a_run_that_can_go_on(
     assert [record.train for record in rest.epochs] == [record.train for record in whole.epochs]
     console = quiet()
     again = train(config(**data, out=tmp_path / "parts"), console=console)
-    assert "all 3 epochs are done" in told(console)
+    assert "nothing is left of its 3 epochs" in told(console)
     assert (again.steps, again.measured_steps, again.idle) == (30, 0, None)
 
 

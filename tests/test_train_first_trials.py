@@ -50,7 +50,7 @@ def test_one_epoch_of_a_preset_that_warms_up_for_five(run: Run, splits: Path, tm
     assert ScheduleConfig(epochs=6, warmup_epochs=5).warmup == 5
     said = run(tmp_path / "out", "--data", str(splits), "--epochs", "1", "--warmup-epochs", "5")
     assert said.startswith("0\n"), said
-    assert "warm-up: 0.5 epochs, half of this run, in place of the 5 of a longer one" in said
+    assert "warm-up: half of this run, 0.5 of 1 epoch, in place of the 5 of a longer one" in said
     assert "epoch 1/1: train loss" in said
 
 

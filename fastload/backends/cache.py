@@ -21,7 +21,7 @@ from fastload.cache.build import build_cache, default_directory
 from fastload.cache.resident import ResidentSource, arrays_of, in_memory, is_mapped, nbytes_of
 from fastload.cache.verify import verify_cache
 from fastload.draws import Draws
-from fastload.errors import ConfigurationError
+from fastload.errors import ConfigurationError, counted
 from fastload.sources.base import Source
 from fastload.sources.built_cache import Variant, open_cache, read_manifest
 
@@ -44,7 +44,7 @@ class CacheOptions(BackendOptions):
     """Where batches are made from: memory-mapped files, the host's memory, or the memory of the loader's device. auto:
     of a GPU, where the samples take less than a quarter of what is free there; otherwise files."""
     progress: bool = True
-    """Draw a bar while building, if standard error is a terminal."""
+    """Say on standard error how long building will take and how far it is: a bar, or lines if that is no terminal."""
     verify: bool = False
     """Read the whole cache before the first batch and hold it against its checksums, like `fastload cache verify`."""
 
@@ -159,8 +159,8 @@ class CacheBackend(HostBackend):
         manifest = read_manifest(directory)
         bad = f", {manifest.failed} of which could not be decoded" if manifest.failed else ""
         return (
-            f"in {directory}, {manifest.samples} samples{bad}, built in {manifest.seconds:.1f} s "
-            f"(decoder: {manifest.decoder})"
+            f"in {directory}, {counted(manifest.samples, 'sample')}{bad}, built in {manifest.seconds:.1f} s (decoder: "
+            f"{manifest.decoder})"
         )
 
     def _explain_resolution(self) -> str:

@@ -22,7 +22,7 @@ from fastload.cache.resident import is_mapped
 from fastload.decode.core import core_formats
 from fastload.decode.registry import describe_decoder, get_decoder
 from fastload.draws import Draws
-from fastload.errors import ConfigurationError, DecodeError, FastloadError, WorkerError
+from fastload.errors import ConfigurationError, DecodeError, FastloadError, WorkerError, counted
 from fastload.geometry import Geometry, GeometryPlan, Resampling, View
 from fastload.machine import usable_cores
 from fastload.native.plans import FusedGeometry, fuse
@@ -135,7 +135,8 @@ class ThreadEngine:
         if self._empty:
             return {}
         rows = {"decoder": describe_decoder(self._decoder)} if self._decoder is not None else {}
-        threads = f"{self._threads} of Python, slices of {self._slice} samples, {self.depth} batches in flight"
+        slices = counted(self._slice, "sample")
+        threads = f"{self._threads} of Python, slices of {slices}, {counted(self.depth, 'batch')} in flight"
         return {**rows, "threads": threads}
 
 
@@ -233,7 +234,7 @@ class NativeEngine:
 
     def explain(self) -> Mapping[str, str]:
         core = f"native core ({self._pool.simd})"
-        rows = {"threads": f"{self._threads} of the {core}, {self.depth} batches in flight"}
+        rows = {"threads": f"{self._threads} of the {core}, {counted(self.depth, 'batch')} in flight"}
         if self._source.encoded:
             whole = "whole files are checked" if self._check_whole else "damage outside a crop is not looked for"
             counts = self._pool.decoded

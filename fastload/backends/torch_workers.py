@@ -38,7 +38,7 @@ from fastload.backends.objects import ObjectAssembler
 from fastload.decode.base import DecodeSettings
 from fastload.decode.registry import describe_decoder, get_decoder
 from fastload.draws import Draws
-from fastload.errors import ConfigurationError, FastloadError, WorkerError
+from fastload.errors import ConfigurationError, FastloadError, WorkerError, counted
 from fastload.machine import usable_cores
 from fastload.sources.buffers import free_shared_memory, share
 
@@ -164,7 +164,8 @@ class TorchBackend:
     def explain(self) -> Mapping[str, str]:
         chosen = "as asked" if self._context.num_workers is not None else "one for each usable core"
         rows = {
-            "torch": f"{self._workers} worker processes ({chosen}), {self._prefetch} batches in flight for each"
+            "torch": f"{counted(self._workers, 'worker process')} ({chosen}), {counted(self._prefetch, 'batch')} in "
+            "flight for each"
             if self._workers
             else "batches are assembled in the calling thread (num_workers=0)"
         }
@@ -192,8 +193,9 @@ class TorchBackend:
             else "not even one worker fits: use a smaller batch_size, num_workers=0 or backend='turbojpeg'"
         )
         raise ConfigurationError(
-            f"backend 'torch': {self._workers} workers hand over batches through shared memory (/dev/shm), where "
-            f"{flying} batches of {batch / 1e6:.1f} MB must fit ({flying * batch / 1e6:.0f} MB), and "
+            f"backend 'torch': batches of {counted(self._workers, 'worker')} come through shared memory (/dev/shm), "
+            f"where {counted(flying, 'batch')} of {batch / 1e6:.1f} MB must fit "
+            f"({flying * batch / 1e6:.0f} MB), and "
             f"{free / 1e6:.0f} MB are free. Give the container more (docker run --shm-size=8g, or --ipc=host); or "
             f"{smaller}."
         )
@@ -235,7 +237,7 @@ class TorchBackend:
                 raise
             raise ConfigurationError(
                 f"multiprocessing_context: workers are started by {asked!r} here, because to fork beside ranks on "
-                f"other machines may hang; then dataset, transform and functions must be picklable, and are not "
+                "other machines may hang; then dataset, transform and functions must be picklable, and are not "
                 f"({error}). Define them at the top level of a module, or say multiprocessing_context='fork' (which is "
                 "safe without InfiniBand)."
             ) from error
@@ -267,8 +269,8 @@ class TorchBackend:
                 raise
             self.close()
             raise WorkerError(
-                f"backend 'torch': all {self._workers} workers have ended. {KILLED_WORKER} Create a new loader and "
-                "load this one's state_dict() to go on."
+                f"backend 'torch': none of its {counted(self._workers, 'worker')} is left. {KILLED_WORKER} Create a "
+                "new loader and load this one's state_dict() to go on."
             ) from None
         except (RuntimeError, OSError, EOFError) as error:
             if not self._workers or str(error).startswith(_FROM_USER_CODE):
@@ -282,8 +284,8 @@ class TorchBackend:
             if asked is not None and "timed out" in said:
                 raise WorkerError(f"backend 'torch': {_late(said, asked)}") from error
             raise WorkerError(
-                f"backend 'torch', {self._workers} workers, {self._prefetch} batches in flight for each: "
-                f"{said}. {KILLED_WORKER}"
+                f"backend 'torch', {counted(self._workers, 'worker')}, {counted(self._prefetch, 'batch')} in flight "
+                f"for each: {said}. {KILLED_WORKER}"
             ) from error
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.text import Text
 
-from fastload.errors import ConfigurationError
+from fastload.errors import ConfigurationError, counted
 from fastload.measure import statistics
 from fastload.measure.results import Measurement, Results
 from fastload.measure.statistics import Summary
@@ -155,11 +155,11 @@ def _verdict(comparison: Comparison) -> list[str]:
         return ["The two runs have no row in common: nothing to compare."]
     count = {verdict: sum(change.verdict == verdict for change in comparison.changes) for verdict in _STYLE}
     words = [
-        f"Of {len(comparison.changes)} rows that both have: {count['faster']} faster, {count['slower']} slower, "
-        f"{count['within noise']} within noise."
+        f"Of {counted(len(comparison.changes), 'row')} that both have: {count['faster']} faster, {count['slower']} "
+        f"slower, {count['within noise']} within noise."
     ]
     if count["cannot tell"]:
-        words.append(f"{count['cannot tell']} rows have fewer than three rounds on a side, too few to tell.")
+        words.append(f"{counted(count['cannot tell'], 'row')} with fewer than three rounds on a side, too few to tell.")
     words.append(
         "Rates are samples per second. A change counts when the quartiles of the rounds do not overlap and the medians "
         "are more than two standard deviations apart. Two runs at different times can differ by more than the rounds "

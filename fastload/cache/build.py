@@ -7,7 +7,6 @@ import errno
 import logging
 import os
 import shutil
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -36,6 +35,7 @@ from fastload.sources.built_cache import (
 )
 from fastload.sources.columns import ValueArray
 from fastload.sources.opening import open_source
+from fastload.terminal import progress
 
 logger = logging.getLogger("fastload")
 
@@ -74,7 +74,8 @@ def build_cache(
         max_pixels: refuse images with more pixels than this, unread.
         num_workers: decoding threads. None: one for each usable core, but a single one for a torch Dataset, whose
             code may need that.
-        progress: draw a bar, if standard error is a terminal; otherwise the log gets a line.
+        progress: draw a bar on standard error; where that is no terminal, say after a second how long it will take,
+            and every ten seconds how far it is.
         on_error: "raise", or "substitute": note the bad sample in the cache, which then fails again when it is loaded,
             so that the loader substitutes it as from any other backend.
         split: of a source that holds several, which part: "train", "val", "test".
@@ -250,7 +251,7 @@ class _Contents:
         if not self.samples.has_headers:
             sizes[:] = [size or (0, 0) for size in self.samples.sizes(0)]
         elif images:
-            with _progress_bar(f"Reading the headers of {self.source.name}", count, show=self.progress) as advance:
+            with progress(f"Reading the headers of {self.source.name}", count, show=self.progress) as advance:
                 for chunk, found in self._in_order(self._sizes, _chunks(count, _HEADERS_PER_TASK)):
                     for index, row in zip(chunk, found, strict=True):
                         if None in row and self.on_error == "raise":
@@ -304,12 +305,12 @@ class _Contents:
         labels: list[int] = []
         if not images:
             return {}, labels
-        title = f"Building the cache of {self.source.name} in {directory.parent}"
+        title = f"Building the cache of {self.source.name} in {directory.parent} (once; later runs find it)"
         writers: list[ColumnWriter] = []
         try:
             for column, typical in zip(images, self._typical, strict=True):
                 writers.append(ColumnWriter(directory, stems[column.name], column, count, typical))
-            with _progress_bar(title, count, show=self.progress) as advance:
+            with progress(title, count, show=self.progress) as advance:
                 for chunk, decoded in self._in_order(self._read, _chunks(count, self.samples.batch)):
                     for sample in decoded:
                         if self.on_error == "raise":
@@ -358,30 +359,6 @@ def _raise_first(sample: Sample) -> None:
 
 def _chunks(count: int, size: int) -> list[range]:
     return [range(start, min(start + size, count)) for start in range(0, count, size)]
-
-
-@contextlib.contextmanager
-def _progress_bar(title: str, total: int, *, show: bool) -> Iterator[Callable[[int], None]]:
-    """Give a function that takes how many more of `total` are done.
-
-    Args:
-        title: what is being done.
-        total: number of samples.
-        show: draw a bar, if standard error is a terminal.
-    """
-    if not (show and sys.stderr.isatty()):
-        started = time.monotonic()
-        logger.info("%s: %d samples", title, total)
-        yield lambda done: None
-        logger.info("%s: done in %.1f s", title, time.monotonic() - started)
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task(title, total=total)
-        yield lambda done: bar.advance(task, done)
 
 
 @contextlib.contextmanager

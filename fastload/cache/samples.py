@@ -13,7 +13,7 @@ import torch
 from fastload.decode.base import DecodeSettings
 from fastload.decode.reader import ImageReader, or_error, reader_of
 from fastload.decode.registry import get_decoder
-from fastload.errors import CacheError, DecodeError
+from fastload.errors import CacheError, DecodeError, counted
 from fastload.geometry import Resampling
 from fastload.geometry.boxes import resized_sizes
 from fastload.render.host import render_into
@@ -139,7 +139,7 @@ class _ObjectSamples:
             return Sample((error,), -1)
         if pixels.shape[2] != self.images[0].channels:
             raise CacheError(
-                f"{self._name}: sample {index} has {pixels.shape[2]} channels, those before it "
+                f"{self._name}: sample {index} has {counted(pixels.shape[2], 'channel')}, those before it "
                 f"{self.images[0].channels}; convert all to one mode in the dataset (image.convert('RGB'))."
             )
         return Sample((pixels,), label)

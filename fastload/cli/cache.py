@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fastload.errors import FastloadError
+from fastload.errors import CacheError, FastloadError, counted
 from fastload.terminal import output, plain_errors
 
 if TYPE_CHECKING:
@@ -61,8 +61,7 @@ def list_() -> None:
         found = _kept()
         for directory in found:
             output().print(f"{_megabytes(directory):>12}  {directory}  {_source_of(directory)}", soft_wrap=True)
-        caches = "1 cache" if len(found) == 1 else f"{len(found)} caches"
-        output().print(f"{caches} in {cache_home()}.")
+        output().print(f"{counted(len(found), 'cache')} in {cache_home()}.")
 
 
 @cache.command()
@@ -82,7 +81,7 @@ def clear(
         for directory in found:
             with exclusive_lock(directory.with_name(directory.name + ".lock")):  # not while it is being built
                 shutil.rmtree(directory)
-        output().print(f"{len(found)} removed.")
+        output().print(f"{counted(len(found), 'cache')} removed.")
 
 
 def _kept() -> list[Path]:
@@ -99,21 +98,63 @@ def _megabytes(directory: Path) -> str:
     return f"{size / 1e6:,.1f} MB"
 
 
-def _source_of(directory: Path) -> str:
+def _manifest_of(directory: Path) -> Manifest | None:
+    """None: damaged, or of another version."""
     from fastload.sources.built_cache import read_manifest
 
     try:
-        manifest = read_manifest(directory)
+        return read_manifest(directory)
     except FastloadError:
+        return None
+
+
+def _source_of(directory: Path) -> str:
+    manifest = _manifest_of(directory)
+    if manifest is None:
         return "(damaged, or of another version)"
-    return f"{manifest.samples:,} samples of {manifest.source}"
+    return f"{counted(manifest.samples, 'sample')} of {manifest.source}"
 
 
 @cache.command()
-def info(directory: Annotated[Path, typer.Argument(help="A directory that `fastload cache build` printed.")]) -> None:
-    """Say what a cache holds, how large it is, and whether it is whole."""
+def info(
+    place: Annotated[
+        Path, typer.Argument(help="A directory that `fastload cache build` printed, or what it was built of.")
+    ],
+    split: Annotated[str | None, typer.Option(help="Of a PLACE that is a data set with several: train, val.")] = None,
+) -> None:
+    """Say what a cache holds, how large it is, and whether it is whole; of a data set, what caches there are of it."""
     with plain_errors():
-        _describe(directory)
+        for directory in _caches_of(place, split):
+            _describe(directory)
+
+
+def _caches_of(place: Path, split: str | None) -> list[Path]:
+    """The directory itself, or the caches of the data set that is there.
+
+    Raises:
+        CacheError: neither; the message says what to do.
+    """
+    from fastload.cache import is_cache
+    from fastload.machine import cache_home
+    from fastload.sources import open_source
+
+    if is_cache(place):
+        return [place]
+    try:
+        source = open_source(place, split=split).source
+    except FastloadError as error:
+        raise CacheError(f"{place}: no fastload cache here, and not a data set that could have one: {error}") from error
+    found = [
+        directory
+        for directory in _kept()
+        if (manifest := _manifest_of(directory)) and manifest.fingerprint == source.fingerprint
+    ]
+    if not found:
+        chosen = "" if split is None else f" --split {split}"
+        raise CacheError(
+            f"{place}: there is no cache of it in {cache_home()}; to build one: fastload cache build {place}{chosen}"
+        )
+    return found
 
 
 @cache.command()
@@ -124,7 +165,7 @@ def verify(directory: Annotated[Path, typer.Argument(help="A directory that `fas
 
         manifest = verify_cache(directory)
         files = sum(len(column.arrays) for column in manifest.columns.values())
-        output().print(f"{directory}: {files} files are as they were written", soft_wrap=True)
+        output().print(f"{directory}: {counted(files, 'file')}, all as written", soft_wrap=True)
 
 
 def _describe(directory: Path) -> None:
@@ -155,5 +196,5 @@ def _rows(manifest: Manifest, directory: Path) -> list[tuple[str, str]]:
         shown = ", ".join(manifest.classes[:10]) + (", ..." if len(manifest.classes) > 10 else "")
         rows.append(("classes", f"{len(manifest.classes)}: {shown}"))
     if manifest.failed:
-        rows.append(("damaged", f"{manifest.failed} samples, noted in the manifest"))
+        rows.append(("damaged", f"{counted(manifest.failed, 'sample')}, noted in the manifest"))
     return rows

@@ -212,7 +212,7 @@ def processor() -> Iterator[Finding]:
     limits = [f"{os.cpu_count()} in the machine", f"{affinity_cores()} by affinity"]
     limits.append("no cgroup quota" if quota is None else f"{quota:g} by cgroup quota")
     if "LOCAL_WORLD_SIZE" in os.environ:
-        limits.append(f"shared by LOCAL_WORLD_SIZE={os.environ['LOCAL_WORLD_SIZE']} processes")
+        limits.append(f"shared with the other processes of LOCAL_WORLD_SIZE={os.environ['LOCAL_WORLD_SIZE']}")
     yield Finding(
         "machine",
         "usable cores",

@@ -16,6 +16,7 @@ import fastload
 from fastload.backends import BackendStatus
 from fastload.backends.base import PixelDifference
 from fastload.demo.training import Epoch
+from fastload.errors import counted
 from fastload.machine import usable_cores
 from fastload.measure.images import ImageFolders
 from fastload.measure.results import Measurement
@@ -44,7 +45,7 @@ def heading(console: Console, device: str) -> None:
     console.print(
         Text.assemble(
             (f"fastload {fastload.__version__}", "bold"),
-            f" on {usable_cores()} cores, batches on {where}, "
+            f" on {counted(usable_cores(), 'core')}, batches on {where}, "
             f"Python {platform.python_version()}, torch {torch.__version__}",
         )
     )
@@ -65,7 +66,7 @@ def images(console: Console, folders: ImageFolders, *, made: bool, kept: Path | 
     elif folders.sampled_from is not None:
         console.print(f"{len(files)} of the files in {folders.sampled_from}, {mean:.0f} KB on average.", soft_wrap=True)
     else:
-        console.print(f"{len(files)} files in {folders.train}, {mean:.0f} KB on average.", soft_wrap=True)
+        console.print(f"{counted(len(files), 'file')} in {folders.train}, {mean:.0f} KB on average.", soft_wrap=True)
 
 
 def explain_runs(console: Console, batch_size: int, trainer_rate: float) -> None:

@@ -21,6 +21,7 @@ from fastload.backends.base import PixelDifference
 from fastload.demo import DemoSettings, report
 from fastload.demo.report import Comparison
 from fastload.demo.training import train
+from fastload.errors import counted
 from fastload.machine import usable_cores
 from fastload.measure import transforms
 from fastload.measure.images import ImageFolders, image_folders
@@ -170,7 +171,9 @@ class _Tour:
         """A small network, a plain training loop."""
         size = 96  # enough for four kinds of scene, and quick on a processor
         classes = sum(1 for entry in self.folders.train.iterdir() if entry.is_dir())
-        self.console.print(f"A small convolutional network, {size} pixels, {classes} classes, batches from '{name}'.")
+        self.console.print(
+            f"A small convolutional network, {size} pixels, {counted(classes, 'class')}, batches from '{name}'."
+        )
         tour = replace(self, settings=replace(self.settings, batch_size=32))
         with (
             progress_bar(self.console, "training") as progress,

@@ -17,7 +17,7 @@ from fastload.backends.base import BackendOptions, Context, Job, WorkerSettings,
 from fastload.backends.stream import SharedStream, StreamBackend
 from fastload.device.host import BufferPool
 from fastload.device.stage import DeviceStage
-from fastload.errors import BackendUnavailableError, ConfigurationError, OnError
+from fastload.errors import BackendUnavailableError, ConfigurationError, OnError, counted
 from fastload.fingerprint import fingerprint_of
 from fastload.geometry import Role
 from fastload.loader.config import LoaderConfig
@@ -321,9 +321,9 @@ def order_of(config: LoaderConfig, source: Source, shard: Shard) -> Order:
         )
     if order.steps == 0:
         raise ConfigurationError(
-            f"drop_last: {len(source)} samples do not fill one global batch of {order.global_batch_size} "
-            f"(batch_size {order.batch_size} x {shard.world_size} ranks), so no batch is left. Use drop_last=False or "
-            "a smaller batch_size."
+            f"drop_last: {counted(len(source), 'sample')} cannot fill one global batch of {order.global_batch_size} "
+            f"(batch_size {order.batch_size} x {counted(shard.world_size, 'rank')}), so no batch is left. Use "
+            "drop_last=False or a smaller batch_size."
         )
     return order
 

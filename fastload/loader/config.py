@@ -14,7 +14,7 @@ import torch
 from torch.utils.data import DistributedSampler, IterableDataset, RandomSampler, SequentialSampler, default_collate
 
 from fastload.backends.base import BackendOptions, WorkerSettings
-from fastload.errors import ConfigurationError, OnError
+from fastload.errors import ConfigurationError, OnError, counted
 from fastload.loader.frameworks import LoaderSampler
 from fastload.recipe import Recipe
 from fastload.recipe.mix import lower_batch_transform
@@ -95,7 +95,7 @@ class LoaderConfig:
                 raise ConfigurationError(f"{name}: must be a torch.{kind.__name__}, got {value!r}.")
         if self.memory_format not in (torch.channels_last, torch.contiguous_format):
             raise ConfigurationError(
-                f"memory_format: images are delivered in torch.channels_last or torch.contiguous_format, got "
+                "memory_format: images are delivered in torch.channels_last or torch.contiguous_format, got "
                 f"{self.memory_format}."
             )
         if self.collate_fn is not None and not callable(self.collate_fn):
@@ -300,8 +300,9 @@ def _device(device: Any) -> torch.device:
     if index is not None:
         if index >= torch.cuda.device_count():
             raise ConfigurationError(
-                f"device: {str(device)!r} was asked for, and torch sees {torch.cuda.device_count()} GPUs, numbered "
-                "from 0. Where each task has a GPU of its own (SLURM's --gpus-per-task=1) that is cuda:0 in all of "
+                f"device: {str(device)!r} was asked for, and torch sees {counted(torch.cuda.device_count(), 'GPU')}, "
+                "numbered from 0. Where each task has a GPU of its own "
+                "(SLURM's --gpus-per-task=1) that is cuda:0 in all of "
                 "them: say 'cuda'."
             )
         return resolved

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from torch.utils.data import BatchSampler, Dataset, DistributedSampler, Sampler
 
-from fastload.errors import ConfigurationError
+from fastload.errors import ConfigurationError, counted
 from fastload.loader.accelerate import Relay
 from fastload.sampler import Order
 from fastload.sources.base import Source
@@ -43,7 +43,7 @@ class SourceView(Dataset[Any]):
         )
 
     def __repr__(self) -> str:
-        return f"<{self.source.format} {self.source.name}, {len(self)} samples>"
+        return f"<{self.source.format} {self.source.name}, {counted(len(self), 'sample')}>"
 
 
 class OnlyHere:

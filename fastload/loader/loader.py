@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 
 from fastload.backends.base import Backend
 from fastload.device.stage import DeviceStage
-from fastload.errors import ConfigurationError, FastloadError, StateMismatchError
+from fastload.errors import ConfigurationError, FastloadError, StateMismatchError, counted
 from fastload.loader.accelerate import NO_WORKERS, AccelerateWatch, Place, Relay, accelerate_place
 from fastload.loader.config import LoaderConfig
 from fastload.loader.cursor import Cursor, Position
@@ -247,7 +247,7 @@ class Loader(DataLoader[Any]):
         batch_size, odd = divmod(config.batch_size, shard.world_size if place.split_batches else 1)
         if odd:
             raise ConfigurationError(
-                f"batch_size: with split_batches=True it is shared by {shard.world_size} processes, and "
+                f"batch_size: with split_batches=True it is shared by {counted(shard.world_size, 'process')}, and "
                 f"{config.batch_size} cannot be. Use a multiple of {shard.world_size}."
             )
         tail: Tail = "pad" if place.even_batches else "filled"
@@ -347,9 +347,9 @@ class Loader(DataLoader[Any]):
                 else "Make the loader after init_process_group, or pass shard='auto' to create_loader"
             )
             logger.warning(
-                f"This is one of {world} processes, and this loader gives each of them all "
-                f"{len(self._parts.source)} samples: they train on duplicates, and count each sample {world} times. "
-                f"{remedy}; shard=fastload.Shard(0, 1) says that it is meant."
+                f"This is one of {counted(world, 'process')}, and this loader gives each of them all "
+                f"{counted(len(self._parts.source), 'sample')}: they train on duplicates, and count each sample "
+                f"{world} times. {remedy}; shard=fastload.Shard(0, 1) says that it is meant."
             )
 
     @property

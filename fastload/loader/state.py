@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from numbers import Integral
 from typing import Any
 
-from fastload.errors import ConfigurationError, StateMismatchError
+from fastload.errors import ConfigurationError, StateMismatchError, counted
 from fastload.loader.cursor import Position
 from fastload.sampler import Order
 
@@ -55,7 +55,9 @@ def read_state(state: Any, mine: Mapping[str, Any], steps: int) -> tuple[Positio
         )
     epoch, step = state.get("epoch"), state.get("step")
     if type(epoch) is not int or type(step) is not int or not (0 <= epoch < EPOCHS and 0 <= step <= steps):
-        raise StateMismatchError(f"state: epoch {epoch!r}, step {step!r} is not a place in epochs of {steps} batches.")
+        raise StateMismatchError(
+            f"state: epoch {epoch!r}, step {step!r} is not a place in epochs of {counted(steps, 'batch')}."
+        )
     return (epoch, step), fingerprint, theirs.get("sampler")
 
 
@@ -77,7 +79,7 @@ def taken_over(state: Any, order: Order, epoch: int) -> Position | None:
     steps = sum(counts)
     if not order.sequential or not 0 <= steps <= order.steps:
         raise StateMismatchError(
-            f"state: it is of torchdata's StatefulDataLoader, after {steps} batches, and this loader "
+            f"state: it is of torchdata's StatefulDataLoader, after {counted(steps, 'batch')}, and this loader "
             f"({order.describe()}) does not give them in that order. Finish that epoch there, or begin one here with "
             "set_epoch()."
         )

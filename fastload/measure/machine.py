@@ -9,7 +9,7 @@ from importlib import metadata
 
 import msgspec
 
-from fastload.errors import BackendUnavailableError
+from fastload.errors import BackendUnavailableError, counted
 from fastload.machine import (
     affinity_cores,
     cpu_model,
@@ -47,7 +47,7 @@ class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def __str__(self) -> str:
         """In one line."""
-        cores = f"{self.affinity_cores} of {self.cores} cores"
+        cores = f"{self.affinity_cores} of {counted(self.cores, 'core')}"
         if self.quota_cores is not None:
             cores += f", quota {self.quota_cores:g}"
         parts = [self.cpu, cores, " ".join(self.simd), f"{self.memory / (1 << 30):.0f} GiB", *self.gpus]

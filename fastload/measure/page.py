@@ -9,7 +9,7 @@ from importlib.util import find_spec
 
 from rich.text import Text
 
-from fastload.errors import BackendUnavailableError
+from fastload.errors import BackendUnavailableError, counted
 from fastload.measure.machine import Machine
 from fastload.measure.results import Measurement, Results, write_text
 from fastload.measure.table import failures_by_file, not_measured
@@ -135,7 +135,7 @@ def _document(title: str, subtitle: str, main: str) -> str:
 def _made_on(results: Results) -> str:
     """Where and when, in a line."""
     machine = results.machine
-    where = ", ".join([machine.cpu, f"{machine.affinity_cores} cores", *machine.gpus])
+    where = ", ".join([machine.cpu, counted(machine.affinity_cores, "core"), *machine.gpus])
     return f"{where}. fastload {results.fastload}, {results.created.replace('T', ' ').replace('+00:00', ' UTC')}"
 
 

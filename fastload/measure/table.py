@@ -10,6 +10,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+from fastload.errors import counted
 from fastload.measure.results import Measurement, Results
 
 _NAMES = 5
@@ -32,14 +33,6 @@ def percentage(share: float) -> str:
 def number(value: float) -> str:
     """ "1,234", "0.52"."""
     return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
-
-
-def duration(seconds: float) -> str:
-    """ "3.5 s", "2:05 min", "1:40 h"."""
-    if seconds < 100:
-        return f"{seconds:.3g} s"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes // 60}:{minutes % 60:02d} h" if minutes >= 100 else f"{minutes}:{rest:02d} min"
 
 
 def milliseconds(seconds: float) -> str:
@@ -142,7 +135,7 @@ def print_problems(
         console.print(Text.assemble((f"{names}: ", "bold"), note), soft_wrap=True)
     waiting = sum(row.status == "not run" and not row.note for row in results.measurements)
     if waiting:
-        console.print(f"{waiting} rows were not run.")
+        console.print(f"Not run: {counted(waiting, 'row')}.")
     by_file: dict[str, list[str]] = {}
     for (name, message), who in failures_by_file(results).items():
         by_file.setdefault(name, []).append(f"{message} ({', '.join(who)})")

@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from fastload.errors import FastloadError
+from fastload.errors import FastloadError, counted
 from fastload.monitor.idle import PHASES, Activity, IdleSummary, Phase, Segment, Tally
 
 _PREFIX = "fastload."
@@ -61,8 +61,8 @@ class DeviceProfile:
         causes = ", ".join(f"{name} {100 * share:.1f}%" for name, share in _causes(idle))
         longest = max((gap.seconds for gap in idle.gaps), default=0.0)
         return (
-            f"{idle.steps} steps in {idle.seconds:.3f} s on the {whose}: busy {100 * idle.busy_share:.1f}%; idle for "
-            f"{causes}; {idle.long_gaps} gaps of 0.1 ms or more, the longest {1000 * longest:.1f} ms"
+            f"{counted(idle.steps, 'step')} in {idle.seconds:.3f} s on the {whose}: busy {100 * idle.busy_share:.1f}%; "
+            f"idle for {causes}; {counted(idle.long_gaps, 'gap')} from 0.1 ms on, the longest {1000 * longest:.1f} ms"
         )
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from fastload.errors import ConfigurationError
+from fastload.errors import ConfigurationError, counted
 from fastload.files import DecodeSettings
 from fastload.geometry import Geometry, Resampling, View
 from fastload.native import load
@@ -264,4 +264,4 @@ def _check_out(out: npt.NDArray[Any], *, channels: int) -> None:
 def _check_lengths(out: npt.NDArray[Any], **lengths: int) -> None:
     for name, length in lengths.items():
         if length != len(out):
-            raise ConfigurationError(f"{name} has {length} rows and out has {len(out)}; they must be equal.")
+            raise ConfigurationError(f"{name} has {counted(length, 'row')} and out has {len(out)}; they must be equal.")

@@ -15,7 +15,7 @@ from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
 
 from fastload.draws import Draws
-from fastload.errors import ConfigurationError
+from fastload.errors import ConfigurationError, counted
 from fastload.geometry import Fill, Interpolation
 from fastload.recipe.attributes import check_fill, check_interpolation, read_fill_or_none, read_interpolation
 from fastload.recipe.colour import (
@@ -311,7 +311,8 @@ def _affine(pixels: torch.Tensor, matrices: torch.Tensor, interpolation: str, fi
         )
     if fill is not None and len(fill) not in (1, channels):
         raise ConfigurationError(
-            f"fill={fill} has {len(fill)} values for images of {channels} channels; give 1 or {channels}."
+            f"fill={fill} has {counted(len(fill), 'value')} for images of {counted(channels, 'channel')}; give 1 or "
+            f"{channels}."
         )
     grid = _grid(matrices.to(torch.float32), height, width)
     source = pixels.to(torch.float32)

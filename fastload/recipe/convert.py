@@ -14,7 +14,7 @@ from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
 
 from fastload.draws import Draws
-from fastload.errors import ConfigurationError
+from fastload.errors import ConfigurationError, counted
 from fastload.recipe.attributes import read_floats, read_for_images
 from fastload.recipe.operation import ImageState, Operation, PixelOperation, register
 from fastload.render.device import on_device
@@ -104,8 +104,8 @@ class Normalize(PixelOperation):
         """(C,) float64 each: means and deviations."""
         if len(self.mean) not in (1, channels) or len(self.std) not in (1, channels):
             raise ConfigurationError(
-                f"Normalize has {len(self.mean)} means and {len(self.std)} deviations for images of {channels} "
-                f"channels; give 1 or {channels} of each."
+                f"Normalize has {len(self.mean)} means and {len(self.std)} deviations for images of "
+                f"{counted(channels, 'channel')}; give 1 or {channels} of each."
             )
         mean, std = (np.broadcast_to(np.array(values, dtype=np.float64), channels) for values in (self.mean, self.std))
         return mean, std

@@ -13,7 +13,7 @@ import torchvision.transforms as v1
 from torchvision.transforms import v2
 
 from fastload.draws import Draws
-from fastload.errors import ConfigurationError
+from fastload.errors import ConfigurationError, counted
 from fastload.recipe.attributes import check_bounds, check_fill, check_probability, check_ratio, read_floats
 from fastload.recipe.operation import ImageState, PixelOperation, register
 from fastload.render.device import on_device
@@ -80,8 +80,8 @@ class RandomErasing(PixelOperation):
         channels, height, width = images.shape[1:]
         if self.value != "random" and len(self.value) not in (1, channels):
             raise ConfigurationError(
-                f"RandomErasing(value={self.value}) has {len(self.value)} values for images of {channels} channels; "
-                f"give 1 or {channels}."
+                f"RandomErasing(value={self.value}) has {counted(len(self.value), 'value')} for images of "
+                f"{counted(channels, 'channel')}; give 1 or {channels}."
             )
         boxes = self.boxes(draws, stream, height=height, width=width)
         if not boxes[:, 2:].all(axis=1).any():

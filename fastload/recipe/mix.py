@@ -13,7 +13,7 @@ from torch.nn.functional import one_hot
 from torchvision.transforms import v2
 
 from fastload.draws import Draws, Stream
-from fastload.errors import ConfigurationError
+from fastload.errors import ConfigurationError, counted
 
 
 class Mix:
@@ -167,8 +167,8 @@ def _targets(op: MixUp | CutMix, images: torch.Tensor, labels: torch.Tensor) -> 
         labels = one_hot(labels.to(torch.int64), op.num_classes)
     elif op.num_classes is not None and labels.shape[1] != op.num_classes:
         raise ConfigurationError(
-            f"{name}(num_classes={op.num_classes}) got labels of {labels.shape[1]} classes; make the two equal, or "
-            "leave num_classes out."
+            f"{name}(num_classes={op.num_classes}) got labels of {counted(labels.shape[1], 'class')}; make the two "
+            "equal, or leave num_classes out."
         )
     return labels if labels.is_floating_point() else labels.to(torch.float32)
 

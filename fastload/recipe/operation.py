@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from fastload.draws import Draws
-from fastload.errors import ConfigurationError
+from fastload.errors import ConfigurationError, counted
 from fastload.geometry import Geometry, GeometryPlan, Padding, Resampling
 from fastload.geometry.plan import GeometryStep
 from fastload.render.device import render_batch
@@ -173,8 +173,8 @@ class GeometryOperation(GeometryStep, Operation):
         padding = self.padding_for(None) or Padding()
         if len(padding.fill) not in (1, channels):
             raise ConfigurationError(
-                f"{type(self).__name__}(fill={padding.fill}) has {len(padding.fill)} values for images of {channels} "
-                f"channels; give 1 or {channels}."
+                f"{type(self).__name__}(fill={padding.fill}) has {counted(len(padding.fill), 'value')} for images of "
+                f"{counted(channels, 'channel')}; give 1 or {channels}."
             )
         chosen = self.resampling or Resampling()
         return self._render(

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from fastload.errors import ConfigurationError
+from fastload.errors import ConfigurationError, counted
 from fastload.recipe.operation import Operation, Size
 
 __all__ = ["Fork", "Views", "view_column"]
@@ -70,7 +70,7 @@ class Fork(Operation):
         return f"Fork({'; '.join(', '.join(op.identity for op in branch) for branch in self.branches)})"
 
     def describe(self) -> str:
-        return f"{len(self.branches)} views"
+        return counted(len(self.branches), "view")
 
     def paths(self, before: tuple[Operation, ...]) -> list[list[tuple[int, Operation]]]:
         """(stream, operation) of all that makes each view, the operations before the fork included."""

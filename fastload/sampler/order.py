@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 
 from fastload.draws import Draws, Stream
-from fastload.errors import ConfigurationError
+from fastload.errors import ConfigurationError, counted
 
 Int64Array = npt.NDArray[np.int64]
 Tail = Literal["exact", "filled", "pad", "drop"]
@@ -151,8 +151,8 @@ class Order:
     def describe(self) -> str:
         """For a person."""
         return (
-            f"{self._kind}, seed {self.seed}, rank {self.shard.rank} of {self.shard.world_size}, {self.steps} batches "
-            f"of {self.batch_size}"
+            f"{self._kind}, seed {self.seed}, rank {self.shard.rank} of {self.shard.world_size}, "
+            f"{counted(self.steps, 'batch')} of {self.batch_size}"
         )
 
     @property

@@ -14,7 +14,7 @@ import torch
 from torch.utils.data import RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 
 from fastload.draws import Draws, Stream
-from fastload.errors import ConfigurationError
+from fastload.errors import ConfigurationError, counted
 from fastload.fingerprint import fingerprint_of
 from fastload.sampler.order import Int64Array, Order, Shard, count_repeats
 
@@ -110,7 +110,7 @@ class ForeignOrder(_UsersOrder):
         order = self._settled(sampler, list(sampler))
         if len(order) != self.samples:
             raise ConfigurationError(
-                f"sampler: {type(sampler).__name__} says that it has {self.samples} indices, but gave {len(order)}."
+                f"sampler: {type(sampler).__name__} says that its length is {self.samples}, but gave {len(order)}."
             )
         return order
 
@@ -203,7 +203,7 @@ class BatchOrder(_UsersOrder):
         batches = [list(batch) for batch in sampler]
         if len(batches) != self.steps:
             raise ConfigurationError(
-                f"batch_sampler: {type(sampler).__name__} says that it has {self.steps} batches, but gave "
+                f"batch_sampler: {type(sampler).__name__} says that it has {counted(self.steps, 'batch')}, but gave "
                 f"{len(batches)}."
             )
         self._ends[:] = [0, *np.cumsum([len(batch) for batch in batches]).tolist()]
@@ -241,8 +241,8 @@ def _checked(sampler: Any, indices: Iterable[int], length: int) -> Int64Array:
     outside = np.flatnonzero((order < 0) | (order >= length))
     if len(outside):
         raise ConfigurationError(
-            f"sampler: {type(sampler).__name__} gave index {int(order[outside[0]])}, but the source has {length} "
-            f"samples (0 to {length - 1})."
+            f"sampler: {type(sampler).__name__} gave index {int(order[outside[0]])}, but the source has "
+            f"{counted(length, 'sample')} (0 to {length - 1})."
         )
     return order
 

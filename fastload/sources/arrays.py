@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from fastload.errors import SourceError
+from fastload.errors import SourceError, counted
 from fastload.files import check_regular
 from fastload.fingerprint import fingerprint_of
 from fastload.sources.base import Opened, OpenOptions, Source
@@ -211,8 +211,8 @@ def class_labels(
     bad = np.flatnonzero((array < 0) | (array > (classes - 1 if classes is not None else np.iinfo(np.int64).max)))
     if len(bad):
         row = int(bad[0])
-        allowed = f"0 to {classes - 1} ({classes} classes)" if classes is not None else "0 or more"
-        more = f" ({len(bad):,} samples in all)" if len(bad) > 1 else ""
+        allowed = f"0 to {classes - 1} ({counted(classes, 'class')})" if classes is not None else "0 or more"
+        more = f" ({counted(len(bad), 'sample')} in all)" if len(bad) > 1 else ""
         raise SourceError(
             f"{name}: {describe(row)} has the label {int(array[row])}{more}, labels must be {allowed}; "
             "correct the labels, or remap them so that they count from 0."
@@ -240,8 +240,8 @@ def labelled_pixels(
     """
     if len(pixels) != len(labels):
         raise SourceError(
-            f"{name}: {len(pixels):,} images and {len(labels):,} labels; the files do not belong together, "
-            "or one is truncated: download them again."
+            f"{name}: {counted(len(pixels), 'image')} and {counted(len(labels), 'label')}; the files do not belong "
+            "together, or one is truncated: download them again."
         )
     known = len(classes) if classes is not None else class_count
     checked = class_labels(labels, classes=known, name=name, describe=describe)

@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from fastload.errors import CacheError, ConfigurationError, SourceError
+from fastload.errors import CacheError, ConfigurationError, SourceError, counted
 from fastload.files import MAX_PIXELS, check_regular, read_regular
 from fastload.fingerprint import fingerprint_of
 from fastload.sources.arrays import class_labels
@@ -240,7 +240,9 @@ def source_of(directory: Path, manifest: Manifest) -> Source:
     except (SourceError, KeyError, ValueError, TypeError) as error:
         raise CacheError(f"{directory}: the columns do not fit together ({error}). {remedy(directory)}") from error
     if len(source) != manifest.samples:
-        raise CacheError(f"{directory}: {manifest.samples} samples expected, got {len(source)}. {remedy(directory)}")
+        raise CacheError(
+            f"{directory}: {counted(manifest.samples, 'sample')} expected, got {len(source)}. {remedy(directory)}"
+        )
     return source
 
 
@@ -252,7 +254,7 @@ def _open_column(directory: Path, entry: ColumnEntry) -> PixelArray | ValueArray
         return ValueArray(arrays["array"])
     pixels, sizes, offsets = arrays["array"], arrays.get("sizes"), arrays.get("offsets")
     if not 1 <= entry.channels <= 4:
-        raise CacheError(f"{directory}: images of {entry.channels} channels, where 1 to 4 are possible")
+        raise CacheError(f"{directory}: images of {counted(entry.channels, 'channel')}, where 1 to 4 are possible")
     if sizes is not None and offsets is not None:
         _check_extents(directory, entry, pixels, sizes, offsets)
     elif sizes is not None or offsets is not None:

@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from fastload.errors import ConfigurationError, SourceError
+from fastload.errors import ConfigurationError, SourceError, counted
 from fastload.files import read_regular
 from fastload.sources.archive import is_archive_name, open_archive, peek
 from fastload.sources.arrays import labelled_pixels
@@ -193,7 +193,9 @@ def _pickled(content: bytes, layout: _Layout, kind: str, name: str) -> tuple[npt
         raise SourceError(f"{name}: 'data' must be an array (N, {_PIXELS}), got {found}; download it again.")
     if not isinstance(labels, list) or len(labels) != len(data):
         found = f"{len(labels)} of them" if isinstance(labels, list) else type(labels).__name__
-        raise SourceError(f"{name}: {key!r} must be a list of {len(data)} labels, got {found}; download it again.")
+        raise SourceError(
+            f"{name}: {key!r} must be a list of {counted(len(data), 'label')}, got {found}; download it again."
+        )
     return data, labels
 
 

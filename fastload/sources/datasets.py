@@ -21,7 +21,7 @@ from torch.utils.data import (
     default_collate,
 )
 
-from fastload.errors import SourceError
+from fastload.errors import SourceError, counted
 from fastload.fingerprint import fingerprint_of
 from fastload.sources.arrays import checked_array, labelled_pixels
 from fastload.sources.base import Column, Opened, OpenOptions, Source
@@ -85,8 +85,9 @@ def refuse_collections(spec: Any) -> None:
         )
     if isinstance(spec, list) and spec and isinstance(spec[0], str | os.PathLike | np.ndarray | torch.Tensor):
         raise SourceError(
-            f"The source is a list of {len(spec):,} items that begins with {spec[0]!r:.80}; a list must hold the paths "
-            "of .tar shards, or arrays only, or the samples themselves. Of image files, give the folder."
+            f"The source is a list of {counted(len(spec), 'item')} that begins with {spec[0]!r:.80}; a list must hold "
+            "the paths of .tar shards, or arrays only, or the samples themselves. Of image files, "
+            "give the folder."
         )
     if spec is None or isinstance(spec, bytes | bytearray | int | float):
         raise SourceError(f"The source is {spec!r:.80}; expected a path, arrays or a torch Dataset.")
@@ -235,7 +236,10 @@ def _image_folder(dataset: Any, trial: bool) -> Opened:
         found = 0 if not trial else first_difference(_Calls(load, paths), lambda n: pil_loader(paths[n]), len(paths))
         if found is not None:
             raise _NotNativeError("its loader is not torchvision's default; leave it out, if it need not be that one")
-        notes = (f"its loader gives what torchvision's default gives, in {min(SAMPLES, len(paths))} samples tried",)
+        notes = (
+            "its loader gives what torchvision's default gives, in "
+            f"{counted(min(SAMPLES, len(paths)), 'sample')} tried",
+        )
     if dataset.loader is default_loader and get_image_backend() != "PIL":
         raise _NotNativeError(
             f"torchvision's image backend is {get_image_backend()}; set_image_backend('PIL') frees it"
@@ -330,7 +334,7 @@ def _relabelled(opened: Opened, function: Callable[[int], Any] | None) -> Opened
     table = made[0].numpy()
     columns = {**source.columns, "label": ValueArray(table[where])}
     relabelled = replace(source, columns=columns, fingerprint=fingerprint_of(source.fingerprint, table), classes=None)
-    note = f"target_transform {name} was called for each of the {len(known)} labels, and its results are served"
+    note = f"target_transform {name} was called for each of {counted(len(known), 'label')}, and its results are served"
     return _noted(replace(opened, source=relabelled), note)
 
 
@@ -357,8 +361,8 @@ def _subset(subset: Any, trial: bool) -> Opened:
         raise _NotNativeError("its indices are not integers")
     if len(indices) and not -count <= indices.min() <= indices.max() < count:
         raise SourceError(
-            f"The Subset has the index {int(indices[np.argmax(np.abs(indices))])}, but its data set has {count:,} "
-            "samples; correct its indices."
+            f"The Subset has the index {int(indices[np.argmax(np.abs(indices))])}, but its data set has "
+            f"{counted(count, 'sample')}; correct its indices."
         )
     rows = indices.astype(np.int64)
     source: Source = whole.source.take(np.where(rows < 0, rows + count, rows))

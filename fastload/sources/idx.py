@@ -16,7 +16,7 @@ from typing import IO, Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from fastload.errors import ConfigurationError, SourceError
+from fastload.errors import ConfigurationError, SourceError, counted
 from fastload.files import open_regular
 from fastload.sources.arrays import labelled_pixels
 from fastload.sources.base import Opened, OpenOptions
@@ -118,7 +118,9 @@ def _shape(head: bytes, sizes: bytes, dimensions: int, path: str) -> tuple[int, 
         found = np.dtype(_DTYPES[head[2]])
         raise SourceError(f"{path}: values are {found.name}, only unsigned bytes are served; convert the file.")
     if head[3] != dimensions:
-        raise SourceError(f"{path}: has {head[3]} dimensions, expected {dimensions}; is it the other file of the two?")
+        raise SourceError(
+            f"{path}: has {counted(head[3], 'dimension')}, expected {dimensions}; is it the other file of the two?"
+        )
     if len(sizes) < 4 * dimensions:
         raise SourceError(f"{path}: ends within its header; download it again.")
     return tuple(int(size) for size in np.frombuffer(sizes, dtype=">u4"))

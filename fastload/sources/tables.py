@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fastload.errors import SourceError
+from fastload.errors import SourceError, counted
 from fastload.files import read_regular
 from fastload.sources.base import Opened, OpenOptions
 from fastload.sources.folders import class_folder_source, files_in, is_image_name, split_folder, subfolders
@@ -61,8 +61,9 @@ def open_labelled_by_table(root: str, options: OpenOptions) -> Opened:
     wrong = next((row for row, number in enumerate(numbers) if not 0 <= number < len(classes)), None)
     if wrong is not None:
         raise SourceError(
-            f"{path}: {images[wrong]} has the label {labels[wrong]!r}, which is none of the {len(classes)} classes "
-            f"({', '.join(classes[:3])}...); correct the table, or the training split beside it."
+            f"{path}: {images[wrong]} has the label {labels[wrong]!r}, which is none of "
+            f"{counted(len(classes), 'class')} ({', '.join(classes[:3])}...); correct the table, or the training "
+            "split beside it."
         )
     source = class_folder_source(
         PathTable.of(images, folder), np.array(numbers, dtype=np.int64), classes, name=root, format="images and a table"
@@ -153,7 +154,8 @@ def _chosen(folder: str, images: Sequence[str]) -> tuple[str, list[str]]:
     if not tables:
         beside = f" ({', '.join(map(os.path.basename, paths))} does not name them)" if paths else ""
         raise SourceError(
-            f"{folder}: {len(images):,} images ({images[0]}...) but no class folders, and no table of their labels"
+            f"{folder}: {counted(len(images), 'image')} ({images[0]}...) but no class folders, and no table of their "
+            "labels"
             f"{beside}. Move them into one subfolder a class ({folder}/<class>/{images[0]}), or put a labels.csv with "
             "the columns file and label beside them."
         )
@@ -180,7 +182,9 @@ def _read(path: str, names: dict[str, int]) -> _Table | None:
         return None
     if len(even) != len(rows):
         odd = next(number for number, row in enumerate(rows, 1) if len(row) != width)
-        raise SourceError(f"{path}: row {odd} has {len(rows[odd - 1])} columns, the first has {width}; correct it.")
+        raise SourceError(
+            f"{path}: row {odd} has {counted(len(rows[odd - 1]), 'column')}, the first has {width}; correct it."
+        )
     # The first row has names of columns if it names no file and no other split's, which would have an extension too.
     first = rows[0][column]
     named = _row_of(first, names) is None and not is_image_name(first)

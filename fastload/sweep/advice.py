@@ -8,8 +8,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from fastload.measure.table import duration, each, gigabytes, percentage
+from fastload.errors import counted
+from fastload.measure.table import each, gigabytes, percentage
 from fastload.sweep.grid import Row, Share
+from fastload.terminal import duration
 
 _SAME = 0.05
 """Rates that differ by less are taken for the same: each was measured once."""
@@ -212,7 +214,8 @@ def _scaling(one: Row, many: Row, how: str, part: float, situation: Situation) -
 
 
 def _why(share: Share, many: Row, part: float, situation: Situation) -> str:
-    shared = f"the {situation.cores} cores of this machine are shared by {many.cell.processes} processes"
+    processes = counted(many.cell.processes, "process")
+    shared = f"the {counted(situation.cores, 'core')} of this machine are shared by {processes}"
     if share == "compute":
         if (many.cell.device or situation.device) == "cpu":
             return f"computing, as {shared}: each computes more slowly beside the others"
@@ -292,8 +295,9 @@ def _cost(few: Row, many: Row) -> str:
     # Of the difference of two shares of so many samples, each with its own scatter.
     scatter = 2 * math.sqrt((before * (1 - before) + after * (1 - after)) / few.val_samples)
     if abs(after - before) <= scatter:
-        return f"{text}: no further apart than {few.val_samples:,} samples scatter ({scatter:.2g})."
-    return f"{text}: more than {few.val_samples:,} samples scatter ({scatter:.2g}), so it {_costs(after - before)}."
+        return f"{text}: no further apart than {counted(few.val_samples, 'sample')} scatter ({scatter:.2g})."
+    samples = counted(few.val_samples, "sample")
+    return f"{text}: more than {samples} scatter ({scatter:.2g}), so it {_costs(after - before)}."
 
 
 def _costs(difference: float) -> str:

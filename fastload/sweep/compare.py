@@ -9,11 +9,12 @@ from rich.console import Console
 from rich.text import Text
 
 from fastload.bench.compare import conditions
-from fastload.errors import ConfigurationError
+from fastload.errors import ConfigurationError, counted
 from fastload.measure.results import Results, read_json
 from fastload.measure.statistics import summarise
-from fastload.measure.table import duration, each, gigabytes, number, percentage, print_fitting
+from fastload.measure.table import each, gigabytes, number, percentage, print_fitting
 from fastload.sweep.grid import Cell, Row
+from fastload.terminal import duration
 
 
 def read_sweep(path: Path) -> Results:
@@ -69,7 +70,7 @@ def _verdict(pairs: Sequence[tuple[Row, Row]], found: Sequence[dict[Cell, Row]])
         return f"The two have no run in common. {fastest}"
     ratios = summarise([b.speed / a.speed for a, b in pairs])
     return (
-        f"Over the {len(pairs)} runs that both have, the second is {ratios.median:.2f} times as fast as the first "
-        f"(quartiles {ratios.low:.2f} to {ratios.high:.2f}). {fastest} Each was measured once: "
+        f"Over the {counted(len(pairs), 'run')} that both have, the second is {ratios.median:.2f} times as fast as the "
+        f"first (quartiles {ratios.low:.2f} to {ratios.high:.2f}). {fastest} Each was measured once: "
         "below 5% is no difference."
     )

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any, Literal, get_args
 
-from fastload.errors import ConfigurationError
+from fastload.errors import ConfigurationError, counted
 from fastload.measure.results import Measurement, Parameter, Round, Status
 
 Mode = Literal["none", "dp", "ddp"]
@@ -58,7 +58,7 @@ class Cell:
     @property
     def name(self) -> str:
         """All but the batch: "ddp x 2, cache, 4 workers, 10 accumulated"."""
-        workers = "" if self.num_workers is None else f"{self.num_workers} workers"
+        workers = "" if self.num_workers is None else counted(self.num_workers, "worker")
         accumulated = f"{self.accumulate} accumulated" if self.accumulate > 1 else ""
         return ", ".join(filter(None, (self.parallel, self.device, self.backend, workers, accumulated)))
 
@@ -231,5 +231,6 @@ def unavailable(cell: Cell, device: str, gpus: int) -> str | None:
     if cell.mode == "dp" and device != "cuda":
         return "DataParallel divides a batch among GPUs, and this runs on the processor: use ddp, which can do both."
     if cell.processes > gpus and device == "cuda":
-        return f"{cell.name} needs {cell.processes} GPUs and torch sees {gpus}: give --processes, or --device cpu."
+        needed = counted(cell.processes, "GPU")
+        return f"{cell.name} needs {needed} and torch sees {gpus}: give --processes, or --device cpu."
     return None

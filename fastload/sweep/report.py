@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from html import escape
 from typing import TYPE_CHECKING, Any
@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.text import Text
 
+from fastload.errors import counted
 from fastload.measure.page import heat_map, table, write_page
 from fastload.measure.results import Measurement, Results
 from fastload.measure.table import (
-    duration,
     each,
     gigabytes,
     number,
@@ -24,6 +24,7 @@ from fastload.measure.table import (
     print_problems,
 )
 from fastload.sweep.grid import SHARES, Row, Share
+from fastload.terminal import duration
 
 if TYPE_CHECKING:
     from fastload.measure.charts import Line, Stack
@@ -67,17 +68,17 @@ def _rows(results: Results) -> list[Row]:
 
 
 def _what_was_done(results: Results) -> str:
-    settings = results.settings
+    settings: Mapping[str, Any] = results.settings
     samples = settings.get("samples")
-    epoch = f", {samples:,} samples an epoch" if isinstance(samples, int) else ""
+    epoch = f", {counted(samples, 'sample')} an epoch" if isinstance(samples, int) else ""
     what = f"{settings['preset']}: {settings['model']} on {settings['data']}{epoch}, on {settings['device']}; each row "
     if settings.get("epochs"):
         return (
-            f"{what}a whole run of {settings['epochs']} epochs in processes of its own. epoch: training in one of "
-            f"them, measured; the first {settings['warmup']} steps count in neither rate nor shares."
+            f"{what}a whole run of {counted(settings['epochs'], 'epoch')} in processes of its own. epoch: training in "
+            f"one of them, measured, without its first {counted(settings['warmup'], 'step')}."
         )
     return (
-        f"{what}{settings['steps']} steps in processes of its own, after {settings['warmup']} that do not count. "
+        f"{what}{counted(settings['steps'], 'step')} in processes of its own, after {settings['warmup']} to warm up. "
         "epoch: extrapolated from the rate, training only."
     )
 

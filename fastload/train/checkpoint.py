@@ -24,7 +24,7 @@ from typing import Any
 import psutil
 import torch
 
-from fastload.errors import CheckpointError, ConfigurationError, StateMismatchError
+from fastload.errors import CheckpointError, ConfigurationError, StateMismatchError, counted
 from fastload.files import check_regular, open_regular
 from fastload.train.components import Components
 from fastload.train.config import TrainConfig
@@ -328,8 +328,8 @@ class Progress:
             sums = [each["sums"] for each in ranks]
             self.sums.load_state_dict({name: sum(each[name] for each in sums) for name in sums[0]})
         return (
-            f"saved by {len(ranks)} processes and resumed by {world_size}: the samples are the ones that would have "
-            "come, dropout and the like draw other numbers."
+            f"saved by {counted(len(ranks), 'process')} and resumed by {world_size}: the samples are the ones that "
+            "would have come, dropout and the like draw other numbers."
         )
 
     def _seed_this_rank(self) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
+from fastload.errors import counted
 from fastload.terminal import output, plain_errors
 from fastload.train.presets import find_preset, preset_files, read_preset
 from fastload.train.settings import NONE, Field, all_fields, merged, to_toml
@@ -155,7 +156,7 @@ def train(
 
 def _closing(summary: Summary) -> str:
     """What the run came to, in a line."""
-    words = [f"{summary.steps:,} steps in all, {summary.seconds:,.1f} s"]
+    words = [f"{counted(summary.steps, 'step')} in all, {summary.seconds:,.1f} s"]
     if summary.images_per_second is not None and summary.idle is not None:
         idle = summary.idle
         words.append(

@@ -17,7 +17,7 @@ import fastload
 from fastload.backends import backend_class
 from fastload.backends.base import BackendOptions
 from fastload.draws import Draws, Stream
-from fastload.errors import ConfigurationError, SourceError
+from fastload.errors import ConfigurationError, SourceError, counted
 from fastload.loader import Loader
 from fastload.sources import Opened, open_source
 from fastload.sources.base import Source, Values
@@ -92,8 +92,9 @@ def open_data(config: TrainConfig, *, shard: fastload.Shard, device: torch.devic
     last = len(source) % (batch * shard.world_size)
     if not config.data.shuffle and not drop_last and 0 < last < shard.world_size:
         raise ConfigurationError(
-            f"drop_last: the last batch of {source.name} has {last} sample(s) for {shard.world_size} ranks, and in "
-            "order they cannot be shared out; leave it out (--drop-last), shuffle, or take another batch size."
+            f"drop_last: the last batch of {source.name} has {counted(last, 'sample')} for "
+            f"{counted(shard.world_size, 'rank')}, and in order they cannot be shared out; leave it out "
+            "(--drop-last), shuffle, or take another batch size."
         )
     train = fastload.create_loader(
         opened,
@@ -169,7 +170,7 @@ def _split(opened: Opened, share: float, seed: int) -> tuple[Opened, Opened]:
     count = round(share * len(source))
     if not 0 < count < len(source):
         raise ConfigurationError(
-            f"split: {share:g} of the {len(source)} samples of {source.name} leaves none to "
+            f"split: {share:g} of the {counted(len(source), 'sample')} of {source.name} leaves none to "
             f"{'train' if not count else 'validate'} on; give another share."
         )
     shuffled = np.argsort(keys, kind="stable")
@@ -320,7 +321,9 @@ def _num_classes(source: Source, validation: Source | None, config: TrainConfig)
     labels = [1 + int(column.at(np.arange(len(column))).max()) for column in _labels(source, validation)]
     found = max(len(source.classes or ()), *labels)
     if asked is not None and asked < found:
-        raise ConfigurationError(f"num_classes: the data have {found} classes, got {asked}; give at least {found}.")
+        raise ConfigurationError(
+            f"num_classes: the data have {counted(found, 'class')}, got {asked}; give at least {found}."
+        )
     return found if asked is None else asked
 
 

@@ -25,7 +25,7 @@ from torch.distributed.rendezvous import rendezvous
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
-from fastload.errors import ConfigurationError, FastloadError
+from fastload.errors import ConfigurationError, FastloadError, counted
 from fastload.monitor import StepClock, mark_exchange
 from fastload.sampler import Shard
 from fastload.train.config import RunConfig
@@ -198,8 +198,8 @@ def _device(run: RunConfig, parallel: str, local_rank: int) -> torch.device:
         )
     if run.devices and parallel == "ddp" and local_rank >= len(named):
         raise ConfigurationError(
-            f"devices: {run.devices} are for {len(named)} processes of a machine, and this is number {local_rank}; "
-            f"start {len(named)} (--nproc-per-node {len(named)}), or name more."
+            f"devices: {run.devices} are for {counted(len(named), 'process')} of a machine, and this is number "
+            f"{local_rank}; start {len(named)} (--nproc-per-node {len(named)}), or name more."
         )
     # Where each task sees a GPU of its own (SLURM's --gpus-per-task=1), that is number 0 in all of them.
     place = local_rank if parallel == "ddp" and gpus > 1 else 0
@@ -208,7 +208,7 @@ def _device(run: RunConfig, parallel: str, local_rank: int) -> torch.device:
     if index >= gpus:
         raise ConfigurationError(
             f"device: GPU {index} was asked for, and there are {gpus} (numbered from 0); start at most "
-            f"{gpus} processes a machine (--nproc-per-node {gpus}), or take --device cpu."
+            f"{counted(gpus, 'process')} a machine (--nproc-per-node {gpus}), or take --device cpu."
         )
     return torch.device("cuda", index)
 

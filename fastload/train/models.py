@@ -18,7 +18,7 @@ import torch
 import torchvision
 from torch import nn
 
-from fastload.errors import BackendUnavailableError, ConfigurationError
+from fastload.errors import BackendUnavailableError, ConfigurationError, counted
 from fastload.train import networks
 from fastload.train.config import ModelConfig
 from fastload.train.settings import did_you_mean
@@ -346,7 +346,8 @@ class _TokenLogits(nn.Module):
     def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
         if input_ids.shape[1] > _ROBERTA_LENGTH:
             raise ConfigurationError(
-                f"data: sequences of {input_ids.shape[1]} tokens, but RoBERTa takes {_ROBERTA_LENGTH}; cut the rows."
+                f"data: sequences of {counted(input_ids.shape[1], 'token')}, but RoBERTa takes {_ROBERTA_LENGTH}; cut "
+                "the rows."
             )
         padding = self.network.config.pad_token_id
         logits: torch.Tensor = self.network(input_ids=input_ids, attention_mask=input_ids.ne(padding)).logits

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastload.cache.build import exclusive_lock
-from fastload.errors import BackendUnavailableError, ConfigurationError, SourceError
+from fastload.errors import BackendUnavailableError, ConfigurationError, SourceError, counted
 from fastload.fingerprint import fingerprint_of
 from fastload.machine import cache_home
 from fastload.sources.base import Opened, Source
@@ -152,7 +152,7 @@ def _rows(path: Path, file: Iterable[str]) -> Iterator[tuple[str, str]]:
     for row in table:
         if len(row) != len(names):
             raise SourceError(
-                f"{path}, line {table.line_num}: {len(row)} columns, but the first line has {len(names)}."
+                f"{path}, line {table.line_num}: {counted(len(row), 'column')}, but the first line has {len(names)}."
             )
         yield row[text], row[label]
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from fastload.errors import FastloadError
+from fastload.errors import FastloadError, counted
 from fastload.monitor import rank_path, write_trace
 from fastload.spans import SpanLog
 from fastload.train import checkpoint
@@ -230,24 +230,24 @@ class _Run:
     def _introduce(self, remark: str | None, *, resumed: bool) -> None:
         """What the run is, in some lines."""
         world, config, components, progress = self._world, self._config, self._components, self._progress
-        ranks = "1 process" if world.world_size == 1 else f"{world.world_size} processes"
+        ranks = counted(world.world_size, "process")
         count = sum(parameter.numel() for parameter in components.network.parameters() if parameter.requires_grad)
         self._log.say(
-            f"{config.model.model}, {count:,} parameters, on {world.device.type}, {ranks}; "
+            f"{config.model.model}, {counted(count, 'parameter')}, on {world.device.type}, {ranks}; "
             f"{components.data.source.name}: {components.data.source.summary}"
         )
         schedule = config.schedule
         if schedule.warmup != schedule.warmup_epochs:
             self._log.say(
-                f"warm-up: {schedule.warmup:g} epochs, half of this run, in place of the {schedule.warmup_epochs:g} of "
-                "a longer one"
+                f"warm-up: half of this run, {schedule.warmup:g} of {counted(config.schedule.epochs, 'epoch')}, in "
+                f"place of the {schedule.warmup_epochs:g} of a longer one"
             )
         if components.data.remark is not None:
             moot = "; best_by is moot" if config.checkpoint.best_by is not None else ""
             self._log.say(components.data.remark + moot)
         self._log.say(
             f"a step: batch {config.optimizer.batch_size} x {ranks} x {config.optimizer.accumulate} accumulated = "
-            f"{components.global_batch:,} {components.task.unit}; {components.windows:,} steps an epoch; "
+            f"{components.global_batch:,} {components.task.unit}; {counted(components.windows, 'step')} an epoch; "
             f"{components.rate.sentence}"
         )
         if resumed:
@@ -256,7 +256,8 @@ class _Run:
             self._log.say(remark)
         if progress.epoch >= config.schedule.epochs:
             self._log.say(
-                f"all {config.schedule.epochs} epochs are done; give more with --epochs, or another folder with --out."
+                f"nothing is left of its {counted(config.schedule.epochs, 'epoch')}; give more with --epochs, or "
+                "another folder with --out."
             )
 
     def _write_trace(self) -> None:

@@ -39,7 +39,7 @@ from fastload.backends.dali.pipeline import (
 from fastload.decode.base import DecodeSettings
 from fastload.decode.image import check_data
 from fastload.draws import Draws
-from fastload.errors import ConfigurationError, DecodeError, WorkerError
+from fastload.errors import ConfigurationError, DecodeError, WorkerError, counted
 from fastload.geometry import GeometryPlan, View
 from fastload.machine import usable_cores
 from fastload.render.host import EncodedRow, PythonRenderer
@@ -264,7 +264,8 @@ class DaliBackend:
     def explain(self) -> Mapping[str, str]:
         where = "on the CPU" if self._device_id is None else f"mixed, ending on cuda:{self._device_id}"
         rows = {
-            "dali": f"DALI {self._version} {where}, {self._threads} threads, {self._options.queue_depth} batches "
+            "dali": f"DALI {self._version} {where}, {counted(self._threads, 'thread')}, "
+            f"{counted(self._options.queue_depth, 'batch')} "
             f"inside it, {self.depth} in flight",
             "dali pixels": f"JPEGs and PNGs of 8 bits, resized with {' and '.join(self._filters)}; masks, CMYK and "
             "other formats without DALI. Damaged data within a complete file is not noticed",

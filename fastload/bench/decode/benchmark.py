@@ -30,7 +30,7 @@ from fastload.bench.decode.inputs import (
 )
 from fastload.bench.decode.passes import Contestant
 from fastload.bench.decode.pillow import build_pillow_simd
-from fastload.errors import BackendUnavailableError, ConfigurationError, FastloadError
+from fastload.errors import BackendUnavailableError, ConfigurationError, FastloadError, counted
 from fastload.machine import usable_cores
 from fastload.measure.results import Failure, Measurement, Results, new_results
 from fastload.measure.rounds import Entry, Progress, measure
@@ -211,10 +211,11 @@ def _with_failures(row: Measurement, more: Mapping[str, str]) -> Measurement:
 def _about(images: ImageSet, format: str) -> list[str]:
     notes = []
     if images.found > len(images.good.paths) + len(images.damaged) + len(images.left_out):
-        notes.append(f"An even sample of the {images.found:,} {format.upper()} files in the folder.")
+        notes.append(f"An even sample of the {counted(images.found, format.upper() + ' file')} in the folder.")
     if images.damaged:
-        files = f"{len(images.damaged)} damaged {'file was' if len(images.damaged) == 1 else 'files were'}"
-        notes.append(f"{files} not timed. What each decoder says to them is listed below.")
+        notes.append(
+            f"Not timed: {counted(len(images.damaged), 'damaged file')}; what each decoder said is listed below."
+        )
     for path, reason in images.left_out.items():
         notes.append(f"Left out: {path}: {reason}")
     return notes
@@ -271,7 +272,7 @@ def held_back_errors(notes: list[str]) -> Iterator[None]:
         text = _COLOUR.sub("", file.read().decode(errors="replace"))
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     distinct = list(dict.fromkeys(lines))
-    notes += [f"A library wrote: {line} ({lines.count(line)} times)" for line in distinct[:_SHOWN]]
+    notes += [f"A library wrote: {line} ({counted(lines.count(line), 'time')})" for line in distinct[:_SHOWN]]
     if len(distinct) > _SHOWN:
         notes.append(f"Libraries wrote {len(distinct) - _SHOWN} other lines as well.")
 

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from fastload.bench.decode.inputs import MODES
+from fastload.errors import counted
 from fastload.measure.page import table, write_page
 from fastload.measure.results import Measurement, Results
 from fastload.measure.table import metric, print_fitting, print_heading, print_problems, spread
@@ -146,7 +147,7 @@ def _speeds(title: str, rows: Sequence[Measurement], colour: dict[str, str]) -> 
             if row.rate is not None and _threads_of(row) == most
         ]
         given.sort(key=lambda bar: -bar.value)
-        threads = "1 thread" if most == 1 else f"{most} threads"
+        threads = counted(most, "thread")
         html += bars(f"{title}, {_SOURCES.get(source, source)}", f"images a second, {threads}", given)
     return html
 

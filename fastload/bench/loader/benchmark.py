@@ -16,7 +16,7 @@ from fastload.bench import LoaderSettings
 from fastload.bench.loader.contestants import Conditions, Row, check_contestants, contestant_names, prepare, rows
 from fastload.bench.loader.images import LoaderImages, read_loader_images
 from fastload.bench.loader.verdict import Situation, verdict
-from fastload.errors import ConfigurationError
+from fastload.errors import ConfigurationError, counted
 from fastload.machine import affinity_cores, memory_bytes, quota_cores
 from fastload.measure.loaders import DATALOADER, LoaderRunner
 from fastload.measure.results import Measurement, Results, new_results
@@ -174,13 +174,12 @@ def _notes(images: LoaderImages, names: Sequence[str], watch: GpuMonitor) -> lis
         notes.append(f"GPU busy share and windows at 0%: not measured, {watch.reason}.")
     if images.total > len(images.source):
         notes.append(
-            f"Measured on {len(images.source):,} of the {images.total:,} images: they stay in the page cache, and an "
-            f"epoch ends {images.total / len(images.source):,.0f} times as often as with all."
+            f"Measured on {len(images.source):,} of the {counted(images.total, 'image')}: they stay in the page "
+            f"cache, and an epoch ends {images.total / len(images.source):,.0f} times as often as with all."
         )
     if images.damaged:
-        count = len(images.damaged)
-        named = f"{count} damaged {'file' if count == 1 else 'files'} among {len(images.source):,}"
-        notes.append(f"{named}: fastload replaced {'it' if count == 1 else 'them'} and went on.")
+        named = f"{counted(len(images.damaged), 'damaged file')} among {len(images.source):,}"
+        notes.append(f"{named}, replaced by fastload, which went on.")
         if DATALOADER in names:
             notes.append(f"A {DATALOADER} would have stopped there, so it was measured without.")
     return notes

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fastload.cache.samples import samples_of
 from fastload.decode import DecodeSettings
-from fastload.errors import ConfigurationError, DecodeError, SourceError
+from fastload.errors import ConfigurationError, DecodeError, SourceError, counted
 from fastload.machine import usable_cores
 from fastload.measure.images import image_folders
 from fastload.sources import open_source
@@ -64,7 +64,7 @@ def read_loader_images(folder: Path, most: int, room: Path) -> LoaderImages:
     source = _open(part)
     damaged = dict(find_damaged(source))
     if len(damaged) == len(source):
-        raise SourceError(f"{folder}: none of the {len(source)} images can be decoded. {_first(damaged)}")
+        raise SourceError(f"{folder}: none of the {counted(len(source), 'image')} can be decoded. {_first(damaged)}")
     return LoaderImages(part, source, len(whole), cache_bytes(whole), damaged)
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
+from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
 from fastload.bench.loader.contestants import ALONE, DEFAULT
 from fastload.bench.loader.verdict import SWEPT, curves, trainer_rate
+from fastload.errors import counted
 from fastload.measure.loaders import DATALOADER
 from fastload.measure.page import table, write_page
 from fastload.measure.results import Measurement, Results
@@ -51,15 +53,15 @@ def print_loader(results: Results, console: Console) -> None:
 
 
 def _what_was_done(results: Results) -> str:
-    settings = results.settings
+    settings: Mapping[str, Any] = results.settings
     if settings["consume"] is not None:
         trainer = f"a trainer simulated at {settings['consume']:,.0f} img/s"
     else:
         trainer = f"the network '{settings['network']}' in training"
     return (
-        f"{settings['images']:,} images of {settings['folder']}, RandomResizedCrop(224) and flip, normalised float32, "
-        f"batches of {settings['batch_size']} on {settings['device']}, into {trainer}; {settings['rounds']} "
-        "interleaved rounds. ± is half the range between the quartiles."
+        f"{counted(settings['images'], 'image')} of {settings['folder']}, RandomResizedCrop(224) and flip, normalised "
+        f"float32, batches of {settings['batch_size']} on {settings['device']}, into {trainer}; "
+        f"{counted(settings['rounds'], 'interleaved round')}. ± is half the range between the quartiles."
     )
 
 
@@ -141,7 +143,7 @@ def _is_plain(row: Measurement, rows: Sequence[Measurement]) -> bool:
 
 def _name(row: Measurement) -> str:
     workers = row.parameters.get("workers")
-    return f"{row.contestant}, {workers} workers" if isinstance(workers, int) else row.contestant
+    return f"{row.contestant}, {counted(workers, 'worker')}" if isinstance(workers, int) else row.contestant
 
 
 def _rates(results: Results, rows: Sequence[Measurement], colour: dict[str, str]) -> str:

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from fastload.cache.samples import samples_of
 from fastload.decode.base import DecodeSettings
 from fastload.draws import Draws
-from fastload.errors import ConfigurationError, DecodeError, SourceError, StateMismatchError
+from fastload.errors import ConfigurationError, DecodeError, SourceError, StateMismatchError, counted
 from fastload.machine import usable_cores
 from fastload.sources.base import Source
 from fastload.train.tasks.base import Inputs, Stateless, mean_of
@@ -104,7 +104,7 @@ class Segmentation:
             DecodeError: none of the masks can be read.
         """
         masks = {name: column for name, column in source.images.items() if column.role == "mask"}
-        pixels, counted = _histogram(Source(masks, source.fingerprint, source.name))
+        pixels, seen = _histogram(Source(masks, source.fingerprint, source.name))
         largest = int(np.flatnonzero(pixels)[-1])
         if 1 < largest < 128:
             raise ConfigurationError(
@@ -115,11 +115,11 @@ class Segmentation:
         positive, negative = int(pixels[threshold + 1 :].sum()), int(pixels[: threshold + 1].sum())
         if not positive or not negative:
             raise SourceError(
-                f"{source.name}: every pixel of {counted:,} masks is {largest}; segmentation needs pixels of both "
-                "kinds. Are these the masks?"
+                f"{source.name}: every pixel of {counted(seen, 'mask')} is {largest}; segmentation needs pixels of "
+                "both kinds. Are these the masks?"
             )
         self._threshold, self._positive_weight = threshold, negative / positive
-        of_all = f"{counted:,} masks" if counted == len(source) else f"{counted:,} of {len(source):,} masks"
+        of_all = ("" if seen == len(source) else f"{seen:,} of ") + counted(len(source), "mask")
         weight = f"positive weight {self._positive_weight:.4g}" if self._weighted else "no positive weight"
         return (
             f"{weight}: {negative:,} negative pixels to {positive:,} positive ones (mask above {threshold}) in {of_all}"
@@ -176,17 +176,17 @@ def _histogram(masks: Source) -> tuple[npt.NDArray[np.int64], int]:
         (pixels,) = samples.read(index).pixels
         return pixels if isinstance(pixels, DecodeError) else np.bincount(pixels.ravel(), minlength=256)
 
-    total, counted, error = np.zeros(256, dtype=np.int64), 0, None
+    total, seen, error = np.zeros(256, dtype=np.int64), 0, None
     with ThreadPoolExecutor(usable_cores()) as pool:
         for one in pool.map(count, chosen.tolist()):
             if isinstance(one, DecodeError):
                 error = error or one
                 continue
             total += one
-            counted += 1
-    if error is not None and not counted:
+            seen += 1
+    if error is not None and not seen:
         raise error
-    return total, counted
+    return total, seen
 
 
 def _one_channel(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
