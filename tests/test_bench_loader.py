@@ -217,7 +217,7 @@ def test_bad_folders_are_refused(tmp_path: Path) -> None:
         run_loader_benchmark(_settings(tmp_path / "absent"))
     (tmp_path / "class").mkdir()
     (tmp_path / "class/0.jpg").write_bytes(b"nothing")
-    with pytest.raises(FastloadError, match=r"none of the 1 images can be decoded"):
+    with pytest.raises(FastloadError, match=r"none of 1 image can be decoded"):
         run_loader_benchmark(_settings(tmp_path))
     with pytest.raises(ConfigurationError, match="--network nonsense"):
         NetworkTrainer("nonsense", 2, torch.device("cpu"))
@@ -344,7 +344,7 @@ def test_verdict_in_words() -> None:
     )
     assert found == (
         "Your trainer takes 1,900 img/s; the DataLoader (4 workers) gives 680; `turbojpeg` gives 1,850: 3% waiting "
-        "left; build a cache (4.1 GB) for 0%.",
+        "left; build a cache (4.1 GB) for 1,899: 0% waiting left.",
         "`turbojpeg` is 2.7 times as fast as the DataLoader.",
     )
 
@@ -359,9 +359,26 @@ def test_verdict_says_when_there_is_nothing_to_gain() -> None:
         Situation(1000.0, 40_000_000, 10_000_000, 8.0, frozenset({"cache"})),
     )
     assert found[0].startswith("The simulated trainer takes 1,000 img/s;")
-    assert found[0].endswith("a cache (40 MB) gives 1,001 and leaves 0% waiting: no real gain.")
+    assert found[0].endswith("a cache (40 MB) gives 1,001: 0% waiting left, no real gain.")
     assert "differ by no more than the rounds scatter" in found[1]
     assert "larger than this machine's memory (10 MB)" in found[2]
+
+
+@pytest.mark.parametrize(
+    ("rates", "wait", "words"),
+    [
+        ([700, 701, 702], 0.02, "a cache (4.1 GB) gives 701: 2% waiting left, no real gain."),
+        ([900, 1000, 800], 0.02, "build a cache (4.1 GB) for 900: 2% waiting left."),
+        ([900, 1000, 800], 0.2, "a cache (4.1 GB) gives 900: 20% waiting left, no real gain."),
+        ([1200, 1201], 0.02, "a cache (4.1 GB) gives 1,200: 2% waiting left, and 2 rounds cannot tell whether that "
+         "is a gain (three can)."),
+        ([700], 0.02, "and 1 round cannot tell whether that is a gain (three can)."),
+    ],
+)  # fmt: skip
+def test_a_cache_is_advised_by_its_own_figures(rates: list[float], wait: float, words: str) -> None:
+    """Not because its trainer waits less while its steps are slower, nor by too few rounds."""
+    found = verdict([_measured("turbojpeg", [900, 901, 899], 0.2), _measured("cache", rates, wait)], _SITUATION)
+    assert found[0].endswith(words)
 
 
 def test_verdict_of_one_round_claims_no_difference() -> None:

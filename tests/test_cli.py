@@ -31,6 +31,7 @@ from fastload.loader.build import _say_if_there_is_no_core
 from fastload.measure.images import image_folders
 from fastload.measure.photographs import SCENES, write_photographs
 from fastload.measure.trainers import Batch
+from tests.images import photo, png
 from tests.waiting import LIMIT
 
 
@@ -153,6 +154,49 @@ def test_demo_on_a_bad_folder_is_one_message(tmp_path: Path, what: str) -> None:
     assert done.err.startswith("fastload: ")
     assert str(folder) in done.err
     assert "Traceback" not in done.err
+
+
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        (("a/1.txt", "b/2.txt"), "no valid file for the classes a, b"),
+        (("cats/1.mp4", "dogs/2.mp4"), "no valid file for the classes cats, dogs"),
+        (("1.png", "2.png"), "images (1.png...) but no class folders"),
+        (("images/1.jpg", "masks/1.png"), "is image and mask pairs; here fastload is compared with torchvision's"),
+        (("set/train/a/1.jpg", "set/test/a/2.jpg"), "only one class (set), so that all labels would be 0"),
+    ],
+)
+@pytest.mark.parametrize("many", [False, True])
+@pytest.mark.parametrize("command", [("demo",), ("bench", "loader")])
+def test_a_folder_of_other_things_is_one_message(
+    tmp_path: Path, files: tuple[str, ...], words: str, many: bool, command: tuple[str, ...]
+) -> None:
+    """Also where there are so many that only some would be taken."""
+    for name in files:
+        path = tmp_path / "data" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        for copy in range(17 if many else 1):
+            path.with_name(path.name if copy == 0 else f"{copy}0{path.name}").touch()
+    done = fastload_command(*command, str(tmp_path / "data"), "--device", "cpu", "--images", "16")
+    assert done.code == 1
+    assert done.err.startswith(f"fastload: {tmp_path / 'data'}: ")
+    assert words in done.err
+    assert str(tmp_path / "data") in done.err, "the user's folder, not one of ours"
+
+
+@pytest.mark.slow
+def test_the_demo_takes_folders_of_png_and_ends_with_what_to_type(tmp_path: Path) -> None:
+    for index in range(6):
+        path = tmp_path / "data" / "training" / "ab"[index % 2] / f"{index}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(png(photo(40, 50, seed=index)))
+        (path.parent / "notes.txt").touch()
+    folder = str(tmp_path / "data")
+    done = fastload_command("demo", folder, "--seconds", "0.1", "--epochs", "0", "--device", "cpu", "--images", "16")
+    assert done.code == 0, done.err
+    assert "6 files in" in done.out
+    assert f'create_loader("{folder}/training"' in done.out
+    assert 'device="cpu"' in done.out
 
 
 @pytest.mark.slow

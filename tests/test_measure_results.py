@@ -226,5 +226,7 @@ def test_the_command(tmp_path: Path) -> None:
     assert "1 slower" in done.stdout
     done = CliRunner().invoke(app, ["bench", "compare", paths[0], str(tmp_path / "none.json")])
     assert done.exit_code == 1
-    assert done.stderr.startswith("fastload: ")
-    assert "none.json" in done.stderr
+    assert done.stderr.startswith(
+        f"fastload: {tmp_path / 'none.json'}: cannot be read (No such file or directory). Give"
+    )
+    assert "--json" in done.stderr

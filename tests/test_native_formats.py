@@ -383,3 +383,27 @@ def test_decode_jpeg_reads_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_pixel_chunks_leaves_out_metadata_only() -> None:
     data = _inserted(1, pngs.chunk(b"tEXt", b"a\0b"), pngs.chunk(b"gAMA", bytes(4)))
     assert pixel_chunks(data) == GOOD
+
+
+@pytest.mark.parametrize("with_core", [True, False])
+@pytest.mark.parametrize("backend", ["turbojpeg", "torch", "cache"])
+def test_explain_names_what_reads_png(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str, with_core: bool
+) -> None:
+    """simplejpeg, which is named for JPEGs, cannot."""
+    for index in range(4):
+        path = tmp_path / "data" / "ab"[index % 2] / f"{index}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(images.png(PHOTO))
+    if with_core and "PNG" not in core_formats():
+        pytest.skip("the core is not built, or without PNG")
+    if not with_core:
+        monkeypatch.setattr(native, "available", lambda: False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    transforms = [None] if backend == "cache" else [None, v2.RandomCrop(16)]
+    for transform in transforms:
+        with create_loader(tmp_path / "data", 2, backend=backend, transform=transform) as loader:
+            next(iter(loader))
+            explained = loader.explain()
+        assert "by Pillow" in explained
+        assert (core_formats().get("PNG", "?") in explained) is with_core

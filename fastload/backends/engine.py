@@ -20,7 +20,7 @@ from fastload.backends.assemble import Assembler, Buffers, settled_size
 from fastload.backends.base import Context, Engine, Failure, HostBatch, PendingBatch
 from fastload.cache.resident import is_mapped
 from fastload.decode.core import core_formats
-from fastload.decode.registry import describe_decoder, get_decoder
+from fastload.decode.registry import describe_decoder, get_decoder, others_by_pillow
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError, DecodeError, FastloadError, WorkerError, counted
 from fastload.geometry import Geometry, GeometryPlan, Resampling, View
@@ -245,7 +245,7 @@ class NativeEngine:
             decoded = [f"{counts['own']} JPEGs by the core itself", f"{sum(others.values())} by libjpeg-turbo{reasons}"]
             decoded += [f"{count} {name} by the core" for name, count in read.items() if count]
             decoded += [f"{self._remade} others by Python's decoders"] if self._remade else []
-            known = ", ".join(f"{name} ({library})" for name, library in formats.items())
+            known = ", ".join(f"{name} ({library})" for name, library in formats.items()) + "; " + others_by_pillow()
             rows = {
                 "decoder": f"{core}: decodes only what a crop needs; {whole}; reads {known}",
                 "decoded": ", ".join(decoded),

@@ -12,7 +12,7 @@ import torch
 
 from fastload.decode.base import DecodeSettings
 from fastload.decode.reader import ImageReader, or_error, reader_of
-from fastload.decode.registry import get_decoder
+from fastload.decode.registry import describe_decoder, get_decoder
 from fastload.errors import CacheError, DecodeError, counted
 from fastload.geometry import Resampling
 from fastload.geometry.boxes import resized_sizes
@@ -80,7 +80,7 @@ class _ColumnSamples:
 
     def __init__(self, source: Source, settings: DecodeSettings) -> None:
         self._readers: list[ImageReader] = [reader_of(column, settings) for column in source.images.values()]
-        self.decoder = get_decoder("auto").name if source.encoded else "none"
+        self.decoder = describe_decoder(get_decoder("auto")) if source.encoded else "none"
         self.batch = 1 if source.encoded else 64
         self.values: Mapping[str, Values] = source.values
         self.images: tuple[ImageSpec, ...] = tuple(

@@ -187,7 +187,7 @@ def _rows(manifest: Manifest, directory: Path) -> list[tuple[str, str]]:
         ("samples", f"{manifest.samples:,}"),
         ("resolution", manifest.variant.describe()),
         ("size", _megabytes(directory)),
-        ("built", f"in {manifest.seconds:.1f} s, decoder {manifest.decoder}"),
+        ("built", f"in {manifest.seconds:.1f} s (decoder: {manifest.decoder})"),
     ]
     for name, column in manifest.columns.items():
         arrays = ", ".join(f"{array.dtype} {list(array.shape)}" for array in column.arrays.values())

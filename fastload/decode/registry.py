@@ -9,7 +9,7 @@ from functools import cache
 
 from fastload import native
 from fastload.decode.base import Decoder
-from fastload.decode.core import CoreDecoder
+from fastload.decode.core import CoreDecoder, core_formats
 from fastload.decode.libraries import (
     OpenCvDecoder,
     PillowDecoder,
@@ -111,6 +111,12 @@ def available_decoders() -> list[DecoderInfo]:
 
 
 def describe_decoder(decoder: Decoder) -> str:
-    """For `explain()`: name, version, and whether damaged data would go unnoticed."""
-    strict = "" if decoder.strict else "; it does not report damage inside an otherwise complete JPEG"
-    return f"{decoder.name} {decoder.version}{strict}"
+    """For `explain()`: what reads which format, in which version, and whether damaged JPEGs would go unnoticed."""
+    strict = "" if decoder.strict else " (it does not report damage inside an otherwise complete one)"
+    core = "".join(f"{name} by the native core ({library}), " for name, library in core_formats().items())
+    return f"JPEG by {decoder.name} {decoder.version}{strict}, {core}{others_by_pillow()}"
+
+
+def others_by_pillow() -> str:
+    """For `explain()`: what reads everything that nothing faster does."""
+    return f"other formats and masks by Pillow {get_decoder('pillow').version}"

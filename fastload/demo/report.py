@@ -142,19 +142,19 @@ def training(console: Console, history: Sequence[Epoch], *, on_training_images: 
         )
 
 
-def next_steps(console: Console, *, own_images: bool, best: str) -> None:
+def next_steps(console: Console, *, folder: str | None, device: str, best: str) -> None:
     section(console, "Next")
     console.print("In your own training script, one line makes the switch:")
     console.print("    train_loader = fastload.from_dataloader(train_loader)", style="bold", highlight=False)
     console.print("or in place of the DataLoader:")
     console.print(
-        '    train_loader = fastload.create_loader("data/train", batch_size=256, shuffle=True,\n'
-        '                                          transform=transform, device="cuda")',
+        f'    train_loader = fastload.create_loader("{folder or "data/train"}", batch_size=256, shuffle=True,\n'
+        f'                                          transform=transform, device="{device}")',
         style="bold",
         highlight=False,
         soft_wrap=True,
     )
     console.print(f'backend="auto" chooses; backend="{best}" takes the fastest of this run.', highlight=False)
-    if not own_images:
+    if folder is None:
         console.print("On your own images: fastload demo FOLDER (one folder per class).", highlight=False)
     console.print("What this machine has, and what would make it faster: fastload doctor", highlight=False)

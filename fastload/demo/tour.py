@@ -31,7 +31,6 @@ from fastload.measure.results import Measurement
 from fastload.measure.rounds import Entry, Work, measure
 from fastload.measure.table import progress_bar
 from fastload.measure.trainers import Batch, RateTrainer
-from fastload.sources import open_source
 
 _COMPARED = 64
 """Images whose pixels are compared."""
@@ -67,19 +66,18 @@ def run_demo(settings: DemoSettings, console: Console) -> bool:
         if settings.epochs:
             report.section(console, "4. Training from it")
             tour.train(best)
-        report.next_steps(console, own_images=settings.folder is not None, best=best)
+        own = None if settings.folder is None else tour.folders.whole.name
+        report.next_steps(console, folder=own, device=device, best=best)
         return agreed and not any(row.status == "failed" for row in rows)
 
 
 def _images(settings: DemoSettings, console: Console, room: Path) -> ImageFolders:
-    if settings.folder is not None:
-        folders = image_folders(settings.folder, settings.images, room)
-        open_source(str(folders.train))  # says what is wrong with it
-    else:
-        made = settings.keep or room / "photographs"
+    folder = settings.folder
+    if folder is None:
+        folder = settings.keep or room / "photographs"
         with progress_bar(console, "making photograph-like JPEGs") as progress:
-            write_photographs(made, settings.images, progress=progress)
-        folders = ImageFolders(made / "train", made / "val")
+            write_photographs(folder, settings.images, progress=progress)
+    folders = image_folders(folder, settings.images, room)
     report.images(console, folders, made=settings.folder is None, kept=settings.keep)
     return folders
 

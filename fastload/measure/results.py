@@ -223,12 +223,17 @@ def from_json(text: str, name: str) -> Results:
 
 
 def read_json(path: str | os.PathLike[str]) -> Results:
-    """`from_json` of a file. Raises ConfigurationError, OSError."""
+    """`from_json` of a file. Raises ConfigurationError."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise ConfigurationError(
             f"{os.fspath(path)}: not a text file ({error.reason}). Give results as JSON."
+        ) from error
+    except OSError as error:
+        raise ConfigurationError(
+            f"{os.fspath(path)}: cannot be read ({error.strerror}). Give a file that a benchmark or sweep wrote with "
+            "--json."
         ) from error
     return from_json(text, os.fspath(path))
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fastload.cache.samples import samples_of
 from fastload.decode import DecodeSettings
-from fastload.errors import ConfigurationError, DecodeError, SourceError, counted
+from fastload.errors import DecodeError, SourceError, counted
 from fastload.machine import usable_cores
 from fastload.measure.images import image_folders
 from fastload.sources import open_source
@@ -57,29 +57,17 @@ def read_loader_images(folder: Path, most: int, room: Path) -> LoaderImages:
         SourceError: there is no such folder, it has no images, or all that were taken are damaged.
         ConfigurationError: it is another kind of data set.
     """
-    if not folder.is_dir():
-        raise SourceError(f"{folder}: there is no such folder. Give a folder with one folder of images per class.")
-    whole = _open(folder / "train" if (folder / "train").is_dir() else folder)
-    part = image_folders(folder, most, room).train
-    source = _open(part)
+    folders = image_folders(folder, most, room)
+    part, whole = folders.train, folders.whole
+    source = open_source(str(part)).source
     damaged = dict(find_damaged(source))
     if len(damaged) == len(source):
-        raise SourceError(f"{folder}: none of the {counted(len(source), 'image')} can be decoded. {_first(damaged)}")
+        raise SourceError(f"{folder}: none of {counted(len(source), 'image')} can be decoded. {_first(damaged)}")
     return LoaderImages(part, source, len(whole), cache_bytes(whole), damaged)
 
 
 def _first(damaged: Mapping[str, str]) -> str:
     return ": ".join(next(iter(damaged.items())))
-
-
-def _open(folder: Path) -> Source:
-    source = open_source(str(folder)).source
-    if source.format != "class folder":
-        raise ConfigurationError(
-            f"{folder}: is {source.format}; bench loader compares with torchvision's ImageFolder: give a folder with "
-            "one folder of images per class."
-        )
-    return source
 
 
 def cache_bytes(source: Source) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from fastload.bench.loader.contestants import ALONE, DEFAULT
+from fastload.errors import counted
 from fastload.measure.loaders import DATALOADER
 from fastload.measure.results import Measurement
 from fastload.measure.statistics import Summary, change, difference_is_real
@@ -90,12 +91,16 @@ def _story(
 
 
 def _about_cache(cache: Measurement, best: Measurement | None, situation: Situation) -> str:
-    size = gigabytes(situation.cache_bytes)
-    if best is None or _waits_less(cache, best):
-        return f"build a cache ({size}) for {_waited(cache)}"
-    if cache.rate and best.rate and change(best.rate, cache.rate) == "faster":
-        return f"build a cache ({size}) for {cache.speed:,.0f}: {_waited(cache)} waiting left"
-    return f"a cache ({size}) gives {cache.speed:,.0f} and leaves {_waited(cache)} waiting: no real gain"
+    size, rate = gigabytes(situation.cache_bytes), f"{cache.speed:,.0f}: {_waited(cache)} waiting left"
+    if best is None or best.rate is None or cache.rate is None:
+        return f"a cache ({size}) gives {rate}"
+    turned = change(best.rate, cache.rate)
+    if turned == "cannot tell":
+        rounds = counted(min(best.rate.count, cache.rate.count), "round")
+        return f"a cache ({size}) gives {rate}, and {rounds} cannot tell whether that is a gain (three can)"
+    if turned == "faster" or (turned == "within noise" and _waits_less(cache, best)):
+        return f"build a cache ({size}) for {rate}"
+    return f"a cache ({size}) gives {rate}, no real gain"
 
 
 def _waits_less(cache: Measurement, best: Measurement) -> bool:
@@ -103,7 +108,7 @@ def _waits_less(cache: Measurement, best: Measurement) -> bool:
     before, after = best.metric("wait_share"), cache.metric("wait_share")
     if before is None or after is None or before.median - after.median < 0.005:
         return False
-    return difference_is_real(before, after) is not False
+    return difference_is_real(before, after) is True
 
 
 def _remarks(
