@@ -191,7 +191,7 @@ def test_numbers_are_labels_as_they_are(tmp_path: Path) -> None:
         ("file,label\na.jpg,x\n", ["labels.csv: no row for b.jpg"]),
         ("file,label\na.jpg,x\nb.jpg,y\na.jpg,y\n", ["a.jpg comes twice, as x and as y"]),
         ("file,sex,age\na.jpg,f,1\nb.jpg,m,2\n", ["cannot tell which column is the label", "file, sex, age"]),
-        ("file,label\na.jpg,x\nb.jpg\n", ["labels.csv: row 3 has 1 columns, the first has 2"]),
+        ("file,label\na.jpg,x\nb.jpg\n", ["labels.csv: row 3 has 1 column, the first has 2"]),
         ("file,label\na.jpg,-1\nb.jpg,0\n", ["has the label"]),
         ("file,label\nq.jpg,x\nr.jpg,y\n", ["labels.csv does not name them"]),
         ("\x00\xff", ["labels.csv does not name them"]),

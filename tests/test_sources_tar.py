@@ -285,6 +285,33 @@ def test_archive_of_one_split(tmp_path: Path) -> None:
         open_source(path, split="test")
 
 
+@pytest.mark.parametrize(
+    ("names", "image"),
+    [
+        (("train/1.jpg", "test/2.jpg"), "train/1.jpg (of the splits train, test)"),
+        (("data/train/1.jpg", "data/val/a/2.jpg"), "data/train/1.jpg (of the splits train, val)"),
+        (("train/a/1.jpg", "train/b/2.jpg", "train/3.jpg", "test/a/4.jpg"), "train/3.jpg (of the splits train, test)"),
+        (("a/1.jpg", "b/2.jpg", "3.jpg"), "3.jpg lies"),
+    ],
+)
+@pytest.mark.parametrize("split", [None, "train"])
+def test_an_archive_whose_labels_cannot_be_told_is_refused(
+    tmp_path: Path, names: tuple[str, ...], image: str, split: str | None
+) -> None:
+    path = write_tar(tmp_path / "x.tar", dict.fromkeys(names, PHOTO))
+    with pytest.raises(SourceError) as error:
+        open_source(path, split=split)
+    assert str(error.value).startswith(f"{path}: {image}")
+    assert f"create_loader([{str(path)!r}])" in str(error.value)
+    assert list(open_source([str(path)]).source.columns) == ["image"], "whoever insists gets the images"
+
+
+def test_an_archive_of_images_alone_says_that_it_has_no_labels(tmp_path: Path) -> None:
+    opened = open_source(write_tar(tmp_path / "x.tar", {f"images/{n}.jpg": PHOTO for n in range(3)}))
+    assert list(opened.source.columns) == ["image"]
+    assert any("nothing in the archive says what their labels are" in note for note in opened.notes)
+
+
 def test_temporary_copies_are_shared_and_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "data.tar.gz"
     with tarfile.open(path, "w:gz") as tar:

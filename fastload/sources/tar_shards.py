@@ -13,8 +13,8 @@ import itertools
 import operator
 import os
 from array import array
-from collections.abc import Iterator, Sequence
-from typing import Any, Literal
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -79,6 +79,7 @@ def open_tar_shards(spec: str | list[str], options: OpenOptions) -> Opened:
         opened = class_folders_in_tar(columns["image"].images(paths), name, options.split, notes)
         if opened is not None:
             return opened
+        notes += ("images alone: nothing in the archive says what their labels are",)
     if options.split is not None:
         raise ConfigurationError(f"split={options.split!r}: {name} has no splits; open the shards of the split.")
     values = {key: column.values(paths, options.classes) for key, column in columns.items() if not column.holds_images}
@@ -284,13 +285,14 @@ def looks_like_class_folders(names: list[str]) -> bool:
 
 
 def class_folders_in_tar(files: EncodedFiles, name: str, split: str | None, notes: tuple[str, ...]) -> Opened | None:
-    """Columns `image` and `label` if the images lie in several folders, else None.
+    """Columns `image` and `label` if the images lie in several folders, None if they lie in one.
 
     Folders that all images have in common are passed over. If those below them are splits (train, val, test...),
     `split` chooses, "train" if it is None, which the notes say. The next ones are the classes. Order, labels and
     fingerprint are those of the folder that the archive unpacks to.
 
     Raises:
+        SourceError: images beside the folders of classes; folders that are no classes by their names.
         ConfigurationError: a split that the archive does not have.
     """
     assert files.names is not None
@@ -299,10 +301,13 @@ def class_folders_in_tar(files: EncodedFiles, name: str, split: str | None, note
     pairs = zip(min(folders), max(folders), strict=False)
     common = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
     tops = {folder[common] if len(folder) > common else "" for folder in folders}
-    if len(tops) == 1 or "" in tops:
+    if len(tops) == 1:
         return None
     chosen = np.arange(len(files))
     splits = splits_in(tops)
+    if "" in tops:
+        outside = next(row for row, folder in enumerate(folders) if folder[common:] in ([], [""]))
+        _refuse_images_of_no_class(name, files.names[outside], splits)
     if len(splits) == len(tops):
         asked = split or "train"
         wanted = asked if asked in tops else splits.get(split_of(asked) or "")
@@ -324,7 +329,7 @@ def class_folders_in_tar(files: EncodedFiles, name: str, split: str | None, note
     rows = sorted(names, key=place)
     classes = sorted({place(row)[0] for row in rows})
     if "" in classes:
-        return None
+        _refuse_images_of_no_class(name, names[rows[0]], splits)
     if len(classes) > 1:  # of one class the archive may be made so, with nothing to be told apart
         refuse_reserved(name, classes, ())
     label_of = {title: label for label, title in enumerate(classes)}
@@ -339,3 +344,13 @@ def class_folders_in_tar(files: EncodedFiles, name: str, split: str | None, note
         format="archive of class folders",
     )
     return Opened(source, notes=notes)
+
+
+def _refuse_images_of_no_class(archive: str, image: str, splits: Mapping[str, str]) -> NoReturn:
+    """Say that an image is where no label follows for it, so that nobody trains on images without, or on all splits."""
+    among = f" (of the splits {', '.join(splits.values())})" if splits else ""
+    raise SourceError(
+        f"{archive}: {image}{among} lies in no folder of a class, so that its label cannot be told. Put the images of "
+        "each class into one folder. Or, if all of them are wanted as one set without labels, give the .tar in a list: "
+        f"fastload.create_loader([{archive!r}])."
+    )
