@@ -445,4 +445,4 @@ def test_cache_build_of_a_damaged_sample(photographs: Path, tmp_path: Path) -> N
     assert "2.jpg" in done.err
     done = fastload_command("cache", "build", str(folder.parent), "--directory", str(tmp_path / "cache"), "--skip-bad")
     assert done.code == 0, done.err
-    assert re.search(r"^damaged\s+1 samples", done.out, re.MULTILINE)
+    assert re.search(r"^damaged\s+1 sample,", done.out, re.MULTILINE)

@@ -217,5 +217,5 @@ def test_a_rank_whose_batches_would_go_to_anothers_gpu_is_told(
     caplog.clear()
     assert LoaderConfig(source=None, device=torch.device("cuda")).device.index == 0
     assert not caplog.text, "a GPU of its own"
-    with pytest.raises(ConfigurationError, match=r"device: 'cuda:3' .* torch sees 1 GPUs"):
+    with pytest.raises(ConfigurationError, match=r"device: 'cuda:3' .* torch sees 1 GPU,"):
         LoaderConfig(source=None, device=torch.device("cuda", 3))

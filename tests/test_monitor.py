@@ -617,7 +617,7 @@ def test_a_profile_of_a_gpu_is_read_from_its_kernels_and_copies() -> None:
     ]
     assert profile.idle.steps == 1
     assert profile.idle.busy_share == pytest.approx(0.35)
-    assert "1 steps in 0.001 s on the GPU: busy 35.0%; idle for data 25.0%, copies 15.0%" in str(profile)
+    assert "1 step in 0.001 s on the GPU: busy 35.0%; idle for data 25.0%, copies 15.0%" in str(profile)
 
 
 def test_a_profile_without_a_gpu_shows_the_operations_of_the_host() -> None:

@@ -130,7 +130,7 @@ def test_files_that_cannot_be_read(pool: Any, tmp_path: Path) -> None:
 def test_arguments_are_checked(pool: Any) -> None:
     out = np.empty((2, 16, 16, 3), np.uint8)
     placed = whole([(64, 80)] * 2)
-    with pytest.raises(ConfigurationError, match="images has 1 rows and out has 2"):
+    with pytest.raises(ConfigurationError, match="images has 1 row and out has 2"):
         pool.decode_batch([GOOD], geometry=placed, out=out)
     with pytest.raises(ConfigurationError, match="geometry has 2 rows and out has 1"):
         pool.decode_batch([GOOD], geometry=placed, out=out[:1])

@@ -128,7 +128,7 @@ def test_words_are_classes_in_alphabetical_order(tmp_path: Path) -> None:
         ("x.tsv", "label\n1\n", "x.tsv: there is no column 'text'"),
         ("x.tsv", "text\tlabel\n", "x.tsv: no texts found"),
         ("x.tsv", "", "x.tsv: there is no column 'text'; .* found none"),
-        ("x.tsv", "text\tlabel\nfine\n", "x.tsv, line 2: 1 columns, but the first line has 2"),
+        ("x.tsv", "text\tlabel\nfine\n", "x.tsv, line 2: 1 column, but the first line has 2"),
         ("x.tsv", "text\tlabel\na\t1\nb\t1\n", "x.tsv: every text has the label '1'"),
         ("x.tsv", "text\tlabel\na\t0\nb\t-1\n", "x.tsv: the label '-1' is no whole number from 0 on"),
         ("x.tsv", "text\tlabel\na\t0\nb\t1.0\n", "x.tsv: the label '1.0' is no whole number"),

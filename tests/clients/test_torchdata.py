@@ -44,7 +44,7 @@ def test_it_goes_on_where_the_other_stands(workers: int) -> None:
 def test_a_random_order_cannot_be_gone_on_with() -> None:
     existing = stateful.StatefulDataLoader(DATA, 3, shuffle=True)
     next(iter(existing))
-    with pytest.raises(StateMismatchError, match="StatefulDataLoader, after 1 batches"):
+    with pytest.raises(StateMismatchError, match="StatefulDataLoader, after 1 batch,"):
         fastload.from_dataloader(existing)
 
 
