@@ -17,7 +17,7 @@ def counted(count: int, thing: str) -> str:
     """A number of things in words: "1 sample", "1,200 images", "2 classes"."""
     if count == 1:
         return f"1 {thing}"
-    return f"{count:,} {thing}{'es' if thing.endswith(('s', 'ch', 'x')) else 's'}"
+    return f"{count:,} {thing}{'es' if thing.endswith(('s', 'x', 'tch', 'nch')) else 's'}"
 
 
 class FastloadError(Exception):

@@ -144,3 +144,12 @@ def test_things_are_counted_in_one_way() -> None:
                 if shown not in _NO_NUMBERS and re.match(rf" ({_THINGS})\b(?!/s| a second)", text.value):
                     wrong.append(f"{path.relative_to(ROOT)}:{value.lineno}: {{{shown}}}{text.value[:12]}")
     assert not wrong, "counted(1, 'sample') is '1 sample': " + "\n".join(wrong)
+
+
+def test_counted() -> None:
+    from fastload.errors import counted
+
+    assert [counted(n, "sample") for n in (0, 1, 1200)] == ["0 samples", "1 sample", "1,200 samples"]
+    assert [counted(2, thing) for thing in ("class", "batch", "epoch", "process", "branch")] == [
+        "2 classes", "2 batches", "2 epochs", "2 processes", "2 branches"
+    ]  # fmt: skip

@@ -385,7 +385,7 @@ def test_cache_build_then_info(photographs: Path, tmp_path: Path) -> None:
         assert ", ".join(sorted(SCENES)) in out
     verified = fastload_command("cache", "verify", str(target))
     assert verified.code == 0, verified.err
-    assert "files are as they were written" in verified.out
+    assert "6 files, all as written" in verified.out
     with fastload.create_loader(str(target), batch_size=1, backend="cache") as loader:
         images, _ = next(iter(loader))
     assert min(images.shape[2:]) == 64
@@ -405,7 +405,7 @@ def test_cache_build_goes_where_loaders_look(photographs: Path, own_cache: Path)
     assert re.search(rf"MB  {directory}  [\d,]+ samples of .*val", listed.out)
     assert "1 cache in" in listed.out
     (own_cache / "fastload" / "mine").mkdir()
-    assert "1 removed" in fastload_command("cache", "clear", "--yes").out
+    assert "1 cache removed" in fastload_command("cache", "clear", "--yes").out
     assert [path.name for path in (own_cache / "fastload").iterdir()] == ["mine"], "what is no cache stays"
     assert "0 caches in" in fastload_command("cache", "list").out
     assert "Nothing was removed" in fastload_command("cache", "clear", "--yes").out

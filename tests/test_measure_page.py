@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from fastload.bench.decode import report as decode_report
+from fastload.bench.decode import verdict as decode_verdict
 from fastload.bench.loader import report as loader_report
 from fastload.cli.app import app
 from fastload.errors import BackendUnavailableError
@@ -164,6 +166,107 @@ def test_page_says_what_was_found(tmp_path: Path) -> None:
     assert "Stopped early" in (tmp_path / "page.html").read_text()
 
 
+def _decoded(contestant: str, rates: tuple[float, ...], threads: int = 2, source: str = "memory") -> Measurement:
+    rounds = tuple(Round(int(rate), 1.0, 1.0, {"pixels_per_second": rate}) for rate in rates)
+    return Measurement(contestant, "full", {"from": source, "threads": threads, "resampling": "own"}, rounds=rounds)
+
+
+@pytest.mark.parametrize(
+    ("native", "words"),
+    [
+        ((400, 401, 402), "Full decode with 2 threads: `native` is the fastest, 401 img/s, 1.34 times the next, "
+         "`simplejpeg`; 4.0 times `pillow`."),
+        ((310, 200, 400), "`native` (310 img/s) and `simplejpeg` (300) lie within the scatter of the rounds."),
+        ((400, 401), "`native` (400 img/s) before `simplejpeg` (300), by too few rounds to be sure."),
+    ],
+)  # fmt: skip
+def test_the_verdict_on_decoders_claims_no_more_than_the_rounds_show(native: tuple[float, ...], words: str) -> None:
+    rows = [_decoded("pillow", (100, 101, 99)), _decoded("simplejpeg", (300, 301, 299)), _decoded("native", native)]
+    assert decode_verdict.verdict([*rows, _decoded("opencv", (900, 901, 902), threads=1)]).endswith(words)
+    assert decode_verdict.verdict([_decoded("pillow", (5, 5, 5))]).endswith("`pillow` gives 5 img/s.")
+    assert decode_verdict.verdict([]) == ""
+
+
+@needs_charts
+def test_tables_are_in_the_order_of_the_charts_below_a_verdict(tmp_path: Path) -> None:
+    speeds = {"pillow": (100, 50), "simplejpeg": (300, 500), "native": (400, 200)}
+    rows = [
+        _decoded(name, (rate * threads, rate * threads + 1, rate * threads - 1), threads, source)
+        for name, rates in speeds.items()
+        for source, rate in zip(("memory", "page cache"), rates, strict=True)
+        for threads in (2, 1)
+    ]
+    write_html(msgspec.structs.replace(decode_results(), measurements=tuple(rows)), tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text()
+    assert text.index('<p class="verdict">Full decode with 2 threads: <code>native</code>') < text.index("<figure>")
+    cells = re.findall(r"<tr><td>(.*?)</td><td>(.*?)</td><td[^>]*>(\d)</td>", text)
+    memory = [name for name in ("native", "simplejpeg", "pillow") for _ in range(2)]
+    cached = [name for name in ("simplejpeg", "native", "pillow") for _ in range(2)]
+    assert [name for name, _, _ in cells] == memory + cached
+    assert [threads for _, _, threads in cells] == ["1", "2"] * 6
+    for chart, order in zip(re.findall(r"<figure>.*?</figure>", text, re.DOTALL), (memory, cached), strict=False):
+        seen = [name for name in re.findall(r">([a-z]+)</text>", chart) if name in speeds]
+        assert seen[:3] == order[::2]
+
+    write_html(loader_results(), tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text()
+    cells = re.findall(r"<tr><td>(.*?)</td>", text)
+    chart = re.findall(r"<figure>.*?</figure>", text, re.DOTALL)[0]
+    bars = [
+        name for name in re.findall(r">([\w ,]+)</text>", chart.partition("narrow")[0]) if name.split(",")[0] in cells
+    ]
+    assert cells[0] == "trainer alone"
+    assert cells[1 : len(bars) + 1] == [name.split(",")[0] for name in bars]
+
+
+@needs_charts
+def test_charts_are_as_wide_as_the_page_and_no_line_crosses_their_labels(tmp_path: Path) -> None:
+    from fastload.measure import charts
+
+    style = charts.style_sheet()
+    body = re.search(r"body \{[^}]*padding: (\d+)px; max-width: (\d+)px", style)
+    assert body is not None
+    assert int(body[2]) - 2 * int(body[1]) == charts.WIDE
+    assert "max-width" not in re.findall(r"figure \{[^}]*\}", style)[0]
+    drawn = charts.bars(
+        "t", "u", [charts.Bar(f"b{n}", n, n, n, charts.SERIES[n]) for n in range(1, 5)], limit=(3, "so")
+    )
+    assert f'viewBox="0 0 {charts.WIDE} ' in drawn
+    # Each label (four values and the limit's, in both widths) stands on paper, which is drawn after the lines.
+    assert drawn.count("fill: var(--paper)") == 2 * 5
+    for chart in drawn.split('class="narrow"'):
+        assert chart.rindex("stroke-dasharray") < chart.index("fill: var(--paper)")
+
+
+def test_tables_say_that_they_go_on_where_a_phone_cannot_show_them() -> None:
+    wide = pages.table([{f"h{n}": "1" for n in range(9)}], text_columns=())
+    assert "Scroll sideways: 9 columns." in wide
+    assert "Scroll sideways" not in pages.table([{"a": "1", "b": "2"}], text_columns=())
+    from fastload.measure import charts
+
+    style = charts.style_sheet()
+    assert re.search(r"\.scroll \{[^}]*background-attachment: local, scroll", style), "a shadow where it goes on"
+    assert re.search(r"td:first-child \{[^}]*position: sticky", style), "the names stay in sight"
+    assert re.search(r"@media \(max-width: 860px\) \{[^@]*\.hint \{ display: block", style)
+
+
+@needs_charts
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_colours_of_contestants_are_apart_and_stand_out(scheme: str) -> None:
+    from fastload.measure import charts
+
+    light, dark = charts.style_sheet().split("@media (prefers-color-scheme: dark)")
+    variables = dict(re.findall(r"--(\w+): (#\w+)", light if scheme == "light" else dark.split("* {")[0]))
+    colours = [variables[f"c{number}"] for number in range(len(charts.SERIES))]
+    paper = _luminance(_rgb(variables["paper"]))
+    for colour in colours:
+        ink = _luminance(_rgb(colour))
+        assert (max(ink, paper) + 0.05) / (min(ink, paper) + 0.05) >= 3, f"{colour}: WCAG 2.2, 1.4.11 asks for 3"
+    places = [_oklab(colour) for colour in colours]
+    apart = {(a, b): math.dist(places[a], places[b]) for a in range(len(places)) for b in range(a)}
+    assert min(apart.values()) > 0.12, min(apart, key=lambda pair: apart[pair])
+
+
 @pytest.mark.slow
 @needs_charts
 def test_same_results_give_the_same_page(tmp_path: Path) -> None:
@@ -297,3 +400,24 @@ def _luminance(colour: str) -> float:
     channels = [int(value) / 255 for value in re.findall(r"\d+", colour)[:3]]
     r, g, b = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels)
     return 0.2126 * r + 0.7152 * g + 0.0722 * b
+
+
+def _rgb(colour: str) -> str:
+    return f"rgb({', '.join(str(int(colour[start : start + 2], 16)) for start in (1, 3, 5))})"
+
+
+def _oklab(colour: str) -> list[float]:
+    """Where a colour is in Oklab, in which distances are about as people see them (Ottosson, 2020)."""
+    channels = [int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5)]
+    linear = np.array([c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels])
+    cones = [
+        [0.41222147, 0.53633254, 0.05144599],
+        [0.2119035, 0.6806995, 0.10739696],
+        [0.08830246, 0.28171884, 0.6299787],
+    ]
+    axes = [
+        [0.21045426, 0.79361779, -0.00407205],
+        [1.9779985, -2.42859221, 0.45059371],
+        [0.02590404, 0.78277177, -0.80867577],
+    ]
+    return [float(value) for value in np.array(axes) @ np.cbrt(np.array(cones) @ linear)]

@@ -37,8 +37,12 @@ _NAMES = {INK: "ink", MUTED: "muted", GRID: "grid", PAPER: "paper"} | {
 }
 _COLOUR = re.compile("|".join(_NAMES))
 
-WIDE, _NARROW = 760, 342
-"""Pixels: the column of text on a desktop, and a phone of 390 pixels without its margins."""
+WIDE, _NARROW = 1032, 342
+"""Pixels: the page on a desktop, and a phone of 390 pixels, each without its margins."""
+_MARKERS = "os^Dvp*X<>"
+"""Of curves, so that they are told apart without their colours."""
+_UNCROSSED: dict[str, Any] = {"boxstyle": "square,pad=0.15", "facecolor": PAPER, "edgecolor": "none"}
+"""What is behind a label: paper, so that no line of the grid or of a limit goes through it."""
 
 SETTINGS: dict[Any, Any] = {
     "svg.fonttype": "none",
@@ -122,13 +126,12 @@ def bars(title: str, unit: str, given: Sequence[Bar], *, limit: tuple[float, str
             axes.barh(row, bar.value, height=0.66, color=bar.colour)
             axes.plot([bar.low, bar.high], [row, row], color=INK, linewidth=1.2)
             axes.plot([bar.low, bar.high], [row, row], "|", color=INK, markersize=7)
-            axes.annotate(
-                number(bar.value), (bar.high, row), (7, 0), textcoords="offset points", va="center", color=INK
-            )
+            label = axes.annotate(number(bar.value), (bar.high, row), (7, 0), textcoords="offset points", va="center")
+            label.set(color=INK, bbox=_UNCROSSED, zorder=3)
         if limit is not None:
             axes.axvline(limit[0], color=MUTED, linewidth=1.2, linestyle=(0, (4, 3)))
             side = "right" if limit[0] > 0.5 * top else "left"
-            axes.text(limit[0], -0.75, f" {limit[1]} ", ha=side, va="bottom", color=MUTED, fontsize=11)
+            axes.text(limit[0], -0.75, f" {limit[1]} ", ha=side, va="bottom", color=MUTED, fontsize=11, bbox=_UNCROSSED)
         axes.set_yticks(range(len(given)), [bar.name for bar in given], color=INK)
         axes.set_ylim(len(given) - 0.4, -0.6 if limit is None else -1.4)
         axes.set_xlim(0, top * (1.1 if width == WIDE else 1.25))
@@ -159,8 +162,8 @@ def curves(title: str, x: str, y: str, given: Sequence[Line]) -> str:
 def draw_curves(axes: Axes, x: str, y: str, given: Sequence[Line]) -> None:
     """The curves themselves, for a figure of any kind; without the legend."""
     places = sorted({point[0] for line in given for point in line.points})
-    at = {value: number for number, value in enumerate(places)}  # evenly spaced, as 1, 2, 4, 8 would be on a log
-    for line in given:
+    at = {value: place for place, value in enumerate(places)}  # evenly spaced, as 1, 2, 4, 8 would be on a log
+    for turn, line in enumerate(given):
         xs = [at[point[0]] for point in line.points]
         values = [point[1] for point in line.points]
         errors = [[p[1] - p[2] for p in line.points], [p[3] - p[1] for p in line.points]]
@@ -171,8 +174,8 @@ def draw_curves(axes: Axes, x: str, y: str, given: Sequence[Line]) -> None:
             color=line.colour,
             label=line.name,
             linewidth=2,
-            marker="o",
-            markersize=5,
+            marker=_MARKERS[turn % len(_MARKERS)],
+            markersize=6,
             elinewidth=1.2,
             capsize=3,
         )

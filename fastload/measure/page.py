@@ -14,6 +14,9 @@ from fastload.measure.machine import Machine
 from fastload.measure.results import Measurement, Results, write_text
 from fastload.measure.table import failures_by_file, not_measured
 
+_ON_A_PHONE = 5
+"""Columns of numbers beside each other."""
+
 
 def require_charts(option: str = "--html") -> None:
     """Raises BackendUnavailableError: what draws the charts is not installed; the message has the command.
@@ -72,9 +75,13 @@ def table(rows: Sequence[Mapping[str, str | Text]], *, text_columns: Sequence[st
         "<tr>" + "".join(f"<td{kind[name]}>{escape(str(row[name]))}</td>" for name in headings) + "</tr>\n"
         for row in rows
     )
-    return (
-        f'<div class="scroll" tabindex="0"><table><thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody></table></div>\n'
-    )
+    return _scrolling(f"<thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody>", len(headings))
+
+
+def _scrolling(table: str, columns: int) -> str:
+    """A table that scrolls within itself; its shadow shows that it does, and on a phone a line says so."""
+    hint = f'<p class="hint">Scroll sideways: {columns} columns.</p>\n' if columns > _ON_A_PHONE else ""
+    return f'{hint}<div class="scroll" tabindex="0"><table>{table}</table></div>\n'
 
 
 def heat_map(values: Mapping[tuple[str, str], float], *, corner: str, show: Callable[[float], str]) -> str:
@@ -99,10 +106,8 @@ def heat_map(values: Mapping[tuple[str, str], float], *, corner: str, show: Call
         f'<tr><th scope="row">{escape(row)}</th>{"".join(cell((row, column)) for column in columns)}</tr>\n'
         for row in rows
     )
-    return (
-        f'<div class="scroll" tabindex="0"><table><thead><tr><th scope="col">{escape(corner)}</th>{head}</tr></thead>\n'
-        f"<tbody>{body}</tbody></table></div>\n"
-    )
+    heading = f'<thead><tr><th scope="col">{escape(corner)}</th>{head}</tr></thead>'
+    return _scrolling(f"{heading}\n<tbody>{body}</tbody>", 1 + len(columns))
 
 
 def _document(title: str, subtitle: str, main: str) -> str:

@@ -6,10 +6,12 @@ import os
 from collections.abc import Mapping, Sequence
 from html import escape
 
+from msgspec.structs import replace
 from rich.console import Console
 from rich.text import Text
 
 from fastload.bench.decode.inputs import MODES
+from fastload.bench.decode.verdict import in_chart_order, source_of, threads_of, verdict, with_most_threads
 from fastload.errors import counted
 from fastload.measure.page import table, write_page
 from fastload.measure.results import Measurement, Results
@@ -35,7 +37,7 @@ def print_decode(results: Results, console: Console) -> None:
         best = max(row.speed for row in members)
         console.print()
         console.print(Text(f"{_title(mode)}, {_SOURCES.get(str(source), source)}", "bold"))
-        print_fitting(console, [_cells(row, best) for row in _ordered(members)], droppable=_DROPPABLE)
+        print_fitting(console, [_cells(row, best) for row in in_chart_order(members)], droppable=_DROPPABLE)
     marked = sorted({row.latency.of for row in rows if row.latency is not None and row.latency.of != "sample"})
     console.print()
     versions = {row.contestant: row.version for row in rows if row.version}
@@ -48,7 +50,7 @@ def print_decode(results: Results, console: Console) -> None:
         style="dim",
         soft_wrap=True,
     )
-    for note in results.notes:
+    for note in filter(None, (verdict(rows), *results.notes)):
         console.print(note, soft_wrap=True)
     print_problems(results, console)
 
@@ -56,14 +58,6 @@ def print_decode(results: Results, console: Console) -> None:
 def _title(mode: str) -> str:
     title = MODES.get(mode, mode)
     return title[0].upper() + title[1:]
-
-
-def _ordered(rows: Sequence[Measurement]) -> list[Measurement]:
-    """By decoder, the fastest first; within it by threads."""
-    speed: dict[str, float] = {}
-    for row in rows:
-        speed[row.contestant] = max(speed.get(row.contestant, 0.0), row.speed)
-    return sorted(rows, key=lambda row: (-speed[row.contestant], row.contestant, row.parameters["threads"]))
 
 
 def _cells(row: Measurement, best: float) -> dict[str, str | Text]:
@@ -107,9 +101,9 @@ def write_html(results: Results, path: str | os.PathLike[str]) -> None:
     """Write the page, all of it or nothing. Raises OSError."""
     rows = [row for row in results.measurements if row.rounds]
     sections = _sections(results, rows) if rows else {"What was measured": "<p>Nothing: no round was finished.</p>\n"}
-    write_page(
-        results, path, title=f"{_format(results.settings)} decoders side by side", sections=sections, has_verdict=False
-    )
+    told = replace(results, notes=(*filter(None, [verdict(rows)]), *results.notes))
+    title = f"{_format(results.settings)} decoders side by side"
+    write_page(told, path, title=title, sections=sections, has_verdict=bool(rows))
 
 
 def _sections(results: Results, rows: Sequence[Measurement]) -> dict[str, str]:
@@ -120,7 +114,7 @@ def _sections(results: Results, rows: Sequence[Measurement]) -> dict[str, str]:
     settings = results.settings
     sections = {}
     for mode in dict.fromkeys(row.mode for row in rows):
-        members = [row for row in rows if row.mode == mode]
+        members = in_chart_order([row for row in rows if row.mode == mode])
         charts = _speeds(_title(mode), members, colour) + _threads(_title(mode), members, colour)
         sections[_title(mode)] = charts + _table(members)
     about = (
@@ -138,16 +132,14 @@ def _speeds(title: str, rows: Sequence[Measurement], colour: dict[str, str]) -> 
     from fastload.measure.charts import Bar, bars
 
     html = ""
-    for source in dict.fromkeys(str(row.parameters["from"]) for row in rows):
-        members = [row for row in rows if row.parameters["from"] == source]
-        most = max(_threads_of(row) for row in members)
+    for source in dict.fromkeys(map(source_of, rows)):
+        members = with_most_threads([row for row in rows if source_of(row) == source])
         given = [
             Bar(row.contestant, row.rate.median, row.rate.low, row.rate.high, colour[row.contestant])
             for row in members
-            if row.rate is not None and _threads_of(row) == most
+            if row.rate is not None
         ]
-        given.sort(key=lambda bar: -bar.value)
-        threads = counted(most, "thread")
+        threads = counted(threads_of(members[0]), "thread")
         html += bars(f"{title}, {_SOURCES.get(source, source)}", f"images a second, {threads}", given)
     return html
 
@@ -160,7 +152,7 @@ def _threads(title: str, rows: Sequence[Measurement], colour: dict[str, str]) ->
     for row in rows:
         if row.parameters["from"] == "memory" and row.rate is not None:
             rate = row.rate
-            points.setdefault(row.contestant, []).append((_threads_of(row), rate.median, rate.low, rate.high))
+            points.setdefault(row.contestant, []).append((threads_of(row), rate.median, rate.low, rate.high))
     lines = [Line(who, sorted(values), colour[who]) for who, values in points.items() if len(values) > 1]
     return curves(f"{title}: more threads", "threads", "images a second", lines) if lines else ""
 
@@ -173,7 +165,3 @@ def _table(rows: Sequence[Measurement]) -> str:
         where: dict[str, str | Text] = {"bytes from": str(row.parameters["from"])} if several else {}
         lines.append({"decoder": Text(row.contestant)} | where | _cells(row, best))
     return table(lines, text_columns=("decoder", "bytes from"))
-
-
-def _threads_of(row: Measurement) -> int:
-    return int(row.parameters["threads"])

@@ -39,7 +39,7 @@ def print_loader(results: Results, console: Console) -> None:
     console.print()
     if rows:
         best = max((row.speed for row in rows if row.contestant != ALONE), default=0.0)
-        print_fitting(console, [_cells(row, best) for row in rows], droppable=_DROPPABLE)
+        print_fitting(console, [_cells(row, best) for row in _in_chart_order(rows)], droppable=_DROPPABLE)
         console.print()
         console.print(
             "waited: share of its time in which the trainer had no batch. epoch gap: that wait at the first batch of "
@@ -103,7 +103,7 @@ def write_html(results: Results, path: str | os.PathLike[str]) -> None:
     done = f"<p>{escape(_what_was_done(results))}</p>\n"
     sections = _sections(results, rows) if rows else {}
     if sections:
-        figures = table([_cells(row) for row in rows], text_columns=("loader",))
+        figures = table([_cells(row) for row in _in_chart_order(rows)], text_columns=("loader",))
         sections["All figures"] = done + figures
     else:
         sections["What was measured"] = f"{done}<p>Nothing: no round was finished.</p>\n"
@@ -115,7 +115,7 @@ def _sections(results: Results, rows: Sequence[Measurement]) -> dict[str, str]:
     from fastload.measure.charts import MUTED, Timeline, colours, timelines
 
     colour = colours([row.contestant for row in rows if row.contestant != ALONE]) | {ALONE: MUTED}
-    plain = [row for row in rows if _is_plain(row, rows)]
+    plain = [row for row in _in_chart_order(rows) if _is_plain(row, rows)]
 
     def strips(title: str, series: str) -> str:
         given = [
@@ -131,6 +131,13 @@ def _sections(results: Results, rows: Sequence[Measurement]) -> dict[str, str]:
         "When the GPU was busy": strips("GPU utilisation, as the driver reports it", "gpu_utilisation"),
         "Workers and prefetch": _curves(results, rows, colour),
     }
+
+
+def _in_chart_order(rows: Sequence[Measurement]) -> list[Measurement]:
+    """The trainer alone, then as they come, the fastest first; of a sweep the rest after, by contestant."""
+    plain = sorted((row for row in rows if _is_plain(row, rows)), key=lambda row: (row.contestant != ALONE, -row.speed))
+    place = {row.contestant: number for number, row in reversed(list(enumerate(plain)))}
+    return plain + sorted((row for row in rows if row not in plain), key=lambda row: place[row.contestant])
 
 
 def _is_plain(row: Measurement, rows: Sequence[Measurement]) -> bool:
@@ -164,7 +171,6 @@ def _rates(results: Results, rows: Sequence[Measurement], colour: dict[str, str]
     html = ""
     if rates:
         limit = None if takes is None else (takes, f"{ALONE if consume is None else 'simulated trainer'}: {takes:,.0f}")
-        rates.sort(key=lambda bar: -bar.value)
         html += bars("Throughput through the training step", "images a second", rates, limit=limit)
     if waits:
         waits.sort(key=lambda bar: bar.value)
