@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from typer.testing import CliRunner
 
 from fastload.cli.app import app
-from fastload.errors import ConfigurationError
+from fastload.errors import ConfigurationError, counted
 from fastload.measure.process import Outcome
 from fastload.measure.results import Results, from_json, to_csv, to_json
 from fastload.sweep import Cell, Row, SweepSettings, run_sweep
@@ -86,7 +86,7 @@ def test_every_combination_of_the_axes_has_the_whole_grid() -> None:
     grid = cells([8, 16], ["none", "ddp"], 2, axes)
     assert len(grid) == len(set(grid)) == 2 * 2 * 1 * 2 * (2 + 3)
     assert {cell.name for cell in grid if cell.mode == "ddp" and cell.accumulate == 10} == {
-        f"ddp x 2, {device}, cache, {workers} workers, 10 accumulated"
+        f"ddp x 2, {device}, cache, {counted(workers, 'worker')}, 10 accumulated"
         for device in ("cpu", "cuda")
         for workers in (1, 4)
     }

@@ -80,7 +80,7 @@ def table(rows: Sequence[Mapping[str, str | Text]], *, text_columns: Sequence[st
 
 def _scrolling(table: str, columns: int) -> str:
     """A table that scrolls within itself; its shadow shows that it does, and on a phone a line says so."""
-    hint = f'<p class="hint">Scroll sideways: {columns} columns.</p>\n' if columns > _ON_A_PHONE else ""
+    hint = f'<p class="hint">Scroll sideways: {counted(columns, "column")}.</p>\n' if columns > _ON_A_PHONE else ""
     return f'{hint}<div class="scroll" tabindex="0"><table>{table}</table></div>\n'
 
 
