@@ -199,7 +199,7 @@ def test_bad_files_in_one_ranks_shard(contestant: Contestant, tmp_path: Path) ->
     mine = [index for index in range(SAMPLES) if index % 4 < 2]
     assert second[0] == [index for index in range(SAMPLES) if index % 4 >= 2]
     assert second[2] == 0
-    assert first[2] == len(bad)
+    assert len(bad) <= first[2] <= 2 * len(bad)  # the next epoch's, which are made ahead, may be among them
     for got, wanted in zip(first[0], mine, strict=True):
         assert got == wanted or (wanted in bad and got in mine and got not in bad)
 
