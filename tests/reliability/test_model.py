@@ -101,14 +101,18 @@ class Machine(RuleBasedStateMachine):
             assert sorted(self.orders[epoch]) == list(range(SAMPLES))
         return self.orders[epoch]
 
-    @rule()
-    def begin(self) -> None:
+    @rule(count=st.integers(0, STEPS + 1))
+    def begin(self, count: int) -> None:
         self.batches = iter(self.loader)
         self.model.iter()
+        self.take_some(count)
 
     @precondition(lambda self: self.batches is not None)
     @rule(count=st.integers(1, STEPS + 1))
     def take(self, count: int) -> None:
+        self.take_some(count)
+
+    def take_some(self, count: int) -> None:
         for _ in range(count):
             epoch = self.model.epoch
             batch, step = next(self.batches, None), self.model.take()
