@@ -10,7 +10,8 @@ for program in buildah debootstrap; do
         || die "no Docker or Podman engine answers; to build without one: apt-get install -y buildah debootstrap"
 done
 
-base=localhost/fastload-base:bookworm
+release=$(sed -n 's/^ARG BASE=debian:\([a-z]*\)-slim$/\1/p' docker/Dockerfile)
+base=localhost/fastload-base:$release
 driver=${STORAGE_DRIVER:-overlay}
 container=
 entrypoint=()
@@ -46,7 +47,7 @@ make_base() {
         | grep -oE 'https?://[^ ]+/debian/?( |$)' | head -n 1 || true)
     scratch=$(buildah from scratch)
     root=$(buildah mount "$scratch")
-    debootstrap --variant=minbase --include=ca-certificates bookworm "$root" "${mirror:-http://deb.debian.org/debian}"
+    debootstrap --variant=minbase --include=ca-certificates "$release" "$root" "${mirror:-http://deb.debian.org/debian}"
     cp /usr/local/share/ca-certificates/*.crt "$root/usr/local/share/ca-certificates/" 2>/dev/null || true
     env -u TMPDIR chroot "$root" update-ca-certificates
     rm -rf "$root"/var/cache/apt/archives/*.deb "$root"/var/lib/apt/lists/*
@@ -81,7 +82,7 @@ build() {
     local options=(--volume "$room/pip.conf:/etc/pip.conf:ro")
     local folder
     for folder in $(pip_configuration); do options+=(--volume "$folder:$folder:ro"); done
-    if grep -q '^VERSION_CODENAME=bookworm' /etc/os-release; then options+=(--volume /etc/apt:/etc/apt:ro); fi
+    if grep -q "^VERSION_CODENAME=$release" /etc/os-release; then options+=(--volume /etc/apt:/etc/apt:ro); fi
     buildah inspect --type image "$base" >/dev/null 2>&1 || make_base
     # Layers are kept for the next build, unless each would be a copy of the whole.
     if [ "$driver" = vfs ]; then options+=(--layers=false); else options+=(--layers=true); fi
