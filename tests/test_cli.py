@@ -363,9 +363,23 @@ def test_doctor_sees_a_gpu_that_torch_cannot_use(monkeypatch: pytest.MonkeyPatch
 def test_doctor_tells_pillow_simd_from_pillow(monkeypatch: pytest.MonkeyPatch) -> None:
     import PIL
 
-    monkeypatch.setattr(PIL, "__version__", "9.5.0.post2")
-    (finding,) = doctor.pillow()
-    assert (finding.name, finding.value.startswith("9.5.0.post2")) == ("Pillow-SIMD", True)
+    monkeypatch.setattr(doctor, "libjpeg_turbo_of_pillow", lambda: "3.1")
+    monkeypatch.setattr(doctor.platform, "machine", lambda: "x86_64")
+
+    found = {}
+    for version in ("13.0.0", "9.5.0.post2", "12.1.1.post0"):
+        monkeypatch.setattr(PIL, "__version__", version)
+        (finding,) = doctor.pillow()
+        assert finding.value.startswith(version)
+        found[version] = (finding.name, finding.status, finding.advice)
+    assert found["12.1.1.post0"] == ("Pillow-SIMD", "ok", "")
+    name, status, advice = found["9.5.0.post2"]
+    assert (name, status) == ("Pillow-SIMD", "note")
+    assert "security" in advice, "an old one is told of the newer"
+    name, status, advice = found["13.0.0"]
+    assert (name, status) == ("Pillow", "note")
+    for command in ("pip uninstall -y pillow", 'CC="cc -mavx2" pip install', "fastload bench decode --pillow-simd"):
+        assert command in advice
 
 
 # -- cache -------------------------------------------------------------------------------------------------------------

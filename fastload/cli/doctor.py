@@ -31,7 +31,7 @@ from fastload.machine import (
 from fastload.terminal import output, plain_errors
 
 _STYLE = {"ok": "green", "note": "cyan", "warning": "yellow", "broken": "bold red"}
-_OLDEST = {"torch": (2, 5), "torchvision": (0, 20)}
+_OLDEST = {"torch": (2, 5), "torchvision": (0, 20), "Pillow-SIMD": (12, 1)}
 
 
 def doctor(
@@ -113,8 +113,7 @@ def versions() -> Iterator[Finding]:
         return
     for name, module in (("torch", torch), ("torchvision", torchvision)):
         version = str(module.__version__)
-        numbers = tuple(int(part) for part in version.split("+")[0].split(".")[:2])
-        old = numbers < _OLDEST[name]
+        old = _numbers(version) < _OLDEST[name]
         wanted = ".".join(map(str, _OLDEST[name]))
         yield Finding(
             "versions",
@@ -123,6 +122,11 @@ def versions() -> Iterator[Finding]:
             "broken" if old else "ok",
             f"fastload needs {wanted} or newer: pip install --upgrade torch torchvision" if old else "",
         )
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """The first two of 2.15.0+cu132 or 12.1.1.post0."""
+    return tuple(int(part) for part in version.split("+")[0].split(".")[:2])
 
 
 def backends() -> Iterator[Finding]:
@@ -162,6 +166,10 @@ def libjpeg_turbo() -> Iterator[Finding]:
 _LIBTURBOJPEG = "PyTurboJPEG needs it: sudo apt-get install -y libturbojpeg0 (on Ubuntu: libturbojpeg)"
 
 
+_PILLOW_SIMD = 'CC="cc -mavx2" pip install --no-cache-dir pillow-simd'
+"""Its instructions are chosen when it is compiled: a wheel of pip's cache may have been compiled without."""
+
+
 def pillow() -> Iterator[Finding]:
     import PIL
 
@@ -169,16 +177,18 @@ def pillow() -> Iterator[Finding]:
     advice = ""
     if not turbo:
         advice = "This Pillow decodes JPEG slowly: pip install --force-reinstall --no-binary :none: pillow"
-    elif not simd:
+    elif simd and _numbers(PIL.__version__) < _OLDEST["Pillow-SIMD"]:
+        advice = f"Years of Pillow's security fixes are missing, which version 12.1 has: {_PILLOW_SIMD} --upgrade"
+    elif not simd and platform.machine() == "x86_64":
         advice = (
-            "Pillow-SIMD resizes faster, where your own code resizes with Pillow (the native core does not): pip "
-            "uninstall -y pillow && pip install pillow-simd. What it brings here: fastload bench decode --pillow-simd"
+            "Pillow-SIMD resizes some five times as fast, if your own code resizes with Pillow (the native core does "
+            f"not): pip uninstall -y pillow && {_PILLOW_SIMD}. What it brings here: fastload bench decode --pillow-simd"
         )
     yield Finding(
         "Pillow",
         "Pillow-SIMD" if simd else "Pillow",
         f"{PIL.__version__}, " + (f"libjpeg-turbo {turbo}" if turbo else "without libjpeg-turbo"),
-        "warning" if not turbo else "ok" if simd else "note",
+        "warning" if not turbo else "note" if advice else "ok",
         advice,
     )
 
