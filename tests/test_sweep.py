@@ -338,6 +338,27 @@ def test_accumulation_saves_exchange_and_may_cost_accuracy() -> None:
     assert worse.endswith("(0.042), so it costs accuracy; more epochs or a higher rate may win it back.")
 
 
+def test_what_learns_less_is_not_recommended_for_its_speed() -> None:
+    rows = [accumulated(1, 28, 0.88, 0.3), accumulated(10, 33, 0.86, 0.1), accumulated(20, 40, 0.62, 0.05)]
+    first = advice(rows, GPU)[0]
+    assert first.startswith("Recommended: ddp x 2, 10 accumulated, batch 8 a process")
+    assert first.endswith(
+        "Ddp x 2, 20 accumulated with batch 8 is faster, 40, but learns less: its top1 is 0.62 instead of 0.86."
+    )
+    assert "learns less" not in advice([rows[0], changed(rows[1], rate=27.5)], GPU)[0], "0.02 is scatter"
+    lower = [changed(found, validation={"loss": value}) for found, value in zip(rows, (0.3, 0.4, 0.9), strict=True)]
+    assert advice(lower, GPU)[0].startswith("Recommended: ddp x 2, 20 accumulated"), "how a loss scatters is not known"
+
+
+def test_accumulation_is_not_said_to_save_more_than_there_was() -> None:
+    few, many = accumulated(1, 11, 0.88, 0.3), accumulated(80, 24, 0.88, 0.02)
+    assert "2.18 times as fast (11 and 24 img/s), as it takes less of gradient exchange" in advice([few, many], GPU)[-1]
+    assert "by these shares it could be 1.40 times" in advice([few, many], GPU)[-1]
+    assert "measure again" in advice([few, many], GPU)[-1]
+    assert "measure again" in advice([changed(few, rate=40), many], GPU)[-1], "slower, too"
+    assert "measure again" not in advice([changed(few, rate=18), many], GPU)[-1]
+
+
 def test_the_values_of_another_axis_beside_the_fastest() -> None:
     rows = [row("none", 1, 32, 1000, wait=0.02), row("none", 1, 32, 600, wait=0.45), row("none", 1, 16, 700, wait=0.4)]
     backends = ("cache", "torch", "torch")

@@ -65,8 +65,9 @@ def advice(rows: Sequence[Row], situation: Situation) -> tuple[str, ...]:
 
 
 def _recommendation(rows: Sequence[Row], situation: Situation) -> str:
-    best = max(rows, key=lambda row: row.speed)
-    good = [row for row in rows if row.speed >= (1 - _SAME) * best.speed]
+    learning = [row for row in rows if not _learns_less(row, rows)]
+    best = max(learning, key=lambda row: row.speed)
+    good = [row for row in learning if row.speed >= (1 - _SAME) * best.speed]
     chosen = min(good, key=lambda row: (row.cell.processes, row.cell.global_batch))
     cell = chosen.cell
     batch = f"batch {cell.batch}" + (f" a process ({cell.global_batch} in all)" if cell.processes > 1 else "")
@@ -81,10 +82,30 @@ def _recommendation(rows: Sequence[Row], situation: Situation) -> str:
         more = best.cell.processes > cell.processes
         larger = best.cell.global_batch > cell.global_batch
         text += " for more processes." if more else " for a larger batch." if larger else "."
+    fastest = max(rows, key=lambda row: row.speed)
+    if fastest.speed > best.speed:
+        name, score = fastest.score
+        text += (
+            f" {fastest.cell.name[0].upper()}{fastest.cell.name[1:]} with batch {fastest.cell.batch} is faster, "
+            f"{fastest.speed:,.0f}, but learns less: its {name} is {score:.4g} instead of {chosen.score[1]:.4g}."
+        )
     if chosen.busy < _BUSY:
         loss = _largest_loss(chosen)
         text += f" Most of what is lost is {_CAUSES[loss]}, {chosen.shares.get(loss, 0.0):.0%} of the time."
     return text
+
+
+def _learns_less(row: Row, rows: Sequence[Row]) -> bool:
+    """Whether its share of right answers is lower than the best row's by more than such shares scatter."""
+    scores = [other.score[1] for other in rows if other.validation and other.score[0] == "top1"]
+    if not row.validation or row.score[0] != "top1":
+        return False
+    return max(scores) - row.score[1] > _scatter(max(scores), row.score[1], row.val_samples)
+
+
+def _scatter(before: float, after: float, samples: float) -> float:
+    """Of the difference of two shares of so many samples, each with its own scatter."""
+    return 2 * math.sqrt((before * (1 - before) + after * (1 - after)) / samples)
 
 
 def _bigger_batch(rows: Sequence[Row], situation: Situation) -> Iterator[str]:
@@ -279,7 +300,17 @@ def _accumulation(rows: Sequence[Row], situation: Situation) -> Iterator[str]:
             f"{situation.unit}/s)"
         )
         text += ", no more than such measurements scatter" if abs(ratio - 1) < _SAME else _less_of(few, many)
+        possible = (1 - _beside_computing(many)) / (1 - _beside_computing(few))
+        if max(ratio, 1 / ratio) > max(possible, 1) / _NEAR:
+            text += (
+                f"; by these shares it could be {possible:.2f} times, so something has disturbed one of the two: "
+                "measure again"
+            )
         yield f"{text}.{_cost(few, many)}"
+
+
+def _beside_computing(row: Row) -> float:
+    return sum(row.shares.get(share, 0.0) for share in _CAUSES if share != "compute")
 
 
 def _cost(few: Row, many: Row) -> str:
@@ -292,8 +323,7 @@ def _cost(few: Row, many: Row) -> str:
     text = f" The last validation's {name} is {before:.4g} and {after:.4g}, with {updates} updates an epoch"
     if name != "top1":
         return f"{text}."
-    # Of the difference of two shares of so many samples, each with its own scatter.
-    scatter = 2 * math.sqrt((before * (1 - before) + after * (1 - after)) / few.val_samples)
+    scatter = _scatter(before, after, few.val_samples)
     if abs(after - before) <= scatter:
         return f"{text}: no further apart than {counted(few.val_samples, 'sample')} scatter ({scatter:.2g})."
     samples = counted(few.val_samples, "sample")
