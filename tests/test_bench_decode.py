@@ -211,7 +211,7 @@ def test_folders_without_images_are_one_message(tmp_path: Path) -> None:
         read_images(tmp_path / "empty", 8)
 
 
-@pytest.mark.slow
+@pytest.mark.reliability
 def test_ctrl_c_prints_and_saves_what_was_measured(photographs: Path, tmp_path: Path) -> None:
     environment = os.environ | {"TMPDIR": str(tmp_path), "PYTHONUNBUFFERED": "1", "COLUMNS": "80"}
     code = "from fastload.cli import main; main()"

@@ -457,7 +457,7 @@ def parts_in(
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.reliability
 def test_a_part_that_hangs_is_ended_with_all_it_started_and_keeps_what_it_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -471,7 +471,7 @@ def test_a_part_that_hangs_is_ended_with_all_it_started_and_keeps_what_it_found(
     assert read_json(tmp_path / "results.json").measurements == (row,)
 
 
-@pytest.mark.slow
+@pytest.mark.reliability
 def test_a_contestant_that_ends_its_process_takes_no_rows_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -199,7 +199,7 @@ def test_the_demo_takes_folders_of_png_and_ends_with_what_to_type(tmp_path: Path
     assert 'device="cpu"' in done.out
 
 
-@pytest.mark.slow
+@pytest.mark.reliability
 def test_ctrl_c_ends_the_demo_without_a_traceback(tmp_path: Path) -> None:
     environment = os.environ | {"TMPDIR": str(tmp_path), "PYTHONUNBUFFERED": "1", "XDG_CACHE_HOME": str(tmp_path)}
     code = "from fastload.cli import main; main()"

@@ -543,7 +543,7 @@ def test_threads_end_with_the_backend_closed_or_abandoned(
             assert not thread.is_alive()
 
 
-@pytest.mark.slow
+@pytest.mark.reliability
 def test_the_interpreter_exits_with_batches_outstanding(tmp_path: Path, files: dict[str, bytes]) -> None:
     source_of(tmp_path, files)
     script = f"""

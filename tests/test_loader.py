@@ -430,7 +430,7 @@ def test_closing_after_a_worker_was_killed_raises_nothing(tmp_path: Path, monkey
     loader.close()
 
 
-@pytest.mark.slow
+@pytest.mark.reliability
 def test_a_forked_child_is_told_and_does_not_hang(tmp_path: Path) -> None:
     folder = write_photo_folder(tmp_path, per_class=4)
     program = f"""
@@ -454,7 +454,7 @@ print(len(list(iterator)))
     assert result.stdout.strip() == "3"
 
 
-@pytest.mark.slow
+@pytest.mark.reliability
 def test_leaving_without_closing_ends_the_process(tmp_path: Path) -> None:
     folder = write_photo_folder(tmp_path, per_class=4)
     for backend in ("turbojpeg", "torch"):

@@ -171,7 +171,7 @@ def test_ranks_of_torchrun_answer_one_by_one() -> None:
     assert done.reports == [0, 0]
 
 
-@pytest.mark.slow
+@pytest.mark.reliability
 def test_a_rank_that_fails_ends_the_others_and_is_told_first() -> None:
     done = called("fails_on_rank_1", launcher=TORCHRUN)
     assert done.code == 1

@@ -192,6 +192,7 @@ def wait_for(*processes: subprocess.Popen[bytes]) -> list[int]:
                 process.wait(40)
 
 
+@pytest.mark.reliability
 def test_torchrun_shows_the_error_of_the_rank_that_failed(tmp_path: Path) -> None:
     """The real command, and a file that one rank cannot read: the other one is not left waiting."""
     folder = write_photo_folder(tmp_path / "photos", classes=2, per_class=4)
@@ -217,6 +218,7 @@ def test_torchrun_shows_the_error_of_the_rank_that_failed(tmp_path: Path) -> Non
     assert "lost the connection" not in cause
 
 
+@pytest.mark.reliability
 def test_torchrun_restarts_and_the_run_goes_on(data: dict[str, str], tmp_path: Path) -> None:
     """A rank is killed in the second epoch; the second attempt resumes and ends as a run that nothing happened to."""
     job = Job(settings(**data, out=tmp_path / "out", accumulate=2, save_steps=1), dropout=0.3, normalise=True)

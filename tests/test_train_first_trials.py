@@ -129,7 +129,7 @@ def test_a_sweep_checks_its_arguments_before_its_first_run(
     assert words in result.output
 
 
-@pytest.mark.slow
+@pytest.mark.reliability
 def test_ctrl_c_exits_130(tmp_path: Path) -> None:
     data = write_arrays(tmp_path, "train", 400)
     code = "from fastload.cli import main; main()"

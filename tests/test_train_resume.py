@@ -104,6 +104,7 @@ def test_killed_at_an_epochs_end(
     assert_same(loaded(tmp_path / "out"), uninterrupted)
 
 
+@pytest.mark.reliability
 @pytest.mark.parametrize(
     ("act", "call", "validation", "place"),
     [
@@ -150,6 +151,7 @@ def test_a_second_ctrl_c_ends_at_once(data: dict[str, str], tmp_path: Path) -> N
     assert "KeyboardInterrupt" in said(tmp_path)
 
 
+@pytest.mark.reliability
 def test_two_ranks_one_of_them_killed_or_asked_to_stop(data: dict[str, str], tmp_path: Path) -> None:
     run(job(data, tmp_path / "whole", ranks=2), tmp_path / "a", ranks=2)
     wanted = loaded(tmp_path / "whole")
