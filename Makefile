@@ -93,7 +93,7 @@ fuzz: $(INSTALLED) ## the decoders under attack, with sanitizers, against libjpe
 
 docs: $(INSTALLED) ## the manual as pages: build/manual/index.html
 	@$(BIN)/python -m mkdocs --version >/dev/null 2>&1 || $(BIN)/python -m pip install --quiet --editable ".[docs]"
-	$(BIN)/python -m mkdocs build --strict --quiet --site-dir build/manual
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet --site-dir build/manual
 	@echo "build/manual/index.html"
 
 wheels: ## a wheel for each Python 3.10 to 3.13 that is here, tried without compiler and libjpeg

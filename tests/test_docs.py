@@ -9,9 +9,13 @@ that the pages use. A comment before a block says what it needs that may not be 
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import subprocess
+import sys
 from dataclasses import dataclass
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -20,6 +24,7 @@ import numpy as np
 import pytest
 import typer
 
+import fastload
 from fastload.cli.app import app
 from tests import warm
 from tests.images import jpeg, photo, png
@@ -162,3 +167,85 @@ def test_the_tests_that_hold_a_guarantee_are_there() -> None:
         assert files, f"guarantees.md names {file}"
         pattern = "^def " + name.replace("*", r"\w*") + r"\(" if name else ""
         assert any(re.search(pattern, path.read_text(), re.MULTILINE) for path in files), f"{file} has no {name}"
+
+
+def test_the_page_of_the_api_has_every_public_name() -> None:
+    page = (ROOT / "docs" / "api.md").read_text()
+    named = re.findall(r"^::: (\S+)", page, re.MULTILINE)
+    errors = {name for name in fastload.__all__ if fastload._HOMES.get(name) == "fastload.errors"}
+    assert "fastload.errors" in named
+    missing = [name for name in fastload.__all__ if f"fastload.{name}" not in named and name not in errors]
+    assert missing == ["__version__"]
+    options = [
+        ".".join([*path.relative_to(ROOT).with_suffix("").parts, found])
+        for path in sorted((ROOT / "fastload" / "backends").rglob("*.py"))
+        for found in re.findall(r"^class (\w+)\(BackendOptions\)", path.read_text(), re.MULTILINE)
+    ]
+    assert len(options) >= 4
+    assert not {name.replace(".dali.backend.", ".dali.") for name in options} - {*named}
+    for name in named:
+        module, _, last = name.rpartition(".")
+        thing = import_module(name) if name == "fastload.errors" else getattr(import_module(module), last)
+        assert thing.__doc__, f"{name} has no docstring"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not find_spec("mkdocs") or not find_spec("mkdocstrings"), reason="needs pip install fastload[docs]")
+def test_the_manual_builds_without_a_warning(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
+    environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    page = (tmp_path / "api" / "index.html").read_text()
+    for name in ("create_loader", "from_dataloader", "CacheOptions", "StateMismatchError"):
+        assert re.search(rf'id="fastload[\w.]*\.{name}"', page), f"{name} is documented"
+
+
+@pytest.mark.parametrize(
+    ("page", "topics"),
+    [
+        ("moving.md", ["torch.utils.data.DataLoader", "FFCV", "DALI", "timm", "WebDataset"]),
+        ("multi-node.md", ["torchrun", "SLURM"]),
+        ("troubleshooting.md", ["GPU is at 0%", "Bus error", "Too many open files", "Two libjpegs",
+                                "Pillow or Pillow-SIMD", "Network disks", "DataParallel fills the first GPU"]),
+    ],
+)  # fmt: skip
+def test_what_people_look_for_has_a_heading(page: str, topics: list[str]) -> None:
+    headings = re.findall(r"^## (.*)$", (ROOT / "docs" / page).read_text(), re.MULTILINE)
+    assert [topic for topic in topics if not any(topic in heading for heading in headings)] == []
+
+
+def test_every_page_of_the_manual_is_in_its_contents() -> None:
+    contents = (ROOT / "mkdocs.yml").read_text().split("nav:")[1]
+    assert set(re.findall(r": (\S+\.md)$", contents, re.MULTILINE)) == {p.name for p in (ROOT / "docs").glob("*.md")}
+
+
+def test_the_chinese_readme_is_in_step() -> None:
+    english, chinese = (ROOT / name for name in ("README.md", "README.zh-CN.md"))
+
+    def code(page: Path) -> list[str]:
+        return [re.sub(r" *#.*", "", block.code) for block in blocks_of(page) if block.language == "python"]
+
+    def figures(page: Path) -> list[list[str]]:
+        """Of the tables of measured ratios: the numbers of each row."""
+        rows = re.findall(r"^\|[* ]*[ABC]\b.*$", page.read_text(), re.MULTILINE)
+        return [re.findall(r"\d+\.\d+|\b\d+\b", row) for row in rows]
+
+    assert code(english) == code(chinese)
+    assert commands_of(english)
+    assert [w for _, w in commands_of(english)] == [w for _, w in commands_of(chinese)]
+    assert len(figures(english)) == 6
+    assert figures(english) == figures(chinese)
+    backends = re.compile(r'^\| `"(\w+)"` \|', re.MULTILINE)
+    assert backends.findall(english.read_text()) == backends.findall(chinese.read_text())
+
+
+def test_the_versions_of_python_are_named() -> None:
+    text = (ROOT / "pyproject.toml").read_text()
+    named = re.findall(r"Programming Language :: Python :: 3\.(\d+)", text)
+    least = re.search(r'requires-python = ">=3\.(\d+)"', text)
+    assert least is not None
+    assert named[0] == least[1]
+    assert list(map(int, named)) == list(range(int(named[0]), int(named[-1]) + 1))
+    assert "3.10 to 3.13" in (ROOT / "Makefile").read_text(), "those that wheels are made for"
+    assert named[-1] == "13"
