@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import struct
 import sys
@@ -466,6 +467,9 @@ def test_two_varying_axes_are_a_heat_map(tmp_path: Path) -> None:
     cells = '<td class="number heat" style="--heat: {}%">{}</td>'
     assert '<tr><th scope="row">8</th>' + cells.format(5, "1") + cells.format(12, "10") in text
     assert cells.format(60, "70") in text
+    unordered = [changed(found, cell=changed(found.cell, batch=batch)) for batch in (32, 4, 128) for found in two[:2]]
+    write_html(constructed(unordered), tmp_path / "page.html")
+    assert re.findall(r'<th scope="row">(\d+)</th>', (tmp_path / "page.html").read_text())[:3] == ["4", "32", "128"]
     three = [changed(found, cell=changed(found.cell, backend=b)) for found in two for b in ("cache", "torch")]
     write_html(constructed(three), tmp_path / "page.html")
     assert 'class="number heat"' not in (tmp_path / "page.html").read_text()

@@ -147,7 +147,7 @@ _WORDS = ("parallel", "device", "backend")
 
 def _heat_maps(results: Results) -> dict[str, str]:
     """Heading: HTML, one map of the rate and one of the score, where exactly two axes of the sweep vary."""
-    rows = [row for row in _rows(results) if row.rate]
+    rows = sorted((row for row in _rows(results) if row.rate), key=lambda row: row.cell.batch)
     axes = {"parallel": "parallel", "device": "device", "backend": "backend", "num_workers": "workers"}
     axes |= {"accumulate": "accumulated", "batch": "batch"}
     varying = [name for name in axes if len({getattr(row.cell, name) for row in rows}) > 1]
