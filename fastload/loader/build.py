@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, Literal
@@ -25,6 +26,7 @@ from fastload.loader.loader import Loader, LoaderParts
 from fastload.loader.selection import choose_by_rule, measure
 from fastload.recipe import Recipe, SplitRecipe
 from fastload.recipe.mix import Mix
+from fastload.recipe.operation import qualified_name
 from fastload.sampler import BatchOrder, EpochOrder, ForeignOrder, Order, Shard, StreamOrder
 from fastload.sources import Opened, open_indexed, open_source
 from fastload.sources.base import Source
@@ -145,6 +147,9 @@ def assemble(config: LoaderConfig) -> LoaderParts:
     if source.encoded:
         _say_if_there_is_no_core()
     order = order_of(config, source, config.shard_here())
+    if _is_timms(config.collate_fn) and _stacks(source, _split(recipe, replace(config, collate_fn=None), source)):
+        config = replace(config, collate_fn=None)
+        opened = replace(opened, notes=(*opened.notes, "what timm's fast_collate does to bytes is done without it"))
     split = _split(recipe, config, source)
     job = Job(source, split, config.collate_fn, config.device)
 
@@ -289,9 +294,30 @@ def _split(recipe: Recipe, config: LoaderConfig, source: Source) -> SplitRecipe:
             "batch_transform."
         )
     if config.collate_fn is not None:
-        return recipe.as_opaque("the collate_fn takes finished samples")
+        return recipe.as_opaque(
+            f"the collate_fn {qualified_name(config.collate_fn)} takes finished samples; leave it out, or give "
+            "from_dataloader a function of whole batches, batch_transform, in its place"
+        )
     primary = next(iter(source.images.values()), None)
     return recipe.split(None if primary is None else primary.fixed_size)
+
+
+def _is_timms(collate_fn: Any) -> bool:
+    """Whether it is the collate function of timm's loaders with a prefetcher."""
+    module = sys.modules.get("timm.data.loader")
+    return module is not None and collate_fn is module.fast_collate
+
+
+def _stacks(source: Source, split: SplitRecipe) -> bool:
+    """Whether that one makes of these samples what is made without it: batches of uint8 images and their classes."""
+    return (
+        (*source.columns, source.layout) == ("image", "label", "tuple")
+        and bool(source.images)
+        and source.class_count is not None
+        and split.opaque is None
+        and not split.forks
+        and split.programs[0].output_dtype() == torch.uint8
+    )
 
 
 def order_of(config: LoaderConfig, source: Source, shard: Shard) -> Order:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils.data import DataLoader
 
 import fastload
 from fastload.errors import ConfigurationError
@@ -47,6 +48,31 @@ def test_batches_are_those_of_timm(tmp_path: Path) -> None:
                 # Without the prefetcher and its collate function the images are made natively, within 2 of 255.
                 assert (images.float() - other_images.float()).abs().mean() < 0.02
                 assert torch.equal(labels, other_labels)
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+def test_the_prefetchers_batches_are_made_natively_unless_they_are_mixed(tmp_path: Path) -> None:
+    folder = write_photo_folder(tmp_path)
+    wrapped = made(folder, prefetcher=True)
+    theirs = list(wrapped.loader)
+    with fastload.from_dataloader(wrapped.loader) as loader:
+        assert "turbojpeg" in str(loader.explain()).splitlines()[0]
+        for (images, labels), (other_images, other_labels) in zip(loader, theirs, strict=True):
+            assert (images.shape, images.dtype, labels.dtype) == (other_images.shape, torch.uint8, torch.int64)
+            assert images.stride() == other_images.stride()
+            assert (images.float() - other_images.float()).abs().mean() < 2
+            assert torch.equal(labels, other_labels)
+    mixing = data.FastCollateMixup(mixup_alpha=1.0, num_classes=4)
+    floats = data.create_transform((3, 32, 32))
+    for dataset, collate in (
+        (data.ImageDataset(str(folder), transform=floats), wrapped.loader.collate_fn),
+        (wrapped.loader.dataset, mixing),
+    ):
+        with fastload.from_dataloader(DataLoader(dataset, 2, collate_fn=collate)) as loader:
+            explained = " ".join(str(loader.explain()).split())
+        assert explained.startswith("backend torch")
+        assert "leave it out, or give from_dataloader a function of whole batches, batch_transform" in explained
+        assert ("FastCollateMixup" if collate is mixing else "fast_collate") in explained
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
