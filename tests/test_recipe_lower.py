@@ -218,6 +218,16 @@ class SpecialCompose(v1.Compose):
         return img
 
 
+class GaussianBlur3:
+    """As MoCo and DINO have one of their own, under torchvision's name."""
+
+    def __call__(self, image: Any) -> Any:
+        return image
+
+
+GaussianBlur3.__name__ = "GaussianBlur"
+
+
 def double(image: Any) -> Any:
     return image
 
@@ -234,6 +244,7 @@ def double(image: Any) -> Any:
         (v2.RandomApply([v2.CenterCrop(8)]), "moves pixels"),
         (v2.RandomApply([v2.ColorJitter(0.4), v2.Lambda(double)]), "inside it: torchvision.transforms.v2"),
         (v1.RandomApply([double]), "inside it: tests.test_recipe_lower.double (it is not a torchvision transform"),
+        (v1.RandomApply([GaussianBlur3()]), "it is not torchvision's GaussianBlur; use that one"),
         (v1.RandomApply([v1.ToTensor()]), "changes the kind"),
         (v1.RandomApply([Views(None, None)]), "changes the kind or the number"),
         (v1.RandomChoice([v1.CenterCrop(8)]), "no batched form"),

@@ -134,6 +134,11 @@ def _why_unknown(transform: Any) -> str:
             )
     if kind.__module__.startswith("torchvision."):
         return "fastload has no batched form of it"
+    if lowering_of(getattr(v2, kind.__name__, kind)) is not None:
+        return (
+            f"it is not torchvision's {kind.__name__}; use that one, or register an operation for it "
+            "(fastload.recipe.register)"
+        )
     return "it is not a torchvision transform; leave it out, or register an operation for it (fastload.recipe.register)"
 
 
