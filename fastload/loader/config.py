@@ -262,9 +262,10 @@ def is_torchdatas(thing: Any) -> bool:
 
 
 def _is_plain_shuffle(sampler: Any, length: int) -> bool:
-    if not isinstance(sampler, RandomSampler):
+    """Of torch's RandomSampler or torchdata's, which is no subclass of it."""
+    if getattr(sampler, "replacement", True):
         return False
-    return not sampler.replacement and sampler.num_samples == length == len(sampler.data_source)
+    return bool(sampler.num_samples == length == len(sampler.data_source))
 
 
 def _integer(name: str, value: Any, least: int | None) -> int:

@@ -48,6 +48,20 @@ def test_a_random_order_cannot_be_gone_on_with() -> None:
         fastload.from_dataloader(existing)
 
 
+def test_a_shuffled_one_goes_on_with_states_of_its_own() -> None:
+    with fastload.from_dataloader(stateful.StatefulDataLoader(DATA, 3, shuffle=True)) as loader:
+        first = iter(loader)
+        states = [loader.state_dict()]
+        seen = [next(first)[0].tolist() for _ in range(3)]
+        states.append(loader.state_dict())
+        seen += values(first)
+        assert sorted(index for batch in seen for index in batch) == list(range(20))
+        assert seen != values(loader), "another epoch, another order"
+        for state, rest in zip(states, (seen, seen[3:]), strict=True):
+            loader.load_state_dict(state)
+            assert values(loader) == rest
+
+
 def test_a_loader_is_not_adopted_twice() -> None:
     with pytest.raises(ConfigurationError, match="it is a fastload Loader already"):
         fastload.from_dataloader(fastload.create_loader(DATA, 3))
