@@ -189,11 +189,12 @@ def test_the_demo_takes_folders_of_png_and_ends_with_what_to_type(tmp_path: Path
     for index in range(6):
         path = tmp_path / "data" / "training" / "ab"[index % 2] / f"{index}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(png(photo(40, 50, seed=index)))
+        path.write_bytes(png(photo(260, 280, seed=index)))
         (path.parent / "notes.txt").touch()
     folder = str(tmp_path / "data")
     done = fastload_command("demo", folder, "--seconds", "0.1", "--epochs", "0", "--device", "cpu", "--images", "16")
-    assert done.code == 0, done.err
+    for name in ("torch", "turbojpeg", "cache"):
+        assert re.search(rf"^{name}\s+torchvision\s+equal\s.*\syes\s*$", done.out, re.MULTILINE), done.out
     assert "6 files in" in done.out
     assert f'create_loader("{folder}/training"' in done.out
     assert 'device="cpu"' in done.out

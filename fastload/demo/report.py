@@ -21,6 +21,7 @@ from fastload.machine import usable_cores
 from fastload.measure.images import ImageFolders
 from fastload.measure.results import Measurement
 from fastload.measure.table import metric, percentage, print_fitting
+from fastload.sources.folders import is_image_name
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ def section(console: Console, title: str) -> None:
 
 
 def images(console: Console, folders: ImageFolders, *, made: bool, kept: Path | None) -> None:
-    files = [path for part in {folders.train, folders.val} for path in part.glob("**/*") if path.is_file()]
+    files = [path for part in {folders.train, folders.val} for path in part.glob("**/*") if is_image_name(path.name)]
     mean = sum(path.stat().st_size for path in files) / max(len(files), 1) / 1000
     if made:
         where = f"in {kept}" if kept else "in a temporary folder"
