@@ -193,6 +193,7 @@ def test_the_demo_takes_folders_of_png_and_ends_with_what_to_type(tmp_path: Path
         (path.parent / "notes.txt").touch()
     folder = str(tmp_path / "data")
     done = fastload_command("demo", folder, "--seconds", "0.1", "--epochs", "0", "--device", "cpu", "--images", "16")
+    assert done.code == 0, done.out + done.err
     for name in ("torch", "turbojpeg", "cache"):
         assert re.search(rf"^{name}\s+torchvision\s+equal\s.*\syes\s*$", done.out, re.MULTILINE), done.out
     assert "6 files in" in done.out

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import torch
 from torch.utils.data import DataLoader
 from torchvision.datasets import ImageFolder
+from torchvision.datasets.folder import is_image_file
 
 import fastload
 from fastload.errors import SourceError, WorkerError
@@ -68,7 +69,13 @@ class PlainLoader:
         """
         self._device = torch.device(device)
         self._memory_format = memory_format
-        images = ImageFolder(str(folder), transform, is_valid_file=lambda path: path not in damaged, allow_empty=True)
+        images = ImageFolder(
+            str(folder),
+            transform,
+            # In place of ImageFolder's own look at the suffix.
+            is_valid_file=lambda path: is_image_file(path) and path not in damaged,
+            allow_empty=True,
+        )
         with _without_advice():
             self._batches: DataLoader[Any] = DataLoader(
                 images,
