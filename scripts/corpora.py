@@ -9,6 +9,7 @@ Every reader works in a process of its own; a file that ends it or takes too lon
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import select
 import subprocess
@@ -148,6 +149,7 @@ def work(column: str) -> None:
     """A reader's process: paths on standard input, verdicts on standard output."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
+    logging.getLogger("fastload").setLevel(logging.ERROR)  # a folder of one class is meant here
     read = reader(column)
     for line in sys.stdin:
         path, reference = Path(line.rstrip("\n")), None
@@ -192,7 +194,8 @@ def images_in(folder: Path) -> list[Path]:
 
 
 def kind_of(path: Path) -> str:
-    start = path.open("rb").read(12)
+    with path.open("rb") as file:
+        start = file.read(12)
     kinds = {
         b"\xff\xd8": "JPEG",
         b"\x89PNG": "PNG",
@@ -216,7 +219,7 @@ def main(
     if reader:
         work(reader)
         return
-    console = Console()
+    console = Console() if sys.stdout.isatty() else Console(width=200)
     paths = images_in(folder)
     if not paths:
         raise typer.BadParameter(f"{folder}: no images found; scripts/fetch_corpora.sh gets some")

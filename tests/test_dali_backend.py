@@ -228,22 +228,27 @@ def test_rare_kinds_get_the_pixels_of_the_other_backends(tmp_path: Path) -> None
     inks = [Image.fromarray(photo(40, 50, seed=ink, channels=1)[..., 0]) for ink in range(4)]
     cmyk = io.BytesIO()
     Image.merge("CMYK", inks).save(cmyk, format="JPEG")
+    animated = io.BytesIO()
+    first, *others = [Image.fromarray(photo(40, 50, seed=frame)) for frame in (5, 6, 7)]
+    first.save(animated, format="PNG", save_all=True, append_images=others, default_image=True)
     rare = {
         "cmyk.jpg": cmyk.getvalue(),
         "plain.jpg": jpeg(photo(40, 50, seed=2)),
         "deep.png": png(deep),
         "picture.gif": gif.getvalue(),
+        "animated.png": animated.getvalue(),
     }
-    backend = backend_of(source_of(tmp_path, rare), v2.CenterCrop(40), batch_size=4)
-    draws = draws_of([3, 1, 2, 0])
+    backend = backend_of(source_of(tmp_path, rare), v2.CenterCrop(40), batch_size=5)
+    draws = draws_of([3, 1, 2, 0, 4])
     try:
         batch, wanted = batch_of(backend, draws), backend.reread(draws)
     finally:
         backend.close()
     assert not batch.failures
-    assert batch.columns["label"].tolist() == [3, 1, 2, 0]
+    assert batch.columns["label"].tolist() == [3, 1, 2, 0, 4]
     assert np.array_equal(batch.columns["image"], wanted.columns["image"])
     assert np.array_equal(batch.columns["image"][2][..., 0], (deep >> 8)[:, 5:45])
+    assert np.array_equal(batch.columns["image"][4], photo(40, 50, seed=5)[:, 5:45])
 
 
 @pytest.mark.parametrize("upright", [False, True])

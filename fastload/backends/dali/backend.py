@@ -161,15 +161,17 @@ class DaliRenderer:
     def _decoded_alike(self, sample: EncodedRow) -> bool:
         """Whether DALI gives the very pixels that the decoders of `fastload.decode` give.
 
-        Not so: JPEGs of four components (CMYK, off by one), 16-bit PNGs (another scale), images to be turned upright;
-        and GIFs and other formats, which it may not read at all.
+        Not so: JPEGs of four components (CMYK, off by one), 16-bit PNGs (another scale), animated PNGs (another frame),
+        images to be turned upright; and GIFs and other formats, which it may not read at all.
         """
         header = sample.header
         if self.python.settings.exif_orientation and header.orientation != 1:
             return False
         if header.format == "JPEG":
             return header.components in (1, 3)
-        return header.format == "PNG" and sample.data[_PNG_BIT_DEPTH] <= 8
+        if header.format != "PNG" or sample.data[_PNG_BIT_DEPTH] > 8:
+            return False
+        return sample.data.find(b"acTL", 0, max(sample.data.find(b"IDAT"), 0)) < 0  # which comes before the pixels
 
 
 _READ_AHEAD = 2
