@@ -128,7 +128,7 @@ def test_a_samplers_own_set_epoch_is_used_and_its_word_checked() -> None:
     assert order.steps == 3
     with pytest.raises(ConfigurationError, match="index 10"):
         order.epoch(6)
-    with pytest.raises(ConfigurationError, match="6 indices, but gave 5"):
+    with pytest.raises(ConfigurationError, match="its length is 6, but gave 5"):
         ForeignOrder(Curriculum(lie=1), 2, 10).epoch(0)
     with pytest.raises(ConfigurationError, match="__len__"):
         ForeignOrder(iter([1, 2]), 2, 10)

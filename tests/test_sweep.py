@@ -495,7 +495,7 @@ def test_page_and_picture(tmp_path: Path) -> None:
 
     with Image.open(tmp_path / "charts.png") as picture:
         found = {colour for _, colour in picture.convert("RGB").getcolors(1 << 24) or []}
-    assert {(26, 127, 55), (188, 76, 0), (255, 255, 255)} <= found  # compute, wait, paper
+    assert {(26, 127, 55), (227, 98, 9), (255, 255, 255)} <= found  # compute, wait, paper
     failed = constructed([Row(Cell("none", 1, 8), "failed", "why")])
     write_html(failed, tmp_path / "page.html")
     assert "Nothing was measured" in (tmp_path / "page.html").read_text()

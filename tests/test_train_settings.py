@@ -242,7 +242,7 @@ def test_not_shuffled_and_the_last_batch_kept_is_the_plain_recipe(data: dict[str
 
 def test_a_last_batch_that_cannot_be_shared_out_is_refused(tmp_path: Path) -> None:
     given = numbered(tmp_path, 25) | {"shuffle": False, "drop_last": False}
-    with pytest.raises(ConfigurationError, match="drop_last: the last batch of .* has 1 sample.s. for 2 ranks"):
+    with pytest.raises(ConfigurationError, match="drop_last: the last batch of .* has 1 sample for 2 ranks"):
         open_data(merged(given), shard=fastload.Shard(0, 2), device=torch.device("cpu"))
 
 

@@ -136,7 +136,7 @@ NATIVE: dict[str, tuple[Callable[[str], Any], str]] = {
         lambda f: TransformedSubset(images(f, None), [3, 1], EVALUATION),
         "TransformedSubset was",
     ),
-    "target_transform": (lambda f: images(f, target_transform=lambda y: float(y) / 2), "for each of the 2 labels"),
+    "target_transform": (lambda f: images(f, target_transform=lambda y: float(y) / 2), "for each of 2 labels"),
 }
 
 
