@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 import torch
 
@@ -24,6 +23,7 @@ from fastload.measure.results import Measurement, Round, new_results, read_json
 from fastload.measure.statistics import summarise
 from fastload.measure.transforms import training_pixels
 from tests.images import write_photo_folder
+from tests.waiting import has_ended, wait_until
 
 SETTING = replace(
     DRY, images=8, batch_size=2, check_batch_size=2, dataloader_workers=(0,), threads=(1,), rate_seconds=0.02,
@@ -467,7 +467,7 @@ def test_a_part_that_hangs_is_ended_with_all_it_started_and_keeps_what_it_found(
     assert row.contestant == "hung"
     assert any(note.startswith("cifar: ended: its time was over") for note in found.results.notes)
     child = int(value(row, "child"))
-    assert not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE
+    wait_until(lambda: has_ended(child))
     assert read_json(tmp_path / "results.json").measurements == (row,)
 
 

@@ -13,14 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 
 from fastload.errors import BackendUnavailableError, WorkerError
 from fastload.measure import process
 from fastload.measure.child import report
 from fastload.measure.process import Child, Outcome, run
-from tests.waiting import wait_until
+from tests.waiting import has_ended, wait_until
 
 ROOT = Path(__file__).parents[1]
 """Where the child finds these tests."""
@@ -221,18 +220,13 @@ def test_no_answer_is_an_error(capfd: pytest.CaptureFixture[str]) -> None:
 # -- The end -----------------------------------------------------------------------------------------------------------
 
 
-def ended(pid: int) -> bool:
-    """Gone, or a zombie that nobody has asked after yet."""
-    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-
-
 @pytest.mark.slow
 def test_what_takes_too_long_is_ended_with_all_its_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "_GRACE", 0.2)
     done = called("has_a_family", str(tmp_path), limit=5)
     assert (done.code, done.answers) == (None, {})
     pid = int((tmp_path / "pid").read_text())
-    wait_until(lambda: ended(pid))
+    wait_until(lambda: has_ended(pid))
 
 
 def test_ctrl_c_ends_all_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,7 +243,7 @@ def test_ctrl_c_ends_all_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(KeyboardInterrupt):
         called("has_a_family", str(tmp_path))
     finger.join()
-    wait_until(lambda: ended(int((tmp_path / "pid").read_text())))
+    wait_until(lambda: has_ended(int((tmp_path / "pid").read_text())))
 
 
 def test_nothing_is_left_in_the_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
