@@ -235,5 +235,7 @@ def test_headers(pool: Any) -> None:
         b"",
     ]
     headers, failures = pool.read_headers(data)
+    here = pool.read_headers(data, here=True)
+    assert (here[0].tolist(), here[1]) == (headers.tolist(), failures)
     assert headers.tolist() == [[33, 47, 3, 1, 0], [8, 9, 1, 1, 1], [10, 11, 4, 1, 0], [0] * 5, [0] * 5]
     assert [(f.row, f.status) for f in failures] == [(3, native.Status.OTHER_FORMAT), (4, native.Status.DAMAGED)]

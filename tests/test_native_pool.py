@@ -44,6 +44,10 @@ def decode_one(pool: Any, data: bytes, box: tuple[int, int, int, int], **options
     placed.box[0] = box
     out = np.full((1, 16, 16, 3), 255, np.uint8)
     failures = pool.decode_batch([data], geometry=placed, out=out, **options).wait()
+    here = np.full_like(out, 255)
+    pending = pool.decode_batch([data], geometry=placed, out=here, here=True, **options)
+    assert pending.done()
+    assert (pending.wait(), here.tobytes()) == (failures, out.tobytes()), "in the calling thread"
     return (failures[0] if failures else None), out[0]
 
 

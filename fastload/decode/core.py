@@ -27,12 +27,13 @@ class CoreDecoder:
     def decode(self, data: bytes, *, out: npt.NDArray[np.uint8] | None = None) -> npt.NDArray[np.uint8]:
         failures: list[native.NativeFailure] = []
         if out is None:
-            headers, failures = core_pool().read_headers([data])
+            headers, failures = core_pool().read_headers([data], here=True)
             out = np.empty((*headers[0, :2].tolist(), 3), dtype=np.uint8)
         if not failures:
             whole = np.array([[0, 0, *out.shape[:2]]], dtype=np.int32)
             placed = Geometry(box=whole, size=whole[:, 2:], window=whole, flip=np.zeros((1, 2), dtype=np.bool_))
-            failures = core_pool().decode_batch([data], geometry=placed, out=out[None], check_whole=True).wait()
+            pending = core_pool().decode_batch([data], geometry=placed, out=out[None], check_whole=True, here=True)
+            failures = pending.wait()
         if failures:
             raise ValueError(failures[0].message)
         return out
@@ -45,5 +46,5 @@ def core_formats() -> Mapping[str, str]:
 
 @cache
 def core_pool() -> NativePool:
-    """The threads of this process for single images, whoever asks for them."""
+    """Of this process, for single images, whoever asks for them: they are decoded by the thread that asks."""
     return native.NativePool(usable_cores())

@@ -111,6 +111,7 @@ class Pool:
         exif: bool,
         whole: bool,
         draft: bool = False,
+        here: bool = False,
     ) -> Ticket: ...
     def decode_flat(
         self,
@@ -125,7 +126,7 @@ class Pool:
         whole: bool,
         draft: bool = False,
     ) -> Ticket: ...
-    def read_headers(self, images: Encoded, out: Int32Array, max_pixels: int) -> Ticket: ...
+    def read_headers(self, images: Encoded, out: Int32Array, max_pixels: int, here: bool = False) -> Ticket: ...
     def gather(
         self,
         array: npt.NDArray[np.uint8],

@@ -248,10 +248,15 @@ ResampleOptions resample_options(int filter, bool antialias, int padding, std::t
     return options;
 }
 
-std::unique_ptr<Ticket> submit(Pool& pool, std::shared_ptr<Job> job, Kept kept) {
+// With `here` the job is done in the calling thread, before this returns.
+std::unique_ptr<Ticket> submit(Pool& pool, std::shared_ptr<Job> job, Kept kept, bool here = false) {
     auto ticket = std::make_unique<Ticket>(job, std::move(kept));
     WithoutGil released;
-    pool.submit(std::move(job));
+    if (here) {
+        pool.run(*job);
+    } else {
+        pool.submit(std::move(job));
+    }
     return ticket;
 }
 
@@ -282,7 +287,7 @@ BatchView batch_view(nb::handle_t<Geometries> geometries, Array<uint8_t, 4> out,
 }
 
 std::unique_ptr<Ticket> decode(Pool& pool, nb::handle_t<Encoded> images, const std::vector<BatchView>& views,
-                               int64_t max_pixels, bool exif, bool whole, bool draft) {
+                               int64_t max_pixels, bool exif, bool whole, bool draft, bool here) {
     const auto& encoded = nb::cast<const Encoded&>(images);
     require(!views.empty(), "views: at least one is needed");
     std::vector<View> made;
@@ -293,7 +298,7 @@ std::unique_ptr<Ticket> decode(Pool& pool, nb::handle_t<Encoded> images, const s
         kept.insert(kept.end(), one.kept.begin(), one.kept.end());
     }
     auto job = std::make_shared<DecodeJob>(encoded.open(), std::move(made), decode_options(max_pixels, exif, whole, draft));
-    return submit(pool, std::move(job), std::move(kept));
+    return submit(pool, std::move(job), std::move(kept), here);
 }
 
 std::unique_ptr<Ticket> decode_flat(Pool& pool, nb::handle_t<Encoded> images, nb::handle_t<Geometries> geometries,
@@ -322,14 +327,14 @@ std::unique_ptr<Ticket> decode_flat(Pool& pool, nb::handle_t<Encoded> images, nb
 }
 
 std::unique_ptr<Ticket> read_headers(Pool& pool, nb::handle_t<Encoded> images, Array<int32_t, 2> out,
-                                     int64_t max_pixels) {
+                                     int64_t max_pixels, bool here) {
     const auto& encoded = nb::cast<const Encoded&>(images);
     require(out.shape(0) == static_cast<size_t>(encoded.count()) && out.shape(1) == HeaderJob::kColumns,
             "out (B, 5) is needed");
     DecodeLimits limits;
     limits.max_pixels = max_pixels;
     auto job = std::make_shared<HeaderJob>(encoded.open(), limits, out.data());
-    return submit(pool, std::move(job), {nb::borrow(images), nb::cast(out)});
+    return submit(pool, std::move(job), {nb::borrow(images), nb::cast(out)}, here);
 }
 
 void check_pixels(const PixelRows& images, size_t available, size_t images_count) {
@@ -361,11 +366,7 @@ std::unique_ptr<Ticket> gather(Pool& pool, Input<uint8_t, 4> array, Input<int64_
     check_pixels(images, array.size(), array.shape(0));
     const Size size = {static_cast<int>(out.shape(1)), static_cast<int>(out.shape(2))};
     auto job = std::make_shared<GatherJob>(images, placed.source, resample, size, out.data());
-    if (here) {
-        WithoutGil released;
-        pool.run(*job);
-    }
-    return submit(pool, std::move(job), {nb::cast(array), nb::cast(rows), nb::borrow(geometries), nb::cast(out)});
+    return submit(pool, std::move(job), {nb::cast(array), nb::cast(rows), nb::borrow(geometries), nb::cast(out)}, here);
 }
 
 std::unique_ptr<Ticket> gather_flat(Pool& pool, Input<uint8_t, 1> array, Input<int64_t, 1> offsets,
@@ -474,10 +475,11 @@ NB_MODULE(_core, m) {
         .def_prop_ro("threads", &Pool::threads)
         .def_prop_ro("simd", &Pool::simd)
         .def("close", &Pool::close, nb::call_guard<WithoutGil>())
-        .def("decode", &decode, "images"_a, "views"_a, "max_pixels"_a, "exif"_a, "whole"_a, "draft"_a = false)
+        .def("decode", &decode, "images"_a, "views"_a, "max_pixels"_a, "exif"_a, "whole"_a, "draft"_a = false,
+             "here"_a = false)
         .def("decode_flat", &decode_flat, "images"_a, "geometries"_a, "out"_a, "offsets"_a, "sizes"_a, "resampling"_a,
              "max_pixels"_a, "exif"_a, "whole"_a, "draft"_a = false)
-        .def("read_headers", &read_headers, "images"_a, "out"_a, "max_pixels"_a)
+        .def("read_headers", &read_headers, "images"_a, "out"_a, "max_pixels"_a, "here"_a = false)
         .def("gather", &gather, "array"_a, "rows"_a, "geometries"_a, "out"_a, "resampling"_a,
              "here"_a = false)
         .def("gather_flat", &gather_flat, "array"_a, "offsets"_a, "sizes"_a, "rows"_a, "geometries"_a, "out"_a,

@@ -150,8 +150,7 @@ struct Pool::Crew {
         std::exception_ptr error;
         try {
             for (int i = 0; i < count; ++i) {
-                workers.push_back(std::make_unique<Worker>(*pool.kernels_, &pool.decoded_));
-                workers.back()->decoder.use_libjpeg(pool.always_libjpeg_);
+                workers.push_back(pool.make_worker());
                 threads.emplace_back([this, worker = workers.back().get()] { serve(*worker); });
             }
         } catch (...) {
@@ -176,8 +175,9 @@ struct Pool::Crew {
 // What belongs to one process.
 struct Pool::Home {
     const uint64_t owner = current_process();
-    std::mutex mutex;  // of `crew`
+    std::mutex mutex;  // of what follows
     std::unique_ptr<Crew> crew;
+    std::vector<std::unique_ptr<Worker>> idle;  // of threads that ran jobs themselves: for the next that does
 };
 
 Pool::Pool(int threads, const char* simd, bool always_libjpeg)
@@ -198,10 +198,27 @@ Pool::~Pool() {
 
 const char* Pool::simd() const { return kernels_->name; }
 
+std::unique_ptr<Worker> Pool::make_worker() {
+    auto made = std::make_unique<Worker>(*kernels_, &decoded_);
+    made->decoder.use_libjpeg(always_libjpeg_);
+    return made;
+}
+
 void Pool::run(Job& job) {
-    Worker worker(*kernels_);
-    while (job.run_some(worker)) {
+    Home& here = home();
+    std::unique_ptr<Worker> worker;
+    {
+        std::lock_guard<std::mutex> guard(here.mutex);
+        if (!here.idle.empty()) {
+            worker = std::move(here.idle.back());
+            here.idle.pop_back();
+        }
     }
+    if (!worker) worker = make_worker();
+    while (job.run_some(*worker)) {
+    }
+    std::lock_guard<std::mutex> guard(here.mutex);
+    here.idle.push_back(std::move(worker));
 }
 
 void Pool::submit(std::shared_ptr<Job> job) {
@@ -224,6 +241,7 @@ void Pool::submit(std::shared_ptr<Job> job) {
 void Pool::close() {
     Home& here = home();
     std::lock_guard<std::mutex> guard(here.mutex);
+    here.idle.clear();
     if (!here.crew) return;
     here.crew->finish();
     here.crew.reset();

@@ -105,7 +105,8 @@ class Pool {
 
     // Throws std::system_error or std::bad_alloc if the system has no thread for it; the job was then not taken.
     void submit(std::shared_ptr<Job> job);
-    // Runs a job in the calling thread, past all others: for what is done sooner than threads are woken.
+    // Runs a job in the calling thread, past all others: for what is done sooner than threads are woken. Throws
+    // std::bad_alloc if there is no memory for what a thread keeps.
     void run(Job& job);
     // Cancels what was submitted and joins the threads; a later `submit` starts new ones.
     void close();
@@ -119,6 +120,7 @@ class Pool {
     struct Crew;
     struct Home;
     Home& home();
+    std::unique_ptr<Worker> make_worker();
 
     const int threads_;
     const struct Kernels* kernels_;

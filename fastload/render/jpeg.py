@@ -68,7 +68,7 @@ def decode_jpeg(
     batch = np.empty((1, out_height, out_width, 3), dtype=np.uint8)
     out: npt.NDArray[np.uint8] = batch[0]
     if native.available():
-        pending = core_pool().decode_batch([encoded], geometry=placed, out=batch)
+        pending = core_pool().decode_batch([encoded], geometry=placed, out=batch, here=True)
         if not pending.wait():
             return out
     # What the core refused gets its verdict here, in the words of the loader.

@@ -1,6 +1,6 @@
 // The native pool under stress: many threads, forks, and memory that runs out.
 //
-//     stress_pool threads SECONDS   jobs submitted, cancelled and awaited from several threads; every row is checked
+//     stress_pool threads SECONDS   jobs submitted, run, cancelled and awaited from several threads; every row is checked
 //     stress_pool fork CHILDREN     forks while the first batch is submitted; each child submits from several threads
 //     stress_pool memory TIMES      each allocation fails once, in turn: an exception or a failure, never an end or a hang
 //
@@ -89,7 +89,11 @@ int run_threads(int seconds) {
                 std::vector<std::shared_ptr<Numbers>> flying;
                 for (unsigned i = random() % 4 + 1; i > 0; --i) {
                     flying.push_back(std::make_shared<Numbers>(random() % 40, random() % 5, random() % 2));
-                    pool.submit(flying.back());
+                    if (random() % 4 == 0) {
+                        pool.run(*flying.back());
+                    } else {
+                        pool.submit(flying.back());
+                    }
                 }
                 for (auto& job : flying) {
                     if (random() % 3 == 0) {
@@ -125,10 +129,11 @@ int run_threads(int seconds) {
         threads.emplace_back([&] {
             ++ready;
             while (ready < 8) std::this_thread::yield();
-            auto job = std::make_shared<Numbers>(20, 1, true);
+            auto job = std::make_shared<Numbers>(20, 1, true), mine = std::make_shared<Numbers>(20, 1, true);
             pool.submit(job);
-            if (!job->wait()) ++wrong;
-            wrong += wrong_rows(*job);
+            pool.run(*mine);
+            if (!job->wait() || !mine->done()) ++wrong;
+            wrong += wrong_rows(*job) + wrong_rows(*mine);
         });
     }
     for (std::thread& thread : threads) thread.join();
