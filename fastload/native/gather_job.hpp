@@ -32,6 +32,7 @@ class GatherJob final : public Job {
     Size size_of(int64_t index) const;
     int64_t bytes_of(Size size) const;
     const uint8_t* pixels_of(int64_t index, Size size) const;
+    template <int kLocality>
     void fetch(int row) const;
     void copy(Worker& worker, const uint8_t* image, Size size, const Geometry& geometry, uint8_t* out) const;
     void resample(Worker& worker, const uint8_t* image, Size size, const Geometry& geometry, uint8_t* out) const;
