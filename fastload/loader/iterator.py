@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -17,6 +17,23 @@ from fastload.loader.stats import samples_in
 
 if TYPE_CHECKING:
     from fastload.loader.loader import Loader
+
+
+class OneThread:
+    """Around what two threads must not do at once: each would wait for batches that the other one asked for."""
+
+    def __init__(self) -> None:
+        self._held = threading.Lock()
+
+    def __enter__(self) -> None:
+        if not self._held.acquire(blocking=False):
+            raise FastloadError(
+                "this Loader is in use: another thread is waiting in iter() or next() of it. One thread at a time may "
+                "iterate over a Loader; create one for each thread."
+            )
+
+    def __exit__(self, *_: object) -> None:
+        self._held.release()
 
 
 class LoaderIterator(Iterator[Any]):
@@ -63,7 +80,7 @@ class LoaderIterator(Iterator[Any]):
         if step >= steps:
             self._end()
         self._over = True  # unless what follows goes well, or can be gone on from
-        with loader.one_thread():
+        with loader._in_use:
             loader._pipeline.seek((epoch, step))
             try:
                 batch = loader._parts.stage.deliver(loader._pipeline.next())
@@ -77,7 +94,7 @@ class LoaderIterator(Iterator[Any]):
         if loader._parts.batch_transform is not None:
             batch = self._transformed(batch, epoch, step)
         loader._cursor.take()
-        self._count(batch, entered)
+        loader._tally.count(samples_in(batch), entered, time.perf_counter())
         if loader._spans is not None:
             args = {"epoch": epoch, "step": step}
             loader._spans.add("wait for a batch", entered, time.perf_counter(), track="trainer", args=args)
@@ -103,17 +120,3 @@ class LoaderIterator(Iterator[Any]):
             if isinstance(batch, tuple | list):
                 return parts.batch_transform(*batch)
             return parts.batch_transform(batch)
-
-    def _count(self, batch: Any, entered: float) -> None:
-        now, loader = time.perf_counter(), self._loader
-        stats = loader._stats
-        first = stats.batches == 0
-        loader._started = now if first else loader._started
-        loader._stats = replace(
-            stats,
-            batches=stats.batches + 1,
-            samples=stats.samples + samples_in(batch),
-            wait_seconds=stats.wait_seconds + (0.0 if first else now - entered),
-            first_batch_seconds=now - entered if first else stats.first_batch_seconds,
-            elapsed_seconds=now - loader._started,
-        )

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 
 from fastload.backends.base import Backend
 from fastload.device.stage import DeviceStage
-from fastload.errors import ConfigurationError, FastloadError, StateMismatchError, counted
+from fastload.errors import ConfigurationError, StateMismatchError, counted
 from fastload.loader.accelerate import NO_WORKERS, AccelerateWatch, Place, Relay, accelerate_place
 from fastload.loader.config import LoaderConfig
 from fastload.loader.cursor import Cursor, Position
@@ -27,10 +25,10 @@ from fastload.loader.frameworks import (
     record_arguments,
     sampler_over,
 )
-from fastload.loader.iterator import LoaderIterator
+from fastload.loader.iterator import LoaderIterator, OneThread
 from fastload.loader.pipeline import READY, Pipeline
 from fastload.loader.state import STATE_VERSION, checked_epoch, read_state, taken_over
-from fastload.loader.stats import Stats
+from fastload.loader.stats import Stats, Tally
 from fastload.sampler import Order, Shard, Tail
 from fastload.sources.base import Source
 from fastload.spans import SpanLog
@@ -117,16 +115,15 @@ class Loader(DataLoader[Any]):
 
             parts = assemble(config)
         self._parts = parts
-        self._in_use = threading.Lock()
+        self._in_use = OneThread()
         self._settled = False
         """Whether the rank can no longer change, because an iterator was made."""
         self._watch: AccelerateWatch | None = None
         self._relay = Relay(weakref.ref(self))
         self._spans: SpanLog | None = None
-        self._stats = Stats()
+        self._tally = Tally()
         self._cursor = Cursor()
         self._iteration = 0
-        self._started = 0.0
         super().__init__(
             config.source if config.adopted or isinstance(config.source, Dataset) else SourceView(parts.source),
             batch_size=None if config.unbatched or config.batch_sampler is not None else parts.order.batch_size,
@@ -299,7 +296,7 @@ class Loader(DataLoader[Any]):
             DecodeError: a sample could not be read (with `on_error="raise"`), or none could replace it.
             WorkerError: a worker process died.
         """
-        with self.one_thread():
+        with self._in_use:
             self._iteration += 1
             if self._cursor.taken and self._parts.renewed:
                 self._pipeline.rest()
@@ -310,19 +307,6 @@ class Loader(DataLoader[Any]):
                 self.config = replace(self.config, shard=self._parts.order.shard if self.config.shard else None)
             self._settled = True
         return LoaderIterator(self, self._iteration)
-
-    @contextlib.contextmanager
-    def one_thread(self) -> Iterator[None]:
-        """For what two threads must not do at once: each would wait for batches that the other one asked for."""
-        if not self._in_use.acquire(blocking=False):
-            raise FastloadError(
-                "this Loader is in use: another thread is waiting in iter() or next() of it. One thread at a time may "
-                "iterate over a Loader; create one for each thread."
-            )
-        try:
-            yield
-        finally:
-            self._in_use.release()
 
     def _begin_epoch(self) -> None:
         """The next epoch: where the user's own sampler has been told one, that."""
@@ -428,7 +412,7 @@ class Loader(DataLoader[Any]):
     def stats(self) -> Stats:
         """Counts and times so far; an immutable snapshot."""
         decoded = getattr(self._parts.backend, "decoded", {})  # of those who count
-        return replace(self._stats, substituted=self._pipeline.substituted, decoded=decoded)
+        return self._tally.stats(substituted=self._pipeline.substituted, decoded=decoded)
 
     def record(self, spans: SpanLog | None) -> None:
         """Write what each batch spends its time on to a log, from now on; None: no longer.

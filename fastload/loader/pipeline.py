@@ -146,9 +146,9 @@ class Pipeline:
             if moved and (step == 0 or epoch not in self._orders):  # else a loaded state has asked already
                 self._orders = {epoch: self._draw_order(epoch)}
         last_epoch = None if self._ahead else epoch
+        if self._expected == position and self._last_epoch == last_epoch:  # which only this thread changes
+            return
         with self._change:
-            if self._expected == position and self._last_epoch == last_epoch:
-                return
             self._expected = position
             self._last_epoch = last_epoch
             self._restart = position
@@ -232,12 +232,14 @@ class Pipeline:
             self._little_work = getattr(self._backend, "light", False) and self._stage.stays_on_host
             self._thread = threading.Thread(target=self._run, name="fastload-pipeline", daemon=True)
             self._thread.start()
+        mine = False
         try:
             while True:
                 with self._change:
                     if self._ready:
                         item = self._ready.popleft()
-                        self._change.notify_all()
+                        if not mine:  # our thread sleeps until it is told only where it had made enough
+                            self._change.notify_all()
                         break
                     if self._stopping:
                         raise FastloadError("the loader was closed while a batch was waited for; create a new one.")
@@ -251,6 +253,7 @@ class Pipeline:
                         continue
                     generation = self._begin()
                 self._end(self._produce(), generation)
+                mine = True
         except RuntimeError as error:
             # torch's handler of SIGCHLD raises in the main thread, wherever it is, when a worker dies.
             self._expected = None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -183,7 +184,7 @@ class EpochOrder(Order):
     """Whether a rank takes every world_size-th sample of a global batch, as DistributedSampler has it, rather than a
     stretch."""
 
-    @property
+    @cached_property
     def samples(self) -> int:
         """Indices in an epoch's global order."""
         world = self.shard.world_size
@@ -195,7 +196,7 @@ class EpochOrder(Order):
     def sequential(self) -> bool:
         return not self.shuffle
 
-    @property
+    @cached_property
     def steps(self) -> int:
         """The same on every rank."""
         if self.drop_last:
