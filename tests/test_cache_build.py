@@ -444,8 +444,9 @@ import logging, sys
 from pathlib import Path
 logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(message)s", force=True)
 sys.stdout.reconfigure(line_buffering=True)
-from fastload.cache import build_cache
+from fastload.cache import build, build_cache
 from tests.test_cache_build import write_images
+build._SILENT_WAIT = 0.1
 source = write_images(Path(sys.argv[1]) / "data")
 print("result", build_cache(source, Path(sys.argv[1]) / "cache"))
 """

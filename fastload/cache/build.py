@@ -44,6 +44,8 @@ T = TypeVar("T")
 _HEADERS_PER_TASK = 64
 _BYTES_PER_SAMPLE = 64
 """Of sizes, offsets, names and rounding, for the estimate."""
+_SILENT_WAIT = 3.0
+"""Seconds after which a process that waits for another says so."""
 
 
 def build_cache(
@@ -373,9 +375,9 @@ def exclusive_lock(path: Path) -> Iterator[None]:
     lock = filelock.FileLock(path, fallback_to_soft=False)
     try:
         try:
-            lock.acquire(blocking=False)
+            lock.acquire(timeout=_SILENT_WAIT, poll_interval=0.1)
         except filelock.Timeout:
-            logger.info("waiting for another process that is building the cache behind %s", path)
+            logger.warning("waiting for another process, which is building the cache behind %s", path)
             lock.acquire(poll_interval=0.1)
     except OSError as error:
         raise CacheError(
