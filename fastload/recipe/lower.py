@@ -11,8 +11,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 import torchvision.transforms as v1
+from PIL import Image
 from torch import nn
 from torchvision.transforms import _presets as presets
 from torchvision.transforms import v2
@@ -32,7 +34,7 @@ from fastload.recipe.operation import (
     register_lowering,
 )
 from fastload.recipe.resize import Resize
-from fastload.recipe.views import Fork, Views
+from fastload.recipe.views import Fork, Views, written_as_views
 
 _CONTAINERS = (v1.Compose, v2.Compose, nn.Sequential)
 _BATCH_ONLY = (v2.MixUp, v2.CutMix)
@@ -112,7 +114,7 @@ def _lower_leaf(transform: Any, image: ImageState) -> Origin:
         if image.forked:
             raise NotLowerableError("it comes behind Views and is given all of them; put it into each")
         if lowering is None:
-            raise NotLowerableError(_why_unknown(transform))
+            raise NotLowerableError(_why_unknown(transform, image))
         lowered = lowering(transform, image)
     except (NotLowerableError, ConfigurationError) as error:
         image.known = False
@@ -124,8 +126,12 @@ def _lower_leaf(transform: Any, image: ImageState) -> Origin:
     return Origin(transform, lowered, kind in _CONVERSIONS or image.tensor != was_tensor)
 
 
-def _why_unknown(transform: Any) -> str:
+def _why_unknown(transform: Any, image: ImageState) -> str:
     kind = type(transform)
+    held = _held(transform)
+    views = written_as_views(transform, held, _noise(image)) if held else None
+    if views is not None:
+        return f"it makes {views}"
     for base in kind.__mro__[1:]:
         if lowering_of(base) is not None or base in _CONTAINERS:
             return (
@@ -140,6 +146,31 @@ def _why_unknown(transform: Any) -> str:
             "(fastload.recipe.register)"
         )
     return "it is not a torchvision transform; leave it out, or register an operation for it (fastload.recipe.register)"
+
+
+def _held(transform: Any) -> dict[str, Any]:
+    """The transforms that fastload knows among the attributes of an object, by name, those in lists included."""
+    own = getattr(transform, "__dict__", {})
+    found: dict[str, Any] = {}
+    for name, value in {**own, **own.get("_modules", {})}.items():
+        if isinstance(value, list | tuple | nn.ModuleList):
+            found |= {f"{name}[{place}]": inner for place, inner in enumerate(value)}
+        else:
+            found[name] = value
+    return {name: value for name, value in found.items() if _is_known(value)}
+
+
+def _noise(image: ImageState) -> Any:
+    """An image such as a transform meets here."""
+    pixels = np.random.default_rng(0).integers(0, 256, (256, 256, 3), dtype=np.uint8)
+    if not image.tensor:
+        return Image.fromarray(pixels)
+    return v2.functional.to_dtype(torch.from_numpy(pixels).permute(2, 0, 1), image.dtype, scale=True)
+
+
+def _is_known(transform: Any) -> bool:
+    kind = known_kind(type(transform))
+    return kind in _CONTAINERS or lowering_of(kind) is not None or delegate_of(transform) is not None
 
 
 def _nothing(transform: Any, image: ImageState) -> tuple[Operation, ...]:

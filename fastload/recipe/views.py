@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+from PIL import Image
+
 from fastload.errors import ConfigurationError, counted
 from fastload.recipe.operation import Operation, Size
+from fastload.sources.wrapped import equal, preserved_random_state, seeded
 
-__all__ = ["Fork", "Views", "view_column"]
+__all__ = ["Fork", "Views", "view_column", "written_as_views"]
 
 
 class Views:
@@ -85,6 +90,52 @@ class Fork(Operation):
 def view_column(name: str, view: int) -> str:
     """What the backends call a view, counted from 0, of the images of a column: the first one as the column itself."""
     return name if view == 0 else f"{name} (view {view + 1})"
+
+
+def written_as_views(transform: Any, held: Mapping[str, Callable[..., Any]], image: Any) -> str | None:
+    """What to write in place of a transform of somebody's own that makes several views of an image, or None.
+
+    It is tried on one image, and so are the transforms that it holds (`held`, by the name of the attribute), with the
+    same random numbers: so it shows which of them makes which view. Random generators are left as they were.
+    """
+    try:
+        with seeded(0):
+            views = transform(image)
+        if not isinstance(views, list | tuple) or len(views) < 2:
+            return None
+        if not all(isinstance(view, torch.Tensor | Image.Image) for view in views):
+            return None
+    except Exception:  # whatever its code may raise for an image that is not the user's
+        return None
+    with seeded(0):
+        makers = list(_makers(views, held, image))
+    made = f"{counted(len(views), 'view')} of an image; in its place write fastload.Views"
+    if None in makers:
+        return f"{made}(...) of the transforms of each"
+    runs = [(f"x.{name}", len(list(run))) for name, run in itertools.groupby(makers)]
+    listed = ", ".join(f"*[{name}] * {count}" if count > 2 else ", ".join([name] * count) for name, count in runs)
+    return f"{made}({listed}), x being this object"
+
+
+def _makers(views: Any, held: Mapping[str, Callable[..., Any]], image: Any) -> Iterator[str | None]:
+    """Of each view, which of the transforms makes it with the random numbers that are next; of several, one that has
+    made none yet: they may differ in what they do rarely."""
+    unused = dict(held)
+    for view in views:
+        found = [name for name, inner in held.items() if _makes(inner, image, view)]
+        name = next((name for name in found if name in unused), found[0] if found else None)
+        if name is not None:
+            unused.pop(name, None)
+            held[name](image)  # its random numbers are used up
+        yield name
+
+
+def _makes(transform: Callable[..., Any], image: Any, view: Any) -> bool:
+    with preserved_random_state():
+        try:
+            return equal(transform(image), view)
+        except Exception:  # it is for what another one leaves
+            return False
 
 
 def _tuple_of(result: Any, inputs: int) -> Any:

@@ -189,6 +189,91 @@ def test_what_stops_it_is_said_with_the_edit_that_frees_it(folder: str, make: An
         assert len(list(loader)) == len(existing)
 
 
+# -- views by a class of one's own
+
+CROP = v1.Compose([v1.RandomResizedCrop(16), v1.RandomHorizontalFlip(), v1.ToTensor()])
+SMALL = v1.Compose([v1.RandomResizedCrop(8, scale=(0.05, 0.4)), v1.ToTensor()])
+
+
+class TwoCrops:
+    """In the shape of SimCLR and MoCo."""
+
+    def __init__(self, base_transform: Any) -> None:
+        self.base_transform = base_transform
+
+    def __call__(self, image: Any) -> Any:
+        return [self.base_transform(image) for _ in range(2)]
+
+
+class TwoDifferent(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        both = [v2.ToImage(), v2.ToDtype(torch.float32, scale=True)]
+        self.first = v2.Compose([v2.RandomResizedCrop(16), v2.RandomGrayscale(0.1), *both])
+        self.second = v2.Compose([v2.RandomResizedCrop(16), v2.RandomGrayscale(0.2), *both])
+
+    def forward(self, image: Any) -> Any:
+        return self.first(image), self.second(image)
+
+
+class MultiCrop:
+    """In the shape of DINO."""
+
+    def __init__(self) -> None:
+        self.wide = [CROP, v1.Compose([*CROP.transforms, v1.Normalize([0.5] * 3, [0.5] * 3)])]
+        self.narrow, self.count = SMALL, 3
+
+    def __call__(self, image: Any) -> Any:
+        return [wide(image) for wide in self.wide] + [self.narrow(image) for _ in range(self.count)]
+
+
+class Brightened(TwoCrops):
+    """Does something of its own to the views."""
+
+    def __call__(self, image: Any) -> Any:
+        return [view + 1 for view in super().__call__(image)]
+
+
+@pytest.mark.parametrize(
+    ("transform", "edit"),
+    [
+        (TwoCrops(CROP), "fastload.Views(x.base_transform, x.base_transform)"),
+        (TwoDifferent(), "fastload.Views(x.first, x.second)"),
+        (MultiCrop(), "fastload.Views(x.wide[0], x.wide[1], *[x.narrow] * 3)"),
+    ],
+)
+def test_views_by_a_class_of_their_own_are_freed_by_the_edit_that_is_named(
+    folder: str, transform: Any, edit: str
+) -> None:
+    with fastload.from_dataloader(DataLoader(images(folder, transform), 3)) as loader:
+        explained = " ".join(str(loader.explain()).split())
+        assert explained.startswith("backend torch:")
+        shapes = [view.shape for view in next(iter(loader))[0]]
+    count = len(shapes)
+    assert f"it makes {count} views of an image; in its place write {edit}, x being this object" in explained
+    edited = eval(edit, {"fastload": fastload, "x": transform})
+    with fastload.from_dataloader(DataLoader(images(folder, edited), 3)) as loader:
+        assert str(loader.explain()).split()[1] == "turbojpeg:", loader.explain()
+        assert [view.shape for view in next(iter(loader))[0]] == shapes
+
+
+@pytest.mark.parametrize(
+    ("transform", "said"),
+    [
+        (Brightened(CROP), "it makes 2 views of an image; in its place write fastload.Views(...) of the transforms of"),
+        (TwoCrops(lambda image: CROP(image)), "it is not a torchvision transform"),
+        (TwoCrops(v1.Compose([v1.RandomCrop(2000), v1.ToTensor()])), "it is not a torchvision transform"),
+    ],
+    ids=["does more", "holds none that is known", "raises"],
+)
+def test_views_that_nothing_is_known_of_are_not_guessed(folder: str, transform: Any, said: str) -> None:
+    states = random.getstate(), torch.get_rng_state()
+    with fastload.from_dataloader(DataLoader(images(folder, transform), 3)) as loader:
+        assert said in " ".join(str(loader.explain()).split())
+    assert random.getstate() == states[0]
+    assert torch.equal(torch.get_rng_state(), states[1])
+
+
 def test_nothing_is_tried_where_a_worker_changes_the_dataset(folder: str) -> None:
     existing = DataLoader(Transformed(halves(folder), EVALUATION), 2, worker_init_fn=lambda worker: None)
     with fastload.from_dataloader(existing) as loader:
