@@ -374,7 +374,10 @@ def _options_for(backend: str, cls: Any, options: BackendOptions | None) -> Back
     if type(options) is BackendOptions:
         return wanted(exif_orientation=options.exif_orientation, max_pixels=options.max_pixels)
     if not isinstance(options, wanted):
-        raise ConfigurationError(f"options: backend {backend!r} takes {wanted.__name__}, got {type(options).__name__}.")
+        raise ConfigurationError(
+            f"options: backend {backend!r} takes {wanted.__name__}, got {type(options).__name__}; give "
+            f"{wanted.__module__}.{wanted.__name__}(...)."
+        )
     return options
 
 

@@ -52,7 +52,7 @@ def open_arrays(spec: Any, options: OpenOptions) -> Opened:
     arrays = {key: checked_array(value, f"array {key!r}") for key, value in items.items()}
     lengths = {key: len(array) for key, array in arrays.items()}
     if len(set(lengths.values())) > 1:
-        found = ", ".join(f"{key!r} has {length:,}" for key, length in lengths.items())
+        found = ", ".join(f"array {key!r} has {length:,}" for key, length in lengths.items())
         raise SourceError(f"The arrays must have one row a sample each, but {found}; cut them to one length.")
     torch_order = {key: isinstance(value, torch.Tensor) for key, value in items.items()}
     columns = _named_columns(arrays, torch_order) if named else _columns(list(arrays.values()), torch_order, options)
