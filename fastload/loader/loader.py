@@ -156,9 +156,11 @@ class Loader(DataLoader[Any]):
         )
         self._pipeline.record(self._spans)
         self._finalizer = weakref.finalize(self, self._pipeline.close)
-        self._sampler = sampler_over(order, self.dataset, weakref.ref(self))
-        self._batch_sampler = LoaderBatchSampler(self._sampler, order.batch_size, order.drop_last)
-        self._batch_sampler.relay = self._relay
+        sampler = sampler_over(order, self.dataset, weakref.ref(self))
+        batches = LoaderBatchSampler(sampler, order.batch_size, order.drop_last)
+        batches.relay = self._relay
+        # By their own names: Ray Train's wrapper takes over what it finds in here.
+        vars(self).update(sampler=sampler, batch_sampler=None if self.config.unbatched else batches)
 
     def _settle(self) -> None:
         """Be what the arguments mean by now.
@@ -183,7 +185,8 @@ class Loader(DataLoader[Any]):
     def sampler(self) -> LoaderSampler:
         """This rank's indices; a DistributedSampler where the loader is one of several ranks."""
         self._settle()
-        return self._sampler
+        sampler: LoaderSampler = vars(self)["sampler"]
+        return sampler
 
     @sampler.setter
     def sampler(self, value: Any) -> None:
@@ -193,7 +196,8 @@ class Loader(DataLoader[Any]):
     def batch_sampler(self) -> LoaderBatchSampler | None:
         """The same, a list for each batch; None where samples are handed out one by one."""
         self._settle()
-        return None if self.config.unbatched else self._batch_sampler
+        batches: LoaderBatchSampler | None = vars(self)["batch_sampler"]
+        return batches
 
     @batch_sampler.setter
     def batch_sampler(self, value: Any) -> None:

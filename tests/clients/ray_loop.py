@@ -27,7 +27,9 @@ def train(config: dict[str, Any]) -> None:
         }
         for name, loader in made.items():
             try:
-                found[f"{name} {count}"] = [batch[0].tolist() for batch in prepare_data_loader(loader)]
+                prepared = prepare_data_loader(loader)
+                prepared.sampler.set_epoch(1)  # as Ray's examples do before each epoch
+                found[f"{name} {count}"] = [batch[0].tolist() for batch in prepared]
             except ConfigurationError as error:
                 found[f"{name} {count}"] = str(error)
     rank = ray.train.get_context().get_world_rank()

@@ -154,6 +154,32 @@ def test_made_anew_with_a_distributed_sampler_it_serves_that_rank(count: int, dr
                 assert values(other) == values(DataLoader(data, 4, sampler=sampler))
 
 
+class TakesOver(DataLoader[Any]):
+    """In the shape of Ray Train's wrapper, which has the attributes of the loader within, and not its methods."""
+
+    def __init__(self, loader: Any) -> None:
+        vars(self).update(vars(loader))
+        self._within = loader
+
+    def __iter__(self) -> Any:
+        return iter(self._within)
+
+
+def test_a_wrapper_that_takes_over_its_attributes_has_samplers_that_tell_the_epoch() -> None:
+    existing = DataLoader(numbers(37), 4, shuffle=True)
+    for shard in ("auto", fastload.Shard(1, 2)):
+        with fastload.from_dataloader(existing, shard=shard, seed=5) as loader:  # type: ignore[arg-type]
+            wrapper = TakesOver(loader)
+            assert isinstance(wrapper.sampler, DistributedSampler) == (shard != "auto")
+            assert wrapper.batch_sampler is loader.batch_sampler
+            wrapper.sampler.set_epoch(3)  # type: ignore[attr-defined]
+            told = values(wrapper)
+        with fastload.from_dataloader(existing, shard=shard, seed=5) as loader:  # type: ignore[arg-type]
+            loader.set_epoch(3)
+            assert told == values(loader)
+            assert told != values(loader), "of the next epoch"
+
+
 def test_made_anew_with_torchs_other_samplers_it_shuffles_or_not() -> None:
     data = numbers(12)
     loader = fastload.create_loader(data, 4, shuffle=True, seed=2)
