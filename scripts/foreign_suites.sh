@@ -7,7 +7,7 @@
 #
 # FOLDER/torch/test_dataloader.py is taken from Debian's source package of PyTorch, and FOLDER/torchdata/*.py from a
 # clone of github.com/meta-pytorch/data (test/stateful_dataloader), unless they are there. None of it is kept here.
-# Needs pytest, pytest-timeout, expecttest, parameterized, torchdata. Takes a quarter of an hour.
+# Needs pytest, pytest-timeout, expecttest, parameterized, torchdata. Takes half an hour.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
