@@ -12,7 +12,7 @@ from PIL import Image
 
 from fastload.errors import ConfigurationError, counted
 from fastload.recipe.operation import Operation, Size
-from fastload.sources.wrapped import equal, preserved_random_state, seeded
+from fastload.sources.wrapped import equal, random_state, restore_random_state, seeded
 
 __all__ = ["Fork", "Views", "view_column", "written_as_views"]
 
@@ -118,24 +118,27 @@ def written_as_views(transform: Any, held: Mapping[str, Callable[..., Any]], ima
 
 
 def _makers(views: Any, held: Mapping[str, Callable[..., Any]], image: Any) -> Iterator[str | None]:
-    """Of each view, which of the transforms makes it with the random numbers that are next; of several, one that has
-    made none yet: they may differ in what they do rarely."""
-    unused = dict(held)
+    """Of each view, which of the transforms makes it with the random numbers that are next. Those that have made none
+    are tried first, for two may differ in what they do rarely; then the last one, for views of a kind come together."""
+    unused, used = list(held), list[str]()
     for view in views:
-        found = [name for name, inner in held.items() if _makes(inner, image, view)]
-        name = next((name for name in found if name in unused), found[0] if found else None)
+        name = next((name for name in [*unused, *used] if _makes(held[name], image, view)), None)
         if name is not None:
-            unused.pop(name, None)
-            held[name](image)  # its random numbers are used up
+            (unused if name in unused else used).remove(name)
+            used.insert(0, name)
         yield name
 
 
 def _makes(transform: Callable[..., Any], image: Any, view: Any) -> bool:
-    with preserved_random_state():
-        try:
-            return equal(transform(image), view)
-        except Exception:  # it is for what another one leaves
-            return False
+    """Only then its random numbers are used up."""
+    state = random_state()
+    try:
+        same = equal(transform(image), view)
+    except Exception:  # it is for what another one leaves
+        same = False
+    if not same:
+        restore_random_state(state)
+    return same
 
 
 def _tuple_of(result: Any, inputs: int) -> Any:

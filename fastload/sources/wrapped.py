@@ -106,13 +106,23 @@ def seeded(seed: int) -> Iterator[None]:
 @contextlib.contextmanager
 def preserved_random_state() -> Iterator[None]:
     """The global generators are left as they were, whatever is drawn from them meanwhile."""
-    python, numpy, torch_state = random.getstate(), np.random.get_state(), torch.random.get_rng_state()
+    state = random_state()
     try:
         yield
     finally:
-        random.setstate(python)
-        np.random.set_state(numpy)
-        torch.random.set_rng_state(torch_state)
+        restore_random_state(state)
+
+
+def random_state() -> tuple[Any, Any, torch.Tensor]:
+    """Of the global generators of Python, numpy and torch."""
+    return random.getstate(), np.random.get_state(), torch.random.get_rng_state()
+
+
+def restore_random_state(state: tuple[Any, Any, torch.Tensor]) -> None:
+    python, numpy, torch_state = state
+    random.setstate(python)
+    np.random.set_state(numpy)
+    torch.random.set_rng_state(torch_state)
 
 
 def equal(a: Any, b: Any) -> bool:
