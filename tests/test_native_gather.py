@@ -68,6 +68,18 @@ def gather(pool: Any, source: PixelImages, indices: Any, placed: Geometry, **opt
     return out
 
 
+@pytest.mark.parametrize("channels", [1, 3])
+def test_mirrored_rows_of_every_width(pool: Any, channels: int) -> None:
+    rng = np.random.default_rng(1)
+    for width in range(1, 70):
+        array = rng.integers(0, 256, (3, 2, width, channels), dtype=np.uint8)
+        whole = np.tile(np.array([0, 0, 2, width], np.int32), (3, 1))
+        placed = Geometry(whole, whole[:, 2:].copy(), whole, np.tile(np.array([True, False]), (3, 1)))
+        assert np.array_equal(
+            gather(pool, PixelArray(array, channels=channels), [2, 0, 1], placed), array[[2, 0, 1], :, ::-1]
+        )
+
+
 @pytest.mark.parametrize("channels", [1, 3, 4])
 @pytest.mark.parametrize("mode", ["constant", "edge", "reflect", "symmetric"])
 @pytest.mark.parametrize("shape", [(32, 32), (7, 5), (28, 29)])

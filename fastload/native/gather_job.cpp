@@ -134,13 +134,16 @@ void GatherJob::copy(Worker& worker, const uint8_t* image, Size size, const Geom
     int lead = std::clamp(-window.left, 0, window.width);
     if (geometry.mirror) lead = window.width - lead - count;
 
+    // Whatever shows nothing of the box, in one go.
+    const bool within = count == window.width && window.top >= 0 && window.top + window.height <= box.height;
+    const bool constant = padding == Padding::constant;
+    if (constant && !within) fill_pixels(out, window.height * window.width, channels, options_.fill, uniform);
+
     for (int y = 0; y < window.height; ++y, out += out_stride) {
         const int position = window.top + (geometry.upside_down ? window.height - 1 - y : y);
-        const int row = padded_position(position, box.height, padding);
-        if (row < 0) {
-            fill_pixels(out, window.width, channels, options_.fill, uniform);
-            continue;
-        }
+        const bool inside = position >= 0 && position < box.height;
+        if (!inside && constant) continue;
+        const int row = inside ? position : padded_position(position, box.height, padding);
         const uint8_t* from = image + in_stride * static_cast<size_t>(box.top + row) +
                               static_cast<size_t>(box.left) * static_cast<size_t>(channels);
         uint8_t* middle = out + lead * channels;
@@ -149,12 +152,7 @@ void GatherJob::copy(Worker& worker, const uint8_t* image, Size size, const Geom
         } else {
             std::memcpy(middle, from + start * channels, static_cast<size_t>(count) * static_cast<size_t>(channels));
         }
-        if (count == window.width) continue;
-        if (padding == Padding::constant) {
-            fill_pixels(out, lead, channels, options_.fill, uniform);
-            fill_pixels(middle + count * channels, window.width - lead - count, channels, options_.fill, uniform);
-            continue;
-        }
+        if (constant || count == window.width) continue;
         for (int x = 0; x < window.width; ++x) {
             if (x == lead) x += count;
             if (x >= window.width) break;

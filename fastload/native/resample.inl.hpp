@@ -235,6 +235,19 @@ void mirror(const uint8_t* row, uint8_t* out, int pixels) {
         // Each lane writes one byte too many, which the next, or the loop below, overwrites.
         Simd::store_lanes(out, 15, Simd::shuffle(Simd::load_lanes(from, 0), reverse));
     }
+    // As many lanes as are left; the others do what the last of these does.
+    if (const int lanes = (pixels - 1) / 5; lanes > 0) {
+        const uint8_t* from[kLanes];
+        uint8_t* to[kLanes];
+        for (int i = 0; i < kLanes; ++i) {
+            const int lane = i < lanes ? i : lanes - 1;
+            from[i] = row + 3 * static_cast<int64_t>(pixels) - 15 * lane - 16;
+            to[i] = out + 15 * lane;
+        }
+        Simd::store_each(to, 0, Simd::shuffle(Simd::load_lanes(from, 0), reverse));
+        pixels -= 5 * lanes;
+        out += 15 * lanes;
+    }
     for (; pixels > 0; --pixels, out += 3) std::memcpy(out, row + 3 * static_cast<int64_t>(pixels - 1), 3);
 }
 
