@@ -30,7 +30,7 @@ from fastload.recipe import SplitRecipe
 from fastload.recipe.views import view_column
 from fastload.render.host import render_row
 from fastload.sources.base import ImageColumn, Source
-from fastload.sources.wrapped import preserved_random_state
+from fastload.trials import preserved_random_state
 
 Layout = Literal["tuple", "dict", "single"]
 

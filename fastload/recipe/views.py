@@ -12,7 +12,7 @@ from PIL import Image
 
 from fastload.errors import ConfigurationError, counted
 from fastload.recipe.operation import Operation, Size
-from fastload.sources.wrapped import equal, random_state, restore_random_state, seeded
+from fastload.trials import equal, random_state, restore_random_state, seeded
 
 __all__ = ["Fork", "Views", "view_column", "written_as_views"]
 

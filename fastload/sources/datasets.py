@@ -29,7 +29,8 @@ from fastload.sources.columns import DatasetItems, EncodedFiles, PixelArray, Val
 from fastload.sources.contents import content_of
 from fastload.sources.folders import class_folder_source
 from fastload.sources.paths import PathTable
-from fastload.sources.wrapped import SAMPLES, equal, first_difference, imitations, seeded
+from fastload.sources.wrapped import SAMPLES, first_difference, imitations
+from fastload.trials import equal, seeded
 
 
 def open_dataset(dataset: Any, options: OpenOptions, *, reason: str | None = None) -> Opened:
