@@ -69,7 +69,7 @@ test: lint ## lint, then all tests but those of test-reliability; PYTEST="-k res
 test-fast: $(INSTALLED) ## the tests that take less than a second each, for the everyday loop
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not slow and not reliability" $(PYTEST)
 
-test-reliability: $(INSTALLED) ## faults: killed workers, full disks, hostile files, forks; before a release, 20 minutes
+test-reliability: $(INSTALLED) ## faults: killed workers, full disks, hostile files, forks; 14 to 20 minutes
 	$(BIN)/python -m pytest -m reliability $(PYTEST)
 
 soak: $(INSTALLED) ## 30 minutes of faults at random: every sample accounted for, memory flat; MINUTES=3 for less

@@ -442,7 +442,7 @@ def test_a_killed_builder_is_not_in_the_way(tmp_path: Path) -> None:
 BUILDER = """
 import logging, sys
 from pathlib import Path
-logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(message)s", force=True)
+logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(levelname)s %(message)s", force=True)
 sys.stdout.reconfigure(line_buffering=True)
 from fastload.cache import build, build_cache
 from tests.test_cache_build import write_images
@@ -462,7 +462,7 @@ def test_two_processes_build_once(tmp_path: Path) -> None:
             for builder in builders:
                 assert builder.stdout is not None
                 # Both stand before the lock, and with that before any decision.
-                assert any("waiting for another process" in line for line in builder.stdout)
+                assert any("WARNING waiting for another process" in line for line in builder.stdout)
         except BaseException:
             for builder in builders:
                 builder.kill()

@@ -11,7 +11,6 @@ import numpy.typing as npt
 
 from fastload import native
 from fastload.geometry import Geometry
-from fastload.machine import usable_cores
 
 if TYPE_CHECKING:
     from fastload.native import NativePool
@@ -46,5 +45,5 @@ def core_formats() -> Mapping[str, str]:
 
 @cache
 def core_pool() -> NativePool:
-    """Of this process, for single images, whoever asks for them: they are decoded by the thread that asks."""
-    return native.NativePool(usable_cores())
+    """Of this process, for single images, whoever asks for them. The thread that asks decodes them: none is started."""
+    return native.NativePool(1)
