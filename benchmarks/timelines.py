@@ -18,11 +18,10 @@ import fastload
 from benchmarks.gpu.feeds import Feed, of_loader
 from benchmarks.gpu.training import Training, feed_steps, of_torchvision
 from fastload.machine import usable_cores
-from fastload.measure.loaders import PlainLoader
-from fastload.measure.machine import describe_machine
+from fastload.measure.images import training
+from fastload.measure.loaders import SMALL, PlainLoader, SmallNetwork
 from fastload.measure.photographs import write_photographs
-from fastload.measure.trainers import SMALL, SmallNetwork
-from fastload.measure.transforms import training
+from fastload.measure.results import describe_machine
 from fastload.monitor import Step, StepClock, draw_timelines, step_clock
 
 _WARM_UP = 5

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fastload.measure.machine import Machine
-from fastload.measure.results import Failure, Latency, Measurement, Results, Round
+from fastload.measure.results import Failure, Latency, Machine, Measurement, Results, Round
 
 MACHINE = Machine(
     cpu="Some CPU",

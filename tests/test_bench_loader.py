@@ -23,10 +23,9 @@ from fastload.bench.loader.images import cache_bytes, read_loader_images
 from fastload.bench.loader.verdict import Situation, curves, verdict
 from fastload.cli.app import app
 from fastload.errors import ConfigurationError, FastloadError, SourceError
-from fastload.measure.loaders import LoaderRunner, PlainLoader, busy_series, gaps
+from fastload.measure.images import training
+from fastload.measure.loaders import Batch, LoaderRunner, NetworkTrainer, PlainLoader, RateTrainer, busy_series, gaps
 from fastload.measure.results import Measurement, Results, Round, from_json, to_json
-from fastload.measure.trainers import Batch, NetworkTrainer, RateTrainer
-from fastload.measure.transforms import training
 from fastload.sources import open_source
 
 from .images import truncated, write_photo_folder

@@ -19,9 +19,9 @@ from benchmarks.gpu.summary import judge, summary
 from benchmarks.gpu.training import small_resnet
 from fastload.device.stage import DeviceStage
 from fastload.measure.child import report
+from fastload.measure.images import training_pixels
 from fastload.measure.results import Measurement, Round, new_results, read_json
 from fastload.measure.statistics import summarise
-from fastload.measure.transforms import training_pixels
 from tests.images import write_photo_folder
 from tests.waiting import has_ended, wait_until
 

@@ -29,8 +29,8 @@ from fastload.demo.tour import run_demo, torchvision_samples
 from fastload.errors import BackendUnavailableError, SourceError
 from fastload.loader.build import _say_if_there_is_no_core
 from fastload.measure.images import image_folders
+from fastload.measure.loaders import Batch
 from fastload.measure.photographs import SCENES, write_photographs
-from fastload.measure.trainers import Batch
 from tests.images import photo, png
 from tests.waiting import LIMIT
 

@@ -13,11 +13,9 @@ import pytest
 
 from fastload.errors import BackendUnavailableError, DecodeError
 from fastload.measure.clock import cpu_seconds, peak_memory, reset_peak_memory, resident_memory
-from fastload.measure.machine import describe_machine
-from fastload.measure.results import Measurement, Round, ratios
+from fastload.measure.results import Measurement, Round, describe_machine, ratios
 from fastload.measure.rounds import Entry, Measured, Progress, Work, measure
-from fastload.measure.statistics import difference_is_real, quantile, summarise
-from fastload.measure.verdict import Bar
+from fastload.measure.statistics import Bar, difference_is_real, quantile, summarise
 
 # -- Statistics --------------------------------------------------------------------------------------------------------
 

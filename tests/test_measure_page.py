@@ -21,8 +21,7 @@ from fastload.bench.loader import report as loader_report
 from fastload.cli.app import app
 from fastload.errors import BackendUnavailableError
 from fastload.measure import page as pages
-from fastload.measure.machine import Machine
-from fastload.measure.results import Failure, Latency, Measurement, Results, Round
+from fastload.measure.results import Failure, Latency, Machine, Measurement, Results, Round
 from fastload.sweep import report as sweep_report
 from tests.test_sweep import constructed
 

@@ -30,8 +30,7 @@ from fastload.measure.results import (
     to_json,
     write_text,
 )
-from fastload.measure.statistics import summarise
-from fastload.measure.verdict import Verdict
+from fastload.measure.statistics import Verdict, summarise
 from tests.measured import MACHINE, full_results, results, row
 
 # -- JSON and its schema -----------------------------------------------------------------------------------------------

@@ -415,7 +415,7 @@ def test_a_real_gpu_is_idle_for_as_long_as_it_waits() -> None:
 @pytest.mark.gpu
 def test_on_a_real_gpu_copies_are_on_the_clock_of_the_host(tmp_path: Path) -> None:
     from fastload import create_loader
-    from fastload.measure.transforms import training
+    from fastload.measure.images import training
 
     log = SpanLog()
     folder = write_photo_folder(tmp_path, per_class=8)

@@ -26,8 +26,8 @@ from benchmarks.gpu.streams import awaited
 from fastload.backends import available_backends
 from fastload.backends.base import PixelDifference
 from fastload.measure.clock import peak_memory, reset_peak_memory, resident_memory
+from fastload.measure.images import training_pixels
 from fastload.measure.results import Failure, Measurement, Round
-from fastload.measure.transforms import training_pixels
 
 SUITE, PIXELS, RESUME, MEMORY, OTHER_GPUS = "contract suite", "pixels", "resuming", "memory", "contexts on other GPUs"
 """The modes of the rows."""

@@ -15,9 +15,9 @@ from benchmarks.gpu.feeds import of_loader, rate_of
 from benchmarks.gpu.setting import Found, Setting
 from benchmarks.gpu.training import SMALL, small_batch, small_resnet
 from fastload.backends.cache import CacheOptions
+from fastload.measure.loaders import Batch
 from fastload.measure.results import Measurement, Round
 from fastload.measure.statistics import Summary, summarise
-from fastload.measure.trainers import Batch
 from fastload.monitor import step_clock
 
 ALONE, SHARE = "CIFAR-10, the loader alone", "CIFAR-10, training"

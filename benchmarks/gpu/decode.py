@@ -31,8 +31,8 @@ from benchmarks.gpu.setting import Found, Setting
 from fastload.backends import available_backends
 from fastload.backends.base import PixelDifference
 from fastload.errors import BackendUnavailableError
+from fastload.measure.images import training_pixels
 from fastload.measure.results import Measurement, Round
-from fastload.measure.transforms import training_pixels
 
 WHOLE, CROPS, SAME = "decoding whole photographs", "decoding random crops", "decoded pixels against the CPU's"
 """The modes of the rows."""

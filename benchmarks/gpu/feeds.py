@@ -15,9 +15,9 @@ import fastload
 from benchmarks.gpu.setting import Setting
 from fastload.backends import available_backends, backend_class
 from fastload.measure.clock import cpu_seconds
+from fastload.measure.images import training
 from fastload.measure.loaders import OneBatch, PlainLoader
 from fastload.measure.results import Round
-from fastload.measure.transforms import training
 
 CLASSES = 1000
 """Of the networks; folders have fewer."""

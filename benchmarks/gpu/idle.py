@@ -21,8 +21,8 @@ from benchmarks.gpu.setting import Found, Setting
 from benchmarks.gpu.training import Training, feed_steps, of_torchvision
 from fastload.errors import BackendUnavailableError
 from fastload.measure.clock import cpu_seconds
+from fastload.measure.images import training
 from fastload.measure.results import Measurement, Round
-from fastload.measure.transforms import training
 from fastload.monitor import GpuMonitor, GpuReading, Segment, Step, draw_timelines, profile_steps, step_clock
 from fastload.monitor.gpu import reading_of
 

@@ -21,7 +21,7 @@ import torch
 from benchmarks.gpu.feeds import Variant, of_loader, variants
 from benchmarks.gpu.setting import Found, Setting
 from fastload.device.stage import DeviceStage
-from fastload.measure.transforms import training_pixels
+from fastload.measure.images import training_pixels
 
 STREAMS = "batches that change"
 """The mode of the rows; their metrics are numbers of batches that differ."""

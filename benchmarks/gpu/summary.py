@@ -9,9 +9,8 @@ from rich.console import Console
 
 from benchmarks.gpu import checks, cifar, idle, streams
 from fastload.measure.results import Measurement, Results
-from fastload.measure.statistics import summarise
+from fastload.measure.statistics import Bar, Verdict, summarise
 from fastload.measure.table import metric, metric_rows, milliseconds, print_fitting, print_heading
-from fastload.measure.verdict import Bar, Verdict
 
 _CHECKS = (checks.PIXELS, checks.RESUME, checks.OTHER_GPUS)
 

@@ -19,10 +19,10 @@ from benchmarks.gpu.feeds import Feed, Variant, of_loader, synthetic, variants
 from benchmarks.gpu.setting import ROOT, Found, Setting
 from benchmarks.gpu.training import Training, feed_steps, of_torchvision
 from fastload.backends import available_backends
+from fastload.measure.images import training, training_pixels
 from fastload.measure.process import Child
 from fastload.measure.results import Measurement, Round
 from fastload.measure.statistics import quantile
-from fastload.measure.transforms import training, training_pixels
 from fastload.monitor import step_clock
 
 STEPS = "steps beside the loader's threads"

@@ -11,7 +11,7 @@ from torchvision.models import get_model
 
 from benchmarks.gpu.feeds import CLASSES, synchronize, synthetic
 from benchmarks.gpu.setting import Found, Setting
-from fastload.measure.trainers import Batch
+from fastload.measure.loaders import Batch
 from fastload.monitor import StepClock, phase_range
 
 COMPILED = "compiling"

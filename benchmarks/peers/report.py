@@ -28,9 +28,8 @@ from benchmarks.peers.contestants import (
     Row,
 )
 from fastload.measure.results import Measurement, Round, ratios
-from fastload.measure.statistics import quantile, summarise
+from fastload.measure.statistics import Bar, Verdict, quantile, summarise
 from fastload.measure.table import metric_rows, print_fitting
-from fastload.measure.verdict import Bar, Verdict
 
 Found = Mapping[tuple[str, str], Measurement]
 """By contestant and mode."""

@@ -23,14 +23,13 @@ from fastload.demo.report import Comparison
 from fastload.demo.training import train
 from fastload.errors import counted
 from fastload.machine import usable_cores
-from fastload.measure import transforms
+from fastload.measure import images
 from fastload.measure.images import ImageFolders, image_folders
-from fastload.measure.loaders import Feed, LoaderRunner, PlainLoader
+from fastload.measure.loaders import Batch, Feed, LoaderRunner, PlainLoader, RateTrainer
 from fastload.measure.photographs import write_photographs
 from fastload.measure.results import Measurement
 from fastload.measure.rounds import Entry, Work, measure
 from fastload.measure.table import progress_bar
-from fastload.measure.trainers import Batch, RateTrainer
 
 _COMPARED = 64
 """Images whose pixels are compared."""
@@ -115,7 +114,7 @@ class _Tour:
 
     def measure(self, backends: Iterable[BackendStatus]) -> list[Measurement]:
         """What people have today, and each backend, or why not."""
-        settings, transform = self.settings, transforms.training()
+        settings, transform = self.settings, images.training()
 
         def plain() -> Feed:
             folder, batch_size = self.folders.train, settings.batch_size
@@ -150,14 +149,14 @@ class _Tour:
     def compare(self, backends: Iterable[BackendStatus]) -> Iterator[Comparison]:
         """How far each is from torchvision, and from the first where chance is involved."""
         on_gpu = self.device != "cpu"
-        reference = torchvision_samples(str(self.folders.val), transforms.evaluation_pixels(), _COMPARED)
+        reference = torchvision_samples(str(self.folders.val), images.evaluation_pixels(), _COMPARED)
         first: tuple[str, Batch] | None = None
         random = []
         for backend in backends:
-            with self._loader(backend.name, self.folders.val, transforms.evaluation_pixels()) as loader:
+            with self._loader(backend.name, self.folders.val, images.evaluation_pixels()) as loader:
                 fixed = first_samples(loader, _COMPARED)
             yield Comparison(backend, "torchvision", *_difference(fixed, reference), on_gpu)
-            with self._loader(backend.name, self.folders.train, transforms.training_pixels(), shuffle=True) as loader:
+            with self._loader(backend.name, self.folders.train, images.training_pixels(), shuffle=True) as loader:
                 crops = first_samples(loader, _COMPARED)
             if first is None:
                 first = backend.name, crops
@@ -175,8 +174,8 @@ class _Tour:
         tour = replace(self, settings=replace(self.settings, batch_size=32))
         with (
             progress_bar(self.console, "training") as progress,
-            tour._loader(name, self.folders.train, transforms.training(size, 0.25), shuffle=True) as train_loader,
-            tour._loader(name, self.folders.val, transforms.evaluation(size, size * 8 // 7)) as val_loader,
+            tour._loader(name, self.folders.train, images.training(size, 0.25), shuffle=True) as train_loader,
+            tour._loader(name, self.folders.val, images.evaluation(size, size * 8 // 7)) as val_loader,
         ):
             history = train(train_loader, val_loader, classes=classes, epochs=self.settings.epochs, progress=progress)
         report.training(self.console, history, on_training_images=self.folders.train == self.folders.val)

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from fastload import Loader
-from fastload.measure.trainers import SmallNetwork
+from fastload.measure.loaders import SmallNetwork
 
 
 @dataclass(frozen=True)

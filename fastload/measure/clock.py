@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import resource
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -35,7 +34,11 @@ def resident_memory() -> int:
 
 def peak_memory() -> int:
     """As `resident_memory`, but the largest of this process since `reset_peak_memory` [bytes]."""
-    return _high_water_mark() + _descendants_memory()
+    with suppress(OSError):
+        for line in (_SELF / "status").read_text().splitlines():
+            if line.startswith("VmHWM:"):  # psutil has no peak that can be reset
+                return (int(line.split()[1]) << 10) + _descendants_memory()
+    return resident_memory()
 
 
 def reset_peak_memory() -> None:
@@ -58,19 +61,8 @@ def descendants(pid: int | None = None) -> list[psutil.Process]:
 
 
 def _descendants_memory() -> int:
-    return sum(_shares(descendants()))
-
-
-def _shares(processes: list[psutil.Process]) -> Iterator[int]:
-    for process in processes:
+    total = 0
+    for process in descendants():
         with suppress(psutil.Error):  # ended meanwhile
-            yield process.memory_full_info().pss
-
-
-def _high_water_mark() -> int:
-    """psutil has no peak that can be reset; the kernel's VmHWM can."""
-    with suppress(OSError):
-        for line in (_SELF / "status").read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) << 10
-    return psutil.Process().memory_info().rss
+            total += process.memory_full_info().pss
+    return total

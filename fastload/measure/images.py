@@ -1,4 +1,5 @@
-"""Which images are measured on: a sample set, all of a small folder, a sample of a large one."""
+"""Which images are measured on (a sample set, all of a small folder, a sample of a large one), and with which
+transforms, in torchvision's own terms."""
 
 from __future__ import annotations
 
@@ -10,7 +11,11 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
+import torch
+from torchvision.transforms import v2
+
 from fastload.errors import ConfigurationError, SourceError
+from fastload.measure.photographs import write_photographs
 from fastload.sources import open_source
 from fastload.sources.base import Source
 from fastload.sources.folders import images_below, split_folder, subfolders
@@ -24,22 +29,17 @@ class ImageFolders:
     """Two folders of class folders."""
 
     train: Path
-    val: Path
-    """The same as `train` where there is no other."""
-    whole: Source
-    """All of the training images, where these are only a sample of them."""
+    val: Path  # the same as `train` where there is no other
+    whole: Source  # all of the training images, where these are only a sample of them
     sampled_from: Path | None = None
-    """The folder that these are only a sample of."""
 
 
 @contextmanager
 def sample_images(folder: Path | None, count: int, say: Callable[[str], None]) -> Iterator[Path]:
-    """The folder, or one with a sample set (`photographs.py`) that goes when the block ends."""
+    """The folder, or one with a sample set that goes when the block ends."""
     if folder is not None:
         yield folder
         return
-    from fastload.measure.photographs import write_photographs
-
     with tempfile.TemporaryDirectory(prefix="fastload-bench-") as room:
         say(f"Making a sample set: {count} photograph-like JPEGs.")
         yield write_photographs(room, count)
@@ -89,3 +89,31 @@ def _link(part: Path, into: Path, most: int) -> None:
         (into / name).mkdir(parents=True)
         for number, path in enumerate(islice(images_below(str(part), name), max(most // len(classes), 1))):
             (into / name / f"{number:06d}-{os.path.basename(path)}").symlink_to((part / path).resolve())
+
+
+# -- Transforms --------------------------------------------------------------------------------------------------------
+
+
+def training(size: int = 224, smallest: float = 0.08) -> v2.Compose:
+    """Random crop and flip to normalised float32 (3, size, size); `smallest` is the least share of the area kept."""
+    return v2.Compose([v2.RandomResizedCrop(size, scale=(smallest, 1.0)), v2.RandomHorizontalFlip(), *_to_float()])
+
+
+def training_pixels(size: int = 224) -> v2.Compose:
+    """The same crop and flip, left as uint8 (3, size, size), for comparing pixels."""
+    return v2.Compose([v2.RandomResizedCrop(size), v2.RandomHorizontalFlip(), v2.ToImage()])
+
+
+def evaluation(size: int = 224, resize: int = 256) -> v2.Compose:
+    """Resize and central crop to normalised float32 (3, size, size)."""
+    return v2.Compose([v2.Resize(resize), v2.CenterCrop(size), *_to_float()])
+
+
+def evaluation_pixels(size: int = 224, resize: int = 256) -> v2.Compose:
+    """Resize and central crop, left as uint8 (3, size, size): nothing random, so torchvision alone can check it."""
+    return v2.Compose([v2.Resize(resize), v2.CenterCrop(size), v2.ToImage()])
+
+
+def _to_float() -> list[torch.nn.Module]:
+    mean, std = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+    return [v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(mean, std)]

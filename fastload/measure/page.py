@@ -10,8 +10,7 @@ from importlib.util import find_spec
 from rich.text import Text
 
 from fastload.errors import BackendUnavailableError, counted
-from fastload.measure.machine import Machine
-from fastload.measure.results import Measurement, Results, write_text
+from fastload.measure.results import Machine, Measurement, Results, write_text
 from fastload.measure.table import failures_by_file, not_measured
 
 _ON_A_PHONE = 5

@@ -1,7 +1,7 @@
 """One protocol for what is measured in processes of its own: start it, give it a task, hear of it, end it.
 
     done = run("benchmarks.gpu.idle:run", setting, limit=60.0)      # one call of a function, and its end
-    done.answer, done.reports, done.error, done.code
+    done.answer, done.words, done.code
 
     child = Child(python="/other/env/bin/python", cwd=root)         # stays alive, with its loader warm
     child.open("benchmarks.peers.serve:Stream", setting)            # an object that lives there
@@ -35,7 +35,7 @@ from typing import Any
 import psutil
 
 from fastload import errors
-from fastload.errors import FastloadError, WorkerError
+from fastload.errors import WorkerError
 from fastload.measure.child import ADDRESS
 from fastload.measure.clock import descendants
 
@@ -51,15 +51,10 @@ _LOOK = 0.1
 class Outcome:
     """What came of a `run`."""
 
-    answers: dict[int, Any] = field(default_factory=dict)
-    """What the function returned, by rank; 0 where there is one process."""
-    errors: list[str] = field(default_factory=list)
-    """What ranks raised, as "Kind: words", the first one first."""
-    reports: list[Any] = field(default_factory=list)
-    code: int | None = None
-    """Exit status, or minus the signal that ended it. None: it was ended, its time was over."""
-    output: str = ""
-    """What was printed, if it was not sent elsewhere."""
+    answers: dict[int, Any] = field(default_factory=dict)  # what the function returned, by rank; 0 of one process
+    errors: list[str] = field(default_factory=list)  # what ranks raised, as "Kind: words", the first one first
+    code: int | None = None  # exit status, or minus the signal that ended it; None: ended, its time was over
+    output: str = ""  # what was printed, if it was not sent elsewhere
 
     @property
     def answer(self) -> Any:
@@ -88,7 +83,7 @@ def run(
     environment: Mapping[str, str] | None = None,
     cwd: Path | None = None,
     output: Path | None = None,
-    on_report: Callable[[Any], None] | None = None,
+    on_report: Callable[[Any], None] = lambda value: None,
 ) -> Outcome:
     """Call a function in a process of its own, or in several, and wait for the end of it.
 
@@ -111,9 +106,7 @@ def run(
                     (name, *_), words = value
                     outcome.errors.append(f"{name.removeprefix('builtins.').rpartition('.')[2]}: {words}")
                 else:
-                    outcome.reports.append(value)
-                    if on_report is not None:
-                        on_report(value)
+                    on_report(value)
             outcome.code = child.code
         finally:
             child.close(grace=0.0)
@@ -131,17 +124,10 @@ class Child:
         *,
         launcher: Sequence[str] = (sys.executable,),
         environment: Mapping[str, str] | None = None,
-        paths: Sequence[Path] = (),
         cwd: Path | None = None,
         output: Any = None,
     ) -> None:
-        """
-        Args:
-            launcher: see `run`.
-            environment: see `run`.
-            paths: where it looks for packages first.
-            output: an open file for what it prints; None: this process' standard error.
-        """
+        """As `run`, but `output` is an open file; None: this process' standard error."""
         # The name of a socket has about 100 characters at most.
         where = tempfile.gettempdir() if len(tempfile.gettempdir()) < 60 else "/tmp"
         self._room = tempfile.TemporaryDirectory(prefix="fastload-", dir=where)
@@ -151,16 +137,12 @@ class Child:
         self._listener.listen()
         self._channels: list[connection.Connection] = []
         self._ranks: dict[connection.Connection, int] = {}
-        variables = {**(os.environ if environment is None else environment), ADDRESS: address}
-        if paths:
-            found = [*map(str, paths), variables.get("PYTHONPATH", "")]
-            variables["PYTHONPATH"] = os.pathsep.join(filter(None, found))
         self._process = subprocess.Popen(
             [*launcher, "-m", "fastload.measure.child"],
             stdin=subprocess.DEVNULL,
             stdout=2 if output is None else output,
             stderr=output,
-            env=variables,
+            env={**(os.environ if environment is None else environment), ADDRESS: address},
             cwd=cwd,
             start_new_session=True,
         )
@@ -245,14 +227,10 @@ def _send(channel: connection.Connection, request: object) -> None:
 
 def _error(kinds: Sequence[str], words: str) -> Exception:
     """What the child raised, as far as it is of a kind that callers tell apart."""
-    for kind in kinds:
-        module, _, name = kind.rpartition(".")
-        if module == errors.__name__ and issubclass(getattr(errors, name), FastloadError):
-            raised: Exception = getattr(errors, name)(words)
-            return raised
-        if kind in ("builtins.ValueError", "builtins.OSError"):
-            return ValueError(words) if kind.endswith("ValueError") else OSError(words)
-    return WorkerError(f"{kinds[0].removeprefix('builtins.')}: {words}")
+    known = {f"{kind.__module__}.{kind.__qualname__}": kind for kind in (ValueError, OSError)}
+    known |= {f"{errors.__name__}.{name}": kind for name, kind in vars(errors).items() if name.endswith("Error")}
+    kind = next((known[name] for name in kinds if name in known), None)
+    return WorkerError(f"{kinds[0].removeprefix('builtins.')}: {words}") if kind is None else kind(words)
 
 
 def end(process: subprocess.Popen[Any], grace: float = _GRACE) -> None:

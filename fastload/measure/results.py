@@ -10,18 +10,31 @@ from __future__ import annotations
 import csv
 import io
 import os
+import platform
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing, suppress
 from datetime import datetime, timezone
+from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 
 import fastload
-from fastload.errors import ConfigurationError
-from fastload.measure.machine import Machine, describe_machine
-from fastload.measure.statistics import Summary, summarise
-from fastload.measure.verdict import Verdict
+from fastload.errors import BackendUnavailableError, ConfigurationError, counted
+from fastload.machine import (
+    affinity_cores,
+    cpu_model,
+    dali_version,
+    driver_gpus,
+    libjpeg_turbo_of_pillow,
+    memory_bytes,
+    pillow_is_simd,
+    quota_cores,
+    simd_extensions,
+    system_turbojpeg,
+)
+from fastload.measure.statistics import Summary, Verdict, summarise
 
 SCHEMA_VERSION = 2
 _READ = (1, 2)
@@ -38,11 +51,9 @@ says what. `not run`: the benchmark was stopped before its first round, or it wa
 class Round(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One stretch of work, after the warm-up."""
 
-    samples: int
-    """Delivered; failed ones do not count."""
+    samples: int  # delivered; failed ones do not count
     seconds: float
-    cpu_seconds: float
-    """User and system time of this process and its children."""
+    cpu_seconds: float  # user and system time of this process and its children
     metrics: Mapping[str, float | None] = {}
     """Further numbers, named with their unit: `pixels_per_second`, `wait_share`, `first_batch_seconds`."""
 
@@ -58,8 +69,7 @@ class Latency(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     p50: float
     p99: float
     count: int
-    of: str = "sample"
-    """What took so long: a "sample", a "batch"."""
+    of: str = "sample"  # what took so long: a "sample", a "batch"
 
 
 class Failure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -76,8 +86,7 @@ class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     mode: str
     parameters: Mapping[str, Parameter] = {}
     status: Status = "measured"
-    note: str = ""
-    """The remedy or the error, where it was not measured."""
+    note: str = ""  # the remedy or the error, where it was not measured
     version: str = ""
     rounds: tuple[Round, ...] = ()
     latency: Latency | None = None
@@ -85,8 +94,7 @@ class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Largest memory of this process and its children [bytes]; worker processes by their proportional share (PSS)."""
     memory_growth: int | None = None
     """How much of it was not there before it was opened [bytes]: what the contestant itself takes."""
-    failures: tuple[Failure, ...] = ()
-    """Each failed sample once, whatever the number of rounds."""
+    failures: tuple[Failure, ...] = ()  # each failed sample once, whatever the number of rounds
     series: Mapping[str, tuple[tuple[float, float], ...]] = {}
     """Timelines of the last round: (seconds since its start, value), as of the GPU's utilisation."""
 
@@ -131,29 +139,22 @@ def ratios(
     """
     if of is None or to is None:
         return []
-    pairs = zip(of.rounds, to.rounds, strict=False)
-    return [quantity(mine) / quantity(other) for mine, other in pairs]
+    return [quantity(mine) / quantity(other) for mine, other in zip(of.rounds, to.rounds, strict=False)]
 
 
 class Results(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One run of one benchmark; `new_results` makes it."""
 
-    benchmark: str
-    """ "decode", "loader", "sweep", ..."""
-    created: str
-    """UTC, ISO 8601."""
-    fastload: str
-    """Version."""
+    benchmark: str  # "decode", "loader", "sweep", ...
+    created: str  # UTC, ISO 8601
+    fastload: str  # version
     machine: Machine
     settings: Mapping[str, Parameter | list[Parameter] | None]
     """What was asked for: folder, number of images, seconds and so on."""
     measurements: tuple[Measurement, ...]
-    complete: bool = True
-    """False if it was stopped; then some rows have fewer rounds than others, or none."""
-    notes: tuple[str, ...] = ()
-    """What a reader has to know: what the numbers mean, and what was left out and why."""
-    verdicts: tuple[Verdict, ...] = ()
-    """What should be reached, and what was."""
+    complete: bool = True  # False if it was stopped; then some rows have fewer rounds than others, or none
+    notes: tuple[str, ...] = ()  # what a reader has to know: what the numbers mean, and what was left out and why
+    verdicts: tuple[Verdict, ...] = ()  # what should be reached, and what was
     schema_version: int = SCHEMA_VERSION
 
 
@@ -206,6 +207,7 @@ def from_json(text: str, name: str) -> Results:
     Raises:
         ConfigurationError: it is no JSON, no results of fastload, or of another version of the schema.
     """
+    give = "Give a file that was written with --json."
     try:
         version = msgspec.json.decode(text, type=_Version).schema_version
         if version is not None and version not in _READ:
@@ -215,27 +217,22 @@ def from_json(text: str, name: str) -> Results:
             )
         return msgspec.json.decode(text, type=Results)
     except msgspec.ValidationError as error:
-        raise ConfigurationError(
-            f"{name}: no results of fastload: {error}. Give a file that was written with --json."
-        ) from error
+        raise ConfigurationError(f"{name}: no results of fastload: {error}. {give}") from error
     except msgspec.DecodeError as error:
-        raise ConfigurationError(f"{name}: not JSON ({error}). Give a file that was written with --json.") from error
+        raise ConfigurationError(f"{name}: not JSON ({error}). {give}") from error
 
 
 def read_json(path: str | os.PathLike[str]) -> Results:
     """`from_json` of a file. Raises ConfigurationError."""
+    name = os.fspath(path)
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        return from_json(Path(path).read_text(encoding="utf-8"), name)
     except UnicodeDecodeError as error:
-        raise ConfigurationError(
-            f"{os.fspath(path)}: not a text file ({error.reason}). Give results as JSON."
-        ) from error
+        raise ConfigurationError(f"{name}: not a text file ({error.reason}). Give results as JSON.") from error
     except OSError as error:
         raise ConfigurationError(
-            f"{os.fspath(path)}: cannot be read ({error.strerror}). Give a file that a benchmark or sweep wrote with "
-            "--json."
+            f"{name}: cannot be read ({error.strerror}). Give a file that a benchmark or sweep wrote with --json."
         ) from error
-    return from_json(text, os.fspath(path))
 
 
 # -- CSV ---------------------------------------------------------------------------------------------------------------
@@ -282,3 +279,76 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
         part.replace(target)
     finally:
         part.unlink(missing_ok=True)
+
+
+# -- The machine -------------------------------------------------------------------------------------------------------
+
+_PACKAGES = ("torch", "torchvision", "numpy", "simplejpeg", "PyTurboJPEG", "opencv-python-headless", "opencv-python")
+
+
+class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where it ran. Everything as text or numbers to show."""
+
+    cpu: str
+    cores: int  # in the machine
+    affinity_cores: int  # that this process may use
+    quota_cores: float | None  # the cgroup's limit; None if there is none
+    simd: tuple[str, ...]
+    memory: int  # RAM [bytes]; the cgroup's limit if that is less
+    system: str
+    python: str
+    gpus: tuple[str, ...]
+    libraries: Mapping[str, str]  # package or library: version; only what is there
+
+    def __str__(self) -> str:
+        """In one line."""
+        cores = f"{self.affinity_cores} of {counted(self.cores, 'core')}"
+        if self.quota_cores is not None:
+            cores += f", quota {self.quota_cores:g}"
+        parts = [self.cpu, cores, " ".join(self.simd), f"{self.memory / (1 << 30):.0f} GiB", *self.gpus]
+        return ", ".join(part for part in (*parts, f"Python {self.python}") if part)
+
+
+def describe_machine() -> Machine:
+    """Of this machine, now. Imports torch."""
+    return Machine(
+        cpu=cpu_model(),
+        cores=os.cpu_count() or 1,
+        affinity_cores=affinity_cores(),
+        quota_cores=quota_cores(),
+        simd=simd_extensions(),
+        memory=memory_bytes(),
+        system=platform.platform(terse=True),
+        python=platform.python_version(),
+        gpus=driver_gpus().names,
+        libraries=_libraries(),
+    )
+
+
+def _libraries() -> dict[str, str]:
+    """Versions of what decodes, resizes and loads, and what SIMD each chose, where it tells."""
+    import PIL
+    import torch
+
+    from fastload.native import NativePool
+
+    found = {}
+    for name in _PACKAGES:
+        with suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    found["torch CPU kernels"] = torch.backends.cpu.get_cpu_capability()
+    if torch.version.cuda:
+        found["CUDA of torch"] = torch.version.cuda
+    found["Pillow-SIMD" if pillow_is_simd() else "Pillow"] = PIL.__version__
+    found["libjpeg-turbo of Pillow"] = libjpeg_turbo_of_pillow() or "none"
+    try:
+        found["libturbojpeg"] = system_turbojpeg() or "none"
+    except OSError as error:
+        found["libturbojpeg"] = str(error)
+    if dali := dali_version():
+        found["DALI"] = dali
+    with suppress(BackendUnavailableError), closing(NativePool(1)) as pool:
+        found["native core"] = f"SIMD {pool.simd}"
+    if os.environ.get("JSIMD_FORCENONE") == "1":
+        found["JSIMD_FORCENONE"] = "1: libjpeg-turbo without SIMD"
+    return found

@@ -5,14 +5,9 @@
     measured.measurements   # one `results.Measurement` per entry, in the order of the entries
     measured.complete       # False after Ctrl-C: what was measured until then is there
 
-An `Entry` is one row: who, in which mode, with which parameters, and `open()`, which makes a `Runner`. `open` may raise
-`BackendUnavailableError`: the row says what to install. Any other exception, from `open` or from `run`, ends this
-contestant and not the benchmark: the row says what failed.
-
-A `Runner` works for about so long (at least one whole unit: a pass over the images, an epoch, a few batches) and says
-what it did. The clock, CPU seconds (worker processes included) and memory are taken around the call, except where
-`Work` says them itself, because the work happened elsewhere or only a part of the call counts. Each round takes all
-entries in turn, every second round backwards, so that whatever changes on the machine meanwhile meets all alike.
+Each round takes all entries in turn, every second round backwards, so that whatever changes on the machine meanwhile
+meets all alike. The clock, CPU seconds (worker processes included) and memory are taken around each run, except where
+its `Work` says them itself, because the work happened elsewhere or only a part of the call counts.
 """
 
 from __future__ import annotations
@@ -33,18 +28,14 @@ from fastload.measure.statistics import quantile
 class Work:
     """What a runner did in one call of `run`. None: as measured around the call."""
 
-    samples: int
-    """Delivered, without the failed ones."""
+    samples: int  # delivered, without the failed ones
     seconds: float | None = None
     cpu_seconds: float | None = None
-    peak_memory: int | None = None
-    """[bytes]"""
+    peak_memory: int | None = None  # [bytes]
     memory_growth: int | None = None
-    latencies: Sequence[float] = ()
-    """[seconds], one per sample or per batch."""
+    latencies: Sequence[float] = ()  # [seconds], one per sample or per batch
     latency_of: str = "sample"
-    failures: Mapping[str, str] = field(default_factory=dict)
-    """Name of the sample: what is wrong with it."""
+    failures: Mapping[str, str] = field(default_factory=dict)  # name of the sample: what is wrong with it
     metrics: Mapping[str, float | None] = field(default_factory=dict)
     """Further numbers of the round, named with their unit; `Measurement.metric(name)` gives median and spread."""
     series: Mapping[str, Sequence[tuple[float, float]]] = field(default_factory=dict)
@@ -55,7 +46,7 @@ class Runner(Protocol):
     """A contestant at work."""
 
     def run(self, seconds: float) -> Work:
-        """Work for about so long. An exception ends the contestant: its row is marked as failed."""
+        """Work for about so long, at least one whole unit: a pass over the images, a few batches."""
         ...
 
     def close(self) -> None:
@@ -65,7 +56,7 @@ class Runner(Protocol):
 
 @dataclass(frozen=True)
 class Entry:
-    """One row to be measured."""
+    """One row to be measured. An exception of `open` or of `run` ends this contestant, not the benchmark."""
 
     contestant: str
     mode: str
@@ -79,10 +70,8 @@ class Progress:
     """Where the run is, for a progress bar."""
 
     entry: Entry
-    round: int
-    """0 is the warm-up."""
-    share: float
-    """Done of the whole, 0 to 1."""
+    round: int  # 0 is the warm-up
+    share: float  # done of the whole, 0 to 1
 
 
 @dataclass(frozen=True)
@@ -98,7 +87,7 @@ def measure(
     seconds: float = 0.5,
     warmup_seconds: float = 0.2,
     keep_open: bool = True,
-    on_progress: Callable[[Progress], None] | None = None,
+    on_progress: Callable[[Progress], None] = lambda progress: None,
 ) -> Measured:
     """Measure all entries in interleaved rounds.
 
@@ -118,20 +107,25 @@ def measure(
     if rounds < 1:
         raise ValueError(f"rounds={rounds}: at least 1")
     turns = [_Turns(entry) for entry in entries]
-    report = on_progress or (lambda progress: None)
     total = (rounds + keep_open) * max(len(entries), 1)
-    done = 0
-    complete = True
+    done, complete = 0, True
     with ExitStack() as opened:
         try:
             for number in range(0 if keep_open else 1, rounds + 1):
                 for turn in reversed(turns) if number > 0 and number % 2 == 0 else turns:
-                    report(Progress(turn.entry, number, done / total))
+                    on_progress(Progress(turn.entry, number, done / total))
                     done += 1
                     turn.take(number, seconds, warmup_seconds, opened if keep_open else None)
         except KeyboardInterrupt:
             complete = False
     return Measured(tuple(turn.measurement() for turn in turns), complete)
+
+
+def status_of(error: Exception) -> tuple[Status, str]:
+    """What a contestant is that raised this, and the note on it."""
+    if isinstance(error, BackendUnavailableError):
+        return "unavailable", str(error)
+    return "failed", str(error) if isinstance(error, FastloadError) else f"{type(error).__name__}: {error}"
 
 
 class _Turns:
@@ -161,18 +155,13 @@ class _Turns:
         try:
             if opened is None:
                 with ExitStack() as alone:
-                    runner = self._warm_up(alone, warmup_seconds)
-                    self._round(runner, seconds, alone=True)
+                    self._round(self._warm_up(alone, warmup_seconds), seconds, alone=True)
             elif number == 0:
                 self._runner = self._warm_up(opened, warmup_seconds)
             elif self._runner is not None:
                 self._round(self._runner, seconds, alone=False)
-        except BackendUnavailableError as error:
-            self._status, self._note = "unavailable", str(error)
-        except FastloadError as error:
-            self._status, self._note = "failed", str(error)
-        except Exception as error:  # of a library: minutes of the others' rounds must not go with it
-            self._status, self._note = "failed", f"{type(error).__name__}: {error}"
+        except Exception as error:  # also of a library: minutes of the others' rounds must not go with it
+            self._status, self._note = status_of(error)
 
     def _warm_up(self, opened: ExitStack, seconds: float) -> Runner:
         """Open it and run it without counting; memory and failures are kept."""
@@ -180,19 +169,18 @@ class _Turns:
         self._memory_before = resident_memory()
         runner = self.entry.open()
         opened.callback(runner.close)
-        self._remember(runner.run(seconds))
+        work = runner.run(seconds)
+        self._failures.update(work.failures)
+        self._remember_memory(work)
         return runner
 
     def _round(self, runner: Runner, seconds: float, *, alone: bool) -> None:
-        """Run and count.
-
-        Args:
-            alone: nothing else ran since the warm-up, so that the memory in use is this contestant's.
-        """
+        """Run and count. `alone`: nothing else ran since the warm-up, so the memory in use is this contestant's."""
         cpu, clock = cpu_seconds(), time.perf_counter()
         work = runner.run(seconds)
         elapsed, burnt = time.perf_counter() - clock, cpu_seconds() - cpu
-        self._remember(work, memory=alone)
+        if alone:
+            self._remember_memory(work)
         self._status = "measured"
         self._rounds.append(
             Round(
@@ -202,17 +190,16 @@ class _Turns:
                 metrics=dict(work.metrics),
             )
         )
+        self._failures.update(work.failures)
         self._latencies.extend(work.latencies)
         self._latency_of = work.latency_of
         self._series = {name: tuple(points) for name, points in work.series.items()}
 
-    def _remember(self, work: Work, *, memory: bool = True) -> None:
-        self._failures.update(work.failures)
-        if memory:
-            peak = peak_memory()
-            growth = peak - self._memory_before if work.memory_growth is None else work.memory_growth
-            self._peak = max(self._peak, peak if work.peak_memory is None else work.peak_memory)
-            self._growth = max(self._growth, growth)
+    def _remember_memory(self, work: Work) -> None:
+        peak = peak_memory()
+        growth = peak - self._memory_before if work.memory_growth is None else work.memory_growth
+        self._peak = max(self._peak, peak if work.peak_memory is None else work.peak_memory)
+        self._growth = max(self._growth, growth)
 
     def measurement(self) -> Measurement:
         """All of it so far."""

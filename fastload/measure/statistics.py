@@ -1,4 +1,4 @@
-"""Median and spread of a handful of rounds, and when a difference is more than noise.
+"""Median and spread of a handful of rounds; when a difference is more than noise; whether a bar was reached.
 
 Order statistics only: one round that something else disturbed moves a mean and a standard deviation, but hardly these.
 """
@@ -6,8 +6,9 @@ Order statistics only: one round that something else disturbed moves a mean and 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, Literal, TypeVar
 
 import msgspec
 import numpy as np
@@ -15,18 +16,18 @@ import numpy as np
 Change = Literal["faster", "slower", "within noise", "cannot tell"]
 """`cannot tell`: fewer than three rounds on a side."""
 
+Found = TypeVar("Found")
+"""What the bars of one benchmark look at, such as its measurements by contestant and mode."""
+
 
 class Summary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A sample of one quantity, in the unit of the quantity."""
 
     count: int
     median: float
-    low: float
-    """First quartile."""
-    high: float
-    """Third quartile."""
-    mad: float
-    """Median absolute deviation from the median."""
+    low: float  # first quartile
+    high: float  # third quartile
+    mad: float  # median absolute deviation from the median
     least: float
     most: float
 
@@ -59,13 +60,10 @@ def summarise(values: Sequence[float]) -> Summary:
 
 
 def difference_is_real(a: Summary, b: Summary) -> bool | None:
-    """Whether two medians differ by more than the rounds scatter.
+    """Whether two medians differ by more than the rounds scatter; None: one has too few rounds (below 3) to tell.
 
     Both must hold: the ranges between the quartiles do not overlap, and the medians are more than two standard
     deviations of the difference apart.
-
-    Returns:
-        None if that cannot be told, as one of them has fewer than three rounds.
     """
     if min(a.count, b.count) < 3:
         return None
@@ -81,3 +79,70 @@ def change(before: Summary, after: Summary) -> Change:
     if not real:
         return "within noise"
     return "faster" if after.median > before.median else "slower"
+
+
+# -- Bars: what must be reached ----------------------------------------------------------------------------------------
+
+
+class Verdict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A bar and what was found. The median counts, or the worst round."""
+
+    what: str
+    bound: float
+    at_least: bool  # or at most
+    worst: bool
+    unit: str  # "%": a share of 1
+    found: Summary | None  # None: not measured
+
+    @property
+    def value(self) -> float | None:
+        """What is held against the bound."""
+        if self.found is None:
+            return None
+        if self.worst:
+            return self.found.least if self.at_least else self.found.most
+        return self.found.median
+
+    @property
+    def reached(self) -> bool | None:
+        """None: not measured."""
+        value = self.value
+        if value is None:
+            return None
+        return value >= self.bound if self.at_least else value <= self.bound
+
+    def __str__(self) -> str:
+        found, value = self.found, self.value
+        wanted = f"{self.what} {'>=' if self.at_least else '<='} {self._shown(self.bound)}"
+        if found is None or value is None:
+            return f"not measured  {wanted}"
+        off = f" by {abs(value - self.bound) / abs(self.bound):.1%}" if self.bound and not self.reached else ""
+        text = f"{('reached' if self.reached else 'MISSED') + off:<13} {wanted}: "
+        if found.count == 1:
+            return text + self._shown(value)
+        spread = f"quartiles {self._shown(found.low)} to {self._shown(found.high)}, n={found.count}"
+        return f"{text}{'worst' if self.worst else 'median'} {self._shown(value)} ({spread})"
+
+    def _shown(self, value: float) -> str:
+        if self.unit == "%":
+            return f"{value:.1%}"
+        number = f"{value:,.0f}" if value == int(value) or abs(value) >= 100 else f"{value:.2f}"
+        return f"{number} {self.unit}".strip()
+
+
+@dataclass(frozen=True)
+class Bar(Generic[Found]):
+    """A bound on a number that a benchmark yields once, or in several rounds."""
+
+    what: str
+    values: Callable[[Found], Sequence[float]]  # from what was found; empty if it was not measured
+    bound: float
+    at_least: bool = True
+    worst: bool = False  # the worst round counts, not the median
+    unit: str = ""
+
+    def judge(self, found: Found) -> Verdict:
+        """Hold it against what was found."""
+        values = self.values(found)
+        summary = summarise(values) if values else None
+        return Verdict(self.what, self.bound, self.at_least, self.worst, self.unit, summary)

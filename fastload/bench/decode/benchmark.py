@@ -46,7 +46,7 @@ def default_threads() -> tuple[int, ...]:
 def run_decode_benchmark(
     settings: DecodeSettings,
     *,
-    on_progress: Callable[[Progress], None] | None = None,
+    on_progress: Callable[[Progress], None] = lambda progress: None,
     say: Callable[[str], None] = lambda message: None,
 ) -> Results:
     """Measure. KeyboardInterrupt during the rounds gives what there is, marked as incomplete.

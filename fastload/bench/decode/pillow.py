@@ -140,7 +140,8 @@ class RemotePillow(DecodeRunner):
 
     def __init__(self, task: Task, folders: Sequence[Path], known: Known) -> None:
         super().__init__(task, known)
-        self._child = Child(paths=[*folders, Path(__file__).parents[3]])
+        paths = [*map(str, folders), str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", "")]
+        self._child = Child(environment={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))})
         try:
             self._child.open(f"{__name__}:_Pillow", task, dict(known))
         except WorkerError as error:

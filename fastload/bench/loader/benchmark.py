@@ -18,10 +18,9 @@ from fastload.bench.loader.images import LoaderImages, read_loader_images
 from fastload.bench.loader.verdict import Situation, verdict
 from fastload.errors import ConfigurationError, counted
 from fastload.machine import affinity_cores, memory_bytes, quota_cores
-from fastload.measure.loaders import DATALOADER, LoaderRunner
+from fastload.measure.loaders import DATALOADER, LoaderRunner, NetworkTrainer, RateTrainer, Trainer
 from fastload.measure.results import Measurement, Results, new_results
 from fastload.measure.rounds import Entry, Progress, measure
-from fastload.measure.trainers import NetworkTrainer, RateTrainer, Trainer
 from fastload.monitor import GpuMonitor
 
 _WARM_UP = 0.3
@@ -31,7 +30,7 @@ _WARM_UP = 0.3
 def run_loader_benchmark(
     settings: LoaderSettings,
     *,
-    on_progress: Callable[[Progress], None] | None = None,
+    on_progress: Callable[[Progress], None] = lambda progress: None,
     say: Callable[[str], None] = lambda message: None,
 ) -> Results:
     """Measure. KeyboardInterrupt during the rounds gives what there is, marked as incomplete.

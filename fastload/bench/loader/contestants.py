@@ -13,7 +13,7 @@ import fastload
 from fastload.backends import backend_class
 from fastload.bench.loader.images import LoaderImages
 from fastload.errors import ConfigurationError, FastloadError
-from fastload.measure import transforms
+from fastload.measure import images
 from fastload.measure.loaders import DATALOADER, Feed, OneBatch, PlainLoader
 
 ALONE = "trainer alone"
@@ -65,7 +65,7 @@ class Row:
         if self.contestant == DATALOADER:
             return lambda: PlainLoader(
                 folder,
-                transforms.training(),
+                images.training(),
                 c.batch_size,
                 c.device,
                 drop_last=c.drop_last,
@@ -82,7 +82,7 @@ def _loader(row: Row, c: Conditions) -> fastload.Loader:
         c.batch_size,
         shuffle=True,
         drop_last=c.drop_last,
-        transform=transforms.training(),
+        transform=images.training(),
         backend=row.contestant,
         num_workers=row.workers,
         prefetch_factor=row.prefetch,
