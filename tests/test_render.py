@@ -170,7 +170,7 @@ def test_read_only_pixels_are_left_alone() -> None:
 
 @pytest.mark.slow
 def test_without_simd_in_torch() -> None:
-    """On processors without torch's uint8 kernel Pillow does the work, with the same pixels."""
+    """On processors for which torch has no uint8 kernel the pixels are the same."""
     script = (
         "import sys, numpy as np; sys.path.insert(0, sys.argv[1])\n"
         "from tests.test_render import *\n"

@@ -6,7 +6,16 @@ and the same `Resampling`.
 
 from __future__ import annotations
 
-from fastload.geometry.plan import Geometry, GeometryPlan, View
-from fastload.geometry.resampling import Fill, Interpolation, Padding, PaddingMode, Resampling, Role
+from fastload.geometry.plan import (
+    Fill,
+    Geometry,
+    GeometryPlan,
+    Interpolation,
+    Padding,
+    PaddingMode,
+    Resampling,
+    Role,
+    View,
+)
 
 __all__ = ["Fill", "Geometry", "GeometryPlan", "Interpolation", "Padding", "PaddingMode", "Resampling", "Role", "View"]

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from fastload.geometry.resampling import PaddingMode
+from fastload.geometry.plan import PaddingMode
 
 Positions = TypeVar("Positions", npt.NDArray[np.int64], torch.Tensor)
 
@@ -22,15 +22,10 @@ for images reduced up to 1,000 times and filters whose weights have magnitudes t
 
 
 def fold(positions: Positions, limit: Positions, mode: PaddingMode) -> Positions:
-    """Which of `limit` rows lies at each position, outside of 0 .. limit - 1 as the padding has it.
+    """Which of `limit` rows (int64, at least 1) lies at each position (int64), outside as the padding has it.
 
     "reflect" mirrors without repeating the edge row, "symmetric" with it, both as often as needed. "edge" repeats the
     edge; so does "constant", whose pixels the caller fills: they are where the result is not the position.
-
-    Args:
-        positions: int64.
-        limit: int64, at least 1; broadcasts against the positions.
-        mode: of the padding.
     """
     if mode in ("constant", "edge"):
         return positions.clip(min=0).clip(max=limit - 1)
@@ -48,17 +43,14 @@ def nearest(positions: Positions, length: Positions, size: Positions, *, exact: 
     """
     scale = _single(length) / _single(size)
     shifted = _single(positions) + np.float32(0.5) if exact else _single(positions)
-    result: Positions = _whole(shifted * scale).clip(max=length - 1)
+    found: Any = shifted * scale  # not negative
+    found = found.long() if isinstance(found, torch.Tensor) else found.astype(np.int64)
+    result: Positions = found.clip(max=length - 1)
     return result
 
 
 def _single(values: Any) -> Any:
-    return values.to(torch.float32) if isinstance(values, torch.Tensor) else np.asarray(values).astype(np.float32)
-
-
-def _whole(values: Any) -> Any:
-    """Cut down; the values are not negative."""
-    return values.to(torch.int64) if isinstance(values, torch.Tensor) else values.astype(np.int64)
+    return values.float() if isinstance(values, torch.Tensor) else np.asarray(values).astype(np.float32)
 
 
 def filter_weights(
@@ -80,7 +72,7 @@ def filter_weights(
         length: (B,) int64: of the input.
         size: (B,) int64: of the grid.
         columns: at least the largest length; positions beyond a sample's own have no weight.
-        interpolation: "bilinear" or "bicubic".
+        interpolation: which filter.
         antialias: see above.
 
     Returns:

@@ -1,23 +1,63 @@
 """The geometry part of a recipe: where each output pixel comes from, before any pixel is read.
 
 A plan is static. Resolving it against the draws and the image sizes of a batch gives one `Geometry`: plain integer
-arrays that every backend understands.
+arrays that every backend understands. `Resampling` says how pixels are made once it is known where they come from.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from fastload.draws import Draws
-from fastload.geometry.composition import Composition
-from fastload.geometry.resampling import Fill, Interpolation, Padding, PaddingMode, Resampling
+from fastload.geometry.boxes import Composition
 
+BoolArray = npt.NDArray[np.bool_]
 Float64Array = npt.NDArray[np.float64]
 Int32Array = npt.NDArray[np.int32]
+
+Interpolation = Literal["nearest", "nearest-exact", "bilinear", "bicubic"]
+PaddingMode = Literal["constant", "edge", "reflect", "symmetric"]
+Fill = tuple[float, ...]
+"""One value for every channel, or one a channel, on the scale of the pixels that an operation meets, as torchvision
+has it: 0..255 before a scaling ToDtype, 0..1 after it. (A `GeometryPlan` always speaks of 0..255.)"""
+Role = Literal["image", "mask", "value", "object"]
+"""Of a column. `image`: geometry and colour apply. `mask`: the same geometry, nearest, never colour. Others: left
+alone."""
+
+
+class Padding(NamedTuple):
+    """What lies around an image."""
+
+    mode: PaddingMode = "constant"
+    fill: Fill = (0.0,)
+    """Of "constant" padding of images."""
+    mask_fill: Fill = (0.0,)
+
+
+@dataclass(frozen=True)
+class Resampling:
+    """How the pixels of one column are made; the same for every sample."""
+
+    interpolation: Interpolation = "bilinear"
+    antialias: bool = True
+    """Widen the filter of "bilinear" and "bicubic" when shrinking."""
+    padding_mode: PaddingMode = "constant"
+    """How the part of a window outside its grid is made."""
+    fill: Fill = (0.0,)
+    """One value, or one a channel, of "constant" padding."""
+    role: Literal["image", "mask"] = "image"
+    """What the column holds: masks are decoded to one channel."""
+
+    @classmethod
+    def of(cls, plan: GeometryPlan, role: Literal["image", "mask"] = "image") -> Resampling:
+        """What a plan means for images, or for the masks that belong to them: nearest, with a fill of their own."""
+        if role == "mask":
+            return cls("nearest", False, plan.padding_mode, plan.mask_fill, role)
+        return cls(plan.interpolation, plan.antialias, plan.padding_mode, plan.fill, role)
 
 
 @dataclass(frozen=True)
@@ -35,11 +75,11 @@ class Geometry:
     """(B, 2) int32: height, width that the box is resampled to."""
     window: Int32Array
     """(B, 4) int32: top, left, height, width in the resampled grid; rows and columns outside it are padding."""
-    flip: npt.NDArray[np.bool_]
+    flip: BoolArray
     """(B, 2) bool: mirror left-right, mirror upside-down."""
     errors: dict[int, str] = field(default_factory=dict)
     """Rows that have no geometry (a crop larger than the image), and why. Their arrays hold a 1x1 dummy."""
-    bicubic: npt.NDArray[np.bool_] | None = None
+    bicubic: BoolArray | None = None
     """(B,) bool: the rows that are resampled with "bicubic" where the plan says "bilinear"; None: none of them."""
 
     def __len__(self) -> int:
@@ -49,11 +89,6 @@ class Geometry:
     def resamples(self) -> bool:
         """Whether any box is resampled to another size."""
         return bool((self.size != self.box[:, 2:]).any())
-
-    def take(self, rows: npt.NDArray[Any]) -> Geometry:
-        """These rows alone; without `errors`."""
-        bicubic = None if self.bicubic is None else self.bicubic[rows]
-        return Geometry(self.box[rows], self.size[rows], self.window[rows], self.flip[rows], bicubic=bicubic)
 
     @property
     def pads(self) -> bool:
@@ -72,6 +107,10 @@ class GeometryStep:
     """Whether it does nothing but mirror."""
     cuts: ClassVar[bool] = True
     """Whether it may leave out pixels of what it is given or, if it resizes, has resized."""
+    mixes_filters: ClassVar[bool] = False
+    """Whether each sample is resampled with "bilinear" or "bicubic", drawn at random."""
+    fits_every_image: ClassVar[bool] = False
+    """Whether there is no image that it cannot be applied to."""
 
     @property
     def out_size(self) -> tuple[int, int] | None:
@@ -82,16 +121,6 @@ class GeometryStep:
     def resampling(self) -> Resampling | None:
         """Interpolation and antialiasing, if it resizes."""
         return None
-
-    @property
-    def mixes_filters(self) -> bool:
-        """Whether each sample is resampled with "bilinear" or "bicubic", drawn at random."""
-        return False
-
-    @property
-    def fits_every_image(self) -> bool:
-        """Whether there is no image that it cannot be applied to."""
-        return False
 
     def padding_for(self, size: tuple[int, int] | None) -> Padding | None:
         """What lies around the image where it may show more than there is of images of this size (None: of any)."""
@@ -107,11 +136,11 @@ class GeometryStep:
         """
         raise NotImplementedError(f"{type(self).__name__} does not define compose(composition, uniforms)")
 
-    def bicubic_rows(self, uniforms: Float64Array) -> npt.NDArray[np.bool_] | None:
+    def bicubic_rows(self, uniforms: Float64Array) -> BoolArray | None:
         """(B,) bool: the rows that are resampled with "bicubic" if it `mixes_filters`, else None."""
         return None
 
-    def native(self, core: Any, uniforms: Float64Array, flips: npt.NDArray[np.bool_], then: tuple[Any, ...]) -> Any:
+    def native(self, core: Any, uniforms: Float64Array, flips: BoolArray, then: tuple[Any, ...]) -> Any:
         """A `Geometries` of the native core that draws and composes this and the steps of `then`, followed by (B, 2)
         `flips`; None where the core has no such plan. Boxes are then resolved in Python, at some cost, and rendered by
         the core all the same."""
@@ -137,7 +166,6 @@ class GeometryPlan:
     fill: Fill = (0.0,)
     """Whole numbers 0..255, one or one a channel: the constant outside the grid, in uint8 pixels of images."""
     mask_fill: Fill = (0.0,)
-    """The same for masks."""
 
     @property
     def is_identity(self) -> bool:
@@ -176,8 +204,7 @@ class GeometryPlan:
         """
         composition = Composition(sizes.astype(np.int64), self.padding_mode)
         for stream, op in self.ops:
-            uniforms = draws.uniform(stream, op.uniforms) if op.uniforms else np.empty((len(draws), 0))
-            op.compose(composition, uniforms)
+            op.compose(composition, draws.uniform(stream, op.uniforms) if op.uniforms else np.empty((len(draws), 0)))
         composition.close()
         return Geometry(
             box=np.concatenate([composition.box_start, composition.box_size], axis=1).astype(np.int32),

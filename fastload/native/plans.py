@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from fastload.draws import Draws
 from fastload.geometry import Geometry, GeometryPlan, Interpolation, PaddingMode, Resampling
-from fastload.geometry.composition import Composition
+from fastload.geometry.boxes import Composition
 from fastload.native import available, load
 
 if TYPE_CHECKING:

@@ -11,8 +11,7 @@ import torchvision.transforms as v1
 from torchvision.transforms import v2
 
 from fastload.geometry import Fill, Padding, PaddingMode
-from fastload.geometry.boxes import pick
-from fastload.geometry.composition import Composition
+from fastload.geometry.boxes import Composition, pick
 from fastload.recipe.attributes import (
     check_padding,
     check_probability,

@@ -13,8 +13,7 @@ from timm.data import random_erasing as timm_erasing
 from timm.data import transforms as timm
 
 from fastload.geometry import Fill, Interpolation, Padding, PaddingMode, Resampling
-from fastload.geometry.boxes import RANDOM_RESIZED_CROP_UNIFORMS
-from fastload.geometry.composition import Composition
+from fastload.geometry.boxes import RANDOM_RESIZED_CROP_UNIFORMS, Composition
 from fastload.recipe.attributes import check_fill, read_floats, read_interpolation, read_pair
 from fastload.recipe.convert import ToDtype
 from fastload.recipe.crops import CenterCrop

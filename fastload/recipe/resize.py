@@ -13,8 +13,7 @@ from torchvision.transforms import v2
 
 from fastload.errors import ConfigurationError
 from fastload.geometry import Interpolation, Resampling
-from fastload.geometry.boxes import RANDOM_RESIZED_CROP_UNIFORMS, random_resized_crop_boxes, resized_sizes
-from fastload.geometry.composition import Composition
+from fastload.geometry.boxes import RANDOM_RESIZED_CROP_UNIFORMS, Composition, random_resized_crop_boxes, resized_sizes
 from fastload.recipe.attributes import (
     check_bounds,
     check_interpolation,
@@ -140,7 +139,7 @@ class Resize(GeometryOperation):
         return Resampling(self.interpolation, self.antialias)
 
     @property
-    def fits_every_image(self) -> bool:
+    def fits_every_image(self) -> bool:  # type: ignore[override]
         return self.size is not None
 
     def sizes(self, sizes: Int64Array) -> Int64Array:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from fastload.render.host import render_into
-from fastload.render.jpeg import decode_jpeg
+from fastload.render.host import decode_jpeg, render_into
 
 __all__ = ["decode_jpeg", "render_into"]

@@ -77,11 +77,7 @@ class _Rows(NamedTuple):
     ) -> _Rows:
         """The rows `order` of a geometry, in one copy."""
         parts = [geometry.box.T, geometry.size.T, geometry.window.T, geometry.flip.T, start[None], width[None]]
-        table = np.concatenate([*parts, np.arange(len(order))[None]], dtype=np.int64)[:, order]
-        return cls.of(on_device(table, to))
-
-    @classmethod
-    def of(cls, table: torch.Tensor) -> _Rows:
+        table = on_device(np.concatenate([*parts, np.arange(len(order))[None]], dtype=np.int64)[:, order], to)
         return cls(table[:4], table[4:6], table[6:10], table[10:12], table[12], table[13], table[14])
 
     def part(self, rows: slice) -> _Rows:
@@ -191,13 +187,13 @@ def _by_filter(
 ) -> torch.Tensor:
     """Rows of different filters, rendered filter by filter and put back in their order."""
     assert geometry.bicubic is not None
-    plain = replace(geometry, bicubic=None)
     order, parts = [], []
     for filtering in (resampling, replace(resampling, interpolation="bicubic")):
         rows = np.flatnonzero(geometry.bicubic == (filtering.interpolation == "bicubic"))
         if len(rows):
             order.append(rows)
-            parts.append(render(rows, plain.take(rows), filtering))
+            some = Geometry(geometry.box[rows], geometry.size[rows], geometry.window[rows], geometry.flip[rows])
+            parts.append(render(rows, some, filtering))
     joined = torch.cat(parts)
     return joined[on_device(np.argsort(np.concatenate(order)), joined.device)]
 
@@ -228,12 +224,9 @@ def _gather(
 
 def _fill(out: torch.Tensor, outside: torch.Tensor, fill: Fill) -> None:
     """Write a value, or one a channel, to the (B, h, w) pixels of (B, h, w, C) `out`; cut to whole numbers."""
-    values = [value if out.is_floating_point() else int(value) for value in fill]
-    if len(values) == 1:
-        out.masked_fill_(outside[..., None], values[0])
-        return
-    for channel, value in enumerate(values):
-        out[..., channel].masked_fill_(outside, value)
+    for channel, value in enumerate(fill):
+        pixels = out if len(fill) == 1 else out[..., channel : channel + 1]
+        pixels.masked_fill_(outside[..., None], value if out.is_floating_point() else int(value))
 
 
 def _resized_boxes(pixels: torch.Tensor, geometry: Geometry, resampling: Resampling) -> torch.Tensor:

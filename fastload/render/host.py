@@ -6,28 +6,33 @@ difference 1). Called from several threads at once.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from PIL import Image
 
-from fastload.decode.base import DecodeSettings, ImageHeader
-from fastload.decode.image import Scratch, decode_image
-from fastload.decode.registry import get_decoder
-from fastload.errors import DecodeError
-from fastload.geometry import Fill, Interpolation, PaddingMode, Resampling, View
+from fastload import native
+from fastload.decode import DecodeSettings, decode_image, get_decoder, read_header
+from fastload.decode.base import ImageHeader
+from fastload.decode.core import core_pool
+from fastload.decode.header import REMEDY
+from fastload.decode.image import Scratch, check_header
+from fastload.errors import ConfigurationError, DecodeError
+from fastload.files import read_regular
+from fastload.geometry import Geometry, Resampling, View
 from fastload.geometry.grid import fold, nearest
 
 Pixels = npt.NDArray[np.uint8]
 Rows = npt.NDArray[np.int64]
 Integers = Sequence[int] | npt.NDArray[np.int32]
 Booleans = Sequence[bool] | npt.NDArray[np.bool_]
+
+_BILINEAR = Resampling()
 
 
 @dataclass(frozen=True)
@@ -98,6 +103,62 @@ class PythonRenderer:
         return damaged
 
 
+def decode_jpeg(
+    data: bytes | str | os.PathLike[str],
+    box: tuple[int, int, int, int] | None = None,
+    size: tuple[int, int] | None = None,
+) -> Pixels:
+    """Decode one image, outside of any loader, with the checks and the pixels of the loader.
+
+    With a box and the native core, only that part is decoded, and damage to the rest goes unnoticed. May be called
+    from several threads at once, and after a fork.
+
+    Args:
+        data: the bytes of a JPEG (or of anything else that the loader reads), or its path.
+        box: top, left, height, width of the part to keep, in pixels; None for all.
+        size: height, width to resample the part to, bilinear and antialiased; None for its own.
+
+    Returns:
+        (H, W, 3) uint8 RGB.
+
+    Raises:
+        DecodeError: the file cannot be read or is no good image.
+        ConfigurationError: the box does not lie in the image, or the size is not positive.
+    """
+    if isinstance(data, bytes | bytearray | memoryview):
+        encoded, name = bytes(data), "decode_jpeg"
+    else:
+        name = os.fspath(data)
+        try:
+            encoded = read_regular(data)
+        except OSError as error:
+            raise DecodeError(f"{name}: cannot be read: {error.strerror or error}. {REMEDY}") from error
+    header = read_header(encoded, name)
+    check_header(header, name, DecodeSettings())
+    top, left, height, width = (0, 0, header.height, header.width) if box is None else box
+    if not (0 <= top < top + height <= header.height and 0 <= left < left + width <= header.width):
+        raise ConfigurationError(
+            f"box={box} (top, left, height, width) does not lie in the image of {header.height} x {header.width} "
+            "pixels (height x width); keep it inside."
+        )
+    out_height, out_width = (height, width) if size is None else size
+    if out_height < 1 or out_width < 1:
+        raise ConfigurationError(f"size={size} (height, width) must be at least 1 each.")
+    placed = Geometry(
+        box=np.array([[top, left, height, width]], dtype=np.int32),
+        size=np.array([[out_height, out_width]], dtype=np.int32),
+        window=np.array([[0, 0, out_height, out_width]], dtype=np.int32),
+        flip=np.zeros((1, 2), dtype=np.bool_),
+    )
+    batch = np.empty((1, out_height, out_width, 3), dtype=np.uint8)
+    # What the core refuses gets its verdict from the decoders, in the words of the loader.
+    if not native.available() or core_pool().decode_batch([encoded], geometry=placed, out=batch, here=True).wait():
+        pixels = decode_image(encoded, name=name, decoder=get_decoder(), settings=DecodeSettings(), header=header)
+        render_row(pixels, 0, View(placed, _BILINEAR, batch))
+    out: Pixels = batch[0]
+    return out
+
+
 def render_row(pixels: Pixels, row: int, view: View) -> None:
     """`render_into` for one row of a view."""
     geometry, resampling = view.geometry, view.resampling
@@ -120,9 +181,9 @@ def render_into(
     box: Integers,
     size: Integers,
     out: Pixels,
-    window: Integers | None = None,
+    window: Integers = (0, 0),
     flip: Booleans = (False, False),
-    resampling: Resampling | None = None,
+    resampling: Resampling = _BILINEAR,
 ) -> None:
     """Write one image into its place.
 
@@ -133,122 +194,64 @@ def render_into(
         box: top, left, height, width of the part to use, within the image. The resize filter sees nothing else.
         size: height, width that the box is resampled to; no resampling if it is the box's own.
         out: (window height, window width, C) uint8 to write to.
-        window: top, left, height, width of the part of the resampled grid to write; what lies outside is padding.
-            None: the whole grid.
+        window: top, left of the part of the resampled grid to write; what lies outside is padding.
         flip: mirror left-right, mirror upside-down, after everything else.
-        resampling: how pixels are made; None: bilinear, antialiased.
+        resampling: how pixels are made.
     """
-    resampling = resampling or Resampling()
     top, left, height, width = (int(n) for n in box)
-    grid = int(size[0]), int(size[1])
-    view = _Window(*((0, 0, *grid) if window is None else (int(n) for n in window)), *(bool(f) for f in flip))
-    cropped = pixels[top : top + height, left : left + width]
-    if grid == (height, width):
-        _place(cropped, view, resampling, out)
-    elif resampling.interpolation in ("nearest", "nearest-exact"):
-        exact = resampling.interpolation == "nearest-exact"
-        axes = view.axes(grid, resampling.padding_mode)
-        ys, xs = (
-            _nearest(shown, length, limit, exact)
-            for shown, length, limit in zip(axes, (height, width), grid, strict=True)
-        )
-        _gather(cropped, ys, xs, resampling.fill, out)
-    elif view == _Window(0, 0, *grid) and out.flags.c_contiguous:
-        _resize(cropped, resampling.interpolation, resampling.antialias, out)
-    else:
-        resized = np.empty((*grid, pixels.shape[2]), dtype=np.uint8)
-        _resize(cropped, resampling.interpolation, resampling.antialias, resized)
-        _place(resized, view, resampling, out)
-
-
-@dataclass(frozen=True)
-class _Window:
-    """What to write: a part of the resampled grid, and how it is mirrored."""
-
-    top: int
-    left: int
-    height: int
-    width: int
-    mirrored: bool = False
-    upside_down: bool = False
-
-    def axes(self, grid: tuple[int, int], padding_mode: PaddingMode) -> tuple[Rows, Rows]:
-        """(height,) and (width,): row and column of the grid that each output row and column shows, -1 for fill."""
-        rows = _shown(self.top, self.height, grid[0], padding_mode)
-        columns = _shown(self.left, self.width, grid[1], padding_mode)
-        return rows[::-1] if self.upside_down else rows, columns[::-1] if self.mirrored else columns
-
-
-def _shown(start: int, length: int, limit: int, padding_mode: PaddingMode) -> Rows:
-    positions = np.arange(start, start + length, dtype=np.int64)
-    folded = fold(positions, np.array(limit), padding_mode)
-    return np.where(positions == folded, positions, -1) if padding_mode == "constant" else folded
-
-
-def _nearest(shown: Rows, length: int, limit: int, exact: bool) -> Rows:
-    """From positions in a grid of `limit` rows to rows of the source, keeping -1."""
-    return np.where(shown < 0, -1, nearest(shown, np.array(length), np.array(limit), exact=exact))
-
-
-def _place(grid: Pixels, view: _Window, resampling: Resampling, out: Pixels) -> None:
-    """Cut the window out of the grid, pad, flip."""
-    bottom, right = view.top + view.height, view.left + view.width
-    if view.top < 0 or view.left < 0 or bottom > grid.shape[0] or right > grid.shape[1]:
-        rows, columns = view.axes((grid.shape[0], grid.shape[1]), resampling.padding_mode)
-        _gather(grid, rows, columns, resampling.fill, out)
+    source = pixels[top : top + height, left : left + width]
+    grid, start = (int(size[0]), int(size[1])), (int(window[0]), int(window[1]))
+    mirrored, upside_down = bool(flip[0]), bool(flip[1])
+    if grid != (height, width) and resampling.interpolation not in ("nearest", "nearest-exact"):
+        whole = (*start, *out.shape[:2]) == (0, 0, *grid) and not (mirrored or upside_down) and out.flags.c_contiguous
+        resized = out if whole else np.empty((*grid, pixels.shape[2]), dtype=np.uint8)
+        _resize(source, resampling, resized)
+        if whole:
+            return
+        source = resized
+    end = start[0] + out.shape[0], start[1] + out.shape[1]
+    if min(start) >= 0 and end[0] <= grid[0] and end[1] <= grid[1] and source.shape[:2] == grid:
+        part = source[start[0] : end[0], start[1] : end[1]]
+        if upside_down:
+            part = part[::-1]
+        if not mirrored:
+            np.copyto(out, part)
+            return
+        for channel in range(out.shape[2]):  # numpy copies long rows of one channel faster than pixels of three
+            np.copyto(out[..., channel], part[:, ::-1, channel])
         return
-    part = grid[view.top : bottom, view.left : right]
-    if view.upside_down:
-        part = part[::-1]
-    if not view.mirrored:
-        np.copyto(out, part)
-        return
-    for channel in range(out.shape[2]):  # numpy copies long rows of one channel faster than pixels of three
-        np.copyto(out[..., channel], part[:, ::-1, channel])
-
-
-def _gather(source: Pixels, rows: Rows, columns: Rows, fill: Fill, out: Pixels) -> None:
-    """out[i, j] = source[rows[i], columns[j]], or the fill where either is -1."""
+    rows, columns = (_shown(start[axis], end[axis], source.shape[axis], grid[axis], resampling) for axis in (0, 1))
+    rows, columns = rows[::-1] if upside_down else rows, columns[::-1] if mirrored else columns
     np.copyto(out, source[np.maximum(rows, 0)[:, None], np.maximum(columns, 0)])
     outside = (rows < 0)[:, None] | (columns < 0)
     if outside.any():
-        out[outside] = np.asarray(fill).astype(np.uint8)
+        out[outside] = np.asarray(resampling.fill).astype(np.uint8)
 
 
-def _resize(source: Pixels, interpolation: Interpolation, antialias: bool, out: Pixels) -> None:
-    """Resample all of (H, W, C) `source`, a view with any strides, to the size of C-contiguous `out`.
+def _shown(start: int, end: int, length: int, limit: int, resampling: Resampling) -> Rows:
+    """Which of `length` rows each position from start to end in a grid of `limit` rows shows, -1 for the fill."""
+    positions = np.arange(start, end, dtype=np.int64)
+    inside = rows = fold(positions, np.array(limit), resampling.padding_mode)
+    if length != limit:
+        exact = resampling.interpolation == "nearest-exact"
+        rows = nearest(inside, np.array(length), np.array(limit), exact=exact)
+    return np.where(positions == inside, rows, -1) if resampling.padding_mode == "constant" else rows
 
-    By the fastest correct code that is installed. On x86 that is torch's uint8 kernel (AVX2), which works on one core,
-    as wanted here. Where torch has no such kernel it would share each image between the threads of its own pool, which
-    gets in the way of ours, so there Pillow does the common case, antialiased bilinear. The two agree to 1 of 255.
-    """
-    if antialias and interpolation == "bilinear" and not _torch_has_simd():
-        _resize_with_pillow(source, out)
-        return
+
+def _resize(source: Pixels, resampling: Resampling, out: Pixels) -> None:
+    """Resample all of (H, W, C) `source`, a view with any strides, to the size of C-contiguous `out`."""
     # A strided tensor would be copied by torch with its thread pool, so copy it here.
     packed = _local.packed.take(source.shape)
     np.copyto(packed, source)
     # The operators behind torch.nn.functional.interpolate, called as such for their `out` argument.
-    if interpolation == "bilinear":
-        operator = torch.ops.aten._upsample_bilinear2d_aa if antialias else torch.ops.aten.upsample_bilinear2d
+    if resampling.interpolation == "bilinear":
+        operators = torch.ops.aten._upsample_bilinear2d_aa, torch.ops.aten.upsample_bilinear2d
     else:
-        operator = torch.ops.aten._upsample_bicubic2d_aa if antialias else torch.ops.aten.upsample_bicubic2d
+        operators = torch.ops.aten._upsample_bicubic2d_aa, torch.ops.aten.upsample_bicubic2d
+    operator = operators[0 if resampling.antialias else 1]
     operator.out(_planes(packed), out.shape[:2], False, None, None, out=_planes(out))
-
-
-@cache
-def _torch_has_simd() -> bool:
-    return torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
 
 
 def _planes(array: Pixels) -> torch.Tensor:
     """(1, C, H, W) in channels_last memory: the batch axis first, so that torch sees the layout for what it is."""
     return torch.from_numpy(array)[None].permute(0, 3, 1, 2)
-
-
-def _resize_with_pillow(source: Pixels, out: Pixels) -> None:
-    height, width, channels = out.shape
-    planes = [(source, out)] if channels == 3 else [(source[..., c], out[..., c]) for c in range(channels)]
-    for plane, target in planes:
-        image = Image.fromarray(np.ascontiguousarray(plane)).resize((width, height), Image.Resampling.BILINEAR)
-        np.copyto(target, np.asarray(image))
