@@ -13,7 +13,7 @@ import torch
 
 import fastload
 from fastload.backends import available_backends
-from fastload.decode.registry import available_decoders
+from fastload.decode.libraries import available_decoders
 
 DEVICE = torch.device(os.environ.get("FASTLOAD_TEST_DEVICE", "cpu"))
 """Where the batches of the contract suite are delivered."""

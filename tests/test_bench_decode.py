@@ -29,7 +29,7 @@ from fastload.bench.decode.inputs import MODES, Pixels, Place, Task, places_of, 
 from fastload.bench.decode.passes import Contestant
 from fastload.bench.decode.pillow import Pillow, RemotePillow, build_pillow_simd, pillow_simd_folder
 from fastload.cli.app import app
-from fastload.decode.core import core_formats
+from fastload.decode.libraries import core_formats
 from fastload.errors import BackendUnavailableError, ConfigurationError, SourceError, WorkerError
 from fastload.measure.photographs import write_photographs
 from fastload.measure.results import Measurement, Results, read_json

@@ -28,9 +28,9 @@ from fastload.cache import build_cache, is_cache, open_cache, verify_cache
 from fastload.cache.build import exclusive_lock
 from fastload.cache.writing import NpyWriter
 from fastload.decode import get_decoder
-from fastload.decode.base import DecodeSettings
 from fastload.decode.image import decode_image
 from fastload.errors import CacheError, ConfigurationError, DecodeError
+from fastload.files import DecodeSettings
 from fastload.sources.base import EncodedImages, PixelImages, Source, Values
 from fastload.sources.columns import DatasetItems, EncodedFiles, ValueArray
 from fastload.sources.paths import PathTable
@@ -273,7 +273,7 @@ def test_a_bad_header_is_found_before_anything_is_decoded(tmp_path: Path, monkey
         names.append(name)
         return decode_image(data, name=name, **options)
 
-    monkeypatch.setattr("fastload.decode.reader.decode_image", recording)
+    monkeypatch.setattr("fastload.decode.image.decode_image", recording)
     with pytest.raises(DecodeError, match=r"4\.jpg"):
         build_cache(source, tmp_path / "cache")
     assert not names

@@ -21,7 +21,6 @@ from fastload.decode import (
     DecodeSettings,
     available_decoders,
     decode_image,
-    decoder_names,
     get_decoder,
     read_header,
 )
@@ -215,7 +214,7 @@ def test_masks_that_have_no_numbers(data: bytes, words: str) -> None:
 
 def test_every_decoder_is_listed() -> None:
     rows = available_decoders()
-    assert tuple(row.name for row in rows) == decoder_names()
+    assert [row.name for row in rows] == ["simplejpeg", "pyturbojpeg", "torchvision", "opencv", "pillow"]
     for row in rows:
         assert row.available == bool(row.version) == (not row.hint)
     assert next(row for row in rows if row.available).name == get_decoder("auto").name

@@ -15,7 +15,7 @@ from torchvision.transforms import v2
 import fastload
 from fastload.backends.turbojpeg import TurboJpegOptions
 from fastload.decode import Decoder, available_decoders, register_decoder
-from fastload.decode.registry import _DECODERS
+from fastload.decode.libraries import _DECODERS
 from fastload.errors import BackendUnavailableError, ConfigurationError, DecodeError
 from tests.images import jpeg, photo
 

@@ -16,7 +16,7 @@ from torchvision.transforms import InterpolationMode
 from torchvision.transforms.v2 import functional as F
 
 from fastload import native
-from fastload.decode.base import DecodeSettings
+from fastload.files import DecodeSettings
 from fastload.geometry import Geometry, Resampling
 from fastload.sources.columns import EncodedFiles
 from fastload.sources.paths import PathTable

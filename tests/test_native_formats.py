@@ -18,8 +18,8 @@ from torchvision.transforms import v2
 import fastload
 from fastload import create_loader, native
 from fastload.decode import DecodeSettings, decode_image, get_decoder
-from fastload.decode.core import core_formats
-from fastload.decode.png import pixel_chunks
+from fastload.decode.header import pixel_chunks
+from fastload.decode.libraries import core_formats
 from fastload.errors import DecodeError
 from tests import images, pngs
 from tests.test_native_jpeg import SIMD, Box, Decoder, boxes_of

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from fastload import native
-from fastload.decode.base import DecodeSettings
 from fastload.errors import BackendUnavailableError, ConfigurationError
+from fastload.files import DecodeSettings
 from fastload.geometry import Geometry
 from fastload.sources.paths import PathTable
 from tests import images

@@ -16,12 +16,11 @@ import numpy.typing as npt
 
 from fastload import native
 from fastload.backends.base import BufferAllocator, Failure, HostBatch
-from fastload.decode.base import DecodeSettings
-from fastload.decode.image import upright_size
-from fastload.decode.reader import EncodedReader
-from fastload.decode.registry import get_decoder
+from fastload.decode.image import EncodedReader, upright_size
+from fastload.decode.libraries import get_decoder
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError, DecodeError
+from fastload.files import DecodeSettings
 from fastload.geometry import Geometry, GeometryPlan, Resampling, View
 from fastload.recipe.views import view_column
 from fastload.render.host import EncodedRenderer, EncodedRow, PythonRenderer, render_row

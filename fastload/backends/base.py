@@ -16,9 +16,9 @@ from typing import Any, ClassVar, Literal, Protocol
 import numpy.typing as npt
 import torch
 
-from fastload.decode.base import DecodeSettings
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError
+from fastload.files import DecodeSettings
 from fastload.recipe import SplitRecipe
 from fastload.sources.base import Source
 

@@ -19,8 +19,7 @@ from fastload import native
 from fastload.backends.assemble import Assembler, Buffers, settled_size
 from fastload.backends.base import Context, Engine, Failure, HostBatch, PendingBatch
 from fastload.cache.resident import is_mapped
-from fastload.decode.core import core_formats
-from fastload.decode.registry import describe_decoder, get_decoder, others_by_pillow
+from fastload.decode.libraries import core_formats, describe_decoder, get_decoder, others_by_pillow
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError, DecodeError, FastloadError, WorkerError, counted
 from fastload.geometry import Geometry, GeometryPlan, Resampling, View

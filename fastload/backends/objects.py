@@ -21,10 +21,10 @@ from torch.utils.data import default_collate
 from torchvision import tv_tensors
 
 from fastload.backends.base import BufferAllocator, Failure, HostBatch
-from fastload.decode.base import DecodeSettings
-from fastload.decode.reader import reader_of
+from fastload.decode.image import reader_of
 from fastload.draws import Draws, Stream
 from fastload.errors import ConfigurationError, DecodeError, FastloadError, SampleError
+from fastload.files import DecodeSettings
 from fastload.geometry import GeometryPlan, Resampling, View
 from fastload.recipe import SplitRecipe
 from fastload.recipe.views import view_column

@@ -35,10 +35,10 @@ from fastload.backends.assemble import Assembler
 from fastload.backends.base import KILLED_WORKER, BackendOptions, BufferAllocator, Context, Fit, HostBatch, Job, Traits
 from fastload.backends.forks import forget_in_children
 from fastload.backends.objects import ObjectAssembler
-from fastload.decode.base import DecodeSettings
-from fastload.decode.registry import describe_decoder, get_decoder
+from fastload.decode.libraries import describe_decoder, get_decoder
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError, FastloadError, WorkerError, counted
+from fastload.files import DecodeSettings
 from fastload.machine import usable_cores
 from fastload.sources.buffers import free_shared_memory, share
 

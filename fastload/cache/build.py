@@ -20,8 +20,8 @@ import numpy as np
 
 from fastload.cache.samples import Sample, Samples, samples_of, shrink, shrunk_sizes
 from fastload.cache.writing import ColumnWriter, file_stem, write_values
-from fastload.decode.base import DecodeSettings
 from fastload.errors import CacheError, ConfigurationError, DecodeError, OnError
+from fastload.files import DecodeSettings
 from fastload.machine import cache_home, usable_cores
 from fastload.sources.base import Source, Values
 from fastload.sources.built_cache import (

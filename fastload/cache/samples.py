@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from fastload.decode.base import DecodeSettings
-from fastload.decode.reader import ImageReader, or_error, reader_of
-from fastload.decode.registry import describe_decoder, get_decoder
+from fastload.decode.image import ImageReader, or_error, reader_of
+from fastload.decode.libraries import describe_decoder, get_decoder
 from fastload.errors import CacheError, DecodeError, counted
+from fastload.files import DecodeSettings
 from fastload.geometry import Resampling
 from fastload.geometry.boxes import resized_sizes
 from fastload.render.host import render_into

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from fastload.decode.base import Decoder, DecodeSettings, ImageHeader
-from fastload.decode.header import read_header
+from fastload.decode.header import ImageHeader, read_header
 from fastload.decode.image import decode_image
-from fastload.decode.registry import (
-    DecoderInfo,
-    available_decoders,
-    decoder_names,
-    get_decoder,
-    register_decoder,
-)
+from fastload.decode.libraries import Decoder, DecoderInfo, available_decoders, get_decoder, register_decoder
+from fastload.files import DecodeSettings
 
 __all__ = [
     "DecodeSettings",
@@ -20,7 +14,6 @@ __all__ = [
     "ImageHeader",
     "available_decoders",
     "decode_image",
-    "decoder_names",
     "get_decoder",
     "read_header",
     "register_decoder",

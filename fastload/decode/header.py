@@ -1,17 +1,20 @@
-"""What the first bytes of an image say, without decoding: format, size, components, orientation.
+"""What the bytes of an image say without decoding: format, size, components, orientation, scans, sound chunks.
 
-JPEG (ITU-T T.81, annex B) and PNG (W3C, section 5) are read here, as this runs for every sample; other formats are
+JPEG (ITU-T T.81, annex B) and PNG (W3C, third edition) are read here, as this runs for every sample; other formats are
 left to Pillow.
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
 import struct
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 from PIL import Image, UnidentifiedImageError
 
-from fastload.decode.base import ImageHeader
 from fastload.decode.libraries import open_lazily
 from fastload.errors import DecodeError
 
@@ -27,6 +30,24 @@ _SCAN_END = re.compile(rb"\xff[\x01-\xcf\xd8-\xfe]")
 """A marker that ends entropy-coded data: neither a stuffed zero, nor a restart, nor padding."""
 _ORIENTATION = 0x0112
 _PNG_COMPONENTS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
+_PNG_DEPTHS = {0: (1, 2, 4, 8, 16), 2: (8, 16), 3: (1, 2, 4, 8), 4: (8, 16), 6: (8, 16)}
+_PNG_PIXELS = (b"IHDR", b"PLTE", b"IDAT")
+
+
+@dataclass(frozen=True)
+class ImageHeader:
+    """What the first bytes of a compressed image say."""
+
+    format: str
+    """"JPEG", "PNG", or whatever Pillow calls it."""
+    height: int
+    width: int
+    """Pixels as stored, before any EXIF rotation."""
+    components: int
+    """Colour components as stored: 1 grey, 3 colour, 4 CMYK/YCCK or alpha."""
+    orientation: int = 1
+    """EXIF orientation, 1 to 8; 1 is upright."""
+    progressive: bool = False
 
 
 def read_header(data: bytes, name: str) -> ImageHeader:
@@ -57,36 +78,34 @@ def read_header(data: bytes, name: str) -> ImageHeader:
 
 def scan_offset(data: bytes) -> int:
     """Where the first scan header (SOS) of a JPEG begins, or -1 if there is none."""
-    position = 2
-    try:
-        while True:
-            marker, position = _next_marker(data, position)
-            if marker == _SOS:
-                return position
-            if marker == _EOI:
-                return -1
-            if marker not in _BARE:
-                position += int.from_bytes(data[position : position + 2], "big")
-    except IndexError:
-        return -1
+    for marker, position in _markers(data):
+        if marker in (_SOS, _EOI):
+            return position if marker == _SOS else -1
+    return -1
 
 
 def count_scans(data: bytes) -> int:
     """How many scans a JPEG has: scan headers (SOS), those of thumbnails in its metadata apart."""
-    count, position = 0, 2
-    try:
+    count = 0
+    for marker, _ in _markers(data):
+        if marker == _EOI:
+            break
+        count += marker == _SOS
+    return count
+
+
+def _markers(data: bytes) -> Iterator[tuple[int, int]]:
+    """(marker, offset behind it) of a JPEG, as far as the data go."""
+    position = 2
+    with contextlib.suppress(IndexError):
         while True:
             marker, position = _next_marker(data, position)
-            if marker == _EOI:
-                return count
-            count += marker == _SOS
+            yield marker, position
             if marker not in _BARE:
                 position += max(int.from_bytes(data[position : position + 2], "big"), 2)
             if marker == _SOS:
                 found = _SCAN_END.search(data, position)
                 position = found.start() if found else len(data)
-    except IndexError:
-        return count
 
 
 def _next_marker(data: bytes, position: int) -> tuple[int, int]:
@@ -104,22 +123,18 @@ def _next_marker(data: bytes, position: int) -> tuple[int, int]:
 
 def _jpeg(data: bytes) -> ImageHeader:
     orientation = 1
-    position = 2
-    while True:
-        marker, position = _next_marker(data, position)
-        if marker in _BARE:
-            continue
+    for marker, position in _markers(data):
         if marker in (_SOS, _EOI):
             raise ValueError("a JPEG without a frame header before its data")
-        (length,) = struct.unpack_from(">H", data, position)
         if marker in _SOF:
             _, height, width, components = struct.unpack_from(">BHHB", data, position + 2)
             if not (height and width and components):
                 raise ValueError(f"a JPEG of {width} x {height} pixels and {components} components")
             return ImageHeader("JPEG", height, width, components, orientation, marker in _PROGRESSIVE)
         if marker == _APP1 and data.startswith(b"Exif\0\0", position + 2):
+            length = int.from_bytes(data[position : position + 2], "big")
             orientation = _exif_orientation(data[position + 8 : position + length]) or orientation
-        position += max(length, 2)
+    raise IndexError("no frame header")
 
 
 def _png(data: bytes) -> ImageHeader:
@@ -135,6 +150,72 @@ def _png(data: bytes) -> ImageHeader:
             break
         position += 12 + length
     return ImageHeader("PNG", height, width, _PNG_COMPONENTS[colour], orientation)
+
+
+def pixel_chunks(data: bytes) -> bytes:
+    """The same PNG without metadata.
+
+    Readers differ in what they make of broken metadata and of wrong checksums: Pillow refuses the first and does not
+    look at the second, libpng the reverse. Here, as in the native core (`fastload/native/png/frame.cpp`), metadata do
+    not count, and what carries pixels must be as it was written.
+
+    Raises:
+        ValueError: it is cut off, or a chunk that pixels need is damaged, out of place or unknown.
+    """
+    view = memoryview(data)
+    kept: list[memoryview] = [view[: len(_PNG)]]
+    kinds: list[bytes] = []
+    compressed, position = 0, len(_PNG)
+    while True:
+        if position + 12 > len(data):
+            raise ValueError(f"truncated: the end of the image is missing ({len(data)} bytes)")
+        length, kind = struct.unpack_from(">I4s", data, position)
+        stop = position + 12 + length
+        if kind == b"IEND":
+            break
+        if not kind.isalpha() or not kind.isascii():
+            raise ValueError(f"damaged: a chunk of the impossible kind {kind!r}")
+        if stop > len(data):
+            raise ValueError(f"truncated: the end of the image is missing ({len(data)} bytes)")
+        if kind in _PNG_PIXELS:
+            if int.from_bytes(view[stop - 4 : stop], "big") != zlib.crc32(view[position + 4 : stop - 4]):
+                raise ValueError(f"damaged: the checksum of its chunk {kind.decode()} is wrong")
+            _check_place(kind, length, kinds)
+            if not kinds:
+                _check_header(*struct.unpack_from(">IIBBBBB", data, position + 8))
+            kept.append(view[position:stop])
+            compressed += length if kind == b"IDAT" else 0
+        elif kind[:1].isupper():
+            raise ValueError(f"damaged: an unknown chunk {kind.decode()} that cannot be left out")
+        kinds.append(kind)
+        position = stop
+    if b"IDAT" not in kinds or (data[25] == 3 and b"PLTE" not in kinds):
+        raise ValueError("damaged: it has no pixels, or no palette for them")
+    _check_work(data, compressed)
+    return b"".join([*kept, b"\0\0\0\0IEND\xaeB`\x82"])
+
+
+def _check_header(width: int, height: int, depth: int, colour: int, *methods: int) -> None:
+    if not (width and height and depth in _PNG_DEPTHS.get(colour, ()) and methods in ((0, 0, 0), (0, 0, 1))):
+        raise ValueError("a PNG with a damaged header")
+
+
+def _check_place(kind: bytes, length: int, before: list[bytes]) -> None:
+    if (kind == b"IHDR") != (not before) or (kind == b"IHDR" and length != 13):
+        raise ValueError(f"damaged: its chunk {kind.decode()} is out of place")
+    if kind == b"PLTE" and (b"PLTE" in before or b"IDAT" in before or length % 3 or not 0 < length <= 768):
+        raise ValueError("damaged: a palette that is odd or out of place")
+    if kind == b"IDAT" and b"IDAT" in before and before[-1] != b"IDAT":
+        raise ValueError("damaged: its pixels are in pieces with others between")
+
+
+def _check_work(data: bytes, compressed: int) -> None:
+    """Data that take more room than the pixels are made to keep a decoder busy: one block of them may cost a thousand
+    times what its bytes would otherwise."""
+    width, height, depth, colour = struct.unpack_from(">IIBB", data, 16)
+    raw = ((width * _PNG_COMPONENTS[colour] * depth + 7) // 8 + 1) * height
+    if compressed > 4 * raw + (64 << 10):  # interlaced, it is up to twice as much
+        raise ValueError(f"{compressed:,} bytes of data for {width} x {height} pixels: made to keep a decoder busy")
 
 
 def _exif_orientation(tiff: bytes) -> int | None:

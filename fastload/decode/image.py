@@ -1,4 +1,4 @@
-"""One compressed image to pixels: the one place that decides what is a good image, whichever decoder is used.
+"""One image to pixels: the one place that decides what is a good image, and the one that reads single samples.
 
 Plain JPEGs go to the decoder, PNG and WebP to the native core where it reads them. Everything rarer goes through
 Pillow: CMYK, masks, other formats.
@@ -6,22 +6,37 @@ Pillow: CMYK, masks, other formats.
 
 from __future__ import annotations
 
+import contextlib
 import math
-from typing import Literal
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from fastload.decode.base import Decoder, DecodeSettings, ImageHeader
-from fastload.decode.core import CORE, CoreDecoder, core_formats
-from fastload.decode.header import REMEDY, count_scans, read_header, scan_offset
-from fastload.decode.libraries import is_no_damage, open_lazily
-from fastload.decode.png import pixel_chunks
-from fastload.decode.registry import second_opinions
+from fastload.decode.header import REMEDY, ImageHeader, count_scans, pixel_chunks, read_header, scan_offset
+from fastload.decode.libraries import (
+    CoreDecoder,
+    Decoder,
+    Pixels,
+    core_formats,
+    get_decoder,
+    is_no_damage,
+    open_lazily,
+    second_opinions,
+)
 from fastload.errors import DecodeError
+from fastload.files import DecodeSettings
+from fastload.sources.base import EncodedImages, ImageColumn, ImageRole, Kind, PixelImages
 
-Pixels = npt.NDArray[np.uint8]
+A = TypeVar("A")
+T = TypeVar("T")
+Fetched = tuple[bytes, ImageHeader, str]
+
 _SOS, _EOI = b"\xff\xda", b"\xff\xd9"
+_PREFIXES = (16 << 10, 256 << 10)
+"""How much of an image is read for its header, at first and if that was not enough [bytes]."""
 _SCRATCH_BYTES = 64 << 20
 """Memory kept; larger images get an array of their own, so that one of them does not hold its memory for ever."""
 
@@ -36,7 +51,7 @@ class Scratch:
     def __init__(self) -> None:
         self._buffer = np.empty(0, dtype=np.uint8)
 
-    def take(self, shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
+    def take(self, shape: tuple[int, ...]) -> Pixels:
         """An uninitialised C-contiguous uint8 array; the one taken before is overwritten."""
         size = math.prod(shape)
         if size > _SCRATCH_BYTES:
@@ -70,7 +85,7 @@ def decode_image(
     name: str,
     decoder: Decoder,
     settings: DecodeSettings,
-    role: Literal["image", "mask"] = "image",
+    role: ImageRole = "image",
     header: ImageHeader | None = None,
     scratch: Scratch | None = None,
 ) -> Pixels:
@@ -169,7 +184,7 @@ def _jpeg(data: bytes, decoder: Decoder, out: Pixels | None) -> Pixels:
         refusal = str(error)
         for other in second_opinions(decoder):
             # The core tells damage from oddities by libjpeg's own codes. Others may not notice damage at all.
-            if other.name != CORE and not is_no_damage(refusal):
+            if other.name != CoreDecoder.name and not is_no_damage(refusal):
                 break
             try:
                 return other.decode(data)
@@ -178,7 +193,7 @@ def _jpeg(data: bytes, decoder: Decoder, out: Pixels | None) -> Pixels:
         raise
 
 
-def _with_pillow(data: bytes, format: str, role: Literal["image", "mask"]) -> Pixels:
+def _with_pillow(data: bytes, format: str, role: ImageRole) -> Pixels:
     with open_lazily(data, format) as image:
         image.load()
         if image.mode.startswith("I;16") or (image.mode == "I" and format == "PNG"):
@@ -228,3 +243,121 @@ def _upright(pixels: Pixels, orientation: int) -> Pixels:
     if orientation in (3, 4, 7, 8):
         pixels = pixels[::-1]
     return np.ascontiguousarray(pixels)
+
+
+class ImageReader(Protocol):
+    """Reads the images of one column. May be called from several threads; picklable if the column is."""
+
+    def size(self, index: int) -> tuple[int, int]:
+        """(height, width) of what `pixels` gives, from the header alone. Raises DecodeError as that does."""
+        ...
+
+    def pixels(self, index: int) -> Pixels:
+        """(H, W, C) uint8, perhaps read-only. Raises DecodeError, which names the sample."""
+        ...
+
+
+def reader_of(column: ImageColumn, settings: DecodeSettings, decoder: str = "auto") -> ImageReader:
+    """The reader of a column, compressed or not."""
+    reader: ImageReader = _READERS[column.kind](column, settings, decoder)
+    return reader
+
+
+@dataclass(frozen=True)
+class EncodedReader:
+    """Reads and decodes."""
+
+    column: EncodedImages
+    settings: DecodeSettings
+    decoder: str = "auto"
+
+    def fetch(self, index: int) -> Fetched:
+        """(compressed bytes, header, name): read and accepted, but not decoded. Raises DecodeError."""
+        try:
+            data = self.column.read(index)
+        except OSError as error:
+            raise _unreadable(self.column.describe(index), error) from error
+        return self._accept(index, data)
+
+    def fetch_many(self, indices: npt.NDArray[np.int64]) -> list[Fetched | DecodeError]:
+        """The same of several samples, or why there are none."""
+        try:
+            found = self.column.read_many(indices)
+        except OSError:  # of one of them, and each may have words of its own
+            return [or_error(self.fetch, index) for index in indices.tolist()]
+        pairs = zip(indices.tolist(), found, strict=True)
+        return [or_error(lambda pair: self._accept(*pair), pair) for pair in pairs]
+
+    def _accept(self, index: int, data: bytes) -> Fetched:
+        name = self.column.describe(index)
+        header = read_header(data, name)
+        check_header(header, name, self.settings)
+        return data, header, name
+
+    def size(self, index: int) -> tuple[int, int]:
+        try:
+            header = self._header(index)
+        except OSError as error:
+            raise _unreadable(self.column.describe(index), error) from error
+        check_header(header, self.column.describe(index), self.settings)
+        return upright_size(header, self.settings)
+
+    def pixels(self, index: int) -> Pixels:
+        data, header, name = self.fetch(index)
+        return decode_image(
+            data,
+            name=name,
+            decoder=get_decoder(self.decoder),
+            settings=self.settings,
+            role=self.column.role,
+            header=header,
+        )
+
+    def _header(self, index: int) -> ImageHeader:
+        """The header, reading no more than it takes. Raises DecodeError and OSError."""
+        name = self.column.describe(index)
+        for length in _PREFIXES:
+            data = self.column.read_start(index, length)
+            if len(data) != length:
+                # All there is, or more than was asked for.
+                return read_header(data, name)
+            # Of other formats a part may not do, or say something else than the whole.
+            if not data.startswith(b"\xff\xd8"):
+                break
+            with contextlib.suppress(DecodeError):
+                return read_header(data, name)
+        return read_header(self.column.read(index), name)
+
+
+@dataclass(frozen=True)
+class _PixelReader:
+    """Hands out what is decoded already."""
+
+    column: PixelImages
+    settings: DecodeSettings
+    decoder: str
+
+    def size(self, index: int) -> tuple[int, int]:
+        only = np.array([index])
+        for error in self.column.failures_of(only).values():
+            raise error
+        height, width = self.column.sizes_of(only)[0]
+        return int(height), int(width)
+
+    def pixels(self, index: int) -> Pixels:
+        return self.column.pixels(index)
+
+
+_READERS: dict[Kind, Any] = {"encoded": EncodedReader, "pixels": _PixelReader}
+
+
+def or_error(function: Callable[[A], T], argument: A) -> T | DecodeError:
+    """What a function gives, or the DecodeError that it raises."""
+    try:
+        return function(argument)
+    except DecodeError as error:
+        return error
+
+
+def _unreadable(name: str, error: OSError) -> DecodeError:
+    return DecodeError(f"{name}: cannot be read: {error.strerror or error}. {REMEDY}")

@@ -1,4 +1,6 @@
-"""The JPEG decoders of other libraries, fastest first: one class each, found by name in `fastload.decode.registry`.
+"""The decoders of JPEGs: the contract, one class each for those of other libraries and for the core, and all by name.
+
+A new one is a class here and a line in `_DECODERS`, or a call of `register_decoder`.
 
 libjpeg calls everything a warning that does not stop it, and fills what it could not decode with grey. Files with
 harmless oddities are common in real data sets, so the two kinds have to be told apart by the message: the messages are
@@ -7,10 +9,15 @@ those of libjpeg's jerror.h, the same in every version and in every package buil
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import io
 import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import version
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +25,39 @@ import PIL
 import torch
 from PIL import Image, JpegImagePlugin, PngImagePlugin
 
-from fastload.errors import BackendUnavailableError
+from fastload import native
+from fastload.errors import BackendUnavailableError, ConfigurationError
+from fastload.geometry import Geometry
+
+if TYPE_CHECKING:
+    from fastload.native import NativePool
+
+Pixels = npt.NDArray[np.uint8]
+
+
+class Decoder(Protocol):
+    """Turns a JPEG of one or three components into RGB: accurate integer DCT, fancy upsampling, no EXIF rotation.
+
+    Everything else (CMYK, PNG, limits, truncation, orientation) is handled once, around it, in `decode.image`. One
+    instance serves any number of threads at once.
+    """
+
+    name: str
+    version: str
+    """Of the package and, where it is known, of the library beneath."""
+    strict: bool
+    """Whether damaged entropy-coded data raises; a decoder that cannot tell says False."""
+
+    def decode(self, data: bytes, *, out: Pixels | None = None) -> Pixels:
+        """(H, W, 3) uint8 RGB. Raises ValueError, with the library's own words, if the data is damaged.
+
+        Args:
+            data: a whole JPEG file.
+            out: a C-contiguous (H, W, 3) uint8 array of the image's own size. A decoder whose library can, decodes
+                into it and returns it; others ignore it. It saves the page faults of a fresh array per image.
+        """
+        ...
+
 
 _HARMLESS = re.compile(
     # Padding or notes of some camera before the next marker. Before a restart marker (0xd0 to 0xd7) it means
@@ -45,6 +84,15 @@ def is_no_damage(message: str) -> bool:
     return is_harmless(message) or _BEYOND.search(message) is not None
 
 
+def _imported(module: str, decoder: str, install: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise BackendUnavailableError(
+            f"The decoder {decoder} is not available ({error}). Install it: pip install {install}"
+        ) from error
+
+
 class SimpleJpegDecoder:
     """libjpeg-turbo inside its wheel; decodes into a given array, and stops at warnings when asked."""
 
@@ -52,18 +100,13 @@ class SimpleJpegDecoder:
     strict = True
 
     def __init__(self) -> None:
-        try:
-            import simplejpeg
-        except ImportError as error:
-            raise BackendUnavailableError(
-                f"The decoder simplejpeg is not available ({error}). Install it: pip install simplejpeg"
-            ) from error
+        simplejpeg = _imported("simplejpeg", "simplejpeg", "simplejpeg")
         self.version = str(simplejpeg.__version__)
         self._decode = simplejpeg.decode_jpeg
 
-    def decode(self, data: bytes, *, out: npt.NDArray[np.uint8] | None = None) -> npt.NDArray[np.uint8]:
+    def decode(self, data: bytes, *, out: Pixels | None = None) -> Pixels:
         try:
-            pixels: npt.NDArray[np.uint8] = self._decode(data, buffer=out, strict=True)
+            pixels: Pixels = self._decode(data, buffer=out, strict=True)
         except ValueError as error:
             if not is_harmless(str(error)):
                 raise
@@ -78,12 +121,7 @@ class PyTurboJpegDecoder:
     strict = True
 
     def __init__(self) -> None:
-        try:
-            import turbojpeg
-        except ImportError as error:
-            raise BackendUnavailableError(
-                f'The decoder PyTurboJPEG is not available ({error}). Install it: pip install "PyTurboJPEG<2"'
-            ) from error
+        turbojpeg = _imported("turbojpeg", "PyTurboJPEG", '"PyTurboJPEG<2"')
         try:
             self._turbojpeg = _raise_on_damage(turbojpeg.TurboJPEG)()
         except (RuntimeError, OSError, AttributeError) as error:
@@ -97,10 +135,8 @@ class PyTurboJpegDecoder:
         self._rgb: int = turbojpeg.TJPF_RGB
         self._accurate: int = turbojpeg.TJFLAG_ACCURATEDCT
 
-    def decode(self, data: bytes, *, out: npt.NDArray[np.uint8] | None = None) -> npt.NDArray[np.uint8]:
-        pixels: npt.NDArray[np.uint8] = self._turbojpeg.decode(
-            data, pixel_format=self._rgb, flags=self._accurate, dst=out
-        )
+    def decode(self, data: bytes, *, out: Pixels | None = None) -> Pixels:
+        pixels: Pixels = self._turbojpeg.decode(data, pixel_format=self._rgb, flags=self._accurate, dst=out)
         return pixels
 
 
@@ -150,14 +186,14 @@ class TorchvisionDecoder:
             ) from error
         self.version = str(torchvision.__version__)
 
-    def decode(self, data: bytes, *, out: npt.NDArray[np.uint8] | None = None) -> npt.NDArray[np.uint8]:
+    def decode(self, data: bytes, *, out: Pixels | None = None) -> Pixels:
         # The copy into a bytearray is for torch, which warns about read-only memory.
         encoded = torch.frombuffer(bytearray(data), dtype=torch.uint8)
         try:
             planes = self._decode(encoded, _TORCHVISION_RGB, False)
         except RuntimeError as error:
             raise ValueError(str(error).splitlines()[0]) from error
-        pixels: npt.NDArray[np.uint8] = planes.permute(1, 2, 0).numpy()
+        pixels: Pixels = planes.permute(1, 2, 0).numpy()
         return pixels
 
 
@@ -168,26 +204,19 @@ class OpenCvDecoder:
     strict = False
 
     def __init__(self) -> None:
-        try:
-            import cv2
-        except ImportError as error:
-            raise BackendUnavailableError(
-                f"The decoder opencv is not available ({error}). Install it: pip install opencv-python-headless"
-            ) from error
-        self.version = str(cv2.__version__)
-        self._cv2 = cv2
-        self._flags = cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION
+        self._cv2 = _imported("cv2", "opencv", "opencv-python-headless")
+        self.version = str(self._cv2.__version__)
 
-    def decode(self, data: bytes, *, out: npt.NDArray[np.uint8] | None = None) -> npt.NDArray[np.uint8]:
-        encoded = np.frombuffer(data, dtype=np.uint8)
+    def decode(self, data: bytes, *, out: Pixels | None = None) -> Pixels:
+        cv2 = self._cv2
         try:
-            bgr = self._cv2.imdecode(encoded, self._flags)
-        except self._cv2.error as error:
+            bgr = cv2.imdecode(np.frombuffer(data, dtype=np.uint8), cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION)
+        except cv2.error as error:
             raise ValueError(str(error)) from error
         if bgr is None:
             raise ValueError("OpenCV could not decode it")
         # Decoding straight to RGB (IMREAD_COLOR_RGB) came with OpenCV 4.11; the swap in place costs 3% of the decode.
-        return np.asarray(self._cv2.cvtColor(bgr, self._cv2.COLOR_BGR2RGB, dst=bgr), dtype=np.uint8)
+        return np.asarray(cv2.cvtColor(bgr, cv2.COLOR_BGR2RGB, dst=bgr), dtype=np.uint8)
 
 
 class PillowDecoder:
@@ -195,11 +224,9 @@ class PillowDecoder:
 
     name = "pillow"
     strict = False
+    version = str(PIL.__version__)
 
-    def __init__(self) -> None:
-        self.version = str(PIL.__version__)
-
-    def decode(self, data: bytes, *, out: npt.NDArray[np.uint8] | None = None) -> npt.NDArray[np.uint8]:
+    def decode(self, data: bytes, *, out: Pixels | None = None) -> Pixels:
         try:
             with open_lazily(data, "JPEG") as image:
                 return np.asarray(image.convert("RGB"))
@@ -219,3 +246,132 @@ def open_lazily(data: bytes, format: str) -> Image.Image:
     if format == "PNG":
         return PngImagePlugin.PngImageFile(buffer)
     return Image.open(buffer)
+
+
+class CoreDecoder:
+    """The native core, for whole images: it gives the verdict where another decoder refuses."""
+
+    name = "native"
+    strict = True
+    version = ""
+
+    def decode(self, data: bytes, *, out: Pixels | None = None) -> Pixels:
+        failures: list[native.NativeFailure] = []
+        if out is None:
+            headers, failures = core_pool().read_headers([data], here=True)
+            out = np.empty((*headers[0, :2].tolist(), 3), dtype=np.uint8)
+        if not failures:
+            whole = np.array([[0, 0, *out.shape[:2]]], dtype=np.int32)
+            placed = Geometry(box=whole, size=whole[:, 2:], window=whole, flip=np.zeros((1, 2), dtype=np.bool_))
+            pending = core_pool().decode_batch([data], geometry=placed, out=out[None], check_whole=True, here=True)
+            failures = pending.wait()
+        if failures:
+            raise ValueError(failures[0].message)
+        return out
+
+
+def core_formats() -> Mapping[str, str]:
+    """The formats beside JPEG that the core reads, by Pillow's names, and with which library; none without the core."""
+    return native.load().formats() if native.available() else {}
+
+
+@cache
+def core_pool() -> NativePool:
+    """Of this process, for single images, whoever asks for them. The thread that asks decodes them: none is started."""
+    return native.NativePool(1)
+
+
+_DECODERS: dict[str, Callable[[], Decoder]] = {
+    # In the order in which "auto" tries them, which is that of measured speed on two threads. The first two are also
+    # the ones that report damaged data.
+    "simplejpeg": SimpleJpegDecoder,
+    "pyturbojpeg": PyTurboJpegDecoder,
+    "torchvision": TorchvisionDecoder,
+    "opencv": OpenCvDecoder,
+    "pillow": PillowDecoder,
+}
+
+
+def register_decoder(name: str, factory: Callable[[], Decoder]) -> None:
+    """Make a decoder known, for `TurboJpegOptions(decoder=name)`, `fastload doctor` and `fastload bench decode`.
+
+    "auto" goes on to choose among fastload's own.
+
+    Args:
+        name: what to call it.
+        factory: makes it, once; raises BackendUnavailableError, with the install command, if it cannot work here.
+            Worker processes that are not forked import your module anew, so call this where it is imported.
+
+    Raises:
+        ConfigurationError: there is a decoder of this name.
+    """
+    if name in _DECODERS or name in ("auto", "native"):
+        raise ConfigurationError(f"register_decoder: there is a decoder {name!r} already; choose another name.")
+    _DECODERS[name] = factory
+
+
+@cache
+def get_decoder(name: str = "auto") -> Decoder:
+    """The decoder of that name; "auto" takes the fastest one installed.
+
+    Raises:
+        ConfigurationError: there is no such decoder.
+        BackendUnavailableError: its package or library is not installed; the message has the install command.
+    """
+    if name == "auto":
+        for factory in _DECODERS.values():
+            with contextlib.suppress(BackendUnavailableError):  # Pillow needs nothing that is not a dependency
+                return factory()
+    if name not in _DECODERS:
+        known = ", ".join(repr(n) for n in ("auto", *_DECODERS))
+        raise ConfigurationError(f"decoder: {name!r} is not known; choose one of {known}.")
+    return _DECODERS[name]()
+
+
+def second_opinions(decoder: Decoder) -> Iterator[Decoder]:
+    """Whom to ask about a JPEG that a decoder has refused: the native core where it is built, then the others."""
+    if native.available():
+        yield CoreDecoder()
+    for name in _DECODERS:
+        with contextlib.suppress(BackendUnavailableError):
+            if name != decoder.name:
+                yield get_decoder(name)
+
+
+@dataclass(frozen=True)
+class DecoderInfo:
+    """One line of `fastload doctor`."""
+
+    name: str
+    available: bool
+    version: str = ""
+    """Empty when it is not available."""
+    strict: bool = False
+    """Whether it reports damaged data inside an otherwise complete file."""
+    hint: str = ""
+    """Why it is not available and the command that installs it; empty when it is."""
+
+
+def available_decoders() -> list[DecoderInfo]:
+    """Every decoder with its version, or with what to install; in the order in which "auto" tries them."""
+    rows = []
+    for name in _DECODERS:
+        try:
+            decoder = get_decoder(name)
+        except BackendUnavailableError as error:
+            rows.append(DecoderInfo(name, False, hint=str(error)))
+        else:
+            rows.append(DecoderInfo(name, True, decoder.version, decoder.strict))
+    return rows
+
+
+def describe_decoder(decoder: Decoder) -> str:
+    """For `explain()`: what reads which format, in which version, and whether damaged JPEGs would go unnoticed."""
+    strict = "" if decoder.strict else " (it does not report damage inside an otherwise complete one)"
+    core = "".join(f"{name} by the native core ({library}), " for name, library in core_formats().items())
+    return f"JPEG by {decoder.name} {decoder.version}{strict}, {core}{others_by_pillow()}"
+
+
+def others_by_pillow() -> str:
+    """For `explain()`: what reads everything that nothing faster does."""
+    return f"other formats and masks by Pillow {PillowDecoder.version}"

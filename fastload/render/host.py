@@ -18,10 +18,9 @@ import torch
 
 from fastload import native
 from fastload.decode import DecodeSettings, decode_image, get_decoder, read_header
-from fastload.decode.base import ImageHeader
-from fastload.decode.core import core_pool
-from fastload.decode.header import REMEDY
+from fastload.decode.header import REMEDY, ImageHeader
 from fastload.decode.image import Scratch, check_header
+from fastload.decode.libraries import core_pool
 from fastload.errors import ConfigurationError, DecodeError
 from fastload.files import read_regular
 from fastload.geometry import Geometry, Resampling, View

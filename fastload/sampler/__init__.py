@@ -1,8 +1,7 @@
 """Which samples, in what order, on which rank: fastload's own order, that of a user's sampler, that of a stream."""
 
 from fastload.sampler.order import EpochOrder, Int64Array, Order, Shard, Tail
-from fastload.sampler.stream import StreamOrder
-from fastload.sampler.users import BatchOrder, ForeignOrder
+from fastload.sampler.users import BatchOrder, ForeignOrder, StreamOrder
 
 __all__ = [
     "BatchOrder",

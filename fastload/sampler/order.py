@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -74,6 +74,8 @@ class Order:
     shuffle: bool = False
     drop_last: bool
     seed: int
+    endless: ClassVar[bool] = False
+    """Whether only the data can tell how many batches an epoch has."""
 
     @property
     def total_samples(self) -> int:
@@ -99,11 +101,6 @@ class Order:
     def steps(self) -> int:
         """Batches an epoch on this rank."""
         raise NotImplementedError
-
-    @property
-    def endless(self) -> bool:
-        """Whether only the data can tell how many batches an epoch has."""
-        return False
 
     def count(self) -> int:
         """Batches of an epoch on this rank, for `len`. Raises TypeError: nobody can tell."""
@@ -172,9 +169,7 @@ class EpochOrder(Order):
     """
 
     length: int
-    """Samples in the source."""
     batch_size: int
-    """Samples a batch on this rank."""
     shard: Shard = Shard()
     shuffle: bool = False
     drop_last: bool = False
@@ -186,7 +181,6 @@ class EpochOrder(Order):
 
     @cached_property
     def samples(self) -> int:
-        """Indices in an epoch's global order."""
         world = self.shard.world_size
         if self.tail == "pad":
             return -(-self.length // world) * world
@@ -199,12 +193,9 @@ class EpochOrder(Order):
     @cached_property
     def steps(self) -> int:
         """The same on every rank."""
-        if self.drop_last:
-            return self.samples // self.global_batch_size
-        return -(-self.samples // self.global_batch_size)
+        return self.samples // self.global_batch_size if self.drop_last else -(-self.samples // self.global_batch_size)
 
     def epoch(self, epoch: int) -> Int64Array:
-        """(samples,) int64: the global order of one epoch."""
         order = np.arange(self.length, dtype=np.int64)
         if self.shuffle:
             # Sorting by counter-based keys is a uniform permutation that no numpy version can change.

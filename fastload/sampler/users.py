@@ -1,13 +1,14 @@
-"""The order that a sampler or a batch sampler of the user's own gives."""
+"""Orders that others give: a sampler or a batch sampler of the user's own, or a data set that can only be iterated."""
 
 from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Sized
 from dataclasses import dataclass, field, replace
 from operator import index
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -23,11 +24,23 @@ from fastload.sampler.order import Int64Array, Order, Shard, count_repeats
 class _UsersOrder(Order):
     """What the orders of the user's own samplers share: one that gives no indices may give keys of the data set."""
 
+    argument: ClassVar[str]
+    """What the sampler was given as, and what it may be in its place."""
+    instead: ClassVar[str]
+    if TYPE_CHECKING:
+        sampler: Any  # a field of the classes below, in its place among others
     keyed: bool = False
     """Whether the data set takes whatever the sampler gives it, as under a DataLoader: strings, pairs of an index and
     a size, lists of indices. The positions in the epoch then stand for the samples."""
     _keys: list[Any] = field(default_factory=list, compare=False)
     """Of the epoch drawn last; empty where they are indices."""
+
+    def __post_init__(self) -> None:
+        if not hasattr(self.sampler, "__len__"):
+            raise ConfigurationError(
+                f"{self.argument}: {type(self.sampler).__name__} has no __len__, so the number of batches is unknown; "
+                f"give it one, or pass {self.instead}."
+            )
 
     def draws(self, epoch: int, step: int, indices: Int64Array, repeats: Int64Array | None) -> Draws:
         found = super().draws(epoch, step, indices, repeats)
@@ -61,20 +74,14 @@ class ForeignOrder(_UsersOrder):
     same one, and no global random state is touched.
     """
 
-    sampler: Iterable[int]
+    argument = "sampler"
+    instead = "a list of indices"
+    sampler: Any
     batch_size: int
     length: int
-    """Samples in the source: indices must be below."""
     drop_last: bool = False
     seed: int = 0
     shard: Shard = Shard()  # noqa: RUF009
-
-    def __post_init__(self) -> None:
-        if not hasattr(self.sampler, "__len__"):
-            raise ConfigurationError(
-                f"sampler: {type(self.sampler).__name__} has no __len__, so the number of batches is unknown; "
-                "give it one, or pass a list of indices."
-            )
 
     @property
     def steps(self) -> int:
@@ -82,7 +89,7 @@ class ForeignOrder(_UsersOrder):
 
     @property
     def samples(self) -> int:
-        return len(self.sampler)  # type: ignore[arg-type]
+        return len(self.sampler)
 
     @property
     def total_samples(self) -> int:
@@ -99,8 +106,7 @@ class ForeignOrder(_UsersOrder):
         return type(self.sampler) in (list, tuple, range) or type(self.sampler) in _SEEDABLE
 
     def epoch(self, epoch: int) -> Int64Array:
-        """(samples,) int64: what the sampler gives for this epoch."""
-        sampler: Any = self.sampler
+        sampler = self.sampler
         if hasattr(sampler, "set_epoch"):
             sampler.set_epoch(epoch)
         if type(sampler) in _SEEDABLE:
@@ -115,13 +121,12 @@ class ForeignOrder(_UsersOrder):
         return order
 
     def batch(self, step: int) -> Int64Array:
-        """Positions in the epoch's order of batch `step`."""
         return np.arange(step * self.batch_size, min((step + 1) * self.batch_size, self.samples), dtype=np.int64)
 
     def repeats(self, indices: Int64Array) -> Int64Array | None:
         """A sampler with replacement must not show a sample under the same crop twice in an epoch; nor may one that
         repeats each sample and deals the copies out to the ranks (torchvision's RASampler, timm's RepeatAugSampler)."""
-        sampler: Any = self.sampler
+        sampler = self.sampler
         copies = math.ceil(getattr(sampler, "repetitions", getattr(sampler, "num_repeats", 1)))
         if copies > 1 and hasattr(sampler, "num_replicas"):
             positions: Int64Array = sampler.rank + sampler.num_replicas * np.arange(len(indices), dtype=np.int64)
@@ -152,20 +157,15 @@ class BatchOrder(_UsersOrder):
     It is asked once an epoch, when the epoch starts: `batch` speaks of the epoch drawn last.
     """
 
-    sampler: Iterable[Iterable[int]]
+    argument = "batch_sampler"
+    instead = "a list of lists"
+    sampler: Any
     length: int
     seed: int = 0
     shard: Shard = Shard()  # noqa: RUF009
     drop_last: bool = False
     _ends: list[int] = field(default_factory=lambda: [0], compare=False)
     """Of the batches of the epoch drawn last, in its order."""
-
-    def __post_init__(self) -> None:
-        if not hasattr(self.sampler, "__len__"):
-            raise ConfigurationError(
-                f"batch_sampler: {type(self.sampler).__name__} has no __len__, so the number of batches is unknown; "
-                "give it one, or pass a list of lists."
-            )
 
     @property
     def batch_size(self) -> int:  # type: ignore[override]
@@ -175,7 +175,7 @@ class BatchOrder(_UsersOrder):
 
     @property
     def steps(self) -> int:
-        return len(self.sampler)  # type: ignore[arg-type]
+        return len(self.sampler)
 
     @property
     def samples(self) -> int:
@@ -195,11 +195,10 @@ class BatchOrder(_UsersOrder):
         return False
 
     def epoch(self, epoch: int) -> Int64Array:
-        """(samples,) int64: its batches of this epoch, one after the other."""
         sampler = self.sampler
         for told in (sampler, getattr(sampler, "sampler", None)):
-            if hasattr(told, "set_epoch"):
-                told.set_epoch(epoch)  # type: ignore[union-attr]
+            if told is not None and hasattr(told, "set_epoch"):
+                told.set_epoch(epoch)
         batches = [list(batch) for batch in sampler]
         if len(batches) != self.steps:
             raise ConfigurationError(
@@ -248,3 +247,47 @@ def _checked(sampler: Any, indices: Iterable[int], length: int) -> Int64Array:
 
 
 _SEEDABLE = (RandomSampler, WeightedRandomSampler, SubsetRandomSampler)
+
+
+@dataclass(frozen=True)
+class StreamOrder(Order):
+    """As the data set gives its samples. How many there are is known when there are no more."""
+
+    endless = True
+    dataset: Any
+    loader: Sized
+    """The DataLoader that makes the batches."""
+    batch_size: int
+    drop_last: bool = False
+    seed: int = 0
+    shard: Shard = Shard()  # noqa: RUF009
+    length: int = 0
+
+    @property
+    def steps(self) -> int:
+        return sys.maxsize
+
+    def count(self) -> int:
+        """By the data set's own length. Raises TypeError: it has none."""
+        return len(self.loader)
+
+    def epoch(self, epoch: int) -> Int64Array:
+        return np.empty(0, dtype=np.int64)
+
+    def draws(self, epoch: int, step: int, indices: Int64Array, repeats: Int64Array | None) -> Draws:
+        """The number of the batch in place of its samples."""
+        return Draws(self.seed, epoch, np.array([step], dtype=np.int64))
+
+    def describe(self) -> str:
+        return (
+            f"as the IterableDataset {type(self.dataset).__name__} gives them, rank {self.shard.rank} of "
+            f"{self.shard.world_size}; a loaded state is found again by reading up to it"
+        )
+
+    def reproducible(self) -> dict[str, Any]:
+        return {
+            "batch_size": self.batch_size,
+            "drop_last": self.drop_last,
+            "rank": self.shard.rank,
+            "world_size": self.shard.world_size,
+        }

@@ -36,10 +36,10 @@ from fastload.backends.dali.pipeline import (
     import_dali,
     regions_of,
 )
-from fastload.decode.base import DecodeSettings
 from fastload.decode.image import check_data
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError, DecodeError, WorkerError, counted
+from fastload.files import DecodeSettings
 from fastload.geometry import GeometryPlan, View
 from fastload.machine import usable_cores
 from fastload.render.host import EncodedRow, PythonRenderer

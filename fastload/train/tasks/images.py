@@ -12,9 +12,9 @@ import torch
 import torch.nn.functional as F
 
 from fastload.cache.samples import samples_of
-from fastload.decode.base import DecodeSettings
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError, DecodeError, SourceError, StateMismatchError, counted
+from fastload.files import DecodeSettings
 from fastload.machine import usable_cores
 from fastload.sources.base import Source
 from fastload.train.tasks.base import Inputs, Stateless, mean_of
