@@ -7,6 +7,7 @@ fastload. All take one string, so that they survive pickling between processes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 OnError = Literal["raise", "substitute"]
@@ -18,6 +19,11 @@ def counted(count: int, thing: str) -> str:
     if count == 1:
         return f"1 {thing}"
     return f"{count:,} {thing}{'es' if thing.endswith(('s', 'x', 'tch', 'nch')) else 's'}"
+
+
+def and_more(names: Sequence[str]) -> str:
+    """What follows the first of some names, if there are others: " (and 3 more)"."""
+    return f" (and {len(names) - 1:,} more)" if names[1:] else ""
 
 
 class FastloadError(Exception):

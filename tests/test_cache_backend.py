@@ -29,8 +29,8 @@ from fastload.errors import CacheError, ConfigurationError, DecodeError, Unsuppo
 from fastload.geometry import GeometryPlan
 from fastload.recipe import CenterCrop, RandomCrop, RandomHorizontalFlip, RandomResizedCrop, Recipe, Resize
 from fastload.sources.base import PixelImages, Source
+from fastload.sources.buffers import PathTable
 from fastload.sources.columns import EncodedFiles, PixelArray, ValueArray
-from fastload.sources.paths import PathTable
 from tests import images
 from tests.test_cache_build import SIZES, decoded, objects, spoil, write_images
 from tests.test_render_device import torchvision_pixels

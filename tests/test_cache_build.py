@@ -32,8 +32,8 @@ from fastload.decode.image import decode_image
 from fastload.errors import CacheError, ConfigurationError, DecodeError
 from fastload.files import DecodeSettings
 from fastload.sources.base import EncodedImages, PixelImages, Source, Values
+from fastload.sources.buffers import PathTable
 from fastload.sources.columns import DatasetItems, EncodedFiles, ValueArray
-from fastload.sources.paths import PathTable
 from tests import images
 from tests.waiting import LIMIT
 

@@ -34,8 +34,8 @@ from fastload.errors import (
 from fastload.geometry import Geometry, GeometryPlan
 from fastload.recipe import Recipe, Resize
 from fastload.sources.base import Source
+from fastload.sources.buffers import PathTable
 from fastload.sources.columns import DatasetItems, EncodedFiles, PixelArray, ValueArray
-from fastload.sources.paths import PathTable
 from tests.images import HTML, cmyk_jpeg, huge_png_header, jpeg, labels, photo, png, truncated
 from tests.waiting import LIMIT
 

@@ -18,8 +18,8 @@ from torchvision.transforms.v2 import functional as F
 from fastload import native
 from fastload.files import DecodeSettings
 from fastload.geometry import Geometry, Resampling
+from fastload.sources.buffers import PathTable
 from fastload.sources.columns import EncodedFiles
-from fastload.sources.paths import PathTable
 from tests import images
 
 pytestmark = [

@@ -17,7 +17,7 @@ from fastload import native
 from fastload.errors import BackendUnavailableError, ConfigurationError
 from fastload.files import DecodeSettings
 from fastload.geometry import Geometry
-from fastload.sources.paths import PathTable
+from fastload.sources.buffers import PathTable
 from tests import images
 from tests.waiting import LIMIT
 

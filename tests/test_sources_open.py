@@ -30,7 +30,7 @@ from fastload.sources import (
     opening,
     register_format,
 )
-from fastload.sources.paths import PathTable
+from fastload.sources.buffers import PathTable
 from tests import images
 from tests.backends import Contestant, contestants
 

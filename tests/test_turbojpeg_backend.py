@@ -24,8 +24,8 @@ from fastload.errors import ConfigurationError, DecodeError, UnsupportedTransfor
 from fastload.recipe import Recipe
 from fastload.render import decode_jpeg
 from fastload.sources.base import Column, EncodedImages, Source
+from fastload.sources.buffers import PathTable
 from fastload.sources.columns import DatasetItems, EncodedFiles, PixelArray, ValueArray
-from fastload.sources.paths import PathTable
 from tests import images
 from tests.waiting import LIMIT
 

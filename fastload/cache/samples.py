@@ -18,7 +18,7 @@ from fastload.geometry import Resampling
 from fastload.geometry.boxes import resized_sizes
 from fastload.render.host import render_into
 from fastload.sources.base import ImageRole, Source, Values
-from fastload.sources.paths import PathTable
+from fastload.sources.buffers import PathTable
 
 Pixels = npt.NDArray[np.uint8]
 

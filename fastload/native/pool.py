@@ -15,8 +15,8 @@ from fastload.files import DecodeSettings
 from fastload.geometry import Geometry, Resampling, View
 from fastload.native import load
 from fastload.native.plans import FusedGeometry, native_resampling
+from fastload.sources.buffers import PathTable
 from fastload.sources.columns import EncodedFiles, PixelArray
-from fastload.sources.paths import PathTable
 
 if TYPE_CHECKING:
     from fastload.native import _core

@@ -1,10 +1,9 @@
 """What a source is: columns of samples, by index.
 
 Every format, from a folder of JPEGs to a file of token ids, is opened into one `Source`: a few columns of equal
-length. There are four kinds of column, each a base class here; a backend says which kinds it can serve, and asks a
-column nothing but what these classes have. `columns.py` has those of files and arrays. A data set that is stored in
-another way (a database, an object store, an archive) is a class derived from one of them: for compressed images
-`__len__` and `read` are all it takes, and every backend serves it.
+length. There are four kinds of column, each a base class here; a backend asks a column nothing but what these have.
+`columns.py` has those of files and arrays. A data set that is stored in another way (a database, an object store) is a
+class derived from one of them: for compressed images `__len__` and `read` are all it takes.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from __future__ import annotations
 import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
@@ -22,7 +21,7 @@ import numpy.typing as npt
 from fastload.errors import DecodeError, SourceError, counted
 from fastload.fingerprint import fingerprint_of
 from fastload.geometry import Role
-from fastload.sources.paths import PathTable
+from fastload.sources.buffers import PathTable
 
 if TYPE_CHECKING:
     from fastload.sources.columns import EncodedFiles, PixelArray, ValueArray
@@ -141,9 +140,7 @@ class Values(Column):
 
     kind = "values"
 
-    @property
-    def role(self) -> Literal["value"]:
-        return "value"
+    role: ClassVar[Role] = "value"
 
     @abstractmethod
     def at(self, indices: Int64Array) -> npt.NDArray[Any]:
@@ -162,9 +159,7 @@ class Objects(Column):
 
     kind = "object"
 
-    @property
-    def role(self) -> Literal["object"]:
-        return "object"
+    role: ClassVar[Role] = "object"
 
     @property
     def producer(self) -> str:
@@ -194,10 +189,6 @@ class _EncodedRows(EncodedImages):
     def role(self) -> ImageRole:
         return self.column.role
 
-    @property
-    def fixed_size(self) -> tuple[int, int] | None:
-        return self.column.fixed_size
-
     def __len__(self) -> int:
         return len(self.rows)
 
@@ -212,12 +203,6 @@ class _EncodedRows(EncodedImages):
 
     def read_start(self, index: int, length: int) -> bytes:
         return self.column.read_start(int(self.rows[index]), length)
-
-    def in_files(self, indices: Int64Array) -> EncodedFiles | None:
-        return self.column.in_files(self.rows[indices])
-
-    def take(self, indices: Int64Array) -> EncodedImages:
-        return _EncodedRows(self.column, self.rows[indices])
 
 
 @dataclass(frozen=True, repr=False)
@@ -288,11 +273,13 @@ class Source:
     @cached_property
     def class_count(self) -> int | None:
         """Of the names of classes, or of a column `label` of whole numbers; None where there is neither."""
+        if self.classes is not None:
+            return len(self.classes)
         labels = self.values.get("label")
-        array = None if labels is None else labels.in_array()
-        if self.classes is not None or array is None or array.array.ndim != 1 or array.array.dtype.kind not in "iu":
-            return None if self.classes is None else len(self.classes)
-        return 1 + int(array.at(np.arange(len(self))).max())
+        stored = None if labels is None else labels.in_array()
+        if stored is None or stored.array.ndim != 1 or stored.array.dtype.kind not in "iu":
+            return None
+        return 1 + int(stored.at(np.arange(len(self))).max())
 
     @property
     def summary(self) -> str:
@@ -309,19 +296,15 @@ class Source:
         return f"<fastload source {self.name}: {self.summary}; columns {', '.join(self.columns)}>"
 
     def describe(self, index: int) -> str:
-        """How to name a sample to a person: by its first column."""
         return next(iter(self.columns.values())).describe(index)
 
     def take(self, indices: Int64Array) -> Source:
         """The source of these samples alone, in this order (as torch.utils.data.Subset)."""
-        return Source(
-            {name: column.take(indices) for name, column in self.columns.items()},
-            fingerprint_of(self.fingerprint, indices),
-            f"{self.name} (subset of {len(indices)})",
-            self.layout,
-            self.classes,
-            self.format,
-            self.details,
+        return replace(
+            self,
+            columns={name: column.take(indices) for name, column in self.columns.items()},
+            fingerprint=fingerprint_of(self.fingerprint, indices),
+            name=f"{self.name} (subset of {len(indices)})",
         )
 
 
@@ -333,7 +316,7 @@ class Opened:
     transform: Callable[[Any], Any] | None = None
     """The transform of a torchvision dataset whose samples are served natively, so without it: the caller must lower
     and apply it. None for everything else; in particular an `Objects` column applies its dataset's transform itself."""
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
     """Decisions a person may want to know ("the training split, as no split was named"), for `explain()`."""
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""How the arrays of a source travel to other processes: by reference where they can.
+"""A few large buffers in place of millions of objects: arrays that travel by reference, and paths in two arrays.
 
 numpy pickles every array by content, memory maps too: a worker started by spawn or forkserver would receive, and hold,
 its own copy of the data set. Here an array that lives in a file travels as the file's name and a position, and one in
@@ -8,9 +8,13 @@ shared memory as a handle. Everything else is pickled as numpy does it.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import logging
 import os
+from array import array as c_array
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import accumulate, islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -20,7 +24,15 @@ import torch
 if TYPE_CHECKING:
     from fastload.sources.base import Source
 
+logger = logging.getLogger(__name__)
+
 AnyArray = npt.NDArray[Any]
+Int64Array = npt.NDArray[np.int64]
+T = TypeVar("T")
+
+_SHARED_MEMORY = "/dev/shm"
+_WORTH_SHARING = 1 << 16
+"""Smaller arrays [bytes] are pickled: each shared one costs a file descriptor in every process."""
 
 
 @dataclass(frozen=True)
@@ -36,17 +48,13 @@ class _ArrayReference:
     strides: tuple[int, ...]
 
     def open(self) -> AnyArray:
-        span = _span(self.shape, self.strides, self.dtype.itemsize)
+        lasts = ((length - 1) * stride for length, stride in zip(self.shape, self.strides, strict=True))
+        span = self.dtype.itemsize + sum(lasts)
         if isinstance(self.buffer, str):
             flat: AnyArray = np.memmap(self.buffer, np.uint8, mode="r", offset=self.start, shape=(span,))
         else:
             flat = self.buffer.numpy()[self.start : self.start + span]
         return np.ndarray(self.shape, self.dtype, buffer=flat, strides=self.strides)
-
-
-def _span(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> int:
-    """Bytes from the first to the last of a non-empty array with strides >= 0."""
-    return itemsize + sum((length - 1) * stride for length, stride in zip(shape, strides, strict=True))
 
 
 def _reference_to(array: AnyArray) -> _ArrayReference | None:
@@ -96,27 +104,32 @@ class PickledByReference:
     """Base of the frozen dataclasses that hold large arrays: see the module's own words."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        state = {}
-        for item in dataclasses.fields(self):  # type: ignore[arg-type]
-            value = getattr(self, item.name)
-            if isinstance(value, np.ndarray):
-                # np.memmap would pickle its content even through a plain view, hence asarray.
-                value = _reference_to(value) or np.asarray(value)
-            state[item.name] = value
+        # np.memmap would pickle its content even through a plain view, hence asarray.
+        state = {
+            name: (_reference_to(value) or np.asarray(value)) if isinstance(value, np.ndarray) else value
+            for name, value in _values_of(self).items()
+        }
         return _rebuild, (type(self), state)
+
+
+class InRows:
+    """Base of the frozen dataclasses that serve some rows of what they hold; where `rows` is None all, in order."""
+
+    rows: Int64Array | None
+
+    def rows_of(self, indices: Int64Array) -> Int64Array:
+        """Where these samples are in what is held."""
+        return indices if self.rows is None else self.rows[indices]
+
+    def row_of(self, index: int) -> int:
+        return index if self.rows is None else int(self.rows[index])
+
+    def take(self: T, indices: Int64Array) -> T:
+        return dataclasses.replace(self, rows=self.rows_of(indices))  # type: ignore[attr-defined,type-var]
 
 
 def _rebuild(cls: type[Any], state: dict[str, Any]) -> Any:
     return cls(**{name: v.open() if isinstance(v, _ArrayReference) else v for name, v in state.items()})
-
-
-logger = logging.getLogger(__name__)
-
-_SHARED_MEMORY = "/dev/shm"
-_WORTH_SHARING = 1 << 16
-"""Smaller arrays [bytes] are pickled: each shared one costs a file descriptor in every process."""
-
-T = TypeVar("T")
 
 
 def free_shared_memory() -> float:
@@ -154,11 +167,10 @@ def share(source: Source) -> Source:
     return dataclasses.replace(source, columns={name: _shared(column) for name, column in source.columns.items()})
 
 
-def _unshared(holder: Any) -> list[np.ndarray[Any, Any]]:
+def _unshared(holder: Any) -> list[AnyArray]:
     """The arrays in a column, and in the path tables it holds, that would be pickled by content."""
     found = []
-    for item in dataclasses.fields(holder):
-        value = getattr(holder, item.name)
+    for value in _values_of(holder).values():
         if isinstance(value, np.ndarray) and value.nbytes >= _WORTH_SHARING and not is_by_reference(value):
             found.append(value)
         elif isinstance(value, PickledByReference):
@@ -170,10 +182,77 @@ def _shared(holder: T) -> T:
     if not isinstance(holder, PickledByReference):
         return holder
     changes: dict[str, Any] = {}
-    for item in dataclasses.fields(holder):  # type: ignore[arg-type]
-        value = getattr(holder, item.name)
+    for name, value in _values_of(holder).items():
         if isinstance(value, np.ndarray) and value.nbytes >= _WORTH_SHARING:
-            changes[item.name] = shared_copy(value)
+            changes[name] = shared_copy(value)
         elif isinstance(value, PickledByReference):
-            changes[item.name] = _shared(value)
+            changes[name] = _shared(value)
     return dataclasses.replace(holder, **changes) if changes else holder  # type: ignore[type-var]
+
+
+def _values_of(holder: Any) -> dict[str, Any]:
+    return {item.name: getattr(holder, item.name) for item in dataclasses.fields(holder)}
+
+
+@dataclass(frozen=True)
+class PathTable(InRows, PickledByReference):
+    """An immutable list of strings: one byte blob and where each string ends, under a common root.
+
+    A Python list of a million paths takes some 150 MB and, in forked workers, is copied page by page as reference
+    counts are touched. This takes the bytes of the names and 8 bytes each, and has no reference counts.
+    """
+
+    root: str
+    """Prepended to every string with a "/"; "" for none."""
+    blob: npt.NDArray[np.uint8]
+    """All strings, UTF-8 (surrogateescape, as file names are), one behind the other."""
+    ends: Int64Array
+    """(M,) int64: where each string ends in `blob`."""
+    rows: Int64Array | None = None
+    """(N,) int64: which string each entry is; None for all, in order."""
+
+    @classmethod
+    def of(cls, strings: Iterable[str], root: str = "") -> PathTable:
+        """Store strings (relative to `root`), taking them one at a time."""
+        builder, left = PathTableBuilder(), iter(strings)
+        while some := list(islice(left, 4096)):
+            builder.extend(some)
+        return builder.build(root)
+
+    def __len__(self) -> int:
+        return len(self.ends) if self.rows is None else len(self.rows)
+
+    def __getitem__(self, index: int) -> str:
+        if index < 0:
+            index += len(self)
+        if not 0 <= index < len(self):
+            raise IndexError(f"path {index} of {len(self)}")
+        row = self.row_of(index)
+        start = int(self.ends[row - 1]) if row else 0
+        name = self.blob[start : int(self.ends[row])].tobytes().decode("utf-8", "surrogateescape")
+        return f"{self.root}/{name}" if self.root else name
+
+    def digest(self) -> bytes:
+        """16 bytes (BLAKE2b) over all strings and their order, without the root. Some 50 ms for a million paths."""
+        digest = hashlib.blake2b(digest_size=16)
+        for part in (self.blob, self.ends, self.rows):
+            if part is not None:
+                digest.update(np.ascontiguousarray(part).data)
+        return digest.digest()
+
+
+class PathTableBuilder:
+    """Collects strings one at a time, in as much memory as the table takes."""
+
+    def __init__(self) -> None:
+        self._blob = bytearray()
+        self._ends = c_array("q")
+
+    def extend(self, strings: Iterable[str]) -> None:
+        encoded = [string.encode("utf-8", "surrogateescape") for string in strings]
+        self._ends.extend(islice(accumulate(map(len, encoded), initial=len(self._blob)), 1, None))
+        self._blob += b"".join(encoded)
+
+    def build(self, root: str = "") -> PathTable:
+        """The table of what was appended; ends the collection."""
+        return PathTable(root, np.frombuffer(self._blob, dtype=np.uint8), np.frombuffer(self._ends, dtype=np.int64))

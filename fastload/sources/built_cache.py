@@ -22,8 +22,8 @@ from fastload.files import MAX_PIXELS, check_regular, read_regular
 from fastload.fingerprint import fingerprint_of
 from fastload.sources.arrays import class_labels
 from fastload.sources.base import Opened, OpenOptions, Source
+from fastload.sources.buffers import PathTable
 from fastload.sources.columns import PixelArray, ValueArray
-from fastload.sources.paths import PathTable
 
 FORMAT = "fastload-cache"
 VERSION = 1

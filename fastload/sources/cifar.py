@@ -23,6 +23,7 @@ from fastload.files import read_regular
 from fastload.sources.archive import is_archive_name, open_archive, peek
 from fastload.sources.arrays import labelled_pixels
 from fastload.sources.base import Opened, OpenOptions
+from fastload.sources.folders import train_or_test
 
 _PIXELS = 3 * 32 * 32
 _LARGEST_FILE = 1 << 28
@@ -88,9 +89,8 @@ def open_cifar(path: str, options: OpenOptions) -> Opened:
     located = _locate(path)
     assert located is not None, "is_cifar said so"
     layout, folder = located
-    split, kind = options.split or "train", options.labels or "fine"
-    if split not in ("train", "test"):
-        raise ConfigurationError(f"split={split!r}: {layout.title} has the splits 'train' and 'test'.")
+    split, notes = train_or_test(options, f"{layout.title} has")
+    kind = options.labels or "fine"
     if kind not in layout.counts:
         raise ConfigurationError(f"labels={kind!r}: {layout.title} has only {', '.join(layout.counts)} labels.")
     files = layout.train if split == "train" else layout.test
@@ -120,8 +120,7 @@ def open_cifar(path: str, options: OpenOptions) -> Opened:
         class_count=layout.counts[kind],
         describe=lambda row: _record(row, where),
     )
-    note = () if options.split else ("the training split, as no split was named",)
-    return Opened(source, notes=note)
+    return Opened(source, notes=notes)
 
 
 def _locate(path: str) -> tuple[_Layout, str] | None:

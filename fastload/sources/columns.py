@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,10 +13,7 @@ from torch.utils.data import Subset
 from fastload.errors import DecodeError, SourceError
 from fastload.files import open_regular
 from fastload.sources.base import EncodedImages, ImageRole, Objects, PixelImages, Values
-from fastload.sources.buffers import PickledByReference
-from fastload.sources.paths import PathTable
-
-Int64Array = npt.NDArray[np.int64]
+from fastload.sources.buffers import InRows, Int64Array, PathTable, PickledByReference
 
 
 @dataclass(frozen=True)
@@ -80,7 +77,7 @@ class EncodedFiles(PickledByReference, EncodedImages):
 
 
 @dataclass(frozen=True)
-class PixelArray(PickledByReference, PixelImages):
+class PixelArray(InRows, PickledByReference, PixelImages):
     """Decoded uint8 images: one array (N, H, W, C) of equal sizes, or a flat buffer with a size for each."""
 
     array: npt.NDArray[np.uint8]
@@ -116,16 +113,12 @@ class PixelArray(PickledByReference, PixelImages):
     def fixed_size(self) -> tuple[int, int] | None:
         return (self.array.shape[1], self.array.shape[2]) if self.sizes is None else None
 
-    def rows_of(self, indices: Int64Array) -> Int64Array:
-        """Positions in `array` (or in `sizes` and `offsets`) of these samples."""
-        return indices if self.rows is None else self.rows[indices]
-
     def sizes_of(self, indices: Int64Array) -> npt.NDArray[np.int32]:
         return super().sizes_of(indices) if self.sizes is None else self.sizes[self.rows_of(indices)]
 
     def pixels(self, index: int) -> npt.NDArray[np.uint8]:
         """A view."""
-        row = index if self.rows is None else int(self.rows[index])
+        row = self.row_of(index)
         if row in self.failed:
             raise DecodeError(self.failed[row])
         if self.sizes is None or self.offsets is None:
@@ -148,39 +141,30 @@ class PixelArray(PickledByReference, PixelImages):
         return self
 
     def describe(self, index: int) -> str:
-        if self.names is None:
-            return f"image {index}"
-        return self.names[index if self.rows is None else int(self.rows[index])]
-
-    def take(self, indices: Int64Array) -> PixelArray:
-        return replace(self, rows=self.rows_of(indices))
+        return f"image {index}" if self.names is None else self.names[self.row_of(index)]
 
 
 @dataclass(frozen=True)
-class ValueArray(PickledByReference, Values):
+class ValueArray(InRows, PickledByReference, Values):
     """Rows of one array."""
 
     array: npt.NDArray[Any]
     """(N, ...) of any dtype that torch has. May be a memory map."""
     rows: Int64Array | None = None
-    """(N,) int64: which row of `array` each sample is, for subsets of a memory map; None for all, in order."""
 
     def __len__(self) -> int:
         return len(self.array) if self.rows is None else len(self.rows)
 
     def at(self, indices: Int64Array) -> npt.NDArray[Any]:
-        result: npt.NDArray[Any] = self.array[indices if self.rows is None else self.rows[indices]]
+        result: npt.NDArray[Any] = self.array[self.rows_of(indices)]
         return result
 
     def in_array(self) -> ValueArray:
         return self
 
-    def take(self, indices: Int64Array) -> ValueArray:
-        return ValueArray(self.array, indices if self.rows is None else self.rows[indices])
-
 
 @dataclass(frozen=True)
-class DatasetItems(Objects):
+class DatasetItems(InRows, Objects):
     """Items of a map-style torch Dataset, produced by its own Python code."""
 
     dataset: Any
@@ -195,7 +179,7 @@ class DatasetItems(Objects):
         return len(self.dataset) if self.rows is None else len(self.rows)
 
     def item(self, index: int) -> Any:
-        return self.dataset[index if self.rows is None else int(self.rows[index])]
+        return self.dataset[self.row_of(index)]
 
     def items(self, indices: Int64Array | list[Any]) -> list[Any] | None:
         """By the dataset's `__getitems__`, if it has one. A list has the keys that a user's sampler gave."""
@@ -204,14 +188,10 @@ class DatasetItems(Objects):
             return None  # a Subset always has one, of one item at a time
         if isinstance(indices, list):
             return list(self.dataset.__getitems__(indices))
-        rows = indices if self.rows is None else self.rows[indices]
-        return list(self.dataset.__getitems__(rows.tolist()))
+        return list(self.dataset.__getitems__(self.rows_of(indices).tolist()))
 
     def describe(self, index: int) -> str:
         return f"{self.producer}[{index}]"
-
-    def take(self, indices: Int64Array) -> DatasetItems:
-        return DatasetItems(self.dataset, rows=indices if self.rows is None else self.rows[indices])
 
 
 @dataclass(frozen=True)

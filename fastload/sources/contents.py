@@ -16,9 +16,9 @@ import torch
 from torch.utils.data import Dataset
 
 from fastload.fingerprint import fingerprint_of
+from fastload.sources.buffers import PathTable
 from fastload.sources.columns import EncodedFiles
 from fastload.sources.folders import sampled_bytes, sampled_rows, sampled_sizes
-from fastload.sources.paths import PathTable
 
 SOME = 64
 """Elements of a list that is looked into for changes."""

@@ -25,10 +25,10 @@ from fastload.errors import SourceError, counted
 from fastload.fingerprint import fingerprint_of
 from fastload.sources.arrays import checked_array, labelled_pixels
 from fastload.sources.base import Column, Opened, OpenOptions, Source
+from fastload.sources.buffers import PathTable
 from fastload.sources.columns import DatasetItems, EncodedFiles, PixelArray, ValueArray
 from fastload.sources.contents import content_of
-from fastload.sources.folders import class_folder_source
-from fastload.sources.paths import PathTable
+from fastload.sources.folders import classified_images
 from fastload.sources.wrapped import SAMPLES, first_difference, imitations
 from fastload.trials import equal, seeded
 
@@ -286,7 +286,7 @@ def _listed_images(root: Any, samples: list[tuple[str, int]], classes: list[str]
     labels = np.fromiter((label for _, label in samples), dtype=np.int64, count=len(samples))
     if len(labels) and not 0 <= labels.min() <= labels.max() < len(classes):
         raise _NotNativeError("its samples have labels beyond its classes")
-    return replace(class_folder_source(table, labels, classes, name=os.path.abspath(root)), format=kind)
+    return classified_images(EncodedFiles(table), labels, classes, name=os.path.abspath(root), format=kind)
 
 
 def _pixels(dataset: Any, trial: bool) -> Opened:

@@ -1,11 +1,13 @@
-"""Folders of images: what is in them, and folders of one class each, as torchvision's ImageFolder reads them."""
+"""Folders of images: what is in them, what their names say, and those of one class each, as ImageFolder reads them."""
 
 from __future__ import annotations
 
 import errno
 import logging
 import os
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -14,14 +16,32 @@ from fastload.errors import ConfigurationError, SourceError
 from fastload.files import open_regular
 from fastload.fingerprint import fingerprint_of
 from fastload.sources.base import Opened, OpenOptions, Source
+from fastload.sources.buffers import Int64Array, PathTable
 from fastload.sources.columns import EncodedFiles, ValueArray
-from fastload.sources.paths import PathTable
-from fastload.sources.splits import refuse_reserved, refuse_splits, split_of, splits_in, train_is_a_class
 
 logger = logging.getLogger("fastload")
 
 IMAGE_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 """torchvision.datasets.folder.IMG_EXTENSIONS, which a test compares."""
+SPLITS = {
+    "train": ("train", "training"),
+    "val": ("val", "valid", "validation", "dev"),
+    "test": ("test", "testing"),
+}
+"""Likeliest first: what an example in a message says."""
+NO_SPLIT_NAMED = "the training split, as no split was named"
+
+_SPLIT = re.compile(
+    rf"({'|'.join(name for names in SPLITS.values() for name in names)})[-_ ]?(set|data|images?|imgs?|jpe?g|png)?\d*",
+    re.IGNORECASE,
+)
+_CONTENT = re.compile(
+    r"(.*[-_ ])?(images?|imgs?|jpegimages|masks?|labels?|annot|annotations?|segmentationclass)([-_ ].*)?", re.IGNORECASE
+)
+_ANNOTATED = re.compile(_SPLIT.pattern + r"[-_ ]?(annot|annotations?|masks?|labels?|gt)", re.IGNORECASE)
+
+
+# -- What is in a folder -----------------------------------------------------------------------------------------------
 
 
 def is_image_name(name: str) -> bool:
@@ -49,19 +69,19 @@ def images_below(root: str, folder: str) -> Iterator[str]:
             contains the link (torchvision runs until the path is too long).
     """
     found: dict[str, list[str]] = {}
-    todo = [folder] if folder else [""]
+    todo = [folder]
     while todo:
         here = todo.pop()
+        prefix = f"{here}/" if here else ""
         names = []
         for name, is_folder, is_link in _entries(os.path.join(root, here)):
             if not is_folder:
                 if is_image_name(name):
                     names.append(name)
                 continue
-            below = f"{here}/{name}" if here else name
             if is_link:
-                _refuse_cycle(root, below)
-            todo.append(below)
+                _refuse_cycle(root, prefix + name)
+            todo.append(prefix + name)
         found[here] = sorted(names)
     for here in sorted(found):
         prefix = f"{here}/" if here else ""
@@ -69,12 +89,12 @@ def images_below(root: str, folder: str) -> Iterator[str]:
             yield prefix + name
 
 
-def sampled_rows(length: int, count: int = 1024) -> npt.NDArray[np.int64]:
+def sampled_rows(length: int, count: int = 1024) -> Int64Array:
     """All of `length` rows, or `count` of them spread evenly."""
     return np.unique(np.linspace(0, length - 1, min(count, length)).astype(np.int64))
 
 
-def sampled_sizes(files: EncodedFiles) -> npt.NDArray[np.int64]:
+def sampled_sizes(files: EncodedFiles) -> Int64Array:
     """Sizes [bytes] of the images of `sampled_rows`; -1 for a file that is not there.
 
     For fingerprints: a `stat` of a million files takes seconds on a local disk and many minutes on a network, and
@@ -140,22 +160,125 @@ def _refuse_cycle(root: str, link: str) -> None:
         parent = os.path.dirname(parent)
 
 
+# -- What the names of folders say: a split, images, masks, labels; none of them a class -------------------------------
+
+
+def split_of(name: str) -> str | None:
+    """ "train", "val" or "test", where a name says so: train, Validation, test_images, val2017. Else None."""
+    match = _SPLIT.fullmatch(name)
+    return next(split for split, names in SPLITS.items() if match[1].lower() in names) if match else None
+
+
+def splits_in(names: Iterable[str]) -> dict[str, str]:
+    """Those of the names that are splits, by the split, the likeliest to be wanted first.
+
+    Of several names for one split the plainest: `train` before `train_images`.
+    """
+    found: dict[str, str] = {}
+    for name in sorted(names, key=lambda name: (len(name), name)):
+        split = split_of(name)
+        if split is not None:
+            found.setdefault(split, name)
+    return {split: found[split] for split in SPLITS if split in found}
+
+
+def split_named(names: Collection[str], wanted: str) -> str | None:
+    """The name that is wanted, or another one for the same split; None if there is none."""
+    return wanted if wanted in names else splits_in(names).get(split_of(wanted) or "")
+
+
 def splits_of(root: str) -> dict[str, str]:
     """The folders of splits in a folder, by the split ("train", "val", "test"); none where they are classes."""
     names = subfolders(root)
     found = splits_in(names)
-    if list(found) == ["train"] and train_is_a_class(names, subfolders(os.path.join(root, found["train"]))):
+    if list(found) == ["train"] and _train_is_a_class(names, subfolders(os.path.join(root, found["train"]))):
         return {}
     return found
 
 
 def split_folder(root: str, split: str) -> str | None:
     """The folder of a split in a folder: of this name, or of another one for the same; None if there is none."""
-    if os.path.isdir(os.path.join(root, split)):
-        return os.path.join(root, split)
-    wanted = split_of(split)
-    name = None if wanted is None else splits_in(subfolders(root)).get(wanted)
+    name = split if os.path.isdir(os.path.join(root, split)) else split_named(subfolders(root), split)
     return None if name is None else os.path.join(root, name)
+
+
+def _train_is_a_class(names: Collection[str], below: Collection[str]) -> bool:
+    """Whether `train` is one of several classes, of vehicles: it has no folders, and the others have other names."""
+    return _reserved(names) == ["train"] and len(names) > 2 and not below
+
+
+def _reserved(names: Iterable[str]) -> list[str]:
+    return [name for name in names if any(kind.fullmatch(name) for kind in (_SPLIT, _CONTENT, _ANNOTATED))]
+
+
+def train_or_test(options: OpenOptions, what: str) -> tuple[str, tuple[str, ...]]:
+    """The split wanted of a data set of two, and a note where none was named. Raises ConfigurationError: another."""
+    if options.split not in ("train", "test", None):
+        raise ConfigurationError(f"split={options.split!r}: {what} the splits 'train' and 'test'.")
+    return options.split or "train", () if options.split else (NO_SPLIT_NAMED,)
+
+
+def refuse_splits(root: str, names: Collection[str], split: str | None = None) -> NoReturn:
+    """Say what splits there are, where none of them was named, or another one.
+
+    Raises:
+        SourceError: none was named.
+        ConfigurationError: another one was.
+    """
+    example = next(iter([*splits_in(names).values(), *names]))
+    if split is not None:
+        raise ConfigurationError(
+            f"split={split!r}: {root} has the splits {', '.join(names)}; name one of them, such as split={example!r}."
+        )
+    raise SourceError(
+        f"{root}: holds splits ({', '.join(names)}), not classes; say which one: split={example!r} (of a command: "
+        f"--split {example})."
+    )
+
+
+def refuse_reserved(root: str, classes: Sequence[str], below: Collection[str]) -> None:
+    """Refuse to take for classes what are splits, or folders of images, masks and labels, or one folder of folders.
+
+    A class may be called `train` beside at least two others that are none of these: one of vehicles is.
+
+    Args:
+        root: what is opened.
+        classes: names of the folders in it.
+        below: names of the folders in the first of these, or in `train` if there is one.
+
+    Raises:
+        SourceError: with what to do instead, and how to insist.
+    """
+    if _train_is_a_class(classes, below):
+        return
+    insist = (
+        "If they are meant as classes, say so: fastload.create_loader(fastload.open_source(folder, "
+        f"classes={list(classes)}), ...)."
+    )
+    splits, reserved, first = splits_in(classes), _reserved(classes), classes[0]
+    if splits:
+        refuse_splits(root, list(splits.values()))
+    if reserved:
+        raise SourceError(
+            f"{root}: going by the names, {', '.join(reserved)} are not classes. fastload opens one folder of images a "
+            "class; images/ and masks/ with equal names in both; or images and a table of their labels beside them "
+            f"(labels.csv with two columns, file and label). {insist}"
+        )
+    if len(classes) == 1 and below:
+        raise SourceError(
+            f"{root}: only one class ({first}), so that all labels would be 0; give the folder in which each class has "
+            f"a folder. If {first} is the data set, open {os.path.join(root, first)!r}. "
+            f"{insist.replace('they are meant as classes', 'it is meant as a class')}"
+        )
+    deeper = list(splits_in(below).values())
+    if len(deeper) > 1:
+        raise SourceError(
+            f"{root}: {first} holds splits ({', '.join(deeper)}): classes are further down, and training and test data "
+            f"would be mixed. Open {os.path.join(root, first)!r} with split={deeper[0]!r}. {insist}"
+        )
+
+
+# -- Folders of one class each -----------------------------------------------------------------------------------------
 
 
 def is_class_folder(spec: object) -> bool:
@@ -177,11 +300,15 @@ def open_class_folder(root: str, options: OpenOptions) -> Opened:
     notes: tuple[str, ...] = ()
     classes = subfolders(root)
     if not classes:
-        raise SourceError(f"{root}: {_without_folders(root)}; expected one subfolder a class, with images in it.")
+        names = files_in(root)
+        found = f"no class folders and no images in it (found {', '.join(names[:3])}{'...' if names[3:] else ''})"
+        raise SourceError(
+            f"{root}: {found if names else 'the folder is empty'}; expected one subfolder a class, with images in it."
+        )
     if options.split is not None:
-        found = list(splits_in(classes).values())
-        if found:
-            refuse_splits(root, found, options.split)
+        splits = list(splits_in(classes).values())
+        if splits:
+            refuse_splits(root, splits, options.split)
         raise ConfigurationError(f"split={options.split!r}: {root} has no folder of this name; leave it out.")
     if options.classes is None:
         first = "train" if "train" in classes else classes[0]
@@ -211,34 +338,31 @@ def open_class_folder(root: str, options: OpenOptions) -> Opened:
             f"Supported extensions are: {', '.join(IMAGE_EXTENSIONS)}. Remove these folders, or put images into them."
         )
     labels = np.repeat(np.arange(len(classes), dtype=np.int64), counts)
-    return Opened(class_folder_source(table, labels, classes, name=root), notes=notes)
+    return Opened(
+        classified_images(EncodedFiles(table), labels, classes, name=root, format="class folder"), notes=notes
+    )
 
 
-def class_folder_source(
-    table: PathTable, labels: npt.NDArray[np.int64], classes: Sequence[str], *, name: str, format: str = "class folder"
+def classified_images(
+    files: EncodedFiles,
+    labels: npt.NDArray[np.int64],
+    classes: Sequence[str],
+    *,
+    name: str,
+    format: str,
+    paths: PathTable | None = None,
 ) -> Source:
-    """The source of images of one class each, wherever the list of them came from."""
-    files = EncodedFiles(table)
+    """The source of images of one class each, wherever the list of them came from.
+
+    The fingerprint changes with any path relative to the root (`paths`, where the files have others), any label, the
+    sizes of up to 1,024 of the files, and some bytes of up to 32. So it is the same for a copy of the folder elsewhere,
+    for torchvision's ImageFolder of it, and for an archive of it. One of a million files changed in place goes unseen.
+    """
+    digest = (files.paths if paths is None else paths).digest()
     return Source(
         {"image": files, "label": ValueArray(labels)},
-        class_folder_fingerprint(table, labels, files),
+        fingerprint_of("class folder", digest, labels, sampled_sizes(files), *sampled_bytes(files)),
         name,
         classes=tuple(classes),
         format=format,
     )
-
-
-def class_folder_fingerprint(names: PathTable, labels: npt.NDArray[np.int64], files: EncodedFiles) -> str:
-    """Changes with any path relative to the root, any label, the sizes of up to 1,024 of the files, and some bytes of
-    up to 32.
-
-    So it is the same for a copy of the folder elsewhere, for torchvision's ImageFolder of it, and for an archive of
-    it. One of a million files changed in place goes unseen.
-    """
-    return fingerprint_of("class folder", names.digest(), labels, sampled_sizes(files), *sampled_bytes(files))
-
-
-def _without_folders(root: str) -> str:
-    names = files_in(root)
-    found = f"{', '.join(names[:3])}{'...' if names[3:] else ''}"
-    return f"no class folders and no images in it (found {found})" if names else "the folder is empty"

@@ -20,7 +20,7 @@ from fastload.errors import ConfigurationError, SourceError, counted
 from fastload.files import open_regular
 from fastload.sources.arrays import labelled_pixels
 from fastload.sources.base import Opened, OpenOptions
-from fastload.sources.folders import files_in, subfolders
+from fastload.sources.folders import files_in, subfolders, train_or_test
 
 _DTYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 _IMAGES = re.compile(r"^(?P<split>.+)-images[-.]idx3-ubyte(\.gz)?$")
@@ -53,11 +53,7 @@ def open_idx(path: str, options: OpenOptions) -> Opened:
             raise ConfigurationError(f"split={options.split!r}: {path} is one split already; leave it out.")
         images = path
     else:
-        split = options.split or "train"
-        if split not in _PREFIX:
-            raise ConfigurationError(f"split={split!r}: IDX files have the splits 'train' and 'test'.")
-        if options.split is None:
-            notes = ("the training split, as no split was named",)
+        split, notes = train_or_test(options, "IDX files have")
         images = _images_in(path, split)
     labels = _labels_beside(images)
     pixels, values = read_idx(images, dimensions=3), read_idx(labels, dimensions=1)

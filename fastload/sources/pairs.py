@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import os
 
-from fastload.errors import ConfigurationError, SourceError
+from fastload.errors import ConfigurationError, SourceError, and_more
 from fastload.files import read_regular
 from fastload.fingerprint import fingerprint_of
 from fastload.sources.base import Opened, OpenOptions, Source
+from fastload.sources.buffers import PathTable
 from fastload.sources.columns import EncodedFiles
-from fastload.sources.folders import files_in, images_below, is_image_name, sampled_bytes, sampled_sizes, subfolders
-from fastload.sources.paths import PathTable
-from fastload.sources.splits import SPLITS, refuse_splits, split_of, splits_in
+from fastload.sources.folders import (
+    SPLITS,
+    files_in,
+    images_below,
+    is_image_name,
+    refuse_splits,
+    sampled_bytes,
+    sampled_sizes,
+    split_named,
+    split_of,
+    splits_in,
+    subfolders,
+)
 
 _IMAGES = ("images", "image", "imgs", "img", "JPEGImages")
 _MASKS = ("masks", "mask", "labels", "label", "annotations", "annotation", "annot", "SegmentationClass")
@@ -42,8 +53,7 @@ def open_pairs(root: str, options: OpenOptions) -> Opened:
     listed = None
     splits = pair_splits(root)
     if splits:
-        wanted = options.split or ""
-        name = wanted if wanted in splits else splits_in(splits).get(split_of(wanted) or "")
+        name = split_named(splits, options.split or "")
         if name is None:
             refuse_splits(root, list(splits), options.split)
         if splits[name] is None:
@@ -62,22 +72,23 @@ def open_pairs(root: str, options: OpenOptions) -> Opened:
     ending = _ending(images, masks)
     masks = {stem.removesuffix(ending): path for stem, path in masks.items()}
     if listed is not None:
-        images = {stem: path for stem, path in images.items() if os.path.basename(stem) in listed}
-        masks = {stem: path for stem, path in masks.items() if os.path.basename(stem) in listed}
+        images, masks = (
+            {stem: path for stem, path in files.items() if os.path.basename(stem) in listed}
+            for files in (images, masks)
+        )
         missing = sorted(listed.difference(map(os.path.basename, images)))
         if missing:
             raise SourceError(
                 f"{os.path.join(base, image_folder)}: {missing[0]}.* is missing, which the list of the split {name!r} "
-                f"names{f' (and {len(missing) - 1:,} more)' if missing[1:] else ''}; add it, or correct the list."
+                f"names{and_more(missing)}; add it, or correct the list."
             )
     for ours, theirs, kind, other in ((images, masks, "image", mask_folder), (masks, images, "mask", image_folder)):
         alone = [stem for stem in ours if stem not in theirs]
         if alone:
-            more = f" (and {len(alone) - 1:,} more)" if len(alone) > 1 else ""
             partner = f"{other}/{alone[0]}{ending if kind == 'image' else ''}.*"
             raise SourceError(
-                f"{os.path.join(base, ours[alone[0]])}: this {kind} has no partner {partner}{more}; add the missing "
-                "file, or remove this one."
+                f"{os.path.join(base, ours[alone[0]])}: this {kind} has no partner {partner}{and_more(alone)}; add the "
+                "missing file, or remove this one."
             )
     files = EncodedFiles(PathTable.of(images.values(), base))
     mask_files = EncodedFiles(PathTable.of((masks[stem] for stem in images), base), "mask")

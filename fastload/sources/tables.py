@@ -10,11 +10,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fastload.errors import SourceError, counted
+from fastload.errors import SourceError, and_more, counted
 from fastload.files import read_regular
 from fastload.sources.base import Opened, OpenOptions
-from fastload.sources.folders import class_folder_source, files_in, is_image_name, split_folder, subfolders
-from fastload.sources.paths import PathTable
+from fastload.sources.buffers import PathTable
+from fastload.sources.columns import EncodedFiles
+from fastload.sources.folders import classified_images, files_in, is_image_name, split_folder, subfolders
 
 _FOLDERS = ("images", "image", "imgs", "img", "jpg", "jpeg", "JPEG", "png")
 """What a folder of all images is called, where the table is in the one above it."""
@@ -65,9 +66,8 @@ def open_labelled_by_table(root: str, options: OpenOptions) -> Opened:
             f"{counted(len(classes), 'class')} ({', '.join(classes[:3])}...); correct the table, or the training "
             "split beside it."
         )
-    source = class_folder_source(
-        PathTable.of(images, folder), np.array(numbers, dtype=np.int64), classes, name=root, format="images and a table"
-    )
+    files = EncodedFiles(PathTable.of(images, folder))
+    source = classified_images(files, np.array(numbers), classes, name=root, format="images and a table")
     return Opened(source, notes=(notes,))
 
 
@@ -115,8 +115,9 @@ class _Table:
             found[place] = label
         lacking = [name for name, place in names.items() if found[place] is None and is_image_name(name)]
         if lacking:
-            more = f" (and {len(lacking) - 1:,} more)" if lacking[1:] else ""
-            raise SourceError(f"{self.path}: no row for {lacking[0]}{more}; add its label, or remove the image.")
+            raise SourceError(
+                f"{self.path}: no row for {lacking[0]}{and_more(lacking)}; add its label, or remove the image."
+            )
         return [label or "" for label in found]
 
     def _label_column(self) -> int:

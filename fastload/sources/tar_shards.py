@@ -22,14 +22,23 @@ import numpy.typing as npt
 from fastload.errors import ConfigurationError, SourceError
 from fastload.files import open_regular
 from fastload.fingerprint import fingerprint_of
-from fastload.sources.archive import compression_of, is_archive_name, peek, uncompressed_copy
+from fastload.sources.archive import FileInTar, compression_of, files_in_tar, is_archive_name, peek, uncompressed_copy
 from fastload.sources.arrays import class_labels
 from fastload.sources.base import Opened, OpenOptions, Source
+from fastload.sources.buffers import PathTable, PathTableBuilder
 from fastload.sources.columns import EncodedFiles, ValueArray
-from fastload.sources.folders import class_folder_fingerprint, files_in, is_image_name, sampled_bytes, subfolders
-from fastload.sources.paths import PathTable, PathTableBuilder
-from fastload.sources.splits import refuse_reserved, refuse_splits, split_of, splits_in
-from fastload.sources.tar_index import FileInTar, files_in_tar
+from fastload.sources.folders import (
+    NO_SPLIT_NAMED,
+    classified_images,
+    files_in,
+    is_image_name,
+    refuse_reserved,
+    refuse_splits,
+    sampled_bytes,
+    split_named,
+    splits_in,
+    subfolders,
+)
 
 _ORDER: tuple[Kind, ...] = ("image", "mask", "array", "label")
 
@@ -206,7 +215,7 @@ class TarColumn:
         self._shards.append(shard)
         self._offsets.append(file.offset)
         self._sizes.append(file.size)
-        self._names.append(file.name)
+        self._names.extend((file.name,))
 
     def identity(self) -> tuple[bytes, npt.NDArray[np.int64]]:
         """For fingerprints: digest of the names, and sizes [bytes]."""
@@ -309,12 +318,10 @@ def class_folders_in_tar(files: EncodedFiles, name: str, split: str | None, note
         outside = next(row for row, folder in enumerate(folders) if folder[common:] in ([], [""]))
         _refuse_images_of_no_class(name, files.names[outside], splits)
     if len(splits) == len(tops):
-        asked = split or "train"
-        wanted = asked if asked in tops else splits.get(split_of(asked) or "")
+        wanted = split_named(tops, split or "train")
         if wanted is None:
-            refuse_splits(name, list(splits.values()), asked)
-        if split is None:
-            notes += ("the training split, as no split was named",)
+            refuse_splits(name, list(splits.values()), split or "train")
+        notes += () if split else (NO_SPLIT_NAMED,)
         chosen = np.array([row for row in chosen if folders[row][common] == wanted])
         common += 1
     elif split is not None and split not in folders[0][:common]:
@@ -336,13 +343,7 @@ def class_folders_in_tar(files: EncodedFiles, name: str, split: str | None, note
     labels = np.array([label_of[place(row)[0]] for row in rows], dtype=np.int64)
     below = PathTable.of("/".join((*folders[row][common:], os.path.basename(names[row]))) for row in rows)
     images = files.take(np.array(rows, dtype=np.int64))
-    source = Source(
-        {"image": images, "label": ValueArray(labels)},
-        class_folder_fingerprint(below, labels, images),
-        name,
-        classes=tuple(classes),
-        format="archive of class folders",
-    )
+    source = classified_images(images, labels, classes, name=name, format="archive of class folders", paths=below)
     return Opened(source, notes=notes)
 
 

@@ -21,9 +21,8 @@ from fastload.errors import ConfigurationError, SourceError, counted
 from fastload.loader import Loader
 from fastload.sources import Opened, open_source
 from fastload.sources.base import Source, Values
-from fastload.sources.folders import sampled_rows, splits_of
+from fastload.sources.folders import sampled_rows, split_of, splits_in, splits_of
 from fastload.sources.pairs import pair_splits
-from fastload.sources.splits import split_of, splits_in
 from fastload.train.config import TrainConfig
 from fastload.train.settings import NONE, did_you_mean
 from fastload.train.texts import TOKENS, open_texts

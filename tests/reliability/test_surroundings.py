@@ -21,7 +21,7 @@ import fastload
 from fastload.backends.torch_workers import TorchOptions
 from fastload.errors import WorkerError
 from fastload.sources import EncodedFiles, EncodedImages, Source, ValueArray
-from fastload.sources.paths import PathTable
+from fastload.sources.buffers import PathTable
 from tests import images
 from tests.backends import Contestant, contestants
 from tests.reliability.outside import outside
