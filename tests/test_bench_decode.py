@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,13 +22,23 @@ from typer.testing import CliRunner
 
 from fastload import native
 from fastload.bench import DecodeSettings
-from fastload.bench.decode import benchmark, inputs
-from fastload.bench.decode.benchmark import default_threads, held_back_errors, run_decode_benchmark
-from fastload.bench.decode.decoders import CONTESTANTS
-from fastload.bench.decode.differences import Reference, try_out
-from fastload.bench.decode.inputs import MODES, Pixels, Place, Task, places_of, read_images
-from fastload.bench.decode.passes import Contestant
-from fastload.bench.decode.pillow import Pillow, RemotePillow, build_pillow_simd, pillow_simd_folder
+from fastload.bench import decode as bench
+from fastload.bench.decode import default_threads, held_back_errors, reference, run_decode_benchmark, try_out
+from fastload.bench.decoders import CONTESTANTS
+from fastload.bench.passes import (
+    MODES,
+    Contestant,
+    PassRunner,
+    Pixels,
+    Place,
+    Task,
+    can_evict,
+    evict,
+    is_cached,
+    places_of,
+    read_images,
+)
+from fastload.bench.pillow import Pillow, RemotePillow, build_pillow_simd, pillow_simd_folder
 from fastload.cli.app import app
 from fastload.decode.libraries import core_formats
 from fastload.errors import BackendUnavailableError, ConfigurationError, SourceError, WorkerError
@@ -282,12 +293,12 @@ def test_the_reference_is_torchvisions_and_ours_agree(photographs: Path, mode: s
     images = read_images(photographs, 8).good
     places = places_of(mode, images)
     assert places == places_of(mode, images), "the same boxes for all"
-    reference = Reference.of(images, places)
+    task, wanted = reference(images, places)
     decoded = v2.functional.pil_to_tensor(Image.open(images.paths[0]).convert("RGB"))
     assert places[0] is not None
     box, size = places[0]
     expected = v2.functional.resized_crop(decoded, *box, size=list(size)).permute(1, 2, 0).numpy()
-    np.testing.assert_array_equal(reference.expected[0], expected)
+    np.testing.assert_array_equal(wanted[0], expected)
     if mode == "resize256":
         assert min(size) == 256
         plain = v2.Resize(256)(decoded).permute(1, 2, 0).numpy()
@@ -298,15 +309,15 @@ def test_the_reference_is_torchvisions_and_ours_agree(photographs: Path, mode: s
     bounds = {"opencv": 255, "dali-cpu": 16, "accimage": 16}
     for contestant in CONTESTANTS.values():
         try:
-            runner = contestant.open(Task(reference.images, reference.places), {})
+            runner = contestant.open(task, {})
         except BackendUnavailableError:
             continue
         try:
-            trial = try_out(runner, reference, {})
+            metrics, failures = try_out(runner, task, wanted, {})
         finally:
             runner.close()
-        assert not trial.failures, contestant.name
-        largest = trial.metrics["pixel_difference_max"]
+        assert not failures, contestant.name
+        largest = metrics["pixel_difference_max"]
         assert largest is not None
         assert largest <= bounds.get(contestant.name, 2), contestant.name
 
@@ -393,7 +404,7 @@ def test_another_process_gives_the_same_pixels_and_says_what_it_took(photographs
     images = read_images(photographs, 8).good
     places = places_of("crop224", images)
     task = Task(images, places, threads=2)
-    remote, local = RemotePillow(task, [stand_in], {"psnr_db": 40.0}), Pillow(task)
+    remote, local = RemotePillow(task, stand_in, {"psnr_db": 40.0}), Pillow(task)
     try:
         found = remote.pixels(images.data[0], images.sizes[0], places[0])
         np.testing.assert_array_equal(found, local(images.data[0], images.sizes[0], places[0]))
@@ -417,7 +428,7 @@ def test_a_process_that_dies_is_an_error_with_a_remedy(photographs: Path, tmp_pa
     (broken / "__init__.py").write_text("raise SystemExit(3)")
     images = read_images(photographs, 8).good
     with pytest.raises(WorkerError, match="leave it out of --decoders"):
-        RemotePillow(Task(images, (None,) * 8), [tmp_path], {})
+        RemotePillow(Task(images, (None,) * 8), tmp_path, {})
 
 
 def test_it_is_measured_once_it_is_built(
@@ -434,7 +445,7 @@ def test_it_is_measured_once_it_is_built(
             (target / libraries.name).symlink_to(libraries)
         return 0, ""
 
-    monkeypatch.setattr("fastload.bench.decode.pillow._run", pip)
+    monkeypatch.setattr("fastload.bench.pillow._run", pip)
     results = run_decode_benchmark(small(photographs, images=8, decoders=("pillow", "pillow-simd")))
     assert {row.contestant for row in measured(results)} == {"pillow", "pillow-simd"}
     assert build_pillow_simd() == pillow_simd_folder()
@@ -444,7 +455,7 @@ def test_it_is_measured_once_it_is_built(
 def test_where_it_cannot_be_built_the_row_says_why(photographs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
     failed = (1, "...\n  The headers or library files could not be found: required zlib")
-    monkeypatch.setattr("fastload.bench.decode.pillow._run", lambda command, environment: failed)
+    monkeypatch.setattr("fastload.bench.pillow._run", lambda command, environment: failed)
     results = run_decode_benchmark(small(photographs, images=8, decoders=("pillow", "pillow-simd")))
     (row,) = [row for row in results.measurements if row.contestant == "pillow-simd"]
     assert row.status == "unavailable"
@@ -460,29 +471,33 @@ def test_where_it_cannot_be_built_the_row_says_why(photographs: Path, monkeypatc
 def test_cold_reads_come_from_disk_or_are_left_out(photographs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     paths = [str(path) for path in photographs.rglob("*.jpg")]
     settings = small(photographs, images=8, decoders=("pillow",), readings=("page cache", "cold"))
-    monkeypatch.setattr(benchmark, "can_evict", lambda paths: False)
+    monkeypatch.setattr(bench, "can_evict", lambda paths: False)
     results = run_decode_benchmark(settings)
     assert [row.parameters["from"] for row in measured(results)] == ["page cache"]
     assert any("Cold reads were left out" in note for note in results.notes)
     monkeypatch.undo()
-    if not inputs.can_evict(paths):
+    if not can_evict(paths):
         pytest.skip("this file system does not let files out of the page cache")
     images = read_images(photographs, 8).good
-    for reading, cached in (("page cache", True), ("cold", False)):
-        Path(images.paths[0]).read_bytes()
-        Task(images, (None,) * 8, reading=reading).prepare()
-        assert inputs._cached(images.paths[0]) is cached
+    for reading, forgotten in (("page cache", []), ("cold", [images.paths])):
+        asked: list[object] = []
+        task = Task(images, (None,) * 8, reading=reading)
+        monkeypatch.setattr("fastload.bench.passes.evict", asked.append)
+        with closing(PassRunner(task, Pillow(task), {})) as runner:
+            runner.run(0.0)
+        assert asked == forgotten
+    monkeypatch.undo()
     results = run_decode_benchmark(settings)
     assert [row.parameters["from"] for row in measured(results)] == ["page cache", "cold"]
-    inputs.evict(paths)
-    assert not inputs._cached(paths[0])
+    evict(paths)
+    assert not is_cached(paths[0])
     Path(paths[0]).read_bytes()
-    assert inputs._cached(paths[0])
+    assert is_cached(paths[0])
 
 
 def test_default_threads_go_up_to_the_usable_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     for cores, expected in ((1, (1,)), (2, (1, 2)), (6, (1, 2, 4, 6)), (16, (1, 2, 4, 8, 16))):
-        monkeypatch.setattr(benchmark, "usable_cores", lambda cores=cores: cores)
+        monkeypatch.setattr(bench, "usable_cores", lambda cores=cores: cores)
         assert default_threads() == expected
 
 

@@ -17,10 +17,9 @@ from typer.testing import CliRunner
 import fastload
 from fastload.backends import BackendStatus
 from fastload.bench import LoaderSettings
-from fastload.bench.loader import benchmark, contestants
-from fastload.bench.loader.benchmark import run_loader_benchmark
-from fastload.bench.loader.images import cache_bytes, read_loader_images
-from fastload.bench.loader.verdict import Situation, curves, verdict
+from fastload.bench import loader as bench
+from fastload.bench.loader import cache_bytes, contestant_names, read_loader_images, run_loader_benchmark
+from fastload.bench.loader_report import curves, verdict
 from fastload.cli.app import app
 from fastload.errors import ConfigurationError, FastloadError, SourceError
 from fastload.measure.images import training
@@ -173,7 +172,7 @@ def test_ctrl_c_prints_and_saves_what_was_measured(
                 raise KeyboardInterrupt
             return super().__iter__()
 
-    monkeypatch.setattr(contestants, "PlainLoader", Interrupted)
+    monkeypatch.setattr(bench, "PlainLoader", Interrupted)
     kept = tmp_path / "kept.json"
     command = ["bench", "loader", str(folder), "--backends", "turbojpeg,DataLoader", "--consume", "2000"]
     command += ["--time", "0.05", "--rounds", "9", "--batch-size", "4", "--device", "cpu", "--json", str(kept)]
@@ -202,7 +201,6 @@ def test_command_prints_a_table_and_writes_the_files(folder: Path, tmp_path: Pat
         ({"workers": (-1,)}, "--workers"),
         ({"prefetch": (0,)}, "--prefetch"),
         ({"consume": 0.0}, "--consume"),
-        ({"batch_size": 0}, "--batch-size"),
         ({"device": "gpu"}, "--device gpu"),
     ],
 )
@@ -298,7 +296,7 @@ class _Epochs:
 
 def test_a_round_goes_on_to_the_end_of_an_epoch() -> None:
     feed = _Epochs()
-    runner = LoaderRunner(lambda: feed, RateTrainer(20.0), cores=1.0)
+    runner = LoaderRunner(lambda: feed, RateTrainer(20.0))
     begun = time.perf_counter()
     work = runner.run(0.2)  # two batches would do
     elapsed = time.perf_counter() - begun
@@ -326,7 +324,12 @@ def _measured(contestant: str, rates: list[float], wait: float = 0.0, **paramete
     return Measurement(contestant, "training", settings, rounds=made)
 
 
-_SITUATION = Situation(None, 4_100_000_000, 64_000_000_000, 8.0, frozenset({"cache"}))
+_SITUATION: dict[str, Any] = {
+    "consume": None,
+    "cache_bytes": 4_100_000_000,
+    "memory": 64_000_000_000,
+    "caches": {"cache"},
+}
 
 
 def test_verdict_in_words() -> None:
@@ -339,13 +342,13 @@ def test_verdict_in_words() -> None:
             _measured("dali", [900, 901, 899], 0.5),
             _measured("cache", [1900, 1899, 1898], 0.0),
         ],
-        _SITUATION,
+        **_SITUATION,
     )
-    assert found == (
+    assert found == [
         "Your trainer takes 1,900 img/s; the DataLoader (4 workers) gives 680; `turbojpeg` gives 1,850: 3% waiting "
         "left; build a cache (4.1 GB) for 1,899: 0% waiting left.",
         "`turbojpeg` is 2.7 times as fast as the DataLoader.",
-    )
+    ]
 
 
 def test_verdict_says_when_there_is_nothing_to_gain() -> None:
@@ -355,7 +358,7 @@ def test_verdict_says_when_there_is_nothing_to_gain() -> None:
             _measured("turbojpeg", [1001, 1011, 991], 0.0),
             _measured("cache", [1001, 1009, 992], 0.0),
         ],
-        Situation(1000.0, 40_000_000, 10_000_000, 8.0, frozenset({"cache"})),
+        **_SITUATION | {"consume": 1000.0, "cache_bytes": 40_000_000, "memory": 10_000_000},
     )
     assert found[0].startswith("The simulated trainer takes 1,000 img/s;")
     assert found[0].endswith("a cache (40 MB) gives 1,001: 0% waiting left, no real gain.")
@@ -376,17 +379,17 @@ def test_verdict_says_when_there_is_nothing_to_gain() -> None:
 )  # fmt: skip
 def test_a_cache_is_advised_by_its_own_figures(rates: list[float], wait: float, words: str) -> None:
     """Not because its trainer waits less while its steps are slower, nor by too few rounds."""
-    found = verdict([_measured("turbojpeg", [900, 901, 899], 0.2), _measured("cache", rates, wait)], _SITUATION)
+    found = verdict([_measured("turbojpeg", [900, 901, 899], 0.2), _measured("cache", rates, wait)], **_SITUATION)
     assert found[0].endswith(words)
 
 
 def test_verdict_of_one_round_claims_no_difference() -> None:
-    found = verdict([_measured("DataLoader", [1000], workers=4), _measured("turbojpeg", [900])], _SITUATION)
-    assert found[1:] == ("Fewer than three rounds of some: too few to tell a difference from scatter.",)
+    found = verdict([_measured("DataLoader", [1000], workers=4), _measured("turbojpeg", [900])], **_SITUATION)
+    assert found[1:] == ["Fewer than three rounds of some: too few to tell a difference from scatter."]
 
 
 def test_verdict_of_nothing_is_nothing() -> None:
-    assert verdict([Measurement("turbojpeg", "training", status="not run")], _SITUATION) == ()
+    assert verdict([Measurement("turbojpeg", "training", status="not run")], **_SITUATION) == []
 
 
 @pytest.mark.parametrize(
@@ -412,5 +415,4 @@ def test_a_sweep_within_the_scatter_says_so() -> None:
 
 def test_names_are_the_backends_that_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fastload, "available_backends", lambda: [BackendStatus("mine", True)])
-    assert contestants.contestant_names() == ("DataLoader", "mine")
-    assert benchmark.contestant_names() == ("DataLoader", "mine")
+    assert contestant_names() == ("DataLoader", "mine")

@@ -15,9 +15,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from fastload.bench.decode import report as decode_report
-from fastload.bench.decode import verdict as decode_verdict
-from fastload.bench.loader import report as loader_report
+from fastload.bench import decode_report, loader_report
 from fastload.cli.app import app
 from fastload.errors import BackendUnavailableError
 from fastload.measure import page as pages
@@ -181,9 +179,9 @@ def _decoded(contestant: str, rates: tuple[float, ...], threads: int = 2, source
 )  # fmt: skip
 def test_the_verdict_on_decoders_claims_no_more_than_the_rounds_show(native: tuple[float, ...], words: str) -> None:
     rows = [_decoded("pillow", (100, 101, 99)), _decoded("simplejpeg", (300, 301, 299)), _decoded("native", native)]
-    assert decode_verdict.verdict([*rows, _decoded("opencv", (900, 901, 902), threads=1)]).endswith(words)
-    assert decode_verdict.verdict([_decoded("pillow", (5, 5, 5))]).endswith("`pillow` gives 5 img/s.")
-    assert decode_verdict.verdict([]) == ""
+    assert decode_report.verdict([*rows, _decoded("opencv", (900, 901, 902), threads=1)]).endswith(words)
+    assert decode_report.verdict([_decoded("pillow", (5, 5, 5))]).endswith("`pillow` gives 5 img/s.")
+    assert decode_report.verdict([]) == ""
 
 
 @needs_charts

@@ -1,7 +1,8 @@
-"""Benchmarks of decoders (`decode/`) and of loaders that feed a trainer (`loader/`), on the kit `fastload.measure`.
+"""Benchmarks of decoders (`decode.py`) and of loaders that feed a trainer (`loader.py`), on the kit `fastload.measure`.
 
-Here is what they are asked for: each field is an option of the command, too. `compare.py` says what changed between two
-runs.
+Here is what they are asked for: each field is an option of the command, too. `passes.py` says what a decoder is asked
+to do and how that is timed, `decoders.py` and `pillow.py` are the contestants; `decode_report.py` and
+`loader_report.py` show what was found, `compare.py` what changed between two runs.
 """
 
 from __future__ import annotations

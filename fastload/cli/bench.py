@@ -31,8 +31,8 @@ def loader(settings: LoaderSettings, files: Files) -> None:
     Ctrl-C ends it early and keeps what was measured. A backend that is not installed is listed with what to install.
     """
     with plain_errors():
-        from fastload.bench.loader.benchmark import run_loader_benchmark
-        from fastload.bench.loader.report import print_loader, write_html
+        from fastload.bench.loader import run_loader_benchmark
+        from fastload.bench.loader_report import print_loader, write_html
 
         _run(settings, files, run_loader_benchmark, print_loader, write_html)
 
@@ -45,8 +45,8 @@ def decode(settings: DecodeSettings, files: Files) -> None:
     Ctrl-C ends it early and keeps what was measured. A decoder that is not installed is listed with what to install.
     """
     with plain_errors():
-        from fastload.bench.decode.benchmark import run_decode_benchmark
-        from fastload.bench.decode.report import print_decode, write_html
+        from fastload.bench.decode import run_decode_benchmark
+        from fastload.bench.decode_report import print_decode, write_html
 
         _run(settings, files, run_decode_benchmark, print_decode, write_html)
 

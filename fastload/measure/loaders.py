@@ -19,6 +19,7 @@ from torchvision.datasets.folder import is_image_file
 
 import fastload
 from fastload.errors import ConfigurationError, SourceError, WorkerError
+from fastload.machine import affinity_cores, quota_cores
 from fastload.measure.clock import cpu_seconds
 from fastload.measure.rounds import Work
 from fastload.measure.statistics import quantile
@@ -279,11 +280,6 @@ def wait_for_copy(images: torch.Tensor) -> None:
 # -- One feeds the other -----------------------------------------------------------------------------------------------
 
 
-def _substituted(feed: Feed) -> int:
-    """Samples replaced so far, because they could not be read."""
-    return feed.stats().substituted if isinstance(feed, fastload.Loader) else 0
-
-
 class LoaderRunner:
     """Takes batches epoch after epoch; rounds go on where the last one stopped.
 
@@ -295,21 +291,20 @@ class LoaderRunner:
         open_feed: Callable[[], Feed],
         trainer: Trainer,
         *,
-        cores: float,
         watch: GpuMonitor | None = None,
         see_epoch_end: bool = True,
         damaged: Mapping[str, str] | None = None,
     ) -> None:
         """
         Args:
-            cores: that this process may use; the whole of which the CPU share is a part.
             watch: on the GPU, if there is one.
             see_epoch_end: whether a round should go on to the end of an epoch, where one is near.
             damaged: file: what is wrong with it; told as failures if the loader had to replace samples.
         """
-        self.trainer = trainer
-        """Of the runs to come."""
-        self._cores, self._watch, self._damaged = cores, watch, dict(damaged or {})
+        self.trainer = trainer  # of the runs to come
+        self._watch, self._damaged = watch, dict(damaged or {})
+        cores, quota = float(affinity_cores()), quota_cores()
+        self._cores = cores if quota is None else min(cores, quota)
         self._patience = _PATIENCE if see_epoch_end else 1.0
         begun = time.perf_counter()
         self._feed = open_feed()
@@ -351,7 +346,7 @@ class LoaderRunner:
             cpu_seconds=cpu,
             latencies=gaps(steps),
             latency_of="wait for a batch",
-            failures=self._damaged if _substituted(self._feed) else {},
+            failures=self._damaged if metrics["substituted"] else {},
             metrics=metrics,
             series=series,
         )
@@ -385,7 +380,7 @@ class LoaderRunner:
             "epoch_gap_seconds": quantile(boundaries, 0.5) if boundaries else None,
             "step_seconds": quantile([end - begin for begin, end in steps], 0.5),
             "host_cpu_share": cpu / (total * self._cores),
-            "substituted": float(_substituted(self._feed)),
+            "substituted": float(self._feed.stats().substituted if isinstance(self._feed, fastload.Loader) else 0),
         }
 
 

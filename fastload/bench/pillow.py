@@ -14,22 +14,18 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Sequence
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 
 import numpy as np
 
-from fastload.bench.decode.inputs import FORMATS, Pixels, Place, Task
-from fastload.bench.decode.passes import Contestant, DecodeRunner, Known, PassRunner
+from fastload.bench.passes import FORMATS, Contestant, Metrics, PassRunner, PixelRunner, Pixels, Place, Task
 from fastload.errors import BackendUnavailableError, WorkerError
 from fastload.machine import cache_home
 from fastload.measure.clock import peak_memory, reset_peak_memory, resident_memory
 from fastload.measure.process import Child
 from fastload.measure.rounds import Work
-
-_HEADERS = "sudo apt-get install -y gcc zlib1g-dev libjpeg-dev python3-dev"
 
 
 class Pillow(Contestant):
@@ -78,24 +74,20 @@ def build_pillow_simd() -> Path:
     folder.parent.mkdir(parents=True, exist_ok=True)
     room = Path(tempfile.mkdtemp(prefix="building-", dir=folder.parent))
     try:
-        _install(room)
+        # Its SIMD code is chosen when it is compiled. No cache: a wheel in there may have been compiled without.
+        command = [sys.executable, "-m", "pip", "install", "--no-deps", "--no-binary", "pillow-simd", "--no-cache-dir"]
+        command += ["--disable-pip-version-check", "--quiet", "--target", str(room), "pillow-simd"]
+        code, output = _run(command, os.environ | {"CC": "cc -mavx2"})
+        if code:
+            raise BackendUnavailableError(
+                f"Pillow-SIMD could not be built ({_reason(output)}). It needs pip, a network, a C compiler and "
+                "headers: sudo apt-get install -y gcc zlib1g-dev libjpeg-dev python3-dev"
+            )
         if not (folder / "PIL").is_dir():  # another process may have been faster
             room.rename(folder)
     finally:
         shutil.rmtree(room, ignore_errors=True)
     return folder
-
-
-def _install(room: Path) -> None:
-    command = [sys.executable, "-m", "pip", "install", "--no-deps", "--no-binary", "pillow-simd", "--no-cache-dir"]
-    command += ["--disable-pip-version-check", "--quiet", "--target", str(room), "pillow-simd"]
-    # Its SIMD code is chosen when it is compiled. No cache: a wheel in there may have been compiled without.
-    code, output = _run(command, os.environ | {"CC": "cc -mavx2"})
-    if code:
-        raise BackendUnavailableError(
-            f"Pillow-SIMD could not be built ({_reason(output)}). It needs pip, a network, a C compiler and "
-            f"headers: {_HEADERS}"
-        )
 
 
 def _run(command: list[str], environment: dict[str, str]) -> tuple[int, str]:
@@ -117,33 +109,30 @@ class PillowSimd(Contestant):
     name = "pillow-simd"
     resampler = "its own"
     formats = tuple(FORMATS)
-    asked = True
 
     @classmethod
-    def open(cls, task: Task, known: Known) -> DecodeRunner:
+    def open(cls, task: Task, known: Metrics) -> PixelRunner:
         folder = pillow_simd_folder()
         if not (folder / "PIL").is_dir():
             raise BackendUnavailableError(
                 "Pillow-SIMD is not built. Add --pillow-simd: it is built into a folder of its own (a minute or two; "
                 "needs a C compiler, zlib1g-dev and libjpeg-dev), and your Pillow stays as it is."
             )
-        return RemotePillow(task, [folder], known)
+        return RemotePillow(task, folder, known)
 
     @classmethod
     def version(cls) -> str:
-        found = [d.version for d in metadata.distributions(path=[str(pillow_simd_folder())])]
-        return found[0] if found else ""
+        return next((d.version for d in metadata.distributions(path=[str(pillow_simd_folder())])), "")
 
 
-class RemotePillow(DecodeRunner):
-    """`PassRunner` of `Pillow`, in a process that finds packages first in the given folders."""
+class RemotePillow:
+    """`PassRunner` of `Pillow`, in a process that finds packages first in the given folder."""
 
-    def __init__(self, task: Task, folders: Sequence[Path], known: Known) -> None:
-        super().__init__(task, known)
-        paths = [*map(str, folders), str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", "")]
+    def __init__(self, task: Task, folder: Path, known: Metrics) -> None:
+        paths = [str(folder), str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
         self._child = Child(environment={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))})
         try:
-            self._child.open(f"{__name__}:_Pillow", task, dict(known))
+            self._child.open(f"{__name__}:_Served", task, dict(known))
         except WorkerError as error:
             self.close()
             raise WorkerError(
@@ -164,10 +153,10 @@ class RemotePillow(DecodeRunner):
         self._child.close(grace=0.0)
 
 
-class _Pillow(PassRunner):
+class _Served(PassRunner):
     """The other side, in that process: also measures its memory."""
 
-    def __init__(self, task: Task, known: Known) -> None:
+    def __init__(self, task: Task, known: Metrics) -> None:
         reset_peak_memory()
         self._before = resident_memory()
         super().__init__(task, Pillow(task), known)
