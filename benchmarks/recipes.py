@@ -110,7 +110,7 @@ def plain(root: str, seed: int) -> Work:
     from torchvision.datasets import FashionMNIST
     from torchvision.transforms import ToTensor
 
-    from fastload.train.networks import mlp
+    from fastload.train.models import mlp
 
     torch.manual_seed(seed)
     began, cpu = time.perf_counter(), cpu_seconds()

@@ -27,7 +27,7 @@ from fastload.sweep.grid import SHARES, Mode, cells, modes, unavailable
 from fastload.sweep.report import print_sweep
 from fastload.sweep.run import cell_config, environment, launcher, row_of
 from fastload.terminal import output
-from fastload.train.presets import preset
+from fastload.train import preset
 from tests.measured import results
 
 CPU, GPU = Situation(device="cpu", cores=4), Situation(device="cuda", cores=16)

@@ -18,8 +18,16 @@ import fastload.train
 from fastload.cli.app import app
 from fastload.errors import ConfigurationError
 from fastload.train import CheckpointConfig, DataConfig, ModelConfig, OptimizerConfig, RunConfig, TrainConfig, preset
-from fastload.train.presets import find_preset, preset_files
-from fastload.train.settings import all_fields, changed, merged, read_toml, tables, to_toml
+from fastload.train.settings import (
+    all_fields,
+    changed,
+    find_preset,
+    merged,
+    preset_files,
+    read_toml,
+    tables,
+    to_toml,
+)
 from tests.waiting import LIMIT
 
 if sys.version_info >= (3, 11):
@@ -355,4 +363,4 @@ def test_a_preset_in_python_takes_values_and_refuses_names_that_are_none() -> No
 
 def test_reading_gives_only_what_the_file_says(tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_text("task = 'masked-lm'\n[log]\nprogress = false\n")
-    assert read_toml(tmp_path / "a.toml") == {"task": "masked-lm", "progress": False}
+    assert read_toml(tmp_path / "a.toml") == ({"task": "masked-lm", "progress": False}, {})

@@ -20,8 +20,9 @@ from torch.utils.data import Dataset
 import fastload
 from fastload.errors import ConfigurationError, FastloadError
 from fastload.train import TrainConfig, components, train
+from fastload.train.components import parallelise
 from fastload.train.data import TrainingData, open_data
-from fastload.train.distributed import World, open_world, parallelise
+from fastload.train.distributed import World, open_world
 from fastload.train.results import Summary
 from tests.images import write_photo_folder
 from tests.train_job import SIDE, Network, config, write_arrays
@@ -311,7 +312,8 @@ def test_what_cannot_be_had_here_is_said(data: dict[str, str], tmp_path: Path, m
     with pytest.raises(ConfigurationError, match=r"device: must be auto, cpu, cuda or cuda:1, got 'gpu'"):
         run(device="gpu")
     with pytest.raises(ConfigurationError, match=r"amp: DataParallel .* fp16"):
-        parallelise(nn.Linear(1, 1), World(device=torch.device("cpu"), parallel="dp"), None, amp="bf16")
+        settings = config(**data, out=tmp_path, amp="bf16")
+        parallelise(nn.Linear(1, 1), World(device=torch.device("cpu"), parallel="dp"), None, settings)
     if not torch.cuda.is_available():
         with pytest.raises(ConfigurationError, match=r"device: 'cuda', but torch finds no GPU here; take --device cpu"):
             run(device="cuda")
@@ -388,15 +390,7 @@ def slow_run(
         loader = fastload.create_loader(
             source, 4, shuffle=True, drop_last=True, shard=shard, num_workers=workers, backend="torch"
         )
-        return TrainingData(
-            train=loader,
-            val=None,
-            num_classes=3,
-            classes=None,
-            in_channels=3,
-            samples=len(source),
-            source=loader._parts.source,
-        )
+        return TrainingData(train=loader, val=None, num_classes=3, in_channels=3, source=loader._parts.source)
 
     use_network(monkeypatch, network)
     monkeypatch.setattr(components, "open_data", opened)

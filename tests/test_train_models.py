@@ -15,8 +15,7 @@ from torch import nn
 
 from fastload.errors import BackendUnavailableError, ConfigurationError
 from fastload.train.config import ModelConfig
-from fastload.train.models import create_model
-from fastload.train.networks import PyramidNet
+from fastload.train.models import PyramidNet, create_model
 from tests.waiting import LIMIT
 
 TASK_OF = {"smp": "segmentation", "transformers": "masked-lm"}

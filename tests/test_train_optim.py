@@ -14,8 +14,8 @@ from torch import nn
 
 from fastload.errors import ConfigurationError
 from fastload.train.checkpoint import Progress
+from fastload.train.components import average, create_optimizer, create_schedule, parameter_groups, scaled_lr
 from fastload.train.config import OptimizerConfig, ScheduleConfig
-from fastload.train.optim import average, create_optimizer, create_schedule, parameter_groups, scaled_lr
 
 
 class Network(nn.Module):

@@ -20,7 +20,7 @@ from fastload.cli.app import app
 from fastload.errors import ConfigurationError
 from fastload.train import Summary, TrainConfig, preset, train
 from fastload.train.models import create_model
-from fastload.train.presets import find_preset, preset_files
+from fastload.train.settings import find_preset, preset_files
 from tests.images import labels, photo, write_photo_folder
 from tests.test_sources_cifar import cifar10, packed
 from tests.test_train_data import write_idx

@@ -23,12 +23,12 @@ from fastload.backends.dali import DaliOptions
 from fastload.errors import ConfigurationError
 from fastload.sources import open_source
 from fastload.train import OptimizerConfig, RunConfig, ScheduleConfig, distributed, train
+from fastload.train.components import create_optimizer, create_schedule, synchronise_batchnorm
 from fastload.train.data import TrainingData, backend_options, open_data
-from fastload.train.distributed import open_world, synchronise_batchnorm
-from fastload.train.optim import create_optimizer, create_schedule
-from fastload.train.randomness import algorithms
+from fastload.train.distributed import open_world
 from fastload.train.settings import merged
 from fastload.train.tasks import create_task
+from fastload.train.trainer import algorithms
 from tests.test_train_log import curves
 from tests.train_job import SIDE, Job, config, finish, run, said, settings, start, write_arrays
 

@@ -21,8 +21,8 @@ from fastload.draws import Draws
 from fastload.errors import ConfigurationError, DecodeError, SourceError, StateMismatchError
 from fastload.sources import open_source
 from fastload.train.config import OptimizerConfig, TrainConfig
-from fastload.train.engine import validate
 from fastload.train.tasks import MetricSums, Task, create_task, draws_of
+from fastload.train.trainer import validate
 from tests import images
 
 CPU = torch.device("cpu")
@@ -170,7 +170,7 @@ def test_positive_weight_and_masks_as_the_loader_gives_them(tmp_path: Path, enco
     with fastload.create_loader(str(folder), 3) as loader:
         (batch,) = loader
         inputs = task.prepare(batch, draws_of(loader, epoch=0, step=0))
-    assert inputs.count == 3
+    assert len(inputs.model_input) == 3
     np.testing.assert_array_equal(inputs.target.numpy(), truth)
 
     resumed = task_of("segmentation", num_classes=1)
@@ -180,7 +180,7 @@ def test_positive_weight_and_masks_as_the_loader_gives_them(tmp_path: Path, enco
 
 
 def test_of_many_masks_some_are_counted_evenly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fastload.train.tasks.images._COUNTED_MASKS", 3)
+    monkeypatch.setattr("fastload.train.tasks._COUNTED_MASKS", 3)
     shares = [4, 0, 6, 0, 8]  # positive columns of 32; the first, middle and last are counted
     masks = [np.broadcast_to(np.arange(32) < share, (24, 32)).astype(np.uint8) for share in shares]
     folder = pairs_folder(tmp_path, [images.png(mask) for mask in masks], "png")
@@ -339,7 +339,7 @@ def test_no_split_into_batches_and_ranks_changes_a_result(name: str) -> None:
 def test_sums_go_on_from_a_state() -> None:
     sums, other = MetricSums(("a", "b"), CPU), MetricSums(("a", "b"), CPU)
     sums.add({"a": torch.tensor(1), "b": torch.tensor(0.1)})
-    other.load_state_dict(sums.state_dict())
+    other.load(sums.read())
     for each in (sums, other):
         each.add({"a": torch.tensor(2**40), "b": torch.tensor(0.7)})
     assert other.read() == sums.read()

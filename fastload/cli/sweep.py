@@ -82,8 +82,7 @@ def sweep(
         from fastload.sweep import SweepSettings, run_sweep
         from fastload.sweep.grid import modes
         from fastload.sweep.report import print_sweep, write_html, write_png
-        from fastload.train.presets import find_preset
-        from fastload.train.settings import merged
+        from fastload.train.settings import find_preset, merged
 
         if files:
             raise ConfigurationError(f"{files[0]}: one job at a time; files follow `fastload sweep compare` only.")

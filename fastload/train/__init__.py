@@ -22,7 +22,7 @@ from fastload.train.config import (
     ScheduleConfig,
     TrainConfig,
 )
-from fastload.train.presets import preset
+from fastload.train.settings import preset
 
 if TYPE_CHECKING:
     from fastload.train.results import Summary
@@ -48,9 +48,7 @@ _HOMES = {"Summary": "fastload.train.results", "train": "fastload.train.trainer"
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(_HOMES[name]), name)
-    globals()[name] = value  # next time it is found without coming here
-    return value
+    return getattr(importlib.import_module(_HOMES[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -15,39 +15,32 @@ import contextlib
 import glob
 import os
 import platform
+import random
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import torch
 
 from fastload.errors import CheckpointError, ConfigurationError, StateMismatchError, counted
 from fastload.files import check_regular, open_regular
-from fastload.train.components import Components
+from fastload.train.components import Components, seed_generators
 from fastload.train.config import TrainConfig
 from fastload.train.distributed import World
-from fastload.train.randomness import generator_state, seed_generators, set_generator_state
 from fastload.train.results import EpochRecord
-from fastload.train.settings import all_fields
+from fastload.train.settings import find_field
 from fastload.train.tasks import MetricSums
 
 VERSION = 1
 LAST = "last.pt"
 BEST = "best.pt"
 
-_BINDING = {
-    "": ("task",),
-    "model": ("model", "num_classes", "ema"),
-    "optimizer": ("accumulate", "optimizer"),
-    "checkpoint": ("best_by",),
-    "run": ("seed",),
-}
-"""Settings by table that a run cannot change on the way. (The loader compares its own: data, global
-batch, order, transforms.)"""
-
+_BINDING = ("task", "model", "num_classes", "ema", "accumulate", "optimizer", "best_by", "seed")
+"""Settings that a run cannot change on the way. (The loader compares its own: data, batches, order, transforms.)"""
 
 _KEYS = (
     *("config", "epoch", "batch", "step", "best", "records", "model", "ema", "ema_updates", "optimizer", "scheduler"),
@@ -67,14 +60,33 @@ def save(path: Path, state: Mapping[str, Any]) -> None:
     Raises:
         CheckpointError: the disk is full, or the folder cannot be written.
     """
-    beside = _beside(path)
+    with _replacing(path) as beside, open(beside, "wb") as file:
+        torch.save({"version": VERSION, **state}, file)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def copy_checkpoint(path: Path, copy: Path) -> None:
+    """The same checkpoint under a second name: a link where the file system has them, for files here never change."""
+    with _replacing(copy) as beside:
+        try:
+            os.link(path, beside)
+        except OSError:
+            with open_regular(path) as source, open(beside, "wb") as file:
+                shutil.copyfileobj(source, file)
+                file.flush()
+                os.fsync(file.fileno())
+
+
+@contextlib.contextmanager
+def _replacing(path: Path) -> Iterator[Path]:
+    """Where to write what takes the place of a file once it is whole. The name says whose it is."""
+    beside = path.with_name(f".{path.name}.{platform.node()}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         _remove_left_over(path)
-        with open(beside, "wb") as file:
-            torch.save({"version": VERSION, **state}, file)
-            file.flush()
-            os.fsync(file.fileno())
+        beside.unlink(missing_ok=True)
+        yield beside
         os.replace(beside, path)
         _sync_folder(path.parent)
     except (OSError, RuntimeError) as error:  # torch says a failed write in a RuntimeError
@@ -86,38 +98,22 @@ def save(path: Path, state: Mapping[str, Any]) -> None:
         ) from error
 
 
-def copy_checkpoint(path: Path, copy: Path) -> None:
-    """The same checkpoint under a second name: a link where the file system has them, for files here never change."""
-    beside = _beside(copy)
-    try:
-        _remove_left_over(copy)
-        beside.unlink(missing_ok=True)
-        try:
-            os.link(path, beside)
-        except OSError:
-            with open_regular(path) as source, open(beside, "wb") as file:
-                shutil.copyfileobj(source, file)
-                file.flush()
-                os.fsync(file.fileno())
-        os.replace(beside, copy)
-        _sync_folder(copy.parent)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            beside.unlink(missing_ok=True)
-        raise CheckpointError(f"{copy}: the checkpoint could not be written ({error}). Is the disk full?") from error
-
-
-def _beside(path: Path) -> Path:
-    """Where a checkpoint is written before it is renamed. The name says whose it is."""
-    return path.with_name(f".{path.name}.{platform.node()}.{os.getpid()}.tmp")
-
-
 def _remove_left_over(path: Path) -> None:
     """Remove what processes of this machine have begun to write here and were killed over."""
     for left in path.parent.glob(f".{glob.escape(path.name)}.{glob.escape(platform.node())}.*.tmp"):
         writer = left.name.split(".")[-2]
         if writer.isdigit() and not psutil.pid_exists(int(writer)):
             left.unlink(missing_ok=True)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a rename outlast a power cut; not every file system can."""
+    with contextlib.suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 def load(path: Path) -> dict[str, Any]:
@@ -181,21 +177,11 @@ def state_to_resume(config: TrainConfig) -> dict[str, Any] | None:
 
 def _binding(config: Mapping[str, Any]) -> dict[str, Any]:
     """Settings that a checkpoint from before them does not have were what they are by default."""
-    defaults = all_fields()
-    groups = {table: config[table] if table else config for table in _BINDING}
-    return {
-        name: groups[table].get(name, defaults[name].default) for table, names in _BINDING.items() for name in names
-    }
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make a rename outlast a power cut; not every file system can."""
-    with contextlib.suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+    found = {}
+    for field in map(find_field, _BINDING):
+        group = config[field.table] if field.table else config
+        found[field.name] = group.get(field.name, field.default)
+    return found
 
 
 # -- What is in it -----------------------------------------------------------------------------------------------------
@@ -226,14 +212,6 @@ class Progress:
         self._seed_this_rank()
         return studied
 
-    @property
-    def epoch_sums(self) -> dict[str, float]:
-        """Of the batches of this epoch, over all ranks. A collective."""
-        total = MetricSums(self._components.task.counted, self._world.device)
-        total.load_state_dict(self.sums.state_dict())
-        total.all_reduce()
-        return total.read()
-
     def end_epoch(self, record: EpochRecord) -> bool:
         """Count an epoch as complete. Returns whether it is the best one so far."""
         self.records.append(record)
@@ -251,7 +229,7 @@ class Progress:
     def state(self) -> dict[str, Any] | None:
         """Everything, as plain values and tensors, on rank 0; None elsewhere. A collective."""
         components = self._components
-        ranks = self._world.gather({"generators": generator_state(self._world.device), "sums": self.sums.state_dict()})
+        ranks = self._world.gather({"generators": generator_state(self._world.device), "sums": self.sums.read()})
         if ranks is None:
             return None
         return {
@@ -260,7 +238,7 @@ class Progress:
             "batch": self.batch,
             "step": self.step,
             "best": self.best,
-            "records": [record.to_dict() for record in self.records],
+            "records": [asdict(record) for record in self.records],
             "model": components.network.state_dict(),
             "ema": None if components.average is None else components.average.module.state_dict(),
             "ema_updates": 0 if components.average is None else int(components.average.n_averaged),
@@ -320,13 +298,13 @@ class Progress:
     def _load_ranks(self, ranks: list[dict[str, Any]]) -> str | None:
         rank, world_size = self._world.rank, self._world.world_size
         if len(ranks) == world_size:
-            self.sums.load_state_dict(ranks[rank]["sums"])
+            self.sums.load(ranks[rank]["sums"])
             set_generator_state(ranks[rank]["generators"], self._world.device)
             return None
         self._seed_this_rank()
         if rank == 0:
             sums = [each["sums"] for each in ranks]
-            self.sums.load_state_dict({name: sum(each[name] for each in sums) for name in sums[0]})
+            self.sums.load({name: sum(each[name] for each in sums) for name in sums[0]})
         return (
             f"saved by {counted(len(ranks), 'process')} and resumed by {world_size}: the samples are the ones that "
             "would have come, dropout and the like draw other numbers."
@@ -335,3 +313,24 @@ class Progress:
     def _seed_this_rank(self) -> None:
         """The network's own random choices, such as dropout, differ between ranks."""
         seed_generators(self._config.run.seed, self.step, self._world.rank)
+
+
+def generator_state(device: torch.device) -> dict[str, Any]:
+    """Of the generators that `seed_generators` seeds, as `torch.load(weights_only=True)` can read it."""
+    name, keys, position, has_gauss, gauss = np.random.get_state(legacy=True)
+    return {
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
+        "numpy": [name, torch.from_numpy(np.asarray(keys).astype(np.int64)), position, has_gauss, gauss],
+        "python": random.getstate(),
+    }
+
+
+def set_generator_state(state: Mapping[str, Any], device: torch.device) -> None:
+    """Go on from there. A state from another kind of device leaves this device's generator as it is."""
+    torch.set_rng_state(state["torch"])
+    if state["cuda"] is not None and device.type == "cuda":
+        torch.cuda.set_rng_state(state["cuda"], device)
+    name, keys, *rest = state["numpy"]
+    np.random.set_state((name, keys.numpy().astype(np.uint32), *rest))
+    random.setstate(state["python"])

@@ -15,8 +15,7 @@ from typer.core import TyperCommand
 
 from fastload.errors import counted
 from fastload.terminal import output, plain_errors
-from fastload.train.presets import find_preset, preset_files, read_preset
-from fastload.train.settings import NONE, Field, all_fields, merged, to_toml
+from fastload.train.settings import NONE, Field, all_fields, find_preset, merged, preset_files, to_toml
 
 if TYPE_CHECKING:
     from fastload.train.results import Summary
@@ -135,7 +134,7 @@ def train(
     """
     with plain_errors():
         if presets:
-            for job in map(read_preset, preset_files().values()):
+            for job in map(find_preset, preset_files()):
                 output().print(f"{job.describe()}\n", soft_wrap=True)
             return
         settings = merged(find_preset(preset).settings if preset else {}, config, given)

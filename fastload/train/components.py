@@ -1,25 +1,39 @@
-"""What a run is made of, put together from its configuration: data, network, optimizer."""
+"""What a run is made of, put together from its configuration: data, network, optimizer and its schedule."""
 
 from __future__ import annotations
 
+import bisect
+import math
+import random
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import LambdaLR
-from torch.optim.swa_utils import AveragedModel
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
+from fastload.draws import Draws
 from fastload.errors import ConfigurationError
-from fastload.monitor import StepClock, step_clock
-from fastload.train.config import TrainConfig
+from fastload.monitor import StepClock, mark_exchange, step_clock
+from fastload.train.config import OptimizerConfig, ScheduleConfig, TrainConfig
 from fastload.train.data import TrainingData, open_data
-from fastload.train.distributed import World, parallelise, synchronise_batchnorm
+from fastload.train.distributed import World
 from fastload.train.models import create_model
-from fastload.train.optim import LearningRate, average, create_optimizer, create_schedule, scaled_lr
-from fastload.train.randomness import seed_generators
 from fastload.train.tasks import Task, create_task
+
+
+class LearningRate(NamedTuple):
+    """The rate after warm-up, and how it came about."""
+
+    value: float
+    sentence: str
+    """For the log: "lr 0.1 for a batch of 256, times 512/256 = 0.2"."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +52,8 @@ class Components:
     optimizer: torch.optim.Optimizer
     schedule: LambdaLR
     scaler: torch.amp.GradScaler
+    precision: torch.autocast
+    """May be entered again and again."""
     clock: StepClock
     rate: LearningRate
     global_batch: int
@@ -80,15 +96,15 @@ def build(config: TrainConfig, world: World, stack: ExitStack) -> Components:
     network = network.to(world.device).to(memory_format=memory_format)
     averaged = None if config.model.ema is None else average(network, config.model.ema)
     clock = step_clock(world.device, keep=None if config.log.trace else 0)
-    unused = config.run.find_unused_parameters
-    model = parallelise(network, world, clock, amp=config.optimizer.amp, find_unused_parameters=unused)
+    model = parallelise(network, world, clock, config)
     if config.model.compile:
         model.compile()
-    accumulate = config.optimizer.accumulate
+    accumulate, amp = config.optimizer.accumulate, config.optimizer.amp
     global_batch = config.optimizer.batch_size * world.world_size * accumulate
-    windows = -(-len(data.train) // accumulate)
+    windows = math.ceil(len(data.train) / accumulate)
     rate = scaled_lr(config.optimizer, global_batch=global_batch)
     optimizer = create_optimizer(network, config.optimizer, lr=rate.value, fused=world.device.type == "cuda")
+    dtype = {"none": None, "bf16": torch.bfloat16, "fp16": torch.float16}[amp]
     return Components(
         data=data,
         task=task,
@@ -98,7 +114,8 @@ def build(config: TrainConfig, world: World, stack: ExitStack) -> Components:
         average=averaged,
         optimizer=optimizer,
         schedule=create_schedule(optimizer, config.schedule, steps_per_epoch=windows),
-        scaler=torch.amp.GradScaler(world.device.type, enabled=config.optimizer.amp == "fp16"),
+        scaler=torch.amp.GradScaler(world.device.type, enabled=amp == "fp16"),
+        precision=torch.autocast(world.device.type, dtype=dtype, enabled=dtype is not None),
         clock=clock,
         rate=rate,
         global_batch=global_batch,
@@ -115,3 +132,217 @@ def _best_by(asked: str | None, task: Task) -> tuple[str, Literal["min", "max"]]
             f"best_by: this task has no result {asked!r}; its validation gives {', '.join(task.results)}."
         )
     return asked, "min" if asked == "loss" else "max"
+
+
+def seed_generators(seed: int, *place: int) -> None:
+    """Seed the global generators of torch (every device), numpy and Python: the network's own random choices.
+
+    Args:
+        seed: of the run.
+        place: what else tells this stream from others (step, rank): other numbers for other places.
+    """
+    for number in place:
+        seed = int(Draws(seed, 0, np.array([number], dtype=np.int64)).integers(0)[0]) >> 1
+    torch.manual_seed(seed)
+    np.random.seed(seed & 0xFFFFFFFF)
+    random.seed(seed)
+
+
+# -- Optimizer ---------------------------------------------------------------------------------------------------------
+
+_NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
+_WARMUP_START = 0.01
+"""Share of the rate that the first step of a warm-up takes."""
+
+
+def scaled_lr(config: OptimizerConfig, *, global_batch: int) -> LearningRate:
+    """The learning rate in proportion to the batch (Goyal et al., 2017, "Accurate, large minibatch SGD").
+
+    Args:
+        config: its `lr` is for a batch of `reference_batch`; without that it is taken as it is.
+        global_batch: samples in an optimizer step: over all ranks and accumulated batches.
+    """
+    reference = config.reference_batch
+    if not reference:
+        return LearningRate(config.lr, f"lr {config.lr:g}, not scaled with the batch of {global_batch}")
+    value = config.lr * global_batch / reference
+    sentence = f"lr {config.lr:g} for a batch of {reference}, times {global_batch}/{reference} = {value:g}"
+    return LearningRate(value, sentence)
+
+
+def parameter_groups(model: nn.Module, weight_decay: float, *, decay_all: bool = False) -> list[dict[str, Any]]:
+    """Two groups for an optimizer: weights, which decay, then biases and parameters of normalisation, which do not.
+
+    Every vector or scalar counts among the latter (the scales of LayerScale, slopes of PReLU). Frozen parameters are in
+    neither. With `decay_all` there is one group, and all decay.
+    """
+    norms = [module for module in model.modules() if isinstance(module, _NORMS)]
+    of_norms = {id(parameter) for norm in norms for parameter in norm.parameters(recurse=False)}
+    decaying: list[nn.Parameter] = []
+    others: list[nn.Parameter] = []
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            exempt = parameter.ndim <= 1 or name.endswith("bias") or id(parameter) in of_norms
+            (others if exempt and not decay_all else decaying).append(parameter)
+    groups = [{"params": decaying, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0}]
+    return [group for group in groups if group["params"]]
+
+
+def create_optimizer(
+    model: nn.Module, config: OptimizerConfig, *, lr: float, fused: bool = False
+) -> torch.optim.Optimizer:
+    """SGD, Adam or AdamW over `parameter_groups` at this rate (see `scaled_lr`).
+
+    With `fused`, a step is a few kernels for all parameters, which also look at a gradient scaler's verdict themselves:
+    an unfused step of fp16 has the host wait for the device to learn it.
+    """
+    groups = parameter_groups(model, config.weight_decay, decay_all=config.decay_all)
+    if config.optimizer == "sgd":
+        nesterov = config.nesterov and config.momentum > 0
+        return torch.optim.SGD(groups, lr=lr, momentum=config.momentum, nesterov=nesterov, fused=fused)
+    kind = torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW
+    return kind(groups, lr=lr, betas=(config.momentum, 0.999), fused=fused)
+
+
+def create_schedule(optimizer: torch.optim.Optimizer, config: ScheduleConfig, *, steps_per_epoch: int) -> LambdaLR:
+    """The rate as a function of the optimizer step, to be stepped after each of them.
+
+    With T steps in all and a warm-up of W: at step t < W the rate is 0.01 + 0.99 t / W of the whole; then, of a cosine,
+    (1 + cos(pi (t - W) / (T - W))) / 2. Being no recurrence, it does not drift, and a state is the step alone.
+
+    Args:
+        optimizer: with the rate after warm-up.
+        config: in epochs, which may be fractions.
+        steps_per_epoch: optimizer steps, the last and smaller one included.
+    """
+    total = config.epochs * steps_per_epoch
+    warmup = round(config.warmup * steps_per_epoch)
+    falls = config.milestones
+    if config.step_epochs is not None:
+        falls = tuple(config.step_epochs * k for k in range(1, math.ceil(config.epochs / config.step_epochs)))
+    milestones = [round(epoch * steps_per_epoch) for epoch in falls]
+
+    def share(step: int) -> float:
+        if config.schedule == "cosine":
+            # Beyond the end only where a scheduler is stepped after the last step.
+            done = min(max(step - warmup, 0) / max(total - warmup, 1), 1.0)
+            after = (1.0 + math.cos(math.pi * done)) / 2
+        elif config.schedule == "step":
+            after = config.gamma ** bisect.bisect_right(milestones, step)
+        else:
+            after = 1.0
+        rising = _WARMUP_START + (1.0 - _WARMUP_START) * step / warmup if step < warmup else 1.0
+        return rising * after
+
+    return LambdaLR(optimizer, share)
+
+
+def average(model: nn.Module, decay: float) -> AveragedModel:
+    """An exponential moving average of the weights and of the running statistics: call `update_parameters(model)`
+    after each optimizer step; `.module` is the averaged network. The first update copies."""
+    return AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(decay), use_buffers=True)
+
+
+# -- One network on several devices ------------------------------------------------------------------------------------
+
+
+def parallelise(model: nn.Module, world: World, clock: StepClock, config: TrainConfig) -> nn.Module:
+    """What the training steps call. The network itself stays as it is, and is what is validated and saved.
+
+    With ddp, every rank begins with rank 0's weights, and gradients are averaged over the ranks during `backward`.
+    Buffers (the running statistics of batch normalisation) are each rank's own: training does not read them, and
+    rank 0's are the ones that are validated and saved.
+
+    Args:
+        model: on its device.
+        world: of this process.
+        clock: is told when the exchange of gradients begins to cost time.
+        config: of the run.
+
+    Raises:
+        ConfigurationError: bf16 with dp.
+    """
+    if world.parallel == "ddp":
+        wrapped = DistributedDataParallel(
+            model,
+            device_ids=[world.device] if world.device.type == "cuda" else None,
+            gradient_as_bucket_view=True,
+            find_unused_parameters=config.run.find_unused_parameters,
+        )
+        wrapped.broadcast_buffers = False  # the argument of this name has another one in newer versions of torch
+        wrapped.register_comm_hook(None, mark_exchange(clock))
+        return wrapped
+    if world.parallel == "dp":
+        if config.optimizer.amp == "bf16":
+            raise ConfigurationError(
+                "amp: DataParallel runs the network in threads of its own, where torch's autocast is always fp16; take "
+                "--amp fp16, or --parallel ddp under torchrun."
+            )
+        return nn.DataParallel(model, device_ids=list(world.devices))
+    return model
+
+
+def synchronise_batchnorm(model: nn.Module, world: World) -> nn.Module:
+    """The network with every batch normalisation over the batches of all ranks: the same weights under the same names.
+
+    On GPUs it is torch.nn.SyncBatchNorm; on CPUs, where torch has none, one of our own.
+
+    Raises:
+        ConfigurationError: dp, whose parts of a batch do not know of each other.
+    """
+    if world.parallel == "dp":
+        raise ConfigurationError(
+            "sync_batchnorm: DataParallel normalises each GPU's part of a batch by itself; take --parallel ddp."
+        )
+    if world.parallel == "ddp" and world.device.type == "cuda":
+        return nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-any-return]
+    if world.parallel == "ddp":
+        for module in model.modules():
+            if isinstance(module, _BatchNorm):
+                module.__class__ = _HostSyncBatchNorm
+    return model
+
+
+class _HostSyncBatchNorm(_BatchNorm):
+    """Mean, then variance, each a sum over all ranks, whose gradient is the sum of theirs."""
+
+    def _check_input_dim(self, input: torch.Tensor) -> None:
+        pass  # the layer that it stands in for had one shape; any will do
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        if not self.training:
+            normalised: torch.Tensor = super().forward(input)
+            return normalised
+        values = input.float()
+        dims = [0, *range(2, input.ndim)]
+        shape = [1, -1] + [1] * (input.ndim - 2)
+        own = values.new_full((1,), input.numel() / input.shape[1])
+        sums = _SumOverRanks.apply(torch.cat([values.sum(dims), own]))
+        count, mean = sums[-1].detach(), sums[:-1] / sums[-1].detach()
+        centred = values - mean.view(shape)
+        variance = _SumOverRanks.apply((centred * centred).sum(dims)) / count
+        if self.running_mean is not None and self.running_var is not None and self.num_batches_tracked is not None:
+            with torch.no_grad():
+                self.num_batches_tracked.add_(1)
+                share = 1 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
+                self.running_mean.lerp_(mean, share)
+                self.running_var.lerp_(variance * count / (count - 1), share)
+        output = centred * (variance + self.eps).rsqrt().view(shape)
+        if self.affine:
+            output = output * self.weight.view(shape) + self.bias.view(shape)
+        result: torch.Tensor = output.to(input.dtype)
+        return result
+
+
+class _SumOverRanks(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, values: torch.Tensor) -> torch.Tensor:
+        values = values.clone()
+        dist.all_reduce(values)
+        return values
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        gradient = gradient.contiguous().clone()
+        dist.all_reduce(gradient)
+        return gradient

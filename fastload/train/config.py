@@ -23,18 +23,6 @@ class Rule(NamedTuple):
     holds: Callable[[Any], object]
 
 
-def _above(value: float) -> bool:
-    return value > 0
-
-
-def _inside(value: float) -> bool:
-    return 0 < value < 1
-
-
-def _share_or_name(value: float | str) -> bool:
-    return isinstance(value, str) or _inside(value)
-
-
 _COUNT = Rule("at least 1", lambda count: count >= 1)
 _FROM_0 = Rule("0 or more", lambda value: value >= 0)
 _PART = Rule("0 or more, below 1", lambda part: 0 <= part < 1)
@@ -60,7 +48,10 @@ class DataConfig(_Group):
     """Training data: a folder (with train/ and val/ in it, both are found), an archive, IDX or .npy files, a cache."""
     val_data: str | None = None
     """Validation data, where it is not beside the training data. Without any, nothing is validated."""
-    split: Annotated[float | str | None, Rule("a share between 0 and 1, or the name of a split", _share_or_name)] = None
+    split: Annotated[
+        float | str | None,
+        Rule("a share between 0 and 1, or the name of a split", lambda share: isinstance(share, str) or 0 < share < 1),
+    ] = None
     """Share of the data to train on, such as 0.85, where they have no validation part; which samples, the seed says.
     Or the name of the split to train on, where they have several: trainval."""
     val: bool = True
@@ -130,7 +121,7 @@ class ModelConfig(_Group):
     """Memory format of images and network."""
     compile: bool = False
     """torch.compile; the first steps take minutes."""
-    ema: Annotated[float | None, Rule("a decay between 0 and 1, such as 0.9999", _inside)] = None
+    ema: Annotated[float | None, Rule("a decay between 0 and 1, such as 0.9999", lambda decay: 0 < decay < 1)] = None
     """Decay of an exponential moving average of the weights, which is then what is validated."""
 
 
@@ -144,7 +135,7 @@ class OptimizerConfig(_Group):
     """Batches whose gradients make one optimizer step."""
     optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
     """The update rule. Weight decay is added to the gradient by sgd and adam, taken off the weights by adamw."""
-    lr: Annotated[float, Rule("a rate above 0", _above)] = 0.1
+    lr: Annotated[float, Rule("a rate above 0", lambda value: value > 0)] = 0.1
     """Learning rate at the reference batch, after warm-up."""
     reference_batch: int | None = 256
     """Global batch that `lr` is for: it is scaled in proportion to the real one. 0, as None: not scaled."""
@@ -156,7 +147,7 @@ class OptimizerConfig(_Group):
     """Left off biases and normalisation layers, unless `decay_all`."""
     decay_all: bool = False
     """Weight decay on all parameters."""
-    clip_norm: Annotated[float | None, Rule("a norm above 0", _above)] = None
+    clip_norm: Annotated[float | None, Rule("a norm above 0", lambda value: value > 0)] = None
     """Largest norm of all gradients together."""
     label_smoothing: Annotated[float, _PART] = 0.0
     """Of the classification loss, 0 to 1."""
@@ -190,7 +181,7 @@ class ScheduleConfig(_Group):
     """Epochs in which the rate rises linearly from 1% to the whole; half the run, where it is no longer than that."""
     milestones: tuple[float, ...] = ()
     """Epochs at which a step schedule falls."""
-    step_epochs: Annotated[float | None, Rule("above 0", _above)] = None
+    step_epochs: Annotated[float | None, Rule("above 0", lambda value: value > 0)] = None
     """Epochs after which a step schedule falls again and again, in place of milestones."""
     gamma: Annotated[float, Rule("above 0, at most 1", lambda gamma: 0 < gamma <= 1)] = 0.1
     """What it falls by."""

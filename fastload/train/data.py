@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
@@ -20,15 +19,15 @@ from fastload.draws import Draws, Stream
 from fastload.errors import ConfigurationError, SourceError, counted
 from fastload.loader import Loader
 from fastload.sources import Opened, open_source
-from fastload.sources.base import Source, Values
-from fastload.sources.folders import sampled_rows, split_of, splits_in, splits_of
-from fastload.sources.pairs import pair_splits
+from fastload.sources.base import Source
+from fastload.sources.folders import sampled_rows, split_of, splits_of
 from fastload.train.config import TrainConfig
 from fastload.train.settings import NONE, did_you_mean
-from fastload.train.texts import TOKENS, open_texts
+from fastload.train.texts import TOKENS, VALIDATION, open_texts
 
-_VALIDATION = ("val", "valid", "validation", "test")
-"""Splits that are validated on, the first that there is."""
+_NO_VALIDATION = (
+    "nothing is validated: no validation data beside the training data (--val-data; --split 0.9 takes some)"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,16 +38,12 @@ class TrainingData:
     """Shuffled and in complete global batches, unless the configuration says otherwise."""
     val: Loader | None
     """In order, every sample once over all ranks: the last batches of some ranks are smaller, even empty."""
-    num_classes: int
-    """Outputs that the network needs; of text, the size of the vocabulary."""
-    classes: tuple[str, ...] | None
-    """Class names by label, where the data have them."""
-    in_channels: int
-    """Of the images; 1 for text."""
-    samples: int
-    """In the training data, over all ranks."""
     source: Source
     """The training data themselves, for what must be known of them beforehand."""
+    num_classes: int
+    """Outputs that the network needs; of text, the size of the vocabulary."""
+    in_channels: int
+    """Of the images; 1 for text."""
     vocabulary: int | None = None
     """Token ids that there are; None where the batches are images."""
     remark: str | None = None
@@ -67,13 +62,24 @@ def open_data(config: TrainConfig, *, shard: fastload.Shard, device: torch.devic
         ConfigurationError: no data given, or settings that do not fit the data.
         SourceError: nothing there, or not data of this task.
     """
-    opened, validation, remark = _open(config)
+    opened, validation = _open(config)
     source = opened.source
-    _check_kind(source, config)
-    if validation is not None:
-        _check_kind(validation.source, config)
-    channels = _channels(source)
-    num_classes = _num_classes(source, None if validation is None else validation.source, config)
+    sources = [source] if isinstance(validation, str) else [source, validation.source]
+    for each in sources:
+        _check_kind(each, config)
+    num_classes = _num_classes(sources, config)
+    batch, global_batch = config.optimizer.batch_size, config.optimizer.batch_size * shard.world_size
+    drop_last = config.data.drop_last and len(source) >= global_batch
+    last = len(source) % global_batch
+    if not config.data.shuffle and not drop_last and 0 < last < shard.world_size:
+        raise ConfigurationError(
+            f"drop_last: the last batch of {source.name} has {counted(last, 'sample')} for "
+            f"{counted(shard.world_size, 'rank')}, and in order they cannot be shared out; leave it out "
+            "(--drop-last), shuffle, or take another batch size."
+        )
+    images = next(iter(source.images.values()), None)
+    channels = 1 if images is None else images.channels
+    training, evaluation = (None, None) if images is None else _transforms(config, source, channels)
     common: dict[str, Any] = {
         "backend": config.data.backend,
         "options": backend_options(config.data.backend, config.data.backend_option),
@@ -85,39 +91,25 @@ def open_data(config: TrainConfig, *, shard: fastload.Shard, device: torch.devic
         "shard": shard,
         "device": device,
     }
-    transforms = _transforms(config, source, channels) if source.images else (None, None)
-    batch = config.optimizer.batch_size
-    drop_last = config.data.drop_last and len(source) >= batch * shard.world_size
-    last = len(source) % (batch * shard.world_size)
-    if not config.data.shuffle and not drop_last and 0 < last < shard.world_size:
-        raise ConfigurationError(
-            f"drop_last: the last batch of {source.name} has {counted(last, 'sample')} for "
-            f"{counted(shard.world_size, 'rank')}, and in order they cannot be shared out; leave it out "
-            "(--drop-last), shuffle, or take another batch size."
-        )
     train = fastload.create_loader(
         opened,
         batch,
         shuffle=config.data.shuffle,
         drop_last=drop_last,
         tune=config.data.tune,
-        transform=transforms[0],
+        transform=training,
         batch_transform=_mix(config, num_classes),
         **common,
     )
-    val = None
-    if validation is not None:
-        val = fastload.create_loader(validation, batch, transform=transforms[1], **common)
+    absent = isinstance(validation, str)
     return TrainingData(
         train=train,
-        val=val,
-        num_classes=num_classes,
-        classes=source.classes,
-        in_channels=channels,
-        samples=len(source),
-        vocabulary=source.details.get("vocabulary"),
+        val=None if absent else fastload.create_loader(validation, batch, transform=evaluation, **common),
         source=source,
-        remark=remark,
+        num_classes=num_classes,
+        in_channels=channels,
+        vocabulary=source.details.get("vocabulary"),
+        remark=validation if isinstance(validation, str) else None,
     )
 
 
@@ -128,8 +120,7 @@ Validation = Opened | str
 """What is validated on, or why nothing is."""
 
 
-def _open(config: TrainConfig) -> tuple[Opened, Opened | None, str | None]:
-    """The training data; the validation data, or None and why there are none."""
+def _open(config: TrainConfig) -> tuple[Opened, Validation]:
     settings = config.data
     if settings.data is None:
         raise ConfigurationError("data: none given; say --data with a folder, an archive or files.")
@@ -152,14 +143,7 @@ def _open(config: TrainConfig) -> tuple[Opened, Opened | None, str | None]:
                 "validation part."
             )
         train, val = _split(train, settings.split, config.run.seed)
-    if not settings.val:
-        val = "nothing is validated, as --no-val says"
-    return (train, None, val) if isinstance(val, str) else (train, val, None)
-
-
-_NO_VALIDATION = (
-    "nothing is validated: no validation data beside the training data (--val-data; --split 0.9 takes some)"
-)
+    return train, val if settings.val else "nothing is validated, as --no-val says"
 
 
 def _split(opened: Opened, share: float, seed: int) -> tuple[Opened, Opened]:
@@ -179,46 +163,32 @@ def _split(opened: Opened, share: float, seed: int) -> tuple[Opened, Opened]:
 
 def _open_splits(data: str, task: str, split: str | None, *, validated: bool) -> tuple[Opened, Validation]:
     """The part to train on and the one to validate on; all of it, where it has no splits."""
-    folder = os.path.abspath(os.path.expanduser(data))
-    if os.path.isdir(folder):
-        files = {part: os.path.join(folder, f"{part}.npy") for part in ("train", *_VALIDATION)}
-        if os.path.isfile(files["train"]):
-            found = next((file for part, file in files.items() if part != "train" and os.path.isfile(file)), None)
-            return _open_files(files["train"], task), _NO_VALIDATION if found is None else _open_files(found, task)
-        splits = splits_in(pair_splits(folder)) or splits_of(folder)
-        if split is not None or "train" in splits:
-            train = open_source(data, split=split or "train")
-            rest = [name for name in ("val", "test") if name in splits and name != split_of(split or "train")]
-            return train, _open_validation(data, rest) if validated else _NO_VALIDATION
-        if os.path.isdir(os.path.join(folder, "train")):
-            return open_source(data), _NO_VALIDATION  # trains are a class here, beside others that are no splits
-    if split is not None:
-        return open_source(data, split=split), _NO_VALIDATION
-    train_part = None if data.endswith(".npy") else _open_split(data, "train")
-    if train_part is None:
+    folder = Path(data).expanduser()
+    arrays = {file.stem: str(file) for file in folder.glob("*.npy")} if folder.is_dir() else {}
+    if "train" in arrays:
+        found = next((arrays[name] for name in VALIDATION if name in arrays), None)
+        return _open_files(arrays["train"], task), _NO_VALIDATION if found is None else _open_files(found, task)
+    # Trains may be a class, beside others that are no splits.
+    whole = data.endswith(".npy") or ((folder / "train").is_dir() and "train" not in splits_of(str(folder)))
+    if whole and split is None:
         return _open_files(data, task), _NO_VALIDATION
-    val = next((val for part in _VALIDATION if (val := _open_split(data, part)) is not None), None)
-    return train_part, val or _NO_VALIDATION
-
-
-def _open_validation(data: str, splits: Sequence[str]) -> Validation:
-    """The first of these splits. A test split may have no labels, as a competition's; then nothing is validated."""
-    if not splits:
-        return _NO_VALIDATION
     try:
-        return open_source(data, split=splits[0])
-    except SourceError as error:
-        if splits[0] != "test":
-            raise
-        return f"nothing is validated: {error}"
-
-
-def _open_split(data: str, split: str) -> Opened | None:
-    """One split of official files or an archive, which refuse names that they do not have."""
-    try:
-        return open_source(data, split=split)
+        train = open_source(data, split=split or "train")
     except ConfigurationError:
-        return None
+        if split is not None:
+            raise
+        return _open_files(data, task), _NO_VALIDATION
+    others = [name for name in VALIDATION if validated and split_of(name) != split_of(split or "train")]
+    for name in others:
+        try:
+            return train, open_source(data, split=name)
+        except ConfigurationError:
+            continue  # there is no such split
+        except SourceError as error:
+            if split_of(name) != "test":
+                raise
+            return train, f"nothing is validated: {error}"  # a test split may have no labels, as a competition's
+    return train, _NO_VALIDATION
 
 
 def _open_files(data: str, task: str) -> Opened:
@@ -262,21 +232,21 @@ def backend_options(backend: str, texts: Sequence[str]) -> BackendOptions | None
 def _check_kind(source: Source, config: TrainConfig) -> None:
     """Refuse data of another task, before a network is made for them."""
     roles = [column.role for column in source.columns.values()]
-    fits = {
-        "classification": roles[0] == "image" and "label" in source.columns,
-        "segmentation": roles == ["image", "mask"],
-        "masked-lm": TOKENS in source.values,
-        "text-classification": source.format == "texts",
-    }
-    if not fits[config.task]:
-        wanted = {
-            "classification": "images with labels (a folder of classes, CIFAR, IDX...)",
-            "segmentation": "images with masks (a folder with images/ and masks/)",
-            "text-classification": "texts with labels (.tsv, .csv or .jsonl)",
-            "masked-lm": "token ids (a .npy file of (N, L) integers, or a folder with train.npy and val.npy)",
-        }
+    fits, wanted = {
+        "classification": (
+            roles[0] == "image" and "label" in source.columns,
+            "images with labels (a folder of classes, CIFAR, IDX...)",
+        ),
+        "segmentation": (roles == ["image", "mask"], "images with masks (a folder with images/ and masks/)"),
+        "text-classification": (source.format == "texts", "texts with labels (.tsv, .csv or .jsonl)"),
+        "masked-lm": (
+            TOKENS in source.values,
+            "token ids (a .npy file of (N, L) integers, or a folder with train.npy and val.npy)",
+        ),
+    }[config.task]
+    if not fits:
         raise SourceError(
-            f"{source.name}: {config.task} needs {wanted[config.task]}; these are {source.format} with the columns "
+            f"{source.name}: {config.task} needs {wanted}; these are {source.format} with the columns "
             f"{', '.join(source.columns)}. Choose the task that fits (--task), or other data."
         )
     if config.task == "masked-lm":
@@ -284,13 +254,12 @@ def _check_kind(source: Source, config: TrainConfig) -> None:
 
 
 def _check_tokens(source: Source, vocabulary: int | None) -> None:
-    tokens = source.values[TOKENS]
     if vocabulary is None:
         raise ConfigurationError(
             "num_classes: masked-lm needs the size of the vocabulary, the last id of which is the mask token; "
             "say --num-classes 50265 for RoBERTa's."
         )
-    some = tokens.at(sampled_rows(len(source)))
+    some = source.values[TOKENS].at(sampled_rows(len(source)))
     if some.ndim != 2 or some.dtype.kind not in "iu":
         shape = (len(source), *some.shape[1:])
         raise SourceError(f"{source.name}: token ids are (N, L) integers, found {some.dtype} of shape {shape}.")
@@ -301,35 +270,26 @@ def _check_tokens(source: Source, vocabulary: int | None) -> None:
         )
 
 
-def _channels(source: Source) -> int:
-    """Of the images; encoded ones are decoded to RGB."""
-    image = next(iter(source.images.values()), None)
-    return 1 if image is None else image.channels
-
-
-def _num_classes(source: Source, validation: Source | None, config: TrainConfig) -> int:
+def _num_classes(sources: Sequence[Source], config: TrainConfig) -> int:
+    """Of the training data and, where there are any, of the validation data, whose labels must mean the same."""
     asked = config.model.num_classes
     if config.task not in ("classification", "text-classification"):
         return 1 if asked is None else asked
-    if validation is not None and validation.classes and source.classes and validation.classes != source.classes:
-        differing = sorted(set(source.classes) ^ set(validation.classes)) or list(validation.classes)
-        raise SourceError(
-            f"{validation.name}: its classes are not those of {source.name}, so that its labels mean others "
-            f"(differing: {', '.join(differing[:5])}); make the two alike."
-        )
-    labels = [1 + int(column.at(np.arange(len(column))).max()) for column in _labels(source, validation)]
-    found = max(len(source.classes or ()), *labels)
+    names = sources[0].classes or ()
+    for other in sources[1:]:
+        if names and other.classes and other.classes != names:
+            differing = sorted(set(names) ^ set(other.classes)) or list(other.classes)
+            raise SourceError(
+                f"{other.name}: its classes are not those of {sources[0].name}, so that its labels mean others "
+                f"(differing: {', '.join(differing[:5])}); make the two alike."
+            )
+    labels = [source.values["label"] for source in sources]
+    found = max(len(names), *(1 + int(column.at(np.arange(len(column))).max()) for column in labels))
     if asked is not None and asked < found:
         raise ConfigurationError(
             f"num_classes: the data have {counted(found, 'class')}, got {asked}; give at least {found}."
         )
     return found if asked is None else asked
-
-
-def _labels(*sources: Source | None) -> Iterator[Values]:
-    for source in sources:
-        if source is not None:
-            yield source.values["label"]
 
 
 # -- What is done to it ------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The processes and devices that train together: which one this is, how they find each other, and how they talk.
+"""The processes that train together: which one this is, how they find each other, how they talk, and how they stop.
 
 Ranks come from torchrun's environment (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR...); under SLURM, `srun torchrun ...`
 on each node makes it, or a script that sets RANK=$SLURM_PROCID, LOCAL_RANK=$SLURM_LOCALID and so on. Gradients go over
@@ -8,25 +8,27 @@ holds) goes over a gloo group of its own, so that it neither waits for a GPU nor
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
+import signal
+import socket
+import sys
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from types import FrameType, TracebackType
 from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
-from torch import nn
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.parallel import DistributedDataParallel
 
 from fastload.errors import ConfigurationError, FastloadError, counted
-from fastload.monitor import StepClock, mark_exchange
 from fastload.sampler import Shard
 from fastload.train.config import RunConfig
 
@@ -108,33 +110,26 @@ def open_world(run: RunConfig) -> Iterator[World]:
     )
     control: Any = dist.new_group(backend="gloo")
     try:
-        yield World(
-            device=device,
-            parallel=parallel,
-            rank=rank,
-            world_size=world_size,
-            control=control,
-        )
+        yield World(device=device, parallel=parallel, rank=rank, world_size=world_size, control=control)
         # Rank 0 may hold the store that the others need to the end.
         dist.barrier(group=control)
-    except RuntimeError as error:
-        _close(control, device)
-        if isinstance(error, FastloadError) or not _lost_a_peer(error):
+    except BaseException as error:
+        # What NCCL has under way may never end, so its group is not waited for.
+        dist.destroy_process_group(control if device.type == "cuda" else None)
+        if not _lost_a_peer(error):
             raise
         time.sleep(_CULPRIT_FIRST)
         raise FastloadError(
             f"rank {rank} lost the connection to another rank, which has died or failed: look for the error "
             f"of that one, which torchrun lists as the root cause ({error})."
         ) from error
-    except BaseException:
-        _close(control, device)
-        raise
     dist.destroy_process_group()
 
 
-def _close(control: Any, device: torch.device) -> None:
-    """Let go of the others after an error. What NCCL has under way may never end, so its group is not waited for."""
-    dist.destroy_process_group(control if device.type == "cuda" else None)
+def _lost_a_peer(error: BaseException) -> bool:
+    """Whether a collective failed because its other end is gone. Gloo says so in words only."""
+    ours = isinstance(error, FastloadError) or not isinstance(error, RuntimeError)
+    return not ours and (isinstance(error, dist.DistError) or "gloo" in str(error).lower())
 
 
 def _environment() -> dict[str, int]:
@@ -154,16 +149,16 @@ def _environment() -> dict[str, int]:
 
 
 def _parallel(run: RunConfig, world_size: int, launched: bool) -> Literal["none", "dp", "ddp"]:
-    from_launch: Literal["none", "ddp"] = "ddp" if launched else "none"
-    parallel = from_launch if run.parallel == "auto" else run.parallel
-    if parallel == "ddp" and not launched:
+    if run.parallel == "auto":
+        return "ddp" if launched else "none"
+    if run.parallel == "ddp" and not launched:
         raise ConfigurationError(f"parallel: ddp needs several processes; start them with {_TORCHRUN}")
-    if parallel != "ddp" and world_size > 1:
+    if run.parallel != "ddp" and world_size > 1:
         raise ConfigurationError(
-            f"parallel: {parallel} is for one process, but torchrun has started {world_size}, which would train "
+            f"parallel: {run.parallel} is for one process, but torchrun has started {world_size}, which would train "
             f"{world_size} times the same; take ddp, or start without torchrun."
         )
-    return parallel
+    return run.parallel
 
 
 def _device(run: RunConfig, parallel: str, local_rank: int) -> torch.device:
@@ -211,11 +206,6 @@ def _device(run: RunConfig, parallel: str, local_rank: int) -> torch.device:
             f"{counted(gpus, 'process')} a machine (--nproc-per-node {gpus}), or take --device cpu."
         )
     return torch.device("cuda", index)
-
-
-def _lost_a_peer(error: RuntimeError) -> bool:
-    """Whether a collective failed because its other end is gone. Gloo says so in words only."""
-    return isinstance(error, dist.DistError) or "gloo" in str(error).lower()
 
 
 # -- Finding each other ------------------------------------------------------------------------------------------------
@@ -296,131 +286,137 @@ def require_own_gpus(store: Any, rank: int, world_size: int, device: torch.devic
         )
 
 
-# -- One network on several devices ------------------------------------------------------------------------------------
+# -- Stopping together -------------------------------------------------------------------------------------------------
+#
+# SIGTERM and Ctrl-C end the run after the step under way, on all ranks at the same one. Python runs a signal's handler
+# in the main thread, between two instructions, and the main thread may be in a collective whose other end is dead. So
+# signals are read by a thread (`signal.set_wakeup_fd`), which also ends the process where the main thread does not come
+# to its next step in time.
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_SECOND_PRESS = 1.0
+"""A SIGINT that comes later than this after the first one is a person's second Ctrl-C [seconds]. Earlier ones are the
+same press: a terminal sends it to torchrun and to its ranks, and torchrun passes it on."""
+_AT_ONCE = 2.0
+"""How long that one has to end the process in the ordinary way [seconds]."""
+_GRACE, _LONGEST_GRACE = 5.0, 25.0
+"""How long several ranks have to come to their next step, besides three times the longest step so far, and at most
+[seconds]: torchrun kills after 30."""
 
 
-def parallelise(
-    model: nn.Module, world: World, clock: StepClock, *, amp: str = "none", find_unused_parameters: bool = False
-) -> nn.Module:
-    """What the training steps call. The network itself stays as it is, and is what is validated and saved.
+class Stopped(Exception):  # noqa: N818, it is no error
+    """The run was asked to end, and all ranks know it. State is as after the latest step."""
 
-    With ddp, every rank begins with rank 0's weights, and gradients are averaged over the ranks during `backward`.
-    Buffers (the running statistics of batch normalisation) are each rank's own: training does not read them, and
-    rank 0's are the ones that are validated and saved.
 
-    Args:
-        model: on its device.
-        world: of this process.
-        clock: is told when the exchange of gradients begins to cost time.
-        amp: the precision asked for.
-        find_unused_parameters: of DistributedDataParallel.
+class Stopping:
+    """Listens for signals between `__enter__` and `__exit__`. Elsewhere than in the main thread nothing can listen."""
 
-    Raises:
-        ConfigurationError: bf16 with dp.
-    """
-    if world.parallel == "ddp":
-        wrapped = DistributedDataParallel(
-            model,
-            device_ids=[world.device] if world.device.type == "cuda" else None,
-            gradient_as_bucket_view=True,
-            find_unused_parameters=find_unused_parameters,
-        )
-        wrapped.broadcast_buffers = False  # the argument of this name has another one in newer versions of torch
-        wrapped.register_comm_hook(None, mark_exchange(clock))
-        return wrapped
-    if world.parallel == "dp":
-        if amp == "bf16":
-            raise ConfigurationError(
-                "amp: DataParallel runs the network in threads of its own, where torch's autocast is always fp16; take "
-                "--amp fp16, or --parallel ddp under torchrun."
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._asked = threading.Event()
+        self._at_once = threading.Event()
+        self._agreed = False
+        """All ranks stop: they save now, however long that takes."""
+        self._deadline = float("inf")
+        self._checked = time.monotonic()
+        self._longest_step = 0.0
+        """Between two checks [seconds]."""
+        self._pending: tuple[Any, torch.Tensor] | None = None
+        """The ranks' question to each other, whether anyone was asked to stop, and where the answer comes."""
+        self._before: dict[signal.Signals, Any] = {}
+        self.signal: int | None = None
+        """The first that asked this process to stop."""
+
+    def __enter__(self) -> Stopping:
+        if threading.current_thread() is threading.main_thread():
+            self._main = threading.get_ident()
+            self._reader, self._writer = socket.socketpair()
+            self._writer.setblocking(False)
+            self._wakeup_before = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
+            self._before = {number: signal.signal(number, self._handle) for number in _SIGNALS}
+            self._thread = threading.Thread(target=self._listen, name="fastload-stopping", daemon=True)
+            self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None and self._pending is not None:
+            self._pending[0].wait()  # the others ask too, and nobody may leave before the answer
+        if not self._before:
+            return
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(self._wakeup_before)
+        self._writer.shutdown(socket.SHUT_RDWR)  # closing does not end it: forked workers have it too
+        self._writer.close()
+        self._thread.join()
+        self._reader.close()
+
+    def check(self) -> None:
+        """Between two steps, or two batches of a validation: a collective that costs next to nothing.
+
+        What the ranks tell each other here is read at the next check, when it has long arrived.
+
+        Raises:
+            Stopped: some rank was asked to stop; on all ranks in the same check.
+        """
+        before, self._checked = self._checked, time.monotonic()
+        self._longest_step = max(self._longest_step, self._checked - before)
+        stop = self._asked.is_set()
+        if self._world.control is not None:
+            question = torch.tensor([int(stop)], dtype=torch.int32, device="cpu")
+            stop = False
+            if self._pending is not None:
+                work, answer = self._pending
+                work.wait()
+                stop = bool(answer.item())
+            work = dist.all_reduce(question, op=dist.ReduceOp.MAX, group=self._world.control, async_op=True)
+            self._pending = work, question
+        if stop:
+            self._agreed = True
+            raise Stopped
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        self.signal = self.signal or number
+        self._asked.set()  # as the thread does, which may come to it some milliseconds later
+        if self._at_once.is_set():
+            raise KeyboardInterrupt
+
+    def _listen(self) -> None:
+        """In the thread: one byte a signal, until the other end is closed."""
+        first: float | None = None
+        while True:
+            self._reader.settimeout(0.2 if self._deadline < float("inf") else None)
+            try:
+                received = self._reader.recv(64)
+            except TimeoutError:
+                if time.monotonic() > self._deadline and (self._at_once.is_set() or not self._agreed):
+                    self._end()
+                continue
+            if not received:
+                return
+            for number in received:
+                if number not in _SIGNALS or self._at_once.is_set():
+                    continue
+                now = time.monotonic()
+                if first is None:
+                    first = now
+                    self.signal = number
+                    self._asked.set()
+                    if self._world.control is not None:
+                        self._deadline = now + min(_GRACE + 3 * self._longest_step, _LONGEST_GRACE)
+                elif number == signal.SIGINT and now - first > _SECOND_PRESS:
+                    self._at_once.set()
+                    self._deadline = now + _AT_ONCE
+                    # A signal of its own: this one may have been handled, and the main thread be waiting again.
+                    signal.pthread_kill(self._main, signal.SIGINT)
+
+    def _end(self) -> None:
+        with contextlib.suppress(OSError):
+            print(
+                f"rank {self._world.rank}: asked to stop, and the step under way does not end; ending now.",
+                file=sys.stderr,
+                flush=True,
             )
-        return nn.DataParallel(model, device_ids=list(world.devices))
-    return model
-
-
-def exchange(model: nn.Module, on: bool) -> AbstractContextManager[None]:
-    """Whether the gradients of a forward and backward within are exchanged between ranks, or only added up."""
-    if isinstance(model, DistributedDataParallel) and not on:
-        return model.no_sync()
-    return nullcontext()
-
-
-# -- Batch normalisation over all ranks --------------------------------------------------------------------------------
-
-
-def synchronise_batchnorm(model: nn.Module, world: World) -> nn.Module:
-    """The network with every batch normalisation over the batches of all ranks: the same weights under the same names.
-
-    On GPUs it is torch.nn.SyncBatchNorm; on CPUs, where torch has none, one of our own.
-
-    Raises:
-        ConfigurationError: dp, whose parts of a batch do not know of each other.
-    """
-    if world.parallel == "dp":
-        raise ConfigurationError(
-            "sync_batchnorm: DataParallel normalises each GPU's part of a batch by itself; take --parallel ddp."
-        )
-    if world.parallel != "ddp":
-        return model
-    if world.device.type == "cuda":
-        synchronised: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(model)
-        return synchronised
-    return _with_host_batchnorm(model)
-
-
-def _with_host_batchnorm(module: nn.Module) -> nn.Module:
-    if isinstance(module, _BatchNorm):
-        found = _HostSyncBatchNorm(
-            module.num_features, module.eps, module.momentum, module.affine, module.track_running_stats
-        )
-        for name, value in (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)):
-            setattr(found, name, value)
-        return found.train(module.training)
-    for name, child in module.named_children():
-        setattr(module, name, _with_host_batchnorm(child))
-    return module
-
-
-class _HostSyncBatchNorm(_BatchNorm):
-    """Mean, then variance, each a sum over all ranks, whose gradient is the sum of theirs."""
-
-    def _check_input_dim(self, input: torch.Tensor) -> None:
-        pass  # the layer that it stands in for had one shape; any will do
-
-    def forward(self, input: torch.Tensor) -> torch.Tensor:
-        if not self.training:
-            normalised: torch.Tensor = super().forward(input)
-            return normalised
-        values = input.float()
-        dims = [0, *range(2, input.ndim)]
-        shape = [1, -1] + [1] * (input.ndim - 2)
-        own = values.new_full((1,), input.numel() / input.shape[1])
-        sums = _SumOverRanks.apply(torch.cat([values.sum(dims), own]))
-        count, mean = sums[-1].detach(), sums[:-1] / sums[-1].detach()
-        centred = values - mean.view(shape)
-        variance = _SumOverRanks.apply((centred * centred).sum(dims)) / count
-        if self.running_mean is not None and self.running_var is not None and self.num_batches_tracked is not None:
-            with torch.no_grad():
-                self.num_batches_tracked.add_(1)
-                share = 1 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
-                self.running_mean.lerp_(mean, share)
-                self.running_var.lerp_(variance * count / (count - 1), share)
-        output = centred * (variance + self.eps).rsqrt().view(shape)
-        if self.affine:
-            output = output * self.weight.view(shape) + self.bias.view(shape)
-        result: torch.Tensor = output.to(input.dtype)
-        return result
-
-
-class _SumOverRanks(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, values: torch.Tensor) -> torch.Tensor:
-        values = values.clone()
-        dist.all_reduce(values)
-        return values
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
-        gradient = gradient.contiguous().clone()
-        dist.all_reduce(gradient)
-        return gradient
+        os._exit(128 + signal.SIGTERM)

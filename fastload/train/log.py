@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import msgspec
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from fastload.errors import BackendUnavailableError
 from fastload.train.config import LogConfig
@@ -18,11 +18,57 @@ from fastload.train.config import LogConfig
 EPOCHS_FILE = "epochs.jsonl"
 
 
-class RunLog:
-    """What the trainer tells. This one does nothing with it, as on all ranks but 0; that one's shows and writes."""
+class RunLog(ExitStack):
+    """The log of a run, closed at its end. Rank 0 tells and writes; on other ranks nothing comes of the same calls."""
+
+    def __init__(
+        self,
+        config: LogConfig,
+        folder: str | os.PathLike[str],
+        *,
+        rank: int,
+        epochs: int,
+        unit: str = "images",
+        first_epoch: int = 0,
+        first_step: int = 0,
+        console: Console | None = None,
+    ) -> None:
+        """
+        Args:
+            config: bar and TensorBoard.
+            folder: of the run; epochs.jsonl and the folder tensorboard are put there.
+            rank: of this process.
+            epochs: of the whole run.
+            unit: what samples are called.
+            first_epoch: that this run begins or goes on in; records of it and of later ones, which it will repeat, are
+                removed from epochs.jsonl.
+            first_step: optimizer steps done before; later points of TensorBoard's curves are superseded.
+            console: to print on; standard output by default.
+
+        Raises:
+            BackendUnavailableError: TensorBoard is asked for and not installed.
+        """
+        super().__init__()
+        self._tells = rank == 0
+        self._console = (console or Console()) if self._tells else Console(quiet=True)
+        self._path = Path(folder) / EPOCHS_FILE
+        self._epochs, self._unit = epochs, unit
+        self._writer: Any = None
+        self._bar = _bar(self._console, unit)
+        self._task = self._bar.add_task("", visible=False, rate="-", loss="-", wait="-")
+        if not self._tells:
+            return
+        if config.tensorboard:
+            self._writer = _tensorboard(Path(folder) / "tensorboard", first_step)
+            self.callback(self._writer.close)
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        _keep_epochs_before(self._path, first_epoch)
+        if config.progress and self._console.is_terminal:
+            self.enter_context(self._bar)
 
     def say(self, line: str) -> None:
-        """A line of text, above the bar."""
+        """A line of text, above the bar. Never wrapped: a line is a line for `grep` too. Square brackets are text."""
+        self._console.print(line, markup=False, highlight=False, emoji=False, soft_wrap=True)
 
     def begin_epoch(self, epoch: int, *, steps: int, done: int = 0) -> None:
         """Start the bar of an epoch.
@@ -32,6 +78,8 @@ class RunLog:
             steps: optimizer steps of the epoch.
             done: of these, before this run was resumed.
         """
+        title = f"epoch {epoch + 1}/{self._epochs}"
+        self._bar.reset(self._task, total=steps, completed=done, description=title, visible=True)
 
     def progress(self, done: int, *, rate: float, wait: float, loss: float | None = None) -> None:
         """Move the bar.
@@ -42,12 +90,19 @@ class RunLog:
             wait: share of the time spent waiting for data, 0 to 1.
             loss: if it was read since; otherwise the bar keeps the one it has.
         """
+        read: dict[str, Any] = {} if loss is None else {"loss": f"{loss:.4f}"}
+        self._bar.update(self._task, completed=done, rate=f"{rate:,.0f}", wait=f"{wait:.1%}", **read)
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         """Curves by optimizer step of the whole run, for TensorBoard: {"train/loss": 0.7}."""
+        if self._writer is not None:
+            for name, value in values.items():
+                self._writer.add_scalar(name, value, step)
 
     def part_epoch(self, record: Mapping[str, Any], *, step: int) -> None:
         """A line on an epoch in which `max_steps` has ended the run; nothing is kept of it."""
+        self._bar.update(self._task, visible=False)
+        self.say(f"stopped at step {step:,} (--max-steps), in {self._line(record)}")
 
     def end_epoch(self, record: Mapping[str, Any], *, step: int) -> None:
         """Keep an epoch: an object in epochs.jsonl, its numbers as curves, and a line for the person.
@@ -56,111 +111,28 @@ class RunLog:
         epoch and its record; the other way round the record would be missing.
 
         Args:
-            record: plain values: "epoch" (0-based), "train" and "val" (mappings of results; "val" may be None),
-                "images_per_second" (samples, over all ranks), "wait_share" (0 to 1), "seconds", and whatever else is
-                to be kept.
+            record: an `EpochRecord` as plain values.
             step: optimizer steps of the run so far.
         """
-
-
-@contextmanager
-def open_log(
-    config: LogConfig,
-    folder: str | os.PathLike[str],
-    *,
-    rank: int,
-    epochs: int,
-    unit: str = "images",
-    first_epoch: int = 0,
-    first_step: int = 0,
-    console: Console | None = None,
-) -> Iterator[RunLog]:
-    """The log of a run, closed at the end.
-
-    Args:
-        config: bar and TensorBoard.
-        folder: of the run; epochs.jsonl and the folder tensorboard are put there.
-        rank: only rank 0 tells and writes.
-        epochs: of the whole run.
-        unit: what samples are called.
-        first_epoch: that this run begins or goes on in; records of it and of later ones, which it will repeat, are
-            removed from epochs.jsonl.
-        first_step: optimizer steps done before; later points of TensorBoard's curves are superseded.
-        console: to print on; standard output by default.
-
-    Raises:
-        BackendUnavailableError: TensorBoard is asked for and not installed.
-    """
-    if rank != 0:
-        yield RunLog()
-        return
-    with ExitStack() as stack:
-        writer = _tensorboard(Path(folder) / "tensorboard", first_step) if config.tensorboard else None
-        if writer is not None:
-            stack.callback(writer.close)
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        _keep_epochs_before(Path(folder) / EPOCHS_FILE, first_epoch)
-        console = console or Console()
-        bar = _bar(console, unit) if config.progress and console.is_terminal else None
-        if bar is not None:
-            stack.enter_context(bar)
-        yield _Telling(Path(folder) / EPOCHS_FILE, console, bar, writer, epochs, unit)
-
-
-class _Telling(RunLog):
-    def __init__(
-        self, path: Path, console: Console, bar: Progress | None, writer: Any | None, epochs: int, unit: str
-    ) -> None:
-        self._path = path
-        self._console = console
-        self._bar = bar
-        self._task: TaskID | None = None
-        self._writer = writer
-        self._epochs = epochs
-        self._unit = unit
-        self._loss = "-"
-        """The last one read, as shown."""
-
-    def say(self, line: str) -> None:
-        # Never wrapped: a line is a line for `grep` too. Square brackets are text.
-        self._console.print(line, markup=False, highlight=False, emoji=False, soft_wrap=True)
-
-    def begin_epoch(self, epoch: int, *, steps: int, done: int = 0) -> None:
-        if self._bar is None:
-            return
-        self._end_bar()
-        title = f"epoch {epoch + 1}/{self._epochs}"
-        self._task = self._bar.add_task(title, total=steps, completed=done, rate="-", loss=self._loss, wait="-")
-
-    def progress(self, done: int, *, rate: float, wait: float, loss: float | None = None) -> None:
-        if self._bar is None or self._task is None:
-            return
-        if loss is not None:
-            self._loss = f"{loss:.4f}"
-        self._bar.update(self._task, completed=done, rate=f"{rate:,.0f}", wait=f"{wait:.1%}", loss=self._loss)
-
-    def scalars(self, step: int, values: Mapping[str, float]) -> None:
-        if self._writer is not None:
-            for name, value in values.items():
-                self._writer.add_scalar(name, value, step)
-
-    def part_epoch(self, record: Mapping[str, Any], *, step: int) -> None:
-        self._end_bar()
-        self.say(f"stopped at step {step:,} (--max-steps), in {_line(record, self._epochs, self._unit)}")
-
-    def end_epoch(self, record: Mapping[str, Any], *, step: int) -> None:
-        self._end_bar()
-        with open(self._path, "ab") as file:
-            file.write(msgspec.json.encode(record) + b"\n")  # NaN and infinity, which JSON has not, are null
+        self._bar.update(self._task, visible=False)
+        if self._tells:
+            with open(self._path, "ab") as file:
+                file.write(msgspec.json.encode(record) + b"\n")  # NaN and infinity, which JSON has not, are null
         self.scalars(step, {f"epoch/{name}": value for name, value in _numbers(record).items()})
         if self._writer is not None:
             self._writer.flush()
-        self.say(_line(record, self._epochs, self._unit))
+        self.say(self._line(record))
 
-    def _end_bar(self) -> None:
-        if self._bar is not None and self._task is not None:
-            self._bar.remove_task(self._task)
-            self._task = None
+    def _line(self, record: Mapping[str, Any]) -> str:
+        parts = [
+            f"{part} " + ", ".join(f"{name} {value:.4f}" for name, value in record[part].items())
+            for part in ("train", "val")
+            if record.get(part)
+        ]
+        if record["images_per_second"]:  # else the training of this epoch was over when the run was resumed
+            rate, wait = record["images_per_second"], record["wait_share"]
+            parts.append(f"{rate:,.0f} {self._unit}/s, wait {wait:.1%}, {record['seconds']:.1f} s")
+        return f"epoch {record['epoch'] + 1}/{self._epochs}: {'; '.join(parts)}"
 
 
 def _bar(console: Console, unit: str) -> Progress:
@@ -191,25 +163,25 @@ def _tensorboard(folder: Path, first_step: int) -> Any:
     return SummaryWriter(str(folder), purge_step=first_step + 1 if first_step else None)
 
 
+class _Line(msgspec.Struct):
+    epoch: int
+
+
 def _keep_epochs_before(path: Path, first_epoch: int) -> None:
     """Leave the records of the epochs before this one, and no line that was only half written."""
-    if not path.exists():
-        return
-    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    kept = [line for line in lines if 0 <= _epoch_of(line) < first_epoch]
-    rest = path.with_name(path.name + ".tmp")
-    rest.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
-    os.replace(rest, path)
+    if path.exists():
+        kept = [line for line in path.read_bytes().splitlines() if 0 <= _epoch_of(line) < first_epoch]
+        rest = path.with_name(path.name + ".tmp")
+        rest.write_bytes(b"".join(line + b"\n" for line in kept))
+        os.replace(rest, path)
 
 
-def _epoch_of(line: str) -> int:
+def _epoch_of(line: bytes) -> int:
     """The epoch that a line is the record of; -1 if it is none."""
     try:
-        record = msgspec.json.decode(line)
+        return msgspec.json.decode(line, type=_Line).epoch
     except msgspec.DecodeError:
         return -1
-    epoch = record.get("epoch") if isinstance(record, dict) else None
-    return epoch if isinstance(epoch, int) else -1
 
 
 def _numbers(record: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
@@ -221,15 +193,3 @@ def _numbers(record: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
         elif isinstance(value, int | float) and name != "epoch":
             found[prefix + name] = value
     return found
-
-
-def _line(record: Mapping[str, Any], epochs: int, unit: str) -> str:
-    parts = [
-        f"{part} " + ", ".join(f"{name} {value:.4f}" for name, value in record[part].items())
-        for part in ("train", "val")
-        if record.get(part)
-    ]
-    if record["images_per_second"]:  # else the training of this epoch was over when the run was resumed
-        rate, wait = record["images_per_second"], record["wait_share"]
-        parts.append(f"{rate:,.0f} {unit}/s, wait {wait:.1%}, {record['seconds']:.1f} s")
-    return f"epoch {record['epoch'] + 1}/{epochs}: {'; '.join(parts)}"

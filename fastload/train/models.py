@@ -7,19 +7,20 @@ from __future__ import annotations
 
 import importlib
 import logging
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import torch
+import torch.nn.functional as F
 import torchvision
 from torch import nn
 
 from fastload.errors import BackendUnavailableError, ConfigurationError, counted
-from fastload.train import networks
 from fastload.train.config import ModelConfig
 from fastload.train.settings import did_you_mean
 
@@ -34,6 +35,8 @@ class ModelRequest:
     """Without the library."""
     weights: str | None
     """Pretrained weights to download; None: none."""
+    options: Mapping[str, Any]
+    """What else the library's function takes."""
     task: str
     num_classes: int
     in_channels: int
@@ -41,16 +44,6 @@ class ModelRequest:
     """(height, width) [pixels]."""
     vocabulary: int | None
     """Token ids that there are; None for images."""
-    options: Mapping[str, Any]
-    """What else the library's function takes."""
-
-
-class Library(NamedTuple):
-    """Where networks come from."""
-
-    tasks: tuple[str, ...]
-    """What its networks can be trained for."""
-    build: Callable[[ModelRequest], nn.Module]
 
 
 def create_model(
@@ -81,26 +74,25 @@ def create_model(
         BackendUnavailableError: the library is not installed.
     """
     library, _, name = config.model.partition(":")
+    what = f"model {config.model!r}"
     if library not in LIBRARIES:
         raise ConfigurationError(
-            f"model {config.model!r}: no library {library!r} is known{did_you_mean(library, LIBRARIES)}; "
-            f"there are {', '.join(LIBRARIES)}."
+            f"{what}: no library {library!r} is known{did_you_mean(library, LIBRARIES)}; there are "
+            f"{', '.join(LIBRARIES)}."
         )
     tasks, build = LIBRARIES[library]
     if task not in tasks:
-        fitting = ", ".join(f"{name}:" for name, (others, _) in LIBRARIES.items() if task in others)
-        raise ConfigurationError(
-            f"model {config.model!r}: is for {', '.join(tasks)}, not for {task}; take one of {fitting}"
-        )
+        fitting = ", ".join(f"{other}:" for other, (fits, _) in LIBRARIES.items() if task in fits)
+        raise ConfigurationError(f"{what}: is for {', '.join(tasks)}, not for {task}; take one of {fitting}")
     request = ModelRequest(
         name=name,
         weights=config.weights,
+        options=_options(config.model_option),
         task=task,
         num_classes=num_classes,
         in_channels=in_channels,
         image_size=image_size,
         vocabulary=vocabulary,
-        options=_options(config.model_option),
     )
     try:
         return build(request)
@@ -175,17 +167,10 @@ def _torchvision(request: ModelRequest) -> nn.Module:
 def _take_channels(model: nn.Module, channels: int) -> None:
     """A first convolution for images of other than three channels."""
     name, first = next((name, layer) for name, layer in model.named_modules() if isinstance(layer, nn.Conv2d))
-    parent, _, attribute = name.rpartition(".")
-    replacement = nn.Conv2d(
-        channels,
-        first.out_channels,
-        first.kernel_size,  # type: ignore[arg-type]  # torch keeps them as tuples of any length
-        first.stride,  # type: ignore[arg-type]
-        first.padding,  # type: ignore[arg-type]
-        bias=first.bias is not None,
-    )
+    shape: dict[str, Any] = {key: getattr(first, key) for key in ("out_channels", "kernel_size", "stride", "padding")}
+    replacement = nn.Conv2d(channels, **shape, bias=first.bias is not None)
     nn.init.kaiming_normal_(replacement.weight, mode="fan_out", nonlinearity="relu")
-    setattr(model.get_submodule(parent), attribute, replacement)
+    model.set_submodule(name, replacement)
 
 
 def _load_torchvision(model: nn.Module, request: ModelRequest) -> None:
@@ -318,22 +303,19 @@ def _transformers(request: ModelRequest) -> nn.Module:
             )
         return _TokenLogits(model)
     layers, width = _ROBERTA_SIZES[request.name]
-    return _TokenLogits(
-        kind(
-            transformers.RobertaConfig(
-                vocab_size=vocabulary,
-                num_hidden_layers=layers,
-                hidden_size=width,
-                num_attention_heads=width // 64,
-                intermediate_size=4 * width,
-                max_position_embeddings=_ROBERTA_LENGTH + 2,
-                type_vocab_size=1,
-                layer_norm_eps=1e-5,
-                **labels,
-                **request.options,
-            )
-        )
+    config = transformers.RobertaConfig(
+        vocab_size=vocabulary,
+        num_hidden_layers=layers,
+        hidden_size=width,
+        num_attention_heads=width // 64,
+        intermediate_size=4 * width,
+        max_position_embeddings=_ROBERTA_LENGTH + 2,
+        type_vocab_size=1,
+        layer_norm_eps=1e-5,
+        **labels,
+        **request.options,
     )
+    return _TokenLogits(kind(config))
 
 
 class _TokenLogits(nn.Module):
@@ -354,7 +336,7 @@ class _TokenLogits(nn.Module):
         return logits
 
 
-# -- fastload ----------------------------------------------------------------------------------------------------------
+# -- fastload: networks for small images that the libraries do not have ------------------------------------------------
 
 
 def _own(request: ModelRequest) -> nn.Module:
@@ -366,22 +348,110 @@ def _own(request: ModelRequest) -> nn.Module:
     channels, classes = request.in_channels, request.num_classes
     pyramid = re.fullmatch(r"pyramidnet-(\d+)-(\d+)", request.name)
     if pyramid:
-        return networks.PyramidNet(int(pyramid[1]), int(pyramid[2]), num_classes=classes, in_channels=channels)
+        return PyramidNet(int(pyramid[1]), int(pyramid[2]), num_classes=classes, in_channels=channels)
     match request.name:
         case "mlp":
-            return networks.mlp(channels, classes, request.image_size)
+            return mlp(channels, classes, request.image_size)
         case "small":
-            return networks.small(channels, classes)
+            return convolutional(channels, classes, (32, 2), (64, 2), (128, 2))
         case "vgg19":
-            return networks.vgg19(channels, classes)
+            return convolutional(channels, classes, (64, 2), (128, 2), (256, 4), (512, 4), (512, 4))
     names = ("mlp", "small", "vgg19", "pyramidnet-110-48")
     raise _unknown(f"model 'fastload:{request.name}'", request.name, names)
 
 
-LIBRARIES: Mapping[str, Library] = {
-    "torchvision": Library(("classification",), _torchvision),
-    "timm": Library(("classification",), _timm),
-    "smp": Library(("segmentation",), _smp),
-    "transformers": Library(("masked-lm", "text-classification"), _transformers),
-    "fastload": Library(("classification",), _own),
+def mlp(in_channels: int, num_classes: int, image_size: tuple[int, int]) -> nn.Module:
+    """Two hidden layers of 512, as in PyTorch's quickstart tutorial."""
+    pixels = in_channels * math.prod(image_size)
+    hidden = [nn.Linear(pixels, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU()]
+    return nn.Sequential(nn.Flatten(), *hidden, nn.Linear(512, num_classes))
+
+
+def convolutional(in_channels: int, num_classes: int, *stages: tuple[int, int]) -> nn.Module:
+    """Stages of (channels, number of convolutions), each halving the image, and a linear layer on the mean.
+
+    Those of `vgg19` are VGG-19's (Simonyan and Zisserman, 2015, column E), with batch normalisation, and one linear
+    layer in place of its three. `small` has 0.3 million weights, for trying things out on 32x32 pixels.
+    """
+    layers: list[nn.Module] = []
+    before = in_channels
+    for channels, number in stages:
+        for _ in range(number):
+            convolution = nn.Conv2d(before, channels, 3, padding=1, bias=False)
+            layers += [convolution, nn.BatchNorm2d(channels), nn.ReLU(inplace=True)]
+            before = channels
+        layers.append(nn.MaxPool2d(2))
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(before, num_classes))
+
+
+class PyramidNet(nn.Module):
+    """A residual network that widens a little at every block, for images of about 32x32 pixels.
+
+    Han, Kim and Kim, "Deep pyramidal residual networks" (CVPR 2017, arXiv:1610.02915): the additive form with basic
+    blocks (figure 6d: normalisation first and last, one ReLU) and shortcuts padded with zeros.
+
+    Args:
+        depth: layers with weights; 6n + 2.
+        alpha: channels added from the first block to the last, evenly.
+        num_classes: outputs.
+        in_channels: of the images.
+
+    Raises:
+        ConfigurationError: a depth that no number of blocks makes up.
+    """
+
+    def __init__(self, depth: int, alpha: int, *, num_classes: int, in_channels: int = 3) -> None:
+        super().__init__()
+        blocks, rest = divmod(depth - 2, 6)  # of each of three stages
+        if blocks < 1 or rest:
+            raise ConfigurationError(f"depth of a PyramidNet: must be 6n + 2, such as 110, got {depth}.")
+        self.stem = nn.Sequential(nn.Conv2d(in_channels, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16))
+        total = 3 * blocks
+        # Exact thirds and the like are rounded block by block, so that their sum is alpha.
+        widths = [16 + math.floor(alpha * k / total + 0.5) for k in range(total + 1)]
+        self.blocks = nn.Sequential(
+            *(_Block(widths[k], widths[k + 1], stride=2 if k and k % blocks == 0 else 1) for k in range(total))
+        )
+        self.head = nn.Sequential(
+            nn.BatchNorm2d(widths[-1]),
+            nn.ReLU(inplace=True),
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
+            nn.Linear(widths[-1], num_classes),
+        )
+        for layer in self.modules():
+            if isinstance(layer, nn.Conv2d):
+                nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.head(self.blocks(self.stem(images)))
+        return logits
+
+
+class _Block(nn.Module):
+    def __init__(self, before: int, channels: int, *, stride: int) -> None:
+        super().__init__()
+        self.residual = nn.Sequential(
+            nn.BatchNorm2d(before),
+            nn.Conv2d(before, channels, 3, stride=stride, padding=1, bias=False),
+            nn.BatchNorm2d(channels),
+            nn.ReLU(inplace=True),
+            nn.Conv2d(channels, channels, 3, padding=1, bias=False),
+            nn.BatchNorm2d(channels),
+        )
+        self.shortcut = nn.AvgPool2d(stride, ceil_mode=True) if stride > 1 else nn.Identity()
+        self.added = channels - before
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        residual: torch.Tensor = self.residual(images)
+        return residual + F.pad(self.shortcut(images), (0, 0, 0, 0, 0, self.added))
+
+
+LIBRARIES: Mapping[str, tuple[tuple[str, ...], Callable[[ModelRequest], nn.Module]]] = {
+    "torchvision": (("classification",), _torchvision),
+    "timm": (("classification",), _timm),
+    "smp": (("segmentation",), _smp),
+    "transformers": (("masked-lm", "text-classification"), _transformers),
+    "fastload": (("classification",), _own),
 }
+"""By library, the tasks that its networks can be trained for, and what makes them."""

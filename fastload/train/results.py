@@ -1,14 +1,20 @@
-"""What a training run came to, for whoever started it from Python, and for `fastload sweep`."""
+"""What a training run comes to: its epochs and their sum, how fast it goes, what holds it up and what it takes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 import msgspec
+import torch
 
-from fastload.monitor import GpuReading, IdleSummary
+from fastload.measure.clock import peak_memory
+from fastload.monitor import GpuMonitor, GpuReading, IdleSummary, Step, StepClock, profile_steps
+from fastload.monitor.profiler import Profiling
+from fastload.train.distributed import World
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,10 +41,6 @@ class EpochRecord:
     """Of training, in this process; validation and saving are not in it."""
     val_seconds: float
     """Of validation."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain values, and from those again by `EpochRecord(**values)`."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,3 +113,158 @@ class Summary:
         if self.gpu is not None:
             values["gpu"] = self.gpu.metrics()
         return msgspec.json.encode(values | {"final": self.final}).decode()
+
+
+# -- How fast, and what holds it up ------------------------------------------------------------------------------------
+
+
+class Throughput:
+    """Counts what is trained on between `begin` and `end` of each epoch.
+
+    The first steps of a process compile, choose algorithms and allocate; they are in the epoch's own seconds, but in
+    neither the rate of the run nor its shares. Validation and saving, between the epochs, are in nothing.
+    """
+
+    def __init__(self, clock: StepClock, *, warmup: int, trace: bool) -> None:
+        """
+        Args:
+            clock: marked by whoever runs the steps.
+            warmup: steps to leave out.
+            trace: keep every step for a timeline; the clock must keep them too.
+        """
+        self._clock = clock
+        self._left_out = warmup
+        self._trace = trace
+        self._samples = 0
+        """In the steps that count."""
+        self._epoch_samples = 0
+        self._began = 0.0
+        self._ended: float | None = 0.0
+        """Of the latest epoch's training [seconds]; None while it is under way."""
+        self.idle: IdleSummary | None = None
+        """Of all that counts; None if nothing does."""
+        self.timeline: list[Step] = []
+
+    def begin(self) -> None:
+        """An epoch's training begins."""
+        self._clock.restart()
+        self._epoch_samples = 0
+        self._began, self._ended = time.perf_counter(), None
+
+    def step(self, samples: int) -> None:
+        """A step of so many samples, over all ranks, has ended."""
+        self._epoch_samples += samples
+        if self._left_out:
+            self._left_out -= 1
+            if not self._left_out:
+                self._keep_timeline()
+                self._clock.restart()
+        else:
+            self._samples += samples
+
+    def end(self) -> None:
+        """The epoch's training ends, or is broken off, if it was under way."""
+        if self._ended is not None:
+            return
+        self._ended = time.perf_counter()
+        summary = self._clock.summary(wait=True)
+        if summary.steps and not self._left_out:
+            self.idle = summary if self.idle is None else _joined(self.idle, summary)
+        self._keep_timeline()
+
+    @property
+    def epoch_seconds(self) -> float:
+        """Of training in the latest epoch, so far [seconds]; 0 before the first."""
+        return (time.perf_counter() if self._ended is None else self._ended) - self._began
+
+    @property
+    def epoch_rate(self) -> float:
+        """Samples a second in the latest epoch, so far."""
+        seconds = self.epoch_seconds
+        return self._epoch_samples / seconds if seconds else 0.0
+
+    @property
+    def epoch_wait_share(self) -> float:
+        """Of the latest epoch, so far, 0 to 1."""
+        return self._clock.summary().wait_share
+
+    @property
+    def rate(self) -> float | None:
+        """Samples a second of all that counts; None if nothing does."""
+        return self._samples / self.idle.seconds if self.idle is not None and self.idle.seconds else None
+
+    def _keep_timeline(self) -> None:
+        if self._trace:
+            self.timeline.extend(self._clock.steps(wait=True))
+
+
+def _joined(before: IdleSummary, after: IdleSummary) -> IdleSummary:
+    """One after the other, as if nothing had been between them."""
+    gaps = (replace(gap, begin=before.seconds + gap.begin) for gap in after.gaps)
+    names = [field.name for field in fields(IdleSummary) if field.name != "gaps"]
+    sums: dict[str, Any] = {name: getattr(before, name) + getattr(after, name) for name in names}
+    return IdleSummary(gaps=(*before.gaps, *gaps), **sums)
+
+
+class StepProfiler:
+    """Profiles the steps from number `skip` on, `steps` of them; none if `steps` is 0."""
+
+    def __init__(self, device: torch.device, steps: int, *, skip: int, say: Callable[[str], None]) -> None:
+        self._device = device
+        self._skip = skip
+        self._say = say
+        self._left = steps
+        """Steps of the window that have not ended."""
+        self._window = ExitStack()
+        self._profiling: Profiling | None = None
+
+    def begin_step(self) -> None:
+        """A step begins."""
+        if self._left and not self._skip and self._profiling is None:
+            self._profiling = self._window.enter_context(profile_steps(self._device))
+
+    def end_step(self) -> None:
+        """A step has ended."""
+        if self._skip:
+            self._skip -= 1
+        elif self._left:
+            self._left -= 1
+            if not self._left:
+                self.close()
+
+    def close(self) -> None:
+        """End a window that is open, and tell what was seen."""
+        self._window.close()
+        if self._profiling is not None:
+            self._say(f"profile: {self._profiling.result}")
+        self._profiling, self._left = None, 0
+
+
+class DeviceWatch(ExitStack):
+    """Watches every GPU of this process; on a CPU there is only its memory to be asked for at the end."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self._rank = world.rank
+        own = [world.device] if world.device.type == "cuda" else []
+        gpus = [torch.device("cuda", index) for index in world.devices] or own
+        self._monitors = {gpu: self.enter_context(GpuMonitor(gpu)) for gpu in gpus}
+        for gpu in gpus:
+            torch.cuda.reset_peak_memory_stats(gpu)
+
+    @property
+    def reading(self) -> GpuReading | None:
+        """Of the first GPU, after `stop`; None on the CPU, or where the driver does not answer."""
+        return next((monitor.reading for monitor in self._monitors.values()), None)
+
+    def stop(self) -> tuple[DeviceUse, ...]:
+        """What each of them was used for since the begin."""
+        if not self._monitors:
+            return (DeviceUse(device="cpu", rank=self._rank, peak_memory=peak_memory(), utilisation=None),)
+        found = []
+        for gpu, monitor in self._monitors.items():
+            seen = monitor.stop()
+            memory = torch.cuda.max_memory_allocated(gpu) if seen is None else seen.peak_memory
+            share = None if seen is None else seen.busy_share
+            found.append(DeviceUse(device=str(gpu), rank=self._rank, peak_memory=memory, utilisation=share))
+        return tuple(found)

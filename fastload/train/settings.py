@@ -1,7 +1,16 @@
-"""The settings of a run, one by one, and every way in and out: options of a command, TOML files, values by name.
+"""The settings of a run, one by one, and every way in and out: options of a command, TOML files, presets.
 
 A setting is known here by its own name alone (`lr`), whichever group it is in. Its kind, default and text are those of
 its field in `fastload.train.config`; nothing is listed a second time.
+
+A preset is one TOML file: settings as `fastload train --dry-run` prints them, and a table [preset] that says what they
+are for, and whose settings and texts it has where it says nothing else (`like = "cracks-unet16"`). Those in the folder
+presets come with fastload; another package adds its own by naming the package that they are in:
+
+    [project.entry-points."fastload.presets"]
+    mine = "my_package.presets"
+
+A path that ends in .toml stands for a name anywhere: `fastload train ~/jobs/mine.toml`.
 """
 
 from __future__ import annotations
@@ -11,9 +20,10 @@ import inspect
 import os
 import types
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import MISSING, dataclass, fields, replace
 from difflib import get_close_matches
 from functools import cache
+from importlib import metadata, resources
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -57,10 +67,9 @@ class Field:
 
 
 @cache
-def tables() -> Mapping[str, type]:
+def tables() -> Mapping[str, Any]:
     """The groups by name, in order."""
-    hints = get_type_hints(TrainConfig)
-    return {name: kind for name, kind in hints.items() if isinstance(kind, type) and hasattr(kind, "__post_init__")}
+    return {group.name: group.default_factory for group in fields(TrainConfig) if group.default_factory is not MISSING}
 
 
 @cache
@@ -150,8 +159,7 @@ def _several(kind: Any, value: object) -> object:
         value = [part.strip() for part in value.split(",") if part.strip()]
     elif isinstance(value, int | float) and not isinstance(value, bool):
         value = [value]
-    several = get_args(kind)[-1] is not ...
-    if several and isinstance(value, list | tuple) and len(value) == 1:
+    if get_args(kind)[-1] is not ... and isinstance(value, list | tuple) and len(value) == 1:
         return [*value] * len(get_args(kind))
     return value
 
@@ -161,14 +169,8 @@ def _wanted(field: Field) -> str:
         inner, last = get_args(field.kind)
         what = {int: "whole numbers", float: "numbers", str: "words"}[inner]
         return f"{what} with commas between" if last is ... else "a whole number, or two as 224,224"
-    words = {
-        int: "a whole number",
-        float: "a number",
-        bool: "true or false",
-        str: "a string",
-        float | str: "a number or a name",
-    }
-    what = words.get(field.kind, "one of " + ", ".join(field.choices))
+    words = {int: "a whole number", float: "a number", bool: "true or false", str: "a string"}
+    what = words.get(field.kind, ", ".join(("one of", *field.choices)) if field.choices else "a number or a name")
     return f'{what}, or "{NONE}"' if field.optional else what
 
 
@@ -188,7 +190,7 @@ def merged(
     Raises:
         ConfigurationError: a setting that does not exist, or a value that it cannot have; no such file, or no TOML.
     """
-    settings = _over(_over(preset, {} if toml is None else read_toml(toml)), given or {})
+    settings = _over(_over(preset, {} if toml is None else read_toml(toml)[0]), given or {})
     groups: dict[str, dict[str, Any]] = {"": {}, **{table: {} for table in tables()}}
     for name, value in settings.items():
         field = find_field(name)
@@ -208,41 +210,37 @@ def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
 
 def changed(config: TrainConfig, **changes: Any) -> TrainConfig:
     """The configuration with other values, by field name. Raises ConfigurationError as `merged`."""
-    if changes.get("backend", config.data.backend) != config.data.backend:
-        changes = {"backend_option": (), **changes}
-    for name, value in changes.items():
-        table = find_field(name).table
-        if table:
-            config = replace(config, **{table: replace(getattr(config, table), **{name: value})})
-        else:
-            config = replace(config, **{name: value})
-    return config
+    return merged(_settings_of(config), given=changes)
 
 
-def read_toml(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The settings in a TOML file by field name; each must be in the table of its group.
+def read_toml(path: str | os.PathLike[str]) -> tuple[dict[str, Any], Any]:
+    """The settings in a file by field name, and its table [preset] as it is.
 
     Raises:
-        ConfigurationError: as `merged`; the message names the file.
+        ConfigurationError: no such file, no TOML, or a setting that is not there or in another table.
     """
-    return read_tables(path)[0]
-
-
-def read_tables(path: str | os.PathLike[str]) -> tuple[dict[str, Any], Any]:
-    """The settings in a TOML file by field name, and its table [preset], which says what they are for, as it is."""
-    found: dict[str, Any] = {}
-    file = _load(path)
+    where = os.fspath(path)
+    try:
+        file: dict[str, Any] = msgspec.toml.decode(Path(path).read_bytes())
+    except OSError as error:
+        raise ConfigurationError(f"{where}: cannot be read ({error.strerror}); check the path.") from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{where}: is not TOML: {error}.") from error
     about = file.pop("preset", {})
-    for name, value in file.items():
-        if not isinstance(value, dict):
-            _require(path, name, "")
-            found[name] = value
-            continue
-        if name not in tables():
-            raise ConfigurationError(f"{os.fspath(path)}: no table [{name}] is known{did_you_mean(name, tables())}.")
-        for inner, setting in value.items():
-            _require(path, inner, name)
-            found[inner] = setting
+    above = {name: value for name, value in file.items() if not isinstance(value, dict)}
+    found: dict[str, Any] = {}
+    for table, settings in {"": above, **{name: file[name] for name in file if name not in above}}.items():
+        if table and table not in tables():
+            raise ConfigurationError(f"{where}: no table [{table}] is known{did_you_mean(table, tables())}.")
+        for name in settings:
+            field = all_fields().get(name)
+            if field is None:
+                place, names = (f"[{table}] {name}", [*all_fields()]) if table else (name, [*all_fields(), *tables()])
+                raise ConfigurationError(f"{where}: {place}: no such setting{did_you_mean(name, names)}.")
+            if field.table != table:
+                wanted = f"under [{field.table}]" if field.table else "above the first table"
+                raise ConfigurationError(f"{where}: {name} is under [{table or 'no table'}]; put it {wanted}.")
+        found |= settings
     return found, about
 
 
@@ -250,35 +248,18 @@ def to_toml(config: TrainConfig) -> str:
     """All settings, as TOML that `merged` reads back to an equal configuration."""
     lines: list[str] = []
     table = ""
-    for field in all_fields().values():
-        if field.table != table:
-            table = field.table
+    for name, value in _settings_of(config).items():
+        if find_field(name).table != table:
+            table = find_field(name).table
             lines += ["", f"[{table}]"]
-        value = getattr(getattr(config, table) if table else config, field.name)
-        lines.append(f"{field.name} = {_toml_value(value)}")
+        lines.append(f"{name} = {_toml_value(value)}")
     return "\n".join(lines) + "\n"
 
 
-def _load(path: str | os.PathLike[str]) -> dict[str, Any]:
-    try:
-        found: dict[str, Any] = msgspec.toml.decode(Path(path).read_bytes())
-    except OSError as error:
-        raise ConfigurationError(f"{os.fspath(path)}: cannot be read ({error.strerror}); check the path.") from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"{os.fspath(path)}: is not TOML: {error}.") from error
-    return found
-
-
-def _require(path: str | os.PathLike[str], name: str, table: str) -> None:
-    """Raise ConfigurationError unless the field is in this table."""
-    field = all_fields().get(name)
-    if field is None:
-        place = f"[{table}] {name}" if table else name
-        names = [*all_fields(), *tables()] if not table else all_fields()
-        raise ConfigurationError(f"{os.fspath(path)}: {place}: no such setting{did_you_mean(name, names)}.")
-    if field.table != table:
-        wanted = f"under [{field.table}]" if field.table else "above the first table"
-        raise ConfigurationError(f"{os.fspath(path)}: {name} is under [{table or 'no table'}]; put it {wanted}.")
+def _settings_of(config: TrainConfig) -> dict[str, Any]:
+    """By field name."""
+    groups = {"": config, **{table: getattr(config, table) for table in tables()}}
+    return {name: getattr(groups[field.table], name) for name, field in all_fields().items()}
 
 
 def _toml_value(value: Any) -> str:
@@ -287,3 +268,89 @@ def _toml_value(value: Any) -> str:
     if isinstance(value, float):
         return repr(value)  # also inf, which JSON has not
     return msgspec.json.encode(NONE if value is None else value).decode()  # TOML has JSON's strings, but for DEL
+
+
+# -- Presets -----------------------------------------------------------------------------------------------------------
+
+_Key = Literal["about", "data", "command", "departs", "reported", "like"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preset:
+    """A job: its settings, and how to run it on the real data."""
+
+    name: str
+    """Of its file."""
+    settings: Mapping[str, Any]
+    """By field name; what is not here is as `TrainConfig` has it."""
+    about: str = ""
+    """What is trained on what, and whose recipe it is."""
+    data: str = ""
+    """Where the data come from, and in which form they are to lie on the disk."""
+    command: str = ""
+    """The whole job, as one would type it."""
+    departs: str = ""
+    """In what it is not the recipe that `about` names."""
+    reported: str = ""
+    """What others have seen this job do."""
+
+    def describe(self) -> str:
+        """For a person: a line for each of these."""
+        lines = {"data": self.data, "departs": self.departs, "reported": self.reported}
+        rest = [f"  {name}: {text}" for name, text in lines.items() if text]
+        return "\n".join([f"{self.name}: {self.about}", *rest, f"  {self.command}"])
+
+
+def preset(name: str, **changes: Any) -> TrainConfig:
+    """The configuration of a preset, with changes by field name: `preset("cifar10-vgg19", data="cifar", lr=0.05)`.
+
+    Raises:
+        ConfigurationError: no such preset, no such setting, or a value that it cannot have.
+    """
+    return merged(find_preset(name).settings, given=changes)
+
+
+def preset_files() -> dict[str, Path]:
+    """The file of every preset that has a name, by name. Fastload's own cannot be replaced."""
+    others = [resources.files(point.value) for point in metadata.entry_points(group="fastload.presets")]
+    found: dict[str, Path] = {}
+    for folder in (Path(__file__).parent / "presets", *others):
+        files = {file.name[:-5]: Path(str(file)) for file in folder.iterdir() if file.name.endswith(".toml")}
+        found = dict(sorted(files.items())) | found
+    return found
+
+
+def find_preset(name: str) -> Preset:
+    """The preset of this name, or in this file.
+
+    Raises:
+        ConfigurationError: there is none, with the names that there are; or its file cannot be read.
+    """
+    files = preset_files()
+    if name.endswith(".toml"):
+        return read_preset(Path(name).expanduser(), files)
+    if name not in files:
+        rest = did_you_mean(name, files) or "; there are " + ", ".join(files)
+        raise ConfigurationError(f"preset {name!r}: not known{rest}. A file of your own ends in .toml.")
+    return read_preset(files[name], files)
+
+
+def read_preset(path: Path, files: Mapping[str, Path]) -> Preset:
+    """The preset in a file, which may be like one of `files`.
+
+    Raises:
+        ConfigurationError: not a file of settings, or its table [preset] says something else than it can.
+    """
+    settings, about = read_toml(path)
+    try:
+        texts: dict[str, str] = msgspec.convert(about, dict[_Key, str])
+    except msgspec.ValidationError as error:
+        raise ConfigurationError(f"{path}: [preset] has {', '.join(get_args(_Key))}, all texts: {error}.") from error
+    if "like" not in texts:
+        return Preset(name=path.stem, settings=settings, **texts)
+    like = texts.pop("like")
+    if like not in files:
+        raise ConfigurationError(f"{path}: like {like!r}: no such preset{did_you_mean(like, files)}.")
+    rest = {name: file for name, file in files.items() if name != like}  # nobody twice: none is like itself
+    other = read_preset(files[like], rest)
+    return replace(other, name=path.stem, settings={**other.settings, **settings}, **texts)

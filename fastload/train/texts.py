@@ -9,15 +9,12 @@ from __future__ import annotations
 
 import csv
 import hashlib
-import json
 import logging
 import os
-import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -29,6 +26,7 @@ from fastload.fingerprint import fingerprint_of
 from fastload.machine import cache_home
 from fastload.sources.base import Opened, Source
 from fastload.sources.columns import ValueArray
+from fastload.sources.folders import SPLITS
 
 logger = logging.getLogger("fastload")
 
@@ -42,14 +40,12 @@ _VOCABULARY = 8192
 """Of a vocabulary made from the texts, at most."""
 _FORMATS = (".tsv", ".csv", ".jsonl")
 _TEXT_COLUMNS = ("text", "sentence", "document")
-_VALIDATION = ("val", "valid", "validation", "dev", "test")
+VALIDATION = (*SPLITS["val"], *SPLITS["test"])
+"""Names of what is validated on, the first that there is."""
 _VERSION = 1
 
 
-@dataclass(frozen=True)
-class _Table:
-    """A file as it was read."""
-
+class _Table(NamedTuple):
     path: Path
     texts: list[str]
     labels: list[str]
@@ -73,32 +69,24 @@ def open_texts(data: str, val_data: str | None, *, tokenizer: str | None, length
     val = beside if val_data is None else _find(val_data)[0]
     tables = [_read(path) for path in (train, val) if path is not None]
     classes = _classes(tables)
-    encoder = _Encoder(tokenizer, tables[0].texts)
+    encoder = _encoder(tokenizer, tables[0].texts)
     opened = []
     for table in tables:
         tokens, truncated = _tokenised(table, encoder, length)
         labels = np.array([classes.index(label) if classes else int(label) for label in table.labels], np.int64)
-        opened.append(
-            Opened(
-                Source(
-                    {TOKENS: ValueArray(tokens), "label": ValueArray(labels)},
-                    fingerprint_of(encoder.key, length, tokens, labels),
-                    str(table.path),
-                    layout="dict",
-                    classes=classes or None,
-                    format="texts",
-                    details={"vocabulary": encoder.vocabulary, "truncated": truncated},
-                )
-            )
+        source = Source(
+            {TOKENS: ValueArray(tokens), "label": ValueArray(labels)},
+            fingerprint_of(encoder.key, length, tokens, labels),
+            str(table.path),
+            layout="dict",
+            classes=classes or None,
+            format="texts",
+            details={"vocabulary": encoder.vocabulary},
         )
+        opened.append(Opened(source))
         if truncated and os.environ.get("RANK", "0") == "0":  # once, however many ranks
-            logger.warning(
-                "%s: %d of %d texts are longer than %d tokens and were cut off (--text-length)",
-                table.path,
-                truncated,
-                len(tokens),
-                length,
-            )
+            words = "%s: %d of %d texts are longer than %d tokens and were cut off (--text-length)"
+            logger.warning(words, table.path, truncated, len(tokens), length)
     return opened[0], opened[1] if len(opened) > 1 else None
 
 
@@ -118,7 +106,7 @@ def _find(data: str) -> tuple[Path, Path | None]:
     train = named("train")
     if train is None:
         raise SourceError(f"{path}: there is no train.tsv, train.csv or train.jsonl in it; give the file itself.")
-    return train, named(*_VALIDATION)
+    return train, named(*VALIDATION)
 
 
 def _read(path: Path) -> _Table:
@@ -126,29 +114,29 @@ def _read(path: Path) -> _Table:
         raise SourceError(f"{path}: texts are in .tsv, .csv or .jsonl files, with a column text and a column label.")
     try:
         with open(path, encoding="utf-8", newline="") as file:
-            rows = list(_rows(path, file))
+            rows = list(_rows_of_objects(path, file) if path.suffix == ".jsonl" else _rows_of_table(path, file))
     except (OSError, UnicodeDecodeError) as error:
         raise SourceError(f"{path}: cannot be read ({error}).") from error
     if not rows:
         raise SourceError(f"{path}: no texts found.")
-    texts, labels = zip(*rows, strict=True)
-    return _Table(path, list(texts), list(labels))
+    return _Table(path, [text for text, _ in rows], [label for _, label in rows])
 
 
-def _rows(path: Path, file: Iterable[str]) -> Iterator[tuple[str, str]]:
-    if path.suffix == ".jsonl":
-        for number, line in enumerate(file, 1):
-            try:
-                row = json.loads(line)
-            except ValueError as error:
-                raise SourceError(f"{path}, line {number}: is no JSON ({error}).") from error
-            columns = _columns(path, row if isinstance(row, dict) else {})
-            yield str(row[columns[0]]), str(row[columns[1]])
-        return
+def _rows_of_objects(path: Path, file: Iterable[str]) -> Iterator[tuple[str, str]]:
+    for number, line in enumerate(file, 1):
+        try:
+            row = msgspec.json.decode(line)
+        except msgspec.DecodeError as error:
+            raise SourceError(f"{path}, line {number}: is no JSON ({error}).") from error
+        text, label = _columns(path, row if isinstance(row, dict) else {})
+        yield str(row[text]), str(row[label])
+
+
+def _rows_of_table(path: Path, file: Iterable[str]) -> Iterator[tuple[str, str]]:
     quoting: Any = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if path.suffix == ".tsv" else {}
     table = csv.reader(file, **quoting)
     names = next(table, [])
-    text, label = (names.index(name) for name in _columns(path, names))
+    text, label = map(names.index, _columns(path, names))
     for row in table:
         if len(row) != len(names):
             raise SourceError(
@@ -172,19 +160,17 @@ def _columns(path: Path, names: Iterable[str]) -> tuple[str, str]:
 
 def _classes(tables: Sequence[_Table]) -> tuple[str, ...]:
     """Names by label, where labels are words; () where they are numbers."""
-    train = set(tables[0].labels)
+    path, train = tables[0].path, set(tables[0].labels)
     if len(train) < 2:
-        raise SourceError(
-            f"{tables[0].path}: every text has the label {tables[0].labels[0]!r}; there is nothing to tell apart."
-        )
+        raise SourceError(f"{path}: every text has the label {tables[0].labels[0]!r}; there is nothing to tell apart.")
     numbers = all(label.isascii() and label.isdigit() for label in train)
     if not numbers and all(map(_is_number, train)):
         wrong = next(label for label in sorted(train) if not label.isdigit())
-        raise SourceError(f"{tables[0].path}: the label {wrong!r} is no whole number from 0 on; give such, or words.")
+        raise SourceError(f"{path}: the label {wrong!r} is no whole number from 0 on; give such, or words.")
     for table in tables[1:]:
         unknown = sorted(set(table.labels) - train)
         if unknown:
-            raise SourceError(f"{table.path}: has labels that {tables[0].path} has not: {', '.join(unknown[:5])}.")
+            raise SourceError(f"{table.path}: has labels that {path} has not: {', '.join(unknown[:5])}.")
     return () if numbers else tuple(sorted(train))
 
 
@@ -199,53 +185,50 @@ def _is_number(label: str) -> bool:
 # -- Tokens ------------------------------------------------------------------------------------------------------------
 
 
-class _Encoder:
-    """Texts to lists of token ids, without begin and end."""
+class _Encoder(NamedTuple):
+    encode: Callable[[list[str]], list[list[int]]]
+    """Texts to token ids, without begin and end."""
+    vocabulary: int
+    key: str
+    """Of two encoders with one key the tokens are the same."""
 
-    def __init__(self, name: str | None, texts: Sequence[str]) -> None:
-        """
-        Args:
-            name: of a tokenizer that exists; None: make one from these texts.
-        """
-        self._encode: Callable[[list[str]], list[list[int]]]
-        try:
-            import tokenizers
-            import transformers
-        except ModuleNotFoundError as error:
-            raise BackendUnavailableError(
-                f'{error.name} is not installed, which tokenises texts: pip install "fastload[train]"'
-            ) from None
-        if name is None:
-            bpe: Any = tokenizers.ByteLevelBPETokenizer()
-            bpe.train_from_iterator(
-                texts, vocab_size=_VOCABULARY, min_frequency=2, special_tokens=_SPECIAL, show_progress=False
-            )
-            self._encode = lambda batch: [encoding.ids for encoding in bpe.encode_batch(batch)]
-            self.vocabulary = int(bpe.get_vocab_size())
-            self.key = hashlib.sha256(bpe.to_str().encode()).hexdigest()
-            return
-        try:
-            found: Any = transformers.AutoTokenizer.from_pretrained(name)
-        except (OSError, ValueError) as error:
-            raise ConfigurationError(f"tokenizer {name!r}: {error}") from error
-        ids = (found.bos_token_id, found.pad_token_id, found.eos_token_id)
-        if ids != (_BEGIN, PADDING, _END):
-            raise ConfigurationError(
-                f"tokenizer {name!r}: begin, padding and end are {ids}, and of RoBERTa's tokenizers they are "
-                f"{(_BEGIN, PADDING, _END)}; take one of those."
-            )
-        self._encode = lambda batch: found(batch, add_special_tokens=False, verbose=False)["input_ids"]
-        self.vocabulary = len(found)
-        self.key = fingerprint_of(name, self.vocabulary)
 
-    def __call__(self, texts: Sequence[str]) -> list[list[int]]:
-        return self._encode(list(texts))
+def _encoder(name: str | None, texts: Sequence[str]) -> _Encoder:
+    """The tokenizer of this name, or without one, made from these texts."""
+    try:
+        import tokenizers
+        import transformers
+    except ModuleNotFoundError as error:
+        raise BackendUnavailableError(
+            f'{error.name} is not installed, which tokenises texts: pip install "fastload[train]"'
+        ) from None
+    if name is None:
+        bpe: Any = tokenizers.ByteLevelBPETokenizer()
+        bpe.train_from_iterator(
+            texts, vocab_size=_VOCABULARY, min_frequency=2, special_tokens=_SPECIAL, show_progress=False
+        )
+        key = hashlib.sha256(bpe.to_str().encode()).hexdigest()
+        return _Encoder(lambda some: [found.ids for found in bpe.encode_batch(some)], int(bpe.get_vocab_size()), key)
+    try:
+        found: Any = transformers.AutoTokenizer.from_pretrained(name)
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"tokenizer {name!r}: {error}") from error
+    ids = (found.bos_token_id, found.pad_token_id, found.eos_token_id)
+    if ids != (_BEGIN, PADDING, _END):
+        raise ConfigurationError(
+            f"tokenizer {name!r}: begin, padding and end are {ids}, and of RoBERTa's tokenizers they are "
+            f"{(_BEGIN, PADDING, _END)}; take one of those."
+        )
+    return _Encoder(
+        lambda some: found(some, add_special_tokens=False, verbose=False)["input_ids"],
+        len(found),
+        fingerprint_of(name, len(found)),
+    )
 
 
 def _tokenised(table: _Table, encoder: _Encoder, length: int) -> tuple[npt.NDArray[np.int32], int]:
     """(N, L) token ids, padded, as a memory map, and how many texts were cut off. The first to ask makes them."""
-    key = fingerprint_of(_VERSION, encoder.key, length, table.texts)
-    folder = cache_home() / "texts" / key
+    folder = cache_home() / "texts" / fingerprint_of(_VERSION, encoder.key, length, table.texts)
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
         with exclusive_lock(folder.with_suffix(".lock")):
@@ -257,17 +240,15 @@ def _tokenised(table: _Table, encoder: _Encoder, length: int) -> tuple[npt.NDArr
 
 def _tokenise(table: _Table, encoder: _Encoder, length: int, folder: Path) -> None:
     """Write the folder, all of it or nothing."""
-    encoded = encoder(table.texts)
+    encoded = encoder.encode(table.texts)
     truncated = sum(len(ids) > length - 2 for ids in encoded)
     tokens = np.full((len(encoded), 2 + max(min(len(ids), length - 2) for ids in encoded)), PADDING, np.int32)
     for row, ids in zip(tokens, encoded, strict=True):
         kept = [_BEGIN, *ids[: length - 2], _END]
         row[: len(kept)] = kept
-    beside = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-    try:
+    with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as room:
+        beside = Path(room) / folder.name
+        beside.mkdir()
         np.save(beside / "tokens.npy", tokens)
         (beside / "truncated.json").write_bytes(msgspec.json.encode(truncated))
         os.replace(beside, folder)
-    except BaseException:
-        shutil.rmtree(beside, ignore_errors=True)
-        raise

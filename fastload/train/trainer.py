@@ -1,34 +1,40 @@
-"""The trainer: one run, from its configuration to its summary.
+"""The trainer, from top to bottom: a run, its epochs, a step, a validation.
 
-`train` goes through the epochs. What it goes through them with is in files of its own: `distributed` (processes and
-devices), `components` (data, network, optimizer), `engine` (one optimizer step, a validation), `checkpoint` (what is
-saved, and how), `stopping` (signals), `throughput` (speed and idle time), `log`.
+A step's gradients are those of the mean loss of all samples of the window, over all batches of all ranks: each rank
+adds up (the sum of its samples' losses) / (samples of the window), and ranks are added up. How many samples a window
+has follows from the order alone, so that it need not be asked of the other ranks; and a window of fewer batches at an
+epoch's end, or a smaller last batch, weighs its samples like any other.
 """
 
 from __future__ import annotations
 
 import math
+import os
 import time
-from collections.abc import Mapping
-from contextlib import ExitStack
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import torch
+import torch.distributed as dist
 from rich.console import Console
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
-from fastload.errors import FastloadError, counted
-from fastload.monitor import rank_path, write_trace
+from fastload.errors import FastloadError, SourceError, counted
+from fastload.loader import Loader
+from fastload.monitor import phase_range, rank_path, write_trace
 from fastload.spans import SpanLog
 from fastload.train import checkpoint
 from fastload.train.components import build
 from fastload.train.config import TrainConfig
-from fastload.train.distributed import World, open_world
-from fastload.train.engine import Window, precision, validate
-from fastload.train.log import open_log
-from fastload.train.randomness import algorithms
-from fastload.train.results import EpochRecord, Summary
-from fastload.train.stopping import Stopped, Stopping
-from fastload.train.throughput import DeviceWatch, StepProfiler, Throughput
+from fastload.train.distributed import Stopped, Stopping, World, open_world
+from fastload.train.log import RunLog
+from fastload.train.results import DeviceWatch, EpochRecord, StepProfiler, Summary, Throughput
+from fastload.train.tasks import MetricSums, Task, draws_of
 
 
 def train(config: TrainConfig, *, console: Console | None = None, warmup: int = 1) -> Summary:
@@ -54,6 +60,25 @@ def train(config: TrainConfig, *, console: Console | None = None, warmup: int = 
         return _Run(config, world, console, warmup, stack).go_on()
 
 
+@contextmanager
+def algorithms(*, deterministic: bool, benchmark: bool) -> Iterator[None]:
+    """Within: only algorithms that give the same bits every time; or those that cuDNN finds fastest, by trying them
+    on every new shape (`benchmark`) or by its own rules.
+
+    Raises (in torch, within): RuntimeError, by an operation that has no deterministic algorithm; it names itself.
+    """
+    before = torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.benchmark
+    if deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it when it is first used
+    torch.use_deterministic_algorithms(deterministic or before[0])
+    torch.backends.cudnn.benchmark = benchmark and not deterministic
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before[0])
+        torch.backends.cudnn.benchmark = before[1]
+
+
 class _Run:
     """A run on this rank."""
 
@@ -67,7 +92,6 @@ class _Run:
         state = world.broadcast(checkpoint.state_to_resume(config) if world.rank == 0 else None)
         self._components = build(config, world, stack)
         self._train = self._components.data.train
-        self._window = Window(self._components, config.optimizer)
         self._progress = checkpoint.Progress(config, self._components, world)
         remark = self._progress.begin() if state is None else self._progress.load(state)
         self._throughput = Throughput(self._components.clock, warmup=warmup, trace=config.log.trace is not None)
@@ -75,7 +99,7 @@ class _Run:
         self._train.record(self._spans)
         self._watch = stack.enter_context(DeviceWatch(world))
         self._log = stack.enter_context(
-            open_log(
+            RunLog(
                 config.log,
                 self._out,
                 rank=world.rank,
@@ -105,7 +129,7 @@ class _Run:
                     self._end_epoch()
             if self._progress.batch:  # max_steps, within an epoch
                 self._save()
-                self._log.part_epoch(self._record().to_dict(), step=self._progress.step)
+                self._log.part_epoch(asdict(self._record()), step=self._progress.step)
         except Stopped:
             interrupted = True
             self._throughput.end()
@@ -118,12 +142,20 @@ class _Run:
         self._write_trace()
         return self._summary(interrupted)
 
+    @property
+    def _enough(self) -> bool:
+        """Whether `max_steps` are done."""
+        limit = self._config.schedule.max_steps
+        return limit is not None and self._progress.step >= limit
+
+    # -- An epoch ------------------------------------------------------------------------------------------------------
+
     def _train_epoch(self) -> None:
         """The rest of an epoch, or as much of it as `max_steps` leaves."""
         progress, every = self._progress, self._config.checkpoint.save_steps
         done = progress.batch // self._config.optimizer.accumulate
         self._log.begin_epoch(progress.epoch, steps=self._components.windows, done=done)
-        sums = progress.epoch_sums
+        sums = progress.sums.total()
         self._told = sums["samples"], sums["loss"]
         self._told_at = time.perf_counter(), done
         self._components.model.train()
@@ -131,11 +163,9 @@ class _Run:
         self._throughput.begin()
         while progress.batch < len(self._train) and not self._enough:
             self._profiler.begin_step()
-            count, samples = self._window.step(batches, progress.sums, epoch=progress.epoch, first=progress.batch)
+            samples = self._step(batches)
             self._profiler.end_step()
             self._throughput.step(samples)
-            progress.batch += count
-            progress.step += 1
             done += 1
             if progress.batch == len(self._train):
                 next(batches, None)  # the loader's epoch ends when it is asked for more
@@ -151,7 +181,7 @@ class _Run:
         record = self._record()
         progress = self._progress
         best = progress.end_epoch(record)
-        self._log.end_epoch(record.to_dict(), step=progress.step)
+        self._log.end_epoch(asdict(record), step=progress.step)
         every = self._config.checkpoint.save_epochs
         kept = every is not None and progress.epoch % every == 0
         self._save(*([checkpoint.BEST] if best else []), *([checkpoint.epoch_file(progress.epoch)] if kept else []))
@@ -159,7 +189,7 @@ class _Run:
     def _record(self) -> EpochRecord:
         """The epoch so far, validated. A collective."""
         progress, components = self._progress, self._components
-        sums = progress.epoch_sums
+        sums = progress.sums.total()
         began = time.perf_counter()
         val = None
         if components.data.val is not None:
@@ -167,14 +197,14 @@ class _Run:
                 components.validated,
                 components.data.val,
                 components.task,
-                precision=precision(self._config.optimizer, self._world.device),
+                precision=components.precision,
                 check=self._stopping.check,
             )
         return EpochRecord(
             epoch=progress.epoch,
             step=progress.step,
             samples=int(sums["samples"]),
-            lr=float(components.optimizer.param_groups[0]["lr"]),
+            lr=self._lr,
             train=components.task.result(sums),
             val=val,
             images_per_second=self._throughput.epoch_rate,
@@ -183,22 +213,80 @@ class _Run:
             val_seconds=time.perf_counter() - began,
         )
 
-    @property
-    def _enough(self) -> bool:
-        """Whether `max_steps` are done."""
-        limit = self._config.schedule.max_steps
-        return limit is not None and self._progress.step >= limit
-
     def _save(self, *copies: str) -> None:
         """Write last.pt, and the same under other names. A collective."""
-        self._require_finite(
-            self._progress.sums.read()
-        )  # a state that cannot be gone on with must not take the place of one that can
+        # A state that cannot be gone on with must not take the place of one that can.
+        self._require_finite(self._progress.sums.read())
         state = self._progress.state()
         if state is not None:
             checkpoint.save(self._out / checkpoint.LAST, state)
             for name in copies:
                 checkpoint.copy_checkpoint(self._out / checkpoint.LAST, self._out / name)
+
+    # -- A step --------------------------------------------------------------------------------------------------------
+
+    def _step(self, batches: Iterator[Any]) -> int:
+        """Train on a window, the next batches up to `accumulate`, and update the weights. Returns its samples."""
+        progress, model, clock = self._progress, self._components.model, self._components.clock
+        first = progress.batch
+        window = range(first, min(first + self._config.optimizer.accumulate, len(self._train)))
+        samples = sum(global_samples(self._train, number) for number in window)
+        clock.begin()
+        with phase_range("step"):
+            for number in window:
+                if number > first:
+                    clock.mark("wait")
+                with phase_range("wait"):
+                    batch = next(batches)
+                clock.mark("compute")
+                # Only the last one's gradients are exchanged, with those of the others added up.
+                last = number == window[-1]
+                with nullcontext() if last or not isinstance(model, DistributedDataParallel) else model.no_sync():
+                    self._gradients(batch, number, samples)
+            clock.mark("update")
+            self._update()
+        clock.end()
+        progress.batch, progress.step = window.stop, progress.step + 1
+        return samples
+
+    def _gradients(self, batch: Any, number: int, samples: int) -> None:
+        """Add the part of a batch of the epoch to the gradients of a window of so many samples."""
+        components, task = self._components, self._components.task
+        inputs = task.prepare(batch, draws_of(self._train, epoch=self._progress.epoch, step=number))
+        with components.precision:
+            output = components.model(inputs.model_input)
+            losses = task.losses(output, inputs.target)
+        own = _has_own(self._train, number)
+        # DistributedDataParallel divides the sum over the ranks by their number.
+        share = self._world.world_size / samples if own else 0.0
+        components.scaler.scale(losses.sum() * share).backward()
+        if own:
+            with torch.no_grad():
+                self._progress.sums.add(task.metrics(output.detach(), inputs.target, losses.detach()))
+
+    def _update(self) -> None:
+        components, scaler, optimizer = self._components, self._components.scaler, self._components.optimizer
+        if self._config.optimizer.clip_norm is not None:
+            scaler.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(components.network.parameters(), self._config.optimizer.clip_norm)
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad(set_to_none=True)
+        if scaler.is_enabled():
+            # A step, whether or not the scaler has skipped it: to know that would be to wait for the device.
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step")
+                components.schedule.step()
+        else:
+            components.schedule.step()
+        if components.average is not None:
+            components.average.update_parameters(components.network)
+
+    # -- What is told --------------------------------------------------------------------------------------------------
+
+    @property
+    def _lr(self) -> float:
+        return float(self._components.optimizer.param_groups[0]["lr"])
 
     def _require_finite(self, sums: Mapping[str, float]) -> None:
         """Raise FastloadError where the sum of an epoch's losses is infinite or not a number."""
@@ -211,54 +299,49 @@ class _Run:
 
     def _tell_loss(self, done: int) -> None:
         """The mean since the last time, over all ranks. A collective."""
-        sums = self._progress.epoch_sums
+        sums = self._progress.sums.total()
         self._require_finite(sums)
-        samples, loss = (sums[name] - before for name, before in zip(("samples", "loss"), self._told, strict=True))
+        samples, loss = sums["samples"] - self._told[0], sums["loss"] - self._told[1]
         self._told = sums["samples"], sums["loss"]
         mean = loss / samples if samples else None
         if self._config.log.step_lines:
             results = self._components.task.result(sums) if sums["samples"] else {}
             told = ", ".join(f"{name} {value:.4f}" for name, value in results.items())
-            since = time.perf_counter()
-            seconds, self._told_at = (since - self._told_at[0]) / max(done - self._told_at[1], 1), (since, done)
+            now = time.perf_counter()
+            seconds, self._told_at = (now - self._told_at[0]) / max(done - self._told_at[1], 1), (now, done)
             self._log.say(f"step {done}/{self._components.windows}: {told}; {seconds:.3f} s a step")
         self._log.progress(done, rate=self._throughput.epoch_rate, wait=self._throughput.epoch_wait_share, loss=mean)
         if mean is not None:
-            lr = float(self._components.optimizer.param_groups[0]["lr"])
-            self._log.scalars(self._progress.step, {"step/loss": mean, "step/lr": lr})
+            self._log.scalars(self._progress.step, {"step/loss": mean, "step/lr": self._lr})
 
     def _introduce(self, remark: str | None, *, resumed: bool) -> None:
         """What the run is, in some lines."""
         world, config, components, progress = self._world, self._config, self._components, self._progress
-        ranks = counted(world.world_size, "process")
+        schedule, data, say = config.schedule, components.data, self._log.say
+        ranks, epochs = counted(world.world_size, "process"), counted(schedule.epochs, "epoch")
         count = sum(parameter.numel() for parameter in components.network.parameters() if parameter.requires_grad)
-        self._log.say(
+        say(
             f"{config.model.model}, {counted(count, 'parameter')}, on {world.device.type}, {ranks}; "
-            f"{components.data.source.name}: {components.data.source.summary}"
+            f"{data.source.name}: {data.source.summary}"
         )
-        schedule = config.schedule
         if schedule.warmup != schedule.warmup_epochs:
-            self._log.say(
-                f"warm-up: half of this run, {schedule.warmup:g} of {counted(config.schedule.epochs, 'epoch')}, in "
-                f"place of the {schedule.warmup_epochs:g} of a longer one"
+            say(
+                f"warm-up: half of this run, {schedule.warmup:g} of {epochs}, in place of the "
+                f"{schedule.warmup_epochs:g} of a longer one"
             )
-        if components.data.remark is not None:
-            moot = "; best_by is moot" if config.checkpoint.best_by is not None else ""
-            self._log.say(components.data.remark + moot)
-        self._log.say(
+        if data.remark is not None:
+            say(data.remark + ("; best_by is moot" if config.checkpoint.best_by is not None else ""))
+        say(
             f"a step: batch {config.optimizer.batch_size} x {ranks} x {config.optimizer.accumulate} accumulated = "
             f"{components.global_batch:,} {components.task.unit}; {counted(components.windows, 'step')} an epoch; "
             f"{components.rate.sentence}"
         )
         if resumed:
-            self._log.say(f"resumed at epoch {progress.epoch}, batch {progress.batch}, step {progress.step:,}")
+            say(f"resumed at epoch {progress.epoch}, batch {progress.batch}, step {progress.step:,}")
         if remark is not None:
-            self._log.say(remark)
-        if progress.epoch >= config.schedule.epochs:
-            self._log.say(
-                f"nothing is left of its {counted(config.schedule.epochs, 'epoch')}; give more with --epochs, or "
-                "another folder with --out."
-            )
+            say(remark)
+        if progress.epoch >= schedule.epochs:
+            say(f"nothing is left of its {epochs}; give more with --epochs, or another folder with --out.")
 
     def _write_trace(self) -> None:
         if self._spans is not None and self._config.log.trace is not None:
@@ -284,7 +367,7 @@ class _Run:
             best=self._progress.best,
             best_by=self._components.best_by[0],
             interrupted=interrupted,
-            samples=data.samples,
+            samples=len(data.source),
             val_samples=0 if data.val is None else data.val.sampler.order.length,
             global_batch=self._components.global_batch,
             lr=self._components.rate.value,
@@ -292,3 +375,81 @@ class _Run:
             device=str(device),
             stopped_by=self._stopping.signal,
         )
+
+
+def global_samples(loader: Loader, batch: int) -> int:
+    """Different samples in a batch of an epoch, over all ranks."""
+    order = loader.sampler.order
+    size = order.batch_size * order.shard.world_size
+    return min(size, order.length - batch * size)
+
+
+def _has_own(loader: Loader, batch: int) -> bool:
+    """Whether this rank's part of a batch is its own. A batch of fewer samples than ranks is filled up with samples
+    that other ranks have too; those must not count twice."""
+    size, shard = global_samples(loader, batch), loader.sampler.order.shard
+    return size * shard.rank // shard.world_size < size * (shard.rank + 1) // shard.world_size
+
+
+# -- Validation --------------------------------------------------------------------------------------------------------
+
+
+def validate(
+    model: nn.Module,
+    loader: Loader,
+    task: Task,
+    *,
+    precision: AbstractContextManager[Any],
+    check: Callable[[], None] = lambda: None,
+) -> dict[str, float]:
+    """The task's result over all samples of all ranks, the same on every rank. A collective.
+
+    Args:
+        model: the network itself, not its DistributedDataParallel: ranks may have different numbers of samples, and
+            must not wait for each other within the epoch. Evaluated with rank 0's buffers (running statistics of batch
+            normalisation), which are those that a checkpoint holds.
+        loader: not shuffled, `drop_last=False`; a rank may get empty batches.
+        task: what is counted.
+        precision: the autocast that training runs in; entered once a batch.
+        check: called before each batch, of which all ranks have the same number; ends the validation by raising.
+
+    Raises:
+        SourceError: no rank had a sample.
+    """
+    _take_buffers_of_rank_0(model)
+    sums = MetricSums(task.counted, loader.device)
+    training = model.training
+    model.eval()
+    try:
+        with torch.inference_mode():
+            for step, batch in enumerate(loader):
+                check()
+                # Always the draws of epoch 0: results of different epochs are to be compared.
+                inputs = task.prepare(batch, draws_of(loader, epoch=0, step=step))
+                if not len(inputs.model_input):
+                    continue
+                with precision:
+                    output = model(inputs.model_input)
+                losses = task.losses(output, inputs.target, training=False)
+                sums.add(task.metrics(output, inputs.target, losses))
+    finally:
+        model.train(training)
+    totals = sums.total()
+    if not totals["samples"]:
+        raise SourceError("val_data: it has no samples; give validation data, or none at all.")
+    return task.result(totals)
+
+
+def _take_buffers_of_rank_0(model: nn.Module) -> None:
+    """Each rank has followed the statistics of its own batches since the last exchange."""
+    if not (dist.is_available() and dist.is_initialized()):
+        return
+    by_type: dict[torch.dtype, list[torch.Tensor]] = {}
+    for buffer in model.buffers():
+        if buffer.is_floating_point():
+            by_type.setdefault(buffer.dtype, []).append(buffer)
+    for buffers in by_type.values():
+        flat = torch.cat([buffer.flatten() for buffer in buffers])
+        dist.broadcast(flat, src=0)
+        for buffer, values in zip(buffers, flat.split([buffer.numel() for buffer in buffers]), strict=True):
+            buffer.copy_(values.view_as(buffer))
