@@ -17,7 +17,7 @@ from benchmarks.gpu.feeds import Variant, every_variant, synthetic, variants
 from benchmarks.gpu.setting import DRY, ROOT, Found, Setting
 from benchmarks.gpu.summary import judge, summary
 from benchmarks.gpu.training import small_resnet
-from fastload.device.stage import DeviceStage
+from fastload.device import DeviceStage
 from fastload.measure.child import report
 from fastload.measure.images import training_pixels
 from fastload.measure.results import Measurement, Round, new_results, read_json

@@ -19,8 +19,7 @@ import fastload
 from fastload.backends.base import HostBatch
 from fastload.backends.dali import backend as dali_backend
 from fastload.cache import resident
-from fastload.device.host import BufferPool
-from fastload.device.stage import DeviceStage
+from fastload.device import BufferPool, DeviceStage
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError
 from fastload.recipe import Recipe

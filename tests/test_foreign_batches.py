@@ -19,6 +19,7 @@ from torch.utils.data import Dataset, TensorDataset
 from torchvision.transforms import v2
 
 import fastload
+from fastload.draws import Draws
 from fastload.errors import ConfigurationError, WorkerError
 from fastload.recipe.mix import MixUp
 from tests.images import write_photo_folder
@@ -72,9 +73,7 @@ def test_mixup_reaches_batches_of_tensors(make: Callable[[int], Any], parts: Cal
     expected = MixUp(num_classes=3).apply(
         torch.stack([noise(i) for i in range(4)]),
         torch.tensor([0, 1, 2, 0]),
-        seed=0,
-        epoch=0,
-        batch_number=0,
+        Draws(0, 0, np.array([0])),
     )
     assert images.dtype is torch.float64
     assert images.is_contiguous(memory_format=torch.channels_last)

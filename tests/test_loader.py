@@ -29,8 +29,7 @@ from fastload.backends import torch_workers
 from fastload.backends.base import Failure, HostBatch
 from fastload.backends.torch_workers import TorchOptions
 from fastload.backends.turbojpeg import TurboJpegOptions
-from fastload.device.host import BufferPool, use_one_thread_here
-from fastload.device.stage import DeviceStage
+from fastload.device import BufferPool, DeviceStage, use_one_thread_here
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError, DecodeError, FastloadError, OnError, StateMismatchError, WorkerError
 from fastload.loader import Loader, LoaderConfig, LoaderParts
@@ -93,7 +92,6 @@ def loader_over(backend: Any, order: Order, on_error: OnError = "raise") -> Load
         programs=(BatchProgram(()),),
         roles={"value": "value"},
         layout="tuple",
-        seed=order.seed,
     )
     return Loader(
         LoaderConfig(source=source, batch_size=order.batch_size, on_error=on_error),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from torchvision import tv_tensors
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F
 
-from fastload.geometry import Interpolation, PaddingMode
+from fastload.geometry import Geometry, GeometryPlan, Interpolation, PaddingMode
 from fastload.recipe import (
     CenterCrop,
     GeometryOperation,
@@ -34,8 +35,12 @@ def run(op: Operation, images: torch.Tensor, masks: torch.Tensor) -> tuple[torch
     return result["i"], result["m"]
 
 
+def resolved(op: GeometryOperation) -> Geometry:
+    return GeometryPlan(((STREAM, op),)).resolve(draws_of(COUNT), np.full((COUNT, 2), (HEIGHT, WIDTH)))
+
+
 def boxes_of(op: GeometryOperation) -> list[list[int]]:
-    return op.resolve(draws_of(COUNT), STREAM, (HEIGHT, WIDTH)).box.tolist()
+    return resolved(op).box.tolist()
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -98,7 +103,7 @@ def test_random_crop(mode: PaddingMode, dtype: torch.dtype) -> None:
     cropped, cropped_masks = run(op, images, masks)
     padded = F.pad(images, list(padding), fill=11.0, padding_mode=mode)
     padded_masks = F.pad(masks[:, None], list(padding), fill=12.0, padding_mode=mode)
-    geometry = op.resolve(draws_of(COUNT), STREAM, (HEIGHT, WIDTH))
+    geometry = resolved(op)
     # The window is about the part of the image that is seen, which starts at the box.
     starts = (geometry.box[:, :2] + geometry.window[:, :2] + [padding[1], padding[0]]).tolist()
     assert len({tuple(start) for start in starts}) > COUNT // 2
@@ -123,7 +128,7 @@ def test_flips(p: float) -> None:
         (RandomVerticalFlip(p), 1, F.vertical_flip),
     ):
         flipped, flipped_masks = run(op, images, masks)
-        chosen = op.resolve(draws_of(COUNT), STREAM, (HEIGHT, WIDTH)).flip[:, axis]
+        chosen = resolved(op).flip[:, axis]
         assert chosen.any() == (p > 0)
         assert chosen.all() == (p == 1)
         for row in range(COUNT):

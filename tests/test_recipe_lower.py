@@ -508,8 +508,6 @@ def test_several_inputs_go_through_an_opaque_part() -> None:
 def test_a_recipe_made_by_hand_cannot_run_what_cannot_be_placed() -> None:
     with pytest.raises(UnsupportedTransformError, match="from_transform"):
         Recipe((ColorJitter((0.5, 1.5)), RandomResizedCrop((8, 8)))).split()
-    split = Recipe((Opaque(as_array, "it is a test"), FLOAT)).split()
-    assert split.opaque is as_array
 
 
 def test_recipes_compare_by_their_operations() -> None:

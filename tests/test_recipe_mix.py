@@ -9,11 +9,15 @@ import pytest
 import torch
 from torchvision.transforms import v2
 
+from fastload.draws import Draws
 from fastload.errors import ConfigurationError
 from fastload.recipe.mix import CutMix, MixChoice, MixUp, lower_batch_transform
 
 COUNT, CLASSES = 6, 5
-NUMBERS = {"seed": 11, "epoch": 2, "batch_number": 40}
+
+
+def numbers_of(batch: int = 40, *, seed: int = 11, epoch: int = 2) -> Draws:
+    return Draws(seed, epoch, np.array([batch]))
 
 
 def images_of(dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -31,12 +35,12 @@ def labels_of(kind: str) -> torch.Tensor:
 @pytest.mark.parametrize("alpha", [0.2, 1.0, 5.0])
 @pytest.mark.parametrize("epoch", [0, 1])
 def test_mixup(labels: str, alpha: float, epoch: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    numbers = {**NUMBERS, "epoch": epoch}
+    numbers = numbers_of(epoch=epoch)
     ours = MixUp(alpha, CLASSES)
     theirs = v2.MixUp(alpha=alpha, num_classes=CLASSES)
-    monkeypatch.setattr(theirs._dist, "sample", lambda shape: torch.tensor(ours.weight(**numbers), dtype=torch.float64))
+    monkeypatch.setattr(theirs._dist, "sample", lambda shape: torch.tensor(ours.weight(numbers), dtype=torch.float64))
     expected = theirs(images_of(), labels_of(labels))
-    result = ours.apply(images_of(), labels_of(labels), **numbers)
+    result = ours.apply(images_of(), labels_of(labels), numbers)
     assert torch.equal(result[0], expected[0])
     assert torch.equal(result[1], expected[1])
     assert result[1].dtype == expected[1].dtype
@@ -49,14 +53,14 @@ def test_mixup(labels: str, alpha: float, epoch: int, monkeypatch: pytest.Monkey
 def test_cutmix(labels: str, dtype: torch.dtype, batch_number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     ours = CutMix(1.0, CLASSES)
     theirs = v2.CutMix(num_classes=CLASSES)
-    numbers = {**NUMBERS, "batch_number": batch_number}
-    (left, top, right, bottom), lam = ours.box(**numbers, height=17, width=22)
+    numbers = numbers_of(batch_number)
+    (left, top, right, bottom), lam = ours.box(numbers, height=17, width=22)
     assert lam == pytest.approx(1 - (right - left) * (bottom - top) / (17 * 22))
     params = {"box": (left, top, right, bottom), "lam_adjusted": lam}
     name = "make_params" if hasattr(theirs, "make_params") else "_get_params"
     monkeypatch.setattr(theirs, name, lambda flat_inputs: params)
     expected = theirs(images_of(dtype), labels_of(labels))
-    result = ours.apply(images_of(dtype), labels_of(labels), **numbers)
+    result = ours.apply(images_of(dtype), labels_of(labels), numbers)
     assert torch.equal(result[0], expected[0])
     assert torch.equal(result[1], expected[1])
     assert result[0].is_contiguous(memory_format=torch.channels_last)
@@ -64,17 +68,18 @@ def test_cutmix(labels: str, dtype: torch.dtype, batch_number: int, monkeypatch:
 
 def test_boxes_and_weights_are_distributed_as_torchvision_draws_them() -> None:
     torch.manual_seed(0)
+    many = [numbers_of(number, seed=3, epoch=0) for number in range(1500)]
     for alpha in (0.3, 2.0):
         theirs = v2.CutMix(alpha=alpha, num_classes=CLASSES)
         draw = getattr(theirs, "make_params", None) or theirs._get_params
         drawn = [draw([torch.zeros(1, 3, 40, 60)]) for _ in range(1500)]
         expected = np.array([(*params["box"], 40 * params["lam_adjusted"]) for params in drawn], dtype=np.float64)
-        ours = [CutMix(alpha, CLASSES).box(3, 0, number, height=40, width=60) for number in range(1500)]
+        ours = [CutMix(alpha, CLASSES).box(numbers, height=40, width=60) for numbers in many]
         result = np.array([(*box, 40 * lam) for box, lam in ours], dtype=np.float64)
         for q in (0.1, 0.3, 0.5, 0.7, 0.9):
             assert np.abs(np.quantile(result, q, axis=0) - np.quantile(expected, q, axis=0)).max() <= 5.5
         assert np.abs(result.mean(axis=0) - expected.mean(axis=0)).max() <= 2.5
-        weights = np.array([MixUp(alpha).weight(3, 0, number) for number in range(1500)])
+        weights = np.array([MixUp(alpha).weight(numbers) for numbers in many])
         assert weights.mean() == pytest.approx(0.5, abs=0.03)
         assert weights.var() == pytest.approx(1 / (4 * (2 * alpha + 1)), rel=0.12)
 
@@ -84,18 +89,19 @@ def test_numbers_depend_on_seed_epoch_and_batch_alone() -> None:
     np.random.seed(0)
     torch.manual_seed(0)
     state = np.random.get_state()[1].copy()  # type: ignore[index, union-attr]
-    weight = mix.weight(1, 2, 3)
-    assert mix.weight(1, 2, 3) == weight
-    assert len({weight, mix.weight(2, 2, 3), mix.weight(1, 3, 3), mix.weight(1, 2, 4)}) == 4
+    weight = mix.weight(Draws(1, 2, np.array([3])))
+    assert mix.weight(Draws(1, 2, np.array([3]))) == weight
+    others = [mix.weight(Draws(*numbers, np.array([batch]))) for *numbers, batch in ((2, 2, 3), (1, 3, 3), (1, 2, 4))]
+    assert len({weight, *others}) == 4
     assert (np.random.get_state()[1] == state).all()  # type: ignore[index]
 
 
 def test_every_rank_mixes_in_the_same_proportion() -> None:
     """Two halves of a global batch are blended with one weight, whatever is in them."""
     mix, images, labels = MixUp(1.0, CLASSES), images_of(), labels_of("numbers")
-    halves = [mix.apply(images[rows], labels[rows], **NUMBERS) for rows in (slice(0, 3), slice(3, 6))]
+    halves = [mix.apply(images[rows], labels[rows], numbers_of()) for rows in (slice(0, 3), slice(3, 6))]
     for rows, (mixed, targets) in zip((slice(0, 3), slice(3, 6)), halves, strict=True):
-        weight = mix.weight(**NUMBERS)
+        weight = mix.weight(numbers_of())
         torch.testing.assert_close(mixed, weight * images[rows] + (1 - weight) * images[rows].roll(1, 0))
         torch.testing.assert_close(targets.sum(1), torch.ones(3))
 
@@ -106,13 +112,13 @@ def test_choice() -> None:
     )
     assert isinstance(choice, MixChoice)
     assert choice.weights == pytest.approx((0.25, 0.75))
-    chosen = [type(choice.choose(5, 0, number)) for number in range(2000)]
+    chosen = [type(choice.choose(numbers_of(number, seed=5, epoch=0))) for number in range(2000)]
     assert chosen.count(CutMix) / 2000 == pytest.approx(0.75, abs=0.04)
     images, labels = images_of(), labels_of("numbers")
     for number in range(4):
-        numbers = {**NUMBERS, "batch_number": number}
-        expected = choice.choose(**numbers).apply(images, labels, **numbers)
-        assert all(torch.equal(a, b) for a, b in zip(choice.apply(images, labels, **numbers), expected, strict=True))
+        numbers = numbers_of(number)
+        expected = choice.choose(numbers).apply(images, labels, numbers)
+        assert all(torch.equal(a, b) for a, b in zip(choice.apply(images, labels, numbers), expected, strict=True))
 
 
 def test_lowering() -> None:
@@ -152,4 +158,4 @@ def test_what_is_not_torchvisions_own_stays_a_callable() -> None:
 )
 def test_refusals(mix: MixUp | CutMix, images: torch.Tensor, labels: torch.Tensor, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
-        mix.apply(images, labels, **NUMBERS)
+        mix.apply(images, labels, numbers_of())

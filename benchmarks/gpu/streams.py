@@ -20,7 +20,7 @@ import torch
 
 from benchmarks.gpu.feeds import Variant, of_loader, variants
 from benchmarks.gpu.setting import Found, Setting
-from fastload.device.stage import DeviceStage
+from fastload.device import DeviceStage
 from fastload.measure.images import training_pixels
 
 STREAMS = "batches that change"

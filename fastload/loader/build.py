@@ -16,8 +16,7 @@ from fastload import native
 from fastload.backends import backend_class
 from fastload.backends.base import BackendOptions, Context, Job, WorkerSettings, traits_of
 from fastload.backends.stream import SharedStream, StreamBackend
-from fastload.device.host import BufferPool
-from fastload.device.stage import DeviceStage
+from fastload.device import BufferPool, DeviceStage
 from fastload.errors import BackendUnavailableError, ConfigurationError, OnError, counted
 from fastload.fingerprint import fingerprint_of
 from fastload.geometry import Role
@@ -221,7 +220,7 @@ def _on_backend(
         source=source,
         order=order,
         backend=built,
-        stage=_stage(config, source, split, order.seed),
+        stage=_stage(config, source, split),
         recipe_fingerprint=fingerprint_of(recipe.fingerprint, repr(mix), str(config.dtype)),
         batch_transform=None if mix is not None else config.batch_transform,
         explanation={
@@ -252,7 +251,7 @@ def _streaming(config: LoaderConfig) -> LoaderParts:
         source=source,
         order=StreamOrder(dataset, loader, config.batch_size, config.drop_last, config.seed, shard),
         backend=StreamBackend(loader),
-        stage=_stage(config, source, Recipe.from_transform(None).split(None), config.seed),
+        stage=_stage(config, source, Recipe.from_transform(None).split(None)),
         recipe_fingerprint=fingerprint_of(repr(mix), str(config.dtype)),
         batch_transform=None if mix is not None else config.batch_transform,
         explanation={
@@ -263,7 +262,7 @@ def _streaming(config: LoaderConfig) -> LoaderParts:
     )
 
 
-def _stage(config: LoaderConfig, source: Source, split: SplitRecipe, seed: int) -> DeviceStage:
+def _stage(config: LoaderConfig, source: Source, split: SplitRecipe) -> DeviceStage:
     return DeviceStage(
         device=config.device,
         programs=split.programs,
@@ -272,7 +271,6 @@ def _stage(config: LoaderConfig, source: Source, split: SplitRecipe, seed: int) 
         dtype=config.dtype,
         memory_format=config.memory_format,
         mix=config.batch_transform if isinstance(config.batch_transform, Mix) else None,
-        seed=seed,
         pinned=config.pinned,
         forks=split.forks,
     )

@@ -11,7 +11,7 @@ from typing import Any
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 from fastload.backends.base import Backend
-from fastload.device.stage import DeviceStage
+from fastload.device import DeviceStage
 from fastload.errors import ConfigurationError, StateMismatchError, counted
 from fastload.loader.accelerate import NO_WORKERS, AccelerateWatch, Place, Relay, accelerate_place
 from fastload.loader.config import LoaderConfig

@@ -24,8 +24,7 @@ import numpy.typing as npt
 import torch
 
 from fastload.backends.base import KILLED_WORKER, Backend, HostBatch
-from fastload.device.host import use_one_thread_here
-from fastload.device.stage import DeviceStage, Staged
+from fastload.device import DeviceStage, Staged, use_one_thread_here
 from fastload.draws import Draws, Stream
 from fastload.errors import DecodeError, FastloadError, OnError, SampleError, WorkerError
 from fastload.loader.cursor import Position

@@ -5,12 +5,19 @@ One class an operation, found through a registry that packages of your own can j
 
 from __future__ import annotations
 
-from fastload.recipe.apply import RandomApply
 from fastload.recipe.augment import RandAugment, TrivialAugmentWide
-from fastload.recipe.blur import GaussianBlur
-from fastload.recipe.colour import ColorJitter, Grayscale, RandomGrayscale
+from fastload.recipe.batch import RandomApply
+from fastload.recipe.colour import ColorJitter, GaussianBlur, Grayscale, RandomGrayscale
 from fastload.recipe.convert import Normalize, ToDtype
-from fastload.recipe.crops import CenterCrop, Pad, RandomCrop, RandomHorizontalFlip, RandomVerticalFlip
+from fastload.recipe.crops import (
+    CenterCrop,
+    Pad,
+    RandomCrop,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+    RandomVerticalFlip,
+    Resize,
+)
 from fastload.recipe.erase import RandomErasing
 from fastload.recipe.operation import (
     GeometryOperation,
@@ -22,7 +29,6 @@ from fastload.recipe.operation import (
     register,
 )
 from fastload.recipe.recipe import Placement, Recipe, SplitRecipe
-from fastload.recipe.resize import RandomResizedCrop, Resize
 from fastload.recipe.views import Views
 
 __all__ = [

@@ -67,16 +67,14 @@ def read_fill_or_none(value: Any) -> Fill | None:
     return None if chosen is None else read_floats(chosen)
 
 
-def read_fill(value: Any) -> Fill:
-    """For images; None is 0, as in torchvision's pad."""
-    return read_fill_or_none(value) or (0.0,)
-
-
-def read_mask_fill(value: Any) -> Fill:
-    """For masks: one number; where torchvision would refuse a fill with one value a channel, 0."""
-    chosen = _read_by_type(value, (tv_tensors.Mask,))
-    fill = (0.0,) if chosen is None else read_floats(chosen)
-    return fill if len(fill) == 1 else (0.0,)
+def read_fills(transform: Any) -> tuple[Fill, Fill]:
+    """Of "constant" padding of images and of masks. None is 0, as in torchvision's pad; so are several numbers for
+    masks, which torchvision would refuse."""
+    if transform.padding_mode != "constant":
+        return (0.0,), (0.0,)
+    for_masks = _read_by_type(transform.fill, (tv_tensors.Mask,))
+    mask_fill = (0.0,) if for_masks is None else read_floats(for_masks)
+    return read_fill_or_none(transform.fill) or (0.0,), mask_fill if len(mask_fill) == 1 else (0.0,)
 
 
 def read_padding(value: Any) -> tuple[int, int, int, int]:

@@ -69,37 +69,21 @@ class AugmentStep:
 
 
 class _Augment(PixelOperation):
-    """What the two have in common; both have these fields."""
+    """What the two have in common; both have these fields, and define `steps`."""
 
     num_magnitude_bins: int
     interpolation: Interpolation
     fill: Fill | None
 
-    def _check(self) -> None:
+    def __post_init__(self) -> None:
         if self.num_magnitude_bins < 2:
             raise ConfigurationError(f"{self} needs at least 2 magnitude bins.")
         check_interpolation(self)
         check_fill(self, "fill")
 
     def steps(self, draws: Draws, stream: int, *, height: int, width: int) -> list[AugmentStep]:
-        """What happens to each sample, in order.
-
-        Args:
-            draws: random numbers of the B samples.
-            stream: of the operation.
-            height: of the images, in pixels; RandAugment's translations depend on it.
-            width: of the images, in pixels.
-        """
-        table = self._magnitudes(height, width)
-        count = self._count
-        steps = []
-        # Three numbers a step: the operation, the sign, the bin.
-        for u in draws.uniform(stream, 3 * count).reshape(len(draws), count, 3).transpose(1, 2, 0) if count else ():
-            kinds = np.floor(u[0] * len(AUGMENTATIONS)).astype(np.int64)
-            chosen = self._bins(np.floor(u[2] * self.num_magnitude_bins).astype(np.int64))
-            magnitudes = table[kinds, chosen]
-            steps.append(AugmentStep(kinds, chosen, np.where(_SIGNED[kinds] & (u[1] < 0.5), -magnitudes, magnitudes)))
-        return steps
+        """What happens to each of B samples, in order; RandAugment's translations depend on the size of the images."""
+        raise NotImplementedError
 
     def apply(self, images: torch.Tensor, draws: Draws, stream: int) -> torch.Tensor:
         require_grey_or_rgb(self, images)
@@ -114,16 +98,15 @@ class _Augment(PixelOperation):
         pixels: torch.Tensor,
         draws: Draws,
         stream: int,
-        interpolation: Interpolation,
+        filtering: Interpolation,
         fill: Fill | None,
-        *,
         recolour: bool,
     ) -> torch.Tensor:
         height, width = pixels.shape[-2:]
 
         def kernel(kind: int, rows: torch.Tensor, parameters: torch.Tensor) -> torch.Tensor:
             if kind == _AFFINE:
-                return _affine(rows, parameters[:, :6].view(-1, 2, 3), interpolation, fill)
+                return _affine(rows, parameters[:, :6].view(-1, 2, 3), filtering, fill)
             return _RECOLOUR[AUGMENTATIONS[kind]](rows, parameters[:, 6])
 
         for step in self.steps(draws, stream, height=height, width=width):
@@ -132,19 +115,6 @@ class _Augment(PixelOperation):
             kinds = np.where(geometric, _AFFINE, colour).astype(np.int64)
             pixels = map_groups(pixels, kinds, _parameters(step, height, width), kernel)
         return pixels
-
-    @property
-    def _count(self) -> int:
-        """Steps for each sample."""
-        raise NotImplementedError
-
-    def _bins(self, drawn: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """(B,) which magnitudes are taken, given those drawn."""
-        raise NotImplementedError
-
-    def _magnitudes(self, height: int, width: int) -> Float64Array:
-        """(operations, bins) float64: the magnitudes that torchvision lists, float32 as there."""
-        raise NotImplementedError
 
 
 @register
@@ -163,23 +133,17 @@ class RandAugment(_Augment):
             raise ConfigurationError(
                 f"{self}: num_ops cannot be negative, and magnitude must be in 0 .. {self.num_magnitude_bins - 1}."
             )
-        self._check()
+        super().__post_init__()
 
     @classmethod
     def from_transform(cls, transform: Any, image: ImageState) -> RandAugment:
         numbers = int(transform.num_ops), int(transform.magnitude), int(transform.num_magnitude_bins)
         return cls(*numbers, *_read_settings(transform))
 
-    @property
-    def _count(self) -> int:
-        return self.num_ops
-
-    def _bins(self, drawn: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        return np.full_like(drawn, self.magnitude)
-
-    def _magnitudes(self, height: int, width: int) -> Float64Array:
-        across, down = 150.0 / 331.0 * width, 150.0 / 331.0 * height
-        return _magnitude_table(self.num_magnitude_bins, (0.3, 0.3, across, down, 30.0), strength=0.9, lost_bits=4)
+    def steps(self, draws: Draws, stream: int, *, height: int, width: int) -> list[AugmentStep]:
+        ends = (0.3, 0.3, 150.0 / 331.0 * width, 150.0 / 331.0 * height, 30.0)
+        table = _magnitude_table(self.num_magnitude_bins, ends, strength=0.9, lost_bits=4)
+        return _draw_steps(draws, stream, self.num_ops, table, self.magnitude)
 
 
 @register
@@ -191,23 +155,15 @@ class TrivialAugmentWide(_Augment):
     interpolation: Interpolation = "nearest"
     fill: Fill | None = None
 
-    def __post_init__(self) -> None:
-        self._check()
-
     @classmethod
     def from_transform(cls, transform: Any, image: ImageState) -> TrivialAugmentWide:
         return cls(int(transform.num_magnitude_bins), *_read_settings(transform))
 
-    @property
-    def _count(self) -> int:
-        return 1
-
-    def _bins(self, drawn: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        return drawn
-
-    def _magnitudes(self, height: int, width: int) -> Float64Array:
+    def steps(self, draws: Draws, stream: int, *, height: int, width: int) -> list[AugmentStep]:
         ends = (0.99, 0.99, 32.0, 32.0, 135.0)
-        return _magnitude_table(self.num_magnitude_bins, ends, strength=0.99, lost_bits=6)
+        return _draw_steps(
+            draws, stream, 1, _magnitude_table(self.num_magnitude_bins, ends, strength=0.99, lost_bits=6), None
+        )
 
 
 def _read_settings(transform: Any) -> tuple[Interpolation, Fill | None]:
@@ -217,8 +173,22 @@ def _read_settings(transform: Any) -> tuple[Interpolation, Fill | None]:
     return interpolation, read_fill_or_none(transform.fill)
 
 
+def _draw_steps(draws: Draws, stream: int, count: int, table: Float64Array, magnitude: int | None) -> list[AugmentStep]:
+    """Operation and sign at random; the bin as well where no magnitude is given."""
+    steps = []
+    # Three numbers a step: the operation, the sign, the bin.
+    for u in draws.uniform(stream, 3 * count).reshape(len(draws), count, 3).transpose(1, 2, 0) if count else ():
+        kinds = np.floor(u[0] * len(AUGMENTATIONS)).astype(np.int64)
+        bins = np.floor(u[2] * table.shape[1]).astype(np.int64)
+        bins = bins if magnitude is None else np.full_like(bins, magnitude)
+        magnitudes = table[kinds, bins]
+        steps.append(AugmentStep(kinds, bins, np.where(_SIGNED[kinds] & (u[1] < 0.5), -magnitudes, magnitudes)))
+    return steps
+
+
 def _magnitude_table(bins: int, geometric: tuple[float, ...], *, strength: float, lost_bits: int) -> Float64Array:
-    """See `_Augment._magnitudes`; the largest ones of the five geometric operations, and of the others."""
+    """(operations, bins) float64: the magnitudes that torchvision lists, float32 as there, from the largest ones of the
+    five geometric operations, and of the others."""
     none = torch.zeros(bins)
     rows = [none, *(torch.linspace(0.0, end, bins) for end in geometric)]
     rows += [torch.linspace(0.0, strength, bins)] * 4
@@ -228,23 +198,27 @@ def _magnitude_table(bins: int, geometric: tuple[float, ...], *, strength: float
 
 
 def _parameters(step: AugmentStep, height: int, width: int) -> Float64Array:
-    """(B, 7): the matrix of a geometric operation, then the factor, bits or threshold of another."""
-    magnitudes = step.magnitudes
-    zero = np.zeros_like(magnitudes)
-    pixels = np.trunc(magnitudes)
-    matrices = np.zeros((len(magnitudes), 2, 3))
-    for name, of_all in (
-        ("ShearX", _shear_x(magnitudes, height)),
-        ("ShearY", _shear_y(magnitudes, width)),
-        ("TranslateX", _translation(pixels, zero)),
-        ("TranslateY", _translation(zero, pixels)),
-        ("Rotate", _rotation(magnitudes)),
+    """(B, 7): the matrix of a geometric operation, then the factor, bits or threshold of another.
+
+    The (2, 3) matrices take a position (x, y, 1) in the output to one in the input, in pixels from the centre of the
+    image: the inverses of the transforms. Shears are about the top left corner, turns about the centre.
+    """
+    amount, pixels, radians = step.magnitudes, np.trunc(step.magnitudes), np.radians(-(step.magnitudes % 360.0))
+    zero, one = np.zeros_like(amount), np.ones_like(amount)
+    cos, sin = np.cos(radians), np.sin(radians)
+    blended = np.isin(step.kinds, [AUGMENTATIONS.index(n) for n in ("Brightness", "Color", "Contrast", "Sharpness")])
+    result = np.zeros((len(amount), 7))
+    result[:, 6] = np.where(blended, 1.0 + amount, amount)
+    for name, matrix in (
+        ("ShearX", (one, amount, amount * height * 0.5, zero, one, zero)),
+        ("ShearY", (one, zero, zero, amount, one, amount * width * 0.5)),
+        ("TranslateX", (one, zero, -pixels, zero, one, zero)),
+        ("TranslateY", (one, zero, zero, zero, one, -pixels)),
+        ("Rotate", (cos, sin, zero, -sin, cos, zero)),
     ):
         chosen = step.kinds == AUGMENTATIONS.index(name)
-        matrices[chosen] = of_all[chosen]
-    blended = np.isin(step.kinds, [AUGMENTATIONS.index(n) for n in ("Brightness", "Color", "Contrast", "Sharpness")])
-    factor = np.where(blended, 1.0 + magnitudes, magnitudes)
-    return np.concatenate([matrices.reshape(-1, 6), factor[:, None]], axis=1)
+        result[chosen, :6] = np.stack(matrix, axis=-1)[chosen]
+    return result
 
 
 _RECOLOUR: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
@@ -260,49 +234,13 @@ _RECOLOUR: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
 }
 
 
-# The matrices are (B, 2, 3) and take a position (x, y, 1) in the output to one in the input, in pixels from the centre
-# of the image. They are the inverses of the transforms they are named for.
-
-
-def _shear_x(amount: Float64Array, height: int) -> Float64Array:
-    """x + amount * y, about the top left corner. amount: (B,)."""
-    zero, one = np.zeros_like(amount), np.ones_like(amount)
-    return _matrices(one, amount, amount * height * 0.5, zero, one, zero)
-
-
-def _shear_y(amount: Float64Array, width: int) -> Float64Array:
-    """y + amount * x, about the top left corner. amount: (B,)."""
-    zero, one = np.zeros_like(amount), np.ones_like(amount)
-    return _matrices(one, zero, zero, amount, one, amount * width * 0.5)
-
-
-def _translation(x: Float64Array, y: Float64Array) -> Float64Array:
-    """To the right by x and down by y pixels. x, y: (B,)."""
-    zero, one = np.zeros_like(x), np.ones_like(x)
-    return _matrices(one, zero, -x, zero, one, -y)
-
-
-def _rotation(degrees: Float64Array) -> Float64Array:
-    """Counter-clockwise about the centre. degrees: (B,)."""
-    radians = np.radians(-(degrees % 360.0))
-    cos, sin, zero = np.cos(radians), np.sin(radians), np.zeros_like(radians)
-    return _matrices(cos, sin, zero, -sin, cos, zero)
-
-
 def _affine(pixels: torch.Tensor, matrices: torch.Tensor, interpolation: str, fill: Fill | None) -> torch.Tensor:
-    """Resample each sample through its matrix, as torchvision's affine and rotate do for one.
-
-    Args:
-        pixels: (B, C, H, W), uint8 or floating point.
-        matrices: (B, 2, 3) float64 on the same device, as the functions above make them.
-        interpolation: "nearest" or "bilinear".
-        fill: value outside the image, one or one a channel; None blends with 0 there, as torchvision does.
-
-    Returns:
-        (B, C, H, W) of the dtype of `pixels`, integers rounded.
+    """Resample each sample through its (2, 3) matrix, as torchvision's affine and rotate do for one. Outside of the
+    image lies `fill`, or 0 if it is None, with which torchvision then blends.
 
     Raises:
-        ConfigurationError: the interpolation is another one, or the fill has the wrong number of values.
+        ConfigurationError: the interpolation is neither "nearest" nor "bilinear", or the fill has the wrong number of
+            values.
     """
     batch, channels, height, width = pixels.shape
     if interpolation not in ("nearest", "bilinear"):
@@ -345,7 +283,3 @@ def _grid(matrices: torch.Tensor, height: int, width: int) -> torch.Tensor:
         torch.add((from_x * x).expand(-1, height, -1), from_y * y, out=grid[..., axis])
         grid[..., axis] += offset
     return grid
-
-
-def _matrices(*rows: Float64Array) -> Float64Array:
-    return np.stack(rows, axis=-1).reshape(-1, 2, 3)

@@ -8,14 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import reduce
 from typing import TypeAlias
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError, UnsupportedTransformError
 from fastload.geometry import Role
-from fastload.recipe.operation import Operation
+from fastload.recipe.attributes import check_probability
+from fastload.recipe.operation import Operation, PixelOperation, Size
+from fastload.render.device import on_device
 
 Empty: TypeAlias = Callable[[tuple[int, ...], torch.dtype], torch.Tensor]
 
@@ -26,11 +31,7 @@ its cache; whole batches do not, and run several times slower."""
 
 @dataclass(frozen=True)
 class BatchProgram:
-    """Operations on batches, in order.
-
-    Raises:
-        UnsupportedTransformError: an operation that does not run on batches (Opaque).
-    """
+    """Operations on batches, in order. Raises UnsupportedTransformError: one does not run on batches (Opaque)."""
 
     ops: tuple[tuple[int, Operation], ...] = ()
     """(stream of its draws, operation)."""
@@ -83,12 +84,10 @@ class BatchProgram:
             ConfigurationError: an operation that cannot take what it gets: a Normalize with three means for one
                 channel, a crop larger than the image...
         """
-        pixels = {name: _pixels(name, columns[name], roles[name]) for name in columns if name in roles}
-        pixels = {name: tensor for name, tensor in pixels.items() if roles[name] in ("image", "mask")}
+        named = [name for name in columns if roles.get(name) in ("image", "mask")]
+        pixels = {name: _pixels(name, columns[name], roles[name]) for name in named}
         _check(pixels, len(draws))
-        result = dict(columns)
-        result.update(self._in_pieces(pixels, roles, draws, empty) if pixels and self.ops else pixels)
-        return result
+        return {**columns, **(self._in_pieces(pixels, roles, draws, empty) if pixels and self.ops else pixels)}
 
     def _in_pieces(
         self, pixels: dict[str, torch.Tensor], roles: Mapping[str, Role], draws: Draws, empty: Empty | None
@@ -136,11 +135,65 @@ class BatchProgram:
             dtype = op.output_dtype(dtype)
 
 
+@dataclass(frozen=True)
+class RandomApply(PixelOperation):
+    """Each sample goes through all of the operations, or through none. They draw from streams of their own, see
+    `Draws.within`."""
+
+    ops: tuple[Operation, ...]
+    """Operations that keep the size, the number of channels and the dtype of images."""
+    p: float = 0.5
+
+    def __post_init__(self) -> None:
+        check_probability(self)
+
+    @property
+    def pointwise(self) -> bool:  # type: ignore[override]
+        return all(op.pointwise for op in self.ops)
+
+    def size_after(self, size: Size | None) -> Size | None:
+        return reduce(lambda known, op: op.size_after(known), self.ops, size)
+
+    def rows(self, draws: Draws, stream: int) -> npt.NDArray[np.int64]:
+        """Which samples of a batch."""
+        return np.flatnonzero(draws.uniform(stream, 1)[:, 0] < self.p)
+
+    def apply(self, images: torch.Tensor, draws: Draws, stream: int) -> torch.Tensor:
+        return self._some(images, draws, stream, "apply")
+
+    def apply_to_masks(self, masks: torch.Tensor, draws: Draws, stream: int) -> torch.Tensor:
+        return self._some(masks, draws, stream, "apply_to_masks")
+
+    def _some(self, pixels: torch.Tensor, draws: Draws, stream: int, how: str) -> torch.Tensor:
+        rows = self.rows(draws, stream)
+        if not len(rows):
+            return pixels
+        chosen, inner = on_device(rows, pixels.device), draws.take(rows).within(stream)
+        some = pixels.index_select(0, chosen)
+        for number, op in enumerate(self.ops):
+            changed: torch.Tensor = getattr(op, how)(some, inner, number)
+            if changed.shape != some.shape:
+                raise ConfigurationError(
+                    f"{op.describe()} inside RandomApply makes images of shape {tuple(changed.shape[1:])} of some that "
+                    f"are {tuple(some.shape[1:])}, so that a batch would hold both; keep the shape "
+                    "(Grayscale(num_output_channels=3)), or apply it to every image."
+                )
+            some = changed
+        return pixels.index_copy(0, chosen, some)
+
+    def describe(self) -> str:
+        return f"RandomApply([{', '.join(op.describe() for op in self.ops)}], p={self.p})"
+
+    @property
+    def identity(self) -> str:
+        return f"RandomApply({', '.join(op.identity for op in self.ops)}; {self.p!r})"
+
+
 def _pixels(name: str, tensor: torch.Tensor, role: Role) -> torch.Tensor:
     """Images and masks as (B, C, H, W)."""
     if role == "mask" and tensor.ndim == 3:
         return tensor.unsqueeze(1)
-    if role in ("image", "mask") and tensor.ndim != 4:
+    if tensor.ndim != 4:
         raise ConfigurationError(
             f"column {name!r} ({role}) must be a batch (B, C, H, W), got shape {tuple(tensor.shape)}; "
             "add the missing dimension."

@@ -1,4 +1,4 @@
-"""Colour: the operations that change it at random, and the kernels that they share with the augmentations.
+"""Colour and blur: the operations, and the kernels that they share with the augmentations.
 
 Each kernel gives the pixels of torchvision's functional operation of the same name, called on each sample by itself:
 uint8 in, uint8 out, cut or rounded in the same places; floating point in, the same out, pixels in 0..1. No result
@@ -16,28 +16,29 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import torchvision.transforms as v1
+from torch.nn.functional import pad
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
 
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError
-from fastload.recipe.attributes import check_bounds, check_choice, check_probability, read_bounds
-from fastload.recipe.operation import ImageState, PixelOperation, register
+from fastload.recipe.attributes import (
+    check,
+    check_bounds,
+    check_choice,
+    check_probability,
+    read_bounds,
+    read_floats,
+    read_pair,
+)
+from fastload.recipe.operation import ImageState, PixelOperation, Size, register
 from fastload.render.device import choose_rows, column, on_device
 
+Float64Array = npt.NDArray[np.float64]
+Int64Array = npt.NDArray[np.int64]
 Kernel = Callable[[int, torch.Tensor, torch.Tensor], torch.Tensor]
 
 _PROPERTIES = ("brightness", "contrast", "saturation", "hue")
-
-
-@dataclass(frozen=True)
-class JitterParameters:
-    """What ColorJitter does to each of B samples."""
-
-    factors: npt.NDArray[np.float32]
-    """(B, 4): brightness, contrast, saturation, hue; NaN for a property that is left alone."""
-    order: npt.NDArray[np.int64]
-    """(B, 4): a permutation of 0..3: which property is changed first, second, third, fourth."""
 
 
 @register
@@ -60,25 +61,26 @@ class ColorJitter(PixelOperation):
     def from_transform(cls, transform: Any, image: ImageState) -> ColorJitter:
         return cls(*(read_bounds(getattr(transform, name)) for name in _PROPERTIES))
 
-    def parameters(self, draws: Draws, stream: int) -> JitterParameters:
-        """Factors uniform within their bounds, every order equally likely."""
+    def parameters(self, draws: Draws, stream: int) -> tuple[npt.NDArray[np.float32], Int64Array]:
+        """(B, 4) factors, uniform within the bounds of brightness, contrast, saturation and hue, NaN for what is left
+        alone; and (B, 4) which of them comes first to fourth, every order equally likely."""
         uniform = draws.uniform(stream, 8)
         factors = np.full((len(draws), 4), np.nan, dtype=np.float32)
         for k, name in enumerate(_PROPERTIES):
             bounds: tuple[float, float] | None = getattr(self, name)
             if bounds is not None:
                 factors[:, k] = bounds[0] + (bounds[1] - bounds[0]) * uniform[:, k]
-        return JitterParameters(factors, np.argsort(uniform[:, 4:], axis=1, kind="stable"))
+        return factors, np.argsort(uniform[:, 4:], axis=1, kind="stable")
 
     def apply(self, images: torch.Tensor, draws: Draws, stream: int) -> torch.Tensor:
         require_grey_or_rgb(self, images)
-        parameters = self.parameters(draws, stream)
+        factors, order = self.parameters(draws, stream)
         adjust = (adjust_brightness, adjust_contrast, adjust_saturation, adjust_hue)
         active = [k for k, name in enumerate(_PROPERTIES) if getattr(self, name) is not None]
-        order = parameters.order[np.isin(parameters.order, active)].reshape(len(draws), len(active))
+        order = order[np.isin(order, active)].reshape(len(draws), len(active))
         for kinds in order.T:
-            factors = np.take_along_axis(parameters.factors, kinds[:, None], axis=1).astype(np.float64)
-            images = map_groups(images, kinds, factors, lambda kind, rows, factor: adjust[kind](rows, factor[:, 0]))
+            chosen = np.take_along_axis(factors, kinds[:, None], axis=1).astype(np.float64)
+            images = map_groups(images, kinds, chosen, lambda kind, rows, factor: adjust[kind](rows, factor[:, 0]))
         return images
 
 
@@ -130,6 +132,71 @@ class Grayscale(PixelOperation):
         return grayscale(images).expand(-1, self.num_output_channels, -1, -1)
 
 
+@register
+@dataclass(frozen=True)
+class GaussianBlur(PixelOperation):
+    """Images are mirrored at their borders, and must be larger than half the kernel."""
+
+    transforms = (v1.GaussianBlur, v2.GaussianBlur)
+
+    kernel_size: tuple[int, int]
+    """(width, height) [pixels], both odd."""
+    sigma: tuple[float, float] = (0.1, 2.0)
+    """Bounds of the standard deviation [pixels]."""
+
+    def __post_init__(self) -> None:
+        good = len(self.kernel_size) == 2 and all(side > 0 and side % 2 for side in self.kernel_size)
+        check(self, "kernel_size", good, "(width, height), both odd and positive")
+        check_bounds(self, "sigma")
+        check(self, "sigma", self.sigma[0] > 0, "positive")
+
+    @classmethod
+    def from_transform(cls, transform: Any, image: ImageState) -> GaussianBlur:
+        low, *_, high = read_floats(transform.sigma)
+        return cls(read_pair(transform.kernel_size), (low, high))
+
+    def size_after(self, size: Size | None) -> Size | None:
+        width, height = self.kernel_size
+        if size is not None and (size[0] <= height // 2 or size[1] <= width // 2):
+            raise ConfigurationError(
+                f"{self.describe()} does not fit images of {size[0]}x{size[1]} pixels: they are mirrored at their "
+                "borders for half the kernel, and must be larger; choose a smaller kernel_size."
+            )
+        return size
+
+    def sigmas(self, draws: Draws, stream: int) -> Float64Array:
+        """(B,) float64: uniform within the bounds."""
+        low, high = self.sigma
+        result: Float64Array = low + (high - low) * draws.uniform(stream, 1)[:, 0]
+        return result
+
+    def apply(self, images: torch.Tensor, draws: Draws, stream: int) -> torch.Tensor:
+        self.size_after((images.shape[2], images.shape[3]))
+        sigmas = self.sigmas(draws, stream)
+        width, height = self.kernel_size
+        # Planar, as the rows that are added up lie side by side then.
+        pixels = images.contiguous().to(torch.float32)
+        pixels = pad(pixels, (width // 2, width // 2, height // 2, height // 2), mode="reflect")
+        pixels = _smoothed(pixels, 2, sigmas, height)
+        pixels = _smoothed(pixels, 3, sigmas, width)
+        return (pixels if images.is_floating_point() else pixels.round_()).to(images.dtype)
+
+
+def _smoothed(pixels: torch.Tensor, axis: int, sigmas: Float64Array, taps: int) -> torch.Tensor:
+    """Weighted sums of the pixels and those that follow along an axis, which gets shorter. Tap by tap, and not as a
+    convolution, whose sums depend on how many samples there are; it is also several times as fast on a CPU."""
+    weights = np.exp(-0.5 * ((np.arange(taps)[:, None] - taps // 2) / sigmas) ** 2)
+    weights = (weights / weights.sum(axis=0)).astype(np.float32)
+    length = pixels.shape[axis] - taps + 1
+    # A row of each weight: with two numbers a sample beside the pixels, the CPU's multiply-add is not vectorised.
+    columns = pixels.shape[3] if axis == 2 else length
+    rows = on_device(weights, pixels.device)[:, :, None, None, None].repeat(1, 1, 1, 1, columns)
+    total = pixels.narrow(axis, 0, length) * rows[0]
+    for place, row in enumerate(rows[1:], 1):
+        total.addcmul_(pixels.narrow(axis, place, length), row)
+    return total
+
+
 def require_grey_or_rgb(op: object, images: torch.Tensor) -> None:
     """Raises ConfigurationError unless the images are what colour operations take: 1 or 3 channels, uint8 or float."""
     if images.shape[1] not in (1, 3):
@@ -144,9 +211,7 @@ def require_grey_or_rgb(op: object, images: torch.Tensor) -> None:
         )
 
 
-def map_groups(
-    pixels: torch.Tensor, kinds: npt.NDArray[np.int64], parameters: npt.NDArray[np.float64], kernel: Kernel
-) -> torch.Tensor:
+def map_groups(pixels: torch.Tensor, kinds: Int64Array, parameters: Float64Array, kernel: Kernel) -> torch.Tensor:
     """Apply to each row of a batch the operation drawn for it: one call for all rows of a kind.
 
     Rows, kinds and parameters are known on the host, so nothing waits for the device; two small copies in all.

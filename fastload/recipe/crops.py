@@ -1,7 +1,8 @@
-"""Cuts, padding and flips: what moves pixels and makes none."""
+"""The operations that move pixels: crops, padding, flips and resizing."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -10,41 +11,58 @@ import numpy.typing as npt
 import torchvision.transforms as v1
 from torchvision.transforms import v2
 
-from fastload.geometry import Fill, Padding, PaddingMode
-from fastload.geometry.boxes import Composition, pick
+from fastload.errors import ConfigurationError
+from fastload.geometry import Fill, Interpolation, Padding, PaddingMode, Resampling
+from fastload.geometry.boxes import (
+    RANDOM_RESIZED_CROP_UNIFORMS,
+    Composition,
+    pick,
+    random_resized_crop_boxes,
+    resized_sizes,
+)
 from fastload.recipe.attributes import (
+    check_bounds,
+    check_interpolation,
     check_padding,
     check_probability,
+    check_ratio,
     check_size,
-    read_fill,
-    read_mask_fill,
+    read_antialias,
+    read_fills,
+    read_interpolation,
     read_padding,
     read_pair,
 )
 from fastload.recipe.operation import GeometryOperation, ImageState, NotLowerableError, Size, register
 
+BoolArray = npt.NDArray[np.bool_]
 Float64Array = npt.NDArray[np.float64]
 Int64Array = npt.NDArray[np.int64]
 
 
-@register
 @dataclass(frozen=True)
-class CenterCrop(GeometryOperation):
-    transforms: ClassVar[tuple[type, ...]] = (v1.CenterCrop, v2.CenterCrop)
-    fits_every_image = True
+class _ToSize(GeometryOperation):
+    """What makes all images one size."""
 
     size: Size
 
     def __post_init__(self) -> None:
         check_size(self)
 
-    @classmethod
-    def from_transform(cls, transform: Any, image: ImageState) -> CenterCrop:
-        return cls(read_pair(transform.size))
-
     @property
     def out_size(self) -> Size:
         return self.size
+
+
+@register
+@dataclass(frozen=True)
+class CenterCrop(_ToSize):
+    transforms: ClassVar[tuple[type, ...]] = (v1.CenterCrop, v2.CenterCrop)
+    fits_every_image = True
+
+    @classmethod
+    def from_transform(cls, transform: Any, image: ImageState) -> CenterCrop:
+        return cls(read_pair(transform.size))
 
     def padding_for(self, size: Size | None) -> Padding | None:
         return Padding() if _smaller(size, self.size) else None
@@ -61,11 +79,10 @@ class CenterCrop(GeometryOperation):
 
 @register
 @dataclass(frozen=True)
-class RandomCrop(GeometryOperation):
+class RandomCrop(_ToSize):
     transforms = (v1.RandomCrop, v2.RandomCrop)
     uniforms = 2
 
-    size: Size
     padding: tuple[int, int, int, int] | None = None
     """left, top, right, bottom (torchvision v2 stores left, right, top, bottom; lowering reorders)."""
     pad_if_needed: bool = False
@@ -74,31 +91,21 @@ class RandomCrop(GeometryOperation):
     padding_mode: PaddingMode = "constant"
 
     def __post_init__(self) -> None:
-        check_size(self)
+        super().__post_init__()
         check_padding(self)
 
     @classmethod
     def from_transform(cls, transform: Any, image: ImageState) -> RandomCrop:
-        padding = transform.padding
+        padding, mode, if_needed = transform.padding, transform.padding_mode, bool(transform.pad_if_needed)
         if type(transform) is v2.RandomCrop:
             if padding is not None:
                 left, right, top, bottom = padding
                 padding = [left, top, right, bottom]
-        elif transform.pad_if_needed and padding and transform.padding_mode in ("reflect", "symmetric"):
+        elif if_needed and padding and mode in ("reflect", "symmetric"):
             # v1 pads up to three times in a row; a reflection of a reflection is not one wide reflection.
-            mode = transform.padding_mode
             raise NotLowerableError(f"v1 RandomCrop with both padding and pad_if_needed {mode}s several times")
-        return cls(
-            read_pair(transform.size),
-            None if padding is None else read_padding(padding),
-            bool(transform.pad_if_needed),
-            *_read_fills(transform),
-            transform.padding_mode,
-        )
-
-    @property
-    def out_size(self) -> Size:
-        return self.size
+        padding = None if padding is None else read_padding(padding)
+        return cls(read_pair(transform.size), padding, if_needed, *read_fills(transform), mode)
 
     def padding_for(self, size: Size | None) -> Padding | None:
         pads = any(self.padding or ()) or (self.pad_if_needed and _smaller(size, self.size))
@@ -121,7 +128,7 @@ class RandomCrop(GeometryOperation):
         room = np.maximum(composition.extent - target, 0)
         composition.crop(pick(uniforms, room + 1), target)
 
-    def native(self, core: Any, uniforms: Float64Array, flips: npt.NDArray[np.bool_], then: tuple[Any, ...]) -> Any:
+    def native(self, core: Any, uniforms: Float64Array, flips: BoolArray, then: tuple[Any, ...]) -> Any:
         # The core reflects however wide the padding is; which of that is an error, only `compose` knows.
         if then or self.pad_if_needed or self.padding_mode not in ("constant", "edge"):
             return None
@@ -146,7 +153,7 @@ class Pad(GeometryOperation):
 
     @classmethod
     def from_transform(cls, transform: Any, image: ImageState) -> Pad:
-        return cls(read_padding(transform.padding), *_read_fills(transform), transform.padding_mode)
+        return cls(read_padding(transform.padding), *read_fills(transform), transform.padding_mode)
 
     def padding_for(self, size: Size | None) -> Padding | None:
         return Padding(self.padding_mode, self.fill, self.mask_fill) if any(self.padding) else None
@@ -191,6 +198,123 @@ class RandomVerticalFlip(_RandomFlip):
     axis = 0
 
 
+@register
+@dataclass(frozen=True)
+class RandomResizedCrop(_ToSize):
+    transforms: ClassVar[tuple[type, ...]] = (v1.RandomResizedCrop, v2.RandomResizedCrop)
+    uniforms = RANDOM_RESIZED_CROP_UNIFORMS
+    cuts = False
+    fits_every_image = True
+
+    scale: tuple[float, float] = (0.08, 1.0)
+    ratio: tuple[float, float] = (3 / 4, 4 / 3)
+    """Bounds of width / height (RandomErasing's ratio is height / width)."""
+    interpolation: Interpolation = "bilinear"
+    antialias: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_bounds(self, "scale")
+        check_ratio(self)
+        check_interpolation(self)
+
+    @classmethod
+    def from_transform(cls, transform: Any, image: ImageState) -> RandomResizedCrop:
+        return cls(
+            read_pair(transform.size),
+            (float(transform.scale[0]), float(transform.scale[1])),
+            (float(transform.ratio[0]), float(transform.ratio[1])),
+            read_interpolation(transform.interpolation, image),
+            read_antialias(transform.antialias, image),
+        )
+
+    @property
+    def resampling(self) -> Resampling:
+        return Resampling(self.interpolation, self.antialias)
+
+    def compose(self, composition: Composition, uniforms: Float64Array) -> None:
+        boxes = random_resized_crop_boxes(uniforms, composition.extent, scale=self.scale, ratio=self.ratio)
+        composition.crop(boxes[:, :2], boxes[:, 2:])
+        composition.resize(np.array([self.size], dtype=np.int64))
+
+    def native(self, core: Any, uniforms: Float64Array, flips: BoolArray, then: tuple[Any, ...]) -> Any:
+        return None if then else self.native_crops(core, uniforms, flips, None)
+
+    def native_crops(self, core: Any, uniforms: Float64Array, flips: BoolArray, bicubic: BoolArray | None) -> Any:
+        """Boxes drawn by the native core; `bicubic`: as of a `Geometry`."""
+        logs = (math.log(self.ratio[0]), math.log(self.ratio[1]))
+        return core.drawn_crops(uniforms, flips, self.size, self.scale, self.ratio, logs, bicubic)
+
+
+@register
+@dataclass(frozen=True)
+class Resize(GeometryOperation):
+    transforms = (v1.Resize, v2.Resize)
+    cuts = False
+
+    size: Size | None = None
+    """Exact (height, width), or None."""
+    shorter: int | None = None
+    """Length of the shorter side; the longer follows. Exactly one of `size` and `shorter`, or `max_size` alone."""
+    max_size: int | None = None
+    interpolation: Interpolation = "bilinear"
+    antialias: bool = True
+
+    def __post_init__(self) -> None:
+        check_interpolation(self)
+        if self.size is not None:
+            check_size(self)
+            if self.shorter is not None or self.max_size is not None:
+                raise ConfigurationError(f"{self} has an exact size; leave out shorter and max_size.")
+        elif self.shorter is None and self.max_size is None:
+            raise ConfigurationError("Resize needs a size (height, width), a shorter side, or a max_size.")
+        for name, length in (("shorter", self.shorter), ("max_size", self.max_size)):
+            if length is not None and length < 1:
+                raise ConfigurationError(f"Resize({name}={length}) must be at least 1 pixel.")
+        if self.shorter is not None and self.max_size is not None and self.max_size <= self.shorter:
+            raise ConfigurationError(
+                f"Resize(max_size={self.max_size}) must be greater than the shorter side, {self.shorter}."
+            )
+
+    @classmethod
+    def from_transform(cls, transform: Any, image: ImageState) -> Resize:
+        size = [transform.size] if isinstance(transform.size, int) else transform.size
+        return cls(
+            None if size is None or len(size) == 1 else read_pair(size),
+            int(size[0]) if size is not None and len(size) == 1 else None,
+            None if transform.max_size is None else int(transform.max_size),
+            read_interpolation(transform.interpolation, image),
+            read_antialias(transform.antialias, image),
+        )
+
+    @property
+    def out_size(self) -> Size | None:
+        return self.size
+
+    @property
+    def resampling(self) -> Resampling:
+        return Resampling(self.interpolation, self.antialias)
+
+    @property
+    def fits_every_image(self) -> bool:  # type: ignore[override]
+        return self.size is not None
+
+    def compose(self, composition: Composition, uniforms: Float64Array) -> None:
+        composition.resize(
+            resized_sizes(composition.extent, size=self.size, shorter=self.shorter, max_size=self.max_size)
+        )
+
+    def native(self, core: Any, uniforms: Float64Array, flips: BoolArray, then: tuple[Any, ...]) -> Any:
+        match then:
+            case ():
+                crop = None
+            case (CenterCrop(size=crop),):
+                pass
+            case _:
+                return None
+        return core.resized(flips, self.size, self.shorter or 0, self.max_size or 0, crop)
+
+
 def _smaller(size: Size | None, wanted: Size) -> bool:
     """Whether images of this size, or some of any, have fewer rows or columns than wanted."""
     return size is None or size[0] < wanted[0] or size[1] < wanted[1]
@@ -200,10 +324,3 @@ def _before_and_after(padding: tuple[int, int, int, int]) -> tuple[Int64Array, I
     """(1, 2) rows and columns before, and after."""
     left, top, right, bottom = padding
     return np.array([[top, left]], dtype=np.int64), np.array([[bottom, right]], dtype=np.int64)
-
-
-def _read_fills(transform: Any) -> tuple[Fill, Fill]:
-    """Of images and of masks."""
-    if transform.padding_mode != "constant":
-        return (0.0,), (0.0,)
-    return read_fill(transform.fill), read_mask_fill(transform.fill)

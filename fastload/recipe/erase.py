@@ -52,13 +52,10 @@ class RandomErasing(PixelOperation):
         )
 
     def boxes(self, draws: Draws, stream: int, *, height: int, width: int) -> Int64Array:
-        """The boxes of torchvision's RandomErasing.
+        """(B, 4) int64: top, left, height, width of the boxes of torchvision's; all 0 where nothing is erased.
 
         With probability p: ten attempts, area uniform in `scale` of the image's, log(height / width) uniform in the
         logs of `ratio`, sides rounded; the first box smaller than the image both ways is placed uniformly.
-
-        Returns:
-            (B, 4) int64: top, left, height, width; all 0 where nothing is erased.
         """
         u = draws.uniform(stream, 1 + 2 * _ATTEMPTS + 2)
         (small, large), (flat, tall) = self.scale, self.ratio
@@ -109,15 +106,8 @@ def inside_boxes(boxes: Int64Array, images: torch.Tensor) -> torch.Tensor:
 def pixel_noise(keys: torch.Tensor, counters: torch.Tensor) -> torch.Tensor:
     """Standard normal numbers as a function of (key, counter): the same on every device, in any order.
 
-    The counters of a key go through the output function of SplitMix64 (Steele, Lea, Flood: "Fast splittable
-    pseudorandom number generators", OOPSLA 2014), and its 64 bits through Box and Muller's transform.
-
-    Args:
-        keys: (N,) int64.
-        counters: (N,) int64, at least 0.
-
-    Returns:
-        (N,) float32.
+    The (N,) int64 counters of a key go through the output function of SplitMix64 (Steele, Lea, Flood: "Fast splittable
+    pseudorandom number generators", OOPSLA 2014), and its 64 bits through Box and Muller's transform: (N,) float32.
     """
     # int64 multiplication wraps, as the generator wants; shifts bring in copies of the sign, which are masked off.
     z = keys + (counters + 1) * -0x61C8864680B583EB

@@ -1,15 +1,18 @@
 """From torchvision transforms, v2 and v1, to operations.
 
-A transform is known by its exact type: a subclass may do anything, so it stays opaque. Images are taken to enter as
-PIL images, as torchvision's datasets give them, and to be tensors after ToImage, PILToTensor or ToTensor. It matters
-in two places: PIL always antialiases, whatever `antialias` says, and PIL's "nearest" is the tensors' "nearest-exact".
+A transform is known by its exact type: a subclass may do anything, so it stays opaque, unless its code proves, without
+being run, that it does nothing of its own. Images are taken to enter as PIL images, as torchvision's datasets give
+them, and to be tensors after ToImage, PILToTensor or ToTensor. It matters in two places: PIL always antialiases,
+whatever `antialias` says, and PIL's "nearest" is the tensors' "nearest-exact".
 """
 
 from __future__ import annotations
 
+from abc import ABC
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from types import FunctionType
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -20,11 +23,10 @@ from torchvision.transforms import _presets as presets
 from torchvision.transforms import v2
 
 from fastload.errors import ConfigurationError
-from fastload.recipe.apply import RandomApply
 from fastload.recipe.attributes import read_antialias, read_floats, read_interpolation, read_pair
+from fastload.recipe.batch import RandomApply
 from fastload.recipe.convert import Normalize, ToDtype
-from fastload.recipe.crops import CenterCrop
-from fastload.recipe.delegation import changes_nothing, delegate_of
+from fastload.recipe.crops import CenterCrop, Resize
 from fastload.recipe.operation import (
     ImageState,
     NotLowerableError,
@@ -33,7 +35,6 @@ from fastload.recipe.operation import (
     lowering_of,
     register_lowering,
 )
-from fastload.recipe.resize import Resize
 from fastload.recipe.views import Fork, Views, written_as_views
 
 _CONTAINERS = (v1.Compose, v2.Compose, nn.Sequential)
@@ -82,8 +83,45 @@ def known_kind(kind: type) -> type:
     without changing what that does."""
     for base in kind.__mro__:
         if lowering_of(base) is not None or base in _CONTAINERS:
-            return base if changes_nothing(kind, base) else kind
+            between = kind.__mro__[: kind.__mro__.index(base)]
+            changed = {name for derived in between for name in vars(derived) if hasattr(base, name)} - _HARMLESS
+            return kind if changed else base
     return kind
+
+
+class _Plain(ABC, Generic[TypeVar("T")]):  # type: ignore[misc]
+    """All that Python itself adds to a class."""
+
+    field: int
+
+
+_HARMLESS = {*vars(_Plain), "__init__", "__repr__", "extra_repr"}
+"""Those names, and how an object is made and shown."""
+
+
+def delegate_of(transform: Any) -> Any:
+    """The transform that one hands its image to and whose result it returns, doing nothing else, or None.
+
+    That is read off the compiled code of its `__call__` (or `forward`), as of torchvision's reference presets.
+    """
+    kind = type(transform)
+    call = kind.__call__
+    if isinstance(transform, nn.Module) and call is nn.Module.__call__:
+        if transform._forward_hooks or transform._forward_pre_hooks:
+            return None
+        call = kind.forward
+    if not isinstance(call, FunctionType) or _shape(call) != _DELEGATION:
+        return None
+    return getattr(transform, call.__code__.co_names[0], None)
+
+
+def _shape(function: Any) -> tuple[Any, ...]:
+    """Code but for the names in it."""
+    code = function.__code__
+    return code.co_code, code.co_argcount, code.co_kwonlyargcount, len(code.co_names), code.co_flags & 0x0C
+
+
+_DELEGATION = _shape(lambda self, image: self.inner(image))
 
 
 def _leaves(transform: Any) -> Iterator[Any]:
@@ -189,7 +227,14 @@ def _views(transform: Any, image: ImageState) -> tuple[Operation, ...]:
 def _random_apply(transform: Any, image: ImageState) -> tuple[Operation, ...]:
     inside = replace(image)
     ops = tuple(op for origin in _lower_all(v1.Compose(list(transform.transforms)), inside) for op in origin.ops)
-    return (RandomApply.of(ops, float(transform.p), image, inside),) if ops else ()
+    for op in ops:
+        if op.is_opaque:
+            raise NotLowerableError(f"inside it: {op.why_unplaced(None)}")
+        if not op.fits_batches(None):
+            raise NotLowerableError(f"inside it {op.describe()} moves pixels; draw it for every image")
+    if (image.dtype, image.tensor) != (inside.dtype, inside.tensor) or inside.forked:
+        raise NotLowerableError("what is inside it changes the kind or the number of images")
+    return (RandomApply(ops, float(transform.p)),) if ops else ()
 
 
 def _to_pil_image(transform: Any, image: ImageState) -> tuple[Operation, ...]:

@@ -17,20 +17,16 @@ from fastload.errors import ConfigurationError, counted
 
 
 class Mix:
-    """What is done to a whole batch and its labels, with numbers that depend on seed, epoch and batch alone."""
+    """What is done to a whole batch and its labels, with numbers that depend on seed, epoch and batch alone, so that
+    every rank mixes its part of a global batch in the same proportion."""
 
-    def apply(
-        self, images: torch.Tensor, labels: torch.Tensor, *, seed: int, epoch: int, batch_number: int
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def apply(self, images: torch.Tensor, labels: torch.Tensor, draws: Draws) -> tuple[torch.Tensor, torch.Tensor]:
         """Mix a batch.
 
         Args:
             images: (B, C, H, W), floating point; for CutMix of any dtype.
             labels: (B,) integer class numbers, or (B, K) probabilities.
-            seed: of the loader.
-            epoch: 0-based.
-            batch_number: global batch of the epoch, 0-based. The numbers depend on these three alone, so that every
-                rank mixes its part of a global batch in the same proportion.
+            draws: of one index: the global batch of the epoch, 0-based.
 
         Returns:
             Images of the same dtype, and (B, K) floating-point labels.
@@ -49,20 +45,18 @@ class MixUp(Mix):
     num_classes: int | None = None
     """Needed for labels that are class numbers."""
 
-    def weight(self, seed: int, epoch: int, batch_number: int) -> float:
+    def weight(self, draws: Draws) -> float:
         """lam ~ Beta(alpha, alpha): the weight of the sample itself."""
-        return _beta(_random_state(seed, epoch, batch_number), self.alpha)
+        return float(_random_state(draws).beta(self.alpha, self.alpha))
 
-    def apply(
-        self, images: torch.Tensor, labels: torch.Tensor, *, seed: int, epoch: int, batch_number: int
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def apply(self, images: torch.Tensor, labels: torch.Tensor, draws: Draws) -> tuple[torch.Tensor, torch.Tensor]:
         if not images.is_floating_point():
             raise ConfigurationError(
                 f"MixUp needs floating-point images, got {images.dtype}; "
                 "add ToDtype(torch.float32, scale=True) to the transform, or use CutMix."
             )
         targets = _targets(self, images, labels)
-        lam = self.weight(seed, epoch, batch_number)
+        lam = self.weight(draws)
         return _blend(images, lam), _blend(targets, lam)
 
 
@@ -74,27 +68,23 @@ class CutMix(Mix):
     num_classes: int | None = None
     """Needed for labels that are class numbers."""
 
-    def box(
-        self, seed: int, epoch: int, batch_number: int, *, height: int, width: int
-    ) -> tuple[tuple[int, int, int, int], float]:
+    def box(self, draws: Draws, *, height: int, width: int) -> tuple[tuple[int, int, int, int], float]:
         """The box (left, top, right, bottom), and the share of the image that is left of the sample itself.
 
         A centre anywhere in the image, sides sqrt(1 - lam) of the image's with lam ~ Beta(alpha, alpha), clipped.
         """
-        state = _random_state(seed, epoch, batch_number)
-        half = 0.5 * math.sqrt(1.0 - _beta(state, self.alpha))
+        state = _random_state(draws)
+        half = 0.5 * math.sqrt(1.0 - state.beta(self.alpha, self.alpha))
         x, y = int(state.randint(width)), int(state.randint(height))
         half_width, half_height = int(half * width), int(half * height)
         left, right = max(x - half_width, 0), min(x + half_width, width)
         top, bottom = max(y - half_height, 0), min(y + half_height, height)
         return (left, top, right, bottom), 1.0 - (right - left) * (bottom - top) / (width * height)
 
-    def apply(
-        self, images: torch.Tensor, labels: torch.Tensor, *, seed: int, epoch: int, batch_number: int
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def apply(self, images: torch.Tensor, labels: torch.Tensor, draws: Draws) -> tuple[torch.Tensor, torch.Tensor]:
         targets = _targets(self, images, labels)
         height, width = images.shape[-2:]
-        (left, top, right, bottom), lam = self.box(seed, epoch, batch_number, height=height, width=width)
+        (left, top, right, bottom), lam = self.box(draws, height=height, width=width)
         mixed = images.clone()
         mixed[..., top:bottom, left:right] = images[..., top:bottom, left:right].roll(1, 0)
         return mixed, _blend(targets, lam)
@@ -108,17 +98,13 @@ class MixChoice(Mix):
     weights: tuple[float, ...]
     """Probabilities, one each, with sum 1."""
 
-    def choose(self, seed: int, epoch: int, batch_number: int) -> Mix:
-        """The one for this batch."""
-        uniform = _draws(seed, epoch, batch_number).uniform(Stream.MIX_CHOICE, 1)[0, 0]
+    def choose(self, draws: Draws) -> Mix:
+        uniform = draws.uniform(Stream.MIX_CHOICE, 1)[0, 0]
         index = int(np.searchsorted(np.cumsum(self.weights), uniform, side="right"))
         return self.choices[min(index, len(self.choices) - 1)]
 
-    def apply(
-        self, images: torch.Tensor, labels: torch.Tensor, *, seed: int, epoch: int, batch_number: int
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        chosen = self.choose(seed, epoch, batch_number)
-        return chosen.apply(images, labels, seed=seed, epoch=epoch, batch_number=batch_number)
+    def apply(self, images: torch.Tensor, labels: torch.Tensor, draws: Draws) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.choose(draws).apply(images, labels, draws)
 
 
 def lower_batch_transform(transform: Any) -> Mix | Callable[..., Any] | None:
@@ -134,10 +120,9 @@ def lower_batch_transform(transform: Any) -> Mix | Callable[..., Any] | None:
         known = tuple(choice for choice in choices if isinstance(choice, MixUp | CutMix))  # not again a choice
         if len(known) == len(choices):
             return MixChoice(known, tuple(float(p) for p in transform.p))
-    if type(transform) is v2.MixUp and _has_default_labels_getter(transform):
-        return MixUp(transform.alpha, transform.num_classes)
-    if type(transform) is v2.CutMix and _has_default_labels_getter(transform):
-        return CutMix(transform.alpha, transform.num_classes)
+    kind = {v2.MixUp: MixUp, v2.CutMix: CutMix}.get(type(transform))
+    if kind is not None and transform._labels_getter is type(transform)(num_classes=1)._labels_getter:
+        return kind(transform.alpha, transform.num_classes)
     if transform is not None and not callable(transform) and not isinstance(transform, Mix):
         raise ConfigurationError(
             f"batch_transform={transform!r} is not callable; give v2.MixUp, v2.CutMix, or a function of "
@@ -145,10 +130,6 @@ def lower_batch_transform(transform: Any) -> Mix | Callable[..., Any] | None:
         )
     result: Mix | Callable[..., Any] | None = transform
     return result
-
-
-def _has_default_labels_getter(transform: Any) -> bool:
-    return bool(transform._labels_getter is type(transform)(num_classes=1)._labels_getter)
 
 
 def _targets(op: MixUp | CutMix, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -178,15 +159,7 @@ def _blend(values: torch.Tensor, lam: float) -> torch.Tensor:
     return values.roll(1, 0).mul_(1.0 - lam).add_(values.mul(lam))
 
 
-def _draws(seed: int, epoch: int, batch_number: int) -> Draws:
-    return Draws(seed, epoch, np.array([batch_number], dtype=np.int64))
-
-
-def _random_state(seed: int, epoch: int, batch_number: int) -> np.random.RandomState:
+def _random_state(draws: Draws) -> np.random.RandomState:
     """A generator for one batch. NumPy has frozen RandomState: it gives these numbers in every version."""
-    bits = int(_draws(seed, epoch, batch_number).integers(Stream.MIX)[0])
+    bits = int(draws.integers(Stream.MIX)[0])
     return np.random.RandomState([bits >> 32, bits & 0xFFFFFFFF])
-
-
-def _beta(state: np.random.RandomState, alpha: float) -> float:
-    return float(state.beta(alpha, alpha))

@@ -16,7 +16,7 @@ from fastload.geometry import Fill, Interpolation, Padding, PaddingMode, Resampl
 from fastload.geometry.boxes import RANDOM_RESIZED_CROP_UNIFORMS, Composition
 from fastload.recipe.attributes import check_fill, read_floats, read_interpolation, read_pair
 from fastload.recipe.convert import ToDtype
-from fastload.recipe.crops import CenterCrop
+from fastload.recipe.crops import CenterCrop, RandomResizedCrop
 from fastload.recipe.erase import RandomErasing
 from fastload.recipe.operation import (
     GeometryOperation,
@@ -27,12 +27,11 @@ from fastload.recipe.operation import (
     register,
     register_lowering,
 )
-from fastload.recipe.resize import RandomResizedCrop
 
 __all__ = ["CenterCropOrPad", "MixedResizedCrop", "ResizeKeepRatio"]
 
+BoolArray = npt.NDArray[np.bool_]
 Float64Array = npt.NDArray[np.float64]
-Int64Array = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -43,14 +42,14 @@ class MixedResizedCrop(RandomResizedCrop):
     uniforms = RANDOM_RESIZED_CROP_UNIFORMS + 1
     mixes_filters = True
 
-    def bicubic_rows(self, uniforms: Float64Array) -> npt.NDArray[np.bool_]:
+    def bicubic_rows(self, uniforms: Float64Array) -> BoolArray:
         return np.ascontiguousarray(uniforms[:, -1] >= 0.5)
 
     def compose(self, composition: Composition, uniforms: Float64Array) -> None:
         super().compose(composition, uniforms[:, :-1])
         composition.bicubic = self.bicubic_rows(uniforms)
 
-    def native(self, core: Any, uniforms: Float64Array, flips: npt.NDArray[np.bool_], then: tuple[Any, ...]) -> Any:
+    def native(self, core: Any, uniforms: Float64Array, flips: BoolArray, then: tuple[Any, ...]) -> Any:
         if then:
             return None
         return self.native_crops(core, np.ascontiguousarray(uniforms[:, :-1]), flips, self.bicubic_rows(uniforms))
@@ -128,23 +127,12 @@ def _random_resized_crop(transform: Any, image: ImageState) -> tuple[Operation, 
     return (RandomResizedCrop(size, scale, ratio, _filter(transform, image), True),)
 
 
-def _maybe_to_tensor(transform: Any, image: ImageState) -> tuple[Operation, ...]:
-    known, image.tensor = image.tensor, True
-    return () if known else (ToDtype(torch.float32, scale=True),)
-
-
 def _to_tensor(transform: Any, image: ImageState) -> tuple[Operation, ...]:
-    image.tensor = True
-    return (ToDtype(transform.dtype, scale=False),)
-
-
-def _pil_to_tensor(transform: Any, image: ImageState) -> tuple[Operation, ...]:
-    image.tensor = True
-    return ()
-
-
-def _nothing(transform: Any, image: ImageState) -> tuple[Operation, ...]:
-    return ()  # an array, which becomes a tensor in the batch
+    """Nothing to do where it is one already, or where an array or uint8 tensor is made: that is what a batch holds."""
+    known, image.tensor = image.tensor, True
+    if type(transform) is timm.ToTensor:
+        return (ToDtype(transform.dtype, scale=False),)
+    return (ToDtype(torch.float32, scale=True),) if type(transform) is timm.MaybeToTensor and not known else ()
 
 
 def _erasing(transform: Any, image: ImageState) -> tuple[Operation, ...]:
@@ -157,8 +145,7 @@ def _erasing(transform: Any, image: ImageState) -> tuple[Operation, ...]:
 
 
 register_lowering("a random resized crop", (timm.RandomResizedCropAndInterpolation,), _random_resized_crop)
-register_lowering("ToDtype", (timm.MaybeToTensor,), _maybe_to_tensor)
-register_lowering("ToDtype", (timm.ToTensor,), _to_tensor)
-register_lowering("no operation", (timm.MaybePILToTensor,), _pil_to_tensor)
-register_lowering("no operation", (timm.ToNumpy,), _nothing)
+register_lowering("ToDtype", (timm.MaybeToTensor, timm.ToTensor), _to_tensor)
+register_lowering("no operation", (timm.MaybePILToTensor,), _to_tensor)
+register_lowering("no operation", (timm.ToNumpy,), lambda transform, image: ())
 register_lowering("RandomErasing", (timm_erasing.RandomErasing,), _erasing)

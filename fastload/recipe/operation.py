@@ -1,10 +1,9 @@
 """What an operation of a recipe is, and the registry of them.
 
-One class an operation: a frozen dataclass whose fields and meanings are torchvision's, with methods that say which
-transforms it is lowered from, what it draws, what it does to the geometry of a decoder or to a batch of pixels, and
-which dtype it leaves. Nothing else in fastload knows which operations there are; a package of your own adds one with
-`register`. Sizes are (height, width) in pixels; boxes and paddings are in pixels; probabilities in [0, 1]. Values that
-torchvision would refuse when it meets an image raise ConfigurationError at construction.
+One class an operation: a frozen dataclass whose fields and meanings are torchvision's. Nothing else in fastload knows
+which operations there are; a package of your own adds one with `register`. Sizes are (height, width) in pixels; boxes
+and paddings are in pixels; probabilities in [0, 1]. Values that torchvision would refuse when it meets an image raise
+ConfigurationError at construction.
 """
 
 from __future__ import annotations
@@ -13,14 +12,14 @@ import dataclasses
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeAlias, TypeVar
+from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 
 import numpy as np
 import torch
 
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError, counted
-from fastload.geometry import Geometry, GeometryPlan, Padding, Resampling
+from fastload.geometry import GeometryPlan, Padding, Resampling
 from fastload.geometry.plan import GeometryStep
 from fastload.render.device import render_batch
 
@@ -57,14 +56,8 @@ class Operation:
 
     @classmethod
     def from_transform(cls, transform: Any, image: ImageState) -> Operation | None:
-        """The operation that does what a transform of one of the types in `transforms` does.
-
-        Args:
-            transform: set up by the user.
-            image: what it will meet.
-
-        Returns:
-            None if it does nothing to images.
+        """The operation that does what a transform of one of the types in `transforms` does to an image in this state;
+        None if it does nothing.
 
         Raises:
             NotLowerableError: with these settings there is none; the message says why.
@@ -157,7 +150,7 @@ class GeometryOperation(GeometryStep, Operation):
         if size is None:
             return self.out_size
         # By resolving it, so that known sizes and sizes met at run time get the same verdict.
-        geometry = self.resolve(Draws(0, 0, np.zeros(1, dtype=np.int64)), 0, size)
+        geometry = self._plan(0).resolve(Draws(0, 0, np.zeros(1, dtype=np.int64)), np.array([size]))
         if geometry.errors:
             raise ConfigurationError(
                 f"transform does not fit images of {size[0]}x{size[1]} pixels: {geometry.errors[0]}"
@@ -169,35 +162,28 @@ class GeometryOperation(GeometryStep, Operation):
         return self.mirrors or size is not None
 
     def apply(self, images: torch.Tensor, draws: Draws, stream: int) -> torch.Tensor:
-        channels = images.shape[1]
-        padding = self.padding_for(None) or Padding()
+        channels, padding = images.shape[1], self.padding_for(None) or Padding()
         if len(padding.fill) not in (1, channels):
             raise ConfigurationError(
                 f"{type(self).__name__}(fill={padding.fill}) has {counted(len(padding.fill), 'value')} for images of "
                 f"{counted(channels, 'channel')}; give 1 or {channels}."
             )
-        chosen = self.resampling or Resampling()
-        return self._render(
-            images, draws, stream, Resampling(chosen.interpolation, chosen.antialias, padding.mode, padding.fill)
-        )
+        return self._render(images, draws, stream, "image")
 
     def apply_to_masks(self, masks: torch.Tensor, draws: Draws, stream: int) -> torch.Tensor:
-        padding = self.padding_for(None) or Padding()
-        resampling = Resampling("nearest", False, padding.mode, padding.mask_fill, "mask")
-        return self._render(masks, draws, stream, resampling)
+        return self._render(masks, draws, stream, "mask")
 
-    def _render(self, pixels: torch.Tensor, draws: Draws, stream: int, resampling: Resampling) -> torch.Tensor:
-        height, width = pixels.shape[-2:]
-        geometry = self.resolve(draws, stream, (height, width))
+    def _render(self, pixels: torch.Tensor, draws: Draws, stream: int, role: Literal["image", "mask"]) -> torch.Tensor:
+        plan = self._plan(stream)
+        geometry = plan.resolve(draws, np.broadcast_to(np.array(pixels.shape[-2:]), (len(draws), 2)))
         if geometry.errors:
             raise ConfigurationError(next(iter(geometry.errors.values())))
-        return render_batch(pixels, geometry, resampling)
+        return render_batch(pixels, geometry, Resampling.of(plan, role))
 
-    def resolve(self, draws: Draws, stream: int, size: Size) -> Geometry:
-        """The same boxes, windows and flips that a backend would use for this operation."""
-        mode = (self.padding_for(None) or Padding()).mode
-        plan = GeometryPlan(((stream, self),), padding_mode=mode)
-        return plan.resolve(draws, np.broadcast_to(np.array(size), (len(draws), 2)))
+    def _plan(self, stream: int) -> GeometryPlan:
+        """Of this operation alone: the same boxes, windows, flips and pixels that a backend would make."""
+        resampling, padding = self.resampling or Resampling(), self.padding_for(None) or Padding()
+        return GeometryPlan(((stream, self),), None, resampling.interpolation, resampling.antialias, *padding)
 
 
 @dataclass(frozen=True)

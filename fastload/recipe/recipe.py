@@ -14,8 +14,11 @@ from fastload.fingerprint import fingerprint_of
 from fastload.geometry import Fill, GeometryPlan, Padding, Resampling
 from fastload.recipe.batch import BatchProgram
 from fastload.recipe.lower import Origin, keeps_kind, lower
-from fastload.recipe.operation import GeometryOperation, Opaque, Operation, Size
+from fastload.recipe.operation import GeometryOperation, Operation, Size
 from fastload.recipe.views import Fork
+
+Step = tuple[int, Operation]
+"""(stream of its draws, operation)."""
 
 
 class Placement(NamedTuple):
@@ -111,51 +114,41 @@ class Recipe:
             ConfigurationError: operations that no image can go through in this order.
             UnsupportedTransformError: a recipe made by hand whose operations cannot all be placed.
         """
-        if self.ops and isinstance(self.ops[-1], Fork):
-            return self._split_fork(self.ops[-1], fixed_size)
-        where, plan = _place(self.ops, fixed_size)
-        unplaced = [stream for stream, place in enumerate(where) if place == "nowhere"]
-        opaque: Callable[..., Any] | None = None
-        if unplaced:
-            opaque, start = self._compose_originals(unplaced[-1])
-            where[:start] = ["worker"] * start
-            plan = GeometryPlan()
-        else:
-            _check_dtypes(self.ops)
-        return SplitRecipe(
-            geometries=(plan,),
-            programs=(_program(list(enumerate(self.ops)), where),),
-            placement=tuple(Placement(op.describe(), place) for op, place in zip(self.ops, where, strict=True)),
-            opaque=opaque,
-            reasons=tuple(self._why_unplaced(stream) for stream in unplaced),
-        )
-
-    def _split_fork(self, fork: Fork, fixed_size: tuple[int, int] | None) -> SplitRecipe:
-        """Each view as a recipe of its own, whose streams are those of its operations in this one."""
-        paths = fork.paths(self.ops[:-1])
-        placed = [_place(tuple(op for _, op in path), fixed_size) for path in paths]
-        reasons = [
-            path[n][1].why_unplaced(path[n - 1][1] if n else None)
+        fork = self._fork
+        # Each view of a fork as a recipe of its own, whose streams are those of its operations in this one.
+        paths = [list(enumerate(self.ops))] if fork is None else fork.paths(self.ops[:-1])
+        placed = [_place(path, fixed_size) for path in paths]
+        unplaced = [
+            (path[n][0], path[n][1].why_unplaced(path[n - 1][1] if n else None))
             for path, (where, _) in zip(paths, placed, strict=True)
             for n, place in enumerate(where)
             if place == "nowhere"
         ]
-        if reasons:
-            return replace(self.as_opaque(""), reasons=tuple(dict.fromkeys(reasons)))
-        placement = []
-        for view, (path, (where, _)) in enumerate(zip(paths, placed, strict=True), 1):
-            _check_dtypes(tuple(op for _, op in path))
-            placement += [
-                Placement(f"view {view}: {op.describe()}", at) for (_, op), at in zip(path, where, strict=True)
-            ]
+        reasons = tuple(dict.fromkeys(reason for _, reason in unplaced))
+        opaque: Callable[..., Any] | None = None
+        if not unplaced:
+            for path in paths:
+                _check_dtypes(path)
+        elif fork is not None:
+            return replace(self.as_opaque(""), reasons=reasons)
+        else:
+            last, why = unplaced[-1]
+            opaque, start = self._compose_originals(last, why)
+            placed = [(["worker"] * start + placed[0][0][start:], GeometryPlan())]
         return SplitRecipe(
-            geometries=tuple(
-                replace(plan, ops=tuple((path[n][0], op) for n, op in plan.ops))
-                for path, (_, plan) in zip(paths, placed, strict=True)
+            geometries=tuple(plan for _, plan in placed),
+            programs=tuple(
+                BatchProgram(tuple(step for step, place in zip(path, where, strict=True) if place == "device"))
+                for path, (where, _) in zip(paths, placed, strict=True)
             ),
-            programs=tuple(_program(path, where) for path, (where, _) in zip(paths, placed, strict=True)),
-            placement=tuple(placement),
-            forks=True,
+            placement=tuple(
+                Placement(op.describe() if fork is None else f"view {view}: {op.describe()}", place)
+                for view, (path, (where, _)) in enumerate(zip(paths, placed, strict=True), 1)
+                for (_, op), place in zip(path, where, strict=True)
+            ),
+            opaque=opaque,
+            reasons=reasons,
+            forks=fork is not None,
         )
 
     def as_opaque(self, reason: str) -> SplitRecipe:
@@ -168,29 +161,29 @@ class Recipe:
         if self.origins:
             opaque = _in_order([origin.transform for origin in self.origins])
         elif self.ops:
-            opaque, _ = self._compose_originals(len(self.ops) - 1)
-        fork = self.ops[-1] if self.ops and isinstance(self.ops[-1], Fork) else None
-        views = 1 if fork is None else len(fork.branches)
+            opaque, _ = self._compose_originals(len(self.ops) - 1, self.ops[-1].describe())
+        views = 1 if self._fork is None else len(self._fork.branches)
         return SplitRecipe(
             geometries=(GeometryPlan(),) * views,
             programs=(BatchProgram(),) * views,
             placement=tuple(Placement(op.describe(), "worker") for op in self.ops),
             opaque=opaque,
             reasons=() if opaque is None else (f"the transform ({reason})",),
-            forks=fork is not None,
+            forks=self._fork is not None,
         )
 
     def __str__(self) -> str:
         return "\n".join(f"{stream}: {op.describe()}" for stream, op in enumerate(self.ops)) or "(no operation)"
 
-    def _compose_originals(self, last: int) -> tuple[Callable[..., Any], int]:
+    @property
+    def _fork(self) -> Fork | None:
+        return self.ops[-1] if self.ops and isinstance(self.ops[-1], Fork) else None
+
+    def _compose_originals(self, last: int, why: str) -> tuple[Callable[..., Any], int]:
         """The original transforms up to the one of operation `last`, and how many operations that replaces."""
         if not self.origins:
-            opaque = [op.transform for op in self.ops[: last + 1] if isinstance(op, Opaque)]
-            if len(opaque) == last + 1:
-                return _in_order(opaque), last + 1
             raise UnsupportedTransformError(
-                f"{self._why_unplaced(last)}, so all up to there must run as the original transforms, but this recipe "
+                f"{why}, so all up to there must run as the original transforms, but this recipe "
                 "was made from operations; make it with Recipe.from_transform(...)."
             )
         count = used = 0
@@ -204,40 +197,33 @@ class Recipe:
                 used += 1
         return _in_order([origin.transform for origin in self.origins[:used]]), count
 
-    def _why_unplaced(self, stream: int) -> str:
-        return self.ops[stream].why_unplaced(self.ops[stream - 1] if stream else None)
 
-
-def _check_dtypes(ops: tuple[Operation, ...]) -> None:
+def _check_dtypes(path: list[Step]) -> None:
     """torchvision refuses to normalise integers; say so before the first image."""
     dtype = torch.uint8
-    for op in ops:
+    for _, op in path:
         op.check_dtype(dtype)
         dtype = op.output_dtype(dtype)
-
-
-def _program(path: list[tuple[int, Operation]], where: Sequence[str]) -> BatchProgram:
-    return BatchProgram(tuple(step for step, place in zip(path, where, strict=True) if place == "device"))
 
 
 def _in_order(transforms: list[Callable[..., Any]]) -> Callable[..., Any]:
     return transforms[0] if len(transforms) == 1 else v2.Compose(transforms)
 
 
-def _place(ops: tuple[Operation, ...], fixed_size: Size | None) -> tuple[list[Any], GeometryPlan]:
+def _place(path: list[Step], fixed_size: Size | None) -> tuple[list[Any], GeometryPlan]:
     """One of "decode", "device" and "nowhere" for each operation, and the plan of those at decoding.
 
     Behind the prefix everything works on batches, if images are of one size by then.
     """
     prefix = _GeometryPrefix(fixed_size)
     where: list[Any] = []
-    for stream, op in enumerate(ops):
+    for stream, op in path:
         place = prefix.take(stream, op)
-        if place == "end":
+        if place is None:
             break
-        where.append("decode" if place == "geometry" else "device")
+        where.append(place)
     size = prefix.size
-    for op in ops[len(where) :]:
+    for _, op in path[len(where) :]:
         where.append("device" if op.fits_batches(size) else "nowhere")
         size = op.size_after(size)
     return where, prefix.plan()
@@ -271,23 +257,21 @@ class _GeometryPrefix:
     """From the scale of the pixels at this point to 0..255."""
     _only_exact: bool = False
 
-    def take(self, stream: int, op: Operation) -> Literal["geometry", "batch", "end"]:
-        """Where the operation goes; "end" if the prefix ends before it."""
+    def take(self, stream: int, op: Operation) -> Literal["decode", "device"] | None:
+        """Where the operation goes; None if the prefix ends before it."""
         if isinstance(op, GeometryOperation):
             if not self._composes(op):
-                return "end"
+                return None
             self.taken.append((stream, op))
             self.size = op.size_after(self.size)
-            return "geometry"
+            return "decode"
         factor = op.rescaling(self._dtype)
         if factor is not None and not self._only_exact:
             self._scale *= factor
             self._dtype = op.output_dtype(self._dtype)
-            return "batch"
-        if op.pointwise:
-            self._only_exact = True
-            return "batch"
-        return "end"
+            return "device"
+        self._only_exact |= op.pointwise
+        return "device" if op.pointwise else None
 
     def plan(self) -> GeometryPlan:
         resampling, padding = self._resampling or Resampling(), self._padding or Padding()
@@ -312,13 +296,11 @@ class _GeometryPrefix:
     def _joins(self, op: GeometryOperation, padding: Padding) -> bool:
         """Whether its padding and the padding so far can be one."""
         in_uint8 = self._in_uint8(op, padding)
-        if in_uint8 is None:
-            return False
         if self._padding is None:
             self._padding = in_uint8
-            return True
+            return in_uint8 is not None
         # A reflection of a reflection is not one wide reflection.
-        return in_uint8 == self._padding and in_uint8.mode in ("constant", "edge")
+        return in_uint8 == self._padding and self._padding.mode in ("constant", "edge")
 
     def _in_uint8(self, op: GeometryOperation, padding: Padding) -> Padding | None:
         """With fills on the 0..255 scale; None if uint8 cannot hold what is a valid float here."""

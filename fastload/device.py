@@ -6,18 +6,25 @@ waits for the device.
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import ctypes
 import math
-from collections import deque
+import os
+import re
+import threading
+import weakref
+from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from fastload.backends.base import HostBatch
-from fastload.device.host import BufferPool
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError
 from fastload.geometry import Role
@@ -25,6 +32,73 @@ from fastload.recipe.batch import BatchProgram
 from fastload.recipe.mix import Mix
 from fastload.recipe.views import view_column
 from fastload.spans import SpanLog
+
+_WORTH_KEEPING = 1 << 20
+"""Bytes. Smaller arrays of ordinary memory come from malloc, which keeps and reuses such pieces itself, and sooner."""
+_OPENMP = re.compile(r"/(?:.*/)?lib(?:gomp|iomp5|omp)[^/\n]*\.so[^/\n]*$", re.MULTILINE)
+
+
+class BufferPool:
+    """uint8 arrays, page-locked if asked, that return to the pool when their last view is gone.
+
+    A fresh 40 MB array for every batch costs page faults and, when pinned, a system call that stops the GPU. A trainer
+    may keep a batch as long as it likes, and nobody has to give one back: numpy slices, and torch tensors made from
+    the array, are views as well.
+    """
+
+    def __init__(self, *, pinned_for: torch.device | None = None, least: int = _WORTH_KEEPING) -> None:
+        """
+        Args:
+            pinned_for: the GPU that the buffers are page-locked for; None: ordinary memory.
+            least: bytes from which ordinary memory is kept for reuse.
+        """
+        self._pinned_for = pinned_for
+        self._least = least
+        self.allocated = 0
+        """Bytes allocated so far, free or lent."""
+        self._free: dict[int, list[torch.Tensor]] = defaultdict(list)
+        self._lock = threading.Lock()
+
+    def allocate(self, shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
+        """An array of this shape, C-contiguous, contents undefined."""
+        nbytes = int(np.prod(shape, dtype=np.int64))
+        if nbytes == 0 or (self._pinned_for is None and nbytes < self._least):
+            return np.empty(shape, dtype=np.uint8)
+        with self._lock:
+            free = self._free[nbytes]
+            memory = free.pop() if free else None
+        if memory is None:
+            memory = self._fresh(nbytes)
+            self.allocated += nbytes
+        # numpy points the views of an array at the outermost array it finds. Through a memoryview that is `lease`
+        # itself, so `lease` lives exactly as long as the last view.
+        lease = np.frombuffer(memory.numpy().data, dtype=np.uint8)
+        weakref.finalize(lease, self._free[nbytes].append, memory).atexit = False
+        return lease.reshape(shape)
+
+    def _fresh(self, nbytes: int) -> torch.Tensor:
+        if self._pinned_for is None:
+            return torch.empty(nbytes, dtype=torch.uint8, device="cpu")
+        # Page-locking opens a context on the current GPU if the process has none yet, and any thread may be first.
+        with torch.cuda.device(self._pinned_for):
+            return torch.empty(nbytes, dtype=torch.uint8, device="cpu", pin_memory=True)
+
+
+def use_one_thread_here() -> None:
+    """Let torch's CPU kernels run on the calling thread alone; other threads are not affected.
+
+    Otherwise each kernel wakes a team of OpenMP threads that wait for each other by spinning. Beside threads that
+    decode, which leave no core free, that made batches of 32 photographs four times slower (2 cores).
+
+    `torch.set_num_threads` would change the whole process. OpenMP keeps the number for each thread ("nthreads-var",
+    OpenMP 5.2, section 2.4), so it is set there, in every OpenMP library that is loaded. Where there is none, or it
+    cannot be found, nothing happens.
+    """
+    torch.get_num_threads()  # torch sets this thread's number at its first use: let it have been
+    with contextlib.suppress(OSError):  # not Linux
+        for library in set(_OPENMP.findall(Path("/proc/self/maps").read_text())):
+            with contextlib.suppress(OSError, AttributeError):
+                ctypes.CDLL(library, mode=os.RTLD_NOLOAD | os.RTLD_NOW).omp_set_num_threads(1)
 
 
 @dataclass
@@ -49,7 +123,6 @@ class DeviceStage:
         dtype: torch.dtype | None = None,
         memory_format: torch.memory_format = torch.channels_last,
         mix: Mix | None = None,
-        seed: int = 0,
         pinned: bool = False,
         forks: bool = False,
     ) -> None:
@@ -60,21 +133,18 @@ class DeviceStage:
         """
         self.device = device
         self._programs = programs
-        self._forks = forks
-        views = range(len(programs))
+        pixels: dict[str, Role] = {name: role for name, role in roles.items() if role in ("image", "mask")}
         self._views: list[dict[str, Role]] = [
-            {view_column(name, view): role for name, role in roles.items() if role in ("image", "mask")}
-            for view in views
+            {view_column(name, view): role for name, role in pixels.items()} for view in range(len(programs))
         ]
         """Of each view the columns."""
         self._roles = dict(roles) | {name: role for columns in self._views for name, role in columns.items()}
-        self._together = [[view_column(name, view) for view in views] for name in self._views[0]]
+        self._together = {name: [view_column(name, v) for v in range(len(programs))] for name in pixels if forks}
         """The columns that become one tuple."""
         self._layout = layout
         self._dtype = dtype
         self._memory_format = memory_format
         self._mix = mix
-        self._seed = seed
         self._pinned = pinned
         # Not of page-locked memory: the trainer may have queued a copy out of a batch that it has let go of. torch's
         # own allocator, which `pin_memory` takes from, waits for such copies before it reuses the memory.
@@ -122,7 +192,9 @@ class DeviceStage:
         while self._copying and self._copying[0][0].query():
             self._copying.popleft()
         keep: list[torch.Tensor] = []
-        if _has_device_tensors(host):
+        on_device: list[bool] = []
+        _each_tensor([*host.columns.values(), host.collated], lambda tensor: on_device.append(tensor.is_cuda))
+        if any(on_device):
             # Whatever made device tensors in the backend (GPU decoding, resident caches) did so on its current stream.
             # All others need not wait: in the trainer's thread (no workers) that would be for all that it has queued.
             own.wait_stream(torch.cuda.current_stream(self.device))
@@ -192,9 +264,7 @@ class DeviceStage:
             columns[parts.images], columns[parts.targets] = self._mix.apply(
                 columns[parts.images],
                 columns[parts.targets],
-                seed=self._seed,
-                epoch=draws.epoch,
-                batch_number=batch_number,
+                Draws(draws.seed, draws.epoch, np.array([batch_number], dtype=np.int64)),
             )
         if self._dtype is not None and parts.finished and parts.images is None:
             raise ConfigurationError(
@@ -216,19 +286,18 @@ class DeviceStage:
             host.columns,
             images=images,
             targets=None if images is None else next((name for name in names if name != images), None),
-            rebuild=self._rebuild_views(rebuild) if self._forks else rebuild,
+            rebuild=lambda columns: rebuild(self._joined(columns)),
             described=f"the columns here ({', '.join(map(str, names))})",
         )
 
-    def _rebuild_views(self, rebuild: Callable[[dict[Any, Any]], Any]) -> Callable[[dict[Any, Any]], Any]:
-        def together(columns: dict[Any, Any]) -> Any:
-            tuples = {
-                views[0]: tuple(columns[name] for name in views) for views in self._together if views[0] in columns
-            }
-            others = {name for views in self._together for name in views[1:]}
-            return rebuild({name: tuples.get(name, value) for name, value in columns.items() if name not in others})
-
-        return together
+    def _joined(self, columns: dict[Any, Any]) -> dict[Any, Any]:
+        """With a tuple of the views in place of the images, if the trainer gets one."""
+        others = {name for views in self._together.values() for name in views[1:]}
+        return {
+            name: tuple(columns[view] for view in self._together[name]) if name in self._together else value
+            for name, value in columns.items()
+            if name not in others
+        }
 
     def _recycled(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """(B, C, H, W) in the memory format to deliver, in memory of a batch that the trainer has let go of."""
@@ -315,12 +384,6 @@ def _taken_apart(batch: Any, *, foreign: bool) -> _Parts:
         finished=True,
         foreign=foreign,
     )
-
-
-def _has_device_tensors(host: HostBatch) -> bool:
-    found: list[bool] = []
-    _each_tensor([*host.columns.values(), host.collated], lambda tensor: found.append(tensor.is_cuda))
-    return any(found)
 
 
 def _map_tensors(value: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> Any:
