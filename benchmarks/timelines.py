@@ -10,22 +10,20 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
 import fastload
-from benchmarks.gpu.feeds import Feed, of_loader
-from benchmarks.gpu.training import Training, feed_steps, of_torchvision
+from benchmarks.gpu.feeds import Feed
+from benchmarks.gpu.training import of_torchvision, train
 from fastload.machine import usable_cores
 from fastload.measure.images import training
-from fastload.measure.loaders import SMALL, PlainLoader, SmallNetwork
+from fastload.measure.loaders import Batch, PlainLoader
 from fastload.measure.photographs import write_photographs
 from fastload.measure.results import describe_machine
-from fastload.monitor import Step, StepClock, draw_timelines, step_clock
-
-_WARM_UP = 5
-"""Steps before the clock is read."""
+from fastload.monitor import draw_timelines
 
 
 class _Pause:
@@ -35,71 +33,45 @@ class _Pause:
         self._rate = rate
         self.device = torch.device("cpu")
 
-    def step(self, batch: tuple[torch.Tensor, torch.Tensor], clock: StepClock | None = None) -> None:
-        if clock is not None:
-            clock.mark("compute")
+    def step(self, batch: Batch, mark: Callable[[str], None]) -> None:
+        mark("compute")
         time.sleep(len(batch[0]) / self._rate)
 
 
 def main() -> None:
-    arguments = _arguments()
-    device = torch.device(arguments.device)
-    size = arguments.batch_size
-    timelines = {}
-    with tempfile.TemporaryDirectory(prefix="fastload-timelines-") as room:
-        folder = arguments.folder
-        if folder is None:
-            folder = write_photographs(Path(room) / "photographs", arguments.images) / "train"
-        plain = PlainLoader(folder, training(), size, device, workers=usable_cores())
-        before = f"DataLoader,\n{usable_cores()} workers"
-        timelines[before] = _measured(before, Feed(plain), arguments)
-        plain.close()
-        with fastload.create_loader(
-            folder, size, shuffle=True, transform=training(), backend="turbojpeg", device=device
-        ) as loader:
-            after = "fastload\nturbojpeg"
-            timelines[after] = _measured(after, of_loader(loader), arguments)
-    what = arguments.network if arguments.consume is None else f"Simulated trainer of {arguments.consume:g} images/s"
-    machine = describe_machine()
-    where = machine.gpus[0] if machine.gpus and device.type == "cuda" else f"{machine.affinity_cores} cores"
-    title, note = f"{what}, batches of {size} JPEGs", f"{machine.cpu}, {where}"
-    draw_timelines(arguments.picture, timelines, arguments.seconds, title=title, note=note)
-    print(machine)
-    print(arguments.picture)
-
-
-def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("picture", type=Path, help="the picture to write: .png or .svg")
     add("folder", type=Path, nargs="?", help="class folders of JPEGs (default: made on the spot)")
-    add("--images", type=int, default=1024, help="to make, without a folder (default: %(default)s)")
     add("--batch-size", type=int, default=64, help="default: %(default)s")
-    add("--network", default="resnet50", help="'small', or torchvision's name of one (default: %(default)s)")
+    add("--network", default="resnet50", help="torchvision's name of one (default: %(default)s)")
     add("--consume", type=float, help="simulate a trainer of so many images/s, which takes no processor time, instead")
     add("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="default: %(default)s")
     add("--seconds", type=float, default=4.0, help="of each loader (default: %(default)s)")
-    return parser.parse_args()
-
-
-def _measured(name: str, feed: Feed, arguments: argparse.Namespace) -> tuple[Step, ...]:
-    device = torch.device(arguments.device)
-    trainer: Training | _Pause
-    if arguments.consume is not None:
-        trainer = _Pause(arguments.consume)
-    elif arguments.network == SMALL:
-        trainer = Training(SmallNetwork(1000), device)
-    else:
-        trainer = of_torchvision(arguments.network, device)
-    for _ in range(_WARM_UP):
-        trainer.step(next(feed))
-    clock = step_clock(device, keep=None)
-    clock.restart()
-    samples = feed_steps(feed, trainer, arguments.seconds, clock)
-    idle = clock.summary(wait=True)
-    shares = ", ".join(f"{what} {getattr(idle, f'{what}_share'):.1%}" for what in ("busy", "wait", "copy", "launch"))
-    print(f"{' '.join(name.split())}: {samples / idle.seconds:,.0f} images/s; {shares}", flush=True)
-    return clock.steps(wait=True)
+    given = parser.parse_args()
+    device, size, workers = torch.device(given.device), given.batch_size, usable_cores()
+    trainer = _Pause(given.consume) if given.consume else of_torchvision(given.network, device)
+    timelines = {}
+    with tempfile.TemporaryDirectory(prefix="fastload-timelines-") as room:
+        folder = given.folder or write_photographs(room, 1024) / "train"
+        before = PlainLoader(folder, training(), size, device, workers=workers)
+        after = fastload.create_loader(
+            folder, size, shuffle=True, transform=training(), backend="turbojpeg", device=device
+        )
+        for name, loader in ((f"DataLoader,\n{workers} workers", before), ("fastload\nturbojpeg", after)):
+            feed = Feed(loader)
+            train(feed, trainer, steps=5)
+            clock = train(feed, trainer, given.seconds, keep=True)
+            feed.close()
+            timelines[name], idle = clock.steps(wait=True), clock.summary(wait=True)
+            rate = f"{size * idle.steps / idle.seconds:,.0f} images/s"
+            print(f"{' '.join(name.split())}: {rate}; busy {idle.busy_share:.1%}, wait {idle.wait_share:.1%}")
+    what = f"Simulated trainer of {given.consume:g} images/s" if given.consume else given.network
+    machine = describe_machine()
+    where = machine.gpus[0] if machine.gpus and device.type == "cuda" else f"{machine.affinity_cores} cores"
+    title, note = f"{what}, batches of {size} JPEGs", f"{machine.cpu}, {where}"
+    draw_timelines(given.picture, timelines, given.seconds, title=title, note=note)
+    print(machine, given.picture, sep="\n")
 
 
 if __name__ == "__main__":

@@ -14,10 +14,12 @@ import torch
 
 from benchmarks.gpu import checks, cifar, decode, idle, run, streams, threads, training
 from benchmarks.gpu.feeds import Variant, every_variant, synthetic, variants
-from benchmarks.gpu.setting import DRY, ROOT, Found, Setting
-from benchmarks.gpu.summary import judge, summary
+from benchmarks.gpu.setting import DRY, Found, Setting
+from benchmarks.gpu.summary import goals, summary
 from benchmarks.gpu.training import small_resnet
+from benchmarks.inputs import ROOT
 from fastload.device import DeviceStage
+from fastload.errors import BackendUnavailableError
 from fastload.measure.child import report
 from fastload.measure.images import training_pixels
 from fastload.measure.results import Measurement, Round, new_results, read_json
@@ -109,7 +111,7 @@ def test_streams_finds_a_loader_that_writes_to_batches_which_are_kept(
     assert value(row, "used_at_once") == 0
     # Each but those that happen to be read when their own number is in the memory again.
     assert value(row, "kept") > value(row, "batches") / 2
-    verdict = next(v for v in judge(list(found.rows.values())) if v.what == "backends whose batches change")
+    verdict = next(v for v in goals(list(found.rows.values()), gpu=False) if v.what == "backends whose batches change")
     assert verdict.reached is False
 
 
@@ -150,7 +152,8 @@ def test_one_pixel_that_is_wrong_or_elsewhere_changes_the_checksum() -> None:
     assert int(streams.checksum(last)) == int(streams.checksum(images))
     batches = [(batch, torch.zeros(2)) for batch in (images, changed, images)]
     wanted = streams.awaited(iter([(images, torch.zeros(2))] * 3))
-    assert streams.differing(streams.used_at_once(iter(batches), lambda images: None), wanted) == 1
+    assert streams.differing(streams.used(iter(batches)), wanted) == 1
+    assert streams.differing(streams.used(iter(batches), keep=2, late=False), wanted) == 1
     assert streams.differing(wanted[:1], wanted) == 2
 
 
@@ -165,7 +168,7 @@ def test_checks_tell_right_from_wrong_pixels(setting: Setting, monkeypatch: pyte
     assert value(pixels["turbojpeg"], "largest_difference") <= 2
     assert value(pixels["cache, device"], "psnr_db") > 45
     assert all(row.metrics("host_bytes") for row in by_name(found, checks.MEMORY).values())
-    assert next(iter(by_name(found, checks.OTHER_GPUS).values())).status == "not run"
+    assert next(iter(by_name(found, checks.OTHER_GPUS).values())).status == "unavailable"
 
     made = checks._images
     darker = Variant("dark", "turbojpeg")
@@ -200,7 +203,7 @@ def test_the_contract_tests_of_what_may_die_have_a_process_of_their_own(
         return row(name, checks.SUITE, passed=1, failed=0)
 
     monkeypatch.setattr(checks, "_suite", suite)
-    monkeypatch.setattr(checks, "_contexts_elsewhere", lambda device: row("process", ""))
+    monkeypatch.setattr(checks, "_contexts_elsewhere", lambda device: {})
     checks.run(Setting(device=device, only=only), Found(1.0))
     assert asked == [wanted]
 
@@ -212,14 +215,14 @@ def test_the_report_of_the_contract_suite_is_read(tmp_path: Path) -> None:
         '<testcase name="test_b[cache-disk-rrc-flip]"><failure message="assert 1 == 2&#10;more"/></testcase>'
         '<testcase name="test_c[2-dali]"><skipped message="dali is not installed"/></testcase></testsuite></testsuites>'
     )
-    found = checks.read_junit(report, "interrupted after 3 s")
+    found = checks.read_junit(report, "pytest", "interrupted after 3 s")
     assert [value(found, name) for name in ("passed", "failed", "skipped")] == [2, 1, 1]
     assert [(f.name, f.message) for f in found.failures] == [("test_b[cache-disk-rrc-flip]", "assert 1 == 2")]
     assert found.note == "interrupted after 3 s; 1 skipped: dali is not installed"
     report.write_text(
         '<testsuites><testsuite><testcase name="a"><skipped message="no"/></testcase></testsuite></testsuites>'
     )
-    verdict = judge([checks.read_junit(report)])[0]
+    verdict = goals([checks.read_junit(report, "pytest")], gpu=False)[0]
     assert (verdict.what, verdict.reached) == ("contract tests that fail on the device", False)
 
 
@@ -289,11 +292,31 @@ def test_a_contestant_that_fails_does_not_end_the_others(setting: Setting, monke
         idle, "contestants", lambda setting: {"broken": broken, idle.SYNTHETIC: lambda: synthetic(setting)}
     )
     found = Found(60)
-    idle.run(replace(setting, profile_seconds=1000), found)  # no time for the profiler
+    idle.run(setting, found)
     rows = by_name(found, idle.mode(setting.networks[0]))
     assert (rows["broken"].status, rows["broken"].note) == ("failed", "RuntimeError: it broke")
     assert value(rows["synthetic"], idle.OF_SYNTHETIC) == 1
-    assert any("no time was left for the profiler" in note for note in found.notes)
+    assert [row.contestant for row in found.rows.values() if row.mode.startswith("profiler")] == [idle.SYNTHETIC]
+
+
+def test_whatever_comes_of_a_contestant_is_its_row() -> None:
+    def missing() -> Round:
+        raise BackendUnavailableError("pip install it")
+
+    def broken() -> Round:
+        raise KeyError("x")
+
+    found = Found(60)
+    found.attempt("right", "m", lambda: {"wrong": 0.0})
+    found.attempt("missing", "m", missing)
+    found.attempt("broken", "m", broken)
+    found.attempt("late", "m", dict, least=100)
+    assert {row.contestant: (row.status, row.note) for row in found.rows.values()} == {
+        "right": ("measured", ""),
+        "missing": ("unavailable", "pip install it"),
+        "broken": ("failed", "KeyError: 'x'"),
+        "late": ("not run", "no time was left"),
+    }
 
 
 @pytest.mark.slow
@@ -313,7 +336,7 @@ def test_decoders_have_rates(setting: Setting) -> None:
 
 def test_two_loaders_are_emptied_side_by_side(setting: Setting) -> None:
     first, second = (v for v in every_variant(setting) if v.name in ("turbojpeg", "cache, disk"))
-    assert decode._crops(setting, first, second, threads=2).samples > 0
+    assert decode._crops(setting, (first, second), 2).samples > 0
 
 
 @pytest.mark.slow
@@ -333,7 +356,7 @@ def test_a_share_is_told_with_its_resolution() -> None:
     coarse = [row("net", cifar.SHARE, loader_share=share) for share in (-0.02, 0.0, 0.02)]
     shares = [value(r, "loader_share") for r in coarse]
     assert cifar.resolution(summarise(shares)) == pytest.approx(1.57 * 0.02 / 3**0.5)
-    said = {verdict.what: verdict for verdict in judge(coarse)}
+    said = {verdict.what: verdict for verdict in goals(coarse, gpu=True)}
     assert said["CIFAR-10 training, the loader's share of a step"].reached
     assert said["CIFAR-10 training, the loader's share of a step, resolution of that"].reached is False
 
@@ -384,7 +407,7 @@ def test_goals_are_judged_from_the_rows() -> None:
         Measurement("batches of 2048", cifar.ALONE, rounds=(Round(25_000_000, 1.0, 0.0),)),
         row("net", cifar.SHARE, loader_share=0.02),
     ]
-    said = {verdict.what: verdict for verdict in judge(rows)}
+    said = {verdict.what: verdict for verdict in goals(rows, gpu=True)}
     assert said["contract tests that fail on the device"].reached
     assert said["checks on photographs that are not right"].reached is False
     assert said["backends whose batches change"].reached
@@ -396,8 +419,15 @@ def test_goals_are_judged_from_the_rows() -> None:
     assert said["ResNet-18, the best backend (fastload a), of the synthetic rate (aim 98%)"].reached
     assert said["CIFAR-10 resident on the device, the loader alone"].reached
     assert str(said["CIFAR-10 training, the loader's share of a step"]).startswith("MISSED by 100.0%")
-    assert {verdict.reached for verdict in judge([])} == {None}
-    assert summary(new_results("gpu", {}, rows, verdicts=judge(rows))).splitlines()[-1].startswith("not measured")
+    assert {verdict.reached for verdict in goals([], gpu=True)} == {None}
+    results = new_results("gpu", {"device": "cuda:0"}, rows, verdicts=goals(rows, gpu=True))
+    assert summary(results).splitlines()[-1].startswith("not measured")
+    assert not any("CIFAR" in verdict.what or "ResNet" in verdict.what for verdict in goals(rows, gpu=False))
+
+
+def test_what_many_rows_say_is_said_once() -> None:
+    rows = [Measurement("DALI", decode.CROPS, {"threads": n}, status="failed", note="it broke") for n in (1, 2)]
+    assert summary(new_results("gpu", {"device": "cpu"}, rows)).count("it broke") == 1
 
 
 @pytest.mark.slow
@@ -416,10 +446,10 @@ def test_the_command_writes_results_and_prints_the_goals_last(
     assert any(note.startswith("8 photographs an epoch (8 different ones") for note in results.notes)
     assert any("DRY RUN" in note for note in results.notes)
     assert any(note.startswith("cifar: complete") for note in results.notes)
-    assert {v.reached for v in results.verdicts if "CIFAR" not in v.what} == {None}
+    assert {v.reached for v in results.verdicts} == {None}
     printed = capsys.readouterr().out
     assert printed.strip() == summary(results)
-    assert "CIFAR-10" in printed.splitlines()[-1]
+    assert printed.splitlines()[-1].startswith("not judged")
     assert {path.name for path in out.iterdir()} == {"results.json", "summary.txt", "log.txt"}
 
 
@@ -452,7 +482,8 @@ def parts_in(
         lambda _, *arguments, **options: real(f"tests.test_benchmark_gpu:{function}", *arguments, **(options | given)),
     )  # fmt: skip
     monkeypatch.setitem(run.PARTS, "cifar", run.Part("test", "cifar", 1, lambda setting: apart))
-    found = run.Run(tmp_path, replace(SETTING, kept=str(tmp_path)), time.monotonic() + seconds, dry=True)
+    setting = replace(SETTING, kept=str(tmp_path), out=str(tmp_path))
+    found = run.Run(setting, time.monotonic() + seconds, dry=True)
     found.part("cifar", [])
     return found
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from PIL import Image
 from torchvision.transforms import RandomResizedCrop
 
 from benchmarks import inputs
-from benchmarks.peers.comparison import StreamRunner, contestant
+from benchmarks.peers.comparison import Peer
 from benchmarks.peers.contestants import (
     CONTESTANTS,
     FASTLOAD_TURBOJPEG,
@@ -24,7 +25,7 @@ from benchmarks.peers.contestants import (
     Setting,
     _crop,
 )
-from benchmarks.peers.report import judge, other_pixels
+from benchmarks.peers.report import bars, other_pixels
 from fastload.errors import SourceError, WorkerError
 from fastload.measure.results import Measurement, Round
 
@@ -78,50 +79,47 @@ def test_a_folder_without_photographs_is_an_error(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_contestant_counts_whole_batches_and_stays_warm(setting: Setting) -> None:
-    runner = StreamRunner(contestant(PILLOW_SMALL, setting, HERE))
+    peer = Peer(PILLOW_SMALL, setting, HERE, "stream")
     try:
+        assert peer.run(0.0).samples == 0
         for _ in range(2):
-            work = runner.run(0.05)
+            work = peer.run(0.05)
             assert work.samples > 0
             assert work.samples % setting.batch_size == 0
             assert work.seconds is not None
             assert work.seconds >= 0.05
             assert work.cpu_seconds is not None
             assert work.metrics["mean_pixel"] is not None
-        assert runner.version
+        assert peer.version
     finally:
-        runner.close()
+        peer.close()
 
 
 @pytest.mark.slow
-def test_intervals_and_memory_have_one_number_an_epoch(setting: Setting) -> None:
-    process = contestant(PILLOW_SMALL, setting, HERE)
+def test_epochs_have_a_gap_and_memory(setting: Setting) -> None:
+    peer = Peer(PILLOW_SMALL, replace(setting, epochs=3), HERE, "epochs")
     try:
-        process.ask("first")
-        answer = process.ask("epochs", 3)
+        metrics = peer.run(1.0).metrics
     finally:
-        process.close()
-    assert len(answer["across"]) == len(answer["memory"]) == 3
-    # Six batches an epoch: five intervals within it, the first of which the measuring itself would disturb.
-    assert len(answer["within"]) in (8, 12)
-    assert all(size > 0 for size in answer["memory"])
+        peer.close()
+    assert metrics["epochs"] == 3
+    assert metrics["ordinary_seconds"] > 0
+    assert metrics["longest_gap_in_ordinary_intervals"] > -1
+    assert metrics["memory_growth_share"] > -1
+    assert metrics["most_bytes"] > 1e6
 
 
 @pytest.mark.slow
 def test_what_a_contestant_raises_is_reported(setting: Setting) -> None:
-    process = contestant(PILLOW, setting, HERE)  # there are no photographs
-    try:
-        with pytest.raises(OSError, match="No such file"):
-            process.ask("first")
-    finally:
-        process.close()
+    with pytest.raises(OSError, match="No such file"):
+        Peer(PILLOW, setting, HERE, "stream")  # there are no photographs
     with pytest.raises(WorkerError, match="StopIteration"):
-        contestant(Row("nobody", "photographs", None), setting, HERE)
+        Peer(Row("nobody", "photographs", None), setting, HERE, "stream")
 
 
 def test_a_process_that_ends_is_an_error(setting: Setting) -> None:
     with pytest.raises(WorkerError, match="ended with exit code 1"):
-        contestant(PILLOW_SMALL, setting, ["/bin/false"])
+        Peer(PILLOW_SMALL, setting, ["/bin/false"], "stream")
 
 
 def test_crops_are_drawn_as_torchvision_draws_them() -> None:
@@ -145,7 +143,7 @@ def test_bars_compare_round_by_round() -> None:
         Measurement(PILLOW.contestant, PILLOW.task, rounds=theirs),
         Measurement(FFCV_JPEG.contestant, FFCV_JPEG.task, rounds=rounds(400, 200, 220)),
     ]
-    verdicts = {verdict.what: verdict for verdict in judge(measured)}
+    verdicts = {verdict.what: verdict for verdict in bars(measured)}
     faster = verdicts["fastload turbojpeg / DataLoader, Pillow (photographs)"]
     assert faster.value == pytest.approx(5.0)
     assert faster.found is not None
@@ -155,8 +153,8 @@ def test_bars_compare_round_by_round() -> None:
     assert missed.value == pytest.approx(1.5)
     assert missed.reached is False
     assert str(missed).startswith("MISSED by 28.6%")
-    cost = verdicts["CPU seconds per image: fastload turbojpeg / DataLoader, Pillow"]
-    assert cost.value == pytest.approx(1 / 5)
+    cost = verdicts["fastload turbojpeg / DataLoader, Pillow (photographs), by processor time"]
+    assert cost.value == pytest.approx(5.0)
     assert verdicts["fastload turbojpeg / DALI, CPU (photographs)"].reached is None
 
 
@@ -171,6 +169,6 @@ def test_other_pixels_are_noticed() -> None:
 
 def test_every_bar_is_about_rows_that_take_part() -> None:
     made_up = [Measurement(row.contestant, row.task, rounds=rounds(1.0)) for row in CONTESTANTS]
-    compared = [verdict for verdict in judge(made_up) if "/" in verdict.what]
+    compared = [verdict for verdict in bars(made_up) if "/" in verdict.what]
     assert compared
     assert all(verdict.found is not None for verdict in compared)

@@ -15,7 +15,7 @@ from fastload.errors import BackendUnavailableError, DecodeError
 from fastload.measure.clock import cpu_seconds, peak_memory, reset_peak_memory, resident_memory
 from fastload.measure.results import Measurement, Round, describe_machine, ratios
 from fastload.measure.rounds import Entry, Measured, Progress, Work, measure
-from fastload.measure.statistics import Bar, difference_is_real, quantile, summarise
+from fastload.measure.statistics import difference_is_real, judge, quantile, summarise
 
 # -- Statistics --------------------------------------------------------------------------------------------------------
 
@@ -84,13 +84,15 @@ def test_noise_is_seldom_taken_for_a_difference() -> None:
 def test_a_bar_is_held_against_the_median_or_the_worst_round(
     bound: float, at_least: bool, worst: bool, unit: str, reached: bool, words: str
 ) -> None:
-    bar: Bar[list[float]] = Bar("speed", lambda found: found, bound, at_least, worst, unit)
-    verdict = bar.judge([2.0, 2.5, 3.0])
+    verdict, without, alone = (
+        judge("speed", values, bound, at_least=at_least, worst=worst, unit=unit)
+        for values in ([2.0, 2.5, 3.0], [], [2.0])
+    )
     assert verdict.reached is reached
     assert str(verdict).startswith(words)
-    assert str(bar.judge([])).startswith("not measured  speed")
-    assert bar.judge([]).reached is None
-    assert "quartiles" not in str(bar.judge([2.0])), "one number has none"
+    assert str(without).startswith("not measured  speed")
+    assert without.reached is None
+    assert "quartiles" not in str(alone), "one number has none"
 
 
 def test_ratios_are_taken_within_each_round() -> None:

@@ -8,26 +8,26 @@ import os
 import signal
 import subprocess
 import sys
-import xml.etree.ElementTree as ElementTree
 from collections import Counter
-from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from importlib.util import find_spec
 from itertools import islice
 from math import isfinite
 from pathlib import Path
+from xml.etree import ElementTree
 
 import torch
-from msgspec import structs
 
 from benchmarks.gpu.feeds import Variant, every_variant, synchronize, variants
-from benchmarks.gpu.setting import ROOT, Found, Setting
+from benchmarks.gpu.setting import Found, Setting
 from benchmarks.gpu.streams import awaited
-from fastload.backends import available_backends
+from benchmarks.inputs import ROOT
 from fastload.backends.base import PixelDifference
+from fastload.errors import BackendUnavailableError
 from fastload.measure.clock import peak_memory, reset_peak_memory, resident_memory
 from fastload.measure.images import training_pixels
 from fastload.measure.results import Failure, Measurement, Round
+from fastload.measure.rounds import status_of
 
 SUITE, PIXELS, RESUME, MEMORY, OTHER_GPUS = "contract suite", "pixels", "resuming", "memory", "contexts on other GPUs"
 """The modes of the rows."""
@@ -46,19 +46,13 @@ def run(setting: Setting, found: Found) -> None:
         try:
             found.save(_suite(setting, name, chosen, found.left * _SUITE_SHARE))
         except Exception as error:  # the checks do not depend on it
-            found.failed(name, SUITE, error)
-    checks: dict[str, Callable[[Setting, Variant], dict[str, float | None]]]
-    checks = {MEMORY: _memory, PIXELS: _pixels, RESUME: _resume}  # memory before anything is held of it
+            status, note = status_of(error)
+            found.save(Measurement(name, SUITE, status=status, note=note))
     for variant in variants(setting):
-        for mode, check in checks.items():
-            if found.left < 2:
-                found.note(f"no time was left for {mode} of {variant.name}")
-                continue
-            try:
-                found.add(variant.name, mode, check(setting, variant))
-            except Exception as error:  # the other checks are still to be made
-                found.failed(variant.name, mode, error)
-    found.save(_contexts_elsewhere(setting.where()))
+        # Memory before anything is held of it.
+        for mode, check in {MEMORY: _memory, PIXELS: _pixels, RESUME: _resume}.items():
+            found.attempt(variant.name, mode, partial(check, setting, variant))
+    found.attempt("this process", OTHER_GPUS, partial(_contexts_elsewhere, setting.where()), least=0)
 
 
 def _suite(setting: Setting, name: str, chosen: str, seconds: float) -> Measurement:
@@ -74,7 +68,7 @@ def _suite(setting: Setting, name: str, chosen: str, seconds: float) -> Measurem
     if find_spec("pytest_timeout") is None:
         command += ["-c", os.devnull, f"--rootdir={ROOT}"]
     if find_spec("xdist") is not None:
-        command += ["-n", str(_PROCESSES if setting.where().type == "cuda" else 0)]
+        command += ["-n", str(_PROCESSES if setting.gpu else 0)]
     if expression := " and ".join(f"({part})" for part in (setting.contract, chosen) if part):
         command += ["-k", expression]
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
@@ -94,54 +88,46 @@ def _suite(setting: Setting, name: str, chosen: str, seconds: float) -> Measurem
     if not report.exists():
         note = note or f"pytest ended with {process.returncode} and left no report"
         return Measurement(name, SUITE, status="failed", note=note)
-    found = read_junit(report, note)
+    found = read_junit(report, name, note)
     report.unlink()
-    return structs.replace(found, contestant=name)
+    return found
 
 
-def read_junit(report: Path, note: str = "") -> Measurement:
+def read_junit(report: Path, name: str, note: str = "") -> Measurement:
     """Counts, what failed, and why tests were skipped."""
-    counts: Counter[str] = Counter()
-    failures = []
-    skipped: Counter[str] = Counter()
+    counts = dict.fromkeys(("passed", "failed", "skipped"), 0)
+    failures, skipped = [], Counter[str]()
     for case in ElementTree.parse(report).iter("testcase"):
-        outcome = "passed"
-        for child in case:
-            message = (child.get("message") or "").strip()
-            if child.tag in ("failure", "error"):
-                outcome = "failed"
-                failures.append(Failure(case.get("name") or "", (message.splitlines() or [""])[0]))
-            elif child.tag == "skipped":
-                outcome = "skipped"
-                skipped[message] += 1
-        counts[outcome] += 1
+        said = {child.tag: (child.get("message") or "").strip() for child in case}
+        if broken := said.keys() & {"failure", "error"}:
+            counts["failed"] += 1
+            failures.append(Failure(case.get("name") or "", said[min(broken)].partition("\n")[0]))
+        elif "skipped" in said:
+            counts["skipped"] += 1
+            skipped[said["skipped"]] += 1
+        else:
+            counts["passed"] += 1
     reasons = [f"{count} skipped: {reason}" for reason, count in skipped.items()]
     # That nothing failed where nothing ran must not be read as right.
     nothing = "" if counts["passed"] or counts["failed"] else "no test was run to its end"
-    metrics: dict[str, float | None] = {name: float(counts[name]) for name in ("passed", "failed", "skipped")}
     return Measurement(
-        "pytest",
+        name,
         SUITE,
         status="failed" if nothing else "measured",
         note="; ".join(filter(None, [note, nothing, *reasons])),
-        rounds=(Round(0, 0.0, 0.0, metrics),),
+        rounds=(Round(0, 0.0, 0.0, counts),),
         failures=tuple(failures),
     )
 
 
 def _pixels(setting: Setting, variant: Variant) -> dict[str, float | None]:
     """The same samples as those of torchvision's own code, or of the same cache, made on the CPU."""
-    traits = {row.name: row.traits for row in available_backends()}
-    ours = traits[variant.backend]
-    reference = next(
-        v
-        for v in every_variant(setting)
-        if (v.backend == variant.backend if ours.prepares else traits[v.backend].runs_opaque)
-    )
+    every = every_variant(setting)
+    same = [v for v in every if (v.backend == variant.backend if variant.traits.prepares else v.traits.runs_opaque)]
     got = _images(setting, variant, setting.where())
-    difference = PixelDifference.between(got, _reference(setting, reference))
+    difference = PixelDifference.between(got, _reference(setting, same[0]))
     return {
-        "wrong": float(not ours.tolerance.allows(difference, on_gpu=variant.on_device)),
+        "wrong": float(not variant.traits.tolerance.allows(difference, on_gpu=variant.on_device)),
         "images": len(got),
         "largest_difference": difference.largest,
         "mean_difference": difference.mean,
@@ -164,7 +150,7 @@ def _resume(setting: Setting, variant: Variant) -> dict[str, float | None]:
     """From some places of an epoch, the same batches as without interruption, to the last bit."""
     with variant.create(setting, transform=training_pixels(setting.size)) as loader:
         length = min(len(loader), 12)
-        places = sorted({1, length // 2, length - 1})
+        places = {1, length // 2, length - 1}
         states, wanted = {}, []
         for step, batch in enumerate(islice(loader, length), 1):
             wanted += awaited(iter([batch]))
@@ -182,45 +168,43 @@ def _resume(setting: Setting, variant: Variant) -> dict[str, float | None]:
 def _memory(setting: Setting, variant: Variant) -> dict[str, float | None]:
     """What it takes at the batch size of training: on the host, and on the device by torch and by the driver."""
     device = setting.where()
-    gpu = device.type == "cuda"
     gc.collect()
     reset_peak_memory()
-    host = resident_memory()
-    free = 0
-    if gpu:
+    host, free, allocated = resident_memory(), 0, 0
+    if setting.gpu:
         synchronize(device)
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
-        free = torch.cuda.mem_get_info(device)[0]
-    allocated = torch.cuda.memory_allocated(device) if gpu else 0
+        free, allocated = torch.cuda.mem_get_info(device)[0], torch.cuda.memory_allocated(device)
     with variant.create(setting, batch_size=setting.batch_size, transform=training_pixels(setting.size)) as loader:
         for _ in range(2):
             for _ in islice(loader, 12):
                 pass
         row: dict[str, float | None] = {"host_bytes": peak_memory() - host}
-        if gpu:
+        if setting.gpu:
             synchronize(device)
             row["torch_peak_bytes"] = torch.cuda.max_memory_allocated(device) - allocated
             row["device_bytes"] = free - torch.cuda.mem_get_info(device)[0]
     return row
 
 
-def _contexts_elsewhere(device: torch.device) -> Measurement:
-    """Whether this process has a context on a GPU that it was not told to use."""
-    if device.type != "cuda" or torch.cuda.device_count() < 2:
-        note = "there is one GPU" if device.type == "cuda" else "the batches go to the CPU"
-        return Measurement("this process", OTHER_GPUS, status="not run", note=note)
-    others = [index for index in range(torch.cuda.device_count()) if index != device.index]
-    wrong = {index for index in others if torch.cuda.memory_reserved(index)}
-    note = ""
+def _contexts_elsewhere(device: torch.device) -> dict[str, float | None]:
+    """Whether this process has a context on a GPU that it was not told to use.
+
+    Raises:
+        BackendUnavailableError: there is no other GPU, or the driver cannot be asked.
+    """
+    others = {index for index in range(torch.cuda.device_count()) if index != device.index}
+    if device.type != "cuda" or not others:
+        raise BackendUnavailableError("there is no other GPU")
     try:
         import pynvml
 
         pynvml.nvmlInit()
+        wrong = 0
         for index in others:
             handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(index).uuid}")
-            if os.getpid() in {process.pid for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)}:
-                wrong.add(index)
+            wrong += os.getpid() in {process.pid for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)}
     except Exception as error:  # not installed, no driver, a container: each has its own
-        note = f"only torch's memory was looked at, the driver does not tell ({error})"
-    return Measurement("this process", OTHER_GPUS, note=note, rounds=(Round(0, 0.0, 0.0, {"wrong": len(wrong)}),))
+        raise BackendUnavailableError(f"the driver does not tell: {error}") from error
+    return {"wrong": wrong}

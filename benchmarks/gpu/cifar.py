@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from functools import partial
 from itertools import repeat
 from typing import Any
 
@@ -13,12 +14,10 @@ from torchvision.transforms import v2
 import fastload
 from benchmarks.gpu.feeds import of_loader, rate_of
 from benchmarks.gpu.setting import Found, Setting
-from benchmarks.gpu.training import SMALL, small_batch, small_resnet
+from benchmarks.gpu.training import SMALL, small_batch, small_resnet, train
 from fastload.backends.cache import CacheOptions
-from fastload.measure.loaders import Batch
 from fastload.measure.results import Measurement, Round
 from fastload.measure.statistics import Summary, summarise
-from fastload.monitor import step_clock
 
 ALONE, SHARE = "CIFAR-10, the loader alone", "CIFAR-10, training"
 """The modes of the rows."""
@@ -38,15 +37,10 @@ def run(setting: Setting, found: Found) -> None:
     images = rng.integers(0, 256, (setting.small_images, 32, 32, 3), dtype=np.uint8)
     source = images, rng.integers(0, 10, setting.small_images)
     _share(setting, found, source)
-    for batch_size in setting.small_batch_sizes:
+    for size in setting.small_batch_sizes:
         for output, transforms in (("uint8", _CROPPED), ("normalised", [*_CROPPED, *_FLOATS])):
-            if found.left < 3 * setting.rate_seconds:
-                found.note(f"no time was left for {output} at {batch_size}")
-                continue
-            with _loader(setting, source, batch_size, transforms) as loader:
-                sizes = (len(labels) for _, labels in of_loader(loader))
-                done = rate_of(sizes, setting.rate_seconds, setting.where(), ahead=loader.batches_in_flight)
-            found.save(Measurement(f"batches of {batch_size}, {output}", ALONE, rounds=(done,)))
+            work = partial(_rate, setting, source, size, transforms)
+            found.attempt(f"batches of {size}, {output}", ALONE, work, least=3 * setting.rate_seconds)
 
 
 def resolution(shares: Summary) -> float:
@@ -66,6 +60,13 @@ def _loader(setting: Setting, source: Any, batch_size: int, transforms: Sequence
         device=setting.where(),
         options=CacheOptions(storage="device", progress=False),
     )
+
+
+def _rate(setting: Setting, source: Any, batch_size: int, transforms: Sequence[Any]) -> Round:
+    with _loader(setting, source, batch_size, transforms) as loader:
+        sizes = (len(labels) for _, labels in of_loader(loader))
+        ahead = loader.batches_in_flight
+        return rate_of(sizes, seconds=setting.rate_seconds, device=setting.where(), ahead=ahead)
 
 
 def _share(setting: Setting, found: Found, source: Any) -> None:
@@ -88,9 +89,10 @@ def _share(setting: Setting, found: Found, source: Any) -> None:
             for batches in (feed, there) if len(rounds) % 2 else (there, feed):
                 if batches is feed:
                     feed.use_up()
-                turns[batches is feed] = _step_seconds(training, batches, steps)
-            (alone, _), (full, waited) = turns[False], turns[True]
+                turns[batches is feed] = train(batches, training, steps=steps).summary(wait=True)
+            alone, full = (turns[fed].seconds / turns[fed].steps for fed in (False, True))
             shares.append(1 - alone / full)
+            waited = turns[True].wait_share + turns[True].copy_share
             metrics = {"loader_share": shares[-1], "wait_share": waited, "step_seconds": full}
             rounds.append(Round(steps * size, steps * full, 0.0, metrics))
             known = resolution(summarise(shares))
@@ -99,17 +101,3 @@ def _share(setting: Setting, found: Found, source: Any) -> None:
             found.save(Measurement(SMALL, SHARE, {"batch_size": size}, note=note, rounds=tuple(rounds)))
             if (len(rounds) >= _LEAST_TURNS and known <= _ENOUGH) or found.left < enough:
                 break
-
-
-def _step_seconds(training: Any, batches: Iterator[Batch], steps: int) -> tuple[float, float]:
-    """Seconds a step on the device's timeline, and the share of it that it waited for the batch."""
-    clock = step_clock(training.device, keep=0)
-    clock.restart()
-    for _ in range(steps):
-        clock.begin()
-        batch = next(batches)
-        clock.mark("copy")
-        training.step(batch, clock)
-        clock.end()
-    idle = clock.summary(wait=True)
-    return idle.seconds / idle.steps, idle.wait_share + idle.copy_share

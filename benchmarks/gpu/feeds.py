@@ -3,8 +3,10 @@ that are there already."""
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -45,6 +47,10 @@ class Variant:
     """Whether it may end the process that it runs in."""
     num_workers: int | None = None
 
+    @property
+    def traits(self) -> Any:
+        return next(row.traits for row in available_backends() if row.name == self.backend)
+
     def create(self, setting: Setting, **arguments: Any) -> fastload.Loader:
         """A loader of the photographs, shuffled; `arguments` are those of `create_loader`.
 
@@ -66,15 +72,14 @@ class Variant:
 
 def every_variant(setting: Setting) -> list[Variant]:
     """All backends that there are, third parties' too."""
-    gpu = setting.where().type == "cuda"
     found = []
     for row in available_backends():
         # On a small machine one worker process for each core would take longer to start than to measure.
-        workers = 1 if row.traits.processes and not gpu else None
+        workers = 1 if row.traits.processes and not setting.gpu else None
         for name, settings in _SETTINGS.get(row.name, {row.name: {}}).items():
-            if gpu or name not in _MAY_DIE:
-                given = tuple(settings.items())
-                found.append(Variant(name, row.name, given, gpu and name in _ON_DEVICE, name in _MAY_DIE, workers))
+            if setting.gpu or name not in _MAY_DIE:
+                where = setting.gpu and name in _ON_DEVICE
+                found.append(Variant(name, row.name, tuple(settings.items()), where, name in _MAY_DIE, workers))
     return found
 
 
@@ -82,6 +87,11 @@ def variants(setting: Setting) -> list[Variant]:
     """Those that `setting.only` names; all that will not end the process, if it names none."""
     every = every_variant(setting)
     return [v for v in every if (v.name in setting.only if setting.only else not v.may_die)]
+
+
+def decoding(setting: Setting) -> list[Variant]:
+    """Those that decode each file each time, in threads: what keeps the pixels, or has processes, is not among them."""
+    return [v for v in every_variant(setting) if not (v.traits.prepares or v.traits.processes)]
 
 
 class Feed:
@@ -94,28 +104,26 @@ class Feed:
             ahead: batches that may lie ready before they are asked for.
         """
         self.epochs = 0
-        """How many have ended."""
-        self.close: Callable[[], None] = batches.close
-        self._batches = batches
-        self._ahead = ahead
-        self._epoch: Iterator[Any] | None = None
+        """How many have begun."""
+        self.close = batches.close
+        self._batches, self._ahead = batches, ahead
+        self._endless = self._go_on()
 
     def __iter__(self) -> Iterator[Any]:
         return self
 
     def __next__(self) -> Any:
-        if self._epoch is not None:
-            batch = next(self._epoch, None)
-            if batch is not None:
-                return batch
-            self.epochs += 1
-        self._epoch = iter(self._batches)
-        return next(self._epoch)
+        return next(self._endless)
 
     def use_up(self) -> None:
         """Take what lies ready: it was made while others were measured."""
         for _ in range(self._ahead):
             next(self)
+
+    def _go_on(self) -> Iterator[Any]:
+        while True:
+            self.epochs += 1
+            yield from self._batches
 
 
 def of_loader(loader: fastload.Loader) -> Feed:
@@ -141,21 +149,39 @@ def plain(setting: Setting, workers: int) -> Feed:
     return Feed(batches, 2 * workers + 1)
 
 
-def rate_of(sizes: Iterator[int], seconds: float, device: torch.device, *, ahead: int = 0) -> Round:
-    """How many images a second come out of something.
+def rate_of(*sizes: Iterator[int], seconds: float, device: torch.device, ahead: int = 0) -> Round:
+    """How many images a second come out of something, or of several things side by side.
 
     Args:
         sizes: does a piece of work at each `next`, or queues it on the device, and says how many images it was.
         ahead: pieces that may lie ready, which are used up first.
     """
-    for _ in range(ahead):
-        next(sizes)
-    _work(sizes, seconds / 3)
+    begun: list[tuple[float, float]] = []
+
+    def start() -> None:
+        synchronize(device)
+        begun.append((cpu_seconds(), time.perf_counter()))
+
+    together = threading.Barrier(len(sizes), start)
+
+    def work(some: Iterator[int]) -> int:
+        try:
+            for _ in range(ahead):
+                next(some)
+            _work(some, seconds / 3)
+            together.wait()
+        except threading.BrokenBarrierError:
+            return 0  # what another one raised will be told
+        except BaseException:
+            together.abort()
+            raise
+        return _work(some, seconds)
+
+    with ThreadPoolExecutor(len(sizes)) as pool:
+        images = sum([done.result() for done in [pool.submit(work, some) for some in sizes]])
     synchronize(device)
-    cpu, begun = cpu_seconds(), time.perf_counter()
-    images = _work(sizes, seconds)
-    synchronize(device)
-    return Round(images, time.perf_counter() - begun, cpu_seconds() - cpu)
+    (cpu, clock), now = begun[0], time.perf_counter()
+    return Round(images, now - clock, cpu_seconds() - cpu)
 
 
 def _work(sizes: Iterator[int], seconds: float) -> int:

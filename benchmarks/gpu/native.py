@@ -10,7 +10,8 @@ import sys
 import sysconfig
 from pathlib import Path
 
-from benchmarks.gpu.setting import ROOT, Found, Setting
+from benchmarks.gpu.setting import Found, Setting
+from benchmarks.inputs import ROOT
 from fastload import native
 
 
@@ -20,7 +21,7 @@ def run(setting: Setting, found: Found) -> None:
     else:
         try:
             built = _build(Path(setting.jpeg_headers) if setting.jpeg_headers else None, Path(setting.kept) / "native")
-            _run([sys.executable, "-c", "from fastload import native; native.load()"])
+            _run(sys.executable, "-c", "from fastload import native; native.load()")
             found.note(f"native core: built on the spot, {built.name}")
         except (OSError, subprocess.SubprocessError) as error:
             said = getattr(error, "output", None) or str(error)
@@ -37,7 +38,6 @@ def _build(headers: Path | None, folder: Path) -> Path:
             those of the system.
     """
     options = [f"-DPython_EXECUTABLE={sys.executable}"]
-    flags = [os.environ.get("CXXFLAGS", "")]
     if headers is not None:
         library = next(iter(sorted(headers.rglob("libjpeg.so"))), None)
         header = next(iter(sorted(headers.rglob("jpeglib.h"))), None)
@@ -45,24 +45,19 @@ def _build(headers: Path | None, folder: Path) -> Path:
             raise FileNotFoundError(
                 f"--jpeg-headers {headers}: unpack libjpeg-turbo's library and its -dev package there"
             )
-        options += [f"-DJPEG_INCLUDE_DIR={header.parent}", f"-DJPEG_LIBRARY_RELEASE={library}"]
         # jconfig.h and pyconfig.h lie in a folder of the machine's own, beside or below the others.
-        flags += [
-            f"-I{path}" for path in sorted({*headers.rglob("include"), *(p.parent for p in headers.rglob("jconfig.h"))})
-        ]
+        include = sorted({*headers.rglob("include"), *(path.parent for path in headers.rglob("jconfig.h"))})
+        flags = " ".join(filter(None, [os.environ.get("CXXFLAGS"), *(f"-I{path}" for path in include)]))
+        options += [f"-DJPEG_INCLUDE_DIR={header.parent}", f"-DJPEG_LIBRARY_RELEASE={library}"]
+        options += [f"-DCMAKE_CXX_FLAGS={flags}"]
         python = Path(sysconfig.get_paths()["include"])
         if not (python / "Python.h").is_file():
-            options += [
-                f"-DPython_INCLUDE_DIR={p.parent}" for p in headers.rglob("Python.h") if p.parent.name == python.name
-            ]
-    path = _environment()["PATH"]
-    cmake = shutil.which("cmake", path=path)
-    if cmake is None:
-        raise FileNotFoundError("cmake is not installed: pip install cmake")
-    if shutil.which("ninja", path=path):
+            found = [path.parent for path in headers.rglob("Python.h") if path.parent.name == python.name]
+            options += [f"-DPython_INCLUDE_DIR={path}" for path in found]
+    if shutil.which("ninja", path=_path()):
         options += ["-G", "Ninja"]
-    _run([cmake, "-S", str(ROOT), "-B", str(folder), *options], CXXFLAGS=" ".join(filter(None, flags)))
-    _run([cmake, "--build", str(folder), "--target", "_core", "--parallel", str(os.cpu_count() or 1)])
+    _run("cmake", "-S", str(ROOT), "-B", str(folder), *options)
+    _run("cmake", "--build", str(folder), "--target", "_core", "--parallel", str(os.cpu_count() or 1))
     (built,) = folder.glob("_core*.so")
     target = ROOT / "fastload" / "native" / built.name
     part = target.with_suffix(".part")
@@ -71,14 +66,18 @@ def _build(headers: Path | None, folder: Path) -> Path:
     return target
 
 
-def _run(command: list[str], **variables: str) -> None:
-    """Raises subprocess.SubprocessError with what was printed."""
-    environment = _environment() | variables
+def _run(program: str, *arguments: str) -> None:
+    """Raises FileNotFoundError: it is not installed; subprocess.SubprocessError with what was printed."""
+    found = shutil.which(program, path=_path())
+    if found is None:
+        raise FileNotFoundError(f"{program} is not installed: pip install {program}")
+    environment = {**os.environ, "PATH": _path()}
+    command = [found, *arguments]
     subprocess.run(
         command, check=True, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
 
 
-def _environment() -> dict[str, str]:
+def _path() -> str:
     """Tools installed beside the interpreter count, too."""
-    return {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"}
+    return f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"

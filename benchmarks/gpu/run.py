@@ -22,10 +22,10 @@ from msgspec import structs
 
 from benchmarks.gpu.decode import decoders
 from benchmarks.gpu.feeds import every_variant
-from benchmarks.gpu.setting import DRY, FULL, ROOT, Found, Key, Setting
-from benchmarks.gpu.summary import judge, summary
+from benchmarks.gpu.setting import DRY, FULL, Found, Setting
+from benchmarks.gpu.summary import goals, summary
 from benchmarks.gpu.training import COMPILED
-from benchmarks.inputs import photographs, sample_set
+from benchmarks.inputs import ROOT, photographs, sample_set
 from fastload.cache import build_cache
 from fastload.errors import FastloadError
 from fastload.measure import process
@@ -82,24 +82,26 @@ def work(name: str, setting: Setting, seconds: float) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     given = _arguments(arguments)
-    deadline = time.monotonic() + 60 * given.minutes
     given.out.mkdir(parents=True, exist_ok=True)
     setting = replace(DRY if given.dry_run else FULL, out=str(given.out), jpeg_headers=given.jpeg_headers)
     setting = replace(setting, device=given.device or setting.device)
-    reason = _unusable(setting)
-    if reason:
-        print(reason, file=sys.stderr)
+    import torch
+
+    if setting.gpu and not torch.cuda.is_available():
+        _say(
+            "--device: torch sees no CUDA device here. To try the code without one: "
+            "python -m benchmarks.gpu.run --device cpu --dry-run --out DIR"
+        )
         return 1
     with tempfile.TemporaryDirectory(prefix="fastload-gpu-") as room:
         kept = given.work or Path(room)
         kept.mkdir(parents=True, exist_ok=True)
-        setting = replace(setting, kept=str(kept))
-        run = Run(given.out, setting, deadline, dry=given.dry_run)
+        run = Run(replace(setting, kept=str(kept)), time.monotonic() + 60 * given.minutes, dry=given.dry_run)
         run.part("native", [])  # before the cache is built with it
         try:
-            run.setting = _prepared(setting, given.photos, run)
+            run.prepare(given.photos)
         except FastloadError as error:
-            print(error, file=sys.stderr)
+            _say(str(error))
             return 1
         for number, name in enumerate(given.parts):
             run.part(name, given.parts[number + 1 :])
@@ -135,48 +137,31 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     return given
 
 
-def _unusable(setting: Setting) -> str:
-    """Why the device cannot be used; empty if it can."""
-    import torch
-
-    if setting.where().type == "cuda" and not torch.cuda.is_available():
-        return (
-            "--device: torch sees no CUDA device here. To try the code without one: "
-            "python -m benchmarks.gpu.run --device cpu --dry-run --out DIR"
-        )
-    return ""
-
-
-def _prepared(setting: Setting, photos: Path | None, run: Run) -> Setting:
-    """With the photographs under many names, and the cache of them. Raises SourceError: there are no JPEG files."""
-    kept = Path(setting.kept)
-    found = photographs(photos or sample_set(kept, min(_MADE, setting.images), _say), kept, setting.images)
-    _say("building the cache")
-    build_cache(str(found.folder), kept / "cache", short_side=setting.short_side, progress=False)
-    run.note(f"{found}: read from memory, whatever the disk. Cache: short side {setting.short_side} pixels.")
-    return replace(setting, photos=str(found.folder))
-
-
 class Run:
     """The results, on disk at every moment, and the parts that make them."""
 
-    def __init__(self, out: Path, setting: Setting, deadline: float, *, dry: bool) -> None:
+    def __init__(self, setting: Setting, deadline: float, *, dry: bool) -> None:
         self.setting = setting
-        self._out = out
-        self._deadline = deadline
-        self._rows: dict[Key, Measurement] = {}
+        self._out, self._deadline = Path(setting.out), deadline
+        self._rows: dict[object, Measurement] = {}
         self._notes = ["A DRY RUN: it shows that the code runs; the figures mean nothing."] if dry else []
         shown = {name: value for name, value in asdict(setting).items() if name not in ("kept", "out", "only")}
         self._results = new_results("gpu", shown | {"dry_run": dry}, ())
 
     @property
     def results(self) -> Results:
-        rows = tuple(self._rows.values())
-        return structs.replace(self._results, measurements=rows, notes=tuple(self._notes), verdicts=tuple(judge(rows)))
+        rows, notes = tuple(self._rows.values()), tuple(self._notes)
+        verdicts = tuple(goals(rows, gpu=self.setting.gpu))
+        return structs.replace(self._results, measurements=rows, notes=notes, verdicts=verdicts)
 
-    def note(self, text: str) -> None:
-        self._notes.append(text)
-        self._write()
+    def prepare(self, photos: Path | None) -> None:
+        """The photographs under many names, and the cache of them. Raises SourceError: there are no JPEG files."""
+        setting, kept = self.setting, Path(self.setting.kept)
+        found = photographs(photos or sample_set(kept, min(_MADE, setting.images), _say), kept, setting.images)
+        _say("building the cache")
+        build_cache(str(found.folder), kept / "cache", short_side=setting.short_side, progress=False)
+        self._keep(f"{found}: read from memory, whatever the disk. Cache: short side {setting.short_side} pixels.")
+        self.setting = replace(setting, photos=str(found.folder))
 
     def part(self, name: str, later: Sequence[str]) -> None:
         """One part, and then each of its contestants that may die; `later` are the parts that need time, too."""
@@ -194,18 +179,16 @@ class Run:
     def _process(self, name: str, setting: Setting, seconds: float) -> None:
         title = ": ".join([name, *setting.only])
         if seconds < _LEAST:
-            self.note(f"{title}: not run, no time was left")
+            self._keep(f"{title}: not run, no time was left")
             return
         _say(f"{title}: {PARTS[name].title} ({seconds:.0f} s at most)")
         before, begun = set(self._rows), time.monotonic()
 
         def keep(found: Any) -> None:
-            if isinstance(found, Measurement):
-                if not (setting.only and found.key in before):  # synthetic rows, which all have
-                    self._rows[found.key] = found
-                    self._write()
-            else:
-                self.note(f"{title}: {found}")
+            if isinstance(found, str):
+                self._keep(f"{title}: {found}")
+            elif not (setting.only and found.key in before):  # synthetic rows, which all have
+                self._keep(found)
 
         log = self._out / "log.txt"
         with log.open("a") as file:
@@ -222,10 +205,14 @@ class Run:
         status = "complete" if done.code == 0 else f"failed: {done.words} (log.txt)"
         if done.code is None:
             status = "ended: its time was over"
-        self.note(f"{title}: {status}, {time.monotonic() - begun:.0f} s")
+        self._keep(f"{title}: {status}, {time.monotonic() - begun:.0f} s")
         _say(f"{title}: {status}")
 
-    def _write(self) -> None:
+    def _keep(self, found: Measurement | str) -> None:
+        if isinstance(found, str):
+            self._notes.append(found)
+        else:
+            self._rows[found.key] = found
         write_text(self._out / "results.json", to_json(self.results))
 
 

@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
 
 import torch
+from msgspec import structs
 
-from fastload.errors import BackendUnavailableError
 from fastload.measure.child import report
-from fastload.measure.results import Measurement, Round
-
-Key = tuple[Any, ...]
-"""Of a row: contestant, mode, parameters."""
-
-ROOT = Path(__file__).resolve().parents[2]
-"""Of the checkout."""
+from fastload.measure.results import Measurement, Parameter, Round
+from fastload.measure.rounds import status_of
 
 
 @dataclass(frozen=True)
@@ -77,32 +70,19 @@ class Setting:
         device = torch.device(self.device)
         return torch.device("cuda", device.index or 0) if device.type == "cuda" else device
 
+    @property
+    def gpu(self) -> bool:
+        return self.where().type == "cuda"
+
 
 FULL = Setting()
 DRY = replace(
-    FULL,
-    device="cpu",
-    images=24,
-    batch_size=4,
-    size=32,
-    short_side=48,
-    networks=("shufflenet_v2_x0_5",),
-    compile=False,
-    dataloader_workers=(0, 1),
-    rounds=1,
-    turn_seconds=0.3,
-    profile_seconds=0.2,
-    kept_steps=4,
-    check_batch_size=4,
-    contract="resume_from_every_step or agree_on_every_random",
-    threads=(1, 2),
-    rate_seconds=0.1,
-    small_images=512,
-    small_batch_sizes=(64, 256),
-    small_training_batch_size=64,
-    small_training_steps=3,
+    FULL, device="cpu", images=24, batch_size=4, size=32, short_side=48, networks=("shufflenet_v2_x0_5",),
+    compile=False, dataloader_workers=(0, 1), rounds=1, turn_seconds=0.3, profile_seconds=0.2, kept_steps=4,
+    check_batch_size=4, contract="resume_from_every_step or agree_on_every_random", threads=(1, 2), rate_seconds=0.1,
+    small_images=512, small_batch_sizes=(64, 256), small_training_batch_size=64, small_training_steps=3,
     small_training_turns=3,
-)
+)  # fmt: skip
 
 
 class Found:
@@ -113,31 +93,49 @@ class Found:
         Args:
             seconds: that the part may take.
         """
-        self.rows: dict[Key, Measurement] = {}
+        self.rows: dict[object, Measurement] = {}
         self.notes: list[str] = []
         """What a reader must know about the figures."""
-        self._deadline = time.monotonic() + seconds
+        self.deadline = time.monotonic() + seconds
 
     @property
     def left(self) -> float:
         """Time that the part has left [seconds]."""
-        return self._deadline - time.monotonic()
+        return self.deadline - time.monotonic()
 
-    def save(self, *rows: Measurement) -> None:
-        """Add rows, or replace those with the same key."""
-        for row in rows:
-            self.rows[row.key] = row
-            report(row)
+    def save(self, row: Measurement) -> None:
+        """Add a row, or replace the one with the same key."""
+        self.rows[row.key] = row
+        report(row)
 
-    def add(self, contestant: str, mode: str, metrics: Mapping[str, float | None], note: str = "") -> None:
-        """Add a row of one round without a rate: figures, counts, sizes."""
-        self.save(Measurement(contestant, mode, note=note, rounds=(Round(0, 0.0, 0.0, metrics),)))
+    def attempt(
+        self,
+        contestant: str,
+        mode: str,
+        work: Callable[[], Round | Mapping[str, float | None]],
+        parameters: Mapping[str, Parameter] = {},
+        *,
+        least: float = 2.0,
+        note: Callable[[], str] = str,
+    ) -> None:
+        """Add the row of one round of what `work` gives: a rate, or further figures alone.
 
-    def failed(self, contestant: str, mode: str, error: Exception) -> None:
-        """Add a row that says what was raised."""
-        unavailable = isinstance(error, BackendUnavailableError)
-        note = str(error) if unavailable else f"{type(error).__name__}: {error}"
-        self.save(Measurement(contestant, mode, status="unavailable" if unavailable else "failed", note=note))
+        What it raises is the row's note, for the others are still to be measured.
+
+        Args:
+            least: seconds that must be left for it.
+            note: asked when it is done.
+        """
+        row = Measurement(contestant, mode, parameters, status="not run", note="no time was left")
+        if self.left >= least:
+            try:
+                done = work()
+                done = done if isinstance(done, Round) else Round(0, 0.0, 0.0, done)
+                row = structs.replace(row, status="measured", note=note(), rounds=(done,))
+            except Exception as error:
+                status, words = status_of(error)
+                row = structs.replace(row, status=status, note=words)
+        self.save(row)
 
     def note(self, text: str) -> None:
         self.notes.append(text)

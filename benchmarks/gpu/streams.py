@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -28,7 +29,6 @@ STREAMS = "batches that change"
 AGAINST_CPU = "against_the_cpu"
 
 Batches = Iterator[tuple[torch.Tensor, torch.Tensor]]
-Hold = Callable[[torch.Tensor], None]
 
 _BEYOND = 20
 """Batches after the last one that is kept for so long."""
@@ -40,49 +40,39 @@ _HOLD_CYCLES = 20_000_000
 
 def run(setting: Setting, found: Found) -> None:
     for variant in variants(setting):
-        if found.left < 5:
-            found.note(f"no time was left for {variant.name}")
-            continue
-        try:
-            found.add(variant.name, STREAMS, _check(setting, variant))
-        except Exception as error:  # a wrong batch may end in any error, and the others are still to be checked
-            found.failed(variant.name, STREAMS, error)
+        found.attempt(variant.name, STREAMS, partial(_check, setting, variant), least=5)
 
 
 def _check(setting: Setting, variant: Variant) -> dict[str, float | None]:
     device = setting.where()
     steps = setting.kept_steps + _BEYOND
     some = min(steps, _AT_ONCE)
-    hold = _hold(device)
 
     def sums(count: int, consume: Callable[[Batches], list[int]], on: torch.device = device) -> list[int]:
         with variant.create(setting, transform=training_pixels(setting.size), device=on) as loader:
             return consume(islice(of_loader(loader), count))
 
+    def elsewhere(batches: Batches) -> list[int]:
+        with torch.cuda.stream(torch.cuda.Stream(device)):
+            return used(batches)
+
     wanted = sums(steps, awaited)
-    row: dict[str, float | None] = {"batches": len(wanted), "distinct": len(set(wanted))}
-    row["used_at_once"] = differing(sums(some, lambda batches: used_at_once(batches, hold)), wanted[:some])
-    row["kept"] = differing(sums(steps, lambda batches: kept(batches, setting.kept_steps, hold)), wanted)
+    wrong: dict[str, float | None] = {
+        "used_at_once": differing(sums(some, used), wanted[:some]),
+        "kept": differing(sums(steps, partial(used, keep=setting.kept_steps)), wanted),
+    }
     with stage_held_up(device) as held:
-        row["read_before_ready"] = differing(sums(some, lambda batches: used_at_once(batches, _pass)), wanted[:some])
+        wrong["read_before_ready"] = differing(sums(some, partial(used, late=False)), wanted[:some])
     if not held:
         raise RuntimeError("the loader's stream was not held up: this check would find nothing")
-    if device.type == "cuda":
-        side = torch.cuda.Stream(device)
-
-        def elsewhere(batches: Batches) -> list[int]:
-            with torch.cuda.stream(side):
-                return used_at_once(batches, hold)
-
-        row["on_another_stream"] = differing(sums(some, elsewhere), wanted[:some])
+    if setting.gpu:
+        wrong["on_another_stream"] = differing(sums(some, elsewhere), wanted[:some])
         if not variant.on_device:
-            row[AGAINST_CPU] = differing(sums(some, awaited, torch.device("cpu")), wanted[:some])
+            wrong[AGAINST_CPU] = differing(sums(some, awaited, torch.device("cpu")), wanted[:some])
+    distinct = len(set(wanted))
     # Batches that are all alike would be equal whatever became of them.
-    row["wrong"] = sum(row.get(name) or 0 for name in _WRONG) + (len(set(wanted)) < 2)
-    return row
-
-
-_WRONG = ("used_at_once", "kept", "read_before_ready", "on_another_stream", AGAINST_CPU)
+    total = sum(count or 0 for count in wrong.values()) + (distinct < 2)
+    return {"batches": len(wanted), "distinct": distinct, **wrong, "wrong": total}
 
 
 def awaited(batches: Batches) -> list[int]:
@@ -90,27 +80,31 @@ def awaited(batches: Batches) -> list[int]:
     return [int(_sum(batch)) for batch in batches]
 
 
-def used_at_once(batches: Batches, hold: Hold) -> list[int]:
-    """Checksums queued as soon as a batch is there, behind a trainer that may be late; nothing is waited for."""
-    sums = []
-    for batch in batches:
-        hold(batch[0])
-        sums.append(_sum(batch))
-        del batch  # from here on its memory is the loader's again, although nothing has been computed yet
-    return [int(value) for value in sums]
+def used(batches: Batches, *, keep: int = 0, late: bool = True) -> list[int]:
+    """Checksums that are queued and not waited for, of batches that are let go of then.
 
-
-def kept(batches: Batches, steps: int, hold: Hold) -> list[int]:
-    """Checksums of batches that were kept for so many steps, in which the trainer works on them."""
+    Args:
+        keep: for how many steps each batch is kept before, in which the trainer works on it.
+        late: whether the trainer's stream is behind.
+    """
     waiting: deque[tuple[torch.Tensor, torch.Tensor]] = deque()
     sums = []
     for batch in batches:
         waiting.append(batch)
-        hold(waiting[0][0])
-        if len(waiting) > steps:
-            sums.append(_sum(waiting.popleft()))
+        del batch
+        if late:
+            _hold_up(waiting[0][0])
+        if len(waiting) > keep:
+            sums.append(_sum(waiting.popleft()))  # from here on its memory is the loader's again; nothing is done yet
     sums += [_sum(batch) for batch in waiting]
     return [int(value) for value in sums]
+
+
+def _hold_up(images: torch.Tensor) -> None:
+    """Work on a batch that takes its time on the trainer's stream, and none of the host's."""
+    if images.is_cuda:
+        torch.cuda._sleep(_HOLD_CYCLES)
+    images.float().mean()
 
 
 @contextmanager
@@ -157,18 +151,3 @@ def checksum(batch: torch.Tensor) -> torch.Tensor:
 def _sum(batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
     images, labels = batch
     return checksum(images) + labels.sum()
-
-
-def _hold(device: torch.device) -> Hold:
-    """Work on a batch that takes its time on the trainer's stream, and none of the host's."""
-
-    def hold(images: torch.Tensor) -> None:
-        if device.type == "cuda":
-            torch.cuda._sleep(_HOLD_CYCLES)
-        images.float().mean()
-
-    return hold
-
-
-def _pass(images: torch.Tensor) -> None:
-    """Hold nothing up."""

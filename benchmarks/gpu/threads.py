@@ -11,19 +11,19 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from statistics import median
 
-from benchmarks.gpu.feeds import Feed, Variant, of_loader, synthetic, variants
-from benchmarks.gpu.setting import ROOT, Found, Setting
-from benchmarks.gpu.training import Training, feed_steps, of_torchvision
-from fastload.backends import available_backends
+from benchmarks.gpu.feeds import Feed, Variant, decoding, of_loader, synthetic
+from benchmarks.gpu.setting import Found, Setting
+from benchmarks.gpu.training import Training, of_torchvision, train
+from benchmarks.inputs import ROOT
 from fastload.measure.images import training, training_pixels
 from fastload.measure.process import Child
 from fastload.measure.results import Measurement, Round
 from fastload.measure.statistics import quantile
-from fastload.monitor import step_clock
 
 STEPS = "steps beside the loader's threads"
 """The mode of the rows; the way is the contestant."""
@@ -37,21 +37,37 @@ def run(setting: Setting, found: Found) -> None:
     there = synthetic(setting)
     trainer = of_torchvision(network, setting.where()).warm_up(next(there), compiled=setting.compile)
     found.note(f"{network}{trainer.note and f', {trainer.note}'}")
-    apart = _Apart(setting)
-    ways: dict[str, Callable[[int], AbstractContextManager[object]]]
-    ways = {ALONE: lambda count: nullcontext(), BESIDE: Beside(setting).working, APART: apart.working}
+
+    def alone(threads: int) -> Round:
+        return _steps(setting, there, trainer)
+
+    def beside(threads: int) -> Round:
+        with working(setting, threads):
+            return alone(threads)
+
+    def apart(threads: int) -> Round:
+        child.ask("start", threads)
+        try:
+            return alone(threads)
+        finally:
+            child.ask("close")
+
+    def fed(threads: int) -> Round:
+        given = {"batch_size": setting.batch_size, "transform": training(setting.size)}
+        with _threaded(setting, threads).create(setting, **given) as loader:
+            feed = of_loader(loader)
+            feed.use_up()
+            return _steps(setting, feed, trainer)
+
+    ways: dict[str, Callable[[int], Round]] = {ALONE: alone, BESIDE: beside, APART: apart, FED: fed}
+    child = Child(environment={**os.environ, "CUDA_VISIBLE_DEVICES": ""}, cwd=ROOT)
     try:
+        child.open("benchmarks.gpu.threads:Working", replace(setting, device="cpu"))
         for count in setting.threads:
-            if found.left < 5 * setting.rate_seconds:
-                found.note(f"no time was left for {count} threads")
-                continue
-            for way, working in ways.items():
-                with working(count):
-                    done = _steps(setting, there, trainer)
-                found.save(Measurement(way, STEPS, {"threads": count}, rounds=(done,)))
-            found.save(Measurement(FED, STEPS, {"threads": count}, rounds=(_fed(setting, count, trainer),)))
+            for way, measured in ways.items():
+                found.attempt(way, STEPS, partial(measured, count), {"threads": count}, least=2 * setting.rate_seconds)
     finally:
-        apart.close()
+        child.close()
     found.note(recommend(list(found.rows.values())))
 
 
@@ -81,25 +97,13 @@ def recommend(found: Sequence[Measurement]) -> str:
 
 def _threaded(setting: Setting, threads: int) -> Variant:
     """The first backend that decodes in threads."""
-    traits = {row.name: row.traits for row in available_backends()}
-    found = next(v for v in variants(setting) if not (traits[v.backend].processes or traits[v.backend].prepares))
-    return replace(found, num_workers=threads)
-
-
-def _fed(setting: Setting, threads: int, trainer: Training) -> Round:
-    variant = _threaded(setting, threads)
-    with variant.create(setting, batch_size=setting.batch_size, transform=training(setting.size)) as loader:
-        feed = of_loader(loader)
-        feed.use_up()
-        return _steps(setting, feed, trainer)
+    return replace(next(v for v in decoding(setting) if not v.may_die), num_workers=threads)
 
 
 def _steps(setting: Setting, feed: Feed, trainer: Training) -> Round:
     """Lengths of steps on the device's timeline, from the end of one to the end of the next."""
-    feed_steps(feed, trainer, 0)
-    clock = step_clock(trainer.device, keep=None)
-    clock.restart()
-    feed_steps(feed, trainer, setting.rate_seconds, clock)
+    train(feed, trainer)
+    clock = train(feed, trainer, setting.rate_seconds, keep=True)
     idle = clock.summary(wait=True)
     lengths = [step.end - step.begin for step in clock.steps(wait=True)]
     metrics: dict[str, float | None] = {
@@ -110,58 +114,40 @@ def _steps(setting: Setting, feed: Feed, trainer: Training) -> Round:
     return Round(setting.batch_size * idle.steps, idle.seconds, 0.0, metrics)
 
 
-class Beside:
-    """A loader at full speed on the CPU, in threads of the process that this lives in."""
+@contextmanager
+def working(setting: Setting, threads: int) -> Iterator[None]:
+    """While a loader decodes at full speed on the CPU, in so many threads of this process.
 
-    def __init__(self, setting: Setting) -> None:
-        self._setting = setting
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
+    Raises:
+        RuntimeError: it gives no batch.
+    """
+    running, stop = threading.Event(), threading.Event()
 
-    @contextmanager
-    def working(self, threads: int) -> Iterator[None]:
-        """While so many threads decode."""
-        self.start(threads)
-        try:
-            yield
-        finally:
-            self.stop()
+    def drain() -> None:
+        given = {"batch_size": setting.batch_size, "transform": training_pixels(setting.size), "device": "cpu"}
+        with _threaded(setting, threads).create(setting, **given) as loader:
+            for _ in of_loader(loader):
+                running.set()
+                if stop.is_set():
+                    return
 
-    def start(self, threads: int) -> None:
-        """Raises RuntimeError: it gives no batch."""
-        setting, running = self._setting, threading.Event()
-
-        def drain() -> None:
-            given = {"batch_size": setting.batch_size, "transform": training_pixels(setting.size), "device": "cpu"}
-            with _threaded(setting, threads).create(setting, **given) as loader:
-                for _ in of_loader(loader):
-                    running.set()
-                    if self._stop.is_set():
-                        return
-
-        self._stop.clear()
-        self._thread = threading.Thread(target=drain, daemon=True)
-        self._thread.start()
+    thread = threading.Thread(target=drain, daemon=True)
+    thread.start()
+    try:
         if not running.wait(30):
             raise RuntimeError("the loader gave no batch within 30 s")
+        yield
+    finally:
+        stop.set()
+        thread.join(30)
 
-    def stop(self) -> None:
-        self._stop.set()
-        if self._thread is not None:
-            self._thread.join(30)
 
-
-class _Apart(Beside):
-    """The same in another process, which sees no GPU."""
+class Working:
+    """The same on demand, for a process of its own."""
 
     def __init__(self, setting: Setting) -> None:
-        super().__init__(setting)
-        self._child = Child(environment={**os.environ, "CUDA_VISIBLE_DEVICES": ""}, cwd=ROOT)
-        self._child.open("benchmarks.gpu.threads:Beside", replace(setting, device="cpu"))
-        self.close = self._child.close
+        self._setting, self._running = setting, ExitStack()
+        self.close = self._running.close
 
     def start(self, threads: int) -> None:
-        self._child.ask("start", threads)
-
-    def stop(self) -> None:
-        self._child.ask("stop")
+        self._running.enter_context(working(self._setting, threads))

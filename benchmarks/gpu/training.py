@@ -12,7 +12,7 @@ from torchvision.models import get_model
 from benchmarks.gpu.feeds import CLASSES, synchronize, synthetic
 from benchmarks.gpu.setting import Found, Setting
 from fastload.measure.loaders import Batch
-from fastload.monitor import StepClock, phase_range
+from fastload.monitor import StepClock, phase_range, step_clock
 
 COMPILED = "compiling"
 """The mode of this part's rows."""
@@ -21,13 +21,16 @@ SMALL = "ResNet of nine layers"
 
 def run(setting: Setting, found: Found) -> None:
     """Fill the compiler's cache on disk, so that no other part's time goes to compiling, and see whether it works."""
-    large = next(synthetic(setting))
     for name in (*setting.networks, SMALL):
-        small = name == SMALL
-        training = small_resnet(setting.where()) if small else of_torchvision(name, setting.where())
-        begun = time.perf_counter()
-        training.warm_up(small_batch(setting) if small else large, compiled=setting.compile)
-        found.add(name, COMPILED, {"seconds": time.perf_counter() - begun}, note=training.note)
+        training = small_resnet(setting.where()) if name == SMALL else of_torchvision(name, setting.where())
+        batch = small_batch(setting) if name == SMALL else next(synthetic(setting))
+
+        def compile_it(training: Training = training, batch: Batch = batch) -> dict[str, float | None]:
+            begun = time.perf_counter()
+            training.warm_up(batch, compiled=setting.compile)
+            return {"seconds": time.perf_counter() - begun}
+
+        found.attempt(name, COMPILED, compile_it, note=lambda training=training: training.note, least=0)
 
 
 class Training:
@@ -61,18 +64,39 @@ class Training:
         synchronize(self.device)
         return self
 
-    def step(self, batch: Batch, clock: StepClock | None = None) -> None:
-        """Queue one step; the clock, if any, is in the middle of it."""
+    def step(self, batch: Batch, mark: Callable[[str], None] = lambda phase: None) -> None:
+        """Queue one step; `mark` is told when a phase of it begins."""
         images, labels = batch
-        if clock is not None:
-            clock.mark("compute")
+        mark("compute")
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self._gpu):
             loss = nn.functional.cross_entropy(self._network(images), labels)
         self._optimizer.zero_grad(set_to_none=True)
         loss.backward()
-        if clock is not None:
-            clock.mark("update")
+        mark("update")
         self._optimizer.step()
+
+
+def train(
+    feed: Iterator[Batch], training: Training, seconds: float = 0.0, *, steps: int = 2, keep: bool = False
+) -> StepClock:
+    """For about so long, and at least so many steps, on a clock which keeps the host from running far ahead.
+
+    Args:
+        keep: whether the clock keeps all steps, or their sums only.
+    """
+    clock = step_clock(training.device, keep=None if keep else 0)
+    clock.restart()
+    end, done = time.perf_counter() + seconds, 0
+    while done < steps or time.perf_counter() < end:
+        with phase_range("step"):
+            clock.begin()
+            with phase_range("wait"):
+                batch = next(feed)
+            clock.mark("copy")
+            training.step(batch, clock.mark)
+            clock.end()
+        done += 1
+    return clock
 
 
 def of_torchvision(name: str, device: torch.device) -> Training:
@@ -82,7 +106,7 @@ def of_torchvision(name: str, device: torch.device) -> Training:
         return Training(get_model(name, weights=None, num_classes=CLASSES), device)
 
 
-def small_resnet(device: torch.device, classes: int = 10) -> Training:
+def small_resnet(device: torch.device) -> Training:
     """A residual network of nine layers for 32x32 images, as fast CIFAR-10 training uses it (Page: "How to Train Your
     ResNet", 2018)."""
     width = 64 if device.type == "cuda" else 8
@@ -95,7 +119,7 @@ def small_resnet(device: torch.device, classes: int = 10) -> Training:
         _Residual(8 * width),
         nn.AdaptiveMaxPool2d(1),
         nn.Flatten(),
-        nn.Linear(8 * width, classes),
+        nn.Linear(8 * width, 10),
     )
     return Training(network, device)
 
@@ -120,24 +144,3 @@ class _Residual(nn.Module):
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         inner: torch.Tensor = self.inner(images)
         return images + inner
-
-
-def feed_steps(feed: Iterator[Batch], training: Training, seconds: float, clock: StepClock | None = None) -> int:
-    """Train for about so long, two steps at least; how many images it was. The clock, if any, keeps the host from
-    running far ahead."""
-    end = time.perf_counter() + seconds
-    steps, images = 0, 0
-    while steps < 2 or time.perf_counter() < end:
-        with phase_range("step"):
-            if clock is not None:
-                clock.begin()
-            with phase_range("wait"):
-                batch = next(feed)
-            if clock is not None:
-                clock.mark("copy")
-            training.step(batch, clock)
-            if clock is not None:
-                clock.end()
-        steps += 1
-        images += len(batch[0])
-    return images

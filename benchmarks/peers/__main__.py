@@ -11,98 +11,71 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
-from dataclasses import fields, replace
 from pathlib import Path
 
 from rich.console import Console
 
 from benchmarks.inputs import ROOT
-from benchmarks.peers.comparison import Comparison, Wanted, prepare
+from benchmarks.peers.comparison import BATCH, SMALL, SMALL_BATCH, Comparison
 from benchmarks.peers.contestants import CONTESTANTS
-from benchmarks.peers.report import judge, other_pixels, print_rates, print_singles
+from benchmarks.peers.report import bars, other_pixels, print_results
 from fastload.errors import FastloadError
-from fastload.measure.results import Parameter, new_results, to_json, write_text
+from fastload.measure.results import new_results, to_json, write_text
 from fastload.measure.rounds import Progress
 
 
 def main() -> int:
-    arguments = _arguments()
-    wanted = Wanted(**{field.name: getattr(arguments, field.name) for field in fields(Wanted)})
-    wanted = replace(wanted, work=wanted.work.absolute(), data=wanted.data and wanted.data.expanduser().absolute())
-    rows = [row for row in CONTESTANTS if not arguments.only or any(part in row.contestant for part in arguments.only)]
+    given = _arguments()
+    rows = [row for row in CONTESTANTS if not given.only or any(part in row.contestant for part in given.only)]
     try:
-        comparison = prepare(wanted, rows, _say)
+        comparison = Comparison(given, rows, _say)
     except FastloadError as error:
         _say(str(error))
         return 1
-    _say(_introduction(comparison, comparison.minutes(rates_only=arguments.rates_only)))
-    start = time.monotonic()
+    _say(f"{comparison.photographs}, {SMALL:,} small images; {given.threads} threads; {len(rows)} contestants")
     measured = comparison.rates(_progress)
     measurements = list(measured.measurements)
-    if measured.complete and not arguments.rates_only:
+    if measured.complete and not given.rates_only:
         measurements += comparison.singles()
-    verdicts, warnings = judge(measurements), other_pixels(measurements)
-    console = Console(highlight=False, markup=False)
-    print_rates(rows, measurements, console)
-    print_singles(measurements, console)
-    print("", *verdicts, *warnings, f"\n{(time.monotonic() - start) / 60:.1f} minutes", sep="\n")
-    if arguments.json is not None:
-        results = new_results(
-            "peers",
-            _settings(comparison),
-            measurements,
-            complete=measured.complete,
-            notes=warnings,
-            verdicts=verdicts,
-        )
-        arguments.json.parent.mkdir(parents=True, exist_ok=True)
-        write_text(arguments.json, to_json(results))
-        print(arguments.json)
+    results = new_results(
+        "peers",
+        {
+            "batch_size": BATCH,
+            "batch_size_of_small_images": SMALL_BATCH,
+            "photographs": comparison.photographs.distinct,
+            "photographs_an_epoch": comparison.photographs.files,
+            "bytes_a_photograph": round(comparison.photographs.mean_bytes),
+            "small_images": SMALL,
+            "rounds": given.rounds,
+            "seconds": given.seconds,
+            "threads": given.threads,
+        },
+        measurements,
+        complete=measured.complete,
+        notes=other_pixels(measurements),
+        verdicts=list(bars(measurements)),
+    )
+    print_results(results, Console(highlight=False, markup=False))
+    if given.json is not None:
+        given.json.parent.mkdir(parents=True, exist_ok=True)
+        write_text(given.json, to_json(results))
+        print(given.json)
     return 0
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=(__doc__ or "").split("\n\n")[0])
-    default = Wanted(data=None, work=ROOT / "build" / "peers")
     add = parser.add_argument
-    add("--data", type=Path, help="class folders of JPEGs (default: the photographs of fastload demo)")
-    add("--least", type=int, default=default.least, help="repeat the files up to so many (default: %(default)s)")
-    add("--small", type=int, default=default.small, help="number of 32x32 images (default: %(default)s)")
-    add("--batch-size", type=int, default=default.batch_size, help="of photographs (default: %(default)s)")
-    add("--small-batch-size", type=int, default=default.small_batch_size, help="(default: %(default)s)")
-    add("--threads", type=int, default=default.threads, help="or workers, of each (default: %(default)s)")
-    add("--rounds", type=int, default=default.rounds, help="default: %(default)s")
-    add("--seconds", type=float, default=default.seconds, help="of a contestant a round (default: %(default)s)")
+    add("--data", type=lambda text: Path(text).expanduser().absolute(), help="class folders of JPEGs (default: made)")
+    add("--threads", type=int, default=2, help="or workers, of each (default: %(default)s)")
+    add("--rounds", type=int, default=7, help="default: %(default)s")
+    add("--seconds", type=float, default=2.0, help="of a contestant a round (default: %(default)s)")
     add("--only", nargs="*", default=[], help="contestants whose name contains one of these words")
     add("--rates-only", action="store_true", help="leave out first batch, epoch ends, memory and Python")
-    add("--work", type=Path, default=default.work, help="files and environments are kept here")
-    add("--peers-python", default=default.peers_python, help="interpreter for the environments of FFCV and SPDL")
+    work = ROOT / "build" / "peers"
+    add("--work", type=lambda text: Path(text).absolute(), default=work, help="files and environments are kept here")
     add("--json", type=Path, help="write the results to this file")
     return parser.parse_args()
-
-
-def _introduction(comparison: Comparison, minutes: float) -> str:
-    wanted = comparison.wanted
-    return (
-        f"{comparison.photographs}, {wanted.small:,} small images; {wanted.threads} threads; {wanted.rounds} rounds of "
-        f"{wanted.seconds:g} s for each of {len(comparison.rows)} contestants: about {minutes:.0f} minutes from here"
-    )
-
-
-def _settings(comparison: Comparison) -> dict[str, Parameter | list[Parameter] | None]:
-    wanted, photographs = comparison.wanted, comparison.photographs
-    return {
-        "batch_size": wanted.batch_size,
-        "batch_size_of_small_images": wanted.small_batch_size,
-        "photographs": photographs.distinct,
-        "photographs_an_epoch": photographs.files,
-        "bytes_a_photograph": round(photographs.mean_bytes),
-        "small_images": wanted.small,
-        "rounds": wanted.rounds,
-        "seconds": wanted.seconds,
-        "threads": wanted.threads,
-    }
 
 
 def _progress(progress: Progress) -> None:

@@ -42,6 +42,8 @@ class Setting:
     """RandomResizedCrop to this many pixels."""
     cores: int | None = None
     """The process may use only so many. None: all."""
+    epochs: int = 0
+    """Over how many their ends, and memory, are measured."""
 
 
 @dataclass(frozen=True)
@@ -334,6 +336,8 @@ class Row:
     """Over how many epochs their ends, and memory, are measured."""
     beside_python: bool = False
     """Whether the speed of Python beside it is measured."""
+    compared: bool = False
+    """Whether it is one of ours that all others of the task are compared with."""
 
     @property
     def side(self) -> int:
@@ -354,19 +358,22 @@ FASTLOAD_TURBOJPEG = Row(
     first_batch=True,
     epochs=20,
     beside_python=True,
+    compared=True,
 )
-FASTLOAD_CACHE = Row("fastload cache, short side 256", "photographs", partial(fastload, backend="cache"), epochs=20)
+FASTLOAD_CACHE = Row(
+    *("fastload cache, short side 256", "photographs", partial(fastload, backend="cache")), epochs=20, compared=True
+)
 LIMIT = Row("limit: region decode alone", "photographs", None)
 LIMIT_FILES = Row("limit: reading and region decode", "photographs", None)
 
 PILLOW_PNG = Row("DataLoader, Pillow", "PNG photographs", pillow)
-FASTLOAD_PNG = Row("fastload turbojpeg", "PNG photographs", partial(fastload, backend="turbojpeg"))
+FASTLOAD_PNG = Row("fastload turbojpeg", "PNG photographs", partial(fastload, backend="turbojpeg"), compared=True)
 PILLOW_TINY = Row("DataLoader, Pillow", "small JPEGs", pillow)
-FASTLOAD_TINY = Row("fastload turbojpeg", "small JPEGs", partial(fastload, backend="turbojpeg"))
+FASTLOAD_TINY = Row("fastload turbojpeg", "small JPEGs", partial(fastload, backend="turbojpeg"), compared=True)
 
 PILLOW_SMALL = Row("DataLoader, Pillow", "small images", pillow_small)
 FFCV_SMALL = Row("FFCV", "small images", partial(ffcv, kind="small"), "ffcv", "small")
-FASTLOAD_CACHE_SMALL = Row("fastload cache", "small images", fastload_small)
+FASTLOAD_CACHE_SMALL = Row("fastload cache", "small images", fastload_small, compared=True)
 
 CONTESTANTS: tuple[Row, ...] = (
     *(PILLOW, TORCHVISION, DALI, SPDL, FFCV_JPEG, FFCV_RAW, FFCV_RAW_LONG),

@@ -1,7 +1,7 @@
 """A contestant's process: it stays alive, with its loader warm, and measures when it is told to.
 
 It runs in the peers' own environments too: of fastload it imports what needs only psutil, and what the
-contestant brings.
+contestant brings. What its methods return are the arguments of `fastload.measure.rounds.Work`.
 """
 
 from __future__ import annotations
@@ -13,59 +13,58 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
+from statistics import median
 from typing import Any
 
-from benchmarks.peers.contestants import CONTESTANTS, Batches, Setting
+from benchmarks.peers.contestants import CONTESTANTS, Setting
 from fastload.measure.clock import cpu_seconds, descendants, resident_memory
 
+_DRAIN = 0.6
+"""Before each measurement, so that batches which were ready do not count [seconds]."""
 _SLICE = 0.05
 """Of pure Python between two batches [seconds]: shorter than a batch takes one thread, so that it never rests."""
 
 
 class Contestant:
-    """One row, for `fastload.measure.process.Child`: what its methods return goes to the other process."""
+    """One row, for `fastload.measure.process.Child`."""
 
     def __init__(self, name: str, task: str, setting: Setting) -> None:
+        """Make the loader and take its first batch; see whether it is what was asked for."""
         if setting.cores is not None:
             os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: setting.cores])
         self._row = next(row for row in CONTESTANTS if (row.contestant, row.task) == (name, task))
-        self._setting = setting
-        self._batches: Batches | None = None
-        self._epoch: Iterator[Any] | None = None
-
-    def first(self) -> dict[str, Any]:
-        """Make the loader and take its first batch: how long each took, and whether it is what was asked for.
-
-        `mean_pixel`, 0 to 255, of eight batches, is the same for all who deliver the same images.
-        """
         assert self._row.open is not None
+        self._setting = setting
         with suppress(ImportError):  # SPDL does without torch
             import torch
 
-            torch.set_num_threads(self._setting.threads)
+            torch.set_num_threads(setting.threads)
         start = time.perf_counter()
-        self._batches = self._row.open(self._setting)
+        self._batches = self._row.open(setting)
         made = time.perf_counter()
         self._epoch = self._batches.epoch()
         images = next(self._epoch)
-        seconds = time.perf_counter() - made
-        size, side = self._setting.batch_size, self._row.side
+        self._first = {"first_batch_seconds": time.perf_counter() - made, "made_seconds": made - start}
+        size, side = setting.batch_size, self._row.side
         shapes = [(size, 3, side, side), (size, side, side, 3)]
         if not str(images.dtype).endswith("uint8") or tuple(images.shape) not in shapes:
             raise ValueError(f"a batch of {tuple(images.shape)} {images.dtype}, not {shapes[0]} uint8")
-        means = [_mean(images), *(_mean(images) for images, _ in zip(self._epoch, range(7), strict=False))]
-        return {
-            "version": self._batches.version,
-            "made_seconds": made - start,
-            "first_batch_seconds": seconds,
-            "mean_pixel": sum(means) / len(means),
-        }
+        means = [_mean(images), *map(_mean, islice(self._epoch, 7))]
+        self._mean = sum(means) / len(means)  # the same for all who deliver the same images
 
-    def stream(self, seconds: float, drain: float) -> dict[str, float]:
+    def version(self) -> str:
+        return self._batches.version
+
+    def first_batch(self, seconds: float) -> dict[str, Any]:
+        """What the beginning took, a fresh process each time."""
+        return {"samples": 0, "metrics": self._first}
+
+    def stream(self, seconds: float) -> dict[str, Any]:
         """From the arrival of one batch to the arrival of another; before that, what was ready is used up."""
         start = time.perf_counter()
-        while time.perf_counter() - start < drain:
+        while time.perf_counter() - start < _DRAIN:
             self._next()
         count = 0
         cpu, start = cpu_seconds(), time.perf_counter()
@@ -78,31 +77,44 @@ class Contestant:
             "samples": count * self._setting.batch_size,
             "seconds": elapsed,
             "cpu_seconds": burnt,
-            "memory": resident_memory(),
+            "peak_memory": resident_memory(),
+            "metrics": {"mean_pixel": self._mean},
         }
 
-    def epochs(self, count: int) -> dict[str, list[float]]:
-        """Intervals between arrivals [seconds] within and across epochs, for a trainer that never pauses, and memory
-        after each epoch [bytes]."""
+    def epochs(self, seconds: float) -> dict[str, Any]:
+        """The longest interval between batches of two epochs, beside the ordinary one within an epoch, for a trainer
+        that never pauses; and memory after each epoch."""
         while not self._next():
             pass
-        found: dict[str, list[float]] = {"within": [], "across": [], "memory": []}
+        within: list[float] = []
+        across: list[float] = []
+        memory: list[float] = []
         begun = False  # the interval in which this function itself is at work is left out
         last = time.perf_counter()
-        while len(found["across"]) < count:
+        while len(across) < self._setting.epochs:
             first = self._next()
             now = time.perf_counter()
             if first:
-                found["across"].append(now - last)
+                across.append(now - last)
                 gc.collect()
-                found["memory"].append(_unmapped_memory())
+                memory.append(_unmapped_memory())
             elif begun:
-                found["within"].append(now - last)
+                within.append(now - last)
             begun = not first
             last = time.perf_counter()
-        return found
+        ordinary = median(within)
+        return {
+            "samples": 0,
+            "metrics": {
+                "epochs": len(across),
+                "ordinary_seconds": ordinary,
+                "longest_gap_in_ordinary_intervals": max(across) / ordinary - 1,
+                "memory_growth_share": max(memory[1:]) / memory[0] - 1,
+                "most_bytes": max(memory),
+            },
+        }
 
-    def beside_python(self, seconds: float) -> dict[str, float]:
+    def beside_python(self, seconds: float) -> dict[str, Any]:
         """Loops per second of this thread: while the loader works, alone, and beside a process that takes a core.
 
         The last tells what the machine itself takes from a thread when its other core is busy.
@@ -121,20 +133,21 @@ class Contestant:
             time.sleep(0.1)
             beside, beside_clock = _spin(seconds)
             other.kill()
+        speed = alone / alone_clock
         return {
-            "speed_alone_share": loops / clock / (alone / alone_clock),
-            "beside_a_process_share": beside / beside_clock / (alone / alone_clock),
-            "cores_of_the_loader": (whole - own) / clock,
-            "seconds": clock,
-            "cpu_seconds": whole,
+            "samples": 0,
+            "metrics": {
+                "speed_alone_share": loops / clock / speed,
+                "beside_a_process_share": beside / beside_clock / speed,
+                "cores_of_the_loader": (whole - own) / clock,
+            },
         }
 
     def _next(self) -> bool:
         """Take a batch. Returns whether it is the first of an epoch."""
-        assert self._batches is not None, "first() comes first"
-        if self._epoch is not None and next(self._epoch, None) is not None:
+        if next(self._epoch, None) is not None:
             return False
-        self._epoch = self._batches.epoch()
+        self._epoch: Iterator[Any] = self._batches.epoch()
         if next(self._epoch, None) is None:
             raise ValueError("an epoch without a batch")
         return True

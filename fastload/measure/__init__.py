@@ -14,8 +14,8 @@ What comes out, and how it is shown:
 
 - `results`: one schema (`Results` with `Measurement`s of `Round`s, and the machine) for everything, as JSON and CSV;
   `ratios` of two contestants within each round.
-- `statistics`: median and spread, and when a difference is more than noise; a `Bar` is a bound on a number, its
-  `judge(found)` the `Verdict` in numbers and words.
+- `statistics`: median and spread, and when a difference is more than noise; `judge` holds numbers against a bound, and
+  its `Verdict` says so in words.
 - `table` for a terminal, `page` for a browser, `charts` on it.
 
 Importing this package imports nothing.

@@ -12,6 +12,7 @@ its `Work` says them itself, because the work happened elsewhere or only a part 
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -88,6 +89,8 @@ def measure(
     warmup_seconds: float = 0.2,
     keep_open: bool = True,
     on_progress: Callable[[Progress], None] = lambda progress: None,
+    on_row: Callable[[Measurement], None] = lambda row: None,
+    until: float = math.inf,
 ) -> Measured:
     """Measure all entries in interleaved rounds.
 
@@ -100,6 +103,8 @@ def measure(
             open, warm up, run and close the entry within its round: for loaders, whose workers and prefetched batches
             would disturb the others.
         on_progress: called before each run, from this thread.
+        on_row: called after each run, with the row so far.
+        until: no run begins later than this, by `time.monotonic()`.
 
     Returns:
         What was measured; also after KeyboardInterrupt, which ends the run and is not raised again.
@@ -113,9 +118,12 @@ def measure(
         try:
             for number in range(0 if keep_open else 1, rounds + 1):
                 for turn in reversed(turns) if number > 0 and number % 2 == 0 else turns:
+                    if time.monotonic() > until:
+                        return Measured(tuple(turn.measurement() for turn in turns), False)
                     on_progress(Progress(turn.entry, number, done / total))
                     done += 1
                     turn.take(number, seconds, warmup_seconds, opened if keep_open else None)
+                    on_row(turn.measurement())
         except KeyboardInterrupt:
             complete = False
     return Measured(tuple(turn.measurement() for turn in turns), complete)

@@ -6,18 +6,14 @@ Order statistics only: one round that something else disturbed moves a mean and 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Generic, Literal, TypeVar
+from collections.abc import Sequence
+from typing import Literal
 
 import msgspec
 import numpy as np
 
 Change = Literal["faster", "slower", "within noise", "cannot tell"]
 """`cannot tell`: fewer than three rounds on a side."""
-
-Found = TypeVar("Found")
-"""What the bars of one benchmark look at, such as its measurements by contestant and mode."""
 
 
 class Summary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -130,19 +126,8 @@ class Verdict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return f"{number} {self.unit}".strip()
 
 
-@dataclass(frozen=True)
-class Bar(Generic[Found]):
-    """A bound on a number that a benchmark yields once, or in several rounds."""
-
-    what: str
-    values: Callable[[Found], Sequence[float]]  # from what was found; empty if it was not measured
-    bound: float
-    at_least: bool = True
-    worst: bool = False  # the worst round counts, not the median
-    unit: str = ""
-
-    def judge(self, found: Found) -> Verdict:
-        """Hold it against what was found."""
-        values = self.values(found)
-        summary = summarise(values) if values else None
-        return Verdict(self.what, self.bound, self.at_least, self.worst, self.unit, summary)
+def judge(
+    what: str, values: Sequence[float], bound: float, *, at_least: bool = True, worst: bool = False, unit: str = ""
+) -> Verdict:
+    """Hold what a benchmark found once, or in several rounds, against a bound; see `Verdict`."""
+    return Verdict(what, bound, at_least, worst, unit, summarise(values) if values else None)

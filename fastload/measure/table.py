@@ -147,10 +147,10 @@ def print_problems(
 
 def not_measured(results: Results, title: Callable[[Measurement], str]) -> dict[str, str]:
     """Why rows have no numbers: which ones. Rows with the same words share a line."""
-    members: dict[str, list[str]] = {}
+    members: dict[str, dict[str, None]] = {}
     for row in results.measurements:
         if row.note and row.status != "measured":
-            members.setdefault(f"{row.status}: {row.note}", []).append(title(row))
+            members.setdefault(f"{row.status}: {row.note}", {})[title(row)] = None
     return {note: "; ".join(names) for note, names in members.items()}
 
 
