@@ -322,7 +322,7 @@ def test_doctor_warns_of_what_costs_speed(monkeypatch: pytest.MonkeyPatch) -> No
     (shared,) = shared_memory()
     assert (shared.status, "--shm-size" in shared.advice) == ("warning", True)
     monkeypatch.setattr(doctor.resource, "getrlimit", lambda which: (1024, 65536))
-    (files,) = doctor.descriptors()
+    files = doctor.descriptors()
     assert (files.status, files.advice.endswith("ulimit -n 65536")) == ("note", True)
     monkeypatch.setenv("JSIMD_FORCENONE", "1")
     assert [finding.name for finding in doctor.processor() if finding.status == "warning"] == ["JSIMD_FORCENONE"]
@@ -371,7 +371,7 @@ def test_doctor_tells_pillow_simd_from_pillow(monkeypatch: pytest.MonkeyPatch) -
     found = {}
     for version in ("13.0.0", "9.5.0.post2", "12.1.1.post0"):
         monkeypatch.setattr(PIL, "__version__", version)
-        (finding,) = doctor.pillow()
+        finding = doctor.pillow()
         assert finding.value.startswith(version)
         found[version] = (finding.name, finding.status, finding.advice)
     assert found["12.1.1.post0"] == ("Pillow-SIMD", "ok", "")

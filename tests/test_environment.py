@@ -50,18 +50,11 @@ def test_a_driver_too_old_for_a_cuda_that_is_newer_than_this_code() -> None:
     assert "Install a newer driver on the host" in finding.advice
 
 
-def test_a_driver_updated_while_it_ran() -> None:
-    (finding,) = nvidia(Driver(None, reason="version mismatch", mismatched=True), "580.65.06", (13, 2), "all")
-    assert "its library and its kernel module differ" in finding.value
-    assert "reboot" in finding.advice
-
-
 @pytest.mark.parametrize(
     ("driver", "kernel", "built", "wanted"),
     [
         pytest.param(Driver("580.65.06", (13, 0)), "580.65.06", (13, 2), "all", id="older minor version of CUDA"),
         pytest.param(Driver("610.10", (14, 1)), "610.10", (13, 2), "all", id="newer driver"),
-        pytest.param(Driver("550.54.15"), "550.54.15", (13, 2), "all", id="a driver that does not say"),
         pytest.param(ABSENT, None, None, "all", id="torch without CUDA"),
         pytest.param(ABSENT, "580.65.06", (13, 2), "void", id="no GPU wanted"),
         pytest.param(ABSENT, None, (13, 2), None, id="an ordinary machine without GPU"),
@@ -100,8 +93,8 @@ def test_what_the_driver_answers(monkeypatch: pytest.MonkeyPatch) -> None:
         raise pynvml.NVMLError(pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH)
 
     monkeypatch.setattr(pynvml, "nvmlInit", fails)
-    assert installed_driver().mismatched
     assert installed_driver().version is None
+    assert "version mismatch" in installed_driver().reason.lower()
 
 
 def test_the_cuda_of_torch_is_known_without_loading_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

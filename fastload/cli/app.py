@@ -7,10 +7,26 @@ import typer
 import fastload
 from fastload.cli.bench import bench
 from fastload.cli.cache import cache
-from fastload.cli.demo import demo
 from fastload.cli.doctor import doctor
+from fastload.cli.results import takes
 from fastload.cli.sweep import sweep
+from fastload.demo import DemoSettings
+from fastload.terminal import output, plain_errors
 from fastload.train.command import GroupedHelp, train
+
+
+@takes(settings=DemoSettings)
+def demo(settings: DemoSettings) -> None:
+    """Run images through every backend, compare what they deliver, and train a small network.
+
+    Takes about a minute. Exit code 1 if a backend failed or delivered other samples than the rest.
+    """
+    with plain_errors():
+        from fastload.demo.tour import run_demo
+
+        if not run_demo(settings, output()):
+            raise typer.Exit(1)
+
 
 app = typer.Typer(
     name="fastload", no_args_is_help=True, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False

@@ -58,10 +58,7 @@ def list_() -> None:
     with plain_errors():
         from fastload.machine import cache_home
 
-        found = _kept()
-        for directory in found:
-            output().print(f"{_megabytes(directory):>12}  {directory}  {_source_of(directory)}", soft_wrap=True)
-        output().print(f"{counted(len(found), 'cache')} in {cache_home()}.")
+        output().print(f"{counted(len(_listed()), 'cache')} in {cache_home()}.")
 
 
 @cache.command()
@@ -72,9 +69,7 @@ def clear(
     with plain_errors():
         from fastload.cache.build import exclusive_lock
 
-        found = _kept()
-        for directory in found:
-            output().print(f"{_megabytes(directory):>12}  {directory}  {_source_of(directory)}", soft_wrap=True)
+        found = _listed()
         if not found or not (yes or typer.confirm("Remove them?")):
             output().print("Nothing was removed.")
             return
@@ -82,37 +77,6 @@ def clear(
             with exclusive_lock(directory.with_name(directory.name + ".lock")):  # not while it is being built
                 shutil.rmtree(directory)
         output().print(f"{counted(len(found), 'cache')} removed.")
-
-
-def _kept() -> list[Path]:
-    """The caches in the folder of caches."""
-    from fastload.cache import is_cache
-    from fastload.machine import cache_home
-
-    home = cache_home()
-    return sorted(path for path in home.iterdir() if path.is_dir() and is_cache(path)) if home.is_dir() else []
-
-
-def _megabytes(directory: Path) -> str:
-    size = sum(entry.stat().st_size for entry in os.scandir(directory) if entry.is_file())
-    return f"{size / 1e6:,.1f} MB"
-
-
-def _manifest_of(directory: Path) -> Manifest | None:
-    """None: damaged, or of another version."""
-    from fastload.sources.built_cache import read_manifest
-
-    try:
-        return read_manifest(directory)
-    except FastloadError:
-        return None
-
-
-def _source_of(directory: Path) -> str:
-    manifest = _manifest_of(directory)
-    if manifest is None:
-        return "(damaged, or of another version)"
-    return f"{counted(manifest.samples, 'sample')} of {manifest.source}"
 
 
 @cache.command()
@@ -126,6 +90,44 @@ def info(
     with plain_errors():
         for directory in _caches_of(place, split):
             _describe(directory)
+
+
+@cache.command()
+def verify(directory: Annotated[Path, typer.Argument(help="A directory that `fastload cache build` printed.")]) -> None:
+    """Read a cache whole and hold every file against the checksum that was noted when it was written."""
+    with plain_errors():
+        from fastload.cache import verify_cache
+
+        manifest = verify_cache(directory)
+        files = sum(len(column.arrays) for column in manifest.columns.values())
+        output().print(f"{directory}: {counted(files, 'file')}, all as written", soft_wrap=True)
+
+
+def _listed() -> list[Path]:
+    """The caches where they are kept, a line printed for each."""
+    kept = _kept()
+    for directory, manifest in kept.items():
+        what = "(damaged, or of another version)"
+        if manifest is not None:
+            what = f"{counted(manifest.samples, 'sample')} of {manifest.source}"
+        output().print(f"{_megabytes(directory):>12}  {directory}  {what}", soft_wrap=True)
+    return list(kept)
+
+
+def _kept() -> dict[Path, Manifest | None]:
+    """The caches where they are kept; without a manifest those that are damaged, or of another version."""
+    from fastload.cache import is_cache
+    from fastload.machine import cache_home
+    from fastload.sources.built_cache import read_manifest
+
+    found: dict[Path, Manifest | None] = {}
+    for directory in sorted(path for path in cache_home().glob("*") if path.is_dir()):
+        if is_cache(directory):
+            try:
+                found[directory] = read_manifest(directory)
+            except FastloadError:
+                found[directory] = None
+    return found
 
 
 def _caches_of(place: Path, split: str | None) -> list[Path]:
@@ -144,11 +146,7 @@ def _caches_of(place: Path, split: str | None) -> list[Path]:
         source = open_source(place, split=split).source
     except FastloadError as error:
         raise CacheError(f"{place}: no fastload cache here, and not a data set that could have one: {error}") from error
-    found = [
-        directory
-        for directory in _kept()
-        if (manifest := _manifest_of(directory)) and manifest.fingerprint == source.fingerprint
-    ]
+    found = [path for path, manifest in _kept().items() if manifest and manifest.fingerprint == source.fingerprint]
     if not found:
         chosen = "" if split is None else f" --split {split}"
         raise CacheError(
@@ -157,15 +155,9 @@ def _caches_of(place: Path, split: str | None) -> list[Path]:
     return found
 
 
-@cache.command()
-def verify(directory: Annotated[Path, typer.Argument(help="A directory that `fastload cache build` printed.")]) -> None:
-    """Read a cache whole and hold every file against the checksum that was noted when it was written."""
-    with plain_errors():
-        from fastload.cache import verify_cache
-
-        manifest = verify_cache(directory)
-        files = sum(len(column.arrays) for column in manifest.columns.values())
-        output().print(f"{directory}: {counted(files, 'file')}, all as written", soft_wrap=True)
+def _megabytes(directory: Path) -> str:
+    size = sum(entry.stat().st_size for entry in os.scandir(directory) if entry.is_file())
+    return f"{size / 1e6:,.1f} MB"
 
 
 def _describe(directory: Path) -> None:
@@ -173,28 +165,23 @@ def _describe(directory: Path) -> None:
     from fastload.sources.built_cache import read_manifest
 
     open_cache(directory)  # refuses a cache that is damaged
-    rows = _rows(read_manifest(directory), directory)
-    width = max(len(name) for name, _ in rows)
-    console = output()
-    console.print(str(directory), soft_wrap=True, style="bold")
-    for name, value in rows:
-        console.print(f"{name:<{width}}  {value}", soft_wrap=True)
-
-
-def _rows(manifest: Manifest, directory: Path) -> list[tuple[str, str]]:
-    rows = [
-        ("source", f"{manifest.source} ({manifest.source_format})"),
-        ("samples", f"{manifest.samples:,}"),
-        ("resolution", manifest.variant.describe()),
-        ("size", _megabytes(directory)),
-        ("built", f"in {manifest.seconds:.1f} s (decoder: {manifest.decoder})"),
-    ]
+    manifest = read_manifest(directory)
+    rows = {
+        "source": f"{manifest.source} ({manifest.source_format})",
+        "samples": f"{manifest.samples:,}",
+        "resolution": manifest.variant.describe(),
+        "size": _megabytes(directory),
+        "built": f"in {manifest.seconds:.1f} s (decoder: {manifest.decoder})",
+    }
     for name, column in manifest.columns.items():
         arrays = ", ".join(f"{array.dtype} {list(array.shape)}" for array in column.arrays.values())
-        rows.append((name, f"{column.kind}: {arrays}"))
+        rows[name] = f"{column.kind}: {arrays}"
     if manifest.classes is not None:
         shown = ", ".join(manifest.classes[:10]) + (", ..." if len(manifest.classes) > 10 else "")
-        rows.append(("classes", f"{len(manifest.classes)}: {shown}"))
+        rows["classes"] = f"{len(manifest.classes)}: {shown}"
     if manifest.failed:
-        rows.append(("damaged", f"{counted(manifest.failed, 'sample')}, noted in the manifest"))
-    return rows
+        rows["damaged"] = f"{counted(manifest.failed, 'sample')}, noted in the manifest"
+    console, width = output(), max(map(len, rows))
+    console.print(str(directory), soft_wrap=True, style="bold")
+    for name, value in rows.items():
+        console.print(f"{name:<{width}}  {value}", soft_wrap=True)

@@ -62,8 +62,8 @@ def _print(findings: list[Finding], console: Console) -> None:
             if finding.advice:
                 console.print(Text.assemble(" " * (names + 13), (finding.advice, "italic")), soft_wrap=True)
     off = sum(finding.status in ("warning", "broken") for finding in findings)
-    console.print()
     notes = sum(finding.status == "note" and bool(finding.advice) for finding in findings)
+    console.print()
     if off:
         console.print(f"{off} to look at, marked warning or broken.")
     elif notes:
@@ -81,12 +81,8 @@ def software() -> Iterator[Finding]:
     yield from backends()
     yield from native_core()
     yield from decoders()
-    yield from libjpeg_turbo()
-    yield from pillow()
-
-
-def _optional(group: str, name: str, value: str, present: bool, advice: str) -> Finding:
-    return Finding(group, name, value) if present else Finding(group, name, value, "note", advice)
+    yield libjpeg_turbo()
+    yield pillow()
 
 
 def versions() -> Iterator[Finding]:
@@ -96,37 +92,29 @@ def versions() -> Iterator[Finding]:
 
     yield Finding("versions", "fastload", fastload.__version__)
     yield Finding("versions", "Python", f"{platform.python_version()} on {platform.platform(terse=True)}")
+    yield _version("torch", torch.__version__)
     try:
         import torchvision
 
         torchvision.ops.nms(torch.zeros(1, 4), torch.zeros(1), 0.5)
     except (ImportError, RuntimeError) as error:
         # torch and torchvision builds that do not belong together fail at import or at the first operator.
-        yield Finding("versions", "torch", str(torch.__version__))
-        yield Finding(
-            "versions",
-            "torchvision",
-            f"does not work with this torch: {str(error).splitlines()[0]}",
-            "broken",
-            "Install both together, from one registry: pip install --force-reinstall torch torchvision",
-        )
-        return
-    for name, module in (("torch", torch), ("torchvision", torchvision)):
-        version = str(module.__version__)
-        old = _numbers(version) < _OLDEST[name]
-        wanted = ".".join(map(str, _OLDEST[name]))
-        yield Finding(
-            "versions",
-            name,
-            version,
-            "broken" if old else "ok",
-            f"fastload needs {wanted} or newer: pip install --upgrade torch torchvision" if old else "",
-        )
+        value = f"does not work with this torch: {str(error).splitlines()[0]}"
+        advice = "Install both together, from one registry: pip install --force-reinstall torch torchvision"
+        yield Finding("versions", "torchvision", value, "broken", advice)
+    else:
+        yield _version("torchvision", torchvision.__version__)
 
 
-def _numbers(version: str) -> tuple[int, ...]:
-    """The first two of 2.15.0+cu132 or 12.1.1.post0."""
-    return tuple(int(part) for part in version.split("+")[0].split(".")[:2])
+def _version(name: str, version: str) -> Finding:
+    wanted = ".".join(map(str, _OLDEST[name]))
+    advice = f"fastload needs {wanted} or newer: pip install --upgrade torch torchvision"
+    return Finding.advised("versions", name, version, advice if _is_old(name, version) else "", "broken")
+
+
+def _is_old(name: str, version: str) -> bool:
+    """Of a version like 2.15.0+cu132 or 12.1.1.post0."""
+    return tuple(int(part) for part in version.split("+")[0].split(".")[:2]) < _OLDEST[name]
 
 
 def backends() -> Iterator[Finding]:
@@ -137,7 +125,7 @@ def backends() -> Iterator[Finding]:
         if backend.available and needs is not None:
             version = installed_distribution(needs.distribution or needs.package)
             value += f", {version or 'of unknown version'}"
-        yield _optional("backends", backend.name, value, backend.available, backend.remedy)
+        yield Finding.advised("backends", backend.name, value, "" if backend.available else backend.remedy, "note")
 
 
 def decoders() -> Iterator[Finding]:
@@ -148,49 +136,42 @@ def decoders() -> Iterator[Finding]:
         value = decoder.version if decoder.available else "not available"
         if decoder.available and not decoder.strict:
             value += " (does not report damage inside a file)"
-        yield _optional("decoders", decoder.name, value, decoder.available, decoder.hint)
+        yield Finding.advised("decoders", decoder.name, value, "" if decoder.available else decoder.hint, "note")
     if not any(decoder.available for decoder in found):
         yield Finding("decoders", "any", "none", "broken", "pip install simplejpeg")
 
 
-def libjpeg_turbo() -> Iterator[Finding]:
+def libjpeg_turbo() -> Finding:
     """The system's TurboJPEG library, which PyTurboJPEG and the native core use."""
+    advice = "PyTurboJPEG needs it: sudo apt-get install -y libturbojpeg0 (on Ubuntu: libturbojpeg)"
     try:
         library = system_turbojpeg()
     except OSError as error:
-        yield Finding("libjpeg-turbo", "system", str(error), "note", _LIBTURBOJPEG)
-    else:
-        yield _optional("libjpeg-turbo", "system", library or "not installed", library is not None, _LIBTURBOJPEG)
-
-
-_LIBTURBOJPEG = "PyTurboJPEG needs it: sudo apt-get install -y libturbojpeg0 (on Ubuntu: libturbojpeg)"
+        return Finding("libjpeg-turbo", "system", str(error), "note", advice)
+    return Finding.advised("libjpeg-turbo", "system", library or "not installed", "" if library else advice, "note")
 
 
 _PILLOW_SIMD = 'CC="cc -mavx2" pip install --no-cache-dir pillow-simd'
 """Its instructions are chosen when it is compiled: a wheel of pip's cache may have been compiled without."""
 
 
-def pillow() -> Iterator[Finding]:
+def pillow() -> Finding:
     import PIL
 
     turbo, simd = libjpeg_turbo_of_pillow(), pillow_is_simd()
+    name = "Pillow-SIMD" if simd else "Pillow"
+    value = f"{PIL.__version__}, " + (f"libjpeg-turbo {turbo}" if turbo else "without libjpeg-turbo")
     advice = ""
     if not turbo:
         advice = "This Pillow decodes JPEG slowly: pip install --force-reinstall --no-binary :none: pillow"
-    elif simd and _numbers(PIL.__version__) < _OLDEST["Pillow-SIMD"]:
+    elif simd and _is_old(name, PIL.__version__):
         advice = f"Years of Pillow's security fixes are missing, which version 12.1 has: {_PILLOW_SIMD} --upgrade"
     elif not simd and platform.machine() == "x86_64":
         advice = (
             "Pillow-SIMD resizes some five times as fast, if your own code resizes with Pillow (the native core does "
             f"not): pip uninstall -y pillow && {_PILLOW_SIMD}. What it brings here: fastload bench decode --pillow-simd"
         )
-    yield Finding(
-        "Pillow",
-        "Pillow-SIMD" if simd else "Pillow",
-        f"{PIL.__version__}, " + (f"libjpeg-turbo {turbo}" if turbo else "without libjpeg-turbo"),
-        "warning" if not turbo else "note" if advice else "ok",
-        advice,
-    )
+    return Finding.advised("Pillow", name, value, advice, "note" if turbo else "warning")
 
 
 def native_core() -> Iterator[Finding]:
@@ -209,9 +190,9 @@ def native_core() -> Iterator[Finding]:
 
 def hardware() -> Iterator[Finding]:
     """Processor, file descriptors, GPU, and what surrounds the process."""
-    yield from processor()
-    yield from descriptors()
     found = list(environment())
+    yield from processor()
+    yield descriptors()
     yield from (finding for finding in found if finding.group == "machine")
     yield from gpus()
     yield from (finding for finding in found if finding.group == "GPU")
@@ -223,40 +204,23 @@ def processor() -> Iterator[Finding]:
     limits.append("no cgroup quota" if quota is None else f"{quota:g} by cgroup quota")
     if "LOCAL_WORLD_SIZE" in os.environ:
         limits.append(f"shared with the other processes of LOCAL_WORLD_SIZE={os.environ['LOCAL_WORLD_SIZE']}")
-    yield Finding(
-        "machine",
-        "usable cores",
-        f"{usable} ({', '.join(limits)})",
-        "warning" if usable == 1 else "ok",
-        "One core for loading and training: give the process or the container more (docker run --cpus, taskset)."
-        if usable == 1
-        else "",
-    )
+    advice = "One core for loading and training: give the process or the container more (docker run --cpus, taskset)."
+    value = f"{usable} ({', '.join(limits)})"
+    yield Finding.advised("machine", "usable cores", value, advice if usable == 1 else "")
     yield Finding("machine", "SIMD", " ".join(simd_extensions()) or f"unknown on {platform.machine()}")
     if os.environ.get("JSIMD_FORCENONE") == "1":
-        yield Finding(
-            "machine",
-            "JSIMD_FORCENONE",
-            "1",
-            "warning",
-            "This variable turns SIMD off in libjpeg-turbo, which makes decoding several times slower: unset it.",
-        )
+        advice = "This variable turns SIMD off in libjpeg-turbo, which makes decoding several times slower: unset it."
+        yield Finding("machine", "JSIMD_FORCENONE", "1", "warning", advice)
 
 
-def descriptors() -> Iterator[Finding]:
+def descriptors() -> Finding:
     """Each batch that a torch worker hands over takes file descriptors."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    said = ["unlimited" if limit == resource.RLIM_INFINITY else str(limit) for limit in (soft, hard)]
     low = soft != resource.RLIM_INFINITY and soft < 4096
-    most = "unlimited" if hard == resource.RLIM_INFINITY else str(hard)
-    yield Finding(
-        "machine",
-        "open files",
-        f"{'unlimited' if soft == resource.RLIM_INFINITY else soft} (hard limit {most})",
-        "note" if low else "ok",
-        f"Many workers and large batches can need more: ulimit -n {min(65536, hard) if hard > 0 else 65536}"
-        if low
-        else "",
-    )
+    advice = f"Many workers and large batches can need more: ulimit -n {min(65536, hard) if hard > 0 else 65536}"
+    value = "{} (hard limit {})".format(*said)
+    return Finding.advised("machine", "open files", value, advice if low else "", "note")
 
 
 def gpus() -> Iterator[Finding]:
@@ -267,17 +231,10 @@ def gpus() -> Iterator[Finding]:
     for index, name in enumerate(found.names):
         yield Finding("GPU", f"GPU {index}", name)
     if not found.names:
-        yield Finding(
-            "GPU", "GPU", f"none ({found.reason})", "note", 'Batches stay on the CPU; device="cuda" needs a GPU.'
-        )
+        advice = 'Batches stay on the CPU; device="cuda" needs a GPU.'
+        yield Finding("GPU", "GPU", f"none ({found.reason})", "note", advice)
     usable = torch.cuda.is_available()
     built = f"built for CUDA {torch.version.cuda}" if torch.version.cuda else "built without CUDA"
-    yield Finding(
-        "GPU",
-        "torch.cuda",
-        f"{'usable' if usable else 'not usable'} ({built})",
-        "warning" if found.names and not usable else "ok",
-        "There is a GPU that this torch cannot use: install a build for this driver (pytorch.org, Get Started)."
-        if found.names and not usable
-        else "",
-    )
+    value = f"{'usable' if usable else 'not usable'} ({built})"
+    advice = "There is a GPU that this torch cannot use: install a build for this driver (pytorch.org, Get Started)."
+    yield Finding.advised("GPU", "torch.cuda", value, advice if found.names and not usable else "")

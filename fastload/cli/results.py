@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 
@@ -45,18 +46,18 @@ def takes(**settings: type[Any]) -> Callable[[Callable[..., None]], Callable[...
     Args:
         settings: by the name under which the command gets the filled dataclass.
     """
-    offered = {name: dict(_options(given)) for name, given in settings.items()}
+    offered = {name: list(_options(given)) for name, given in settings.items()}
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        def wrapper(**values: Any) -> None:
+        def wrapper(**typed: Any) -> None:
             with plain_errors():
                 filled = {
-                    name: settings[name](**{field: option.value(values[field]) for field, option in options.items()})
+                    name: settings[name](**{option.name: value(typed[option.name]) for option, value in options})
                     for name, options in offered.items()
                 }
             command(**filled)
 
-        parameters = [option.parameter for options in offered.values() for option in options.values()]
+        parameters = [option for options in offered.values() for option, _ in options]
         wrapper.__name__, wrapper.__doc__ = command.__name__, command.__doc__
         # Both are where typer looks, in one version or another.
         wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -66,34 +67,26 @@ def takes(**settings: type[Any]) -> Callable[[Callable[..., None]], Callable[...
     return decorate
 
 
-@dataclass(frozen=True)
-class _Option:
-    """One field."""
-
-    parameter: inspect.Parameter
-    item: type | None
-    """Of a tuple: str or int."""
-
-    def value(self, typed: Any) -> Any:
-        if self.item is None or typed is None:
-            return typed
-        return numbers(typed, f"--{self.parameter.name}") if self.item is int else names(typed)
-
-
-def _options(settings: type[Any]) -> Iterator[tuple[str, _Option]]:
+def _options(settings: type[Any]) -> Iterator[tuple[inspect.Parameter, Callable[[Any], Any]]]:
+    """For each field its option, and what makes its value of what was typed."""
     hints = get_type_hints(settings, include_extras=True)
     for field in fields(settings):
         hint, default = hints[field.name], field.default
         if not hasattr(hint, "__metadata__"):
             continue
         kind, info = get_args(hint)
-        tuples = [t for t in (kind, *get_args(kind)) if getattr(t, "__origin__", None) is tuple]
-        item = get_args(tuples[0])[0] if tuples else None
-        if item is not None:
+        items = [get_args(t)[0] for t in (kind, *get_args(kind)) if getattr(t, "__origin__", None) is tuple]
+        if items:
             hint = Annotated[str | None, info] if default is None else Annotated[str, info]
             default = None if default is None else ",".join(map(str, default))  # type: ignore[arg-type]
-        how = inspect.Parameter.KEYWORD_ONLY
-        yield field.name, _Option(inspect.Parameter(field.name, how, default=default, annotation=hint), item)
+        parameter = inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint)
+        yield parameter, partial(_value, items, f"--{field.name}")
+
+
+def _value(items: list[type], option: str, typed: Any) -> Any:
+    if not items or typed is None:
+        return typed
+    return numbers(typed, option) if items[0] is int else names(typed)
 
 
 # -- Progress, files ---------------------------------------------------------------------------------------------------
