@@ -1,7 +1,8 @@
 """What scripts and frameworks look for on a DataLoader, and find on a Loader.
 
-Samplers to look at, a data set with a length, the arguments to make it anew with (Lightning), and a collate function
-that tells when a plain DataLoader was made of it all.
+Samplers to look at, a data set with a length, the arguments to make it anew with (Lightning), a collate function that
+tells when a plain DataLoader was made of it all, and for Accelerate a place among its processes, its flags, and what
+its `skip_first_batches` needs.
 """
 
 from __future__ import annotations
@@ -10,13 +11,14 @@ import contextlib
 import itertools
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any
 
-from torch.utils.data import BatchSampler, Dataset, DistributedSampler, Sampler
+import torch
+from torch.utils.data import BatchSampler, Dataset, DistributedSampler, Sampler, get_worker_info
 
 from fastload.errors import ConfigurationError, counted
-from fastload.loader.accelerate import Relay
-from fastload.sampler import Order
+from fastload.sampler import Order, Shard
 from fastload.sources.base import Source
 
 REMEDY = (
@@ -24,6 +26,16 @@ REMEDY = (
     "fastload.from_dataloader(..., shard='auto'), and let it wrap nothing around it (see docs/clients.md). In place of "
     "Accelerate's skip_first_batches there is loader.skip(n)."
 )
+
+NO_WORKERS = {
+    "num_workers": 0,
+    "persistent_workers": False,
+    "prefetch_factor": None,
+    "timeout": 0,
+    "worker_init_fn": None,
+    "_DataLoader__multiprocessing_context": None,
+}
+"""The attributes of a DataLoader that starts no processes."""
 
 
 class SourceView(Dataset[Any]):
@@ -44,6 +56,106 @@ class SourceView(Dataset[Any]):
 
     def __repr__(self) -> str:
         return f"<{self.source.format} {self.source.name}, {counted(len(self), 'sample')}>"
+
+
+# -- Samplers ----------------------------------------------------------------------------------------------------------
+
+
+class LoaderSampler(Sampler[int]):
+    """What `loader.sampler` is: this rank's indices of the epoch under way or to come, for whoever looks for them.
+
+    It has the attributes of a DistributedSampler, and is one where the loader is one of several ranks: frameworks take
+    that for a sign that the data are shared already. `set_epoch` is passed on to the loader.
+    """
+
+    def __init__(self, order: Order, dataset: Any, owner: Callable[[], Any]) -> None:
+        self.order = order
+        self.dataset = dataset
+        self.num_replicas, self.rank = order.shard.world_size, order.shard.rank
+        self.shuffle, self.seed, self.drop_last = order.shuffle, order.seed, order.drop_last
+        self._owner = owner
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of this rank in an epoch."""
+        return self.order.own_samples
+
+    @property
+    def total_size(self) -> int:
+        """Samples of all ranks in an epoch."""
+        return self.order.total_samples
+
+    @property
+    def epoch(self) -> int:
+        epoch: int = getattr(self._owner(), "epoch", 0)
+        return epoch
+
+    @epoch.setter
+    def epoch(self, epoch: int) -> None:
+        self.set_epoch(epoch)
+
+    def set_epoch(self, epoch: int) -> None:
+        owner = self._owner()
+        if owner is not None:
+            owner.set_epoch(epoch)
+
+    def batches(self) -> Iterator[list[int]]:
+        """The same, cut into this rank's batches."""
+        order = self.order.epoch(self.epoch)
+        for step in range(self.order.steps):
+            yield order[self.order.batch(step)].tolist()
+
+    def __len__(self) -> int:
+        return self.num_samples
+
+    def __iter__(self) -> Iterator[int]:
+        return itertools.chain.from_iterable(self.batches())
+
+
+class _DistributedLoaderSampler(LoaderSampler, DistributedSampler[Any]):  # type: ignore[override]
+    """The same, recognised as a DistributedSampler."""
+
+
+class _StreamSampler(LoaderSampler):
+    """Of a data set that is only iterated: nothing to choose, without an end, as under a DataLoader."""
+
+    def __len__(self) -> int:
+        raise TypeError(f"{type(self.dataset).__name__} can only be iterated: there are no indices to count")
+
+    def batches(self) -> Iterator[Any]:
+        return itertools.repeat([None] * self.order.batch_size)
+
+
+def sampler_over(order: Order, dataset: Any, owner: Callable[[], Any]) -> LoaderSampler:
+    """What `loader.sampler` is for this order."""
+    if order.endless:
+        return _StreamSampler(order, dataset, owner)
+    kind = _DistributedLoaderSampler if order.shard.world_size > 1 else LoaderSampler
+    return kind(order, dataset, owner)
+
+
+class LoaderBatchSampler(BatchSampler):
+    """What `loader.batch_sampler` is: the indices of `sampler`, a list for each batch.
+
+    Frameworks that rebuild a loader make one over a sampler of their own, which the Loader then asks for its rank.
+    """
+
+    sampler: Any
+    relay: Relay
+
+    def set_epoch(self, epoch: int) -> None:
+        self.sampler.set_epoch(epoch)
+
+    def __len__(self) -> int:
+        return self.sampler.order.steps if isinstance(self.sampler, LoaderSampler) else super().__len__()
+
+    def __iter__(self) -> Iterator[list[int]]:
+        if not isinstance(self.sampler, LoaderSampler):
+            return super().__iter__()
+        return self.relay.requests(len(self)) if Relay.wanted() else self.sampler.batches()
+
+
+# -- The collate function, and Lightning's record ----------------------------------------------------------------------
 
 
 class OnlyHere:
@@ -87,117 +199,6 @@ class OnlyHere:
         return hash(self.function)
 
 
-class Owner(Protocol):
-    """What a view of the order needs of its Loader."""
-
-    def set_epoch(self, epoch: int) -> None: ...
-
-    @property
-    def epoch(self) -> int: ...
-
-
-class LoaderSampler(Sampler[int]):
-    """What `loader.sampler` is: this rank's indices of the epoch under way or to come, for whoever looks for them.
-
-    It has the attributes of a DistributedSampler, and is one where the loader is one of several ranks: frameworks take
-    that for a sign that the data are shared already. `set_epoch` is passed on to the loader.
-    """
-
-    def __init__(self, order: Order, dataset: Any, owner: Callable[[], Owner | None]) -> None:
-        self.order = order
-        self.dataset = dataset
-        self.num_replicas, self.rank = order.shard.world_size, order.shard.rank
-        self.shuffle = order.shuffle
-        self.seed = order.seed
-        self.drop_last = order.drop_last
-        self._owner = owner
-        self._epoch = 0
-
-    @property
-    def num_samples(self) -> int:
-        """Samples of this rank in an epoch."""
-        return self.order.own_samples
-
-    @property
-    def total_size(self) -> int:
-        """Samples of all ranks in an epoch."""
-        return self.order.total_samples
-
-    @property
-    def epoch(self) -> int:
-        owner = self._owner()
-        return self._epoch if owner is None else owner.epoch
-
-    @epoch.setter
-    def epoch(self, epoch: int) -> None:
-        self.set_epoch(epoch)
-
-    def set_epoch(self, epoch: int) -> None:
-        owner = self._owner()
-        if owner is not None:
-            owner.set_epoch(epoch)
-        self._epoch = epoch
-
-    def batches(self) -> Iterator[list[int]]:
-        """The same, cut into this rank's batches."""
-        order = self.order.epoch(self.epoch)
-        for step in range(self.order.steps):
-            yield order[self.order.batch(step)].tolist()
-
-    def __len__(self) -> int:
-        return self.num_samples
-
-    def __iter__(self) -> Iterator[int]:
-        for batch in self.batches():
-            yield from batch
-
-
-class _DistributedLoaderSampler(LoaderSampler, DistributedSampler[Any]):  # type: ignore[override]
-    """The same, recognised as a DistributedSampler."""
-
-
-class StreamSampler(LoaderSampler):
-    """Of a data set that is only iterated: nothing to choose, without an end, as under a DataLoader."""
-
-    def __len__(self) -> int:
-        raise TypeError(f"{type(self.dataset).__name__} can only be iterated: there are no indices to count")
-
-    def batches(self) -> Iterator[Any]:
-        return itertools.repeat([None] * self.order.batch_size)
-
-    def __iter__(self) -> Iterator[Any]:
-        return itertools.repeat(None)
-
-
-def sampler_over(order: Order, dataset: Any, owner: Callable[[], Owner | None]) -> LoaderSampler:
-    """What `loader.sampler` is for this order."""
-    if order.endless:
-        return StreamSampler(order, dataset, owner)
-    kind = _DistributedLoaderSampler if order.shard.world_size > 1 else LoaderSampler
-    return kind(order, dataset, owner)
-
-
-class LoaderBatchSampler(BatchSampler):
-    """What `loader.batch_sampler` is: the indices of `sampler`, a list for each batch.
-
-    Frameworks that rebuild a loader make one over a sampler of their own, which the Loader then asks for its rank.
-    """
-
-    sampler: Any
-    relay: Relay
-
-    def set_epoch(self, epoch: int) -> None:
-        self.sampler.set_epoch(epoch)
-
-    def __len__(self) -> int:
-        return self.sampler.order.steps if isinstance(self.sampler, LoaderSampler) else super().__len__()
-
-    def __iter__(self) -> Iterator[list[int]]:
-        if not isinstance(self.sampler, LoaderSampler):
-            return super().__iter__()
-        return self.relay.requests(len(self)) if Relay.wanted() else self.sampler.batches()
-
-
 def record_arguments(loader: Any, arguments: Mapping[str, Any]) -> None:
     """Lightning makes loaders anew from the arguments that its hooks have recorded.
 
@@ -209,3 +210,100 @@ def record_arguments(loader: Any, arguments: Mapping[str, Any]) -> None:
         object.__setattr__(loader, f"__pl_saved_{name}", value)
     object.__setattr__(loader, "__pl_attrs_record", [])
     object.__setattr__(loader, "__dataset", loader.dataset)
+
+
+# -- Accelerate --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Place:
+    """Of this process among Accelerate's, and what its Accelerator has been asked for."""
+
+    shard: Shard
+    device: torch.device
+    split_batches: bool
+    """The loader's batch size is that of all processes together."""
+    even_batches: bool
+    """Ranks get equal batches: the first samples come twice."""
+    stateful: bool
+    """`save_state` and `load_state` of the Accelerator are to keep the loader's place."""
+
+
+def accelerate_place() -> Place | None:
+    """Where Accelerate has put this process; None if no Accelerator was made.
+
+    Its options are those of the Accelerator that asks, which alone knows them: called from a property of the Loader
+    that `Accelerator.prepare_data_loader` looks at. `dispatch_batches`, one process reading for all, changes nothing in
+    what each of them gets, which here it reads itself.
+    """
+    module = sys.modules.get("accelerate.state")
+    if module is None or not module.PartialState._shared_state:
+        return None
+    state = module.PartialState()
+    asking = sys._getframe(2).f_locals
+    options = getattr(asking.get("self"), "dataloader_config", None)
+    placed = asking.get("device_placement")
+    if placed is None:
+        placed = getattr(asking.get("self"), "device_placement", True)
+    return Place(
+        Shard(state.process_index, state.num_processes),
+        torch.device(state.device if placed else "cpu"),
+        split_batches=getattr(options, "split_batches", False),
+        even_batches=getattr(options, "even_batches", True),
+        stateful=getattr(options, "use_stateful_dataloader", False),
+    )
+
+
+def begin_epoch_of(loader: Any) -> None:
+    """Keep Accelerate's flags: whether the batch at hand is the last one, and how many of it are no padding."""
+    from accelerate.state import GradientState
+
+    order: Order = loader.sampler.order
+    loader.end_of_dataloader = False
+    loader.remainder = 0 if order.drop_last or order.endless else order.length % order.global_batch_size
+    GradientState()._add_dataloader(loader)
+
+
+def end_epoch_of(loader: Any) -> None:
+    from accelerate.state import GradientState
+
+    GradientState()._remove_dataloader(loader)
+
+
+class Relay:
+    """Batches of a Loader through the plain DataLoader that `skip_first_batches` makes of its attributes.
+
+    That one asks the Loader's batch sampler for the indices of a batch, leaves out the first ones, and gives the
+    samples to the Loader's collate function. Here the batch sampler hands out empty lists, for which nothing is read,
+    and the collate function returns the Loader's own batch, from the first one on that was not left out.
+    """
+
+    def __init__(self, owner: Callable[[], Any]) -> None:
+        self._owner = owner
+        self._step = 0
+        self._batches: Iterator[Any] | None = None
+
+    @staticmethod
+    def wanted() -> bool:
+        """Whether the caller's caller is Accelerate's SkipBatchSampler."""
+        caller = sys._getframe(2)
+        module = caller.f_globals.get("__name__")
+        return module == "accelerate.data_loader" and "skip_batches" in vars(caller.f_locals.get("self"))
+
+    def requests(self, steps: int) -> Iterator[list[int]]:
+        self._batches = None
+        for self._step in range(steps):
+            yield []
+        if self._batches is not None:
+            next(self._batches, None)  # the end of the epoch, with all that belongs to it
+            self._batches = None
+
+    def batch(self) -> Any:
+        """The Loader's batch for the request made last. Raises LookupError: none was made in this process."""
+        loader = self._owner()
+        if loader is None or get_worker_info() is not None:
+            raise LookupError
+        if self._batches is None:
+            loader.skip(self._step)
+            self._batches = iter(loader)
+        return next(self._batches)

@@ -1,10 +1,11 @@
-"""An epoch under way: what `iter(loader)` gives."""
+"""An epoch under way: what `iter(loader)` gives; and what a loader has done so far, in numbers."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -13,10 +14,49 @@ import torch
 from fastload.backends.base import EndOfData
 from fastload.draws import Draws, Stream
 from fastload.errors import FastloadError, WorkerError
-from fastload.loader.stats import samples_in
+from fastload.loader.frameworks import begin_epoch_of, end_epoch_of
 
 if TYPE_CHECKING:
     from fastload.loader.loader import Loader
+
+
+@dataclass
+class Stats:
+    """What a loader has done so far."""
+
+    batches: int = 0
+    """Batches handed out."""
+    samples: int = 0
+    """Samples handed out."""
+    substituted: int = 0
+    """Samples replaced because they could not be read (`on_error="substitute"`), those prefetched included."""
+    wait_seconds: float = 0.0
+    """Time the trainer spent waiting inside the loader [seconds], the first batch apart."""
+    first_batch_seconds: float = 0.0
+    """From the first `next` to the first batch [seconds]."""
+    elapsed_seconds: float = 0.0
+    """From the first batch to the latest one [seconds]."""
+    decoded: Mapping[str, int] = field(default_factory=dict)
+    """Images that the native core has decoded, those prefetched included, by what. JPEGs: "own" by its own decoder, and
+    by libjpeg-turbo because they are "progressive", of other "components" or "layout", or "unusual"; of these "reduced"
+    (`draft=True`). "png", "webp"; "python": by the decoders of other libraries. Empty where nobody counts."""
+    _started: float = field(default=0.0, repr=False, compare=False)
+
+    @property
+    def wait_share(self) -> float:
+        """Share of the time since the first batch that the trainer waited, 0 to 1."""
+        return self.wait_seconds / self.elapsed_seconds if self.elapsed_seconds else 0.0
+
+
+def _samples_in(batch: Any) -> int:
+    """Samples in a batch, as far as its structure tells."""
+    if isinstance(batch, list | tuple):
+        return _samples_in(batch[0]) if batch else 0
+    if isinstance(batch, torch.Tensor):
+        return batch.shape[0] if batch.ndim else 1
+    if isinstance(batch, Mapping):
+        return _samples_in(next(iter(batch.values()), None))
+    return 0
 
 
 class OneThread:
@@ -72,8 +112,8 @@ class LoaderIterator(Iterator[Any]):
         if self._failed:
             loader._cursor.take()
             self._failed = False
-        if loader._watch is not None and not self._begun:
-            loader._watch.begin(loader)
+        if loader._accelerated and not self._begun:
+            begin_epoch_of(loader)
         self._begun = True
         epoch, step = loader._cursor.epoch, loader._cursor.step
         steps = loader._parts.order.steps
@@ -94,20 +134,31 @@ class LoaderIterator(Iterator[Any]):
         if loader._parts.batch_transform is not None:
             batch = self._transformed(batch, epoch, step)
         loader._cursor.take()
-        loader._tally.count(samples_in(batch), entered, time.perf_counter())
+        self._count(batch, entered)
         if loader._spans is not None:
             args = {"epoch": epoch, "step": step}
             loader._spans.add("wait for a batch", entered, time.perf_counter(), track="trainer", args=args)
-        if loader._watch is not None:
-            loader._watch.step(loader, last=step + 1 >= steps)
+        if loader._accelerated:
+            loader.end_of_dataloader = step + 1 >= steps
         return batch
+
+    def _count(self, batch: Any, asked: float) -> None:
+        """A batch is handed out that the trainer had asked for then [seconds]."""
+        stats, now = self._loader._stats, time.perf_counter()
+        if stats.batches == 0:
+            stats._started, stats.first_batch_seconds = now, now - asked
+        else:
+            stats.wait_seconds += now - asked
+        stats.batches += 1
+        stats.samples += _samples_in(batch)
+        stats.elapsed_seconds = now - stats._started
 
     def _end(self) -> NoReturn:
         """The epoch is over. Raises StopIteration."""
         self._over = True
         self._loader._end_epoch()
-        if self._loader._watch is not None:
-            self._loader._watch.end(self._loader)
+        if self._loader._accelerated:
+            end_epoch_of(self._loader)
         raise StopIteration
 
     def _transformed(self, batch: Any, epoch: int, step: int) -> Any:

@@ -13,22 +13,23 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 from fastload.backends.base import Backend
 from fastload.device import DeviceStage
 from fastload.errors import ConfigurationError, StateMismatchError, counted
-from fastload.loader.accelerate import NO_WORKERS, AccelerateWatch, Place, Relay, accelerate_place
 from fastload.loader.config import LoaderConfig
-from fastload.loader.cursor import Cursor, Position
+from fastload.loader.cursor import STATE_VERSION, Cursor, Position, checked_epoch, read_state, taken_over
 from fastload.loader.frameworks import (
+    NO_WORKERS,
     REMEDY,
     LoaderBatchSampler,
     LoaderSampler,
     OnlyHere,
+    Place,
+    Relay,
     SourceView,
+    accelerate_place,
     record_arguments,
     sampler_over,
 )
-from fastload.loader.iterator import LoaderIterator, OneThread
+from fastload.loader.iterator import LoaderIterator, OneThread, Stats
 from fastload.loader.pipeline import READY, Pipeline
-from fastload.loader.state import STATE_VERSION, checked_epoch, read_state, taken_over
-from fastload.loader.stats import Stats, Tally
 from fastload.sampler import Order, Shard, Tail
 from fastload.sources.base import Source
 from fastload.spans import SpanLog
@@ -118,10 +119,11 @@ class Loader(DataLoader[Any]):
         self._in_use = OneThread()
         self._settled = False
         """Whether the rank can no longer change, because an iterator was made."""
-        self._watch: AccelerateWatch | None = None
+        self._accelerated = False
+        """Whether Accelerate has seen it, and wants its flags kept."""
         self._relay = Relay(weakref.ref(self))
         self._spans: SpanLog | None = None
-        self._tally = Tally()
+        self._stats = Stats()
         self._cursor = Cursor()
         self._iteration = 0
         super().__init__(
@@ -222,9 +224,9 @@ class Loader(DataLoader[Any]):
         as `even_batches` does it, and the flags that `gather_for_metrics` and gradient accumulation look at.
         """
         place = accelerate_place()
-        if place is not None and self._watch is None:
+        if place is not None and not self._accelerated:
             self._serve(place)
-            self._watch = AccelerateWatch()
+            self._accelerated = True
         return place is not None
 
     @_is_accelerate_prepared.setter
@@ -414,9 +416,9 @@ class Loader(DataLoader[Any]):
         return epoch, step
 
     def stats(self) -> Stats:
-        """Counts and times so far; an immutable snapshot."""
+        """Counts and times so far; a snapshot."""
         decoded = getattr(self._parts.backend, "decoded", {})  # of those who count
-        return self._tally.stats(substituted=self._pipeline.substituted, decoded=decoded)
+        return replace(self._stats, substituted=self._pipeline.substituted, decoded=decoded)
 
     def record(self, spans: SpanLog | None) -> None:
         """Write what each batch spends its time on to a log, from now on; None: no longer.
