@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ def test_the_rule_follows_the_data_and_the_transform(
 
 
 def test_tuning_measures_the_candidates_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fastload.loader.selection.MEASURED_SECONDS", 0.05)
+    monkeypatch.setattr(import_module("fastload.loader.build"), "MEASURED_SECONDS", 0.05)
     folder = write_photo_folder(tmp_path, per_class=8)
     transform = v2.RandomResizedCrop(16, antialias=True)
     with fastload.create_loader(folder, 4, transform=transform, tune=True) as loader:
@@ -55,7 +56,9 @@ def test_tuning_measures_the_candidates_and_says_so(tmp_path: Path, monkeypatch:
 @pytest.mark.parametrize("fastest", ["torch", "turbojpeg"])
 def test_tuning_takes_the_fastest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fastest: str) -> None:
     monkeypatch.setattr(
-        "fastload.loader.selection._samples_per_second", lambda loader: 900.0 if loader.backend == fastest else 100.0
+        import_module("fastload.loader.build"),
+        "_samples_per_second",
+        lambda loader: 900.0 if loader.backend == fastest else 100.0,
     )
     with fastload.create_loader(write_photo_folder(tmp_path), 2, transform=CROP, tune=True) as loader:
         assert loader.backend == fastest

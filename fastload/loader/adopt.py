@@ -68,15 +68,15 @@ def from_dataloader(
     # Made by the DataLoader or given to it: in the second case its own sampler, batch_size and drop_last mean nothing.
     batches: Any = existing.batch_sampler
     own_batches = batches is not None and type(batches) is not BatchSampler and not is_torchdatas(batches)
-    sampler: Any = existing.sampler if batches is None or own_batches else batches.sampler
+    cut: Any = existing if batches is None or own_batches else batches
     collate_fn: Any = existing.collate_fn
     method = None if existing.multiprocessing_context is None else existing.multiprocessing_context.get_start_method()
     streamed = isinstance(existing.dataset, IterableDataset)
     config = LoaderConfig(
         source=existing.dataset,
         adopted=True,
-        batch_size=1 if batches is None or own_batches else batches.batch_size,
-        drop_last=False if batches is None or own_batches else batches.drop_last,
+        batch_size=1 if cut is existing else batches.batch_size,
+        drop_last=False if cut is existing else batches.drop_last,
         batch_sampler=batches if own_batches else None,
         unbatched=batches is None,
         batch_transform=batch_transform,
@@ -86,7 +86,7 @@ def from_dataloader(
         workers=WorkerSettings(existing.worker_init_fn, method, existing.timeout),
         pin_memory=existing.pin_memory,
         collate_fn=_Single(collate_fn) if batches is None and not streamed else collate_fn,
-        seed=_seed_of(existing, sampler, shared=shard is not None),
+        seed=_seed_of(existing, cut.sampler, shared=shard is not None),
         own_seed=shard is None,
         shard=shard,
         tail=None if shard is None else "pad",  # as a DistributedSampler would: no empty batch on any rank
@@ -107,7 +107,7 @@ def from_dataloader(
             )
         config = replace(config, follows=batches if hasattr(batches, "epoch") else getattr(batches, "sampler", None))
     elif not config.streamed:
-        config = config.with_sampler(sampler, len(existing.dataset), rebuilt=False)  # type: ignore[arg-type]
+        config = config.with_sampler(cut.sampler, len(existing.dataset), rebuilt=False)  # type: ignore[arg-type]
     if shard is not None:
         config = replace(config, shard=shard)
     if seed is not None:
@@ -148,23 +148,26 @@ def _seed_of(existing: DataLoader[Any], sampler: Any, *, shared: bool) -> int:
 
 def _refuse_what_would_change(existing: Any) -> None:
     """Raise for everything whose meaning we could not keep."""
-    if not isinstance(existing, DataLoader):
-        if isinstance(getattr(existing, "loader", None), DataLoader):  # as timm's PrefetchLoader
-            raise ConfigurationError(
-                f"existing: this {type(existing).__name__} does something of its own to the batches of a DataLoader. "
-                "Write: loader.loader = fastload.from_dataloader(loader.loader)"
-            )
-        raise ConfigurationError(
-            f"existing: from_dataloader takes a torch.utils.data.DataLoader, got {type(existing).__name__}. "
-            "To start from data, use fastload.create_loader."
-        )
-    reason = None
+    kind = type(existing).__name__
     if isinstance(existing, Loader):
-        reason = "it is a fastload Loader already"
-    elif type(existing).__iter__ is not DataLoader.__iter__ and not _is_stateful(existing):
-        reason = f"its class {type(existing).__name__} overrides __iter__, which would be bypassed"
-    if reason is not None:
-        raise ConfigurationError(f"existing: this DataLoader cannot be taken over, because {reason}.")
+        said = "this DataLoader cannot be taken over, because it is a fastload Loader already."
+    elif isinstance(existing, DataLoader):
+        if type(existing).__iter__ is DataLoader.__iter__ or _is_stateful(existing):
+            return
+        said = f"its class {kind} overrides __iter__, which would be bypassed, so it cannot be taken over."
+    elif isinstance(getattr(existing, "loader", None), DataLoader):  # as timm's PrefetchLoader
+        said = (
+            f"this {kind} does something of its own to the batches of a DataLoader. "
+            "Write: loader.loader = fastload.from_dataloader(loader.loader)"
+        )
+    else:
+        said = f"from_dataloader takes a torch DataLoader, got {kind}. To start from data, use fastload.create_loader."
+    raise ConfigurationError(f"existing: {said}")
+
+
+def _is_stateful(existing: DataLoader[Any]) -> bool:
+    """Whether it is torchdata's StatefulDataLoader, which iterates as a DataLoader does and counts."""
+    return any(is_torchdatas(kind) for kind in type(existing).__mro__ if "__iter__" in vars(kind))
 
 
 def _refuse_of_streams(config: LoaderConfig, *, exact_evaluation: bool) -> None:
@@ -183,11 +186,6 @@ def _refuse_of_streams(config: LoaderConfig, *, exact_evaluation: bool) -> None:
                 f"{argument}: {kind} is an IterableDataset, of which torch's DataLoader makes the batches, one after "
                 "the other. Leave it out, or make the data set map-style (__getitem__ and __len__)."
             )
-
-
-def _is_stateful(existing: DataLoader[Any]) -> bool:
-    """Whether it is torchdata's StatefulDataLoader, which iterates as a DataLoader does and counts."""
-    return any(is_torchdatas(kind) for kind in type(existing).__mro__ if "__iter__" in vars(kind))
 
 
 class _Single:

@@ -1,10 +1,12 @@
-"""Assembly: from a `LoaderConfig` to a Loader, in one place."""
+"""Assembly: from a `LoaderConfig` to a Loader, in one place; backend="auto" is decided here, by rule or by speed."""
 
 from __future__ import annotations
 
 import functools
+import itertools
 import logging
 import sys
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, Literal
@@ -13,16 +15,14 @@ import torch
 from torch.utils.data import DataLoader
 
 from fastload import native
-from fastload.backends import backend_class
-from fastload.backends.base import BackendOptions, Context, Job, WorkerSettings, traits_of
+from fastload.backends import available_backends, backend_class
+from fastload.backends.base import BackendOptions, Context, Job, WorkerSettings, fit_of, traits_of
 from fastload.backends.stream import SharedStream, StreamBackend
 from fastload.device import BufferPool, DeviceStage
-from fastload.errors import BackendUnavailableError, ConfigurationError, OnError, counted
+from fastload.errors import BackendUnavailableError, ConfigurationError, FastloadError, OnError, counted
 from fastload.fingerprint import fingerprint_of
-from fastload.geometry import Role
 from fastload.loader.config import LoaderConfig
 from fastload.loader.loader import Loader, LoaderParts
-from fastload.loader.selection import choose_by_rule, measure
 from fastload.recipe import Recipe, SplitRecipe
 from fastload.recipe.mix import Mix
 from fastload.recipe.operation import qualified_name
@@ -150,14 +150,62 @@ def assemble(config: LoaderConfig) -> LoaderParts:
         config = replace(config, collate_fn=None)
         opened = replace(opened, notes=(*opened.notes, "what timm's fast_collate does to bytes is done without it"))
     split = _split(recipe, config, source)
-    job = Job(source, split, config.collate_fn, config.device)
 
     def on(backend: str, reason: str) -> LoaderParts:
         return _on_backend(backend, reason, config=config, opened=opened, recipe=recipe, split=split, order=order)
 
     if config.backend != "auto":
         return on(config.backend, "as asked")
-    return on(*(measure(job, lambda name: Loader(config, on(name, ""))) if config.tune else choose_by_rule(job)))
+    job = Job(source, split, config.collate_fn, config.device)
+    return on(*(_measured(job, lambda name: Loader(config, on(name, ""))) if config.tune else _by_rule(job)))
+
+
+MEASURED_SECONDS = 2.0
+"""For each candidate of `tune`, after its first batch."""
+
+
+def _by_rule(job: Job) -> tuple[str, str]:
+    """(backend, reason): the one that says it suits best, from the kinds of columns and transforms alone."""
+    names = [status.name for status in available_backends() if status.available]
+    fits = {name: fit_of(backend_class(name), job) for name in names}
+    best = max(names, key=lambda name: fits[name].score)  # of equals the first
+    if fits[best].score <= 0:
+        raise ConfigurationError(f"backend: 'auto' finds none that can do this ({job.needs_python or 'no fit'}).")
+    return best, fits[best].reason
+
+
+def _measured(job: Job, make: Callable[[str], Loader]) -> tuple[str, str]:
+    """(backend, reason), by running each candidate on this data for some seconds.
+
+    One that has to prepare all of the data first (to build a cache) is no candidate.
+    """
+    rates: dict[str, float] = {}
+    notes: list[str] = []
+    for status in available_backends():
+        if status.available and (job.arrays or not status.traits.prepares):
+            try:
+                with make(status.name) as loader:
+                    rates[status.name] = _samples_per_second(loader)
+            except FastloadError as error:
+                notes.append(f"{status.name}: not measured ({str(error).split('. ')[0]})")
+    if not rates:
+        ruled, reason = _by_rule(job)
+        return ruled, "\n".join([f"{reason}; no candidate could be measured", *notes])
+    ranked = sorted(rates, key=lambda name: -rates[name])
+    rows = [f"{name}: {rates[name]:,.0f} samples/s" for name in ranked]
+    return ranked[0], "\n".join(["the fastest measured here", *rows, *notes])
+
+
+def _samples_per_second(loader: Loader) -> float:
+    """In the steady state: batches finished ahead during the first one do not count."""
+    batches = itertools.chain.from_iterable(itertools.repeat(loader))  # epoch after epoch
+    for _ in itertools.islice(batches, loader.batches_in_flight):
+        pass
+    begin, before = time.perf_counter(), loader.stats().samples
+    for _ in batches:
+        if time.perf_counter() - begin > MEASURED_SECONDS:
+            break
+    return (loader.stats().samples - before) / (time.perf_counter() - begin)
 
 
 @functools.cache  # once a process
@@ -179,17 +227,19 @@ def _on_backend(
     order: Order,
 ) -> LoaderParts:
     cls = backend_class(backend)
-    source, device = opened.source, config.device
-    notes = (*opened.notes, *config.notes)
-    if config.adopted and not traits_of(cls).processes:
-        notes += _without_processes(config)
+    source, device, traits = opened.source, config.device, traits_of(cls)
+    notes = [*opened.notes, *config.notes]
+    if config.adopted and not traits.processes:
+        notes.append(f"changed: {config.num_workers} worker processes -> the backend's own threads")
+        if config.workers.init is not None:
+            notes.append("changed: worker_init_fn is not called: there are no workers, and no global random state")
         config = replace(config, num_workers=None, prefetch_factor=None)
-    elif config.workers != WorkerSettings() and not traits_of(cls).processes:
-        notes += ("worker_init_fn, multiprocessing_context, timeout: of no use, the backend works in threads",)
+    elif config.workers != WorkerSettings() and not traits.processes:
+        notes.append("worker_init_fn, multiprocessing_context, timeout: of no use, the backend works in threads")
     runs_theirs = bool(source.objects) or split.opaque is not None
-    renewed = config.renewed and traits_of(cls).processes and runs_theirs
+    renewed = config.renewed and traits.processes and runs_theirs
     if renewed and config.num_workers:
-        notes += ("workers begin anew with each epoch, as persistent_workers=False asks; with True they go on",)
+        notes.append("workers begin anew with each epoch, as persistent_workers=False asks; with True they go on")
     built = cls(
         Context(
             source=source,
@@ -205,24 +255,23 @@ def _on_backend(
         ),
         _options_for(backend, cls, config.options),
     )
-    if split.forks and not traits_of(cls).views:
+    if split.forks and not traits.views:
         raise ConfigurationError(
             f"transform: backend {backend!r} makes one view of an image, Views asks for {len(split.geometries)}; use "
             "another backend."
         )
-    mix = config.batch_transform if isinstance(config.batch_transform, Mix) else None
-    if mix is not None and split.forks:
+    if split.forks and isinstance(config.batch_transform, Mix):
         raise ConfigurationError(
-            f"batch_transform: {type(mix).__name__} mixes one image with its label, and a sample here is several views "
-            "(transform has Views). Leave it out, or give a function of the batch."
+            f"batch_transform: {type(config.batch_transform).__name__} mixes one image with its label, and a sample "
+            "here is several views (transform has Views). Leave it out, or give a function of the batch."
         )
-    return LoaderParts(
+    return _parts(
+        config,
+        split,
         source=source,
         order=order,
         backend=built,
-        stage=_stage(config, source, split),
-        recipe_fingerprint=fingerprint_of(recipe.fingerprint, repr(mix), str(config.dtype)),
-        batch_transform=None if mix is not None else config.batch_transform,
+        prints=(recipe.fingerprint,),
         explanation={
             "backend": f"{backend}: {reason}",
             "source": "\n".join([f"{source.name}: {source.summary}", *notes]),
@@ -243,17 +292,13 @@ def _streaming(config: LoaderConfig) -> LoaderParts:
     loader: DataLoader[Any] = DataLoader(
         mine, batch_size=size, drop_last=config.drop_last, collate_fn=config.collate_fn, **config.shown
     )
-    source = Source(
-        {"item": StreamItems(dataset)}, fingerprint_of("stream", f"{type(dataset).__module__}.{kind}"), kind
-    )
-    mix = config.batch_transform if isinstance(config.batch_transform, Mix) else None
-    return LoaderParts(
-        source=source,
+    name = f"{type(dataset).__module__}.{kind}"
+    return _parts(
+        config,
+        Recipe.from_transform(None).split(None),
+        source=Source({"item": StreamItems(dataset)}, fingerprint_of("stream", name), kind),
         order=StreamOrder(dataset, loader, config.batch_size, config.drop_last, config.seed, shard),
         backend=StreamBackend(loader),
-        stage=_stage(config, source, Recipe.from_transform(None).split(None)),
-        recipe_fingerprint=fingerprint_of(repr(mix), str(config.dtype)),
-        batch_transform=None if mix is not None else config.batch_transform,
         explanation={
             "backend": "torch: an IterableDataset, whose batches torch's own DataLoader makes",
             "source": "\n".join([f"{kind}: it can only be iterated", *config.notes]),
@@ -262,26 +307,37 @@ def _streaming(config: LoaderConfig) -> LoaderParts:
     )
 
 
-def _stage(config: LoaderConfig, source: Source, split: SplitRecipe) -> DeviceStage:
-    return DeviceStage(
+def _parts(
+    config: LoaderConfig,
+    split: SplitRecipe,
+    *,
+    source: Source,
+    order: Order,
+    prints: tuple[str, ...] = (),
+    **parts: Any,
+) -> LoaderParts:
+    """With the device stage, and what runs on whole batches."""
+    mix = config.batch_transform if isinstance(config.batch_transform, Mix) else None
+    stage = DeviceStage(
         device=config.device,
         programs=split.programs,
-        roles=_roles(source),
+        # Object samples get these names.
+        roles={"image": "image", "mask": "mask"} if source.objects else {n: c.role for n, c in source.columns.items()},
         layout=source.layout,
         dtype=config.dtype,
         memory_format=config.memory_format,
-        mix=config.batch_transform if isinstance(config.batch_transform, Mix) else None,
+        mix=mix,
         pinned=config.pinned,
         forks=split.forks,
     )
-
-
-def _without_processes(config: LoaderConfig) -> tuple[str, ...]:
-    """What it means that a DataLoader's worker processes have become threads."""
-    notes = [f"changed: {config.num_workers} worker processes -> the backend's own threads"]
-    if config.workers.init is not None:
-        notes.append("changed: worker_init_fn is not called: there are no worker processes, and no global random state")
-    return tuple(notes)
+    return LoaderParts(
+        source=source,
+        order=order,
+        stage=stage,
+        recipe_fingerprint=fingerprint_of(*prints, repr(mix), str(config.dtype)),
+        batch_transform=None if mix is not None else config.batch_transform,
+        **parts,
+    )
 
 
 def _split(recipe: Recipe, config: LoaderConfig, source: Source) -> SplitRecipe:
@@ -377,9 +433,3 @@ def _options_for(backend: str, cls: Any, options: BackendOptions | None) -> Back
             f"{wanted.__module__}.{wanted.__name__}(...)."
         )
     return options
-
-
-def _roles(source: Source) -> dict[str, Role]:
-    if source.objects:
-        return {"image": "image", "mask": "mask"}  # the names that object samples get
-    return {name: column.role for name, column in source.columns.items()}

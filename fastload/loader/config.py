@@ -27,11 +27,8 @@ logger = logging.getLogger("fastload")
 class LoaderConfig:
     """The arguments of `create_loader`, which documents them, and what else a DataLoader has.
 
-    Making one checks what can be told from the arguments alone, and brings them to one form: numbers are Python's,
-    the device is complete, a batch transform that is data is lowered.
-
-    Raises:
-        ConfigurationError: an argument that cannot be honoured; the message names it.
+    Making one checks what can be told from the arguments alone, and brings them to one form. Raises ConfigurationError:
+    an argument that cannot be honoured; the message names it.
     """
 
     source: Any
@@ -87,24 +84,17 @@ class LoaderConfig:
                 self._settle(name, _integer(name, value, least))
         for name in ("shuffle", "drop_last", "tune"):
             self._settle(name, _flag(name, getattr(self, name)))
-        if self.shard is not None and self.shard != "auto" and not isinstance(self.shard, Shard):
-            raise ConfigurationError(f"shard: must be a fastload.Shard, 'auto' or None, got {self.shard!r}.")
-        for name, kind in (("dtype", torch.dtype), ("memory_format", torch.memory_format)):
-            value = getattr(self, name)
-            if value is not None and not isinstance(value, kind):
-                raise ConfigurationError(f"{name}: must be a torch.{kind.__name__}, got {value!r}.")
-        if self.memory_format not in (torch.channels_last, torch.contiguous_format):
-            raise ConfigurationError(
-                "memory_format: images are delivered in torch.channels_last or torch.contiguous_format, got "
-                f"{self.memory_format}."
-            )
-        if self.collate_fn is not None and not callable(self.collate_fn):
-            raise ConfigurationError(f"collate_fn: must be a function of a list of samples, got {self.collate_fn!r}.")
-        if self.on_error not in get_args(OnError):
-            raise ConfigurationError(f"on_error: must be 'raise' or 'substitute', got {self.on_error!r}.")
+        shard, layouts = self.shard, (torch.channels_last, torch.contiguous_format)
+        good = shard in (None, "auto") or isinstance(shard, Shard)
+        _require("shard", good, "a fastload.Shard, 'auto' or None", shard)
+        _require("dtype", self.dtype is None or isinstance(self.dtype, torch.dtype), "a torch.dtype", self.dtype)
+        _require("memory_format", self.memory_format in layouts, " or ".join(map(str, layouts)), self.memory_format)
+        good = self.collate_fn is None or callable(self.collate_fn)
+        _require("collate_fn", good, "a function of a list of samples", self.collate_fn)
+        _require("on_error", self.on_error in get_args(OnError), "'raise' or 'substitute'", self.on_error)
         if self.sampler is not None and self.shuffle:
             raise ConfigurationError("shuffle: must be False when a sampler is given, which decides the order.")
-        risk = "" if self.options is None else getattr(self.options, "risk", "")
+        risk = getattr(self.options, "risk", "")
         if self.tune and risk:
             raise ConfigurationError(
                 f"tune: it tries backends in this process, and with these options it is at stake: {risk}. Name the "
@@ -138,36 +128,21 @@ class LoaderConfig:
             for name, default in (("batch_size", 1), ("shuffle", False), ("sampler", None), ("drop_last", False)):
                 if arguments[name] is not default and arguments[name] != default:
                     raise ConfigurationError(f"batch_sampler: it decides what {name} is for; leave {name} out.")
-        for name, value, wanted, why in (
-            (
-                "persistent_workers",
-                persistent_workers,
-                True,
-                "workers live as long as the Loader; close it to end them",
-            ),
-            (
-                "in_order",
-                in_order,
-                True,
-                "batches come in the order that the seed gives, so that a run can be repeated",
-            ),
+        lasting = "workers live as long as the Loader; close it to end them"
+        for name, value, only, why in (
+            ("persistent_workers", persistent_workers, True, lasting),
+            ("in_order", in_order, True, "batches come in the order of the seed, so that a run can be repeated"),
             ("pin_memory_device", pin_memory_device, "", "memory is page-locked for the GPU of `device`"),
         ):
-            if value != wanted:
+            if value != only:
                 raise ConfigurationError(f"{name}={value!r}: {why}. Leave it out.")
-        if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout >= 0:
-            raise ConfigurationError(f"timeout: must be a number of seconds of at least 0, got {timeout!r}.")
-        if worker_init_fn is not None and not callable(worker_init_fn):
-            raise ConfigurationError(
-                f"worker_init_fn: must be a function of a worker's number, got {worker_init_fn!r}."
-            )
-        method = multiprocessing_context
-        if method is not None and not isinstance(method, str):
-            method = method.get_start_method()
-        if method not in (None, "fork", "spawn", "forkserver"):
-            raise ConfigurationError(
-                f"multiprocessing_context: must be 'fork', 'spawn', 'forkserver' or such a context, got {method!r}."
-            )
+        number = isinstance(timeout, int | float) and not isinstance(timeout, bool) and timeout >= 0
+        _require("timeout", number, "a number of seconds of at least 0", timeout)
+        callable_or_none = worker_init_fn is None or callable(worker_init_fn)
+        _require("worker_init_fn", callable_or_none, "a function of a worker's number", worker_init_fn)
+        method = getattr(multiprocessing_context, "get_start_method", lambda: multiprocessing_context)()
+        known = method in (None, "fork", "spawn", "forkserver")
+        _require("multiprocessing_context", known, "'fork', 'spawn', 'forkserver' or such a context", method)
         return cls(workers=WorkerSettings(worker_init_fn, method, float(timeout)), **arguments)
 
     @property
@@ -268,18 +243,22 @@ def _is_plain_shuffle(sampler: Any, length: int) -> bool:
     return bool(sampler.num_samples == length == len(sampler.data_source))
 
 
+def _require(name: str, good: bool, what: str, value: Any) -> None:
+    if not good:
+        raise ConfigurationError(f"{name}: must be {what}, got {value!r}.")
+
+
 def _integer(name: str, value: Any, least: int | None) -> int:
     """An int, of Python's type or numpy's."""
-    if isinstance(value, bool) or not isinstance(value, Integral) or (least is not None and int(value) < least):
-        what = "an int" if least is None else f"an int of at least {least}"
-        raise ConfigurationError(f"{name}: must be {what}, got {value!r}.")
+    number = not isinstance(value, bool) and isinstance(value, Integral)
+    good = number and (least is None or int(value) >= least)
+    _require(name, good, "an int" if least is None else f"an int of at least {least}", value)
     return int(value)
 
 
 def _flag(name: str, value: Any) -> bool:
     """A bool, of Python's type or numpy's; DataLoader takes None for False."""
-    if value is not None and not isinstance(value, bool | np.bool_):
-        raise ConfigurationError(f"{name}: must be True or False, got {value!r}.")
+    _require(name, value is None or isinstance(value, bool | np.bool_), "True or False", value)
     return bool(value)
 
 
@@ -298,14 +277,13 @@ def _device(device: Any) -> torch.device:
             "`fastload doctor`."
         )
     index: int | None = resolved.index
+    if index is not None and index >= torch.cuda.device_count():
+        raise ConfigurationError(
+            f"device: {str(device)!r} was asked for, and torch sees {counted(torch.cuda.device_count(), 'GPU')}, "
+            "numbered from 0. Where each task has a GPU of its own (SLURM's --gpus-per-task=1) that is cuda:0 in all "
+            "of them: say 'cuda'."
+        )
     if index is not None:
-        if index >= torch.cuda.device_count():
-            raise ConfigurationError(
-                f"device: {str(device)!r} was asked for, and torch sees {counted(torch.cuda.device_count(), 'GPU')}, "
-                "numbered from 0. Where each task has a GPU of its own "
-                "(SLURM's --gpus-per-task=1) that is cuda:0 in all of "
-                "them: say 'cuda'."
-            )
         return resolved
     current, rank = torch.cuda.current_device(), os.environ.get("LOCAL_RANK", "0")
     if current == 0 and rank.isdecimal() and 0 < int(rank) < torch.cuda.device_count():

@@ -294,8 +294,12 @@ class Relay:
         self._batches = None
         for self._step in range(steps):
             yield []
+        self._end()
+
+    def _end(self) -> None:
+        """The end of the epoch, with all that belongs to it."""
         if self._batches is not None:
-            next(self._batches, None)  # the end of the epoch, with all that belongs to it
+            next(self._batches, None)
             self._batches = None
 
     def batch(self) -> Any:

@@ -93,7 +93,7 @@ class Loader(DataLoader[Any]):
                 rank, and whether to shuffle; batch size and data stay those of `config`.
 
         Raises:
-            ConfigurationError: it was called as DataLoader is, or data or batch size are to be others.
+            ConfigurationError: it was called as DataLoader is, or the data are to be others.
         """
         if not isinstance(config, LoaderConfig):
             raise ConfigurationError(
@@ -112,10 +112,8 @@ class Loader(DataLoader[Any]):
             if batch_sampler is not None:
                 config = replace(config, drop_last=batch_sampler.drop_last)
         if parts is None or given is not None:
-            from fastload.loader.build import assemble  # which makes Loaders, to measure them
-
-            parts = assemble(config)
-        self._parts = parts
+            parts = _assembled(config)
+        self.config = config
         self._in_use = OneThread()
         self._settled = False
         """Whether the rank can no longer change, because an iterator was made."""
@@ -134,28 +132,20 @@ class Loader(DataLoader[Any]):
             collate_fn=OnlyHere(config.collate_fn or default_collate, self._relay),
             **{"pin_memory": config.pinned, "num_workers": 0, **config.shown},
         )
-        self.config = config
-        self.backend = parts.backend.name
         self.classes = names = parts.source.classes
         self.class_to_idx = None if names is None else {name: label for label, name in enumerate(names)}
-        self.device = parts.stage.device
-        self._use(parts.order)
+        self._use(parts)
         self._seen = getattr(config.follows, "epoch", None)
         self._following = bool(self._seen)
         if self._following:
             self._cursor.choose(self._seen)  # type: ignore[arg-type]
         record_arguments(self, {"config": config, "shuffle": parts.order.shuffle})
 
-    def _use(self, order: Order) -> None:
-        """Serve this order. Nothing has been started."""
-        self._parts = replace(self._parts, order=order)
-        self._pipeline = Pipeline(
-            backend=self._parts.backend,
-            stage=self._parts.stage,
-            order=order,
-            on_error=self.config.on_error,
-            anew=self._parts.renewed,
-        )
+    def _use(self, parts: LoaderParts) -> None:
+        """Serve by these. Nothing has been started."""
+        self._parts, order = parts, parts.order
+        self.backend, self.device = parts.backend.name, parts.stage.device
+        self._pipeline = Pipeline(parts.backend, parts.stage, order, self.config.on_error, ahead=not parts.renewed)
         self._pipeline.record(self._spans)
         self._finalizer = weakref.finalize(self, self._pipeline.close)
         sampler = sampler_over(order, self.dataset, weakref.ref(self))
@@ -175,13 +165,9 @@ class Loader(DataLoader[Any]):
             self._make_anew()
 
     def _make_anew(self) -> None:
-        from fastload.loader.build import assemble
-
-        parts = assemble(self.config)  # which may raise, and leaves what there is
+        parts = _assembled(self.config)  # which may raise, and leaves what there is
         self._finalizer()
-        self._parts = parts
-        self.backend, self.device = parts.backend.name, parts.stage.device
-        self._use(parts.order)
+        self._use(parts)
 
     @property  # type: ignore[override]
     def sampler(self) -> LoaderSampler:
@@ -316,14 +302,14 @@ class Loader(DataLoader[Any]):
 
     def _begin_epoch(self) -> None:
         """The next epoch: where the user's own sampler has been told one, that."""
-        follows: Any = self.config.follows
+        config, follows = self.config, self.config.follows
         told = getattr(follows, "epoch", None)
         self._following = self._following or told != self._seen
         if self._following and isinstance(told, int):
             self._cursor.choose(told)
         epoch = self._cursor.begin()
-        asked = self.config.sampler if self.config.batch_sampler is None else self.config.batch_sampler
-        if asked is not None and hasattr(follows, "set_epoch"):
+        asked = config.sampler is not None or config.batch_sampler is not None
+        if asked and hasattr(follows, "set_epoch"):
             follows.set_epoch(epoch)  # which its order will do too; from here on, what differs was told by the user
         self._seen = getattr(follows, "epoch", None)
 
@@ -435,12 +421,11 @@ class Loader(DataLoader[Any]):
         self._settle()
         rows = {**self._parts.explanation, "order": self._parts.order.describe(), **self._parts.backend.explain()}
         width = max(map(len, rows))
-        lines = []
-        for key, text in rows.items():
-            first, *more = text.splitlines() or [""]
-            lines.append(f"{key:<{width}}  {first}")
-            lines.extend(f"{'':<{width}}  {line}" for line in more)
-        return "\n".join(lines)
+        return "\n".join(
+            f"{'' if line else key:<{width}}  {text}"
+            for key, texts in rows.items()
+            for line, text in enumerate(texts.splitlines() or [""])
+        )
 
     def close(self) -> None:
         """Stop threads and workers and free the buffers; batches handed out stay valid. May be called twice."""
@@ -458,6 +443,12 @@ class Loader(DataLoader[Any]):
             f"<fastload.Loader: {self._parts.explanation['source'].splitlines()[0]}; batch size {self.batch_size}, "
             f"{self._parts.order.describe()}; backend {self.backend}, on {self.device}>"
         )
+
+
+def _assembled(config: LoaderConfig) -> LoaderParts:
+    from fastload.loader.build import assemble  # which makes Loaders, to measure them
+
+    return assemble(config)
 
 
 def _copied(config: LoaderConfig, position: tuple[int, int]) -> Loader:

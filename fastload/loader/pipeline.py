@@ -2,7 +2,7 @@
 
 One thread asks the backend for batches ahead of the trainer, has what could not be read substituted, and starts the
 device stage; the trainer takes finished batches from a short queue. Backends that must work in the caller's thread are
-driven from there, by the same steps. `Substitution` says what becomes of samples that could not be read.
+driven from there, by the same steps.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -44,21 +43,14 @@ _TRIES = 32
 """Replacements tried for a sample that cannot be read."""
 
 
-@dataclass(frozen=True)
-class _Ticket:
+class _Submitted(NamedTuple):
     position: Position
     draws: Draws
-
-
-@dataclass(frozen=True)
-class _Submitted:
-    ticket: _Ticket
     at: float
     """[seconds of time.perf_counter]"""
 
 
-@dataclass(frozen=True)
-class _Item:
+class _Item(NamedTuple):
     position: Position | None
     staged: Staged | None = None
     error: BaseException | None = None
@@ -89,23 +81,17 @@ class Pipeline:
     """Produces the batches of consecutive positions, endlessly where the order allows, from wherever it is put."""
 
     def __init__(
-        self,
-        *,
-        backend: Backend,
-        stage: DeviceStage,
-        order: Order,
-        on_error: OnError,
-        anew: bool = False,
+        self, backend: Backend, stage: DeviceStage, order: Order, on_error: OnError = "raise", *, ahead: bool = True
     ) -> None:
         """
         Args:
-            anew: whether nothing is made ahead of an epoch's start, because its data may change until then.
+            ahead: whether batches are made before their epoch begins; not where its data may change until then.
         """
         self._backend = backend
         self._stage = stage
         self._order = order
-        self._ahead = order.ahead and not anew
-        self._substitution = Substitution(backend=backend, order=order, on_error=on_error)
+        self._ahead = order.ahead and ahead
+        self._substitution = Substitution(backend, order, on_error)
         self._orders: dict[int, tuple[npt.NDArray[np.int64], npt.NDArray[np.int64] | None]] = {}
         self._spans: SpanLog | None = None
 
@@ -113,7 +99,7 @@ class Pipeline:
         """Position of the next batch that `next` will hand out."""
         self._last_epoch: int | None = None
         """Where the tickets end: orders that may only be drawn when their epoch starts. None: never."""
-        self._tickets: Iterator[_Ticket] = iter(())
+        self._tickets: Iterator[tuple[Position, Draws]] = iter(())
         self._exhausted = True
         self._submitted: deque[_Submitted] = deque()
 
@@ -300,7 +286,7 @@ class Pipeline:
 
     def _produce(self) -> _Item | None:
         """One step: top up, receive the oldest, finish it. None when there is nothing to produce."""
-        ticket: _Ticket | None = None
+        taken: Position | None = None
         try:
             if self._backend.background:  # then this is our own thread
                 self._stage.claim_thread()
@@ -309,25 +295,25 @@ class Pipeline:
             if not self._submitted:
                 return None
             spans, submitted = self._spans, self._submitted[0]
-            position = submitted.ticket.position
+            position, draws = submitted.position, submitted.draws
             with span(spans, "receive", "loader", position):
                 host = self._backend.receive()
             if spans is not None:
                 args = {"epoch": position[0], "step": position[1]}
                 spans.add("batch in the backend", submitted.at, time.perf_counter(), track="backend", args=args)
-            ticket = self._submitted.popleft().ticket
+            taken = self._submitted.popleft().position
             self._top_up()
             if host.failures:
                 with span(spans, "substitute", "loader", position):
-                    host = self._substitution.repair(host, ticket.draws, self.order_of(position[0]))
+                    host = self._substitution.repair(host, draws, self.order_of(position[0]))
             with span(spans, "device stage", "loader", position):
-                return _Item(position, self._stage.run(host, ticket.draws, position[1]))
+                return _Item(position, self._stage.run(host, draws, position[1]))
         except BaseException as error:  # handed to the trainer's thread, which raises it
             with contextlib.suppress(FastloadError):
                 self._backend.cancel()
             self._submitted.clear()
             self._tickets, self._exhausted = iter(()), True
-            return _Item(ticket.position if ticket else None, error=error)
+            return _Item(taken, error=error)
 
     def _obey_seek(self) -> None:
         with self._change:
@@ -346,17 +332,18 @@ class Pipeline:
             if ticket is None:
                 self._exhausted = True
                 return
+            position, draws = ticket
             begun = time.perf_counter()
-            with span(self._spans, "submit", "loader", ticket.position):
-                self._backend.submit(ticket.draws)
-            self._submitted.append(_Submitted(ticket, begun))
+            with span(self._spans, "submit", "loader", position):
+                self._backend.submit(draws)
+            self._submitted.append(_Submitted(position, draws, begun))
 
-    def _tickets_from(self, position: Position) -> Iterator[_Ticket]:
+    def _tickets_from(self, position: Position) -> Iterator[tuple[Position, Draws]]:
         epoch, step = position
         while self._last_epoch is None or epoch <= self._last_epoch:
             order, repeats = self._order_and_repeats(epoch)
             while step < self._order.steps:
-                yield _Ticket((epoch, step), self._order.draws(epoch, step, order, repeats))
+                yield (epoch, step), self._order.draws(epoch, step, order, repeats)
                 step += 1
             epoch, step = epoch + 1, 0
 
@@ -380,16 +367,10 @@ class Pipeline:
 class Substitution:
     """Raises what went wrong with a batch or repairs it, as `on_error` says; remembers what it has reported."""
 
-    def __init__(self, *, backend: Backend, order: Order, on_error: OnError) -> None:
-        """
-        Args:
-            on_error: "raise" or "substitute".
-        """
+    def __init__(self, backend: Backend, order: Order, on_error: OnError) -> None:
         self.count = 0
         """Samples replaced so far."""
-        self._backend = backend
-        self._order = order
-        self._on_error = on_error
+        self._backend, self._order, self._on_error = backend, order, on_error
         self._reported: set[int] = set()
 
     def repair(self, host: HostBatch, draws: Draws, epoch_order: npt.NDArray[np.int64]) -> HostBatch:
@@ -417,13 +398,11 @@ class Substitution:
             raise first
         indices, repeats = draws.indices.copy(), None if draws.repeats is None else draws.repeats.copy()
         replacements: dict[int, HostBatch] = {}
-        for failure in host.failures:
-            row = failure.row
-            index = int(indices[row])
-            if index not in self._reported:
+        for row, error in ((failure.row, failure.error) for failure in host.failures):
+            if (index := int(indices[row])) not in self._reported:
                 self._reported.add(index)
-                logger.warning("%s (Replaced by another sample, as on_error='substitute' asks.)", failure.error)
-            indices[row], replacements[row] = self._replacement_for(failure.error, draws, row, epoch_order)
+                logger.warning("%s (Replaced by another sample, as on_error='substitute' asks.)", error)
+            indices[row], replacements[row] = self._replacement_for(error, draws, row, epoch_order)
             if repeats is not None:
                 repeats[row] = 0
             self.count += 1
