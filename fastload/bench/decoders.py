@@ -210,7 +210,7 @@ class DaliCpu(Contestant):
     batch = 32
 
     def __init__(self, task: Task) -> None:
-        from fastload.backends.dali.pipeline import decode_regions, import_dali
+        from fastload.backends.dali_graph import decode_regions, import_dali
 
         self._dali, self._decode_regions = import_dali(), decode_regions
         if self.gpu:

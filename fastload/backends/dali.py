@@ -1,0 +1,367 @@
+"""The `dali` backend: threads read and prepare batches, and whoever receives them has DALI make the pixels."""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import chain
+from threading import Lock
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from fastload.backends.assemble import Assembler
+from fastload.backends.base import (
+    BackendOptions,
+    BufferAllocator,
+    Context,
+    Failure,
+    Fit,
+    HostBatch,
+    Job,
+    Needs,
+    Tolerance,
+    Traits,
+)
+from fastload.backends.dali_graph import DaliPipeline, Encoded, Regions, filter_of, import_dali, regions_of
+from fastload.decode.image import check_data
+from fastload.draws import Draws
+from fastload.errors import ConfigurationError, DecodeError, WorkerError, counted
+from fastload.geometry import GeometryPlan, View
+from fastload.machine import usable_cores
+from fastload.render.host import EncodedRow, PythonRenderer
+
+
+@dataclass(frozen=True)
+class DaliOptions(BackendOptions):
+    """Options of the `dali` backend.
+
+    Raises:
+        ConfigurationError: a value out of range.
+    """
+
+    device: Literal["auto", "cpu", "mixed"] = "auto"
+    """Where images are decoded and resized: "mixed" begins on the CPU and ends on the GPU the batches are delivered on.
+    "auto" is "cpu": decoding on the GPU has been reported to end the process on some GPUs (nvImageCodec 0.9)."""
+    num_threads: int | None = None
+    """DALI's CPU threads. None: the loader's num_workers, or one for each usable core."""
+    queue_depth: int = 2
+    """Batches inside DALI at once: one being decoded while the next one waits for it."""
+    decoder: str = "auto"
+    """Which JPEG decoder takes what DALI cannot decode; see `fastload doctor`."""
+
+    @property
+    def risk(self) -> str:
+        return "decoding on the GPU has been reported to end the process" if self.device == "mixed" else ""
+
+    def __post_init__(self) -> None:
+        if self.device not in ("auto", "cpu", "mixed"):
+            raise ConfigurationError(f"DaliOptions(device={self.device!r}) must be 'auto', 'cpu' or 'mixed'.")
+        for name in ("num_threads", "queue_depth"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigurationError(f"DaliOptions({name}={value!r}) must be at least 1.")
+
+
+logger = logging.getLogger("fastload")
+
+_PNG_BIT_DEPTH = 24
+"""Offset in the file of the IHDR field (W3C PNG specification, section 11.2.1)."""
+
+
+DevicePixels = npt.NDArray[np.uint8] | torch.Tensor
+
+
+@dataclass(eq=False)
+class _Rows:
+    """Rows of a batch whose pixels DALI makes."""
+
+    samples: list[EncodedRow]
+    encoded: list[Encoded]
+    regions: list[Regions]
+    """One for each view."""
+    views: Sequence[View]
+
+
+@dataclass
+class _Renderer:
+    """Sets apart what DALI is to render. What it decodes otherwise than everybody else, and masks, is rendered here."""
+
+    plans: Sequence[GeometryPlan]
+    python: PythonRenderer
+    found: list[_Rows] = field(default_factory=list)
+
+    def render(self, rows: Sequence[EncodedRow], views: Sequence[View]) -> dict[int, DecodeError]:
+        """See `EncodedRenderer`."""
+        if views[0].resampling.role == "mask":
+            return self.python.render(rows, views)
+        damaged: dict[int, DecodeError] = {}
+        direct: list[EncodedRow] = []
+        others: list[EncodedRow] = []
+        for sample in rows:
+            try:
+                # DALI fails the whole batch for one bad file, so the verdict comes first.
+                check_data(sample.data, sample.header, sample.name, self.python.settings)
+            except DecodeError as error:
+                damaged[sample.row] = error
+            else:
+                (direct if self._decoded_alike(sample) else others).append(sample)
+        if direct:
+            numbers = np.array([sample.row for sample in direct], dtype=np.intp)
+            regions = [regions_of(v.geometry, numbers, plan) for plan, v in zip(self.plans, views, strict=True)]
+            encoded = [np.frombuffer(sample.data, dtype=np.uint8) for sample in direct]
+            self.found.append(_Rows(direct, encoded, regions, views))
+        return damaged | self.python.render(others, views)
+
+    def _decoded_alike(self, sample: EncodedRow) -> bool:
+        """Whether DALI gives the very pixels that the decoders of `fastload.decode` give.
+
+        Not so: JPEGs of four components (CMYK, off by one), 16-bit PNGs (another scale), animated PNGs (another frame),
+        images to be turned upright; and GIFs and other formats, which it may not read at all.
+        """
+        header = sample.header
+        if self.python.settings.exif_orientation and header.orientation != 1:
+            return False
+        if header.format == "JPEG":
+            return header.components in (1, 3)
+        if header.format != "PNG" or sample.data[_PNG_BIT_DEPTH] > 8:
+            return False
+        return sample.data.find(b"acTL", 0, max(sample.data.find(b"IDAT"), 0)) < 0  # which comes before the pixels
+
+
+_READ_AHEAD = 2
+"""Batches being read and prepared beside those inside DALI, unless prefetch_factor says otherwise."""
+
+
+class DaliBackend:
+    """Real DALI, fed with our order and our boxes; on the CPU, or with pixels made and left on the GPU.
+
+    Compressed images go through DALI; everything else (masks, pixels, values, rare formats) through the code that the
+    other host backends use.
+    """
+
+    name = "dali"
+    Options = DaliOptions
+    background = True
+    traits = Traits(
+        views=True,
+        summary="an NVIDIA DALI pipeline fed with fastload's order and boxes, on the CPU or on a GPU",
+        tolerance=Tolerance(psnr_cpu=45.0, psnr_gpu=40.0),
+        needs=Needs("nvidia.dali", 'pip install "fastload[dali]"', "nvidia-dali"),
+    )
+
+    @classmethod
+    def fit(cls, job: Job) -> Fit:
+        return Fit(0.35 if job.compressed else 0.1, "DALI can do it too")
+
+    def __init__(self, context: Context, options: DaliOptions) -> None:
+        """
+        Raises:
+            BackendUnavailableError: DALI is not installed or too old.
+            UnsupportedTransformError: the recipe has a part that only Python can run, or an interpolation that DALI
+                does otherwise than torchvision.
+            ConfigurationError: the samples are Python objects, there is a collate function, or there is no GPU where
+                one is asked for.
+        """
+        context.require_whole_batches(self.name)
+        for name in context.source.objects:
+            raise ConfigurationError(
+                f"backend: 'dali' reads compressed images, but column {name!r} of {context.source.name} holds "
+                "Python objects; use backend='torch'."
+            )
+        self._plans = context.recipe.geometries
+        self._filters = list(dict.fromkeys(filter_of(plan).interp_type for plan in self._plans))
+        self._device_id = _device_id(options.device, context.device)
+        self._version: str = import_dali().__version__
+        self._context = context
+        self._options = options
+        self._threads = options.num_threads or context.num_workers or usable_cores()
+        self.depth = options.queue_depth + (context.prefetch_factor or _READ_AHEAD)
+        self._python = PythonRenderer(options.decoder, options.decode_settings)
+        # A batch that stays on the GPU needs no page-locked buffer, only the addresses of one.
+        self._allocate = context.allocate if self._device_id is None else None
+        self._plain = Assembler(context.source, self._plans, settings=options.decode_settings, decoder=options.decoder)
+        self._pending: deque[Future[tuple[HostBatch, list[_Rows]]]] = deque()
+        self._readers: ThreadPoolExecutor | None = None
+        self._lock = Lock()
+        """Around all that DALI is asked for."""
+        self._pipes: list[DaliPipeline] = []
+        """One for each view, once they are needed."""
+        self._inside: deque[_Rows] = deque()
+        """What they have been fed and not asked for: also what was cancelled since."""
+        self._rebuilt = 0
+        """How often they were replaced because one had failed."""
+        weakref.finalize(self, self._pipes.clear)  # at the latest when the interpreter exits
+
+    def submit(self, draws: Draws) -> None:
+        if self._readers is None:
+            self._readers = ThreadPoolExecutor(self.depth, thread_name_prefix="fastload-dali")
+        self._pending.append(
+            self._readers.submit(_prepared, draws, self._context, self._plans, self._python, self._allocate)
+        )
+
+    def receive(self) -> HostBatch:
+        assert self._pending
+        try:
+            host, rows = self._pending.popleft().result()
+        except CancelledError:
+            raise WorkerError("backend 'dali': it was closed while batches were outstanding.") from None
+        while rows:
+            with self._lock:
+                pixels, failure = self._made(rows)
+            self._fill(host, rows.pop(0), pixels, failure)
+        return host
+
+    def reread(self, draws: Draws) -> HostBatch:
+        return self._plain.batch(draws)
+
+    def cancel(self) -> None:
+        for future in self._pending:
+            future.cancel()
+        self._pending.clear()
+
+    def close(self) -> None:
+        self.cancel()
+        readers, self._readers = self._readers, None
+        if readers is not None:
+            readers.shutdown(wait=True, cancel_futures=True)
+        with self._lock:
+            self._discard()
+
+    def explain(self) -> Mapping[str, str]:
+        where = "on the CPU" if self._device_id is None else f"mixed, ending on cuda:{self._device_id}"
+        inside = counted(self._options.queue_depth, "batch")
+        rows = {
+            "dali": f"DALI {self._version} {where}, {counted(self._threads, 'thread')}, {inside} inside it, "
+            f"{self.depth} in flight",
+            "dali pixels": f"JPEGs and PNGs of 8 bits, resized with {' and '.join(self._filters)}; masks, CMYK and "
+            "other formats without DALI. Damaged data within a complete file is not noticed",
+        }
+        if len(self._plans) > 1:
+            rows["dali views"] = f"{len(self._plans)} of each image, a pipeline each: DALI decodes the image for each"
+        if self._rebuilt:
+            rows["dali failures"] = f"{self._rebuilt}, each of which cost a batch decoded twice"
+        return rows
+
+    def _made(self, rows: list[_Rows]) -> tuple[list[DevicePixels], str]:
+        """The pixels of the first of these, one (n, H, W, 3) uint8 for each view; or why DALI could not decode them.
+
+        Raises:
+            WorkerError: DALI failed, and it is not a file's fault.
+        """
+        while True:
+            oldest, said = None, ""
+            try:
+                self._feed(rows)
+                oldest = self._inside[0]
+                pixels = [pipe.collect() for pipe in self._pipes]
+            except Exception as error:  # DALI has no exceptions of its own
+                said = str(error) or type(error).__name__
+            if not said:
+                if self._inside.popleft() is rows[0]:
+                    return pixels, ""
+                continue
+            # Start over with new pipelines, as DALI demands after an error; what else was inside is fed again in its
+            # turn. Only now: the caught error's traceback would keep the old ones alive.
+            self._discard()
+            self._rebuilt += 1
+            if oldest is None:
+                raise WorkerError(f"backend 'dali': DALI could not be started or fed: {said}")
+            if oldest is rows[0]:
+                if "decoders" not in said:  # DALI names the operator that failed
+                    raise WorkerError(f"backend 'dali': DALI failed: {said}")
+                return [], said
+
+    def _feed(self, rows: list[_Rows]) -> None:
+        """Feed these, and of what comes next what is ready: DALI must not run dry while we wait for its output."""
+        if not self._pipes:
+            size, device = self._context.batch_size, self._device_id
+            for plan in self._plans:
+                pipe = DaliPipeline(plan, batch_size=size, num_threads=self._threads, device_id=device)
+                self._pipes.append(pipe)
+        for one in chain(rows, self._ready()):
+            if one not in self._inside:
+                if one is not rows[0] and len(self._inside) >= self._options.queue_depth:
+                    return
+                for pipe, regions in zip(self._pipes, one.regions, strict=True):
+                    pipe.feed(one.encoded, regions)
+                self._inside.append(one)
+
+    def _ready(self) -> Iterator[_Rows]:
+        for future in tuple(self._pending):
+            if not future.done() or future.cancelled() or future.exception() is not None:
+                return
+            yield from future.result()[1]
+
+    def _discard(self) -> None:
+        for pipe in self._pipes:
+            pipe.close()
+        self._pipes.clear()
+        self._inside.clear()
+
+    def _fill(self, host: HostBatch, rows: _Rows, pixels: list[DevicePixels], failure: str) -> None:
+        """Put the pixels into their rows of the batch; where there are none, one sample at a time without DALI."""
+        numbers = [sample.row for sample in rows.samples]
+        for view, made in zip(rows.views, pixels, strict=False):
+            if isinstance(made, torch.Tensor):
+                name = next(name for name, column in host.columns.items() if column is view.out)
+                host.columns[name] = self._joined(view.out, numbers, made, [f.row for f in host.failures])
+            elif len(numbers) == len(view.out):
+                np.copyto(view.out, made)
+            else:
+                view.out[numbers] = made
+        if not failure:
+            return
+        found = self._python.render(rows.samples, rows.views)
+        if not found:
+            logger.warning(
+                "DALI could not decode one of %s ... %s, but %s can; this batch was decoded without DALI. %s",
+                *(rows.samples[0].name, rows.samples[-1].name, self._python.decoder, failure.strip()),
+            )
+        for name, column in host.columns.items():
+            if found and name not in self._context.source.values:
+                column[list(found)] = 0
+        host.failures = sorted([*host.failures, *(Failure(*one) for one in found.items())], key=lambda f: f.row)
+
+    def _joined(self, out: Encoded, numbers: list[int], pixels: torch.Tensor, bad: list[int]) -> torch.Tensor:
+        """(B, H, W, 3) uint8 on the device: the rows made there, those made on the host, and zeros for bad ones."""
+        if len(numbers) == len(out) and not bad:
+            return pixels
+        # Beside the default stream, where work would wait for all that the trainer has queued.
+        with torch.cuda.device(pixels.device), torch.cuda.stream(self._pipes[0].stream):
+            joined = torch.as_tensor(out).to(pixels.device)
+            joined[torch.as_tensor(numbers, device=pixels.device)] = pixels
+            joined[bad] = 0
+            torch.cuda.current_stream().synchronize()
+        return joined
+
+
+def _prepared(
+    draws: Draws,
+    context: Context,
+    plans: Sequence[GeometryPlan],
+    python: PythonRenderer,
+    allocate: BufferAllocator | None,
+) -> tuple[HostBatch, list[_Rows]]:
+    """A batch but for what DALI makes, in a reader's thread. No method of the backend, which it would keep alive."""
+    renderer = _Renderer(plans, python)
+    assembler = Assembler(context.source, plans, settings=python.settings, renderer=renderer)
+    return assembler.batch(draws, allocate), renderer.found
+
+
+def _device_id(asked: str, target: torch.device) -> int | None:
+    """The GPU that DALI works on, or None for the CPU."""
+    if asked != "mixed":
+        return None
+    if target.type != "cuda":
+        raise ConfigurationError(
+            f"DaliOptions(device={asked!r}) leaves the images on a GPU, but the batches are to be delivered on "
+            f"{target}; use device='cuda' for the loader, or DaliOptions(device='cpu')."
+        )
+    return torch.cuda.current_device() if target.index is None else target.index
