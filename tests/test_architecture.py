@@ -73,7 +73,7 @@ def test_rooms_import_only_what_stands_on_lower_ground() -> None:
 
 
 def test_a_backend_imports_no_other_backend() -> None:
-    own = {"base", "host", "assemble", "engine", "objects", "forks"}  # what they share
+    own = ("base", "host", "assemble", "engine", "objects")  # what they share
     wrong = []
     for path in sorted((PACKAGE / "backends").rglob("*.py")):
         name = path.relative_to(PACKAGE / "backends").parts[0].removesuffix(".py")
@@ -81,7 +81,8 @@ def test_a_backend_imports_no_other_backend() -> None:
             continue
         for line, module in imports_of(path):
             parts = module.split(".")
-            if parts[:2] == ["fastload", "backends"] and len(parts) > 2 and parts[2] not in own | {name}:
+            # A backend of two files, dali and dali_graph, is one.
+            if parts[:2] == ["fastload", "backends"] and len(parts) > 2 and not parts[2].startswith((*own, name)):
                 wrong.append(f"{path.relative_to(ROOT)}:{line} imports {module}")
     assert not wrong, "\n".join(wrong)
 

@@ -21,7 +21,7 @@ from fastload.backends import backend_class
 from fastload.backends.assemble import settled_size
 from fastload.backends.base import Context, HostBatch
 from fastload.backends.cache import CacheBackend, CacheOptions
-from fastload.backends.engine import ThreadEngine, _Slices
+from fastload.backends.host import ThreadEngine, _Slices
 from fastload.cache import build_cache, open_cache
 from fastload.cache.resident import in_memory, is_mapped
 from fastload.draws import Draws

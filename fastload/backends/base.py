@@ -7,7 +7,8 @@ it says of itself, in its `Traits` and its `fit`: nobody asks for one by name.
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
+import os
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -272,52 +273,6 @@ class EndOfData(Exception):  # noqa: N818
     """The epoch is over: what a backend raises in place of a batch, where only it can know."""
 
 
-class PendingBatch(ABC):
-    """A batch in work."""
-
-    @abstractmethod
-    def result(self) -> HostBatch:
-        """Wait for it. Raises what went wrong with it as a whole."""
-
-    def cancel(self) -> None:
-        """Drop what has not begun; does not wait."""
-        return
-
-    def wait(self) -> None:
-        """Until nothing writes to its buffers any more."""
-        return
-
-
-class Engine(Protocol):
-    """Makes batches with threads of its own, started by the first one."""
-
-    @property
-    def depth(self) -> int:
-        """Batches in flight that keep it busy."""
-        ...
-
-    @property
-    def light(self) -> bool:
-        """Whether a batch is finished when `start` returns, within a fraction of a millisecond."""
-        ...
-
-    def start(self, draws: Draws) -> PendingBatch:
-        """Begin a batch. Does not block. Raises ConfigurationError if there cannot be such a batch."""
-        ...
-
-    def now(self, draws: Draws) -> HostBatch:
-        """A batch made in the calling thread, past all others."""
-        ...
-
-    def close(self) -> None:
-        """Join the threads. May be called twice; a later batch starts them again."""
-        ...
-
-    def explain(self) -> Mapping[str, str]:
-        """What it is, for a person."""
-        ...
-
-
 class Backend(Protocol):
     """Submit batches, receive them in the same order.
 
@@ -386,3 +341,25 @@ def fit_of(backend: type[Any], job: Job) -> Fit:
         return Fit(0.0, "it makes one view of an image")
     own = getattr(backend, "fit", None)
     return Fit(0.1, "able to do it") if own is None else own(job)
+
+
+_OWNERS: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def forget_in_children(owner: Any) -> None:
+    """Have `owner.forget()` called in each process that is forked from now on, as long as the owner is there.
+
+    Workers and threads are their parent's. Python ends what it finds at the exit of a process, or when the last
+    reference goes, and a child finds copies of all that its parent had: `forget` sees to it that it ends nothing and
+    waits for nothing.
+    """
+    _OWNERS.add(owner)
+
+
+def _forget() -> None:
+    for owner in list(_OWNERS):
+        owner.forget()
+    _OWNERS.clear()
+
+
+os.register_at_fork(after_in_child=_forget)

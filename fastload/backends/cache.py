@@ -14,9 +14,9 @@ from typing import Literal, get_args
 import torch
 
 from fastload.backends.assemble import Assembler, Placed
-from fastload.backends.base import BackendOptions, Context, Engine, Failure, Fit, HostBatch, Job, PendingBatch, Traits
-from fastload.backends.engine import BATCHES_IN_FLIGHT, host_engine
-from fastload.backends.host import HostBackend
+from fastload.backends.base import BackendOptions, Context, Failure, Fit, HostBatch, Job, Traits
+from fastload.backends.engine import host_engine
+from fastload.backends.host import BATCHES_IN_FLIGHT, Engine, HostBackend, PendingBatch
 from fastload.cache.build import build_cache, default_directory
 from fastload.cache.resident import ResidentSource, arrays_of, in_memory, is_mapped, nbytes_of
 from fastload.cache.verify import verify_cache
@@ -90,7 +90,6 @@ class CacheBackend(HostBackend):
         self._builds = options.short_side is not None or bool(given.encoded or given.objects) or not stored
         self._source: Source | None = None
         """What is served, once it is open."""
-        self._engine: Engine | None = None
 
     def engine(self) -> Engine:
         if self._engine is None:
@@ -99,10 +98,8 @@ class CacheBackend(HostBackend):
         return self._engine
 
     def close(self) -> None:
-        self.cancel()
-        engine, self._engine, self._source = self._engine, None, None
-        if engine is not None:
-            engine.close()
+        super().close()
+        self._engine = self._source = None
 
     def explain(self) -> Mapping[str, str]:
         rows = {"cache": self._explain_origin(), "resolution": self._explain_resolution()}
@@ -116,7 +113,7 @@ class CacheBackend(HostBackend):
         if source is not None and storage == "disk" and not any(is_mapped(c.array) for c in arrays_of(source).values()):
             where = "the host's memory, where the source already is"
         rows["storage"] = f"{storage}: {where}{'' if source is None else ', ' + _gigabytes(nbytes_of(source))}"
-        return rows if self._engine is None else {**rows, **self._engine.explain()}
+        return {**rows, **super().explain()}
 
     def _open(self) -> Source:
         """Build what must be built, and bring the arrays to where they are served from."""
@@ -145,8 +142,8 @@ class CacheBackend(HostBackend):
         context, plans = replace(self._context, source=source), self._context.recipe.geometries
         assembler = Assembler(source, plans, settings=self._options.decode_settings)
         if self._storage != "device":
-            return host_engine(context, assembler, backend=self.name)
-        return _DeviceEngine(ResidentSource(source, plans, context.device), assembler, self.depth, str(context.device))
+            return host_engine(context, assembler, self.name)
+        return _DeviceEngine(context, assembler, self.name)
 
     def _explain_origin(self) -> str:
         source = self._context.source
@@ -172,27 +169,23 @@ class CacheBackend(HostBackend):
         return f"{kept} pixels: crops are resampled a second time, so samples differ from those at full resolution"
 
 
-@dataclass(frozen=True)
-class _DeviceEngine:
+class _DeviceEngine(Engine):
     """Batches made on the device that holds the arrays."""
 
-    resident: ResidentSource
-    assembler: Assembler
-    depth: int
-    device: str
-    light = False
+    def __init__(self, context: Context, assembler: Assembler, backend: str) -> None:
+        super().__init__(context, assembler, backend)
+        self._device = context.device
+        self._resident = ResidentSource(self._source, self._plans, context.device)
 
     def start(self, draws: Draws) -> PendingBatch:
-        placed = self.assembler.place(draws)
-        return _DeviceBatch(self.resident, placed, self.assembler.sizes_of(placed))
+        placed = self._assembler.place(draws)
+        return _DeviceBatch(self._resident, placed, self._assembler.sizes_of(placed))
 
     def now(self, draws: Draws) -> HostBatch:
         return self.start(draws).result()
 
-    def close(self) -> None: ...
-
     def explain(self) -> Mapping[str, str]:
-        return {"rendering": f"batched tensor operations on {self.device}"}
+        return {"rendering": f"batched tensor operations on {self._device}"}
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from fastload.backends.forks import forget_in_children
+from fastload.backends.base import forget_in_children
 from fastload.errors import BackendUnavailableError, UnsupportedTransformError
 from fastload.geometry import Geometry, GeometryPlan
 

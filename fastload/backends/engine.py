@@ -8,22 +8,21 @@ messages are the same whichever engine runs.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from fastload import native
 from fastload.backends.assemble import Assembler, Buffers, settled_size
-from fastload.backends.base import Context, Engine, Failure, HostBatch, PendingBatch
+from fastload.backends.base import Context, Failure, HostBatch
+from fastload.backends.host import Engine, PendingBatch, ThreadEngine, thread_failure
 from fastload.cache.resident import is_mapped
-from fastload.decode.libraries import core_formats, describe_decoder, get_decoder, others_by_pillow
+from fastload.decode.libraries import core_formats, others_by_pillow
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError, DecodeError, FastloadError, WorkerError, counted
 from fastload.geometry import Geometry, GeometryPlan, Resampling, View
-from fastload.machine import usable_cores
 from fastload.native.plans import FusedGeometry, fuse
 from fastload.native.pool import Compressed, NativeFailure, NativePool, Pending
 from fastload.recipe.views import view_column
@@ -35,11 +34,6 @@ Begun = list[tuple[int, "Pending | Future[Pending]"]]
 Placements = list["Geometry | FusedGeometry | None"]
 """Of each view; None where it is still to be resolved."""
 
-BATCHES_IN_FLIGHT = 3
-"""One being received, one being finished, one to keep the threads busy meanwhile."""
-_LARGEST_SLICE = 32
-"""Samples. Enough to make the work per slice small (50 microseconds of 20 milliseconds), few enough to share evenly."""
-
 _LITTLE = 1 << 20
 """Bytes of pixels that are copied in 100 microseconds, in which another thread would hardly have begun."""
 
@@ -47,8 +41,8 @@ _LITTLE = 1 << 20
 def host_engine(
     context: Context,
     assembler: Assembler,
-    *,
     backend: str,
+    *,
     decoder: str = "auto",
     check_whole: bool = False,
     draft: bool = False,
@@ -56,8 +50,6 @@ def host_engine(
     """The fastest engine for the source of a context, which has no objects.
 
     Args:
-        assembler: of that source and recipe; does what is done in Python.
-        backend: its name, for messages and threads.
         decoder: "auto"; "native" for the native core and nothing else; or a decoder of `fastload.decode`, on threads.
         check_whole: have the native core look for damage outside of crops as well.
         draft: have the native core decode large JPEGs smaller than they are.
@@ -66,149 +58,48 @@ def host_engine(
         BackendUnavailableError: the decoder asked for is not installed.
         ConfigurationError: decoder="native", and the native core does not serve this source.
     """
-    threads = max(1, usable_cores() if context.num_workers is None else context.num_workers)
     if decoder == "native":
         native.load()  # complains if it is not there
     if decoder in ("auto", "native") and native.available():
         if NativeEngine.serves(context.source, context.recipe.geometries):
-            return NativeEngine(
-                context, assembler, backend=backend, threads=threads, check_whole=check_whole, draft=draft
-            )
+            return NativeEngine(context, assembler, backend, check_whole=check_whole, draft=draft)
         if decoder == "native":
             raise ConfigurationError(
                 "options: decoder='native' serves one column of compressed images, to a size that the transform fixes; "
                 f"{context.source.name} is not that. Use decoder='auto'."
             )
-    return ThreadEngine(context, assembler, backend=backend, threads=threads, decoder=decoder)
+    return ThreadEngine(context, assembler, backend, decoder)
 
 
-class ThreadEngine:
-    """Python threads that render straight into the batch buffer, with any decoder that releases the GIL.
+class NativeEngine(Engine):
+    """Serves one column of compressed images to a size that is known in advance, or columns of pixels in arrays.
 
-    A batch is cut into slices, a slice is one task of a thread pool. Several batches are in flight, so a slow slice at
-    the end of one does not leave threads idle.
+    Python's threads do what goes before and after the core: bytes that are not in files, sizes where it does not draw
+    boxes itself, and odd samples.
     """
-
-    light = False
-
-    def __init__(self, context: Context, assembler: Assembler, *, backend: str, threads: int, decoder: str) -> None:
-        source = context.source
-        self._assembler = assembler
-        self._decoder = get_decoder(decoder) if source.encoded else None
-        self.backend = backend
-        self._threads = threads
-        self._allocate = context.allocate
-        self._slice = max(1, min(_LARGEST_SLICE, -(-context.batch_size // threads)))
-        self._sizes = _known_sizes(source, context.recipe.geometries)
-        self._empty = not source.images
-        # Without sizes known in advance a batch is one task, so each thread needs a batch.
-        whole = self._sizes is None and not self._empty
-        self.depth = context.prefetch_factor or (BATCHES_IN_FLIGHT + (threads - 1 if whole else 0))
-        self._pool: ThreadPoolExecutor | None = None
-
-    def start(self, draws: Draws) -> PendingBatch:
-        if self._empty:
-            return _Slices(self.backend, self._assembler, draws, {}, [])
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix=f"fastload-{self.backend}")
-        if self._sizes is None:
-            whole = self._pool.submit(self._assembler.batch, draws, self._allocate)
-            return _Slices(self.backend, self._assembler, draws, None, [(0, whole)])
-        buffers = self._assembler.buffers(len(draws), self._sizes, self._allocate)
-        tasks: list[tuple[int, Future[Any]]] = []
-        for start in range(0, len(draws), self._slice):
-            rows = slice(start, min(start + self._slice, len(draws)))
-            views = {name: array[rows] for name, array in buffers.items()}
-            tasks.append((start, self._pool.submit(self._assembler.fill, draws.take(rows), views)))
-        return _Slices(self.backend, self._assembler, draws, buffers, tasks)
-
-    def now(self, draws: Draws) -> HostBatch:
-        return self._assembler.batch(draws)
-
-    def close(self) -> None:
-        pool, self._pool = self._pool, None
-        if pool is not None:
-            pool.shutdown(wait=True)
-
-    def explain(self) -> Mapping[str, str]:
-        if self._empty:
-            return {}
-        rows = {"decoder": describe_decoder(self._decoder)} if self._decoder is not None else {}
-        slices = counted(self._slice, "sample")
-        threads = f"{self._threads} of Python, slices of {slices}, {counted(self.depth, 'batch')} in flight"
-        return {**rows, "threads": threads}
-
-
-@dataclass(frozen=True)
-class _Slices(PendingBatch):
-    """A submitted batch: where its pixels go, and the tasks that put them there."""
-
-    backend: str
-    assembler: Assembler
-    draws: Draws
-    buffers: Buffers | None
-    """None where the single task brings its own."""
-    tasks: list[tuple[int, Future[Any]]]
-    """First row of each slice, and what `Assembler.fill` (or `batch`) will return."""
-
-    def result(self) -> HostBatch:
-        self.wait()
-        try:
-            if self.buffers is None:
-                whole: HostBatch = self.tasks[0][1].result()
-                return whole
-            failures = [
-                Failure(start + failure.row, failure.error) for start, task in self.tasks for failure in task.result()
-            ]
-        except FastloadError:
-            raise
-        except Exception as error:
-            raise _thread_failure(self.backend, error) from error
-        return self.assembler.finish(self.draws.indices, self.buffers, failures)
-
-    def cancel(self) -> None:
-        for _, task in self.tasks:
-            task.cancel()
-
-    def wait(self) -> None:
-        wait([task for _, task in self.tasks])  # all of them, even if one failed: they write to the buffers
-
-
-class NativeEngine:
-    """Serves one column of compressed images to a size that is known in advance, or columns of pixels in arrays."""
 
     def __init__(
         self,
         context: Context,
         assembler: Assembler,
-        *,
         backend: str,
-        threads: int,
+        *,
         check_whole: bool = False,
         draft: bool = False,
     ) -> None:
-        source, plans = context.source, context.recipe.geometries
+        super().__init__(context, assembler, backend)
+        source, plans = self._source, self._plans
         assert self.serves(source, plans)
-        self._source = source
-        self._plans = plans
-        self._assembler = assembler
-        self.backend = backend
-        self._threads = threads
-        self._allocate = context.allocate
         self._check_whole = check_whole
         self._draft = draft
-        self._slice = max(1, -(-context.batch_size // threads))
+        self._slice = max(1, -(-context.batch_size // self._threads))
         self._settled = [settled_size(source, plan) for plan in plans]
         copied = None not in self._settled and not any(plan.resamples for plan in plans)
         self.light = copied and _is_little(source, context.batch_size * len(plans))
         """Whether there is less to do than to hand it to other threads and to wait for them."""
-        self._pool = NativePool(threads)
+        self._pool = NativePool(self._threads)
         self._remade = 0
         """Samples that the core gave back and Python could read."""
-        self._python: ThreadPoolExecutor | None = None
-        """For what goes before and after the core: bytes that are not in files, sizes where it does not draw boxes
-        itself, and odd samples."""
-        self.depth = context.prefetch_factor or BATCHES_IN_FLIGHT
 
     @staticmethod
     def serves(source: Source, plans: Sequence[GeometryPlan]) -> bool:
@@ -222,13 +113,8 @@ class NativeEngine:
     def start(self, draws: Draws) -> PendingBatch:
         return self._decode(draws) if self._source.encoded else self._gather(draws)
 
-    def now(self, draws: Draws) -> HostBatch:
-        return self._assembler.batch(draws)
-
     def close(self) -> None:
-        python, self._python = self._python, None
-        if python is not None:
-            python.shutdown(wait=True)
+        super().close()
         self._pool.close()
 
     def explain(self) -> Mapping[str, str]:
@@ -258,8 +144,7 @@ class NativeEngine:
         return rows
 
     @property
-    def decoded(self) -> Mapping[str, int]:
-        """Images decoded so far, by what (`Stats.decoded`)."""
+    def decoded(self) -> Mapping[str, int]:  # type: ignore[override]
         counts = {**self._pool.decoded, "reduced": self._pool.reduced, "python": self._remade}
         return {name: count for name, count in counts.items() if count}
 
@@ -283,11 +168,6 @@ class NativeEngine:
         for name, pixels in made.items():
             out[name][rows] = pixels
         return [Failure(rows[failure.row], failure.error) for failure in failures]
-
-    def _executor(self) -> ThreadPoolExecutor:
-        if self._python is None:
-            self._python = ThreadPoolExecutor(self._threads, thread_name_prefix=f"fastload-{self.backend}")
-        return self._python
 
     # Compressed images
 
@@ -432,12 +312,6 @@ class _NativeBatch(PendingBatch):
             pending.wait()
 
 
-def _known_sizes(source: Source, plans: Sequence[GeometryPlan]) -> list[tuple[int, int]] | None:
-    """(height, width) of each view in every batch; None where one is not known in advance."""
-    sizes = [plan.out_size or settled_size(source, plan) for plan in plans]
-    return None if None in sizes else [size for size in sizes if size is not None]
-
-
 def _is_little(source: Source, batch_size: int) -> bool:
     """Whether a batch of these arrays is a few bytes that need not be read from a disk."""
     stored = [column.in_array() for column in source.pixels.values()]
@@ -452,7 +326,7 @@ def _outcome(backend: str, work: Pending | Future[Pending]) -> list[NativeFailur
     except FastloadError:
         raise
     except Exception as error:  # of a column's own code
-        raise _thread_failure(backend, error) from error
+        raise thread_failure(backend, error) from error
     try:
         return pending.wait()
     except RuntimeError as error:
@@ -464,11 +338,3 @@ def _bytes_or_none(column: EncodedImages, index: int) -> bytes:
         return column.read(index)
     except OSError:
         return b""
-
-
-def _thread_failure(backend: str, error: Exception) -> WorkerError:
-    """For what a thread raises that is not about one sample."""
-    return WorkerError(
-        f"backend {backend!r}: a thread failed with {type(error).__name__}: {error}. This is not about one sample; if "
-        "it is not a lack of memory (lower the batch size or num_workers), please report it with the traceback above."
-    )

@@ -68,41 +68,31 @@ class ObjectAssembler:
         if self._collate_fn is not None:
             return HostBatch({}, failures, collated=self._collate_fn(items))
         fields, layout = _fields_of(items[0])
-        if self._recipe.forks and fields is not None:
-            return self._views(items, layout, draws, good_rows, failures)
+        recipe = self._recipe
         # Several views of an image, or whatever else a transform makes of it, if nothing is left to be done to it.
-        made = fields is not None and not isinstance(fields["image"], _PICTURES) and self._recipe.batch.is_identity
-        if made or fields is None or (not self._recipe.placement and not _is_pixels(fields.get("image"))):
+        made = fields is not None and not isinstance(fields["image"], _PICTURES) and recipe.batch.is_identity
+        plain = fields is not None and not recipe.placement and not isinstance(fields["image"], Image.Image)
+        if fields is None or ((made or plain) and not recipe.forks):
             return HostBatch({}, failures, collated=_collate(items), layout=layout)
         rows = self._rows(items, draws, good_rows)
         columns: dict[str, Any] = {}
         for name in fields:
             values = [row[name] for row in rows]
-            if name == "image":
-                columns[name] = self._images(values, draws.take(good_rows), failures, good_rows)
-            else:
-                columns[name] = _masks(values) if name == "mask" else _collate(values)
-        return self._finished(columns, layout, draws, good_rows, failures)
-
-    def _views(
-        self, items: list[Any], layout: Layout, draws: Draws, good_rows: list[int], failures: list[Failure]
-    ) -> HostBatch:
-        """A column for each view: the transform has made them, or they are made here."""
-        rows, made = self._rows(items, draws, good_rows), self._recipe.opaque is not None
-        columns: dict[str, Any] = {}
-        for name in rows[0]:
-            values = [row[name] for row in rows]
             if name not in ("image", "mask"):
                 columns[name] = _collate(values)
                 continue
-            for view, plan in enumerate(self._recipe.geometries):
-                seen = [value[view] for value in values] if made else values
-                if name == "image":
-                    pixels = self._images(seen, draws.take(good_rows), failures, good_rows, plan)
-                else:
-                    pixels = _masks(seen)
-                columns[view_column(name, view)] = pixels
-        return self._finished(columns, layout, draws, good_rows, failures)
+            for view, plan in enumerate(recipe.geometries):  # which the transform has made already, or are made here
+                seen = [value[view] for value in values] if recipe.forks and recipe.opaque is not None else values
+                columns[view_column(name, view)] = (
+                    self._images(seen, draws.take(good_rows), failures, good_rows, plan)
+                    if name == "image"
+                    else _masks(seen)
+                )
+        if failures and not all(isinstance(column, np.ndarray | torch.Tensor) for column in columns.values()):
+            return HostBatch({}, failures)  # no rows to replace in what is no array: the whole batch is read again
+        if failures:
+            columns = {name: _spread(column, good_rows, len(draws)) for name, column in columns.items()}
+        return HostBatch(columns, failures, layout=layout)
 
     def _rows(self, items: list[Any], draws: Draws, good_rows: list[int]) -> list[dict[str, Any]]:
         """The samples by fields. Raises ConfigurationError: they have different ones."""
@@ -117,15 +107,6 @@ class ObjectAssembler:
                     f"{len(found)} ({', '.join(map(str, found))}). Give all the same, or pass a collate_fn."
                 )
         return rows
-
-    def _finished(
-        self, columns: dict[str, Any], layout: Layout, draws: Draws, good_rows: list[int], failures: list[Failure]
-    ) -> HostBatch:
-        if failures and not all(isinstance(column, np.ndarray | torch.Tensor) for column in columns.values()):
-            return HostBatch({}, failures)  # no rows to replace in what is no array: the whole batch is read again
-        if failures:
-            columns = {name: _spread(column, good_rows, len(draws)) for name, column in columns.items()}
-        return HostBatch(columns, failures, layout=layout)
 
     def _items(self, draws: Draws) -> tuple[list[Any], list[int], list[Failure]]:
         """The samples that could be made, their rows, and the failures of the others."""
@@ -194,20 +175,19 @@ class ObjectAssembler:
         draws: Draws,
         failures: list[Failure],
         good_rows: list[int],
-        plan: GeometryPlan | None = None,
+        plan: GeometryPlan,
     ) -> npt.NDArray[Any] | torch.Tensor:
         """(B, H, W, C): the geometry applied where there is one; uint8, or what an opaque transform made of it."""
-        plan = plan or self._recipe.geometry
         if plan.is_identity:
             tensors = [_as_hwc_tensor(image) for image in images]
-            shapes = [tuple(tensor.shape) for tensor in tensors]
-            other = next((i for i, shape in enumerate(shapes) if shape != shapes[0]), None)
-            if other is not None:
-                raise ConfigurationError(
-                    f"transform: the samples of a batch differ in size: {self.source.describe(int(draws.indices[0]))} "
-                    f"is {shapes[0][:2]}, {self.source.describe(int(draws.indices[other]))} is {shapes[other][:2]}. "
-                    "Add a Resize or a crop, or use batch_size=1 or a collate_fn."
-                )
+            for index, tensor in zip(draws.indices.tolist(), tensors, strict=True):
+                if tensor.shape != tensors[0].shape:
+                    one, other = tuple(tensors[0].shape[:2]), tuple(tensor.shape[:2])
+                    raise ConfigurationError(
+                        f"transform: the samples of a batch differ in size: "
+                        f"{self.source.describe(int(draws.indices[0]))} is {one}, {self.source.describe(index)} is "
+                        f"{other}. Add a Resize or a crop, or use batch_size=1 or a collate_fn."
+                    )
             return torch.stack(tensors)
         arrays = []
         for row, image in enumerate(images):
@@ -267,10 +247,6 @@ def _with_image(item: Any, transform: Callable[[Any], Any]) -> Any:
     if isinstance(item, list | tuple) and item:
         return (transform(item[0]), *item[1:])
     return transform(item)
-
-
-def _is_pixels(value: Any) -> bool:
-    return isinstance(value, Image.Image)
 
 
 def _as_hwc_tensor(image: Any) -> torch.Tensor:

@@ -32,8 +32,17 @@ import torch.distributed as dist
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from fastload.backends.assemble import Assembler
-from fastload.backends.base import KILLED_WORKER, BackendOptions, BufferAllocator, Context, Fit, HostBatch, Job, Traits
-from fastload.backends.forks import forget_in_children
+from fastload.backends.base import (
+    KILLED_WORKER,
+    BackendOptions,
+    BufferAllocator,
+    Context,
+    Fit,
+    HostBatch,
+    Job,
+    Traits,
+    forget_in_children,
+)
 from fastload.backends.objects import ObjectAssembler
 from fastload.decode.libraries import describe_decoder, get_decoder
 from fastload.draws import Draws

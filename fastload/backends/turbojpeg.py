@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fastload import native
 from fastload.backends.assemble import Assembler
-from fastload.backends.base import BackendOptions, Context, Engine, Fit, Job, Traits
+from fastload.backends.base import BackendOptions, Context, Fit, Job, Traits
 from fastload.backends.engine import NativeEngine, host_engine
 from fastload.backends.host import HostBackend
 from fastload.errors import ConfigurationError
@@ -71,28 +70,12 @@ class TurboJpegBackend(HostBackend):
         self._engine = host_engine(
             context,
             assembler,
-            backend=self.name,
+            self.name,
             decoder=options.decoder,
             check_whole=options.check_whole,
             draft=options.draft,
         )
         self.depth = self._engine.depth
-
-    def engine(self) -> Engine:
-        return self._engine
-
-    def close(self) -> None:
-        self.cancel()
-        self._engine.close()
-
-    def explain(self) -> Mapping[str, str]:
-        return self._engine.explain()
-
-    @property
-    def decoded(self) -> Mapping[str, int]:
-        """Images decoded so far, by what; empty where Python decodes."""
-        counts: Mapping[str, int] = getattr(self._engine, "decoded", {})
-        return counts
 
 
 def _require_draft(context: Context, decoder: str) -> None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import typer
 
 import fastload
-from fastload.cli.bench import bench
+from fastload.cli.bench import bench, takes
 from fastload.cli.cache import cache
 from fastload.cli.doctor import doctor
-from fastload.cli.results import takes
 from fastload.cli.sweep import sweep
 from fastload.demo import DemoSettings
 from fastload.terminal import output, plain_errors

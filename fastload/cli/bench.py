@@ -1,22 +1,173 @@
-"""`fastload bench`: decoders side by side, loaders side by side, two runs side by side."""
+"""`fastload bench`: decoders, loaders, two runs side by side; and what all commands that measure share.
+
+Settings are options, progress is shown on the way, files are written at the end.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+import inspect
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args, get_type_hints
 
 import typer
 
 from fastload.bench import DecodeSettings, LoaderSettings
-from fastload.cli.results import Files, progress_of_rounds, takes
+from fastload.errors import ConfigurationError
 from fastload.terminal import output, plain_errors
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from fastload.measure.results import Results
+    from fastload.measure.rounds import Progress
+
+
+def names(text: str) -> tuple[str, ...]:
+    """ "a, b" as ("a", "b")."""
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def numbers(text: str, option: str) -> tuple[int, ...]:
+    """ "4,1,2" as (1, 2, 4). Raises ConfigurationError, which names the option."""
+    try:
+        return tuple(sorted({int(part) for part in names(text)}))
+    except ValueError as error:
+        raise ConfigurationError(f"{option}: {text!r} must be whole numbers with commas between, as 1,2,4.") from error
+
+
+# -- Settings as options -----------------------------------------------------------------------------------------------
+
+
+def takes(**settings: type[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command an option for every field of some dataclasses, as its `Annotated` says; tuples are typed as lists
+    with commas.
+
+    Args:
+        settings: by the name under which the command gets the filled dataclass.
+    """
+    offered = {name: list(_options(given)) for name, given in settings.items()}
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        def wrapper(**typed: Any) -> None:
+            with plain_errors():
+                filled = {
+                    name: settings[name](**{option.name: value(typed[option.name]) for option, value in options})
+                    for name, options in offered.items()
+                }
+            command(**filled)
+
+        parameters = [option for options in offered.values() for option, _ in options]
+        wrapper.__name__, wrapper.__doc__ = command.__name__, command.__doc__
+        # Both are where typer looks, in one version or another.
+        wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        wrapper.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        return wrapper
+
+    return decorate
+
+
+def _options(settings: type[Any]) -> Iterator[tuple[inspect.Parameter, Callable[[Any], Any]]]:
+    """For each field its option, and what makes its value of what was typed."""
+    hints = get_type_hints(settings, include_extras=True)
+    for field in fields(settings):
+        hint, default = hints[field.name], field.default
+        if not hasattr(hint, "__metadata__"):
+            continue
+        kind, info = get_args(hint)
+        items = [get_args(t)[0] for t in (kind, *get_args(kind)) if getattr(t, "__origin__", None) is tuple]
+        if items:
+            hint = Annotated[str | None, info] if default is None else Annotated[str, info]
+            default = None if default is None else ",".join(map(str, default))  # type: ignore[arg-type]
+        parameter = inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint)
+        yield parameter, partial(_value, items, f"--{field.name}")
+
+
+def _value(items: list[type], option: str, typed: Any) -> Any:
+    if not items or typed is None:
+        return typed
+    return numbers(typed, option) if items[0] is int else names(typed)
+
+
+# -- Progress, files ---------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def progress_of_rounds(console: Console) -> Iterator[Callable[[Progress], None]]:
+    """A bar on a terminal that goes when it is done; in a log, a line for each round."""
+    from fastload.measure.table import progress_bar
+
+    begun: set[int] = set()
+    with progress_bar(console) as update:
+
+        def report(progress: Progress) -> None:
+            if console.is_terminal:
+                what = f"round {progress.round}" if progress.round else "warm-up"
+                update(progress.share, f"{what}: {progress.entry.contestant} {progress.entry.mode}")
+            elif progress.round not in begun:
+                begun.add(progress.round)
+                console.print(f"Round {progress.round}." if progress.round else "Warm-up.", style="dim")
+
+        yield report
+
+
+@dataclass(frozen=True)
+class Files:
+    """Where to write the results; None: not at all."""
+
+    json: Annotated[Path | None, typer.Option(help="Write everything here, for `fastload bench compare`.")] = None
+    csv: Annotated[Path | None, typer.Option(help="Write a line for each row here.")] = None
+    html: Annotated[Path | None, typer.Option(help="Write a page with charts here.")] = None
+    png: Path | None = None
+
+    @property
+    def places(self) -> dict[str, Path]:
+        """Those that are asked for, by option without its dashes."""
+        return {field.name: path for field in fields(self) if (path := getattr(self, field.name)) is not None}
+
+    def check(self) -> None:
+        """Refuse, before minutes of measuring, what cannot be written after them.
+
+        Raises:
+            ConfigurationError: the place is no good; the message names the option.
+            BackendUnavailableError: what draws the charts is not installed.
+        """
+        for name, path in self.places.items():
+            option, folder = f"--{name} {path}", path.absolute().parent
+            if name in ("html", "png"):
+                from fastload.measure.page import require_charts
+
+                require_charts(f"--{name}")
+            if path.is_dir():
+                raise ConfigurationError(f"{option}: is a folder; give the name of a file.")
+            if not folder.is_dir():
+                raise ConfigurationError(f"{option}: there is no folder {folder}; create it first.")
+            if not os.access(folder, os.W_OK):
+                raise ConfigurationError(f"{option}: no permission to write there; give another place.")
+
+    def write(self, results: Results, console: Console, **writers: Callable[[Results, Path], None]) -> None:
+        """Write them and name them. Raises OSError, and typer.Exit(130) if the run was stopped.
+
+        Args:
+            writers: of what is neither JSON nor CSV, by option. Without one, the file is not written.
+        """
+        from fastload.measure.results import to_csv, to_json, write_text
+
+        writers["json"] = lambda found, path: write_text(path, to_json(found))
+        writers["csv"] = lambda found, path: write_text(path, to_csv(found))
+        for name, path in self.places.items():
+            if name in writers:
+                writers[name](results, path)
+                console.print(f"Written: {path}", soft_wrap=True)
+        if not results.complete:
+            raise typer.Exit(130)
+
+
+# -- The commands ------------------------------------------------------------------------------------------------------
 
 bench = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Measure decoders and loaders on this machine.")
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fastload.cli.results import Files, names, numbers
+from fastload.cli.bench import Files, names, numbers
 from fastload.errors import ConfigurationError
 from fastload.terminal import output, plain_errors
 from fastload.train.command import takes_train_options

@@ -88,7 +88,8 @@ class LoaderConfig:
         good = shard in (None, "auto") or isinstance(shard, Shard)
         _require("shard", good, "a fastload.Shard, 'auto' or None", shard)
         _require("dtype", self.dtype is None or isinstance(self.dtype, torch.dtype), "a torch.dtype", self.dtype)
-        _require("memory_format", self.memory_format in layouts, " or ".join(map(str, layouts)), self.memory_format)
+        what = f"a torch.memory_format, {layouts[0]} or {layouts[1]}"
+        _require("memory_format", self.memory_format in layouts, what, self.memory_format)
         good = self.collate_fn is None or callable(self.collate_fn)
         _require("collate_fn", good, "a function of a list of samples", self.collate_fn)
         _require("on_error", self.on_error in get_args(OnError), "'raise' or 'substitute'", self.on_error)
