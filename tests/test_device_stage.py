@@ -17,7 +17,6 @@ from torchvision.transforms import v2
 
 import fastload
 from fastload.backends.base import HostBatch
-from fastload.backends.dali import backend as dali_backend
 from fastload.cache import resident
 from fastload.device import BufferPool, DeviceStage
 from fastload.draws import Draws
@@ -139,21 +138,6 @@ def test_page_locked_buffers_are_made_on_their_gpu(cuda: FakeCuda, monkeypatch: 
     for pinned_for in (GPU, None):
         BufferPool(pinned_for=pinned_for, least=1).allocate((2, 3))
     assert made == [([GPU], True), ([], False)]
-
-
-def test_a_thread_has_one_stream_beside_the_default_one(cuda: FakeCuda) -> None:
-    found: list[int] = []
-
-    def ask() -> None:
-        for device in (GPU, GPU, torch.device("cuda", 1), GPU):
-            found.append(dali_backend._stream_of_this_thread(device).number)
-
-    for _ in range(2):
-        thread = threading.Thread(target=ask)
-        thread.start()
-        thread.join()
-    assert found[0] == found[1] == found[3]
-    assert len(set(found)) == 4, "two devices, two threads"
 
 
 @pytest.mark.parametrize("transform", [v2.RandomCrop(6, padding=2), v2.RandomResizedCrop(5)], ids=["crop", "resized"])
