@@ -35,7 +35,7 @@ from fastload.monitor import (
 )
 from fastload.monitor.gpu import reading_of
 from fastload.monitor.idle import Mark, Tally, segments
-from fastload.monitor.profiler import HostRange, Work, _result, divide
+from fastload.monitor.profiler import _result, divide
 from fastload.sampler import EpochOrder
 from fastload.spans import Span, SpanLog
 
@@ -562,13 +562,13 @@ def test_gpu_monitor_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_each_moment_of_a_device_has_one_cause() -> None:
     work = [
-        Work("compute", 1.0, 3.0),
-        Work("compute", 2.0, 4.0),
-        Work("exchange", 3.5, 5.0),
-        Work("copy", 4.5, 6.0),
-        Work("compute", 9.0, 99.0),
+        Segment("compute", 1.0, 3.0),
+        Segment("compute", 2.0, 4.0),
+        Segment("exchange", 3.5, 5.0),
+        Segment("copy", 4.5, 6.0),
+        Segment("compute", 9.0, 99.0),
     ]
-    ranges = [HostRange("wait", 5.0, 7.0), HostRange("compute", 7.0, 9.0)]
+    ranges = [Segment("wait", 5.0, 7.0), Segment("compute", 7.0, 9.0)]
     assert divide(work, ranges, 0.0, 10.0) == (
         Segment("launch", 0.0, 1.0),
         Segment("compute", 1.0, 4.0),
@@ -579,7 +579,7 @@ def test_each_moment_of_a_device_has_one_cause() -> None:
         Segment("compute", 9.0, 10.0),
     )
     assert divide([], [], 0.0, 1.0) == (Segment("launch", 0.0, 1.0),)
-    within = divide([Work("compute", 0.0, 3.0)], [HostRange("wait", 1.0, 2.0)], 0.0, 3.0, host=True)
+    within = divide([Segment("compute", 0.0, 3.0)], [Segment("wait", 1.0, 2.0)], 0.0, 3.0, host=True)
     assert [piece.activity for piece in within] == ["compute", "wait", "compute"]
 
 

@@ -24,24 +24,16 @@ _PCIE_EVERY = 0.5
 class GpuReading:
     """What was seen of one GPU over some time."""
 
-    busy_share: float
-    """Mean utilisation, 0 to 1. Utilisation is the share of time in which at least one kernel ran."""
-    idle_windows: int
-    """How often it fell to 0%."""
-    idle_seconds: float
-    """How long it was at 0%, together."""
+    busy_share: float  # mean utilisation, 0 to 1: the share of time in which at least one kernel ran
+    idle_windows: int  # how often it fell to 0%
+    idle_seconds: float  # how long it was at 0%, together
     longest_idle_seconds: float
-    peak_memory: int
-    """[bytes] of this process (workers have no part in it); of the whole GPU where the driver does not know it."""
-    utilisation: tuple[tuple[float, float], ...]
-    """(seconds since the start, share 0 to 1)"""
-    power_watts: float | None = None
-    """Mean power of the whole board; None where the driver does not tell, as below."""
+    peak_memory: int  # [bytes] of this process without workers; of the whole GPU where the driver does not know it
+    utilisation: tuple[tuple[float, float], ...]  # (seconds since the start, share 0 to 1)
+    power_watts: float | None = None  # mean of the whole board; None, here and below: the driver does not tell
     peak_power_watts: float | None = None
-    pcie_rx_bytes: float | None = None
-    """Mean traffic into the GPU over PCIe [bytes/s]; of all its users."""
-    pcie_tx_bytes: float | None = None
-    """Mean traffic out of it [bytes/s]."""
+    pcie_rx_bytes: float | None = None  # mean traffic into the GPU over PCIe [bytes/s], of all its users
+    pcie_tx_bytes: float | None = None  # and out of it
 
     def metrics(self) -> dict[str, float]:
         """As results name them; what the driver did not tell is left out."""
@@ -230,10 +222,8 @@ def _open(device: torch.device | str | int | None) -> tuple[Any, Any, str]:
 
 def _mig(nvml: Any, handle: Any) -> str:
     """What to add to a refusal where the GPU is divided."""
-    try:
-        divided = os.environ.get("CUDA_VISIBLE_DEVICES", "").startswith("MIG-") or (
-            handle is not None and nvml.nvmlDeviceGetMigMode(handle)[0] == nvml.NVML_DEVICE_MIG_ENABLE
-        )
-    except nvml.NVMLError:
-        divided = False
+    divided = os.environ.get("CUDA_VISIBLE_DEVICES", "").startswith("MIG-")
+    if handle is not None:
+        with contextlib.suppress(nvml.NVMLError):
+            divided |= nvml.nvmlDeviceGetMigMode(handle)[0] == nvml.NVML_DEVICE_MIG_ENABLE
     return " (MIG is on, and a slice of a GPU has no utilisation of its own)" if divided else ""

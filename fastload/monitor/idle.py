@@ -22,28 +22,24 @@ batch is not there; `copy`, it is on its way to the device; `launch`, the host i
 saving, validation); `exchange`, gradients are under way between devices."""
 
 PHASES: tuple[Phase, ...] = get_args(Phase)
+ACTIVITIES: tuple[Activity, ...] = get_args(Activity)
 BUSY: tuple[Activity, ...] = ("compute", "update")
 
 
 class Mark(NamedTuple):
     """The begin of a phase, on one clock [seconds]."""
 
-    phase: Phase | None
-    """None: the end of the step."""
-    host: float
-    """When the trainer said so."""
-    device: float
-    """When the device had done all work queued before; never before `host`, and the same where there is no queue."""
+    phase: Phase | None  # None: the end of the step
+    host: float  # when the trainer said so
+    device: float  # when it had done all work queued before; never before `host`, the same where there is no queue
 
 
 class Segment(NamedTuple):
-    """A stretch of a device's time."""
+    """A stretch of a device's time [seconds]."""
 
     activity: Activity
     begin: float
-    """[seconds]"""
     end: float
-    """[seconds]"""
 
     @property
     def seconds(self) -> float:
@@ -54,10 +50,8 @@ class Segment(NamedTuple):
 class Step:
     """One step on the device's timeline, from the end of the step before it."""
 
-    number: int
-    """0-based, since the clock was made."""
-    segments: tuple[Segment, ...]
-    """Without holes between them; on the clock of `time.perf_counter`."""
+    number: int  # 0-based, since the clock was made
+    segments: tuple[Segment, ...]  # without holes between them; on the clock of `time.perf_counter`
 
     @property
     def begin(self) -> float:
@@ -72,10 +66,20 @@ class Step:
 class Gap:
     """A time in which a device did no work, for one reason."""
 
-    begin: float
-    """[seconds since the summary begins]"""
+    begin: float  # [seconds since the summary begins]
     seconds: float
     cause: Activity
+
+
+class _Share:
+    """What part of the time something took, 0 to 1: `wait_share` of `wait_seconds`."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._seconds = name.replace("_share", "_seconds")
+
+    def __get__(self, summary: IdleSummary, owner: type) -> float:
+        part: float = getattr(summary, self._seconds)
+        return part / summary.seconds if summary.seconds else 0.0
 
 
 @dataclass(frozen=True)
@@ -83,24 +87,16 @@ class IdleSummary:
     """Where the time of some consecutive steps went. The shares of the six activities add up to 1."""
 
     steps: int
-    wait_seconds: float
-    """No batch was there."""
-    copy_seconds: float
-    """The batch was on its way to the device."""
-    launch_seconds: float
-    """The host was busy with something other than waiting for data, and had queued no work."""
-    exchange_seconds: float
-    """Gradients were under way, and no computation hid it."""
+    wait_seconds: float  # no batch was there
+    copy_seconds: float  # the batch was on its way to the device
+    launch_seconds: float  # the host had queued no work, busy with something other than waiting for data
+    exchange_seconds: float  # gradients were under way, and no computation hid it
     compute_seconds: float
     update_seconds: float
-    first_batch_seconds: float
-    """Until the very first batch was in place: start-up, in no other figure. 0 after a restart."""
-    gaps: tuple[Gap, ...]
-    """Those of at least the clock's threshold, oldest first; the latest 1,000 of them."""
-    long_gaps: int
-    """How many gaps reached the threshold."""
-    short_gaps: int
-    """How many did not."""
+    first_batch_seconds: float  # until the very first batch was in place: start-up, in no other figure
+    gaps: tuple[Gap, ...]  # those of at least the clock's threshold, oldest first; the latest 1,000 of them
+    long_gaps: int  # how many gaps reached the threshold
+    short_gaps: int  # how many did not
 
     @property
     def seconds(self) -> float:
@@ -115,34 +111,13 @@ class IdleSummary:
     def idle_seconds(self) -> float:
         return self.wait_seconds + self.copy_seconds + self.launch_seconds + self.exchange_seconds
 
-    @property
-    def busy_share(self) -> float:
-        """Share of the time that the device computed, 0 to 1; so are the shares below."""
-        return self._share(self.busy_seconds)
-
-    @property
-    def wait_share(self) -> float:
-        return self._share(self.wait_seconds)
-
-    @property
-    def copy_share(self) -> float:
-        return self._share(self.copy_seconds)
-
-    @property
-    def launch_share(self) -> float:
-        return self._share(self.launch_seconds)
-
-    @property
-    def exchange_share(self) -> float:
-        return self._share(self.exchange_seconds)
-
-    @property
-    def compute_share(self) -> float:
-        return self._share(self.compute_seconds)
-
-    @property
-    def update_share(self) -> float:
-        return self._share(self.update_seconds)
+    busy_share = _Share()
+    wait_share = _Share()
+    copy_share = _Share()
+    launch_share = _Share()
+    exchange_share = _Share()
+    compute_share = _Share()
+    update_share = _Share()
 
     def metrics(self) -> dict[str, float]:
         """For logs: the steps, all seconds, and all shares."""
@@ -154,9 +129,6 @@ class IdleSummary:
             **{f"{name}_share": getattr(self, f"{name}_share") for name in shares},
             "long_gaps": float(self.long_gaps),
         }
-
-    def _share(self, seconds: float) -> float:
-        return seconds / self.seconds if self.seconds else 0.0
 
 
 def segments(marks: Sequence[Mark], before: float) -> tuple[Segment, ...]:
@@ -176,14 +148,19 @@ def segments(marks: Sequence[Mark], before: float) -> tuple[Segment, ...]:
             pieces += [Segment("wait", this.device, there), Segment("copy", there, following.device)]
         else:
             pieces.append(Segment(this.phase, this.device, following.device))
-    joined: list[Segment] = []
+    return joined(pieces)
+
+
+def joined(pieces: Iterable[Segment]) -> tuple[Segment, ...]:
+    """Without empty ones, and as one where neighbours are of the same activity."""
+    found: list[Segment] = []
     for piece in pieces:
         if piece.seconds <= 0:
             continue
-        if joined and joined[-1].activity == piece.activity:
-            piece = Segment(piece.activity, joined.pop().begin, piece.end)
-        joined.append(piece)
-    return tuple(joined)
+        if found and found[-1].activity == piece.activity:
+            piece = Segment(piece.activity, found.pop().begin, piece.end)
+        found.append(piece)
+    return tuple(found)
 
 
 _GAPS = 1000
@@ -201,11 +178,10 @@ class Tally:
         self._threshold = threshold
         self._begin = begin
         self._first_batch = 0.0
-        self._seconds: dict[Activity, float] = dict.fromkeys(get_args(Activity), 0.0)
-        self._steps = self._long = self._short = 0
+        self._seconds = dict.fromkeys(ACTIVITIES, 0.0)
+        self._steps = self._ended = self._long = 0
         self._gaps: deque[Gap] = deque(maxlen=_GAPS)
-        self._last: Segment | None = None
-        """The gap that the next segment may prolong."""
+        self._last: Segment | None = None  # the gap that the next segment may prolong
 
     def add(self, pieces: Iterable[Segment]) -> None:
         """One more step."""
@@ -217,7 +193,16 @@ class Tally:
                     continue
                 self._begin = piece.begin
             self._seconds[piece.activity] += piece.seconds
-            self._follow(piece)
+            last = self._last
+            if last is not None and last.activity == piece.activity:
+                self._last = Segment(last.activity, last.begin, piece.end)
+                continue
+            if last is not None:
+                self._ended += 1
+                if last.seconds >= self._threshold:
+                    self._long += 1
+                    self._gaps.append(self._gap(last))
+            self._last = None if piece.activity in BUSY else piece
 
     def summary(self, *, steps: int | None = None) -> IdleSummary:
         """Of all steps so far.
@@ -225,35 +210,17 @@ class Tally:
         Args:
             steps: how many they are, where they were not added one by one.
         """
-        gaps, long, short = list(self._gaps), self._long, self._short
-        if self._last is not None:  # as if it ended here
-            gap = self._gap(self._last)
-            if gap.seconds >= self._threshold:
-                gaps, long = [*gaps, gap][-_GAPS:], long + 1
-            else:
-                short += 1
+        last = self._last  # as if it ended here
+        lasting = [self._gap(last)] if last is not None and last.seconds >= self._threshold else []
+        long = self._long + len(lasting)
         return IdleSummary(
             steps=self._steps if steps is None else steps,
             first_batch_seconds=self._first_batch,
-            gaps=tuple(gaps),
+            gaps=tuple([*self._gaps, *lasting][-_GAPS:]),
             long_gaps=long,
-            short_gaps=short,
+            short_gaps=self._ended + (last is not None) - long,
             **{f"{name}_seconds": seconds for name, seconds in self._seconds.items()},
         )
-
-    def _follow(self, piece: Segment) -> None:
-        last = self._last
-        if last is not None:
-            if last.activity == piece.activity:
-                self._last = Segment(last.activity, last.begin, piece.end)
-                return
-            gap = self._gap(last)
-            if gap.seconds >= self._threshold:
-                self._gaps.append(gap)
-                self._long += 1
-            else:
-                self._short += 1
-        self._last = None if piece.activity in BUSY else piece
 
     def _gap(self, piece: Segment) -> Gap:
         assert self._begin is not None

@@ -10,38 +10,18 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from fastload.errors import FastloadError, counted
-from fastload.monitor.idle import PHASES, Activity, IdleSummary, Phase, Segment, Tally
+from fastload.monitor.idle import ACTIVITIES, Activity, IdleSummary, Phase, Segment, Tally, joined
 
 _PREFIX = "fastload."
 _WINDOW, _STEP = "fastload.window", "fastload.step"
-
-WorkKind = Literal["compute", "copy", "exchange"]
-
-
-class Work(NamedTuple):
-    """Something that a device did."""
-
-    kind: WorkKind
-    begin: float
-    """[seconds]"""
-    end: float
-    """[seconds]"""
-
-
-class HostRange(NamedTuple):
-    """A time that the trainer spent in a phase."""
-
-    phase: Phase
-    begin: float
-    """[seconds]"""
-    end: float
-    """[seconds]"""
+_GAP = 1e-4
+"""Gaps from here on are listed one by one [seconds]."""
 
 
 @dataclass(frozen=True)
@@ -58,19 +38,24 @@ class DeviceProfile:
     def __str__(self) -> str:
         idle = self.idle
         whose = "GPU" if self.timeline == "device" else "host (no GPU: its operations in place of kernels)"
-        causes = ", ".join(f"{name} {100 * share:.1f}%" for name, share in _causes(idle))
+        causes = {
+            "data": idle.wait_share,
+            "copies": idle.copy_share,
+            "launches": idle.launch_share,
+            "exchange": idle.exchange_share,
+        }
         longest = max((gap.seconds for gap in idle.gaps), default=0.0)
         return (
             f"{counted(idle.steps, 'step')} in {idle.seconds:.3f} s on the {whose}: busy {100 * idle.busy_share:.1f}%; "
-            f"idle for {causes}; {counted(idle.long_gaps, 'gap')} from 0.1 ms on, the longest {1000 * longest:.1f} ms"
+            f"idle for {', '.join(f'{name} {100 * share:.1f}%' for name, share in causes.items())}; "
+            f"{counted(idle.long_gaps, 'gap')} from 0.1 ms on, the longest {1000 * longest:.1f} ms"
         )
 
 
 class Profiling:
     """A window under way; `result` is there when it is over."""
 
-    def __init__(self) -> None:
-        self._result: DeviceProfile | None = None
+    _result: DeviceProfile | None = None
 
     @property
     def result(self) -> DeviceProfile:
@@ -89,10 +74,6 @@ def phase_range(phase: Phase | Literal["step"]) -> record_function:
     "wait", "copy" and "exchange" are causes of idleness; "step" is counted.
     """
     return record_function(_PREFIX + phase)
-
-
-_GAP = 1e-4
-"""Gaps from here on are listed one by one [seconds]."""
 
 
 @contextmanager
@@ -125,7 +106,7 @@ def profile_steps(device: torch.device | str) -> Iterator[Profiling]:
 
 
 def divide(
-    work: Sequence[Work], ranges: Sequence[HostRange], begin: float, end: float, *, host: bool = False
+    work: Sequence[Segment], ranges: Sequence[Segment], begin: float, end: float, *, host: bool = False
 ) -> tuple[Segment, ...]:
     """What a device did at each moment from `begin` to `end`, and why it did nothing.
 
@@ -134,7 +115,7 @@ def divide(
     copying or exchanging.
 
     Args:
-        work: of all streams, in any order.
+        work: of all streams, in any order: computing, copies, exchanges.
         ranges: of the trainer's thread; "compute" and "update" say nothing about idleness and are passed over.
         host: the work is the host's own, so what it does within a range belongs to the range.
     """
@@ -149,39 +130,34 @@ def divide(
                 changes += [(first, 1, (source, kind)), (last, -1, (source, kind))]
     changes.sort(key=lambda change: change[0])
     open_now: Counter[tuple[str, str]] = Counter()
-    joined: list[Segment] = []
+    pieces: list[Segment] = []
     for (at, change, key), following in pairwise([(begin, 0, ("", "")), *changes, (end, 0, ("", ""))]):
         open_now[key] += change
-        if following[0] <= at:
-            continue
         activity: Activity = next((activity for source, activity in order if open_now[source, activity]), "launch")
-        if joined and joined[-1].activity == activity:
-            joined[-1] = Segment(activity, joined[-1].begin, following[0])
-        else:
-            joined.append(Segment(activity, at, following[0]))
-    return tuple(joined)
+        pieces.append(Segment(activity, at, following[0]))
+    return joined(pieces)
 
 
 def _result(events: Any, device_index: int | None) -> DeviceProfile:
     window = next(event for event in events if event.name == _WINDOW and _on_host(event))
     zero, end = window.time_range.start, window.time_range.end
-    work: list[Work] = []
-    ranges: list[HostRange] = []
+    phases = {_PREFIX + activity: activity for activity in ACTIVITIES}
+    work: list[Segment] = []
+    ranges: list[Segment] = []
     steps = 0
     for event in events:
         begun, done = (event.time_range.start - zero) / 1e6, (event.time_range.end - zero) / 1e6  # told in microseconds
         if _on_host(event):
-            phase = event.name.removeprefix(_PREFIX)
             if event.thread != window.thread or event is window:
                 continue
             if event.name == _STEP:
                 steps += 1
-            elif event.name.startswith(_PREFIX) and phase in PHASES:
-                ranges.append(HostRange(phase, begun, done))
+            elif event.name in phases:
+                ranges.append(Segment(phases[event.name], begun, done))
             elif device_index is None and not getattr(event, "is_user_annotation", False):
-                work.append(Work("compute", begun, done))
+                work.append(Segment("compute", begun, done))
         elif event.device_index == device_index and not _is_annotation(event):
-            work.append(Work(_kind(event.name), begun, done))
+            work.append(Segment(_kind(event.name), begun, done))
     host = device_index is None
     segments = divide(work, ranges, 0.0, (end - zero) / 1e6, host=host)
     tally = Tally(_GAP, begin=0.0)
@@ -198,7 +174,7 @@ def _is_annotation(event: Any) -> bool:
     return bool(getattr(event, "is_user_annotation", False)) or event.name.startswith((_PREFIX, "ProfilerStep"))
 
 
-def _kind(name: str) -> WorkKind:
+def _kind(name: str) -> Activity:
     """Of a kernel or copy, by the name that CUPTI gives it."""
     lower = name.lower()
     if lower.startswith("nccl"):
@@ -207,12 +183,3 @@ def _kind(name: str) -> WorkKind:
         # Within the device, and between devices as DataParallel does it.
         return "compute" if "dtod" in lower else "exchange" if "ptop" in lower else "copy"
     return "compute"
-
-
-def _causes(idle: IdleSummary) -> tuple[tuple[str, float], ...]:
-    return (
-        ("data", idle.wait_share),
-        ("copies", idle.copy_share),
-        ("launches", idle.launch_share),
-        ("exchange", idle.exchange_share),
-    )

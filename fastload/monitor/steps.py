@@ -26,7 +26,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 
@@ -49,9 +49,8 @@ def step_clock(
         ConfigurationError: an argument out of its range.
     """
     device = torch.device(device)
-    return StepClock(
-        CudaStamps(device) if device.type == "cuda" else HostStamps(), threshold=threshold, keep=keep, ahead=ahead
-    )
+    stamps = CudaStamps(device) if device.type == "cuda" else HostStamps()
+    return StepClock(stamps, threshold=threshold, keep=keep, ahead=ahead)
 
 
 class StepClock:
@@ -61,7 +60,7 @@ class StepClock:
     steps; nothing is waited for, except that the host gets no further ahead than it was allowed to.
     """
 
-    def __init__(self, stamps: Stamps, *, threshold: float, keep: int | None, ahead: int) -> None:
+    def __init__(self, stamps: HostStamps, *, threshold: float, keep: int | None, ahead: int) -> None:
         if threshold < 0:
             raise ConfigurationError(f"threshold: must be 0 or more seconds, got {threshold}.")
         if keep is not None and keep < 0:
@@ -71,14 +70,11 @@ class StepClock:
         self._stamps = stamps
         self._threshold = threshold
         self._ahead = ahead
-        self._open: list[Stamp] = []
-        """The step under way."""
-        self._pending: deque[list[Stamp]] = deque()
-        """Steps that the device may not have done yet."""
+        self._open: list[Stamp] = []  # the step under way
+        self._pending: deque[list[Stamp]] = deque()  # steps that the device may not have done yet
         self._recent: deque[Step] = deque(maxlen=keep)
         self._number = 0
-        self._before: float | None = None
-        """When the device had done the latest step that is known."""
+        self._before: float | None = None  # when the device had done the latest step that is known
         self._tally = Tally(threshold)
 
     def begin(self) -> None:
@@ -118,11 +114,7 @@ class StepClock:
         return self._tally.summary()
 
     def steps(self, *, wait: bool = False) -> tuple[Step, ...]:
-        """The latest steps since the last `restart`, for a timeline.
-
-        Args:
-            wait: as for `summary`.
-        """
+        """The latest steps since the last `restart`, for a timeline. `wait` as for `summary`."""
         self._settle(0 if wait else None)
         return tuple(self._recent)
 
@@ -188,47 +180,28 @@ def mark_exchange(clock: StepClock) -> Callable[[Any, Any], Any]:
 class Stamp(NamedTuple):
     """One point in time. (A tuple: steps of microseconds are to be measured without being slowed down.)"""
 
-    phase: Phase | None
-    """What begins there; None: nothing, the step ends."""
-    host: float
-    """time.perf_counter [seconds]"""
-    event: Any = None
-    """Happens on the device when the work queued before it is done."""
-    anchor: tuple[Any, float] | None = None
-    """An event that waits for no work, and the host's time of it."""
-
-
-class Stamps(Protocol):
-    """Takes stamps, and turns them into marks when the device has come so far."""
-
-    def take(self, phase: Phase | None) -> Stamp: ...
-
-    def passed(self, stamp: Stamp) -> bool:
-        """Whether the device has come so far."""
-        ...
-
-    def wait(self, stamp: Stamp) -> None:
-        """Until the device has come so far."""
-        ...
-
-    def marks(self, stamps: Sequence[Stamp]) -> list[Mark]:
-        """All of them passed; to be called in the order in which they were taken."""
-        ...
+    phase: Phase | None  # what begins there; None: nothing, the step ends
+    host: float  # time.perf_counter [seconds]
+    event: Any = None  # happens on the device when the work queued before it is done
+    anchor: tuple[Any, float] | None = None  # an event that waits for no work, and the host's time of it
 
 
 class HostStamps:
-    """For work that is done when the call returns."""
+    """Takes stamps, and turns them into marks when the device has come so far: here at once, for work that is done when
+    the call returns."""
 
     def take(self, phase: Phase | None) -> Stamp:
         return Stamp(phase, time.perf_counter())
 
     def passed(self, stamp: Stamp) -> bool:
+        """Whether the device has come so far."""
         return True
 
     def wait(self, stamp: Stamp) -> None:
-        pass
+        """Until the device has come so far."""
 
     def marks(self, stamps: Sequence[Stamp]) -> list[Mark]:
+        """All of them passed; to be called in the order in which they were taken."""
         return [Mark(stamp.phase, stamp.host, stamp.host) for stamp in stamps]
 
 
@@ -238,7 +211,7 @@ _ANCHORS = 4
 """Comparisons that count: the one with the least delay is taken to be the truth."""
 
 
-class CudaStamps:
+class CudaStamps(HostStamps):
     """For work that is queued on the current stream, by events between the kernels.
 
     Times are on the host's clock as it was when the first stamp was taken, counted by the device from there on.
@@ -246,14 +219,12 @@ class CudaStamps:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._idle: torch.cuda.Stream | None = None
-        """Carries nothing but anchors."""
+        self._idle: torch.cuda.Stream | None = None  # carries nothing but anchors
         self._anchored = float("-inf")
         self._spare: list[Any] = []
         self._last: tuple[Any, float] | None = None
         """The event known last, and its time. Times are chained: CUDA's float32 is exact for short distances only."""
-        self._delays: deque[float] = deque(maxlen=_ANCHORS)
-        """Time of the device minus time of the host, at anchors."""
+        self._delays: deque[float] = deque(maxlen=_ANCHORS)  # time of the device minus that of the host, at anchors
 
     def take(self, phase: Phase | None) -> Stamp:
         now = time.perf_counter()

@@ -119,23 +119,20 @@ def _rows(spans: Iterable[Span]) -> list[tuple[str, list[Span]]]:
 
 def _lanes(spans: Sequence[Span]) -> list[list[Span]]:
     lanes: list[list[Span]] = []
-    open_ends: list[list[float]] = []
-    """Of the spans that each lane is within, the innermost last."""
+    open_ends: list[list[float]] = []  # of the spans that each lane is within, the innermost last
     for span in spans:
-        number = next((n for n, ends in enumerate(open_ends) if _fits(span, ends)), len(lanes))
-        if number == len(lanes):
-            lanes.append([])
-            open_ends.append([])
-        lanes[number].append(span)
-        open_ends[number].append(span.end)
+        for lane, ends in zip(lanes, open_ends, strict=True):
+            while ends and ends[-1] <= span.begin:
+                ends.pop()
+            if not ends or span.end <= ends[-1]:
+                break
+        else:
+            lane, ends = [], []
+            lanes.append(lane)
+            open_ends.append(ends)
+        lane.append(span)
+        ends.append(span.end)
     return lanes
-
-
-def _fits(span: Span, ends: list[float]) -> bool:
-    """Whether the span lies within the innermost one that is still open when it begins."""
-    while ends and ends[-1] <= span.begin:
-        ends.pop()
-    return not ends or span.end <= ends[-1]
 
 
 def _event(span: Span, pid: int, tid: int, first: float) -> Event:
@@ -238,9 +235,8 @@ def draw_timelines(
     length = min(steps[-1].end - steps[0].begin for steps in timelines.values()) if seconds is None else seconds
     settings: Any = {"svg.fonttype": "none", "svg.hashsalt": "fastload", "font.size": 11, "text.color": _INK}
     with matplotlib.rc_context(settings):
-        figure = Figure(
-            figsize=(_INCHES[0], _INCHES[1] * len(timelines) + 1.5), layout="constrained", facecolor="white"
-        )
+        size = (_INCHES[0], _INCHES[1] * len(timelines) + 1.5)
+        figure = Figure(figsize=size, layout="constrained", facecolor="white")
         axes = figure.add_subplot()
         seen: set[str] = set()
         for row, steps in enumerate(timelines.values()):
@@ -253,15 +249,9 @@ def draw_timelines(
                     axes.broken_barh(bars, (row - 0.36, 0.72), facecolors=colour, linewidth=0)
             total = sum(piece.seconds for piece in shown)
             busy = sum(piece.seconds for piece in shown if piece.activity in BUSY)
-            axes.annotate(
-                f"{100 * busy / total:.0f}% working",
-                (1, row),
-                (8, 0),
-                xycoords=("axes fraction", "data"),
-                textcoords="offset points",
-                va="center",
-                weight="bold",
-            )
+            words, where = f"{100 * busy / total:.0f}% working", ("axes fraction", "data")
+            offset: Any = {"textcoords": "offset points", "va": "center"}
+            axes.annotate(words, (1, row), (8, 0), xycoords=where, weight="bold", **offset)
         axes.set_yticks(range(len(timelines)), list(timelines), color=_INK)
         axes.set_ylim(len(timelines) - 0.5, -0.5)
         axes.set_xlim(0, length)
