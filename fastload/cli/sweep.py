@@ -123,7 +123,7 @@ def _axes(**typed: str | None) -> dict[str, tuple[Any, ...]]:
 
 
 def _compare(files: Sequence[Path]) -> None:
-    from fastload.sweep.compare import print_comparison, read_sweep
+    from fastload.sweep.report import print_comparison, read_sweep
 
     if len(files) != 2:
         raise ConfigurationError(f"compare: give two files that `fastload sweep --json` wrote, got {len(files)}.")

@@ -39,10 +39,8 @@ class Situation:
     """What the rows do not say."""
 
     device: Literal["cpu", "cuda"]
-    cores: int
-    """That the machine gives to the sweep."""
-    unit: str = "img"
-    """What a sample is called."""
+    cores: int  # that the machine gives to the sweep
+    unit: str = "img"  # what a sample is called
 
 
 def advice(rows: Sequence[Row], situation: Situation) -> tuple[str, ...]:
@@ -50,7 +48,7 @@ def advice(rows: Sequence[Row], situation: Situation) -> tuple[str, ...]:
     measured = [row for row in rows if row.status == "measured" and row.rate]
     if not measured:
         return ("Nothing was measured, so there is nothing to recommend: see why at each row.",)
-    said = [_recommendation(measured, situation), *_best_validated(measured)]
+    said = [_recommendation(measured, situation)]
     names = list(dict.fromkeys(row.cell.name for row in rows))
     for name in names:
         said += _bigger_batch([row for row in rows if row.cell.name == name], situation)
@@ -59,8 +57,6 @@ def advice(rows: Sequence[Row], situation: Situation) -> tuple[str, ...]:
     said += _dp_against_ddp(measured)
     said += _first_gpu(measured)
     said += _accumulation(measured, situation)
-    for axis, what in (("device", "device"), ("backend", "backend"), ("num_workers", "number of workers")):
-        said += _other_values(measured, axis, what, situation)
     return tuple(said)
 
 
@@ -300,17 +296,7 @@ def _accumulation(rows: Sequence[Row], situation: Situation) -> Iterator[str]:
             f"{situation.unit}/s)"
         )
         text += ", no more than such measurements scatter" if abs(ratio - 1) < _SAME else _less_of(few, many)
-        possible = (1 - _beside_computing(many)) / (1 - _beside_computing(few))
-        if max(ratio, 1 / ratio) > max(possible, 1) / _NEAR:
-            text += (
-                f"; by these shares it could be {possible:.2f} times, so something has disturbed one of the two: "
-                "measure again"
-            )
         yield f"{text}.{_cost(few, many)}"
-
-
-def _beside_computing(row: Row) -> float:
-    return sum(row.shares.get(share, 0.0) for share in _CAUSES if share != "compute")
 
 
 def _cost(few: Row, many: Row) -> str:
@@ -326,41 +312,9 @@ def _cost(few: Row, many: Row) -> str:
     scatter = _scatter(before, after, few.val_samples)
     if abs(after - before) <= scatter:
         return f"{text}: no further apart than {counted(few.val_samples, 'sample')} scatter ({scatter:.2g})."
-    samples = counted(few.val_samples, "sample")
-    return f"{text}: more than {samples} scatter ({scatter:.2g}), so it {_costs(after - before)}."
-
-
-def _costs(difference: float) -> str:
-    return (
-        "costs accuracy; more epochs or a higher rate may win it back" if difference < 0 else "does not cost accuracy"
-    )
-
-
-def _best_validated(rows: Sequence[Row]) -> Iterator[str]:
-    scored = [row for row in rows if row.validation]
-    if len(scored) > 1:
-        name = scored[0].score[0]
-        ordered = sorted(scored, key=lambda row: row.score[1], reverse=name != "loss")
-        words = [f"{row.score[1]:.4g} ({row.cell.name}, batch {row.cell.batch})" for row in (ordered[0], ordered[-1])]
-        yield f"The last validation's {name}: best {words[0]}, worst {words[1]}; of one run each, with one seed."
-
-
-def _other_values(rows: Sequence[Row], axis: str, what: str, situation: Situation) -> Iterator[str]:
-    """The fastest row beside those that differ from it in this setting alone."""
-    best = max(rows, key=lambda row: row.speed)
-    others = [row for row in rows if row is not best and row.cell.like(best.cell, axis)]
-    if others:
-        found = sorted([best, *others], key=lambda row: -row.speed)
-        words = [f"{getattr(row.cell, axis)} {row.speed:,.0f} {situation.unit}/s, {_limit(row)}" for row in found]
-        yield f"By {what}, all else as in the fastest row: {'; '.join(words)}."
-
-
-def _limit(row: Row) -> str:
-    """What its time goes to, in three words."""
-    loss = _largest_loss(row)
-    if row.shares.get(loss, 0.0) < _SAME:
-        return f"busy {row.busy:.0%}"
-    return f"busy {row.busy:.0%}, {_CAUSES[loss]} {row.shares[loss]:.0%}"
+    costs = "costs accuracy; more epochs or a higher rate may win it back"
+    verdict = costs if after < before else "does not cost accuracy"
+    return f"{text}: more than {counted(few.val_samples, 'sample')} scatter ({scatter:.2g}), so it {verdict}."
 
 
 def _largest_loss(row: Row) -> Share:

@@ -29,14 +29,10 @@ class Cell:
     """One run of the trainer."""
 
     mode: Mode
-    processes: int
-    """Over which each step is spread: ranks of ddp, GPUs of dp, 1 for none."""
-    batch: int
-    """Samples of a batch on each of them."""
-    accumulate: int = 1
-    """Batches of a step."""
-    device: str | None = None
-    """None, here and below: as the configuration has it; not an axis of this sweep."""
+    processes: int  # over which each step is spread: ranks of ddp, GPUs of dp, 1 for none
+    batch: int  # samples of a batch on each of them
+    accumulate: int = 1  # batches of a step
+    device: str | None = None  # None, here and below: as the configuration has it; not an axis of this sweep
     backend: str | None = None
     num_workers: int | None = None
 
@@ -75,16 +71,11 @@ class Row:
     status: Status = "measured"
     """`unavailable`: this machine cannot run the mode with any batch. `not run`: a smaller batch did not fit already,
     or the sweep was stopped before."""
-    note: str = ""
-    """Why there are no numbers."""
-    rate: float | None = None
-    """Samples per second of all processes over the measured steps."""
-    steps: int = 0
-    """Measured; those of the warm-up do not count."""
-    samples: int = 0
-    """Of the training data."""
+    note: str = ""  # why there are no numbers
+    rate: float | None = None  # samples per second of all processes over the measured steps
+    steps: int = 0  # measured; those of the warm-up do not count
+    samples: int = 0  # of the training data
     val_samples: int = 0
-    """Of the validation data."""
     epoch_seconds: float | None = None
     """Of training in an epoch: the mean of those measured, or extrapolated from the rate."""
     run_seconds: float | None = None
@@ -93,10 +84,8 @@ class Row:
     """Results of a whole run's last validation, the one that counts first."""
     memory: tuple[int, ...] = ()
     """Peak of every GPU, or of every process on the CPU, in the order of the ranks [bytes]."""
-    utilisation: tuple[float, ...] = ()
-    """Of every GPU, as the driver says, 0 to 1; none where it does not."""
-    shares: Mapping[Share, float] = field(default_factory=dict)
-    """Parts of the time of rank 0, 0 to 1; they add up to 1."""
+    utilisation: tuple[float, ...] = ()  # of every GPU, as the driver says, 0 to 1; none where it does not
+    shares: Mapping[Share, float] = field(default_factory=dict)  # parts of the time of rank 0; they add up to 1
 
     @property
     def speed(self) -> float:
@@ -126,14 +115,13 @@ class Row:
         """The same for `Results`: one round, whose metrics are the shares; its CPU time was not measured."""
         rounds: tuple[Round, ...] = ()
         if self.rate:
-            samples = self.steps * self.cell.global_batch
             metrics: dict[str, float | None] = {f"{share}_share": part for share, part in self.shares.items()}
-            metrics |= {"busy_share": self.busy, "epoch_seconds": self.epoch_seconds, "steps": self.steps}
-            metrics |= {"samples": self.samples, "val_samples": self.val_samples}
-            metrics |= {"run_seconds": self.run_seconds} if self.run_seconds is not None else {}
+            metrics |= {"busy_share": self.busy}
+            metrics |= {name: value for name in _NUMBERS if (value := getattr(self, name)) is not None}
             metrics |= {f"validation_{name}": value for name, value in self.validation.items()}
-            for name, values in (("memory_bytes", self.memory), ("utilisation", self.utilisation)):
-                metrics |= {f"{name}_{number}": value for number, value in enumerate(values)}
+            metrics |= {f"memory_bytes_{number}": value for number, value in enumerate(self.memory)}
+            metrics |= {f"utilisation_{number}": value for number, value in enumerate(self.utilisation)}
+            samples = self.steps * self.cell.global_batch
             rounds = (Round(samples, samples / self.rate, 0.0, metrics),)
         cell = self.cell
         parameters: dict[str, Parameter] = {"parallel": cell.mode, "processes": cell.processes, "batch": cell.batch}
@@ -147,30 +135,27 @@ class Row:
         """Back again."""
         given: dict[str, Any] = dict(row.parameters)
         cell = Cell(given["parallel"], given["processes"], given["batch"], **{a: given[a] for a in AXES if a in given})
-        metrics = row.rounds[0].metrics if row.rounds else {}
+        told = row.rounds[0].metrics if row.rounds else {}
+        metrics: dict[str, Any] = {name: value for name, value in told.items() if value is not None}
 
-        def begun(name: str) -> dict[str, float]:
-            return {
-                key.removeprefix(name): value
-                for key, value in metrics.items()
-                if key.startswith(name) and value is not None
-            }
+        def begun(name: str) -> dict[str, Any]:
+            return {key.removeprefix(name): value for key, value in metrics.items() if key.startswith(name)}
 
         return cls(
             cell,
             row.status,
             row.note,
             rate=row.rounds[0].rate if row.rounds else None,
-            steps=int(metrics.get("steps") or 0),
-            epoch_seconds=metrics.get("epoch_seconds"),
-            run_seconds=metrics.get("run_seconds"),
-            samples=int(metrics.get("samples") or 0),
-            val_samples=int(metrics.get("val_samples") or 0),
+            **{name: kind(metrics[name]) for name, kind in _NUMBERS.items() if name in metrics},
             validation=begun("validation_"),
             memory=tuple(map(int, begun("memory_bytes_").values())),
             utilisation=tuple(begun("utilisation_").values()),
-            shares={share: part for share in SHARES if (part := metrics.get(f"{share}_share")) is not None},
+            shares={share: metrics[f"{share}_share"] for share in SHARES if f"{share}_share" in metrics},
         )
+
+
+_NUMBERS = {"epoch_seconds": float, "steps": int, "samples": int, "val_samples": int, "run_seconds": float}
+"""Fields of a row that are metrics of the same name."""
 
 
 def cells(

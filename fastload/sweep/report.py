@@ -1,4 +1,5 @@
-"""A sweep for people: a row for each cell and the advice at a terminal, the page for a browser, the picture."""
+"""A sweep for people: a row for each cell and the advice at a terminal, the page for a browser, the picture; and two
+sweeps side by side, the own machine beside a cloud's."""
 
 from __future__ import annotations
 
@@ -6,30 +7,24 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from html import escape
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.text import Text
 
-from fastload.errors import counted
+from fastload.bench.compare import conditions
+from fastload.errors import ConfigurationError, counted
 from fastload.measure.page import heat_map, table, write_page
-from fastload.measure.results import Measurement, Results
-from fastload.measure.table import (
-    each,
-    gigabytes,
-    number,
-    percentage,
-    print_fitting,
-    print_heading,
-    print_problems,
-)
-from fastload.sweep.grid import SHARES, Row, Share
+from fastload.measure.results import Measurement, Results, read_json
+from fastload.measure.statistics import summarise
+from fastload.measure.table import each, gigabytes, number, percentage, print_fitting, print_heading, print_problems
+from fastload.sweep.grid import SHARES, Cell, Row, Share
 from fastload.terminal import duration
 
 if TYPE_CHECKING:
     from fastload.measure.charts import Line, Stack
 
-_ORDER: tuple[Share, ...] = ("wait", "copy", "launch", "compute", "update", "exchange")
 _DROPPABLE = ("update", "launch", "copy", "memory", "whole run", "epoch")
 """Columns that a narrow terminal does without, in this order; --csv has them all."""
 _LEGEND = (
@@ -38,9 +33,15 @@ _LEGEND = (
     "shares are of the time in which the device had nothing to do: wait, no batch was there; copy, it was on its way; "
     "launch, the host had queued no work; exchange, gradients were under way."
 )
-_COLOURS: dict[Share, int] = {"compute": 2, "update": 5, "exchange": 0, "wait": 1, "copy": 3, "launch": 8}
-"""Of the shares, by number; first what is work."""
-assert set(_COLOURS) == set(SHARES) == set(_ORDER)
+_AXES = {
+    "parallel": "parallel",
+    "device": "device",
+    "backend": "backend",
+    "num_workers": "workers",
+    "accumulate": "accumulated",
+    "batch": "batch",
+}
+"""What may vary from cell to cell, and its heading."""
 
 
 def print_sweep(results: Results, console: Console) -> None:
@@ -108,7 +109,7 @@ def _line(row: Row, unit: str) -> dict[str, str]:
         "memory": each(row.memory, gigabytes),
         "GPU": each(row.utilisation, percentage),
         "busy": percentage(row.busy) if row.shares else "",
-        **{str(share): percentage(row.shares[share]) if share in row.shares else "" for share in _ORDER},
+        **{str(share): percentage(row.shares[share]) if share in row.shares else "" for share in SHARES},
         "": "" if row.status == "measured" else row.status,
     }
 
@@ -121,6 +122,8 @@ def _title(row: Measurement) -> str:
 
 _BATCH = "samples of a batch on each process"
 _SHARE = "% of the time"
+_COLOURS: dict[Share, int] = {"compute": 2, "update": 5, "exchange": 0, "wait": 1, "copy": 3, "launch": 8}
+"""Of the shares, by number; first what is work."""
 
 
 def write_html(results: Results, path: str | os.PathLike[str]) -> None:
@@ -132,38 +135,32 @@ def write_html(results: Results, path: str | os.PathLike[str]) -> None:
         parts = {str(name): SERIES[number] for name, number in _COLOURS.items()}
         charts = curves("Throughput", _BATCH, f"{results.settings['unit']}/s", lines)
         charts += stacks("Where the time goes", _SHARE, _stacks(results), parts)
+    figures = table(_lines(results), text_columns=("parallel", "device", "backend"))
     sections = {
         "What was measured": f"<p>{escape(_what_was_done(results))}</p>\n{charts}",
         **_heat_maps(results),
-        "All figures": table(_lines(results), text_columns=_WORDS) + f'<p class="muted">{escape(_LEGEND)}</p>\n',
+        "All figures": f'{figures}<p class="muted">{escape(_LEGEND)}</p>\n',
     }
     title = f"Batch sizes and parallel modes: {results.settings['preset']}"
     write_page(results, path, title=title, sections=sections, row_title=_title)
 
 
-_WORDS = ("parallel", "device", "backend")
-"""Columns of words."""
-
-
 def _heat_maps(results: Results) -> dict[str, str]:
     """Heading: HTML, one map of the rate and one of the score, where exactly two axes of the sweep vary."""
     rows = sorted((row for row in _rows(results) if row.rate), key=lambda row: row.cell.batch)
-    axes = {"parallel": "parallel", "device": "device", "backend": "backend", "num_workers": "workers"}
-    axes |= {"accumulate": "accumulated", "batch": "batch"}
-    varying = [name for name in axes if len({getattr(row.cell, name) for row in rows}) > 1]
+    values = {axis: [getattr(row.cell, axis) for row in rows] for axis in _AXES}
+    varying = sorted((axis for axis in _AXES if len(set(values[axis])) > 1), key=lambda axis: len(set(values[axis])))
     if len(varying) != 2:
         return {}
-    across, down = sorted(varying, key=lambda name: len({getattr(row.cell, name) for row in rows}))
-    places = [(str(getattr(row.cell, down)), str(getattr(row.cell, across))) for row in rows]
-    corner = f"{axes[down]} \\ {axes[across]}"
-    found = {f"{results.settings['unit']}/s by {axes[down]} and {axes[across]}": ([row.speed for row in rows], number)}
+    across, down = varying
+    places = list(zip(map(str, values[down]), map(str, values[across]), strict=True))
+    by, corner = f"by {_AXES[down]} and {_AXES[across]}", f"{_AXES[down]} \\ {_AXES[across]}"
+    rates = dict(zip(places, (row.speed for row in rows), strict=True))
+    maps = {f"{results.settings['unit']}/s {by}": heat_map(rates, corner=corner, show=number)}
     if all(row.validation for row in rows):
-        name = rows[0].score[0]
-        found[f"{name} by {axes[down]} and {axes[across]}"] = ([row.score[1] for row in rows], "{:.4f}".format)
-    return {
-        title: heat_map(dict(zip(places, values, strict=True)), corner=corner, show=show)
-        for title, (values, show) in found.items()
-    }
+        scores = dict(zip(places, (row.score[1] for row in rows), strict=True))
+        maps[f"{rows[0].score[0]} {by}"] = heat_map(scores, corner=corner, show="{:.4f}".format)
+    return maps
 
 
 def write_png(results: Results, path: str | os.PathLike[str]) -> None:
@@ -206,8 +203,70 @@ def _curves(results: Results) -> list[Line]:
 def _stacks(results: Results) -> Sequence[Stack]:
     from fastload.measure.charts import Stack
 
+    rows = [row for row in _rows(results) if row.shares]
     return [
         Stack(f"{row.cell.name}, {row.cell.batch}", {str(name): share for name, share in row.shares.items()})
-        for row in _rows(results)
-        if row.shares
+        for row in rows
     ]
+
+
+# -- Two sweeps --------------------------------------------------------------------------------------------------------
+
+
+def read_sweep(path: Path) -> Results:
+    """A file that `fastload sweep --json` wrote. Raises ConfigurationError if it is none, OSError."""
+    found = read_json(path)
+    if found.benchmark != "sweep":
+        raise ConfigurationError(f"{path}: is of `bench {found.benchmark}`; give two files of `fastload sweep --json`.")
+    return found
+
+
+def print_comparison(first: Results, second: Results, console: Console) -> None:
+    """What differs between the two, a row for each run that both have, and what it comes to."""
+    for line in conditions(first, second):
+        console.print(Text(line, "yellow"), soft_wrap=True)
+    found = [{row.cell: row for row in _rows(sweep) if row.rate} for sweep in (first, second)]
+    pairs = [(row, found[1][cell]) for cell, row in found[0].items() if cell in found[1]]
+    if pairs:
+        console.print()
+        print_fitting(console, [_pair(a, b) for a, b in pairs], droppable=("busy", "memory", "epoch"))
+        console.print()
+    for which, rows in zip(("first", "second"), found, strict=True):
+        only = [_name(cell) for cell in rows if cell not in {a.cell for a, _ in pairs}]
+        if only:
+            console.print(f"Only in the {which}: {'; '.join(only)}", soft_wrap=True)
+    console.print(_verdict(pairs, found), soft_wrap=True)
+
+
+def _name(cell: Cell) -> str:
+    return f"{cell.name}, batch {cell.batch}"
+
+
+def _pair(a: Row, b: Row) -> dict[str, str | Text]:
+    """Heading: cell, the second beside the first."""
+    shown = {
+        "samples/s": [number(row.speed) for row in (a, b)],
+        "times": [f"{b.speed / a.speed:.2f}"],
+        "epoch": [duration(row.epoch_seconds) if row.epoch_seconds else "" for row in (a, b)],
+        "score": [f"{row.score[1]:.4f}" if row.validation else "" for row in (a, b)],
+        "memory": [each(row.memory, gigabytes) for row in (a, b)],
+        "busy": [percentage(row.busy) for row in (a, b)],
+    }
+    return {"": _name(a.cell), **{name: " | ".join(cells) if any(cells) else "" for name, cells in shown.items()}}
+
+
+def _verdict(pairs: Sequence[tuple[Row, Row]], found: Sequence[dict[Cell, Row]]) -> str:
+    if not all(found):
+        return "One of the two has measured nothing: there is nothing to compare."
+    best = [max(rows.values(), key=lambda row: row.speed) for rows in found]
+    words = [f"{_name(row.cell)} ({number(row.speed)} samples/s)" for row in best]
+    times = best[1].speed / best[0].speed
+    fastest = f"Fastest in the first: {words[0]}; in the second: {words[1]}, {times:.2f} times it."
+    if not pairs:
+        return f"The two have no run in common. {fastest}"
+    ratios = summarise([b.speed / a.speed for a, b in pairs])
+    return (
+        f"Over the {counted(len(pairs), 'run')} that both have, the second is {ratios.median:.2f} times as fast as the "
+        f"first (quartiles {ratios.low:.2f} to {ratios.high:.2f}). {fastest} Each was measured once: "
+        "below 5% is no difference."
+    )

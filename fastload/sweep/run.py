@@ -42,23 +42,15 @@ _NO_MEMORY = re.compile(
 class SweepSettings:
     """What is swept, and how long each cell runs."""
 
-    preset: str
-    """What the results call it."""
-    config: TrainConfig
-    """Of every cell, but for batch size, mode and length."""
-    batch_sizes: Sequence[int]
-    """Of a rank."""
+    preset: str  # what the results call it
+    config: TrainConfig  # of every cell, but for batch size, mode and length
+    batch_sizes: Sequence[int]  # of a rank
     parallel: Sequence[Mode] = ("none", "ddp")
-    axes: Mapping[str, Sequence[Any]] = field(default_factory=dict)
-    """Values of other settings to try, by the names of `AXES`."""
-    processes: int | None = None
-    """Of ddp, and GPUs of dp. None: all GPUs, and 2 where there are fewer."""
-    epochs: int | None = None
-    """Run each cell to its end, so many epochs; None: some steps of it."""
-    steps: int = 30
-    """Measured in each cell, where it is not run to its end."""
-    warmup: int = 5
-    """Steps before those."""
+    axes: Mapping[str, Sequence[Any]] = field(default_factory=dict)  # values of other settings, by the names of `AXES`
+    processes: int | None = None  # of ddp, and GPUs of dp; None: all GPUs, and 2 where there are fewer
+    epochs: int | None = None  # run each cell to its end, so many epochs; None: some steps of it
+    steps: int = 30  # measured in each cell, where it is not run to its end
+    warmup: int = 5  # steps before those
     timeout: float | None = None
     """After which a cell is given up [seconds]. None: 600 for some steps, and never where it is run to its end."""
 
@@ -172,29 +164,19 @@ def _missing(backend: str) -> str | None:
 
 def _what_matters(config: TrainConfig) -> dict[str, str | int | float | None]:
     """Those settings of all runs that their speed depends on."""
-    data, model, optimizer = config.data, config.model, config.optimizer
     return {
-        "model": model.model,
-        "data": data.data,
-        "augment": data.augment,
-        "image_size": " x ".join(map(str, data.image_size)),
-        "backend": data.backend,
-        "num_workers": data.num_workers,
-        "prefetch_factor": data.prefetch_factor,
-        "channels_last": model.channels_last,
-        "compile": model.compile,
-        "ema": model.ema,
-        "optimizer": optimizer.optimizer,
-        "accumulate": optimizer.accumulate,
-        "amp": optimizer.amp,
+        "model": config.model.model,
+        **{name: getattr(config.data, name) for name in ("data", "augment")},
+        "image_size": " x ".join(map(str, config.data.image_size)),
+        **{name: getattr(config.data, name) for name in ("backend", "num_workers", "prefetch_factor")},
+        **{name: getattr(config.model, name) for name in ("channels_last", "compile", "ema")},
+        **{name: getattr(config.optimizer, name) for name in ("optimizer", "accumulate", "amp")},
         "deterministic": config.run.deterministic,
     }
 
 
 def _device(wanted: str) -> tuple[Literal["cpu", "cuda"], int]:
     """Where the trainer will run, and how many GPUs there are."""
-    import torch
-
     gpus = torch.cuda.device_count()
     on_gpu = gpus > 0 if wanted == "auto" else wanted.startswith("cuda")
     return "cuda" if on_gpu else "cpu", gpus
@@ -204,17 +186,12 @@ def _device(wanted: str) -> tuple[Literal["cpu", "cuda"], int]:
 
 
 def run_cell(cell: Cell, settings: SweepSettings) -> Row:
-    """Train for some steps, or to the end, in processes of its own.
-
-    Raises:
-        KeyboardInterrupt: as anywhere; the processes are ended first.
-    """
+    """Train for some steps, or to the end, in processes of its own."""
     with tempfile.TemporaryDirectory(prefix="fastload-sweep-") as folder:
+        config = cell_config(cell, settings, out=str(Path(folder) / "run"))
         outcome = process.run(
             f"{__name__}:train_cell",
-            cell,
-            cell_config(cell, settings, out=str(Path(folder) / "run")),
-            settings.warmup,
+            *(cell, config, settings.warmup),
             limit=settings.limit,
             launcher=launcher(cell),
             environment=environment(cell),
