@@ -227,7 +227,7 @@ def test_charts_are_as_wide_as_the_page_and_no_line_crosses_their_labels(tmp_pat
     assert "max-width" not in re.findall(r"figure \{[^}]*\}", style)[0]
     drawn = charts.bars(
         "t", "u", [charts.Bar(f"b{n}", n, n, n, charts.SERIES[n]) for n in range(1, 5)], limit=(3, "so")
-    )
+    ).html
     assert f'viewBox="0 0 {charts.WIDE} ' in drawn
     # Each label (four values and the limit's, in both widths) stands on paper, which is drawn after the lines.
     assert drawn.count("fill: var(--paper)") == 2 * 5

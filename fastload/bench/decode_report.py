@@ -98,14 +98,14 @@ def _charts(title: str, rows: Sequence[Measurement], colour: Mapping[str, str]) 
             if row.rate is not None
         ]
         threads = counted(_threads(members[0]), "thread")
-        yield bars(f"{title}, {_SOURCES.get(source, source)}", f"images a second, {threads}", given)
+        yield bars(f"{title}, {_SOURCES.get(source, source)}", f"images a second, {threads}", given).html
     points: dict[str, list[tuple[float, float, float, float]]] = {}
     for row in _in_chart_order(rows):
         if _source(row) == "memory" and (rate := row.rate) is not None:
             points.setdefault(row.contestant, []).append((_threads(row), rate.median, rate.low, rate.high))
     lines = [Line(who, sorted(values), colour[who]) for who, values in points.items() if len(values) > 1]
     if lines:
-        yield curves(f"{title}: more threads", "threads", "images a second", lines)
+        yield curves(f"{title}: more threads", "threads", "images a second", lines).html
 
 
 # -- The table ---------------------------------------------------------------------------------------------------------

@@ -130,7 +130,7 @@ def _sections(results: Results, rows: Sequence[Measurement]) -> dict[str, str]:
             for row in plain
             if (points := row.series.get(series))
         ]
-        return charts.timelines(title, given) if given else ""
+        return charts.timelines(title, given).html if given else ""
 
     def swept(parameter: str, unit: str) -> str:
         lines = [
@@ -142,7 +142,7 @@ def _sections(results: Results, rows: Sequence[Measurement]) -> dict[str, str]:
             )
             for curve in (curves(rows, parameter) if results.settings[parameter] else [])
         ]
-        return charts.curves(f"Throughput against {unit}", unit, "images a second", lines) if lines else ""
+        return charts.curves(f"Throughput against {unit}", unit, "images a second", lines).html if lines else ""
 
     turns = "".join(swept(parameter, unit) for parameter, unit in _SWEPT.items())
     return {
@@ -172,10 +172,10 @@ def _rates(results: Results, rows: Sequence[Measurement], colour: dict[str, str]
     html = ""
     if rates:
         limit = None if takes is None else (takes, f"{ALONE if consume is None else 'simulated trainer'}: {takes:,.0f}")
-        html += bars("Throughput through the training step", "images a second", rates, limit=limit)
+        html += bars("Throughput through the training step", "images a second", rates, limit=limit).html
     if waits:
         waits.sort(key=lambda bar: bar.value)
-        html += bars("Time the trainer waited for batches", "% of its time", waits)
+        html += bars("Time the trainer waited for batches", "% of its time", waits).html
     return html
 
 

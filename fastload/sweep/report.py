@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +22,7 @@ from fastload.sweep.grid import SHARES, Cell, Row, Share
 from fastload.terminal import duration
 
 if TYPE_CHECKING:
-    from fastload.measure.charts import Line, Stack
+    from fastload.measure.charts import Chart
 
 _DROPPABLE = ("update", "launch", "copy", "memory", "whole run", "epoch")
 """Columns that a narrow terminal does without, in this order; --csv has them all."""
@@ -121,20 +120,13 @@ def _title(row: Measurement) -> str:
 # -- Page and picture --------------------------------------------------------------------------------------------------
 
 _BATCH = "samples of a batch on each process"
-_SHARE = "% of the time"
 _COLOURS: dict[Share, int] = {"compute": 2, "update": 5, "exchange": 0, "wait": 1, "copy": 3, "launch": 8}
 """Of the shares, by number; first what is work."""
 
 
 def write_html(results: Results, path: str | os.PathLike[str]) -> None:
     """Write the page, all of it or nothing. Raises OSError."""
-    from fastload.measure.charts import SERIES, curves, stacks
-
-    charts, lines = "", _curves(results)
-    if lines:
-        parts = {str(name): SERIES[number] for name, number in _COLOURS.items()}
-        charts = curves("Throughput", _BATCH, f"{results.settings['unit']}/s", lines)
-        charts += stacks("Where the time goes", _SHARE, _stacks(results), parts)
+    charts = "".join(chart.html for chart in _charts(results))
     figures = table(_lines(results), text_columns=("parallel", "device", "backend"))
     sections = {
         "What was measured": f"<p>{escape(_what_was_done(results))}</p>\n{charts}",
@@ -164,49 +156,29 @@ def _heat_maps(results: Results) -> dict[str, str]:
 
 
 def write_png(results: Results, path: str | os.PathLike[str]) -> None:
-    """Both charts as one picture, in light colours; of a sweep that measured something. Raises OSError."""
-    import matplotlib
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+    """Both charts as one picture; of a sweep that measured something. Raises OSError."""
+    from fastload.measure import charts
 
-    from fastload.measure.charts import SERIES, SETTINGS, WIDE, draw_curves, draw_stacks, light, stack_height
-
-    lines = [replace(line, colour=light(line.colour)) for line in _curves(results)]
-    parts = {str(name): light(SERIES[number]) for name, number in _COLOURS.items()}
-    bars = _stacks(results)
-    settings: dict[Any, Any] = {name: light(value) for name, value in SETTINGS.items()} | {"savefig.facecolor": "white"}
-    heights = [330, stack_height(bars) + 40]
-    with matplotlib.rc_context(settings):
-        figure = Figure(figsize=(WIDE / 72, sum(heights) / 72), layout="constrained")
-        FigureCanvasAgg(figure)
-        halves: Any = figure.subfigures(2, 1, height_ratios=heights)
-        above, below = halves
-        draw_curves(above.add_subplot(), _BATCH, f"{results.settings['unit']}/s", lines)
-        above.legend(loc="outside upper left", ncols=5)
-        draw_stacks(below.add_subplot(), _SHARE, bars, parts)
-        below.legend(loc="outside upper left", ncols=len(parts), handlelength=0.9, columnspacing=1.2)
-        figure.savefig(path, format="png", dpi=144)
+    charts.write_png(_charts(results), path)
 
 
-def _curves(results: Results) -> list[Line]:
-    from fastload.measure.charts import Line, colours
+def _charts(results: Results) -> list[Chart]:
+    """Two; none of a sweep that measured nothing."""
+    from fastload.measure.charts import SERIES, Line, Stack, colours, curves, stacks
 
-    rows = _rows(results)
-    colour = colours([row.cell.name for row in rows])
+    rows = [row for row in _rows(results) if row.rate]
+    if not rows:
+        return []
+    colour = colours([row.cell.name for row in _rows(results)])
     points: dict[str, list[tuple[float, float, float, float]]] = {}
     for row in rows:
-        if row.rate:
-            points.setdefault(row.cell.name, []).append((row.cell.batch, row.rate, row.rate, row.rate))
-    return [Line(name, found, colour[name]) for name, found in points.items()]
-
-
-def _stacks(results: Results) -> Sequence[Stack]:
-    from fastload.measure.charts import Stack
-
-    rows = [row for row in _rows(results) if row.shares]
+        points.setdefault(row.cell.name, []).append((row.cell.batch, row.speed, row.speed, row.speed))
+    lines = [Line(name, found, colour[name]) for name, found in points.items()]
+    bars = [Stack(f"{row.cell.name}, {row.cell.batch}", {str(k): v for k, v in row.shares.items()}) for row in rows]
+    parts = {str(name): SERIES[number] for name, number in _COLOURS.items()}
     return [
-        Stack(f"{row.cell.name}, {row.cell.batch}", {str(name): share for name, share in row.shares.items()})
-        for row in rows
+        curves("Throughput", _BATCH, f"{results.settings['unit']}/s", lines),
+        stacks("Where the time goes", "% of the time", bars, parts),
     ]
 
 
