@@ -30,7 +30,7 @@ from fastload.sampler import BatchOrder, EpochOrder, ForeignOrder, Order, Shard,
 from fastload.sources import Opened, open_indexed, open_source
 from fastload.sources.base import Source
 from fastload.sources.columns import StreamItems
-from fastload.sources.contents import Snapshot
+from fastload.sources.inspection import Snapshot
 
 logger = logging.getLogger("fastload")
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
 import pickle
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,9 +30,8 @@ from fastload.sources.arrays import checked_array, labelled_pixels
 from fastload.sources.base import Column, Opened, OpenOptions, Source
 from fastload.sources.buffers import PathTable
 from fastload.sources.columns import DatasetItems, EncodedFiles, PixelArray, ValueArray
-from fastload.sources.contents import content_of
 from fastload.sources.folders import classified_images
-from fastload.sources.wrapped import SAMPLES, first_difference, imitations
+from fastload.sources.inspection import TRIED, content_of, first_difference, held_dataset
 from fastload.trials import equal, seeded
 
 
@@ -124,6 +126,14 @@ class _NotNativeError(Exception):
     """Why a dataset must be asked for its items."""
 
 
+@contextlib.contextmanager
+def _not_native_if_odd() -> Iterator[None]:
+    try:
+        yield
+    except SourceError as error:
+        raise _NotNativeError(str(error)) from error
+
+
 def _native(dataset: Any, trial: bool) -> Opened:
     kind = type(dataset)
     openers = _openers()
@@ -137,45 +147,45 @@ def _native(dataset: Any, trial: bool) -> Opened:
     if not trial or not length or not hasattr(dataset, "__dict__"):
         raise _NotNativeError("")
     if base is not None and base not in (Subset, ConcatDataset):
-        found = first_difference(dataset, lambda index: base.__getitem__(dataset, index), length)
-        if found is None:
-            return _noted(
-                openers[base](dataset, trial), f"{_tried(dataset)} those of {base.__name__}, which it derives from"
+        found = first_difference(dataset.__getitem__, partial(base.__getitem__, dataset), length)
+        if found is not None:
+            raise _NotNativeError(
+                f"its __getitem__ differs from that of {base.__name__} (sample {found}); put what it does to images "
+                "into the transform and what it does to labels into target_transform, and leave __getitem__ out"
             )
-        raise _NotNativeError(
-            f"its __getitem__ differs from that of {base.__name__} (sample {found}); put what it does to images into "
-            "the transform and what it does to labels into target_transform, and leave __getitem__ out"
-        )
+        note = f"{_tried(dataset)} those of {base.__name__}, which it derives from"
+        return _noted(openers[base](dataset, trial), note)
     return _looked_through(dataset, trial)
 
 
 def _looked_through(dataset: Any, trial: bool) -> Opened:
-    """A wrapper of a dataset that is native itself."""
-    differs: str = ""
-    opened: dict[int, Opened] = {}
-    for imitation in imitations(dataset):
-        inner = imitation.inner
-        if id(inner) not in opened:
-            opened[id(inner)] = _native(inner, trial)
-        found = first_difference(dataset, imitation, len(dataset))
+    """A wrapper of a dataset that is native itself, if samples made both ways agree, random transforms included."""
+    held = held_dataset(dataset)
+    if held is None:
+        raise _NotNativeError("")
+    inner, rows, *functions = held
+    whole, differing = _native(inner, trial), None
+    for transform, target_transform in itertools.product(*functions):
+
+        def imitation(index: int, transform: Any = transform, target_transform: Any = target_transform) -> Any:
+            image, label = inner[int(rows[index])]
+            image = image if transform is None else transform(image)
+            return image, label if target_transform is None else target_transform(label)
+
+        found = first_difference(dataset.__getitem__, imitation, len(dataset))
         if found is None:
-            whole = opened[id(inner)]
-            taken = whole.source.take(imitation.rows)
-            made = replace(whole, source=taken, transform=_composed(whole.transform, imitation.transform))
-            if imitation.target_transform is not None:
-                made = _relabelled(made, imitation.target_transform)
+            made = replace(whole, source=whole.source.take(rows), transform=_composed(whole.transform, transform))
+            made = _relabelled(made, target_transform)
             return _noted(made, f"{_tried(dataset)} those of the {type(inner).__name__} in it, by its transforms")
-        differs = differs or (
-            f"its samples are not those of the {type(inner).__name__} in it by its own transforms (sample {found}); "
-            "give that data set a transform and a target_transform that do the same"
-        )
-    raise _NotNativeError(differs)
+        differing = found if differing is None else differing
+    raise _NotNativeError(
+        f"its samples are not those of the {type(inner).__name__} in it by its own transforms (sample {differing}); "
+        "give that data set a transform and a target_transform that do the same"
+    )
 
 
 def _tried(dataset: Any) -> str:
-    return (
-        f"{type(dataset).__name__} was looked through: {min(SAMPLES, len(dataset))} of its samples were tried and are"
-    )
+    return f"{type(dataset).__name__} was looked through: {min(TRIED, len(dataset))} of its samples were tried and are"
 
 
 def _noted(opened: Opened, note: str) -> Opened:
@@ -233,14 +243,15 @@ def _image_folder(dataset: Any, trial: bool) -> Opened:
 
     notes: tuple[str, ...] = ()
     if dataset.loader not in (default_loader, pil_loader):
-        load, paths = dataset.loader, [path for path, _ in dataset.samples]
-        found = 0 if not trial else first_difference(_Calls(load, paths), lambda n: pil_loader(paths[n]), len(paths))
-        if found is not None:
+        paths = [path for path, _ in dataset.samples]
+        if (
+            not trial
+            or first_difference(lambda n: dataset.loader(paths[n]), lambda n: pil_loader(paths[n]), len(paths))
+            is not None
+        ):
             raise _NotNativeError("its loader is not torchvision's default; leave it out, if it need not be that one")
-        notes = (
-            "its loader gives what torchvision's default gives, in "
-            f"{counted(min(SAMPLES, len(paths)), 'sample')} tried",
-        )
+        tried = counted(min(TRIED, len(paths)), "sample")
+        notes = (f"its loader gives what torchvision's default gives, in {tried} tried",)
     if dataset.loader is default_loader and get_image_backend() != "PIL":
         raise _NotNativeError(
             f"torchvision's image backend is {get_image_backend()}; set_image_backend('PIL') frees it"
@@ -248,17 +259,6 @@ def _image_folder(dataset: Any, trial: bool) -> Opened:
     names = [name if isinstance(name, str) else ", ".join(name) for name in dataset.classes]  # ImageNet has tuples
     source = _listed_images(dataset.root, dataset.samples, names, "torchvision ImageFolder")
     return _relabelled(Opened(source, dataset.transform, notes), dataset.target_transform)
-
-
-@dataclass(frozen=True)
-class _Calls:
-    """A function over a list, as a dataset."""
-
-    function: Callable[[Any], Any]
-    items: list[Any]
-
-    def __getitem__(self, index: int) -> Any:
-        return self.function(self.items[index])
 
 
 def _timm_images(dataset: Any, trial: bool) -> Opened:
@@ -297,16 +297,15 @@ def _pixels(dataset: Any, trial: bool) -> Opened:
     data, kind = np.asarray(data), type(dataset).__name__
     if data.dtype != np.uint8 or data.ndim != 4:
         raise _NotNativeError(f"its data were changed to {data.dtype} of shape {data.shape}")
-    try:
+    with _not_native_if_odd():
         source = labelled_pixels(
             np.ascontiguousarray(data), targets, name=kind, format=f"torchvision {kind}", classes=dataset.classes
         )
-    except SourceError as error:
-        raise _NotNativeError(str(error)) from error
     return _relabelled(Opened(source, dataset.transform), dataset.target_transform)
 
 
 _MOST_LABELS = 10_000
+"""For which a target_transform is asked."""
 
 
 def _relabelled(opened: Opened, function: Callable[[int], Any] | None) -> Opened:
@@ -341,17 +340,10 @@ def _relabelled(opened: Opened, function: Callable[[int], Any] | None) -> Opened
 
 def _tensors(dataset: Any, trial: bool) -> Opened:
     """As plain values, whatever they look like: batches must have the shapes and dtypes that they have in torch."""
-    try:
-        arrays = {f"value_{n}": checked_array(tensor, f"tensor {n}") for n, tensor in enumerate(dataset.tensors)}
-    except SourceError as error:
-        raise _NotNativeError(str(error)) from error
-    source = Source(
-        {name: ValueArray(array) for name, array in arrays.items()},
-        fingerprint_of("tensors", *arrays.values()),
-        "TensorDataset",
-        format="torch TensorDataset",
-    )
-    return Opened(source)
+    with _not_native_if_odd():
+        arrays = [checked_array(tensor, f"tensor {n}") for n, tensor in enumerate(dataset.tensors)]
+    columns = {f"value_{n}": ValueArray(array) for n, array in enumerate(arrays)}
+    return Opened(Source(columns, fingerprint_of("tensors", *arrays), "TensorDataset", format="torch TensorDataset"))
 
 
 def _subset(subset: Any, trial: bool) -> Opened:
@@ -375,19 +367,16 @@ def _joined(dataset: Any, trial: bool) -> Opened:
     first = parts[0]
     if not all(_same_transform(part.transform, first.transform) for part in parts[1:]):
         raise _NotNativeError("its data sets have different transforms; give all of them one")
-    if any(part.source.columns.keys() != first.source.columns.keys() for part in parts):
+    if len({tuple(part.source.columns) for part in parts}) > 1:
         raise _NotNativeError("its data sets have different fields")
-    columns = {
-        name: _joined_column(name, [part.source.columns[name] for part in parts]) for name in first.source.columns
-    }
-    classes = first.source.classes if len({part.source.classes for part in parts}) == 1 else None
+    sources = [part.source for part in parts]
     source = Source(
-        columns,
-        fingerprint_of("joined", *(part.source.fingerprint for part in parts)),
-        " + ".join(part.source.name for part in parts),
-        first.source.layout,
-        classes,
-        first.source.format,
+        {name: _joined_column(name, [each.columns[name] for each in sources]) for name in sources[0].columns},
+        fingerprint_of("joined", *(each.fingerprint for each in sources)),
+        " + ".join(each.name for each in sources),
+        sources[0].layout,
+        sources[0].classes if len({each.classes for each in sources}) == 1 else None,
+        sources[0].format,
     )
     return Opened(source, first.transform, tuple(dict.fromkeys(note for part in parts for note in part.notes)))
 

@@ -85,19 +85,17 @@ def open_tar_shards(spec: str | list[str], options: OpenOptions) -> Opened:
         what = f" with the fields {', '.join(options.fields)}" if options.fields else ""
         raise SourceError(f"{name}: no samples{what} in it; expected files named <key>.<extension>, such as 0001.jpg.")
     if single and list(columns) == ["image"]:
-        opened = class_folders_in_tar(columns["image"].images(paths), name, options.split, notes)
+        opened = class_folders_in_tar(columns["image"].files(paths), name, options.split, notes)
         if opened is not None:
             return opened
         notes += ("images alone: nothing in the archive says what their labels are",)
     if options.split is not None:
         raise ConfigurationError(f"split={options.split!r}: {name} has no splits; open the shards of the split.")
-    values = {key: column.values(paths, options.classes) for key, column in columns.items() if not column.holds_images}
-    served = {key: values[key] if key in values else column.images(paths) for key, column in columns.items()}
+    served = {key: column.serve(paths, options.classes) for key, column in columns.items()}
     identity = [part for key, column in columns.items() for part in (key, *column.identity())]
-    identity += [column.array for column in values.values()]
-    identity += [
-        part for column in served.values() if isinstance(column, EncodedFiles) for part in sampled_bytes(column)
-    ]
+    identity += [column.array for column in served.values() if isinstance(column, ValueArray)]
+    for column in served.values():
+        identity += sampled_bytes(column) if isinstance(column, EncodedFiles) else ()
     source = Source(
         served,
         fingerprint_of("tar shards", *identity),
@@ -217,32 +215,33 @@ class TarColumn:
         self._sizes.append(file.size)
         self._names.extend((file.name,))
 
+    @property
+    def holds_images(self) -> bool:
+        return self._kind in ("image", "mask")
+
     def identity(self) -> tuple[bytes, npt.NDArray[np.int64]]:
         """For fingerprints: digest of the names, and sizes [bytes]."""
         return self._names.build().digest(), np.frombuffer(self._sizes, dtype=np.int64)
 
-    def images(self, paths: Sequence[str]) -> EncodedFiles:
+    def files(self, paths: Sequence[str]) -> EncodedFiles:
         """The column as byte ranges of the shards."""
-        shards = np.frombuffer(self._shards, dtype=np.int64)
         return EncodedFiles(
-            PathTable.of(paths).take(shards),
+            PathTable.of(paths).take(np.frombuffer(self._shards, dtype=np.int64)),
             "mask" if self._kind == "mask" else "image",
             np.frombuffer(self._offsets, dtype=np.int64),
             np.frombuffer(self._sizes, dtype=np.int64),
             self._names.build(),
         )
 
-    @property
-    def holds_images(self) -> bool:
-        return self._kind in ("image", "mask")
-
-    def values(self, paths: Sequence[str], classes: Sequence[str] | None) -> ValueArray:
-        """The column of labels or arrays, which are read now.
+    def serve(self, paths: Sequence[str], classes: Sequence[str] | None) -> EncodedFiles | ValueArray:
+        """The column; labels and arrays are read now.
 
         Raises:
             SourceError: a label that is no number or out of range; arrays that are damaged or not of one shape.
         """
-        files = self.images(paths)
+        files = self.files(paths)
+        if self.holds_images:
+            return files
         if self._kind == "array":
             return ValueArray(_stacked(files))
         numbers = array("q", (_number(data, files, row) for row, data in enumerate(_contents(files))))
@@ -305,45 +304,42 @@ def class_folders_in_tar(files: EncodedFiles, name: str, split: str | None, note
         ConfigurationError: a split that the archive does not have.
     """
     assert files.names is not None
-    folders = [os.path.dirname(files.names[row]).split("/") for row in range(len(files))]
-    # What the first and the last in order have in common, all have.
-    pairs = zip(min(folders), max(folders), strict=False)
-    common = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
-    tops = {folder[common] if len(folder) > common else "" for folder in folders}
-    if len(tops) == 1:
+    names = [files.names[row] for row in range(len(files))]
+    folders = [os.path.dirname(path).split("/") for path in names]
+    common = len(os.path.commonprefix(folders))  # noqa: RUF071 - of lists
+    tops = ["".join(folder[common : common + 1]) for folder in folders]
+    if len(set(tops)) == 1:
         return None
-    chosen = np.arange(len(files))
-    splits = splits_in(tops)
+    splits, wanted = splits_in(set(tops)), None
     if "" in tops:
-        outside = next(row for row, folder in enumerate(folders) if folder[common:] in ([], [""]))
-        _refuse_images_of_no_class(name, files.names[outside], splits)
-    if len(splits) == len(tops):
+        _refuse_images_of_no_class(name, names[tops.index("")], splits)
+    if len(splits) == len(set(tops)):
         wanted = split_named(tops, split or "train")
         if wanted is None:
             refuse_splits(name, list(splits.values()), split or "train")
         notes += () if split else (NO_SPLIT_NAMED,)
-        chosen = np.array([row for row in chosen if folders[row][common] == wanted])
         common += 1
     elif split is not None and split not in folders[0][:common]:
-        raise ConfigurationError(f"split={split!r}: {name} has no splits, only the classes {', '.join(sorted(tops))}.")
-
-    def place(row: int) -> tuple[str, str, str]:
-        """ImageFolder's order: by class, then by folder, then by name."""
-        folder = folders[row][common:]
-        return "".join(folder[:1]), "/".join(folder), os.path.basename(names[row])
-
-    names = {int(row): files.names[int(row)] for row in chosen}
-    rows = sorted(names, key=place)
-    classes = sorted({place(row)[0] for row in rows})
-    if "" in classes:
+        found = ", ".join(sorted(set(tops)))
+        raise ConfigurationError(f"split={split!r}: {name} has no splits, only the classes {found}.")
+    # ImageFolder's order: by class, then by folder, then by name.
+    placed = sorted(
+        ("".join(folder[common : common + 1]), "/".join(folder[common:]), os.path.basename(path), row)
+        for row, (folder, path, top) in enumerate(zip(folders, names, tops, strict=True))
+        if wanted in (None, top)
+    )
+    titles, below, bases, rows = zip(*placed, strict=True)
+    if titles[0] == "":
         _refuse_images_of_no_class(name, names[rows[0]], splits)
-    if len(classes) > 1:  # of one class the archive may be made so, with nothing to be told apart
-        refuse_reserved(name, classes, ())
-    label_of = {title: label for label, title in enumerate(classes)}
-    labels = np.array([label_of[place(row)[0]] for row in rows], dtype=np.int64)
-    below = PathTable.of("/".join((*folders[row][common:], os.path.basename(names[row]))) for row in rows)
+    label_of = {title: label for label, title in enumerate(dict.fromkeys(titles))}
+    if len(label_of) > 1:  # of one class the archive may be made so, with nothing to be told apart
+        refuse_reserved(name, list(label_of), ())
+    labels = np.array([label_of[title] for title in titles])
+    paths = PathTable.of(f"{folder}/{base}" for folder, base in zip(below, bases, strict=True))
     images = files.take(np.array(rows, dtype=np.int64))
-    source = classified_images(images, labels, classes, name=name, format="archive of class folders", paths=below)
+    source = classified_images(
+        images, labels, list(label_of), name=name, format="archive of class folders", paths=paths
+    )
     return Opened(source, notes=notes)
 
 

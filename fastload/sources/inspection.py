@@ -1,29 +1,34 @@
-"""What is in a data set that only its own Python code can read, as far as it shows without making a sample.
+"""What can be told of a data set that only its own Python code can read.
 
-`content_of` tells data sets of one class and length apart, for saved states; `Snapshot` tells whether one has been
-changed since it was looked at.
+`content_of` tells data sets of one class and length apart, for saved states; `Snapshot` whether one has been changed
+since it was looked at; `held_dataset` and `first_difference` whether one merely stands in front of another: what a
+class of the user's does in its `__getitem__` cannot be read off it, but it can be tried.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from numbers import Number
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch.utils.data import Dataset
 
 from fastload.fingerprint import fingerprint_of
-from fastload.sources.buffers import PathTable
+from fastload.sources.buffers import Int64Array, PathTable
 from fastload.sources.columns import EncodedFiles
 from fastload.sources.folders import sampled_bytes, sampled_rows, sampled_sizes
+from fastload.trials import equal, seeded
 
 SOME = 64
 """Elements of a list that is looked into for changes."""
 DEPTH = 6
 """How far to look into objects within objects."""
+TRIED = 8
+"""Samples that are made both ways: the first, the last, and others between them."""
 
 
 def content_of(dataset: Any, depth: int = DEPTH) -> str:
@@ -147,3 +152,57 @@ def _length(thing: Any) -> int:
         return len(thing)
     except Exception:  # whatever an object's own __len__ may raise
         return -1
+
+
+class Held(NamedTuple):
+    """What a wrapper holds, and may be doing to it, the likely first."""
+
+    inner: Any
+    rows: Int64Array
+    """(N,): which sample of the inner dataset each of its own is."""
+    transforms: list[Callable[[Any], Any] | None]
+    target_transforms: list[Callable[[Any], Any] | None]
+
+
+def held_dataset(dataset: Any) -> Held | None:
+    """By the attributes of `dataset`; None if it does not hold one other dataset."""
+    own = vars(dataset)
+    held: list[Any] = [value for value in own.values() if isinstance(value, Dataset)]
+    rows = _rows(dataset, own, len(held[0])) if len(held) == 1 else None
+    if rows is None:
+        return None
+    calls = {name: value for name, value in own.items() if callable(value) and value is not held[0]}
+    for_labels = [value for name, value in calls.items() if "target" in name or "label" in name]
+    for_images = [value for value in calls.values() if value not in for_labels]
+    return Held(held[0], rows, [*for_images, None], [*for_labels, None])
+
+
+def _rows(dataset: Any, own: dict[str, Any], length: int) -> Int64Array | None:
+    for name, value in own.items():
+        if "ind" in name or "idx" in name or "ids" in name:
+            with contextlib.suppress(ValueError, TypeError):
+                rows = np.asarray(value)
+                if rows.shape == (len(dataset),) and rows.dtype.kind in "iu":
+                    rows = rows.astype(np.int64)
+                    rows = np.where(rows < 0, rows + length, rows)
+                    return rows if not len(rows) or 0 <= rows.min() <= rows.max() < length else None
+    return np.arange(length) if len(dataset) == length else None
+
+
+def first_difference(theirs: Callable[[int], Any], ours: Callable[[int], Any], length: int) -> int | None:
+    """The first of some samples that the two make differently; None if there is none.
+
+    Errors of either count as a difference. Random generators are left as they were.
+    """
+    middle = np.random.default_rng(0).integers(0, length, max(TRIED - 2, 0)).tolist()
+    for index in dict.fromkeys([0, length - 1, *middle]):
+        try:
+            with seeded(index):
+                expected = theirs(index)
+            with seeded(index):
+                same = equal(expected, ours(index))
+        except Exception:
+            same = False
+        if not same:
+            return int(index)
+    return None
