@@ -19,7 +19,7 @@ from fastload.backends.engine import host_engine
 from fastload.backends.host import BATCHES_IN_FLIGHT, Engine, HostBackend, PendingBatch
 from fastload.cache.build import build_cache, default_directory
 from fastload.cache.resident import ResidentSource, arrays_of, in_memory, is_mapped, nbytes_of
-from fastload.cache.verify import verify_cache
+from fastload.cache.writing import verify_cache
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError, counted
 from fastload.sources.base import Source

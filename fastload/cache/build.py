@@ -9,9 +9,10 @@ import os
 import shutil
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,7 +20,7 @@ import filelock
 import numpy as np
 
 from fastload.cache.samples import Sample, Samples, samples_of, shrink, shrunk_sizes
-from fastload.cache.writing import ColumnWriter, file_stem, write_values
+from fastload.cache.writing import ColumnWriter, write_values
 from fastload.errors import CacheError, ConfigurationError, DecodeError, OnError
 from fastload.files import DecodeSettings
 from fastload.machine import cache_home, usable_cores
@@ -122,7 +123,7 @@ def default_directory(source: Source, variant: Variant) -> Path:
     return cache_home() / variant.directory_name(source.fingerprint)
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Build:
     source: Source
     target: Path
@@ -148,10 +149,10 @@ class _Build:
             return None
         manifest = read_manifest(target)
         if (manifest.fingerprint, manifest.variant) != (self.source.fingerprint, self.variant):
+            found, wanted = manifest.variant.describe(), self.variant.describe()
             raise CacheError(
-                f"{target}: holds a cache of {manifest.source} ({manifest.fingerprint}, "
-                f"{manifest.variant.describe()}), "
-                f"not of {self.source.name} ({self.source.fingerprint}, {self.variant.describe()}). "
+                f"{target}: holds a cache of {manifest.source} ({manifest.fingerprint}, {found}), not of "
+                f"{self.source.name} ({self.source.fingerprint}, {wanted}). "
                 f"Give another directory, or delete this one (rm -r '{target}')."
             )
         source_of(target, manifest)
@@ -167,18 +168,16 @@ class _Build:
                 logger.info("removing %s, left by a build that was interrupted", partial)
                 shutil.rmtree(partial)
             samples = samples_of(self.source, DecodeSettings(self.variant.exif_orientation, self.variant.max_pixels))
-            threads = self._threads(samples)
-            with ThreadPoolExecutor(threads, "fastload-cache") as pool:
-                try:
-                    contents = _Contents(
-                        self.source, samples, self.variant, pool, 4 * threads, self.on_error, self.progress
-                    )
-                    needed = contents.survey()
-                    self._check_space(needed)
-                    partial.mkdir()
-                    manifest = contents.write(partial)
-                finally:
-                    pool.shutdown(wait=True, cancel_futures=True)
+            threads = self.num_workers
+            if threads is None:
+                threads = usable_cores() if samples.parallel else 1
+            with _Pool(max(1, threads)) as pool:
+                needed, typical = self._survey(samples, pool)
+                free = _free(self.target.parent)
+                if needed > free:
+                    raise CacheError(self._no_space(needed, free))
+                partial.mkdir()
+                manifest = self._write(samples, pool, partial, typical)
             _flush_directory(partial)
             os.rename(partial, self.target)
             _flush_directory(self.target.parent)
@@ -186,20 +185,14 @@ class _Build:
         except CacheError:
             raise
         except OSError as error:
-            raise self._explained(error, needed) from error
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                space = self._no_space(needed, _free(self.target.parent))
+                raise CacheError(f"the disk ran full ({error.strerror}): {space}") from error
+            raise CacheError(
+                f"{self.target}: the cache could not be written ({error}). Give a writable directory on a sound disk."
+            ) from error
         finally:
             shutil.rmtree(partial, ignore_errors=True)
-
-    def _threads(self, samples: Samples) -> int:
-        if self.num_workers is not None:
-            return max(1, self.num_workers)
-        return usable_cores() if samples.parallel else 1
-
-    def _check_space(self, needed: int) -> None:
-        system = os.statvfs(self.target.parent)
-        free = system.f_bavail * system.f_frsize
-        if needed > free:
-            raise CacheError(self._no_space(needed, free))
 
     def _no_space(self, needed: int, free: int) -> str:
         smaller = "a short side (short_side=256)" if self.variant.short_side is None else "a smaller short_side"
@@ -208,68 +201,34 @@ class _Build:
             f"{free:,} ({free / 1e9:.1f} GB) are free. Make room, give a directory on another disk, or {smaller}."
         )
 
-    def _explained(self, error: OSError, needed: int) -> CacheError:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            system = os.statvfs(self.target.parent)
-            free = system.f_bavail * system.f_frsize
-            return CacheError(f"the disk ran full ({error.strerror}): {self._no_space(needed, free)}")
-        return CacheError(
-            f"{self.target}: the cache could not be written ({error}). Give a writable directory on a sound disk."
-        )
-
-
-def _flush_directory(path: Path) -> None:
-    """Make sure that the names in a directory survive a loss of power."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-@dataclass
-class _Contents:
-    """One cache in the making: first `survey`, then `write`."""
-
-    source: Source
-    samples: Samples
-    variant: Variant
-    pool: ThreadPoolExecutor
-    ahead: int
-    """Tasks given to the pool before the result of the first is taken: bounds the memory."""
-    on_error: OnError
-    progress: bool
-    _typical: list[tuple[int, int]] = field(default_factory=list)
-    """(height, width) of one good image of each column: what the row of a bad one gets."""
-
-    def survey(self) -> int:
-        """The bytes that the cache will take, from the headers of the images.
+    def _survey(self, samples: Samples, pool: _Pool) -> tuple[int, list[tuple[int, int]]]:
+        """The bytes that the cache will take, from the headers of the images; (height, width) of one good image of each
+        column: what the row of a bad one gets.
 
         Raises:
             DecodeError: the header of a sample is bad and that is not allowed: found before hours of decoding.
         """
-        count, images = len(self.source), self.samples.images
+        count, images = len(self.source), samples.images
         sizes = np.zeros((count, len(images), 2), dtype=np.int64)
-        if not self.samples.has_headers:
-            sizes[:] = [size or (0, 0) for size in self.samples.sizes(0)]
+        if not samples.has_headers:
+            sizes[:] = [size or (0, 0) for size in samples.sizes(0)]
         elif images:
             with progress(f"Reading the headers of {self.source.name}", count, show=self.progress) as advance:
-                for chunk, found in self._in_order(self._sizes, _chunks(count, _HEADERS_PER_TASK)):
-                    for index, row in zip(chunk, found, strict=True):
-                        if None in row and self.on_error == "raise":
-                            _raise_first(self.samples.read(index))
-                        sizes[index] = [size or (0, 0) for size in row]
-                    advance(len(chunk))
+                for index, row in pool.in_order(samples.sizes, count, _HEADERS_PER_TASK, advance):
+                    if None in row and self.on_error == "raise":
+                        _raise_first(samples.read(index))
+                    sizes[index] = [size or (0, 0) for size in row]
         one = np.zeros(1, dtype=np.int64)
-        needed = sum(len(column) * column.at(one).nbytes for column in self.samples.values.values())
+        needed = sum(len(column) * column.at(one).nbytes for column in samples.values.values())
+        typical = []
         for number, column in enumerate(images):
             known = sizes[:, number][sizes[:, number].all(axis=1)]
             kept = shrunk_sizes(known, self.variant.short_side)
-            self._typical.append((int(kept[0, 0]), int(kept[0, 1])) if len(kept) else (1, 1))
+            typical.append((int(kept[0, 0]), int(kept[0, 1])) if len(kept) else (1, 1))
             needed += int(kept.prod(axis=1).sum()) * column.channels + count * _BYTES_PER_SAMPLE
-        return needed
+        return needed, typical
 
-    def write(self, directory: Path) -> Manifest:
+    def _write(self, samples: Samples, pool: _Pool, directory: Path, typical: list[tuple[int, int]]) -> Manifest:
         """Decode and write everything, the manifest last.
 
         Raises:
@@ -277,16 +236,17 @@ class _Contents:
             OSError: the disk is full, or broken.
         """
         started = time.monotonic()
-        source, samples = self.source, self.samples
-        stems: dict[str, str] = {}
+        source = self.source
+        stems: dict[str, Path] = {}
         for name in [*source.columns, *(column.name for column in samples.images), "label"]:
-            stems.setdefault(name, file_stem(name, len(stems)))
-        entries, labels = self._write_images(directory, stems)
+            stems.setdefault(name, directory / (name if _is_file_name(name) else f"column{len(stems)}"))
+        labels: list[int] = []
+        entries = self._write_images(samples, pool, stems, typical, labels) if samples.images else {}
         values: dict[str, Values] = dict(samples.values)
         if labels:
             values["label"] = ValueArray(np.array(labels, dtype=np.int64))
         for name, column in values.items():
-            entries[name] = write_values(directory, stems[name], column)
+            entries[name] = write_values(stems[name], column)
         manifest = Manifest(
             fingerprint=source.fingerprint,
             source=source.name,
@@ -302,65 +262,86 @@ class _Contents:
         write_manifest(directory, manifest)
         return manifest
 
-    def _write_images(self, directory: Path, stems: dict[str, str]) -> tuple[dict[str, ColumnEntry], list[int]]:
-        count, images = len(self.source), self.samples.images
-        labels: list[int] = []
-        if not images:
-            return {}, labels
-        title = f"Building the cache of {self.source.name} in {directory.parent} (once; later runs find it)"
-        writers: list[ColumnWriter] = []
-        try:
-            for column, typical in zip(images, self._typical, strict=True):
-                writers.append(ColumnWriter(directory, stems[column.name], column, count, typical))
+    def _write_images(
+        self, samples: Samples, pool: _Pool, stems: dict[str, Path], typical: list[tuple[int, int]], labels: list[int]
+    ) -> dict[str, ColumnEntry]:
+        """Labels that come with the images are appended to `labels`."""
+        count, columns = len(self.source), samples.images
+
+        def read(index: int) -> Sample:
+            sample = samples.read(index)
+            pixels = tuple(
+                found if isinstance(found, DecodeError) else shrink(found, column.role, self.variant.short_side)
+                for found, column in zip(sample.pixels, columns, strict=True)
+            )
+            return replace(sample, pixels=pixels)
+
+        title = f"Building the cache of {self.source.name} in {self.target.parent} (once; later runs find it)"
+        with contextlib.ExitStack() as stack:
+            writers = [
+                stack.enter_context(contextlib.closing(ColumnWriter(stems[column.name], column, count, size)))
+                for column, size in zip(columns, typical, strict=True)
+            ]
             with progress(title, count, show=self.progress) as advance:
-                for chunk, decoded in self._in_order(self._read, _chunks(count, self.samples.batch)):
-                    for sample in decoded:
-                        if self.on_error == "raise":
-                            _raise_first(sample)
-                        for writer, pixels in zip(writers, sample.pixels, strict=True):
-                            writer.append(pixels)
-                        if sample.label is not None:
-                            labels.append(sample.label)
-                    advance(len(chunk))
-            return {column.name: writer.finish() for column, writer in zip(images, writers, strict=True)}, labels
-        finally:
-            for writer in writers:
-                writer.close()
+                for _, sample in pool.in_order(read, count, samples.batch, advance):
+                    if self.on_error == "raise":
+                        _raise_first(sample)
+                    for writer, pixels in zip(writers, sample.pixels, strict=True):
+                        writer.append(pixels)
+                    if sample.label is not None:
+                        labels.append(sample.label)
+            return {column.name: writer.finish() for column, writer in zip(columns, writers, strict=True)}
 
-    def _in_order(self, function: Callable[[range], T], chunks: Sequence[range]) -> Iterator[tuple[range, T]]:
-        """The results of a function in order, computed by the pool a little ahead of who takes them."""
-        pending: deque[tuple[range, Future[T]]] = deque()
-        for chunk in chunks:
-            pending.append((chunk, self.pool.submit(function, chunk)))
-            if len(pending) > self.ahead:
-                oldest, result = pending.popleft()
-                yield oldest, result.result()
-        while pending:
-            oldest, result = pending.popleft()
-            yield oldest, result.result()
 
-    def _sizes(self, chunk: range) -> list[tuple[tuple[int, int] | None, ...]]:
-        return [self.samples.sizes(index) for index in chunk]
+class _Pool(ThreadPoolExecutor):
+    """Threads that work a little ahead of who takes their results; what is waiting at an error is dropped."""
 
-    def _read(self, chunk: range) -> list[Sample]:
-        return [self._shrunk(self.samples.read(index)) for index in chunk]
+    def __init__(self, threads: int) -> None:
+        super().__init__(threads, "fastload-cache")
+        self._ahead = 4 * threads  # bounds the memory
 
-    def _shrunk(self, sample: Sample) -> Sample:
-        pixels = tuple(
-            p if isinstance(p, DecodeError) else shrink(p, column.role, self.variant.short_side)
-            for p, column in zip(sample.pixels, self.samples.images, strict=True)
-        )
-        return replace(sample, pixels=pixels)
+    def __exit__(self, *_: object) -> None:
+        self.shutdown(wait=True, cancel_futures=True)
+
+    def in_order(
+        self, function: Callable[[int], T], count: int, size: int, advance: Callable[[int], None]
+    ) -> Iterator[tuple[int, T]]:
+        """(index, result) for 0 to `count`, `size` of them a task; how many are done is told to `advance`."""
+        pending: deque[tuple[range, Future[list[T]]]] = deque()
+        tasks = (range(start, min(start + size, count)) for start in range(0, count, size))
+        while True:
+            for indices in islice(tasks, self._ahead + 1 - len(pending)):
+                pending.append((indices, self.submit(lambda indices: list(map(function, indices)), indices)))
+            if not pending:
+                return
+            indices, results = pending.popleft()
+            yield from zip(indices, results.result(), strict=True)
+            advance(len(indices))
+
+
+def _is_file_name(name: str) -> bool:
+    return name.isascii() and name.replace("_", "").isalnum() and len(name) <= 64
+
+
+def _free(directory: Path) -> int:
+    """Bytes."""
+    system = os.statvfs(directory)
+    return system.f_bavail * system.f_frsize
+
+
+def _flush_directory(path: Path) -> None:
+    """Make sure that the names in a directory survive a loss of power."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _raise_first(sample: Sample) -> None:
     for pixels in sample.pixels:
         if isinstance(pixels, DecodeError):
             raise pixels
-
-
-def _chunks(count: int, size: int) -> list[range]:
-    return [range(start, min(start + size, count)) for start in range(0, count, size)]
 
 
 @contextlib.contextmanager

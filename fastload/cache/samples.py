@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from fastload.decode.image import ImageReader, or_error, reader_of
-from fastload.decode.libraries import describe_decoder, get_decoder
+from fastload.decode.libraries import Pixels, describe_decoder, get_decoder
 from fastload.errors import CacheError, DecodeError, counted
 from fastload.files import DecodeSettings
 from fastload.geometry import Resampling
@@ -19,8 +19,6 @@ from fastload.geometry.boxes import resized_sizes
 from fastload.render.host import render_into
 from fastload.sources.base import ImageRole, Source, Values
 from fastload.sources.buffers import PathTable
-
-Pixels = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
@@ -43,24 +41,36 @@ class Sample:
     """The label, where the source has no column of labels."""
 
 
-class Samples(Protocol):
-    """Random access to decoded samples. `sizes` and `read` may be called by several threads if `parallel`."""
+class Samples:
+    """Random access to the decoded samples of a source: images, compressed or not, beside values."""
 
+    parallel = True
+    """Whether several threads may ask."""
+    has_headers = True
+    """Whether `sizes` is much cheaper than `read`."""
     images: tuple[ImageSpec, ...]
     values: Mapping[str, Values]
     decoder: str
     """What decodes, for messages."""
-    parallel: bool
     batch: int
     """Samples that are worth one task of a thread pool."""
-    has_headers: bool
-    """Whether `sizes` is much cheaper than `read`."""
+
+    def __init__(self, source: Source, settings: DecodeSettings) -> None:
+        self._readers: list[ImageReader] = [reader_of(column, settings) for column in source.images.values()]
+        self.decoder = describe_decoder(get_decoder("auto")) if source.encoded else "none"
+        self.batch = 1 if source.encoded else 64
+        self.values = source.values
+        self.images = tuple(
+            ImageSpec(name, column.role, column.channels, column.name_table()) for name, column in source.images.items()
+        )
 
     def sizes(self, index: int) -> tuple[tuple[int, int] | None, ...]:
         """(height, width) of each image column, or None where it cannot be told without decoding."""
-        ...
+        found = (or_error(reader.size, index) for reader in self._readers)
+        return tuple(size if isinstance(size, tuple) else None for size in found)
 
-    def read(self, index: int) -> Sample: ...
+    def read(self, index: int) -> Sample:
+        return Sample(tuple(or_error(reader.pixels, index) for reader in self._readers))
 
 
 def samples_of(source: Source, settings: DecodeSettings) -> Samples:
@@ -69,38 +79,14 @@ def samples_of(source: Source, settings: DecodeSettings) -> Samples:
     Raises:
         CacheError: its samples cannot be cached; the message says why and what to do.
     """
-    return _ObjectSamples(source) if source.objects else _ColumnSamples(source, settings)
+    return _Items(source) if source.objects else Samples(source, settings)
 
 
-class _ColumnSamples:
-    """Images, compressed or not, beside values."""
-
-    parallel = True
-    has_headers = True
-
-    def __init__(self, source: Source, settings: DecodeSettings) -> None:
-        self._readers: list[ImageReader] = [reader_of(column, settings) for column in source.images.values()]
-        self.decoder = describe_decoder(get_decoder("auto")) if source.encoded else "none"
-        self.batch = 1 if source.encoded else 64
-        self.values: Mapping[str, Values] = source.values
-        self.images: tuple[ImageSpec, ...] = tuple(
-            ImageSpec(name, column.role, column.channels, column.name_table()) for name, column in source.images.items()
-        )
-
-    def sizes(self, index: int) -> tuple[tuple[int, int] | None, ...]:
-        found = (or_error(reader.size, index) for reader in self._readers)
-        return tuple(size if isinstance(size, tuple) else None for size in found)
-
-    def read(self, index: int) -> Sample:
-        return Sample(tuple(or_error(reader.pixels, index) for reader in self._readers))
-
-
-class _ObjectSamples:
+class _Items(Samples):
     """The items of a torch Dataset, if they are an image and a label."""
 
     decoder = "the dataset's own"
-    parallel = False
-    """Its Python code was written for one thread a process."""
+    parallel = False  # its Python code was written for one thread a process
     batch = 1
     has_headers = False
 
@@ -109,30 +95,22 @@ class _ObjectSamples:
             raise CacheError(f"{source.name}: a dataset beside other columns cannot be cached; use backend='torch'.")
         (self._column,) = source.objects.values()
         self._name = source.name
-        self._first: tuple[int, Sample] | None = None
-        self.values: Mapping[str, Values] = {}
-        self.images: tuple[ImageSpec, ...] = (ImageSpec("image", "image", self._find_channels()),)
-
-    def _find_channels(self) -> int:
-        """The channels of the first sample that there is; kept, because reading it may be slow."""
-        for index in range(len(self._column)):
-            try:
-                pixels, label = self._item(index)
-            except DecodeError:
-                continue
-            self._first = index, Sample((pixels,), label)
-            return int(pixels.shape[2])
-        raise DecodeError(f"{self._name}: the dataset raises an error for every sample.")
+        self.values = {}
+        # The first sample that there is tells the channels; it is kept, because reading it may be slow.
+        found = ((index, or_error(self._item, index)) for index in range(len(self._column)))
+        first = next(((index, item) for index, item in found if not isinstance(item, DecodeError)), None)
+        if first is None:
+            raise DecodeError(f"{self._name}: the dataset raises an error for every sample.")
+        self._first, (self._pixels, self._label) = first
+        self.images = (ImageSpec("image", "image", int(self._pixels.shape[2])),)
 
     def sizes(self, index: int) -> tuple[tuple[int, int] | None, ...]:
         """Of the first sample that could be read, for all: an estimate."""
-        assert self._first is not None
-        pixels = self._first[1].pixels[0]
-        return ((pixels.shape[0], pixels.shape[1]),) if isinstance(pixels, np.ndarray) else (None,)
+        return ((self._pixels.shape[0], self._pixels.shape[1]),)
 
     def read(self, index: int) -> Sample:
-        if self._first is not None and self._first[0] == index:
-            return self._first[1]
+        if index == self._first:
+            return Sample((self._pixels,), self._label)
         try:
             pixels, label = self._item(index)
         except DecodeError as error:
@@ -162,21 +140,18 @@ class _ObjectSamples:
 
 def _as_pixels(image: Any) -> Pixels | None:
     """(H, W, C) uint8, or None if it is no image."""
-    if isinstance(image, torch.Tensor):
-        if image.dtype != torch.uint8 or image.ndim != 3 or image.is_cuda:
-            return None
+    array: Any = image
+    if isinstance(image, torch.Tensor) and image.dtype == torch.uint8 and image.ndim == 3 and not image.is_cuda:
         array = image.permute(1, 2, 0).numpy()
     elif hasattr(image, "getbands") and hasattr(image, "mode"):  # PIL, without importing it
         array = np.asarray(image if image.mode in ("L", "RGB") else image.convert("RGB"))
-    elif isinstance(image, np.ndarray):
-        array = image
-    else:
+    if not isinstance(array, np.ndarray):
         return None
     if array.ndim == 2:
         array = array[:, :, None]
     if array.dtype != np.uint8 or array.ndim != 3 or array.shape[2] not in (1, 3) or 0 in array.shape:
         return None
-    return array
+    return np.asarray(array)
 
 
 def _as_label(label: Any) -> int | None:
@@ -201,18 +176,13 @@ def shrunk_sizes(sizes: npt.NDArray[np.int64], short_side: int | None) -> npt.ND
     return np.where(small, sizes, resized_sizes(sizes, shorter=short_side))
 
 
-def shrink(pixels: npt.NDArray[np.uint8], role: ImageRole, short_side: int | None) -> npt.NDArray[np.uint8]:
+def shrink(pixels: Pixels, role: ImageRole, short_side: int | None) -> Pixels:
     """(H, W, C) uint8 reduced as torchvision's antialiased Resize(short_side) does; masks nearest."""
     height, width = pixels.shape[:2]
-    new_height, new_width = (int(n) for n in shrunk_sizes(np.array([[height, width]]), short_side)[0])
+    new_height, new_width = shrunk_sizes(np.array([[height, width]]), short_side)[0].tolist()
     if (new_height, new_width) == (height, width):
         return pixels
     out = np.empty((new_height, new_width, pixels.shape[2]), dtype=np.uint8)
-    render_into(
-        pixels,
-        box=(0, 0, height, width),
-        size=(new_height, new_width),
-        resampling=Resampling("nearest" if role == "mask" else "bilinear"),
-        out=out,
-    )
+    resampling = Resampling("nearest" if role == "mask" else "bilinear")
+    render_into(pixels, box=(0, 0, height, width), size=(new_height, new_width), resampling=resampling, out=out)
     return out

@@ -1,4 +1,7 @@
-"""The files of a cache, column by column: `.npy` files that are written front to back, before their shape is known."""
+"""The files of a cache: `.npy` files written front to back before their shape is known, and checked afterwards.
+
+Disks and copies lose and flip bytes without saying so.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,18 @@ import numpy as np
 import numpy.typing as npt
 
 from fastload.cache.samples import ImageSpec
-from fastload.errors import DecodeError
+from fastload.errors import CacheError, DecodeError
 from fastload.files import open_regular
 from fastload.sources.base import Values
-from fastload.sources.built_cache import ArrayFile, ColumnEntry
+from fastload.sources.built_cache import (
+    ArrayFile,
+    ColumnEntry,
+    Manifest,
+    is_as_written,
+    read_manifest,
+    remedy,
+    source_of,
+)
 
 _HEADER_BYTES = 256
 """Of the whole header: room for any shape; a multiple of 64, as the format asks, so that pixels are aligned."""
@@ -45,12 +56,6 @@ class NpyWriter:
         while len(rest):
             rest = rest[self._file.write(rest) :]
 
-    def skip(self, nbytes: int) -> None:
-        """Leave a gap of zeros."""
-        self._file.seek(nbytes, os.SEEK_CUR)
-        self.nbytes += nbytes
-        self.checksum = zlib.crc32(bytes(nbytes), self.checksum)
-
     def finish(self, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> ArrayFile:
         """Write the header and flush to the disk; the bytes appended must be those of this dtype and shape."""
         dtype = np.dtype(dtype)
@@ -74,28 +79,18 @@ class NpyWriter:
         self._file.close()
 
 
-def file_stem(name: str, position: int) -> str:
-    """What the files of a column are called: its name, where that is a safe file name."""
-    safe = name.isascii() and name.replace("_", "").isalnum() and len(name) <= 64
-    return name if safe else f"column{position}"
-
-
-def checksum_of(path: Path) -> int:
-    """What `NpyWriter.checksum` was for the file, if it holds what was written. Raises OSError."""
-    with open_regular(path, buffering=0) as file:
-        header = file.read(_HEADER_BYTES)
-        checksum = 0
-        while block := file.read(4 << 20):
-            checksum = zlib.crc32(block, checksum)
-    return zlib.crc32(header, checksum)
-
-
 class ColumnWriter:
     """Takes the images of one column in order, and finds out by itself whether all have one size."""
 
-    def __init__(self, directory: Path, stem: str, column: ImageSpec, count: int, typical: tuple[int, int]) -> None:
-        self._directory, self._stem, self._column = directory, stem, column
-        self._pixels = NpyWriter(directory / f"{stem}.npy")
+    def __init__(self, stem: Path, column: ImageSpec, count: int, typical: tuple[int, int]) -> None:
+        """
+        Args:
+            stem: of the paths of its files.
+            count: of the images.
+            typical: (height, width) of what stands for images that cannot be decoded.
+        """
+        self._stem, self._column = stem, column
+        self._pixels = NpyWriter(Path(f"{stem}.npy"))
         self._sizes = np.empty((count, 2), dtype=np.int32)
         self._offsets = np.empty(count, dtype=np.int64)
         self._row = 0
@@ -107,11 +102,9 @@ class ColumnWriter:
         self._offsets[self._row] = self._pixels.nbytes
         if isinstance(image, DecodeError):
             self._failed[self._row] = str(image)
-            self._sizes[self._row] = self._typical
-            self._pixels.skip(self._typical[0] * self._typical[1] * self._column.channels)
-        else:
-            self._sizes[self._row] = image.shape[:2]
-            self._pixels.append(image)
+            image = np.zeros((*self._typical, self._column.channels), dtype=np.uint8)
+        self._sizes[self._row] = image.shape[:2]
+        self._pixels.append(image)
         self._row += 1
 
     def finish(self) -> ColumnEntry:
@@ -122,14 +115,14 @@ class ColumnWriter:
             shape: tuple[int, ...] = (self._row, *map(int, self._sizes[0]), self._column.channels)
         else:
             shape = (self._pixels.nbytes,)
-            arrays["sizes"] = _save(self._directory, f"{self._stem}.sizes.npy", self._sizes)
-            arrays["offsets"] = _save(self._directory, f"{self._stem}.offsets.npy", self._offsets)
+            arrays["sizes"] = _save(f"{self._stem}.sizes.npy", self._sizes)
+            arrays["offsets"] = _save(f"{self._stem}.offsets.npy", self._offsets)
         arrays["array"] = self._pixels.finish(np.uint8, shape)
         names = self._column.names
         if names is not None:
             for key, array in (("blob", names.blob), ("ends", names.ends), ("rows", names.rows)):
                 if array is not None:
-                    arrays[f"name_{key}"] = _save(self._directory, f"{self._stem}.name_{key}.npy", array)
+                    arrays[f"name_{key}"] = _save(f"{self._stem}.name_{key}.npy", array)
         return ColumnEntry(
             kind="pixels",
             role=self._column.role,
@@ -145,18 +138,61 @@ class ColumnWriter:
             self._pixels.close()
 
 
-def write_values(directory: Path, stem: str, column: Values) -> ColumnEntry:
+def write_values(stem: Path, column: Values) -> ColumnEntry:
     """Write a column of values, some 16 MiB at a time: it may be larger than memory. Raises OSError."""
     one = column.at(np.zeros(1, dtype=np.int64))
-    step = max(1, (16 << 20) // max(1, one.nbytes))
-    shape = (len(column), *one.shape[1:])
-    with contextlib.closing(NpyWriter(directory / f"{stem}.npy")) as writer:
-        for start in range(0, len(column), step):
-            writer.append(column.at(np.arange(start, min(start + step, len(column)))))
-        return ColumnEntry("values", "value", {"array": writer.finish(one.dtype, shape)})
+    step, count = max(1, (16 << 20) // max(1, one.nbytes)), len(column)
+    parts = (column.at(np.arange(start, min(start + step, count))) for start in range(0, count, step))
+    with contextlib.closing(NpyWriter(Path(f"{stem}.npy"))) as writer:
+        for part in parts:
+            writer.append(part)
+        return ColumnEntry("values", "value", {"array": writer.finish(one.dtype, (count, *one.shape[1:]))})
 
 
-def _save(directory: Path, file: str, array: npt.NDArray[Any]) -> ArrayFile:
-    with contextlib.closing(NpyWriter(directory / file)) as writer:
+def _save(path: str, array: npt.NDArray[Any]) -> ArrayFile:
+    with contextlib.closing(NpyWriter(Path(path))) as writer:
         writer.append(array)
         return writer.finish(array.dtype, array.shape)
+
+
+def verify_cache(directory: str | os.PathLike[str]) -> Manifest:
+    """Read a cache whole and hold every file against the checksum (CRC-32) that was noted when it was written.
+
+    It takes as long as reading takes, or a second a gigabyte.
+
+    Returns:
+        What the cache says of itself.
+
+    Raises:
+        CacheError: there is no cache, it is damaged, or it was built by a version that noted no checksums; the message
+            names the file.
+    """
+    path = Path(directory)
+    manifest = read_manifest(path)
+    source_of(path, manifest)
+    arrays = [array for column in manifest.columns.values() for array in column.arrays.values()]
+    if any(array.checksum is None for array in arrays):
+        raise CacheError(f"{path}: an older fastload built this cache, without checksums. {remedy(path)}")
+    if not is_as_written(path):
+        raise CacheError(f"{path}: its manifest is not what was written. {remedy(path)}")
+    for array in arrays:
+        try:
+            found = _checksum_of(path / array.file)
+        except OSError as error:
+            raise CacheError(f"{path / array.file}: cannot be read: {error}. {remedy(path)}") from error
+        if found != array.checksum:
+            raise CacheError(
+                f"{path / array.file}: is not what was written: its checksum is {found:08x}, not "
+                f"{array.checksum:08x}. The disk, a copy or another program has changed it. {remedy(path)}"
+            )
+    return manifest
+
+
+def _checksum_of(path: Path) -> int:
+    """What `NpyWriter.checksum` was for the file, if it holds what was written. Raises OSError."""
+    with open_regular(path, buffering=0) as file:
+        header = file.read(_HEADER_BYTES)
+        checksum = 0
+        while block := file.read(4 << 20):
+            checksum = zlib.crc32(block, checksum)
+    return zlib.crc32(header, checksum)

@@ -79,7 +79,7 @@ class ArrayFile:
     """As numpy spells it with byte order: "|u1", "<i8"."""
     shape: tuple[int, ...]
     checksum: int | None = None
-    """CRC-32 of what was written, see `fastload.cache.verify`; None: an older version built the cache."""
+    """CRC-32 of what was written, see `verify_cache`; None: an older version built the cache."""
 
     def __post_init__(self) -> None:
         if Path(self.file).name != self.file:
