@@ -13,11 +13,14 @@ import torch
 from fastload.errors import SourceError, counted
 from fastload.files import check_regular
 from fastload.fingerprint import fingerprint_of
-from fastload.sources.base import Opened, OpenOptions, Source
+from fastload.sources.base import ImageRole, Opened, OpenOptions, Source
 from fastload.sources.columns import PixelArray, ValueArray
 
 AnyArray = npt.NDArray[Any]
+Stored = PixelArray | ValueArray
 _CHANNELS = (1, 3)
+_ROLES: dict[str, ImageRole] = {"image": "image", "images": "image", "mask": "mask", "masks": "mask"}
+"""By the keys of a dict of arrays."""
 
 
 def is_arrays(spec: object) -> bool:
@@ -41,26 +44,20 @@ def open_arrays(spec: Any, options: OpenOptions) -> Opened:
 
     A dict gives dicts, and every array is passed on as it is (token ids), but for the keys `image`, `images`, `mask`
     and `masks`, which are read as above when they are uint8.
-
-    Raises:
-        SourceError: lengths differ, a dtype that torch does not have (object, str), a tensor that is not dense and in
-            host memory, a damaged `.npy` file, labels out of range.
     """
     named = isinstance(spec, Mapping)
     items = dict(spec) if named else dict(enumerate(spec if isinstance(spec, tuple | list) else (spec,)))
-    path = spec if isinstance(spec, str) else None
     arrays = {key: checked_array(value, f"array {key!r}") for key, value in items.items()}
     lengths = {key: len(array) for key, array in arrays.items()}
     if len(set(lengths.values())) > 1:
         found = ", ".join(f"array {key!r} has {length:,}" for key, length in lengths.items())
         raise SourceError(f"The arrays must have one row a sample each, but {found}; cut them to one length.")
-    torch_order = {key: isinstance(value, torch.Tensor) for key, value in items.items()}
-    columns = _named_columns(arrays, torch_order) if named else _columns(list(arrays.values()), torch_order, options)
+    columns = _named_columns(arrays, items) if named else _columns(arrays, items, options)
     shapes = ", ".join(f"{name} {array.dtype}{list(array.shape)}" for name, array in zip(columns, arrays.values()))  # noqa: B905
     source = Source(
         columns,
         fingerprint_of("arrays", *(part for name, column in columns.items() for part in (name, column.array))),
-        path or f"arrays ({shapes})",
+        spec if isinstance(spec, str) else f"arrays ({shapes})",
         layout="dict" if named else "tuple",
         classes=options.classes,
         format="arrays",
@@ -76,7 +73,12 @@ def _is_array(value: object) -> bool:
 
 
 def checked_array(value: Any, name: str) -> AnyArray:
-    """The array behind an array, tensor or path, without a copy. Raises SourceError as `open_arrays` says."""
+    """The array behind an array, tensor or path, without a copy.
+
+    Raises:
+        SourceError: a dtype that torch does not have (object, str), a tensor that is not dense and in host memory, a
+            damaged `.npy` file.
+    """
     if isinstance(value, torch.Tensor):
         array = _from_tensor(value, name)
     elif isinstance(value, np.ndarray):
@@ -129,22 +131,19 @@ def _mapped(path: str) -> AnyArray:
     return array
 
 
-def _columns(
-    arrays: list[AnyArray], torch_order: Mapping[int, bool], options: OpenOptions
-) -> dict[str, PixelArray | ValueArray]:
+def _columns(arrays: Mapping[Any, AnyArray], given: Mapping[Any, Any], options: OpenOptions) -> dict[str, Stored]:
     """Columns of a tuple, named by what they are."""
-    columns: dict[str, PixelArray | ValueArray] = {}
-    first = _images(arrays[0], torch_order[0]) if len(arrays) > 1 or arrays[0].ndim == 4 else None
-    size = first.shape[1:3] if first is not None else None
-    for position, array in enumerate(arrays):
-        column: PixelArray | ValueArray
-        pixels = first if position == 0 else None
-        if size is not None and position > 0:
-            candidate = _images(array, torch_order[position])
-            pixels = candidate if candidate is not None and candidate.shape[1:3] == size else None
-        if pixels is not None:
-            role = "mask" if position > 0 and pixels.shape[3] == 1 else "image"
-            name, column = role, PixelArray(pixels, "mask" if role == "mask" else "image", channels=pixels.shape[3])
+    columns: dict[str, Stored] = {}
+    size: tuple[int, ...] | None = None
+    for position, array in arrays.items():
+        name: str
+        column: Stored
+        looked_at = size is not None if position else len(arrays) > 1 or array.ndim == 4
+        pixels = _images(array, given[position]) if looked_at else None
+        if pixels is not None and size in (None, pixels.shape[1:3]):
+            size = pixels.shape[1:3]
+            role: ImageRole = "mask" if position and pixels.shape[3] == 1 else "image"
+            name, column = role, PixelArray(pixels, role, channels=pixels.shape[3])
         elif size is not None and array.ndim == 1 and array.dtype.kind in "iu":
             count = None if options.classes is None else len(options.classes)
             name, column = "label", ValueArray(class_labels(array, classes=count, name=f"array {position}"))
@@ -154,28 +153,26 @@ def _columns(
     return columns
 
 
-def _named_columns(
-    arrays: Mapping[Any, AnyArray], torch_order: Mapping[Any, bool]
-) -> dict[str, PixelArray | ValueArray]:
-    columns: dict[str, PixelArray | ValueArray] = {}
+def _named_columns(arrays: Mapping[Any, AnyArray], given: Mapping[Any, Any]) -> dict[str, Stored]:
+    columns: dict[str, Stored] = {}
     for name, array in arrays.items():
-        is_mask = name in ("mask", "masks")
-        pixels = _images(array, torch_order[name]) if is_mask or name in ("image", "images") else None
-        if pixels is None:
+        role = _ROLES.get(name)
+        pixels = None if role is None else _images(array, given[name])
+        if role is None or pixels is None:
             columns[name] = ValueArray(array)
         else:
-            columns[name] = PixelArray(pixels, "mask" if is_mask else "image", channels=pixels.shape[3])
+            columns[name] = PixelArray(pixels, role, channels=pixels.shape[3])
     return columns
 
 
-def _images(array: AnyArray, torch_order: bool) -> npt.NDArray[np.uint8] | None:
-    """The array as (N, H, W, C), or None if it does not look like images."""
+def _images(array: AnyArray, given: Any) -> npt.NDArray[np.uint8] | None:
+    """The array as (N, H, W, C), or None if it does not look like images. A tensor is read in torch's order."""
     if array.dtype != np.uint8 or array.ndim not in (3, 4):
         return None
     if array.ndim == 3:
         return array[..., None]
     channels_last, channels_first = array.shape[3] in _CHANNELS, array.shape[1] in _CHANNELS
-    if channels_last and not (channels_first and torch_order):
+    if channels_last and not (channels_first and isinstance(given, torch.Tensor)):
         return array
     if not channels_first:
         return None
@@ -190,13 +187,11 @@ def _images(array: AnyArray, torch_order: bool) -> npt.NDArray[np.uint8] | None:
 def class_labels(
     labels: Any, *, classes: int | None, name: str, describe: Callable[[int], str] = "sample {}".format
 ) -> npt.NDArray[np.int64]:
-    """Labels as (N,) int64, checked.
+    """Labels (N,) as int64.
 
     Args:
-        labels: integers, (N,).
         classes: how many there are, if that is known.
-        name: the data set, for messages.
-        describe: names a sample by its index, for messages.
+        name, describe: the data set and a sample by its index, for messages.
 
     Raises:
         SourceError: not integers, not one a sample, negative, or not below `classes`.

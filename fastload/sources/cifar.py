@@ -6,14 +6,15 @@ here knows five names and gives each a stand-in of its own, so that not even num
 
 from __future__ import annotations
 
+import bisect
 import io
 import math
 import os
 import pickle
-import tarfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from itertools import accumulate
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -29,9 +30,6 @@ _PIXELS = 3 * 32 * 32
 _LARGEST_FILE = 1 << 28
 """Bytes; CIFAR-100's training file, the largest there is, has 155 million."""
 
-Reader = Callable[[str], bytes | None]
-"""Content of a file of the data set by name, or None if it is not there."""
-
 
 @dataclass(frozen=True)
 class _Layout:
@@ -39,33 +37,40 @@ class _Layout:
 
     title: str
     folder: str
-    train: tuple[str, ...]
-    test: tuple[str, ...]
+    files: Mapping[str, tuple[str, ...]]
+    """By split."""
     meta: Mapping[str, str]
     """The file of class names by kind of label."""
-    label_keys: Mapping[str, str]
-    """The pickle's key by kind of label; unused by the binary versions."""
-    binary: bool
     counts: Mapping[str, int]
     """Number of classes by kind of label, in the order of the label bytes of a binary record."""
+
+    @property
+    def binary(self) -> bool:
+        return self.folder.endswith(("-bin", "-binary"))
+
+    def key(self, kind: str) -> str:
+        """What keys of a pickle begin with, where there are labels of several kinds."""
+        return "" if len(self.counts) == 1 else f"{kind}_"
 
 
 _LAYOUTS = (
     _Layout(
-        "CIFAR-10 python archive", "cifar-10-batches-py", tuple(f"data_batch_{n}" for n in range(1, 6)),
-        ("test_batch",), {"fine": "batches.meta"}, {"fine": "labels"}, False, {"fine": 10},
+        "CIFAR-10 python archive", "cifar-10-batches-py",
+        {"train": tuple(f"data_batch_{n}" for n in range(1, 6)), "test": ("test_batch",)},
+        {"fine": "batches.meta"}, {"fine": 10},
     ),
     _Layout(
-        "CIFAR-100 python archive", "cifar-100-python", ("train",), ("test",), {"fine": "meta", "coarse": "meta"},
-        {"fine": "fine_labels", "coarse": "coarse_labels"}, False, {"coarse": 20, "fine": 100},
+        "CIFAR-100 python archive", "cifar-100-python", {"train": ("train",), "test": ("test",)},
+        {"fine": "meta", "coarse": "meta"}, {"coarse": 20, "fine": 100},
     ),
     _Layout(
-        "CIFAR-10 binary archive", "cifar-10-batches-bin", tuple(f"data_batch_{n}.bin" for n in range(1, 6)),
-        ("test_batch.bin",), {"fine": "batches.meta.txt"}, {}, True, {"fine": 10},
+        "CIFAR-10 binary archive", "cifar-10-batches-bin",
+        {"train": tuple(f"data_batch_{n}.bin" for n in range(1, 6)), "test": ("test_batch.bin",)},
+        {"fine": "batches.meta.txt"}, {"fine": 10},
     ),
     _Layout(
-        "CIFAR-100 binary archive", "cifar-100-binary", ("train.bin",), ("test.bin",),
-        {"fine": "fine_label_names.txt", "coarse": "coarse_label_names.txt"}, {}, True, {"coarse": 20, "fine": 100},
+        "CIFAR-100 binary archive", "cifar-100-binary", {"train": ("train.bin",), "test": ("test.bin",)},
+        {"fine": "fine_label_names.txt", "coarse": "coarse_label_names.txt"}, {"coarse": 20, "fine": 100},
     ),
 )  # fmt: skip
 
@@ -79,12 +84,8 @@ def open_cifar(path: str, options: OpenOptions) -> Opened:
     """Open CIFAR-10 or CIFAR-100: columns `image` (N, 32, 32, 3) and `label`.
 
     The images are held in memory (150 MB for the training split). `options.split` is "train" (also when it is None,
-    which the notes say) or "test"; `options.labels` is "fine" or, for CIFAR-100, "coarse".
-
-    Raises:
-        ConfigurationError: another split, or labels that this data set does not have.
-        SourceError: a file is missing, truncated, or not what its name says; pickles that are not plain arrays are
-            refused unread.
+    which the notes say) or "test"; `options.labels` is "fine" or, for CIFAR-100, "coarse". Pickles that are not plain
+    arrays are refused unread.
     """
     located = _locate(path)
     assert located is not None, "is_cifar said so"
@@ -93,32 +94,33 @@ def open_cifar(path: str, options: OpenOptions) -> Opened:
     kind = options.labels or "fine"
     if kind not in layout.counts:
         raise ConfigurationError(f"labels={kind!r}: {layout.title} has only {', '.join(layout.counts)} labels.")
-    files = layout.train if split == "train" else layout.test
-    meta = layout.meta[kind]
-    read = _archive_reader(path, {*files, meta}) if os.path.isfile(path) else _folder_reader(folder)
+    files, meta = layout.files[split], layout.meta[kind]
+    contents = _contents(path, folder, {*files, meta})
 
-    pixels, labels, where = [], [], []
+    parts = []
     for file in files:
-        content = read(file)
-        if content is None:
+        if file not in contents:
             raise SourceError(
                 f"{path}: {file} is missing, which is part of the {split} split of the {layout.title}; "
                 "download and unpack it again."
             )
-        name = f"{path}: {file}"
-        part = _binary(content, layout, kind, name) if layout.binary else _pickled(content, layout, kind, name)
-        pixels.append(part[0])
-        labels.append(part[1])
-        where.append((file, len(part[1])))
-    planes = np.concatenate(pixels).reshape(-1, 3, 32, 32)
+        read = _binary if layout.binary else _pickled
+        parts.append(read(contents[file], layout, kind, f"{path}: {file}"))
+    pixels, labels = zip(*parts, strict=True)
+    ends = list(accumulate(map(len, labels), initial=0))
+
+    def record(row: int) -> str:
+        part = bisect.bisect(ends, row) - 1
+        return f"{files[part]}, record {row - ends[part]}"
+
     source = labelled_pixels(
-        np.ascontiguousarray(planes.transpose(0, 2, 3, 1)),
+        np.ascontiguousarray(np.concatenate(pixels).reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)),
         np.concatenate(labels),
         name=path,
         format=layout.title,
-        classes=_class_names(read(meta), layout, kind, f"{path}: {meta}"),
+        classes=_class_names(contents.get(meta), layout, kind, f"{path}: {meta}"),
         class_count=layout.counts[kind],
-        describe=lambda row: _record(row, where),
+        describe=record,
     )
     return Opened(source, notes=notes)
 
@@ -132,9 +134,7 @@ def _locate(path: str) -> tuple[_Layout, str] | None:
                     return layout, folder
     elif is_archive_name(path):
         top = {member.split("/", 1)[0] for member in peek(path, 2)}
-        for layout in _LAYOUTS:
-            if layout.folder in top:
-                return layout, ""
+        return next(((layout, "") for layout in _LAYOUTS if layout.folder in top), None)
     return None
 
 
@@ -148,44 +148,36 @@ def _holds(folder: str, layout: _Layout) -> bool:
         return any(os.path.isfile(os.path.join(folder, name)) for name in names)
 
     official = os.path.basename(folder) == layout.folder
-    return has((*layout.train, *layout.test)) and (official or has(layout.meta.values()))
+    return any(map(has, layout.files.values())) and (official or has(layout.meta.values()))
 
 
-def _folder_reader(folder: str) -> Reader:
-    def read(file: str) -> bytes | None:
-        path = os.path.join(folder, file)
-        if not os.path.isfile(path):
-            return None
-        content = read_regular(path, most=_LARGEST_FILE + 1)
-        if len(content) > _LARGEST_FILE:
-            raise SourceError(f"{path} is larger than any file of CIFAR.")
-        return content
-
-    return read
-
-
-def _archive_reader(path: str, wanted: set[str]) -> Reader:
-    """Takes the wanted files out of a compressed archive in one pass, into memory."""
+def _contents(path: str, folder: str, wanted: set[str]) -> dict[str, bytes]:
+    """Those of the wanted files that there are, in memory: of a compressed archive in one pass."""
     found: dict[str, bytes] = {}
-    with open_archive(path) as members:
-        for member, archive in members:
-            file = os.path.basename(member.name)
-            if member.isfile() and file in wanted:
-                if member.size > _LARGEST_FILE:
-                    raise SourceError(f"{path}: {file} has {member.size:,} bytes, more than any file of CIFAR.")
-                found[file] = _content(archive, member)
-    return found.get
+    if os.path.isfile(path):
+        with open_archive(path) as members:
+            for member, archive in members:
+                file = os.path.basename(member.name)
+                if member.isfile() and file in wanted:
+                    _check_size(path, file, member.size)
+                    found[file] = cast("Any", archive.extractfile(member)).read()
+        return found
+    for file in wanted:
+        place = os.path.join(folder, file)
+        if os.path.isfile(place):
+            found[file] = read_regular(place, most=_LARGEST_FILE + 1)
+            _check_size(path, file, len(found[file]))
+    return found
 
 
-def _content(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
-    opened = archive.extractfile(member)
-    assert opened is not None, "a regular file"
-    return opened.read()
+def _check_size(path: str, file: str, size: int) -> None:
+    if size > _LARGEST_FILE:
+        raise SourceError(f"{path}: {file} is larger than any file of CIFAR.")
 
 
 def _pickled(content: bytes, layout: _Layout, kind: str, name: str) -> tuple[npt.NDArray[np.uint8], Any]:
-    batch = load_arrays(io.BytesIO(content), name=name)
-    key = layout.label_keys[kind]
+    batch = _load_arrays(content, name)
+    key = f"{layout.key(kind)}labels"
     data, labels = batch.get("data"), batch.get(key)
     if not isinstance(data, np.ndarray) or data.ndim != 2 or data.shape[1] != _PIXELS:
         found = f"shape {data.shape}" if isinstance(data, np.ndarray) else type(data).__name__
@@ -217,29 +209,17 @@ def _class_names(content: bytes | None, layout: _Layout, kind: str, name: str) -
     if layout.binary:
         names = content.decode("utf-8", "replace").split()
     else:
-        key = "label_names" if len(layout.counts) == 1 else f"{kind}_label_names"
-        names = [str(entry) for entry in load_arrays(io.BytesIO(content), name=name).get(key, [])]
+        names = [str(entry) for entry in _load_arrays(content, name).get(f"{layout.key(kind)}label_names", [])]
     return names if len(names) == layout.counts[kind] else None
 
 
-def _record(row: int, files: list[tuple[str, int]]) -> str:
-    for file, count in files:
-        if row < count:
-            return f"{file}, record {row}"
-        row -= count
-    raise AssertionError("row beyond the last file")
-
-
-def load_arrays(file: BinaryIO, *, name: str) -> dict[str, Any]:
+def _load_arrays(data: bytes, name: str) -> dict[str, Any]:
     """The dict in a pickle of dicts, lists, strings, numbers and uint8 arrays, from Python 2 or 3.
 
     Byte strings come back as str (latin-1), as keys and file names are in pickles of Python 2.
-
-    Raises:
-        SourceError: it refers to anything else, is damaged or truncated, or is not a dict.
     """
     try:
-        content = _ArrayUnpickler(file, encoding="latin1").load()
+        content = _ArrayUnpickler(io.BytesIO(data), encoding="latin1").load()
     except SourceError as error:
         raise SourceError(f"{name}: {error}") from None
     except Exception as error:  # crafted or damaged opcodes raise whatever they please
@@ -266,8 +246,9 @@ class _DType:
 class _Array:
     """Stands in for numpy.ndarray while its state arrives."""
 
-    def __init__(self) -> None:
-        self.value: npt.NDArray[np.uint8] | None = None
+    value: npt.NDArray[np.uint8] | None = None
+
+    def __init__(self, *_: Any) -> None: ...
 
     def __setstate__(self, state: Any) -> None:
         _version, shape, dtype, fortran_order, raw = state
@@ -281,41 +262,31 @@ def _array(raw: Any, dtype: Any, shape: Any, order: str, *_: Any) -> npt.NDArray
     return np.frombuffer(data, dtype=np.uint8).reshape(shape, order="F" if order == "F" else "C")
 
 
-def _reconstruct(*_: Any) -> _Array:
-    return _Array()
-
-
 def _encode(text: str, encoding: str) -> bytes:
     if encoding != "latin1":
         raise SourceError(f"holds a string encoded as {encoding!r}; only latin1 is expected.")
     return text.encode("latin1")
 
 
-class _NdArray:
-    """What `numpy.ndarray` resolves to: only ever an argument of `_reconstruct`."""
-
-
 _KNOWN: dict[tuple[str, str], Any] = {
-    ("numpy", "ndarray"): _NdArray,
+    ("numpy", "ndarray"): object,  # only ever an argument of `_reconstruct`
     ("numpy", "dtype"): _DType,
     ("_codecs", "encode"): _encode,
     # numpy 2 renamed numpy.core; `_frombuffer` is what pickle protocol 5 uses.
-    **{(f"numpy.{core}.multiarray", "_reconstruct"): _reconstruct for core in ("core", "_core")},
+    **{(f"numpy.{core}.multiarray", "_reconstruct"): _Array for core in ("core", "_core")},
     **{(f"numpy.{core}.numeric", "_frombuffer"): _array for core in ("core", "_core")},
-    **{(module, name): kind for module in ("builtins", "__builtin__")
-       for name, kind in (("bytes", bytes), ("bytearray", bytearray))},
-}  # fmt: skip
+    **{(module, kind.__name__): kind for module in ("builtins", "__builtin__") for kind in (bytes, bytearray)},
+}
 
 
 class _ArrayUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        try:
-            return _KNOWN[module, name]
-        except KeyError:
+        if (module, name) not in _KNOWN:
             raise SourceError(
                 f"this pickle refers to {module}.{name}, which is not part of an array file; it was not loaded. "
                 "Download the archive again from its official source."
-            ) from None
+            )
+        return _KNOWN[module, name]
 
     def persistent_load(self, pid: Any) -> Any:
         raise SourceError("this pickle refers to objects outside it; it was not loaded.")

@@ -35,16 +35,11 @@ from fastload.sources.inspection import TRIED, content_of, first_difference, hel
 from fastload.trials import equal, seeded
 
 
-def open_dataset(dataset: Any, options: OpenOptions, *, reason: str | None = None) -> Opened:
+def open_dataset(dataset: Any, *, reason: str = "") -> Opened:
     """Open a data set by its `__getitem__` and `__len__`: one column `item`.
 
-    The fingerprint is of what can be seen without producing samples, see `content_of`.
-
-    Args:
-        reason: why a torchvision dataset is not served natively, for the notes.
-
-    Raises:
-        SourceError: it is iterable only, has no length, or is a DataLoader; the message says what to use instead.
+    The fingerprint is of what can be seen without producing samples, see `content_of`. `reason`: why a known dataset is
+    not served natively, for the notes.
     """
     kind = type(dataset).__name__
     if isinstance(dataset, DataLoader):
@@ -74,11 +69,7 @@ def open_dataset(dataset: Any, options: OpenOptions, *, reason: str | None = Non
 
 
 def refuse_collections(spec: Any) -> None:
-    """Python has an index and a length on much that is not a data set, and would serve it in silence.
-
-    Raises:
-        SourceError: a tuple, a mapping, or a list of what is no sample; the message says what to use instead.
-    """
+    """Python has an index and a length on much that is not a data set, and would serve it in silence."""
     if isinstance(spec, tuple | Mapping):
         items = spec.items() if isinstance(spec, Mapping) else enumerate(spec)
         found = ", ".join(f"{key!r}: {type(value).__name__}" for key, value in items)
@@ -104,22 +95,19 @@ def is_dataset(spec: object) -> bool:
     return isinstance(spec, Dataset) and not isinstance(spec, IterableDataset)
 
 
-def open_known_dataset(dataset: Any, options: OpenOptions, *, trial: bool = True) -> Opened:
+def open_known_dataset(dataset: Any, options: OpenOptions | None = None, *, trial: bool = True) -> Opened:
     """Open a torch Dataset: the same samples in the same order, read by fastload instead of the dataset where it can.
 
     It can where it knows the class and a native source stands for its samples: ImageFolder, CIFAR10, CIFAR100, MNIST,
     FashionMNIST, KMNIST, TensorDataset, Subset and ConcatDataset of these, timm's ImageDataset, and classes derived
     from them that leave the access to samples as it is. Of other classes samples made both ways decide.
     `Opened.transform` is the dataset's transform, which the caller must apply. Anything else is left to the dataset's
-    own Python code, and the notes say why.
-
-    Args:
-        trial: whether samples may be made to find out what a class does.
+    own Python code, and the notes say why. `trial`: whether samples may be made to find out what a class does.
     """
     try:
         return _native(dataset, trial)
     except _NotNativeError as error:
-        return open_dataset(dataset, options, reason=str(error))
+        return open_dataset(dataset, reason=str(error))
 
 
 class _NotNativeError(Exception):

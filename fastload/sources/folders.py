@@ -219,12 +219,7 @@ def train_or_test(options: OpenOptions, what: str) -> tuple[str, tuple[str, ...]
 
 
 def refuse_splits(root: str, names: Collection[str], split: str | None = None) -> NoReturn:
-    """Say what splits there are, where none of them was named, or another one.
-
-    Raises:
-        SourceError: none was named.
-        ConfigurationError: another one was.
-    """
+    """Say what splits there are, where none of them was named, or another one."""
     example = next(iter([*splits_in(names).values(), *names]))
     if split is not None:
         raise ConfigurationError(
@@ -241,13 +236,8 @@ def refuse_reserved(root: str, classes: Sequence[str], below: Collection[str]) -
 
     A class may be called `train` beside at least two others that are none of these: one of vehicles is.
 
-    Args:
-        root: what is opened.
-        classes: names of the folders in it.
-        below: names of the folders in the first of these, or in `train` if there is one.
-
-    Raises:
-        SourceError: with what to do instead, and how to insist.
+    `below` are the names of the folders in the first of `classes`, or in `train` if there is one. The message says what
+    to do instead, and how to insist.
     """
     if _train_is_a_class(classes, below):
         return
@@ -292,10 +282,6 @@ def open_class_folder(root: str, options: OpenOptions) -> Opened:
     Classes are the subfolders, sorted; images are all files below with one of torchvision's extensions, nested
     folders included. Files beside the class folders are ignored. Nothing but folder listings is read.
     `options.classes` says that these folders, in this order, are the classes, whatever they are called.
-
-    Raises:
-        SourceError: no class folders; folders that are none by their names, or only one; a class without images.
-        ConfigurationError: `options.classes` are not the folders that there are; a split that there is not.
     """
     notes: tuple[str, ...] = ()
     classes = subfolders(root)

@@ -42,10 +42,6 @@ def open_idx(path: str, options: OpenOptions) -> Opened:
     `path` is a folder with the official names (`train-images-idx3-ubyte`, `t10k-labels-idx1-ubyte`...), a folder with
     one such folder in it (torchvision's `MNIST/raw`), or one file of images, beside which its labels lie.
     `options.split` is "train" (also when it is None, which the notes say) or "test"; not with a file of images.
-
-    Raises:
-        ConfigurationError: another split, or a split with a file of images.
-        SourceError: a file missing, truncated, of the wrong magic number, type or shape.
     """
     notes: tuple[str, ...] = ()
     if os.path.isfile(path):
@@ -69,11 +65,7 @@ def open_idx(path: str, options: OpenOptions) -> Opened:
 
 
 def read_idx(path: str, *, dimensions: int) -> npt.NDArray[np.uint8]:
-    """The array in an IDX file of bytes: a read-only memory map, or in memory if it is compressed.
-
-    Raises:
-        SourceError: unreadable, truncated, too long, of another magic number, type or number of dimensions.
-    """
+    """The array in an IDX file of bytes: a read-only memory map, or in memory if it is compressed."""
     packed = path.endswith(".gz")
     try:
         with open_regular(path) as plain, cast("IO[bytes]", gzip.open(plain)) if packed else plain as file:
@@ -138,20 +130,18 @@ def _images_in(path: str, split: str) -> str:
     folders = _folders(path)
     if len(folders) > 1:
         raise SourceError(f"{path}: holds several data sets ({', '.join(folders)}); open one of them.")
-    candidates = (f"{_PREFIX[split]}-images{dot}idx3-ubyte{zipped}" for zipped in ("", ".gz") for dot in "-.")
-    return _first(folders[0], list(candidates), f"the images of the {split} split")
+    return _first(folders[0], f"{_PREFIX[split]}-images", "idx3", f"the images of the {split} split")
 
 
 def _labels_beside(images: str) -> str:
     folder, name = os.path.split(images)
     match: Any = _IMAGES.match(name)
-    stem = match["split"]
-    candidates = (f"{stem}-labels{dot}idx1-ubyte{zipped}" for zipped in ("", ".gz") for dot in "-.")
-    return _first(folder, list(candidates), f"the labels of {name}")
+    return _first(folder, f"{match['split']}-labels", "idx1", f"the labels of {name}")
 
 
-def _first(folder: str, candidates: list[str], what: str) -> str:
-    for name in candidates:
+def _first(folder: str, stem: str, kind: str, what: str) -> str:
+    names = [f"{stem}{dot}{kind}-ubyte{zipped}" for zipped in ("", ".gz") for dot in "-."]
+    for name in names:
         if os.path.isfile(os.path.join(folder, name)):
             return os.path.join(folder, name)
-    raise SourceError(f"{folder}: {what} are missing ({candidates[0]}, plain or .gz); download them into this folder.")
+    raise SourceError(f"{folder}: {what} are missing ({names[0]}, plain or .gz); download them into this folder.")

@@ -40,21 +40,14 @@ _REMOTE = re.compile(r"^(\w+://|pipe:)")
 
 
 def locate(spec: Any) -> Any:
-    """A path as an existing absolute one, a pattern or a list of `.tar` paths as a list of those; others unchanged.
-
-    Raises:
-        SourceError: there is nothing at the path, the pattern matches nothing, or it is not in the file system.
-    """
+    """A path as an existing absolute one, a pattern or a list of `.tar` paths as a list of those; others unchanged."""
     if isinstance(spec, str | os.PathLike):
         path = os.fspath(spec)
         if not isinstance(path, str):
             raise SourceError(f"The path {path!r} is bytes; decode it first: os.fsdecode(path).")
-        return _existing(path) if not _is_pattern(path) else _matches(path)
+        return _matches(path) if _is_pattern(path) else _existing(path)
     if isinstance(spec, list | tuple) and spec and all(_is_shard_path(item) for item in spec):
-        found: list[str] = []
-        for item in map(os.fspath, spec):
-            found.extend(_matches(item) if _is_pattern(item) else [_existing(item)])
-        return found
+        return [path for item in map(os.fspath, spec) for path in _matches(item)]
     return spec
 
 
@@ -85,20 +78,18 @@ def _existing(path: str) -> str:
 
 
 def _matches(pattern: str) -> list[str]:
-    """Files of a pattern, sorted; every one of a numbered range must be there."""
+    """Files of a pattern, sorted; every one of a numbered range must be there. Of a plain path the file itself."""
+    if not _is_pattern(pattern):
+        return [_existing(pattern)]
     numbers = _RANGE.search(pattern)
     if numbers:
         first, last = numbers[1], numbers[2]
         names = [str(n).zfill(len(first)) for n in range(int(first), int(last) + 1)]
-        return [path for name in names for path in _range_member(pattern.replace(numbers[0], name, 1))]
+        return [path for name in names for path in _matches(pattern.replace(numbers[0], name, 1))]
     found = sorted(glob.glob(_absolute(pattern)))
     if not found:
         raise SourceError(f"{pattern}: no file matches this pattern; check it, and the folder {os.getcwd()!r}.")
     return found
-
-
-def _range_member(path: str) -> list[str]:
-    return _matches(path) if _is_pattern(path) else [_existing(path)]
 
 
 FORMATS: tuple[Format, ...] = (
@@ -160,19 +151,17 @@ def open_source(
     if isinstance(spec, Source | Opened):
         _refuse_unused(options, frozenset(), "an opened source")
         return _opened(spec)
-    for form in _registered:
-        if form.recognise(spec):
-            _refuse_unused(options, form.options, f"the format {form.name!r}")
-            return _opened(form.open(spec, options))
+    found = _opened_by(_registered, spec, options)
+    if found is not None:
+        return found
     place = locate(spec)
     if options.split is not None and isinstance(place, str) and os.path.isdir(place):
         folder = split_folder(place, options.split)
         if folder is not None:
             place, options = folder, replace(options, split=None)
-    for form in FORMATS:
-        if form.recognise(place):
-            _refuse_unused(options, form.options, f"the format {form.name!r}")
-            return _opened(form.open(place, options))
+    found = _opened_by(FORMATS, place, options)
+    if found is not None:
+        return found
     if isinstance(place, str):
         raise SourceError(
             f"{place}: not a data set that fastload knows; it opens {', '.join(form.name for form in FORMATS)}. "
@@ -180,23 +169,23 @@ def open_source(
         )
     _refuse_unused(options, frozenset(), f"a {type(spec).__name__}")
     refuse_collections(spec)
-    return open_dataset(spec, options)
+    return open_dataset(spec)
 
 
 def open_indexed(dataset: Any, *, trial: bool = True) -> Opened:
     """Open what a DataLoader has as its dataset: item by item, as the DataLoader would, whatever it is.
 
-    `open_source` would take a list of arrays for columns, and a tensor for images.
-
-    Args:
-        trial: as of `open_known_dataset`.
-
-    Raises:
-        SourceError: as `open_dataset`.
+    `open_source` would take a list of arrays for columns, and a tensor for images. `trial`: as of `open_known_dataset`.
     """
-    if is_dataset(dataset):
-        return open_known_dataset(dataset, OpenOptions(), trial=trial)
-    return open_dataset(dataset, OpenOptions())
+    return open_known_dataset(dataset, trial=trial) if is_dataset(dataset) else open_dataset(dataset)
+
+
+def _opened_by(formats: Sequence[Format], spec: Any, options: OpenOptions) -> Opened | None:
+    for form in formats:
+        if form.recognise(spec):
+            _refuse_unused(options, form.options, f"the format {form.name!r}")
+            return _opened(form.open(spec, options))
+    return None
 
 
 def _opened(found: Opened | Source) -> Opened:

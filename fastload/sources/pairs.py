@@ -44,10 +44,6 @@ def open_pairs(root: str, options: OpenOptions) -> Opened:
     Partners have the same path below their folders but for the extension, and for an ending that all masks have
     (`1.png` and `1_L.png`). Where both folders have folders of splits in them, or lists say which image is in which
     split, `options.split` must name one.
-
-    Raises:
-        SourceError: an image without a mask, a mask without an image, or two files of one stem; each is named.
-        ConfigurationError: a split that there is not.
     """
     base, image_folder, mask_folder = _folders(root) or ("", "", "")
     listed = None

@@ -39,10 +39,6 @@ def open_labelled_by_table(root: str, options: OpenOptions) -> Opened:
 
     Labels that are whole numbers are taken as they are. Words are classes: those of the class folders in the training
     split beside it, if there is one, else all words in the table, sorted.
-
-    Raises:
-        SourceError: no table names these images, or more than one does; an image without a row, or with two that
-            differ; a column of labels that cannot be told; a label that is no class of the training split.
     """
     folder = _images_in(root)
     assert folder is not None, "is_labelled_by_table said so"
@@ -99,7 +95,7 @@ class _Table:
     file_column: int
 
     def labels(self, names: dict[str, int]) -> list[str]:
-        """The label of each image. Raises SourceError: as `open_labelled_by_table`."""
+        """The label of each image."""
         column = self._label_column()
         found: list[str | None] = [None] * (1 + max(names.values()))
         for row in self.rows:

@@ -66,18 +66,17 @@ def open_tar_shards(spec: str | list[str], options: OpenOptions) -> Opened:
     - anything else is refused, unless `options.fields` (extensions or column names) leaves it out.
 
     Every sample must have every field. Of images only the headers are read; the index is kept in memory alone.
-    A single archive of nothing but images in several folders is one of class folders: see `class_folders_in_tar`.
-
-    Raises:
-        ConfigurationError: a split, of shards that have none.
-        SourceError: compressed, truncated or damaged archives; a sample with a field missing, twice or of an unknown
-            kind; labels that are not numbers.
+    A single archive of nothing but images in several folders is one of class folders: see `_class_folders`.
     """
     name = spec if isinstance(spec, str) else f"{spec[0]} and {len(spec) - 1} more shards"
     single = isinstance(spec, str) and os.path.isfile(spec)
     paths = spec if isinstance(spec, list) else [spec] if single else _shards_in(spec)
     notes: tuple[str, ...] = ()
-    if single and compression_of(name) is not None and looks_like_class_folders(peek(name, 8)):
+    if (
+        single
+        and compression_of(name) is not None
+        and all(is_image_name(file) and "/" in file for file in peek(name, 8))
+    ):
         paths = [uncompressed_copy(name)]
         notes = (f"unpacked to {paths[0]} until this process ends; to save that at each start: tar -xf {name}",)
     columns = _index(paths, options)
@@ -85,7 +84,7 @@ def open_tar_shards(spec: str | list[str], options: OpenOptions) -> Opened:
         what = f" with the fields {', '.join(options.fields)}" if options.fields else ""
         raise SourceError(f"{name}: no samples{what} in it; expected files named <key>.<extension>, such as 0001.jpg.")
     if single and list(columns) == ["image"]:
-        opened = class_folders_in_tar(columns["image"].files(paths), name, options.split, notes)
+        opened = _class_folders(columns["image"].files(paths), name, options.split, notes)
         if opened is not None:
             return opened
         notes += ("images alone: nothing in the archive says what their labels are",)
@@ -121,7 +120,7 @@ def _index(paths: list[str], options: OpenOptions) -> dict[str, TarColumn]:
                 f"{path}: is compressed ({packed}) and cannot be read from the middle; decompress it first, images "
                 "hardly shrink anyway: gunzip, bunzip2, unxz or zstd -d."
             )
-        for key, sample in samples_in_shard(path, options.fields):
+        for key, sample in _samples_in(path, options.fields):
             if not columns:
                 columns = {name: TarColumn(kind) for name, kind in _ordered(sample, options.fields)}
             if sample.keys() != columns.keys():
@@ -156,36 +155,37 @@ Sample = dict[str, tuple[Kind, FileInTar]]
 _MASKS = ("mask", "seg")
 
 
-def samples_in_shard(path: str, fields: tuple[str, ...] | None) -> Iterator[tuple[str, Sample]]:
-    """(key, {column: (kind, file)}) of each sample of a shard that has any of the fields."""
-    current = ""
-    sample: Sample = {}
+def _samples_in(path: str, fields: tuple[str, ...] | None) -> Iterator[tuple[str, Sample]]:
+    """(key, fields) of each sample of a shard that has any of the fields."""
+    for key, files in itertools.groupby(_named(path), key=operator.itemgetter(0)):
+        sample: Sample = {}
+        for _, extension, file in files:
+            name, kind = _column_of(extension)
+            if fields is not None and extension not in fields and name not in fields:
+                continue
+            if kind is None:
+                raise SourceError(
+                    f"{path}:{file.name}: cannot tell how to serve .{extension}; name the fields that you want: "
+                    "open_source(..., fields=('jpg', 'cls'))."
+                )
+            if name in sample:
+                raise SourceError(
+                    f"{path}:{file.name}: the sample has this field already, as {sample[name][1].name}; "
+                    "remove one, or prefix it: <key>.left.jpg, <key>.right.jpg."
+                )
+            sample[name] = (kind, file)
+        if sample:
+            yield key, sample
+
+
+def _named(path: str) -> Iterator[tuple[str, str, FileInTar]]:
+    """(key, extension, file) of those of a shard that are of samples, to WebDataset too: hidden files, read-me files
+    without an extension and its own metadata are not."""
     for file in files_in_tar(path):
         folder, base = os.path.split(file.name)
         stem, dot, extension = base.partition(".")
-        if not stem or not dot or stem.startswith("__"):
-            continue  # no sample to WebDataset either: hidden files, read-me files without extension, its own metadata
-        key = f"{folder}/{stem}" if folder else stem
-        if key != current and sample:
-            yield current, sample
-            sample = {}
-        current = key
-        name, kind = _column_of(extension.lower())
-        if fields is not None and extension.lower() not in fields and name not in fields:
-            continue
-        if kind is None:
-            raise SourceError(
-                f"{path}:{file.name}: cannot tell how to serve .{extension}; name the fields that you want: "
-                "open_source(..., fields=('jpg', 'cls'))."
-            )
-        if name in sample:
-            raise SourceError(
-                f"{path}:{file.name}: the sample has this field already, as {sample[name][1].name}; "
-                "remove one, or prefix it: <key>.left.jpg, <key>.right.jpg."
-            )
-        sample[name] = (kind, file)
-    if sample:
-        yield current, sample
+        if stem and dot and not stem.startswith("__"):
+            yield os.path.join(folder, stem), extension.lower(), file
 
 
 def _column_of(extension: str) -> tuple[str, Kind | None]:
@@ -234,11 +234,7 @@ class TarColumn:
         )
 
     def serve(self, paths: Sequence[str], classes: Sequence[str] | None) -> EncodedFiles | ValueArray:
-        """The column; labels and arrays are read now.
-
-        Raises:
-            SourceError: a label that is no number or out of range; arrays that are damaged or not of one shape.
-        """
+        """The column; labels and arrays are read now."""
         files = self.files(paths)
         if self.holds_images:
             return files
@@ -287,21 +283,12 @@ def _stacked(files: EncodedFiles) -> npt.NDArray[Any]:
     return result
 
 
-def looks_like_class_folders(names: list[str]) -> bool:
-    """Whether the first files of an archive are images in folders and nothing else."""
-    return bool(names) and all(is_image_name(name) and "/" in name for name in names)
-
-
-def class_folders_in_tar(files: EncodedFiles, name: str, split: str | None, notes: tuple[str, ...]) -> Opened | None:
+def _class_folders(files: EncodedFiles, name: str, split: str | None, notes: tuple[str, ...]) -> Opened | None:
     """Columns `image` and `label` if the images lie in several folders, None if they lie in one.
 
     Folders that all images have in common are passed over. If those below them are splits (train, val, test...),
     `split` chooses, "train" if it is None, which the notes say. The next ones are the classes. Order, labels and
     fingerprint are those of the folder that the archive unpacks to.
-
-    Raises:
-        SourceError: images beside the folders of classes; folders that are no classes by their names.
-        ConfigurationError: a split that the archive does not have.
     """
     assert files.names is not None
     names = [files.names[row] for row in range(len(files))]
