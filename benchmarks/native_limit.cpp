@@ -21,7 +21,7 @@
 
 #include <time.h>
 
-#include "decode_job.hpp"
+#include "jobs.hpp"
 
 namespace {
 
@@ -38,17 +38,17 @@ class NoSink final : public RowSink {
 
 class LimitJob final : public Job {
   public:
-    LimitJob(std::unique_ptr<EncodedSource> images, std::shared_ptr<const GeometrySource> geometries)
+    LimitJob(std::unique_ptr<EncodedSource> images, GeometrySource geometries)
         : Job(images->count(), 1), images_(std::move(images)), geometries_(std::move(geometries)) {}
 
   private:
     Outcome run(Worker& worker, int row) override {
         Bytes bytes;
-        if (Outcome read = images_->get(row, worker.bytes, bytes, INT64_MAX); !read.ok()) return read;
+        if (Outcome read = images_->get(row, worker.bytes, bytes); !read.ok()) return read;
         worker.decoder.use_libjpeg(true);
         if (Outcome opened = worker.decoder.open(bytes.data, bytes.size, {}); !opened.ok()) return opened;
         Geometry geometry;
-        if (Outcome placed = geometries_->resolve(row, worker.decoder.header().size, geometry); !placed.ok()) {
+        if (Outcome placed = geometries_(row, worker.decoder.header().size, geometry); !placed.ok()) {
             return placed;
         }
         NoSink sink;
@@ -57,7 +57,7 @@ class LimitJob final : public Job {
     void blank(int) noexcept override {}
 
     std::unique_ptr<EncodedSource> images_;
-    std::shared_ptr<const GeometrySource> geometries_;
+    GeometrySource geometries_;
 };
 
 double processor_seconds() {
@@ -101,7 +101,7 @@ int main(int argc, char** argv) {
     std::uniform_real_distribution<double> uniform(0.0, 1.0);
     const size_t count = (std::max<size_t>(paths.size(), 1024) + kBatch - 1) / kBatch * kBatch;
     std::vector<int64_t> rows(count);
-    std::vector<double> uniforms(count * RandomResizedCropPlan::kUniforms);
+    std::vector<double> uniforms(count * kResizedCropUniforms);
     const auto flips = std::make_unique<bool[]>(2 * count);
     for (std::string line; std::getline(std::cin, line);) {
         for (size_t i = 0; i < count; ++i) rows[i] = static_cast<int64_t>(i % paths.size());
@@ -120,18 +120,17 @@ int main(int argc, char** argv) {
             if (first >= count) continue;
             std::unique_ptr<EncodedSource> images;
             if (argc > 3) {
-                images = std::make_unique<EncodedFiles>(
-                    PathRows{"", blob.data(), ends.data(), rows.data() + first, nullptr, nullptr, kBatch});
+                images = open_files({"", blob.data(), ends.data(), rows.data() + first, nullptr, nullptr, kBatch});
             } else {
                 std::vector<Bytes> buffers;
                 for (size_t i = first; i < first + kBatch; ++i) {
                     const auto& content = contents[static_cast<size_t>(rows[i])];
                     buffers.push_back({content.data(), content.size()});
                 }
-                images = std::make_unique<EncodedBuffers>(std::move(buffers));
+                images = open_buffers(std::move(buffers));
             }
-            auto crops = std::make_shared<RandomResizedCrops>(
-                uniforms.data() + first * RandomResizedCropPlan::kUniforms, flips.get() + 2 * first, plan);
+            GeometrySource crops =
+                random_resized_crops(uniforms.data() + first * kResizedCropUniforms, flips.get() + 2 * first, plan);
             flying.push_back(std::make_shared<LimitJob>(std::move(images), crops));
             pool.submit(flying.back());
         }

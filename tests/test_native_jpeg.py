@@ -45,20 +45,18 @@ class Decoder:
         self.pool = self.core.Pool(1, simd, always_libjpeg)
 
     def decode(self, data: bytes, boxes: list[Box], *, whole: bool = False) -> tuple[list[Pixels], list[Any]]:
-        count = len(boxes)
-        box = np.array(boxes, np.int32)
-        size = np.ascontiguousarray(box[:, 2:])
-        window = np.concatenate([np.zeros((count, 2), np.int32), size], axis=1)
-        areas = 3 * size.prod(axis=1, dtype=np.int64)
-        offsets = np.concatenate([[0], np.cumsum(areas)[:-1]])
-        out = np.zeros(areas.sum(), np.uint8)
-        geometries = self.core.Geometries.given(box, size, window, np.zeros((count, 2), np.bool_))
-        encoded = self.core.Encoded.buffers([np.frombuffer(data, np.uint8)] * count)
-        resampling = self.core.Resampling(2, True, 0, (0, 0, 0, 0))
-        ticket = self.pool.decode_flat(encoded, geometries, out, offsets, size, resampling, 1 << 30, False, whole)
-        failures = ticket.wait()
-        rows = zip(offsets, size, strict=True)
-        return [out[at : at + 3 * h * w].reshape(h, w, 3) for at, (h, w) in rows], failures
+        made, failures = [], []
+        for box in boxes:
+            out = np.zeros((1, *box[2:], 3), np.uint8)
+            grid = np.array([(0, 0, *box[2:])], np.int32)
+            geometries = self.core.Geometries.given(
+                np.array([box], np.int32), grid[:, 2:].copy(), grid, np.zeros((1, 2), np.bool_)
+            )
+            view = self.core.View(geometries, out, self.core.Resampling(2, True, 0, (0, 0, 0, 0)))
+            encoded = self.core.Encoded.buffers([np.frombuffer(data, np.uint8)])
+            failures += self.pool.decode(encoded, [view], 1 << 30, False, whole, draft=False, here=True).wait()
+            made.append(out[0])
+        return made, failures
 
     def verdict(self, data: bytes, box: Box, *, whole: bool = False) -> str:
         """The words about damage, or ""."""

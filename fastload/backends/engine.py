@@ -23,8 +23,7 @@ from fastload.decode.libraries import core_formats, others_by_pillow
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError, DecodeError, FastloadError, WorkerError, counted
 from fastload.geometry import Geometry, GeometryPlan, Resampling, View
-from fastload.native.plans import FusedGeometry, fuse
-from fastload.native.pool import Compressed, NativeFailure, NativePool, Pending
+from fastload.native.pool import Compressed, FusedGeometry, NativeFailure, NativePool, Pending, fuse
 from fastload.recipe.views import view_column
 from fastload.sources.base import EncodedImages, Source
 

@@ -156,7 +156,7 @@ def pixel_chunks(data: bytes) -> bytes:
     """The same PNG without metadata.
 
     Readers differ in what they make of broken metadata and of wrong checksums: Pillow refuses the first and does not
-    look at the second, libpng the reverse. Here, as in the native core (`fastload/native/png/frame.cpp`), metadata do
+    look at the second, libpng the reverse. Here, as in the native core (`fastload/native/png.cpp`), metadata do
     not count, and what carries pixels must be as it was written.
 
     Raises:

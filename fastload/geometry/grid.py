@@ -1,7 +1,7 @@
 """Where rows and columns come from, along one axis: padding, nearest neighbours, and the weights of filters.
 
 The one implementation in Python of all three. `fold` and `nearest` take numpy arrays on the host and torch tensors on
-any device; everything broadcasts. (The native core has the same in C++, fastload/native/taps.cpp.)
+any device; everything broadcasts. (The native core has the same in C++, fastload/native/resample.cpp.)
 """
 
 from __future__ import annotations

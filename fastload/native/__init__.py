@@ -18,13 +18,11 @@ from fastload.errors import BackendUnavailableError
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from fastload.native.plans import FusedGeometry, fuse, resolve
-    from fastload.native.pool import NativeFailure, NativePool, Pending, Status
+    from fastload.native.pool import FusedGeometry, NativeFailure, NativePool, Pending, Status, fuse, resolve
 
 __all__ = ["FusedGeometry", "NativeFailure", "NativePool", "Pending", "Status", "available", "fuse", "load", "resolve"]
 
-_PLANS = ("FusedGeometry", "fuse", "resolve")
-_PACKAGES = {"libjpeg": "libjpeg62-turbo", "libisal": "libisal2", "libwebp": "libwebp7", "libz": "zlib1g"}
+_PACKAGES = {"libjpeg": "libjpeg62-turbo", "libisal": "libisal2", "libwebp": "libwebp7"}
 """Debian's names of what the core is linked with."""
 
 
@@ -62,6 +60,5 @@ def load() -> ModuleType:
 
 def __getattr__(name: str) -> object:
     if name in __all__:
-        module = "plans" if name in _PLANS else "pool"
-        return getattr(importlib.import_module(f"fastload.native.{module}"), name)
+        return getattr(importlib.import_module("fastload.native.pool"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,13 +1,17 @@
 // The Python face of the native core: arrays in, jobs out. Shapes and ranges are checked in fastload/native/pool.py,
 // which knows how to say what is wrong; here only what could reach outside of memory is.
+#include <array>
+#include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/array.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
@@ -16,11 +20,8 @@
 #include <nanobind/stl/vector.h>
 #include <unistd.h>
 
-#include "decode_job.hpp"
 #include "draws.hpp"
-#include "gather_job.hpp"
-#include "libjpeg.hpp"
-#include "pool.hpp"
+#include "jobs.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -32,6 +33,13 @@ template <typename T, int kDimensions>
 using Array = nb::ndarray<T, nb::ndim<kDimensions>, nb::c_contig, nb::device::cpu>;
 template <typename T, int kDimensions>
 using Input = Array<const T, kDimensions>;
+template <typename T, int kDimensions>
+using Optional = std::optional<Input<T, kDimensions>>;
+
+template <typename Found>
+auto data_of(const std::optional<Found>& array) {
+    return array ? array->data() : nullptr;
+}
 
 void require(bool condition, const char* message) {
     if (!condition) throw nb::value_error(message);
@@ -57,8 +65,20 @@ class WithoutGil {
     PyThreadState* state_;
 };
 
-// Keeps alive what C++ borrows.
+// Keeps alive what C++ borrows: arrays, and what others keep.
 using Kept = std::vector<nb::object>;
+
+void keep(Kept& all, const Kept& more) { all.insert(all.end(), more.begin(), more.end()); }
+template <typename T>
+void keep(Kept& all, const T& array) {
+    all.push_back(nb::cast(array));
+}
+template <typename... Parts>
+Kept kept(const Parts&... parts) {
+    Kept all;
+    (keep(all, parts), ...);
+    return all;
+}
 
 // A submitted job and the arrays it reads and writes.
 class Ticket {
@@ -99,37 +119,23 @@ class Ticket {
 
 // Compressed images as Python gave them; opened once for each job.
 struct Encoded {
-    std::vector<Bytes> buffers;
-    PathRows paths;
-    bool in_files = false;
+    int count = 0;
+    std::function<std::unique_ptr<EncodedSource>()> open;
     Kept kept;
-
-    int count() const { return in_files ? paths.count : static_cast<int>(buffers.size()); }
-    std::unique_ptr<EncodedSource> open() const {
-        if (in_files) return std::make_unique<EncodedFiles>(paths);
-        return std::make_unique<EncodedBuffers>(buffers);
-    }
 };
 
 Encoded encoded_buffers(const std::vector<Input<uint8_t, 1>>& buffers) {
-    Encoded encoded;
+    std::vector<Bytes> rows;
+    Kept all;
     for (const auto& buffer : buffers) {
-        encoded.buffers.push_back({buffer.data(), buffer.size()});
-        encoded.kept.push_back(nb::cast(buffer));
+        rows.push_back({buffer.data(), buffer.size()});
+        keep(all, buffer);
     }
-    return encoded;
+    return {static_cast<int>(rows.size()), [rows] { return open_buffers(rows); }, std::move(all)};
 }
 
 Encoded encoded_files(const nb::bytes& root, Input<uint8_t, 1> blob, Input<int64_t, 1> ends, Input<int64_t, 1> rows,
-                      std::optional<Input<int64_t, 1>> offsets, std::optional<Input<int64_t, 1>> lengths) {
-    Encoded encoded;
-    encoded.in_files = true;
-    PathRows& paths = encoded.paths;
-    paths.root.assign(root.c_str(), root.size());
-    paths.blob = blob.data();
-    paths.ends = ends.data();
-    paths.rows = rows.data();
-    paths.count = static_cast<int>(rows.size());
+                      Optional<int64_t, 1> offsets, Optional<int64_t, 1> lengths) {
     for (size_t i = 0; i < rows.size(); ++i) {
         const int64_t row = rows.data()[i];
         require(row >= 0 && row < static_cast<int64_t>(ends.size()), "rows: beyond the number of paths");
@@ -138,84 +144,69 @@ Encoded encoded_files(const nb::bytes& root, Input<uint8_t, 1> blob, Input<int64
                 "ends: not ascending positions in blob");
     }
     require(offsets.has_value() == lengths.has_value(), "offsets, lengths: give both or neither");
-    encoded.kept = {nb::cast(blob), nb::cast(ends), nb::cast(rows)};
-    if (offsets) {
-        require(offsets->size() == rows.size() && lengths->size() == rows.size(), "offsets, lengths: one a row");
-        paths.offsets = offsets->data();
-        paths.lengths = lengths->data();
-        encoded.kept.push_back(nb::cast(*offsets));
-        encoded.kept.push_back(nb::cast(*lengths));
-    }
-    return encoded;
+    require(!offsets || (offsets->size() == rows.size() && lengths->size() == rows.size()), "offsets, lengths: one a row");
+    const PathRows paths = {{root.c_str(), root.size()}, blob.data(), ends.data(), rows.data(), data_of(offsets),
+                            data_of(lengths), static_cast<int>(rows.size())};
+    return {paths.count, [paths] { return open_files(paths); }, kept(blob, ends, rows, offsets, lengths)};
 }
 
 // A geometry source that several jobs may read, and the arrays it borrows.
 struct Geometries {
-    std::shared_ptr<const GeometrySource> source;
+    GeometrySource source;
     size_t count = 0;
     Kept kept;
 };
 
+using Pair = std::tuple<int, int>;
+using Range = std::tuple<double, double>;
+
+Size size_of(const Pair& size) { return {std::get<0>(size), std::get<1>(size)}; }
+
+// The number of samples, which the arrays of all of them must agree on.
+size_t count_of(const Input<bool, 2>& flip, const Optional<bool, 1>& bicubic = {}) {
+    require(flip.shape(1) == 2, "flip (B, 2) is needed");
+    require(!bicubic || bicubic->size() == flip.shape(0), "bicubic and flip differ in length");
+    return flip.shape(0);
+}
+
 Geometries given(Input<int32_t, 2> box, Input<int32_t, 2> size, Input<int32_t, 2> window, Input<bool, 2> flip,
-                 std::optional<Input<bool, 1>> bicubic) {
-    const size_t count = box.shape(0);
-    require(box.shape(1) == 4 && size.shape(1) == 2 && window.shape(1) == 4 && flip.shape(1) == 2,
-            "box (B, 4), size (B, 2), window (B, 4), flip (B, 2) are needed");
-    require(size.shape(0) == count && window.shape(0) == count && flip.shape(0) == count,
+                 Optional<bool, 1> bicubic) {
+    const size_t count = count_of(flip, bicubic);
+    require(box.shape(1) == 4 && size.shape(1) == 2 && window.shape(1) == 4,
+            "box (B, 4), size (B, 2), window (B, 4) are needed");
+    require(box.shape(0) == count && size.shape(0) == count && window.shape(0) == count,
             "box, size, window and flip differ in length");
-    require(!bicubic || bicubic->size() == count, "bicubic and box differ in length");
-    const bool* filters = bicubic ? bicubic->data() : nullptr;
-    return {std::make_shared<GivenGeometry>(box.data(), size.data(), window.data(), flip.data(), filters), count,
-            {nb::cast(box), nb::cast(size), nb::cast(window), nb::cast(flip), nb::cast(bicubic)}};
+    return {given_geometry(box.data(), size.data(), window.data(), flip.data(), data_of(bicubic)), count,
+            kept(box, size, window, flip, bicubic)};
 }
 
-Size size_of(const std::tuple<int, int>& size) { return {std::get<0>(size), std::get<1>(size)}; }
-
-Geometries drawn_crops(Input<double, 2> uniforms, Input<bool, 2> flip, std::tuple<int, int> size,
-                       std::tuple<double, double> scale, std::tuple<double, double> ratio,
-                       std::tuple<double, double> log_ratio, std::optional<Input<bool, 1>> bicubic) {
-    const size_t count = uniforms.shape(0);
-    require(uniforms.shape(1) == RandomResizedCropPlan::kUniforms && flip.shape(0) == count && flip.shape(1) == 2,
-            "uniforms (B, 22) and flip (B, 2) are needed");
-    require(!bicubic || bicubic->size() == count, "bicubic and uniforms differ in length");
-    RandomResizedCropPlan plan;
-    plan.size = size_of(size);
-    std::tie(plan.scale_low, plan.scale_high) = scale;
-    std::tie(plan.ratio_low, plan.ratio_high) = ratio;
-    std::tie(plan.log_ratio_low, plan.log_ratio_high) = log_ratio;
-    const bool* filters = bicubic ? bicubic->data() : nullptr;
-    return {std::make_shared<RandomResizedCrops>(uniforms.data(), flip.data(), plan, filters), count,
-            {nb::cast(uniforms), nb::cast(flip), nb::cast(bicubic)}};
+Geometries drawn_crops(Input<double, 2> uniforms, Input<bool, 2> flip, Pair size, Range scale, Range ratio,
+                       Range log_ratio, Optional<bool, 1> bicubic) {
+    const size_t count = count_of(flip, bicubic);
+    require(uniforms.shape(0) == count && uniforms.shape(1) == kResizedCropUniforms, "uniforms (B, 22) are needed");
+    const RandomResizedCropPlan plan = {size_of(size),      std::get<0>(scale),     std::get<1>(scale),
+                                        std::get<0>(ratio), std::get<1>(ratio),     std::get<0>(log_ratio),
+                                        std::get<1>(log_ratio)};
+    return {random_resized_crops(uniforms.data(), flip.data(), plan, data_of(bicubic)), count,
+            kept(uniforms, flip, bicubic)};
 }
 
-Geometries resized(Input<bool, 2> flip, std::optional<std::tuple<int, int>> size, int shorter, int longest,
-                   std::optional<std::tuple<int, int>> crop) {
-    require(flip.shape(1) == 2, "flip (B, 2) is needed");
-    require(size.has_value() || shorter > 0 || longest > 0, "size, shorter or longest is needed");
-    ResizePlan plan;
-    if (size) plan.size = size_of(*size);
-    plan.shorter = shorter;
-    plan.longest = longest;
-    if (crop) plan.crop = size_of(*crop);
-    return {std::make_shared<ResizedImages>(flip.data(), plan), flip.shape(0), {nb::cast(flip)}};
+Geometries resized(Input<bool, 2> flip, std::optional<Pair> size, int shorter, int longest, std::optional<Pair> crop) {
+    require(size || shorter > 0 || longest > 0, "size, shorter or longest is needed");
+    const ResizePlan plan = {size ? size_of(*size) : Size{}, shorter, longest, crop ? size_of(*crop) : Size{}};
+    return {resized_images(flip.data(), plan), count_of(flip), kept(flip)};
 }
 
-Geometries padded_crops(Input<double, 2> uniforms, Input<bool, 2> flip, std::tuple<int, int> size,
-                        std::tuple<int, int> before, std::tuple<int, int> after) {
-    const size_t count = uniforms.shape(0);
-    require(uniforms.shape(1) == PaddedCropPlan::kUniforms && flip.shape(0) == count && flip.shape(1) == 2,
-            "uniforms (B, 2) and flip (B, 2) are needed");
+Geometries padded(Input<double, 2> uniforms, Input<bool, 2> flip, Pair size, Pair before, Pair after) {
+    const size_t count = count_of(flip);
+    require(uniforms.shape(0) == count && uniforms.shape(1) == kPaddedCropUniforms, "uniforms (B, 2) are needed");
     const PaddedCropPlan plan = {size_of(size), size_of(before), size_of(after)};
-    return {std::make_shared<PaddedCrops>(uniforms.data(), flip.data(), plan), count,
-            {nb::cast(uniforms), nb::cast(flip)}};
+    return {padded_crops(uniforms.data(), flip.data(), plan), count, kept(uniforms, flip)};
 }
 
-Geometries whole(Input<bool, 2> flip) {
-    require(flip.shape(1) == 2, "flip (B, 2) is needed");
-    return {std::make_shared<WholeImages>(flip.data()), flip.shape(0), {nb::cast(flip)}};
-}
+Geometries whole(Input<bool, 2> flip) { return {whole_images(flip.data()), count_of(flip), kept(flip)}; }
 
-// The geometry of each row for an image of each size, for tests and for callers that want to see it.
+// box, size, window, flips of each sample; zeros where the plan cannot be applied to its image.
 void resolve_all(const Geometries& geometries, Input<int64_t, 2> sizes, Array<int32_t, 2> out) {
     require(sizes.shape(0) == geometries.count && sizes.shape(1) == 2, "sizes (B, 2) are needed");
     require(out.shape(0) == geometries.count && out.shape(1) == 12, "out (B, 12) is needed");
@@ -223,50 +214,18 @@ void resolve_all(const Geometries& geometries, Input<int64_t, 2> sizes, Array<in
     for (size_t i = 0; i < geometries.count; ++i) {
         const Size image = {static_cast<int>(sizes.data()[2 * i]), static_cast<int>(sizes.data()[2 * i + 1])};
         Geometry g;
-        int32_t* to = out.data() + 12 * i;
-        if (!geometries.source->resolve(static_cast<int>(i), image, g).ok()) {
-            std::fill_n(to, 12, 0);
-            continue;
-        }
-        const int32_t values[12] = {g.box.top,      g.box.left,      g.box.height,    g.box.width,
-                                    g.size.height,  g.size.width,    g.window.top,    g.window.left,
-                                    g.window.height, g.window.width, g.mirror,        g.upside_down};
-        std::copy(values, values + 12, to);
+        if (!geometries.source(static_cast<int>(i), image, g).ok()) g = Geometry();
+        const int32_t values[12] = {g.box.top,       g.box.left,     g.box.height, g.box.width,
+                                    g.size.height,   g.size.width,   g.window.top, g.window.left,
+                                    g.window.height, g.window.width, g.mirror,     g.upside_down};
+        std::copy(values, values + 12, out.data() + 12 * i);
     }
 }
 
-ResampleOptions resample_options(int filter, bool antialias, int padding, std::tuple<int, int, int, int> fill) {
+ResampleOptions resample_options(int filter, bool antialias, int padding, const std::array<uint8_t, 4>& fill) {
     require(filter >= 0 && filter <= static_cast<int>(Filter::bicubic), "filter: unknown");
     require(padding >= 0 && padding <= static_cast<int>(Padding::symmetric), "padding: unknown");
-    ResampleOptions options;
-    options.interpolation = {static_cast<Filter>(filter), antialias};
-    options.padding = static_cast<Padding>(padding);
-    options.fill[0] = static_cast<uint8_t>(std::get<0>(fill));
-    options.fill[1] = static_cast<uint8_t>(std::get<1>(fill));
-    options.fill[2] = static_cast<uint8_t>(std::get<2>(fill));
-    options.fill[3] = static_cast<uint8_t>(std::get<3>(fill));
-    return options;
-}
-
-// With `here` the job is done in the calling thread, before this returns.
-std::unique_ptr<Ticket> submit(Pool& pool, std::shared_ptr<Job> job, Kept kept, bool here = false) {
-    auto ticket = std::make_unique<Ticket>(job, std::move(kept));
-    WithoutGil released;
-    if (here) {
-        pool.run(*job);
-    } else {
-        pool.submit(std::move(job));
-    }
-    return ticket;
-}
-
-DecodeOptions decode_options(int64_t max_pixels, bool exif, bool whole, bool draft) {
-    DecodeOptions options;
-    options.limits.max_pixels = max_pixels;
-    options.exif_orientation = exif;
-    options.whole = whole;
-    options.draft = draft;
-    return options;
+    return {static_cast<Filter>(filter), antialias, static_cast<Padding>(padding), {fill[0], fill[1], fill[2], fill[3]}};
 }
 
 // A view of every image of a batch, and the arrays that it reads and writes.
@@ -276,125 +235,75 @@ struct BatchView {
     Kept kept;
 };
 
-BatchView batch_view(nb::handle_t<Geometries> geometries, Array<uint8_t, 4> out, const ResampleOptions& resample) {
-    const auto& placed = nb::cast<const Geometries&>(geometries);
-    require(out.shape(3) == 3, "out (B, h, w, 3) is needed");
-    require(placed.count == out.shape(0), "geometry and out differ in length");
-    Output output;
-    output.base = out.data();
-    output.size = {static_cast<int>(out.shape(1)), static_cast<int>(out.shape(2))};
-    return {{placed.source, resample, output}, placed.count, {nb::borrow(geometries), nb::cast(out)}};
+BatchView batch_view(const Geometries& geometries, Array<uint8_t, 4> out, const ResampleOptions& resample) {
+    require(geometries.count == out.shape(0), "geometry and out differ in length");
+    const Size size = {static_cast<int>(out.shape(1)), static_cast<int>(out.shape(2))};
+    return {{geometries.source, resample, out.data(), size, static_cast<int>(out.shape(3))}, geometries.count,
+            kept(geometries.kept, out)};
 }
 
-std::unique_ptr<Ticket> decode(Pool& pool, nb::handle_t<Encoded> images, const std::vector<BatchView>& views,
+// With `here` the job is done in the calling thread, before this returns.
+std::unique_ptr<Ticket> submit(Pool& pool, std::shared_ptr<Job> job, Kept kept, bool here) {
+    auto ticket = std::make_unique<Ticket>(job, std::move(kept));
+    WithoutGil released;
+    here ? pool.run(*job) : pool.submit(std::move(job));
+    return ticket;
+}
+
+std::unique_ptr<Ticket> decode(Pool& pool, const Encoded& images, const std::vector<BatchView>& views,
                                int64_t max_pixels, bool exif, bool whole, bool draft, bool here) {
-    const auto& encoded = nb::cast<const Encoded&>(images);
     require(!views.empty(), "views: at least one is needed");
     std::vector<View> made;
-    Kept kept = {nb::borrow(images)};
+    Kept all = images.kept;
     for (const BatchView& one : views) {
-        require(static_cast<size_t>(encoded.count()) == one.count, "images and views differ in length");
+        require(one.view.channels == 3, "out (B, h, w, 3) is needed");
+        require(static_cast<size_t>(images.count) == one.count, "images and views differ in length");
         made.push_back(one.view);
-        kept.insert(kept.end(), one.kept.begin(), one.kept.end());
+        keep(all, one.kept);
     }
-    auto job = std::make_shared<DecodeJob>(encoded.open(), std::move(made), decode_options(max_pixels, exif, whole, draft));
-    return submit(pool, std::move(job), std::move(kept), here);
+    auto job = decode_job(images.open(), std::move(made), {{max_pixels}, exif, whole, draft});
+    return submit(pool, std::move(job), std::move(all), here);
 }
 
-std::unique_ptr<Ticket> decode_flat(Pool& pool, nb::handle_t<Encoded> images, nb::handle_t<Geometries> geometries,
-                                    Array<uint8_t, 1> out, Input<int64_t, 1> offsets, Input<int32_t, 2> sizes,
-                                    const ResampleOptions& resample, int64_t max_pixels, bool exif, bool whole, bool draft) {
-    const auto& encoded = nb::cast<const Encoded&>(images);
-    const auto& placed = nb::cast<const Geometries&>(geometries);
-    const size_t count = offsets.size();
-    require(static_cast<size_t>(encoded.count()) == count && placed.count == count && sizes.shape(0) == count &&
-                sizes.shape(1) == 2,
-            "images, geometry, offsets (B,) and sizes (B, 2) differ in length");
-    const auto total = static_cast<int64_t>(out.size());
-    for (size_t i = 0; i < count; ++i) {
-        const int64_t height = sizes.data()[2 * i], width = sizes.data()[2 * i + 1], offset = offsets.data()[i];
-        require(height > 0 && width > 0 && offset >= 0 && offset <= total && height * width <= (total - offset) / 3,
-                "offsets, sizes: an image reaches outside of out");
+std::unique_ptr<Ticket> read_headers(Pool& pool, const Encoded& images, Array<int32_t, 2> out, int64_t max_pixels,
+                                     bool here) {
+    require(out.shape(0) == static_cast<size_t>(images.count) && out.shape(1) == kHeaderColumns, "out (B, 5) is needed");
+    return submit(pool, header_job(images.open(), {max_pixels}, out.data()), kept(images.kept, out), here);
+}
+
+// (N, h, w, C) images, or, with offsets and sizes, a flat array of images of many sizes.
+std::unique_ptr<Ticket> gather(Pool& pool, nb::ndarray<const uint8_t, nb::c_contig, nb::device::cpu> array,
+                               Optional<int64_t, 1> offsets, Optional<int32_t, 2> sizes, Input<int64_t, 1> rows,
+                               const BatchView& into, bool here) {
+    const int channels = into.view.channels;
+    require(channels >= 1 && channels <= 4, "out: one to four channels are needed");
+    require(rows.size() == into.count, "rows and out differ in length");
+    require(offsets.has_value() == sizes.has_value(), "offsets, sizes: give both or neither");
+    PixelRows images = {array.data(), rows.data(), data_of(offsets), data_of(sizes), {}, static_cast<int>(rows.size())};
+    if (offsets) {
+        require(sizes->shape(1) == 2 && sizes->shape(0) == offsets->size(), "offsets (N,), sizes (N, 2) are needed");
+    } else {
+        require(array.ndim() == 4 && array.shape(3) == static_cast<size_t>(channels), "array and out differ in channels");
+        images.size = {static_cast<int>(array.shape(1)), static_cast<int>(array.shape(2))};
     }
-    Output output;
-    output.base = out.data();
-    output.offsets = offsets.data();
-    output.sizes = sizes.data();
-    auto job = std::make_shared<DecodeJob>(encoded.open(), std::vector<View>{{placed.source, resample, output}},
-                                           decode_options(max_pixels, exif, whole, draft));
-    return submit(pool, std::move(job), {nb::borrow(images), nb::borrow(geometries), nb::cast(out),
-                                         nb::cast(offsets), nb::cast(sizes)});
-}
-
-std::unique_ptr<Ticket> read_headers(Pool& pool, nb::handle_t<Encoded> images, Array<int32_t, 2> out,
-                                     int64_t max_pixels, bool here) {
-    const auto& encoded = nb::cast<const Encoded&>(images);
-    require(out.shape(0) == static_cast<size_t>(encoded.count()) && out.shape(1) == HeaderJob::kColumns,
-            "out (B, 5) is needed");
-    DecodeLimits limits;
-    limits.max_pixels = max_pixels;
-    auto job = std::make_shared<HeaderJob>(encoded.open(), limits, out.data());
-    return submit(pool, std::move(job), {nb::borrow(images), nb::cast(out)}, here);
-}
-
-void check_pixels(const PixelRows& images, size_t available, size_t images_count) {
-    const auto total = static_cast<int64_t>(available);
-    for (int i = 0; i < images.count; ++i) {
+    const auto count = static_cast<int64_t>(offsets ? offsets->size() : array.shape(0));
+    const auto total = static_cast<int64_t>(array.size());
+    for (size_t i = 0; i < rows.size(); ++i) {
         const int64_t row = images.rows[i];
-        require(row >= 0 && row < static_cast<int64_t>(images_count), "rows: beyond the number of images");
-        if (images.sizes == nullptr) continue;
-        const int64_t height = images.sizes[2 * row], width = images.sizes[2 * row + 1];
-        require(height > 0 && width > 0 && images.offsets[row] >= 0 && images.offsets[row] <= total &&
-                    height * width <= (total - images.offsets[row]) / images.channels,
+        require(row >= 0 && row < count, "rows: beyond the number of images");
+        if (!offsets) continue;
+        const int64_t height = images.sizes[2 * row], width = images.sizes[2 * row + 1], offset = images.offsets[row];
+        require(height > 0 && width > 0 && offset >= 0 && offset <= total &&
+                    height * width <= (total - offset) / channels,
                 "offsets, sizes: an image reaches outside of the array");
     }
+    return submit(pool, gather_job(images, into.view), kept(array, offsets, sizes, rows, into.kept), here);
 }
 
-std::unique_ptr<Ticket> gather(Pool& pool, Input<uint8_t, 4> array, Input<int64_t, 1> rows,
-                               nb::handle_t<Geometries> geometries, Array<uint8_t, 4> out,
-                               const ResampleOptions& resample, bool here) {
-    const auto& placed = nb::cast<const Geometries&>(geometries);
-    const size_t channels = array.shape(3);
-    require(channels >= 1 && channels <= 4 && out.shape(3) == channels, "array and out differ in channels");
-    require(rows.size() == out.shape(0) && placed.count == out.shape(0), "rows, geometry and out differ in length");
-    PixelRows images;
-    images.base = array.data();
-    images.rows = rows.data();
-    images.size = {static_cast<int>(array.shape(1)), static_cast<int>(array.shape(2))};
-    images.channels = static_cast<int>(channels);
-    images.count = static_cast<int>(rows.size());
-    check_pixels(images, array.size(), array.shape(0));
-    const Size size = {static_cast<int>(out.shape(1)), static_cast<int>(out.shape(2))};
-    auto job = std::make_shared<GatherJob>(images, placed.source, resample, size, out.data());
-    return submit(pool, std::move(job), {nb::cast(array), nb::cast(rows), nb::borrow(geometries), nb::cast(out)}, here);
-}
-
-std::unique_ptr<Ticket> gather_flat(Pool& pool, Input<uint8_t, 1> array, Input<int64_t, 1> offsets,
-                                    Input<int32_t, 2> sizes, Input<int64_t, 1> rows,
-                                    nb::handle_t<Geometries> geometries, Array<uint8_t, 4> out,
-                                    const ResampleOptions& resample) {
-    const auto& placed = nb::cast<const Geometries&>(geometries);
-    require(sizes.shape(1) == 2 && sizes.shape(0) == offsets.size(), "offsets (N,) and sizes (N, 2) are needed");
-    require(out.shape(3) >= 1 && out.shape(3) <= 4, "out: one to four channels are needed");
-    require(rows.size() == out.shape(0) && placed.count == out.shape(0), "rows, geometry and out differ in length");
-    PixelRows images;
-    images.base = array.data();
-    images.rows = rows.data();
-    images.offsets = offsets.data();
-    images.sizes = sizes.data();
-    images.channels = static_cast<int>(out.shape(3));
-    images.count = static_cast<int>(rows.size());
-    check_pixels(images, array.size(), offsets.size());
-    const Size size = {static_cast<int>(out.shape(1)), static_cast<int>(out.shape(2))};
-    auto job = std::make_shared<GatherJob>(images, placed.source, resample, size, out.data());
-    return submit(pool, std::move(job), {nb::cast(array), nb::cast(offsets), nb::cast(sizes), nb::cast(rows),
-                                         nb::borrow(geometries), nb::cast(out)});
-}
-
-Counter counter_of(const Input<int64_t, 1>& indices, const std::optional<Input<int64_t, 1>>& repeats, uint64_t seed,
+Counter counter_of(const Input<int64_t, 1>& indices, const Optional<int64_t, 1>& repeats, uint64_t seed,
                    uint32_t epoch, uint32_t stream) {
     require(!repeats || repeats->size() == indices.size(), "repeats must be as long as indices");
-    return {indices.data(), repeats ? repeats->data() : nullptr, indices.size(), seed, epoch, stream};
+    return {indices.data(), data_of(repeats), indices.size(), seed, epoch, stream};
 }
 
 // Images decoded: JPEGs by our own decoder, or by the reason why libjpeg-turbo was it; those of other formats.
@@ -407,13 +316,13 @@ std::map<std::string, int64_t> decoded(const Pool& pool) {
     return result;
 }
 
-void uniforms(Input<int64_t, 1> indices, std::optional<Input<int64_t, 1>> repeats, uint64_t seed, uint32_t epoch,
+void uniforms(Input<int64_t, 1> indices, Optional<int64_t, 1> repeats, uint64_t seed, uint32_t epoch,
               uint32_t stream, Array<double, 2> out) {
     require(out.shape(0) == indices.size(), "out must be as long as indices");
     draw_uniforms(counter_of(indices, repeats, seed, epoch, stream), out.shape(1), out.data());
 }
 
-void integers(Input<int64_t, 1> indices, std::optional<Input<int64_t, 1>> repeats, uint64_t seed, uint32_t epoch,
+void integers(Input<int64_t, 1> indices, Optional<int64_t, 1> repeats, uint64_t seed, uint32_t epoch,
               uint32_t stream, Array<uint64_t, 1> out) {
     require(out.size() == indices.size(), "out must be as long as indices");
     const Counter counter = counter_of(indices, repeats, seed, epoch, stream);
@@ -429,7 +338,7 @@ NB_MODULE(_core, m) {
 
     // What a daemon thread or a forked child still holds at its end is no mistake of the bindings.
     nb::set_leak_warnings(false);
-    load_libjpeg();  // now, so that a library that is missing makes the import fail and not the first batch
+    LibJpegDecoder::load();  // now, so that a library that is missing makes the import fail and not the first batch
     m.def("formats", &Decoder::formats);
     m.def("uniforms", &uniforms, "indices"_a, "repeats"_a.none(), "seed"_a, "epoch"_a, "stream"_a, "out"_a);
     m.def("integers", &integers, "indices"_a, "repeats"_a.none(), "seed"_a, "epoch"_a, "stream"_a, "out"_a);
@@ -438,30 +347,22 @@ NB_MODULE(_core, m) {
         .def_static("buffers", &encoded_buffers, "buffers"_a)
         .def_static("files", &encoded_files, "root"_a, "blob"_a, "ends"_a, "rows"_a, "offsets"_a.none(),
                     "lengths"_a.none())
-        .def("__len__", &Encoded::count);
+        .def("__len__", [](const Encoded& self) { return self.count; });
 
     nb::class_<Geometries>(m, "Geometries")
         .def_static("given", &given, "box"_a, "size"_a, "window"_a, "flip"_a, "bicubic"_a.none() = nb::none())
         .def_static("drawn_crops", &drawn_crops, "uniforms"_a, "flip"_a, "size"_a, "scale"_a, "ratio"_a,
                     "log_ratio"_a, "bicubic"_a.none() = nb::none())
-        .def_static("padded_crops", &padded_crops, "uniforms"_a, "flip"_a, "size"_a, "before"_a, "after"_a)
+        .def_static("padded_crops", &padded, "uniforms"_a, "flip"_a, "size"_a, "before"_a, "after"_a)
         .def_static("whole", &whole, "flip"_a)
         .def_static("resized", &resized, "flip"_a, "size"_a.none(), "shorter"_a, "longest"_a, "crop"_a.none())
         .def("resolve", &resolve_all, "sizes"_a, "out"_a)
         .def("__len__", [](const Geometries& self) { return self.count; });
 
-    nb::class_<ResampleOptions>(m, "Resampling")
-        .def("__init__",
-             [](ResampleOptions* self, int filter, bool antialias, int padding, std::tuple<int, int, int, int> fill) {
-                 new (self) ResampleOptions(resample_options(filter, antialias, padding, fill));
-             },
-             "filter"_a, "antialias"_a, "padding"_a, "fill"_a);
+    nb::class_<ResampleOptions>(m, "Resampling").def(nb::new_(&resample_options), "filter"_a, "antialias"_a, "padding"_a,
+                                                     "fill"_a);
 
-    nb::class_<BatchView>(m, "View")
-        .def("__init__",
-             [](BatchView* self, nb::handle_t<Geometries> geometries, Array<uint8_t, 4> out,
-                const ResampleOptions& resample) { new (self) BatchView(batch_view(geometries, out, resample)); },
-             "geometries"_a, "out"_a, "resampling"_a);
+    nb::class_<BatchView>(m, "View").def(nb::new_(&batch_view), "geometries"_a, "out"_a, "resampling"_a);
 
     nb::class_<Ticket>(m, "Ticket")
         .def("wait", &Ticket::wait)
@@ -475,13 +376,7 @@ NB_MODULE(_core, m) {
         .def_prop_ro("threads", &Pool::threads)
         .def_prop_ro("simd", &Pool::simd)
         .def("close", &Pool::close, nb::call_guard<WithoutGil>())
-        .def("decode", &decode, "images"_a, "views"_a, "max_pixels"_a, "exif"_a, "whole"_a, "draft"_a = false,
-             "here"_a = false)
-        .def("decode_flat", &decode_flat, "images"_a, "geometries"_a, "out"_a, "offsets"_a, "sizes"_a, "resampling"_a,
-             "max_pixels"_a, "exif"_a, "whole"_a, "draft"_a = false)
-        .def("read_headers", &read_headers, "images"_a, "out"_a, "max_pixels"_a, "here"_a = false)
-        .def("gather", &gather, "array"_a, "rows"_a, "geometries"_a, "out"_a, "resampling"_a,
-             "here"_a = false)
-        .def("gather_flat", &gather_flat, "array"_a, "offsets"_a, "sizes"_a, "rows"_a, "geometries"_a, "out"_a,
-             "resampling"_a);
+        .def("decode", &decode, "images"_a, "views"_a, "max_pixels"_a, "exif"_a, "whole"_a, "draft"_a, "here"_a)
+        .def("read_headers", &read_headers, "images"_a, "out"_a, "max_pixels"_a, "here"_a)
+        .def("gather", &gather, "array"_a, "offsets"_a.none(), "sizes"_a.none(), "rows"_a, "view"_a, "here"_a);
 }

@@ -1,15 +1,82 @@
-#include "decode_job.hpp"
-
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
-#include "orientation.hpp"
+#include "jobs.hpp"
 
 namespace fastload {
 namespace {
 
 // Enough for the header of nearly every file, metadata included.
 constexpr int64_t kHeaderBytes = 64 << 10;
+
+// How an image lies by its EXIF orientation. A pixel (y, x) of the upright image is stored at (y, x), or (x, y) if swapped,
+// counted from the end of the stored rows or columns where these say so.
+struct Orientation {
+    bool swapped, rows_from_end, columns_from_end;
+
+    explicit Orientation(int number)
+        : swapped(number >= 5),
+          rows_from_end(number == 3 || number == 4 || number == 6 || number == 7),
+          columns_from_end(number == 2 || number == 3 || number == 7 || number == 8) {}
+
+    bool is_upright() const { return !swapped && !rows_from_end && !columns_from_end; }
+
+    Size upright(Size stored) const { return swapped ? Size{stored.width, stored.height} : stored; }
+
+    // Where a box of the upright image lies in the stored one.
+    Box stored(Box box, Size image) const {
+        if (swapped) box = {box.left, box.top, box.width, box.height};
+        if (rows_from_end) box.top = image.height - box.top - box.height;
+        if (columns_from_end) box.left = image.width - box.left - box.width;
+        return box;
+    }
+
+    // Rows and columns of the upright image that an image made 2^shift times smaller has before its first ones. Sizes are
+    // rounded up at the stored image's end, which may be where the upright one begins.
+    Size lead(Size stored, int shift) const {
+        const int rest = (1 << shift) - 1;
+        return upright({rows_from_end ? -stored.height & rest : 0, columns_from_end ? -stored.width & rest : 0});
+    }
+};
+
+// Collects the rows of a stored box, and gives them upright to another sink.
+class Uprighter final : public RowSink {
+  public:
+    // `pixels` is memory to reuse: for the box as stored, and behind it one upright row.
+    Uprighter(Size stored, Orientation orientation, std::vector<uint8_t>& pixels)
+        : stored_(stored), orientation_(orientation), pixels_(pixels) {
+        const size_t row = size_t{4} * static_cast<size_t>(orientation.upright(stored).width) + kRowSlack;
+        const size_t bytes = bytes_per_row() * static_cast<size_t>(stored.height) + row;
+        if (pixels_.size() < bytes) pixels_.resize(bytes);
+    }
+
+    void take(const uint8_t* const* rows, int count) override {
+        for (int y = 0; y < count; ++y) std::memcpy(pixels_.data() + bytes_per_row() * taken_++, rows[y], bytes_per_row());
+    }
+    void restart() override { taken_ = 0; }
+
+    void give(RowSink& sink) const {
+        const Size size = orientation_.upright(stored_);
+        uint8_t* row = pixels_.data() + bytes_per_row() * static_cast<size_t>(stored_.height);
+        int64_t step = orientation_.columns_from_end ? -1 : 1;  // from a pixel of a row to the next
+        if (orientation_.swapped) step = int64_t{orientation_.rows_from_end ? -1 : 1} * stored_.width;
+        for (int y = 0; y < size.height; ++y) {
+            const Box first = orientation_.stored({y, 0, 1, 1}, stored_);
+            const uint8_t* from = pixels_.data() + 4 * (int64_t{first.top} * stored_.width + first.left);
+            for (int x = 0; x < size.width; ++x) std::memcpy(row + 4 * x, from + 4 * step * x, 4);
+            sink.take(&row, 1);
+        }
+    }
+
+  private:
+    size_t bytes_per_row() const { return size_t{4} * static_cast<size_t>(stored_.width); }
+
+    Size stored_;
+    Orientation orientation_;
+    std::vector<uint8_t>& pixels_;
+    size_t taken_ = 0;
+};
 
 // By how many powers of two both sides of the box can be halved, and be no smaller than what is made of it.
 int largest_reduction(const Geometry& geometry) {
@@ -43,14 +110,13 @@ class Distributor final : public RowSink {
         for (size_t view = 0; view < views_; ++view) {
             Resampler& resampler = worker_.resampler(view);
             const Box& part = resampler.needed();
-            const int from = std::max(part.top, y_), to = std::min(part.top + part.height, y_ + count);
+            const int from = std::max(part.top - y_, 0), to = std::min(part.top + part.height - y_, count);
             const ptrdiff_t indent = ptrdiff_t{4} * (part.left - box_.left);
             for (int y = from; y < to;) {
                 const uint8_t* visible[kAtOnce];
                 const int chunk = std::min(to - y, kAtOnce);
-                for (int i = 0; i < chunk; ++i) visible[i] = rows[y + i - y_] + indent;
+                for (int i = 0; i < chunk; ++i) visible[i] = rows[y++] + indent;
                 resampler.take(visible, chunk);
-                y += chunk;
             }
         }
         y_ += count;
@@ -70,52 +136,89 @@ class Distributor final : public RowSink {
     int y_ = 0;  // of the next row
 };
 
-// The geometry of each view for row `row` of an image of this size, into the worker's.
-Outcome resolve_views(Worker& worker, const std::vector<View>& views, int row, Size image) {
-    worker.geometries.resize(views.size());
-    for (size_t i = 0; i < views.size(); ++i) {
-        const View& view = views[i];
-        Geometry& geometry = worker.geometries[i];
-        geometry = Geometry();
-        Outcome resolved = view.geometries->resolve(row, image, geometry);
-        if (resolved.ok()) resolved = check_geometry(geometry, image);
-        const Size out = view.out.size_of(row);
-        if (resolved.ok() && (geometry.window.height != out.height || geometry.window.width != out.width)) {
-            resolved = {Status::bad_geometry, "the window and the output differ in size"};
-        }
-        if (!resolved.ok()) return resolved;
-    }
-    return {};
-}
-
 // Decodes `needed`, in pixels of the upright image, of an image of size `stored` into a sink.
-Outcome read_upright(Worker& worker, const Box& needed, Size stored, int orientation, bool whole, RowSink& sink) {
-    if (orientation == 1) return worker.decoder.read(needed, whole, sink);
-    const Box box = stored_box(needed, stored, orientation);
+Outcome read_upright(Worker& worker, const Box& needed, Size stored, Orientation orientation, bool whole,
+                     RowSink& sink) {
+    if (orientation.is_upright()) return worker.decoder.read(needed, whole, sink);
+    const Box box = orientation.stored(needed, stored);
     Uprighter uprighter({box.height, box.width}, orientation, worker.scratch);
     Outcome outcome = worker.decoder.read(box, whole, uprighter);
     if (outcome.ok()) uprighter.give(sink);
     return outcome;
 }
 
+class HeaderJob final : public Job {
+  public:
+    HeaderJob(std::unique_ptr<EncodedSource> images, const DecodeLimits& limits, int32_t* out)
+        : Job(images->count(), 4), images_(std::move(images)), limits_(limits), out_(out) {}
+
+  private:
+    Outcome run(Worker& worker, int row) override {
+        Bytes bytes;
+        if (Outcome read = images_->get(row, worker.bytes, bytes, kHeaderBytes); !read.ok()) return read;
+        Outcome outcome = worker.decoder.open(bytes.data, bytes.size, limits_);
+        if (outcome.status == Status::damaged && bytes.size == static_cast<size_t>(kHeaderBytes)) {
+            if (Outcome read = images_->get(row, worker.bytes, bytes); !read.ok()) return read;
+            outcome = worker.decoder.open(bytes.data, bytes.size, limits_);
+        }
+        if (!outcome.ok()) return outcome;
+        const ImageHeader& header = worker.decoder.header();
+        worker.decoder.close();
+        const int32_t values[kHeaderColumns] = {header.size.height, header.size.width, header.components,
+                                                header.orientation, header.progressive};
+        std::copy(values, values + kHeaderColumns, out_ + kHeaderColumns * int64_t{row});
+        return {};
+    }
+
+    void blank(int row) noexcept override { std::fill_n(out_ + kHeaderColumns * int64_t{row}, kHeaderColumns, 0); }
+
+    std::unique_ptr<EncodedSource> images_;
+    DecodeLimits limits_;
+    int32_t* out_;
+};
+
+class DecodeJob final : public Job {
+  public:
+    DecodeJob(std::unique_ptr<EncodedSource> images, std::vector<View> views, const DecodeOptions& options)
+        : Job(images->count(), 1), images_(std::move(images)), views_(std::move(views)), options_(options) {}
+
+  private:
+    Outcome run(Worker& worker, int row) override {
+        Bytes bytes;
+        if (Outcome read = images_->get(row, worker.bytes, bytes); !read.ok()) return read;
+        Outcome outcome = decode_image(worker, bytes, views_, row, options_);
+        worker.decoder.close();  // the bytes may go
+        return outcome;
+    }
+
+    void blank(int row) noexcept override {
+        for (const View& view : views_) std::memset(view.at(row), 0, static_cast<size_t>(view.bytes()));
+    }
+
+    std::unique_ptr<EncodedSource> images_;
+    std::vector<View> views_;
+    DecodeOptions options_;
+};
+
 }  // namespace
 
-Outcome decode_image(Worker& worker, const uint8_t* data, size_t size, const std::vector<View>& views, int row,
+Outcome decode_image(Worker& worker, const Bytes& file, const std::vector<View>& views, int row,
                      const DecodeOptions& options) {
-    ImageDecoder& decoder = worker.decoder;
-    if (Outcome opened = decoder.open(data, size, options.limits); !opened.ok()) return opened;
-    const int orientation = options.exif_orientation ? decoder.header().orientation : 1;
+    Decoder& decoder = worker.decoder;
+    if (Outcome opened = decoder.open(file.data, file.size, options.limits); !opened.ok()) return opened;
+    const Orientation orientation(options.exif_orientation ? decoder.header().orientation : 1);
     Size stored = decoder.header().size;
-    if (Outcome resolved = resolve_views(worker, views, row, upright_size(stored, orientation)); !resolved.ok()) {
-        decoder.close();
-        return resolved;
-    }
+    worker.geometries.resize(views.size());
     int shift = options.draft ? 3 : 0;
-    for (const Geometry& geometry : worker.geometries) shift = std::min(shift, largest_reduction(geometry));
-    if (shift > 0 && !decoder.reduce(shift)) shift = 0;
-    const Size lead = upright_lead(stored, orientation, shift);
     for (size_t i = 0; i < views.size(); ++i) {
-        worker.resampler(i).begin(worker.geometries[i], views[i].resample, shift, lead);
+        Geometry& geometry = worker.geometries[i];
+        Outcome found = resolve(views[i].geometries, row, orientation.upright(stored), views[i].size, geometry);
+        if (!found.ok()) return found;
+        shift = std::min(shift, largest_reduction(geometry));
+    }
+    if (shift > 0 && !decoder.reduce(shift)) shift = 0;
+    for (size_t i = 0; i < views.size(); ++i) {
+        worker.resampler(i).begin(worker.geometries[i], views[i].resample, shift, orientation.lead(stored, shift));
     }
     stored = {reduced_side(stored.height, shift), reduced_side(stored.width, shift)};
     Outcome outcome;
@@ -126,46 +229,17 @@ Outcome decode_image(Worker& worker, const uint8_t* data, size_t size, const std
         Distributor distributor(worker, views.size());
         outcome = read_upright(worker, distributor.needed(), stored, orientation, options.whole, distributor);
     }
-    if (!outcome.ok()) return outcome;
-    for (size_t i = 0; i < views.size(); ++i) worker.resampler(i).finish(views[i].out.at(row));
-    return {};
-}
-
-DecodeJob::DecodeJob(std::unique_ptr<EncodedSource> images, std::vector<View> views, const DecodeOptions& options)
-    : Job(images->count(), 1), images_(std::move(images)), views_(std::move(views)), options_(options) {}
-
-Outcome DecodeJob::run(Worker& worker, int row) {
-    Bytes bytes;
-    if (Outcome read = images_->get(row, worker.bytes, bytes, INT64_MAX); !read.ok()) return read;
-    Outcome outcome = decode_image(worker, bytes.data, bytes.size, views_, row, options_);
-    worker.decoder.close();  // the bytes may go
+    for (size_t i = 0; outcome.ok() && i < views.size(); ++i) worker.resampler(i).finish(views[i].at(row));
     return outcome;
 }
 
-void DecodeJob::blank(int row) noexcept {
-    for (const View& view : views_) std::memset(view.out.at(row), 0, static_cast<size_t>(view.out.bytes(row)));
+std::shared_ptr<Job> header_job(std::unique_ptr<EncodedSource> images, const DecodeLimits& limits, int32_t* out) {
+    return std::make_shared<HeaderJob>(std::move(images), limits, out);
 }
 
-HeaderJob::HeaderJob(std::unique_ptr<EncodedSource> images, const DecodeLimits& limits, int32_t* out)
-    : Job(images->count(), 4), images_(std::move(images)), limits_(limits), out_(out) {}
-
-Outcome HeaderJob::run(Worker& worker, int row) {
-    Bytes bytes;
-    if (Outcome read = images_->get(row, worker.bytes, bytes, kHeaderBytes); !read.ok()) return read;
-    Outcome outcome = worker.decoder.open(bytes.data, bytes.size, limits_);
-    if (outcome.status == Status::damaged && bytes.size == static_cast<size_t>(kHeaderBytes)) {
-        if (Outcome read = images_->get(row, worker.bytes, bytes, INT64_MAX); !read.ok()) return read;
-        outcome = worker.decoder.open(bytes.data, bytes.size, limits_);
-    }
-    if (!outcome.ok()) return outcome;
-    const ImageHeader header = worker.decoder.header();
-    worker.decoder.close();
-    const int32_t values[kColumns] = {header.size.height, header.size.width, header.components,
-                                      header.orientation, header.progressive ? 1 : 0};
-    std::copy(values, values + kColumns, out_ + kColumns * static_cast<int64_t>(row));
-    return {};
+std::shared_ptr<Job> decode_job(std::unique_ptr<EncodedSource> images, std::vector<View> views,
+                                const DecodeOptions& options) {
+    return std::make_shared<DecodeJob>(std::move(images), std::move(views), options);
 }
-
-void HeaderJob::blank(int row) noexcept { std::fill_n(out_ + kColumns * static_cast<int64_t>(row), kColumns, 0); }
 
 }  // namespace fastload

@@ -5,40 +5,149 @@
 #include "kernels.hpp"
 
 namespace fastload {
+namespace {
 
-Decoder::Decoder(const Kernels& kernels, DecoderCounts* counts)
-    : jpeg_(kernels, counts)
-#ifdef FASTLOAD_PNG
-    , png_(*kernels.png, counts == nullptr ? nullptr : &counts->png)
-#endif
-#ifdef FASTLOAD_WEBP
-    , webp_(counts == nullptr ? nullptr : &counts->webp)
-#endif
-{
+// Bytes of a TIFF structure, in its own byte order; reads outside give 0.
+class Tiff {
+  public:
+    Tiff(const uint8_t* data, size_t size) : data_(data), size_(size), big_(size >= 2 && data[0] == 'M') {}
+
+    uint32_t u16(size_t at) const {
+        if (at > size_ || size_ - at < 2) return 0;
+        return big_ ? uint32_t{data_[at]} << 8 | data_[at + 1] : uint32_t{data_[at + 1]} << 8 | data_[at];
+    }
+
+    uint32_t u32(size_t at) const {
+        return big_ ? u16(at) << 16 | u16(at + 2) : u16(at + 2) << 16 | u16(at);
+    }
+
+  private:
+    const uint8_t* data_;
+    size_t size_;
+    bool big_;
+};
+
+// Of a JPEG, as `tiff_orientation`.
+int exif_orientation(const uint8_t* data, size_t size) {
+    size_t at = 2;  // behind SOI
+    while (at + 4 <= size && data[at] == 0xff) {
+        const uint8_t marker = data[at + 1];
+        if (marker == 0xff) {  // fill byte
+            ++at;
+            continue;
+        }
+        if (marker == 0xda || marker == 0xd9) break;  // start of scan, end of image
+        const size_t length = size_t{data[at + 2]} << 8 | data[at + 3];
+        if (length < 2 || length > size - at - 2) break;
+        if (marker == 0xe1 && length >= 8 && std::memcmp(data + at + 4, "Exif\0\0", 6) == 0) {
+            return tiff_orientation(data + at + 10, length - 8);
+        }
+        at += 2 + length;
+    }
+    return 1;
 }
 
-Outcome Decoder::open(const uint8_t* data, size_t size, const DecodeLimits& limits) {
-    close();
-    chosen_ = &jpeg_;
-#ifdef FASTLOAD_PNG
-    if (size >= 8 && std::memcmp(data, "\x89PNG\r\n\x1a\n", 8) == 0) chosen_ = &png_;
-#endif
-#ifdef FASTLOAD_WEBP
-    if (size >= 12 && std::memcmp(data, "RIFF", 4) == 0 && std::memcmp(data + 8, "WEBP", 4) == 0) chosen_ = &webp_;
-#endif
-    return chosen_->open(data, size, limits);
+void count(std::atomic<int64_t>& counter) { counter.fetch_add(1, std::memory_order_relaxed); }
+
+}  // namespace
+
+int tiff_orientation(const uint8_t* data, size_t size) {
+    constexpr uint32_t kOrientation = 0x0112, kShort = 3;
+    const Tiff tiff(data, size);
+    if (tiff.u16(2) != 42) return 1;
+    const size_t directory = tiff.u32(4);
+    const uint32_t entries = tiff.u16(directory);
+    for (uint32_t i = 0; i < entries; ++i) {
+        const size_t entry = directory + 2 + 12 * size_t{i};
+        if (entry > size) break;
+        if (tiff.u16(entry) != kOrientation || tiff.u16(entry + 2) != kShort) continue;
+        const uint32_t value = tiff.u16(entry + 8);
+        return value >= 1 && value <= 8 ? static_cast<int>(value) : 1;
+    }
+    return 1;
 }
 
-const std::map<std::string, std::string>& Decoder::formats() {
-    static const std::map<std::string, std::string> found = {
+Decoder::Decoder(const Kernels& kernels, DecoderCounts& counts)
+    : counts_(counts), own_(*kernels.jpeg), libjpeg_(LibJpegDecoder::make()) {
 #ifdef FASTLOAD_PNG
-        {"PNG", png::Inflater::library()},
+    png_ = make_png_decoder(kernels);
+#endif
+#ifdef FASTLOAD_WEBP
+    webp_ = make_webp_decoder();
+#endif
+}
+
+std::map<std::string, std::string> Decoder::formats() {
+    return {
+#ifdef FASTLOAD_PNG
+        {"PNG", "ISA-L"},
 #endif
 #ifdef FASTLOAD_WEBP
         {"WEBP", "libwebp"},
 #endif
     };
-    return found;
+}
+
+Outcome Decoder::open(const uint8_t* data, size_t size, const DecodeLimits& limits) {
+    close();
+    data_ = data;
+    size_ = size;
+    limits_ = limits;
+    other_ = nullptr;
+    if (size >= 8 && std::memcmp(data, "\x89PNG\r\n\x1a\n", 8) == 0) other_ = png_.get();
+    if (size >= 12 && std::memcmp(data, "RIFF", 4) == 0 && std::memcmp(data + 8, "WEBP", 4) == 0) other_ = webp_.get();
+    if (other_ == nullptr) return open_jpeg();
+    Outcome outcome = other_->open(data, size, limits);
+    header_ = other_->header();
+    return outcome;
+}
+
+Outcome Decoder::open_jpeg() {
+    if (size_ == 0) return {Status::damaged, "the file is empty"};
+    if (size_ < 3 || data_[0] != 0xff || data_[1] != 0xd8 || data_[2] != 0xff) {
+        return {Status::other_format, "no format that the core reads"};
+    }
+    shift_ = 0;
+    reason_ = always_libjpeg_ ? jpeg::Reason::forced : own_.open(data_, size_);
+    if (reason_ != jpeg::Reason::none) return open_libjpeg();
+    const jpeg::Frame& frame = own_.frame();
+    header_ = {{frame.height, frame.width}, frame.components, false, exif_orientation(data_, size_)};
+    return limits_.check(header_.size);
+}
+
+Outcome Decoder::open_libjpeg() {
+    Outcome outcome = libjpeg_->open(data_, size_, limits_);
+    libjpeg_->reduce(shift_);
+    header_ = libjpeg_->header();
+    header_.orientation = exif_orientation(data_, size_);
+    return outcome;
+}
+
+bool Decoder::reduce(int shift) {
+    if (other_ != nullptr || (reason_ == jpeg::Reason::none && !own_.reduce(shift))) return false;
+    if (reason_ != jpeg::Reason::none) libjpeg_->reduce(shift);
+    shift_ = shift;
+    return true;
+}
+
+Outcome Decoder::read(const Box& box, bool whole, RowSink& sink) {
+    if (other_ == nullptr) return read_jpeg(box, whole, sink);
+    Outcome outcome = other_->read(box, whole, sink);
+    if (outcome.ok()) count(other_ == png_.get() ? counts_.png : counts_.webp);
+    return outcome;
+}
+
+Outcome Decoder::read_jpeg(const Box& box, bool whole, RowSink& sink) {
+    const bool own = reason_ == jpeg::Reason::none;
+    if (own) reason_ = own_.read(box, whole, sink);
+    count(counts_.of[static_cast<int>(reason_)]);
+    if (shift_ > 0) count(counts_.reduced);
+    if (reason_ == jpeg::Reason::none) return {};
+    if (own) {
+        sink.restart();
+        if (Outcome opened = open_libjpeg(); !opened.ok()) return opened;
+    }
+    return libjpeg_->read(box, whole, sink);
 }
 
 }  // namespace fastload

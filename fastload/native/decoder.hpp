@@ -1,46 +1,130 @@
 // One image to pixels, whatever its format.
 #pragma once
 
+#include <atomic>
 #include <map>
+#include <memory>
 #include <string>
 
-#include "jpeg.hpp"
-#ifdef FASTLOAD_PNG
-#include "png.hpp"
-#endif
-#ifdef FASTLOAD_WEBP
-#include "webp.hpp"
-#endif
+#include "image.hpp"
+#include "jpeg/baseline.hpp"
 
 namespace fastload {
 
-// By the decoder of the format that the first bytes say.
+struct Kernels;
+
+struct ImageHeader {
+    Size size;  // as stored, before any EXIF rotation
+    int components = 0;
+    bool progressive = false;
+    int orientation = 1;  // of EXIF, 1 to 8; 1 where there is none or it makes no sense
+};
+
+struct DecodeLimits {
+    int64_t max_pixels = 178956970;
+
+    // Pixels times scans. Each scan of a progressive file goes over the whole image again, at about a nanosecond a
+    // pixel, and costs its author twenty bytes: without a limit 93 KB keep a processor busy for minutes. Real files have
+    // up to about 20 scans; so many are allowed in the largest image, and more in smaller ones, for the same time.
+    // The same number is in fastload/files.py.
+    int64_t max_work() const { return 24 * max_pixels; }
+
+    Outcome check(Size size) const {
+        if (int64_t{size.height} * size.width <= max_pixels) return {};
+        return {Status::too_large,
+                text(size) + " pixels are more than the limit of " + std::to_string(max_pixels)};
+    }
+};
+
+// What the decoder of a format does: one image after the other, for one thread at a time. Its memory is kept between images.
+class ImageDecoder {
+  public:
+    virtual ~ImageDecoder() = default;
+
+    // Reads the header and stays open: the data must live until `close`, the next `open`, or the end of the object.
+    // Of the first part of a file, `damaged` may mean that more of it is needed.
+    virtual Outcome open(const uint8_t* data, size_t size, const DecodeLimits& limits) = 0;
+    // Gives the rows of `box`, which lies in the image, to `sink`, each from column box.left on, and closes. With `whole`,
+    // the data below the box is checked too, which costs its entropy decoding; without, only that the end of the image
+    // is there.
+    virtual Outcome read(const Box& box, bool whole, RowSink& sink) = 0;
+    virtual void close() {}
+
+    const ImageHeader& header() const { return header_; }
+
+  protected:
+    ImageHeader header_;
+};
+
+// libjpeg-turbo, with the accurate integer DCT and fancy upsampling. Damage that the library only warns about and paints
+// over (missing or undecodable data) is an error.
+class LibJpegDecoder : public ImageDecoder {
+  public:
+    static std::unique_ptr<LibJpegDecoder> make();
+    // Opens the library, once; throws std::runtime_error if it is not there or too old.
+    static void load();
+    // Before `read`: from here on the image is 2^shift times smaller on each side (0 to 3; sizes are rounded up), made so
+    // in decoding.
+    virtual void reduce(int shift) = 0;
+};
+
+// All kinds of PNG but interlaced ones, to RGB as Pillow makes it: alpha, gamma and colour profiles are left out, of 16
+// bits the upper eight are taken. Decoded are the rows down to the last of the box, and of them no column to its right;
+// but the checksums of all data are compared. Whatever is not as a sound encoder writes it is `damaged`: other decoders
+// may know better.
+std::unique_ptr<ImageDecoder> make_png_decoder(const Kernels& kernels);
+
+// libwebp. Decoded is down to the last row of the box. Animations, and whatever the library finds fault with, are
+// `damaged`: other decoders may know better.
+std::unique_ptr<ImageDecoder> make_webp_decoder();
+
+// The EXIF orientation (1 to 8) in the TIFF structure that EXIF data are; 1 where there is none or it makes no sense.
+int tiff_orientation(const uint8_t* data, size_t size);
+
+// How many images were decoded by what: JPEGs by our own decoder at `jpeg::Reason::none`, by libjpeg-turbo for each other
+// reason; and those of other formats.
+struct DecoderCounts {
+    std::atomic<int64_t> of[jpeg::kReasons] = {};
+    std::atomic<int64_t> png{0}, webp{0};
+    std::atomic<int64_t> reduced{0};  // JPEGs, of all of these
+};
+
+// The decoder of the format that the first bytes say. Baseline JPEGs are decoded by our own; the others, and all in which
+// it sees anything unusual, by libjpeg-turbo.
 class Decoder final : public ImageDecoder {
   public:
-    // `counts` may be null.
-    explicit Decoder(const Kernels& kernels, DecoderCounts* counts = nullptr);
+    Decoder(const Kernels& kernels, DecoderCounts& counts);
 
     Outcome open(const uint8_t* data, size_t size, const DecodeLimits& limits) override;
-    const ImageHeader& header() const override { return chosen_->header(); }
-    bool reduce(int shift) override { return chosen_->reduce(shift); }
-    Outcome read(const Box& box, bool whole, RowSink& sink) override { return chosen_->read(box, whole, sink); }
-    void close() override { chosen_->close(); }
+    // As LibJpegDecoder's. False where that cannot be; then the image stays as it is.
+    bool reduce(int shift);
+    Outcome read(const Box& box, bool whole, RowSink& sink) override;
+    void close() override { libjpeg_->close(); }
 
     // From now on libjpeg-turbo decodes all JPEGs, or only those that it has to.
-    void use_libjpeg(bool always) { jpeg_.use_libjpeg(always); }
+    void use_libjpeg(bool always) { always_libjpeg_ = always; }
 
     // The formats beside JPEG that this build reads, by Pillow's names, and with which library.
-    static const std::map<std::string, std::string>& formats();
+    static std::map<std::string, std::string> formats();
 
   private:
-    ImageDecoder* chosen_ = &jpeg_;
-    JpegDecoder jpeg_;
-#ifdef FASTLOAD_PNG
-    PngDecoder png_;
-#endif
-#ifdef FASTLOAD_WEBP
-    WebpDecoder webp_;
-#endif
+    Outcome open_jpeg();
+    Outcome open_libjpeg();
+    Outcome read_jpeg(const Box& box, bool whole, RowSink& sink);
+
+    DecoderCounts& counts_;
+    jpeg::BaselineDecoder own_;
+    std::unique_ptr<LibJpegDecoder> libjpeg_;
+    std::unique_ptr<ImageDecoder> png_, webp_;  // null where the build has none
+    bool always_libjpeg_ = false;
+
+    // Of the image in work.
+    ImageDecoder* other_ = nullptr;             // png_ or webp_; null for a JPEG
+    jpeg::Reason reason_ = jpeg::Reason::none;  // why not by our own decoder
+    int shift_ = 0;
+    const uint8_t* data_ = nullptr;
+    size_t size_ = 0;
+    DecodeLimits limits_;
 };
 
 }  // namespace fastload

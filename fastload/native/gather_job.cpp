@@ -1,8 +1,8 @@
-#include "gather_job.hpp"
-
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
+#include "jobs.hpp"
 
 namespace fastload {
 namespace {
@@ -17,17 +17,12 @@ constexpr int64_t kFetchedAheadBytes = 16 << 10;
 constexpr int kFarAhead = 3;
 constexpr int64_t kCacheLine = 64;
 
-int grain(Size size, int channels) {
-    const int64_t bytes = std::max<int64_t>(int64_t{size.height} * size.width * channels, 1);
-    return static_cast<int>(std::clamp<int64_t>(kGrainBytes / bytes, 1, 64));
+int grain(const View& view) {
+    return static_cast<int>(std::clamp<int64_t>(kGrainBytes / std::max<int64_t>(view.bytes(), 1), 1, 64));
 }
 
-bool is_uniform(const uint8_t* fill, int channels) {
-    return std::all_of(fill, fill + channels, [&](uint8_t value) { return value == fill[0]; });
-}
-
-void fill_pixels(uint8_t* out, int pixels, int channels, const uint8_t* fill, bool uniform) {
-    if (uniform) {
+void fill_pixels(uint8_t* out, int pixels, int channels, const uint8_t* fill) {
+    if (std::all_of(fill, fill + channels, [&](uint8_t value) { return value == fill[0]; })) {
         std::memset(out, fill[0], static_cast<size_t>(pixels) * static_cast<size_t>(channels));
         return;
     }
@@ -55,78 +50,66 @@ void expand(const uint8_t* row, int pixels, int channels, uint8_t* out) {
     }
 }
 
-}  // namespace
+class GatherJob final : public Job {
+  public:
+    GatherJob(const PixelRows& images, View view)
+        : Job(images.count, grain(view)), images_(images), view_(std::move(view)), channels_(view_.channels) {}
 
-GatherJob::GatherJob(const PixelRows& images, std::shared_ptr<const GeometrySource> geometries,
-                     const ResampleOptions& options, Size size, uint8_t* out)
-    : Job(images.count, grain(size, images.channels)),
-      images_(images),
-      geometries_(std::move(geometries)),
-      options_(options),
-      size_(size),
-      out_(out) {}
+  private:
+    struct Image {
+        const uint8_t* pixels;
+        Size size;
+        int64_t bytes;
+    };
 
-Size GatherJob::size_of(int64_t index) const {
-    return images_.sizes ? Size{images_.sizes[2 * index], images_.sizes[2 * index + 1]} : images_.size;
-}
-
-const uint8_t* GatherJob::pixels_of(int64_t index, Size size) const {
-    return images_.base + (images_.offsets ? images_.offsets[index] : index * bytes_of(size));
-}
-
-int64_t GatherJob::bytes_of(Size size) const { return int64_t{size.height} * size.width * images_.channels; }
-
-// Inlined, for GCC 12 takes a function that only fetches for one without effect, and leaves out the calls.
-template <int kLocality>
-[[gnu::always_inline]] inline void GatherJob::fetch(int row) const {
-    if (row >= images_.count) return;
-    const int64_t index = images_.rows[row];
-    const Size size = size_of(index);
-    const uint8_t* pixels = pixels_of(index, size);
-    const int64_t bytes = bytes_of(size);
-    if (bytes > kFetchedAheadBytes) return;
-    for (int64_t at = 0; at < bytes; at += kCacheLine) __builtin_prefetch(pixels + at, 0, kLocality);
-}
-
-Outcome GatherJob::run(Worker& worker, int row) {
-    fetch<2>(row + kFarAhead);
-    fetch<3>(row + 1);
-    const int64_t index = images_.rows[row];
-    const Size size = size_of(index);
-    const uint8_t* const pixels = pixels_of(index, size);
-
-    Geometry geometry;
-    if (Outcome resolved = geometries_->resolve(row, size, geometry); !resolved.ok()) return resolved;
-    if (Outcome checked = check_geometry(geometry, size); !checked.ok()) return checked;
-    if (geometry.window.height != size_.height || geometry.window.width != size_.width) {
-        return {Status::bad_geometry, "the window and the output differ in size"};
+    Image image(int row) const {
+        const int64_t index = images_.rows[row];
+        const Size size =
+            images_.sizes ? Size{images_.sizes[2 * index], images_.sizes[2 * index + 1]} : images_.size;
+        const int64_t bytes = int64_t{size.height} * size.width * channels_;
+        return {images_.base + (images_.offsets ? images_.offsets[index] : index * bytes), size, bytes};
     }
 
-    uint8_t* out = out_ + size_t{1} * static_cast<size_t>(size_.height) * static_cast<size_t>(size_.width) *
-                              static_cast<size_t>(images_.channels) * static_cast<size_t>(row);
-    const bool copies = geometry.size.height == geometry.box.height && geometry.size.width == geometry.box.width;
-    if (copies) {
-        copy(worker, pixels, size, geometry, out);
-    } else {
-        resample(worker, pixels, size, geometry, out);
+    // Inlined, for GCC 12 takes a function that only fetches for one without effect, and leaves out the calls.
+    template <int kLocality>
+    [[gnu::always_inline]] inline void fetch(int row) const {
+        if (row >= images_.count) return;
+        const Image next = image(row);
+        if (next.bytes > kFetchedAheadBytes) return;
+        for (int64_t at = 0; at < next.bytes; at += kCacheLine) __builtin_prefetch(next.pixels + at, 0, kLocality);
     }
-    return {};
-}
 
-void GatherJob::blank(int row) noexcept {
-    const size_t bytes = static_cast<size_t>(size_.height) * static_cast<size_t>(size_.width) *
-                         static_cast<size_t>(images_.channels);
-    std::memset(out_ + bytes * static_cast<size_t>(row), 0, bytes);
-}
+    Outcome run(Worker& worker, int row) override {
+        fetch<2>(row + kFarAhead);
+        fetch<3>(row + 1);
+        const Image from = image(row);
+        Geometry geometry;
+        if (Outcome found = resolve(view_.geometries, row, from.size, view_.size, geometry); !found.ok()) return found;
+        if (geometry.size.height == geometry.box.height && geometry.size.width == geometry.box.width) {
+            copy(worker, from, geometry, view_.at(row));
+        } else {
+            resample(worker, from, geometry, view_.at(row));
+        }
+        return {};
+    }
 
-void GatherJob::copy(Worker& worker, const uint8_t* image, Size size, const Geometry& geometry, uint8_t* out) const {
-    const int channels = images_.channels;
+    void blank(int row) noexcept override { std::memset(view_.at(row), 0, static_cast<size_t>(view_.bytes())); }
+
+    void copy(Worker& worker, const Image& image, const Geometry& geometry, uint8_t* out) const;
+    void resample(Worker& worker, const Image& image, const Geometry& geometry, uint8_t* out) const;
+
+    const PixelRows images_;
+    const View view_;
+    const int channels_;
+};
+
+void GatherJob::copy(Worker& worker, const Image& image, const Geometry& geometry, uint8_t* out) const {
+    const int channels = channels_;
     const Box& box = geometry.box;
     const Box& window = geometry.window;
-    const Padding padding = options_.padding;
+    const Padding padding = view_.resample.padding;
     const size_t out_stride = static_cast<size_t>(window.width) * static_cast<size_t>(channels);
-    const size_t in_stride = static_cast<size_t>(size.width) * static_cast<size_t>(channels);
-    const bool uniform = is_uniform(options_.fill, channels);
+    const size_t in_stride = static_cast<size_t>(image.size.width) * static_cast<size_t>(channels);
 
     // Columns of the window that show the box: [lead, lead + count) as written, from `start` of the box on.
     const int start = std::clamp(window.left, 0, box.width);
@@ -137,14 +120,13 @@ void GatherJob::copy(Worker& worker, const uint8_t* image, Size size, const Geom
     // Whatever shows nothing of the box, in one go.
     const bool within = count == window.width && window.top >= 0 && window.top + window.height <= box.height;
     const bool constant = padding == Padding::constant;
-    if (constant && !within) fill_pixels(out, window.height * window.width, channels, options_.fill, uniform);
+    if (constant && !within) fill_pixels(out, window.height * window.width, channels, view_.resample.fill);
 
     for (int y = 0; y < window.height; ++y, out += out_stride) {
         const int position = window.top + (geometry.upside_down ? window.height - 1 - y : y);
-        const bool inside = position >= 0 && position < box.height;
-        if (!inside && constant) continue;
-        const int row = inside ? position : padded_position(position, box.height, padding);
-        const uint8_t* from = image + in_stride * static_cast<size_t>(box.top + row) +
+        const int row = padded_position(position, box.height, padding);
+        if (row < 0) continue;
+        const uint8_t* from = image.pixels + in_stride * static_cast<size_t>(box.top + row) +
                               static_cast<size_t>(box.left) * static_cast<size_t>(channels);
         uint8_t* middle = out + lead * channels;
         if (geometry.mirror) {
@@ -163,39 +145,43 @@ void GatherJob::copy(Worker& worker, const uint8_t* image, Size size, const Geom
     }
 }
 
-void GatherJob::resample(Worker& worker, const uint8_t* image, Size size, const Geometry& geometry,
-                         uint8_t* out) const {
-    const int channels = images_.channels;
+void GatherJob::resample(Worker& worker, const Image& image, const Geometry& geometry, uint8_t* out) const {
     Resampler& resampler = worker.resampler();
-    ResampleOptions options = options_;
-    if (channels == 1) options.fill[1] = options.fill[2] = options.fill[0];
+    ResampleOptions options = view_.resample;
+    if (channels_ == 1) options.fill[1] = options.fill[2] = options.fill[0];
     resampler.begin(geometry, options);
     const Box needed = resampler.needed();
 
     // Scratch: rows of four bytes a pixel; behind them, for grey images, the result in three.
     const size_t stride = static_cast<size_t>(needed.width) * 4 + kRowSlack;
-    const size_t pixels = static_cast<size_t>(size_.height) * static_cast<size_t>(size_.width);
-    const size_t bytes = stride * kChunk + (channels == 1 ? pixels * 3 : 0);
+    const size_t pixels = static_cast<size_t>(view_.size.height) * static_cast<size_t>(view_.size.width);
+    const size_t bytes = stride * kChunk + (channels_ == 1 ? pixels * 3 : 0);
     if (worker.scratch.size() < bytes) worker.scratch.resize(bytes);
     for (int done = 0; done < needed.height;) {
         const int rows = std::min(kChunk, needed.height - done);
         const uint8_t* targets[kChunk];
         for (int y = 0; y < rows; ++y) {
             uint8_t* target = worker.scratch.data() + stride * static_cast<size_t>(y);
-            const int64_t at = int64_t{needed.top + done + y} * size.width + needed.left;
-            expand(image + at * channels, needed.width, channels, target);
+            const int64_t at = int64_t{needed.top + done + y} * image.size.width + needed.left;
+            expand(image.pixels + at * channels_, needed.width, channels_, target);
             targets[y] = target;
         }
         resampler.take(targets, rows);
         done += rows;
     }
-    if (channels == 3) {
+    if (channels_ == 3) {
         resampler.finish(out);
     } else {
         uint8_t* colour = worker.scratch.data() + stride * kChunk;
         resampler.finish(colour);
         for (size_t i = 0; i < pixels; ++i) out[i] = colour[3 * i];
     }
+}
+
+}  // namespace
+
+std::shared_ptr<Job> gather_job(const PixelRows& images, View view) {
+    return std::make_shared<GatherJob>(images, std::move(view));
 }
 
 }  // namespace fastload

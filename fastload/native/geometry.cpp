@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <utility>
 
 namespace fastload {
 namespace {
@@ -10,9 +11,10 @@ namespace {
 // Larger grids cannot come from a JPEG (65,535 pixels a side) by any sane recipe, and keep the arithmetic in int.
 constexpr int kLargestSide = 1 << 20;
 
+Outcome bad(std::string why) { return {Status::bad_geometry, std::move(why)}; }
+
 std::string text(const Box& box) {
-    return std::to_string(box.height) + "x" + std::to_string(box.width) + " at (" + std::to_string(box.top) + ", " +
-           std::to_string(box.left) + ")";
+    return text(Size{box.height, box.width}) + " at (" + std::to_string(box.top) + ", " + std::to_string(box.left) + ")";
 }
 
 constexpr int kAttempts = 10;
@@ -88,88 +90,111 @@ Box random_resized_box(const double* uniforms, Size image, const RandomResizedCr
     return central_box(image, plan.ratio_low, plan.ratio_high);
 }
 
-}  // namespace
+bool is_side(int length) { return length >= 1 && length <= kLargestSide; }
 
-Outcome check_geometry(const Geometry& geometry, Size image) {
+Outcome check(const Geometry& geometry, Size image, Size out) {
     const Box& box = geometry.box;
+    const Box& window = geometry.window;
     if (box.height < 1 || box.width < 1 || box.top < 0 || box.left < 0 || box.top > image.height - box.height ||
         box.left > image.width - box.width) {
-        return {Status::bad_geometry, "the box " + text(box) + " does not lie inside the image of " +
-                                          std::to_string(image.height) + "x" + std::to_string(image.width) + " pixels"};
+        return bad("the box " + text(box) + " does not lie inside the image of " + text(image) + " pixels");
     }
-    const Size& size = geometry.size;
-    if (size.height < 1 || size.width < 1 || size.height > kLargestSide || size.width > kLargestSide) {
-        return {Status::bad_geometry,
-                "cannot resize to " + std::to_string(size.height) + "x" + std::to_string(size.width) + " pixels"};
+    if (!is_side(geometry.size.height) || !is_side(geometry.size.width)) {
+        return bad("cannot resize to " + text(geometry.size) + " pixels");
     }
-    const Box& window = geometry.window;
-    if (std::abs(static_cast<int64_t>(window.top)) > kLargestSide ||
-        std::abs(static_cast<int64_t>(window.left)) > kLargestSide) {
-        return {Status::bad_geometry, "the window " + text(window) + " is too far from the image"};
+    if (std::abs(int64_t{window.top}) > kLargestSide || std::abs(int64_t{window.left}) > kLargestSide) {
+        return bad("the window " + text(window) + " is too far from the image");
+    }
+    if (window.height != out.height || window.width != out.width) {
+        return bad("the window and the output differ in size");
     }
     return {};
 }
 
-Outcome GivenGeometry::resolve(int row, Size, Geometry& geometry) const {
-    const int32_t* box = boxes_ + 4 * int64_t{row};
-    const int32_t* size = sizes_ + 2 * int64_t{row};
-    const int32_t* window = windows_ + 4 * int64_t{row};
-    const bool* flip = flips_ + 2 * int64_t{row};
-    geometry = {{box[0], box[1], box[2], box[3]},
-                {size[0], size[1]},
-                {window[0], window[1], window[2], window[3]},
-                flip[0],
-                flip[1],
-                bicubic_ != nullptr && bicubic_[row]};
-    return {};
+// `place(row, image, geometry)` sets all but the flips.
+template <typename Function>
+GeometrySource planned(const bool* flips, const bool* bicubic, Function place) {
+    return [=](int row, Size image, Geometry& geometry) -> Outcome {
+        geometry.mirror = flips[2 * int64_t{row}];
+        geometry.upside_down = flips[2 * int64_t{row} + 1];
+        geometry.bicubic = bicubic != nullptr && bicubic[row];
+        return place(row, image, geometry);
+    };
 }
 
-Outcome WholeImages::place(int, Size image, Geometry& geometry) const {
-    geometry.box = geometry.window = {0, 0, image.height, image.width};
-    geometry.size = image;
-    return {};
+}  // namespace
+
+Outcome resolve(const GeometrySource& source, int row, Size image, Size out, Geometry& geometry) {
+    geometry = Geometry();
+    if (Outcome resolved = source(row, image, geometry); !resolved.ok()) return resolved;
+    return check(geometry, image, out);
 }
 
-Outcome RandomResizedCrops::place(int row, Size image, Geometry& geometry) const {
-    geometry.box = random_resized_box(uniforms_ + plan_.kUniforms * int64_t{row}, image, plan_);
-    geometry.size = plan_.size;
-    geometry.window = {0, 0, plan_.size.height, plan_.size.width};
-    return {};
+GeometrySource given_geometry(const int32_t* boxes, const int32_t* sizes, const int32_t* windows, const bool* flips,
+                              const bool* bicubic) {
+    return planned(flips, bicubic, [=](int row, Size, Geometry& geometry) -> Outcome {
+        const int32_t* box = boxes + 4 * int64_t{row};
+        const int32_t* size = sizes + 2 * int64_t{row};
+        const int32_t* window = windows + 4 * int64_t{row};
+        geometry.box = {box[0], box[1], box[2], box[3]};
+        geometry.size = {size[0], size[1]};
+        geometry.window = {window[0], window[1], window[2], window[3]};
+        return {};
+    });
 }
 
-Outcome ResizedImages::place(int, Size image, Geometry& geometry) const {
-    geometry.box = {0, 0, image.height, image.width};
-    geometry.size = resized(image, plan_);
-    if (geometry.size.height < 1 || geometry.size.width < 1 || geometry.size.height == INT32_MAX ||
-        geometry.size.width == INT32_MAX) {
-        return {Status::bad_geometry,
-                "an image of " + std::to_string(image.height) + "x" + std::to_string(image.width) +
-                    " pixels is too long and narrow to be resized as asked: a side of the result would be empty or too "
-                    "large; leave it out of the data set, or resize to a (height, width)."};
-    }
-    geometry.window = {0, 0, geometry.size.height, geometry.size.width};
-    if (plan_.crop.height > 0) {
-        geometry.window = {central_start(geometry.size.height, plan_.crop.height),
-                           central_start(geometry.size.width, plan_.crop.width), plan_.crop.height, plan_.crop.width};
-    }
-    return {};
+GeometrySource whole_images(const bool* flips) {
+    return planned(flips, nullptr, [](int, Size image, Geometry& geometry) -> Outcome {
+        geometry.box = geometry.window = {0, 0, image.height, image.width};
+        geometry.size = image;
+        return {};
+    });
 }
 
-Outcome PaddedCrops::place(int row, Size image, Geometry& geometry) const {
-    const double* uniforms = uniforms_ + plan_.kUniforms * int64_t{row};
-    const int64_t down = int64_t{image.height} + plan_.before.height + plan_.after.height - plan_.size.height;
-    const int64_t across = int64_t{image.width} + plan_.before.width + plan_.after.width - plan_.size.width;
-    if (down < 0 || across < 0) {
-        return {Status::bad_geometry, "a crop of " + std::to_string(plan_.size.height) + "x" +
-                                          std::to_string(plan_.size.width) + " is larger than the image of " +
-                                          std::to_string(image.height) + "x" + std::to_string(image.width) +
-                                          " pixels with its padding"};
-    }
-    geometry.box = {0, 0, image.height, image.width};
-    geometry.size = image;
-    geometry.window = {pick(uniforms[0], down + 1) - plan_.before.height,
-                       pick(uniforms[1], across + 1) - plan_.before.width, plan_.size.height, plan_.size.width};
-    return {};
+GeometrySource random_resized_crops(const double* uniforms, const bool* flips, const RandomResizedCropPlan& plan,
+                                    const bool* bicubic) {
+    return planned(flips, bicubic, [=](int row, Size image, Geometry& geometry) -> Outcome {
+        geometry.box = random_resized_box(uniforms + kResizedCropUniforms * int64_t{row}, image, plan);
+        geometry.size = plan.size;
+        geometry.window = {0, 0, plan.size.height, plan.size.width};
+        return {};
+    });
+}
+
+GeometrySource resized_images(const bool* flips, const ResizePlan& plan) {
+    return planned(flips, nullptr, [=](int, Size image, Geometry& geometry) -> Outcome {
+        const Size size = resized(image, plan), crop = plan.crop;
+        if (size.height < 1 || size.width < 1 || size.height == INT32_MAX || size.width == INT32_MAX) {
+            return bad("an image of " + text(image) +
+                       " pixels is too long and narrow to be resized as asked: a side of the result would be empty or too "
+                       "large; leave it out of the data set, or resize to a (height, width).");
+        }
+        geometry.box = {0, 0, image.height, image.width};
+        geometry.size = size;
+        geometry.window = {0, 0, size.height, size.width};
+        if (crop.height > 0) {
+            geometry.window = {central_start(size.height, crop.height), central_start(size.width, crop.width), crop.height,
+                               crop.width};
+        }
+        return {};
+    });
+}
+
+GeometrySource padded_crops(const double* uniforms, const bool* flips, const PaddedCropPlan& plan) {
+    return planned(flips, nullptr, [=](int row, Size image, Geometry& geometry) -> Outcome {
+        const double* draws = uniforms + kPaddedCropUniforms * int64_t{row};
+        const int64_t down = int64_t{image.height} + plan.before.height + plan.after.height - plan.size.height;
+        const int64_t across = int64_t{image.width} + plan.before.width + plan.after.width - plan.size.width;
+        if (down < 0 || across < 0) {
+            return bad("a crop of " + text(plan.size) + " is larger than the image of " + text(image) +
+                       " pixels with its padding");
+        }
+        geometry.box = {0, 0, image.height, image.width};
+        geometry.size = image;
+        geometry.window = {pick(draws[0], down + 1) - plan.before.height, pick(draws[1], across + 1) - plan.before.width,
+                           plan.size.height, plan.size.width};
+        return {};
+    });
 }
 
 }  // namespace fastload

@@ -1,16 +1,12 @@
 // The inner loops, once per instruction set. All variants compute the same integers, hence the same pixels.
 #pragma once
 
-#include <cstdint>
 #include <cstring>
 
+#include "image.hpp"
 #include "jpeg/kernels.hpp"
-#include "png/kernels.hpp"
 
 namespace fastload {
-
-// Bytes behind a row of pixels that a kernel may read (source) or overwrite (intermediate) beyond its end.
-constexpr int kRowSlack = 64;
 
 struct HorizontalTask {
     const uint8_t* const* rows;  // 4-byte pixels; kRowSlack readable behind each
@@ -33,6 +29,25 @@ struct VerticalTask {
     uint8_t* out;
     int bytes;  // per row; nothing behind is read or written
 };
+
+namespace png {
+
+enum Filter : uint8_t { kNone, kSub, kUp, kAverage, kPaeth, kFilters };
+
+// What loops may read beyond the last byte of a row, and write beyond the last pixel.
+constexpr size_t kTail = 16;
+
+struct Kernels {
+    // Pixels of 3 or 4 bytes out of their filter, to 4 bytes each, of which the fourth means nothing. `above`: the
+    // pixels of the row above, or zeros.
+    void (*unfilter_pixels)(Filter filter, int bytes, const uint8_t* raw, const uint8_t* above, uint8_t* out, int count);
+    // The same of two rows behind each other that both have Paeth's filter.
+    void (*paeth_pair)(int bytes, const uint8_t* const* raw, const uint8_t* above, uint8_t* const* out, int count);
+    // A row out of its filter, where it lies; pixels have 1, 2, 3, 4, 6 or 8 bytes.
+    void (*unfilter_bytes)(Filter filter, int bytes, uint8_t* row, const uint8_t* above, int count);
+};
+
+}  // namespace png
 
 struct Kernels {
     const char* name;

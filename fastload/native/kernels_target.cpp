@@ -3,7 +3,7 @@
 #include "jpeg/blocks.inl.hpp"
 #include "jpeg/samples.inl.hpp"
 #include "kernels.hpp"
-#include "png/rows.inl.hpp"
+#include "png.inl.hpp"
 #include "resample.inl.hpp"
 
 namespace fastload {

@@ -1,16 +1,13 @@
-#include "libjpeg.hpp"
-
 #include <algorithm>
 #include <csetjmp>
 #include <cstdio>  // <jpeglib.h> needs it first
-#include <cstring>
 #include <stdexcept>
 #include <vector>
 
 #include <jpeglib.h>
 #include <jerror.h>
 
-#include "kernels.hpp"
+#include "decoder.hpp"
 
 #ifdef FASTLOAD_LIBJPEG
 #include <dlfcn.h>
@@ -25,18 +22,14 @@ namespace {
 // built without jpeg_crop_scanline in some versions). The dynamic linker takes whichever was loaded first for all who
 // ask for that name, so an extension that is simply linked may get torchvision's. A library opened by its path is
 // always the one meant.
+#define FASTLOAD_FUNCTIONS(each)                                                                            \
+    each(std_error) each(CreateDecompress) each(destroy_decompress) each(abort_decompress) each(mem_src)    \
+    each(read_header) each(start_decompress) each(read_scanlines) each(crop_scanline) each(skip_scanlines) \
+    each(input_complete)
+
 struct LibJpeg {
-    decltype(&jpeg_std_error) std_error;
-    decltype(&jpeg_CreateDecompress) create_decompress;
-    decltype(&jpeg_destroy_decompress) destroy_decompress;
-    decltype(&jpeg_abort_decompress) abort_decompress;
-    decltype(&jpeg_mem_src) mem_src;
-    decltype(&jpeg_read_header) read_header;
-    decltype(&jpeg_start_decompress) start_decompress;
-    decltype(&jpeg_read_scanlines) read_scanlines;
-    decltype(&jpeg_crop_scanline) crop_scanline;
-    decltype(&jpeg_skip_scanlines) skip_scanlines;
-    decltype(&jpeg_input_complete) input_complete;
+#define FASTLOAD_DECLARE(name) decltype(&jpeg_##name) name;
+    FASTLOAD_FUNCTIONS(FASTLOAD_DECLARE)
 };
 
 #ifdef FASTLOAD_LIBJPEG
@@ -47,38 +40,28 @@ void find(void* library, const char* name, Function& function) {
     if (function == nullptr) throw std::runtime_error(std::string("libjpeg has no ") + name + "; it is too old");
 }
 
-LibJpeg load() {
+LibJpeg open_library() {
     // By its path; if the system has moved it since the build, by its name.
     void* library = dlopen(FASTLOAD_LIBJPEG, RTLD_NOW | RTLD_LOCAL);
     if (library == nullptr) library = dlopen(FASTLOAD_LIBJPEG_NAME, RTLD_NOW | RTLD_LOCAL);
     if (library == nullptr) throw std::runtime_error(dlerror());
     LibJpeg found;
-    find(library, "jpeg_std_error", found.std_error);
-    find(library, "jpeg_CreateDecompress", found.create_decompress);
-    find(library, "jpeg_destroy_decompress", found.destroy_decompress);
-    find(library, "jpeg_abort_decompress", found.abort_decompress);
-    find(library, "jpeg_mem_src", found.mem_src);
-    find(library, "jpeg_read_header", found.read_header);
-    find(library, "jpeg_start_decompress", found.start_decompress);
-    find(library, "jpeg_read_scanlines", found.read_scanlines);
-    find(library, "jpeg_crop_scanline", found.crop_scanline);
-    find(library, "jpeg_skip_scanlines", found.skip_scanlines);
-    find(library, "jpeg_input_complete", found.input_complete);
+#define FASTLOAD_FIND(name) find(library, "jpeg_" #name, found.name);
+    FASTLOAD_FUNCTIONS(FASTLOAD_FIND)
     return found;
 }
 
 #else  // linked: a static library, or a platform whose linker binds symbols to their library
 
-LibJpeg load() {
-    return {jpeg_std_error,   jpeg_CreateDecompress, jpeg_destroy_decompress, jpeg_abort_decompress,
-            jpeg_mem_src,     jpeg_read_header,      jpeg_start_decompress,   jpeg_read_scanlines,
-            jpeg_crop_scanline, jpeg_skip_scanlines, jpeg_input_complete};
+LibJpeg open_library() {
+#define FASTLOAD_LINKED(name) jpeg_##name,
+    return {FASTLOAD_FUNCTIONS(FASTLOAD_LINKED)};
 }
 
 #endif
 
 const LibJpeg& libjpeg() {
-    static const LibJpeg found = load();
+    static const LibJpeg found = open_library();
     return found;
 }
 
@@ -148,167 +131,147 @@ bool has_end_marker(const uint8_t* data, size_t size) {
     return false;
 }
 
-}  // namespace
-
-void load_libjpeg() { libjpeg(); }
-
-struct LibJpegDecoder::State {
-    jpeg_decompress_struct info;
-    ErrorState error;
-    jpeg_progress_mgr progress;
-    bool created = false;
-    bool open = false;
-    int shift = 0;
-    ImageHeader header;
-    std::vector<uint8_t> rows;
-
-    Outcome damage() {
-        libjpeg().abort_decompress(&info);
-        open = false;
-        return {Status::damaged, error.message};
+class TurboDecoder final : public LibJpegDecoder {
+  public:
+    TurboDecoder() {
+        info_.err = libjpeg().std_error(&error_.base);
+        error_.base.error_exit = on_error;
+        error_.base.emit_message = on_message;
+        error_.message[0] = '\0';
+    }
+    ~TurboDecoder() override {
+        if (created_) libjpeg().destroy_decompress(&info_);
     }
 
-    // The functions below contain setjmp. They own nothing, so that a jump skips no destructor.
+    Outcome open(const uint8_t* data, size_t size, const DecodeLimits& limits) override;
+    void reduce(int shift) override { shift_ = shift; }
+    Outcome read(const Box& box, bool whole, RowSink& sink) override;
+    void close() override {
+        if (open_) libjpeg().abort_decompress(&info_);
+        open_ = false;
+    }
+
+  private:
+    Outcome damage() {
+        libjpeg().abort_decompress(&info_);
+        open_ = false;
+        return {Status::damaged, error_.message};
+    }
+
+    // False where libjpeg jumped out of `call`, or warned of damage. What it calls must own nothing, so that a jump skips
+    // no destructor.
+    template <typename Function>
+    bool attempt(Function call) {
+        if (setjmp(error_.escape)) return false;
+        call();
+        return !error_.damaged;
+    }
+
     bool create();
-    bool read_header(const uint8_t* data, size_t size);
-    bool start();
+    bool begin();
+    bool read_rows(JSAMPARRAY into, int count);
+    bool skip(int count) {
+        return attempt([&] { libjpeg().skip_scanlines(&info_, static_cast<JDIMENSION>(count)); });
+    }
     // Whether the scans of a progressive image have left out low frequencies, which libjpeg then makes up from the
     // blocks around, each version in another way.
     bool is_guesswork() const;
-    bool choose_columns(JDIMENSION* start, JDIMENSION* width);
-    bool skip(JDIMENSION count);
-    bool read_rows(JSAMPARRAY rows, JDIMENSION count);
+
+    jpeg_decompress_struct info_;
+    ErrorState error_;
+    jpeg_progress_mgr progress_;
+    bool created_ = false;
+    bool open_ = false;
+    int shift_ = 0;
+    std::vector<uint8_t> rows_;
 };
 
-bool LibJpegDecoder::State::create() {
+bool TurboDecoder::create() {
     // Anew for each image: libjpeg keeps tables from one to the next, so that a file without its own would be decoded
     // by those of whatever came before.
-    if (created) libjpeg().destroy_decompress(&info);
-    created = false;
-    error.damaged = false;
-    if (setjmp(error.escape)) return false;
-    libjpeg().create_decompress(&info, JPEG_LIB_VERSION, sizeof info);
-    progress.progress_monitor = on_progress;
-    info.progress = &progress;
-    created = true;
-    return true;
+    if (created_) libjpeg().destroy_decompress(&info_);
+    error_.damaged = false;
+    created_ = attempt([&] { libjpeg().CreateDecompress(&info_, JPEG_LIB_VERSION, sizeof info_); });
+    progress_.progress_monitor = on_progress;
+    info_.progress = &progress_;
+    return created_;
 }
 
-bool LibJpegDecoder::State::read_header(const uint8_t* data, size_t size) {
-    if (setjmp(error.escape)) return false;
-    libjpeg().mem_src(&info, data, static_cast<unsigned long>(size));
-    libjpeg().read_header(&info, TRUE);
-    return !error.damaged;
+Outcome TurboDecoder::open(const uint8_t* data, size_t size, const DecodeLimits& limits) {
+    close();
+    error_.max_work = limits.max_work();
+    if (!create()) return {Status::damaged, error_.message};
+    const bool read = attempt([&] {
+        libjpeg().mem_src(&info_, data, static_cast<unsigned long>(size));
+        libjpeg().read_header(&info_, TRUE);
+    });
+    if (!read) return damage();
+    open_ = true;
+    shift_ = 0;
+    header_.size = {static_cast<int>(info_.image_height), static_cast<int>(info_.image_width)};
+    header_.components = info_.num_components;
+    header_.progressive = info_.progressive_mode != 0;
+    Outcome outcome = limits.check(header_.size);
+    if (!outcome.ok()) close();
+    return outcome;
 }
 
-bool LibJpegDecoder::State::start() {
-    if (setjmp(error.escape)) return false;
-    info.out_color_space = JCS_EXT_RGBX;
-    info.dct_method = JDCT_ISLOW;
-    info.do_fancy_upsampling = TRUE;
-    info.scale_num = 1;
-    info.scale_denom = 1u << shift;
-    libjpeg().start_decompress(&info);
-    return !error.damaged;
+bool TurboDecoder::begin() {
+    info_.out_color_space = JCS_EXT_RGBX;
+    info_.dct_method = JDCT_ISLOW;
+    info_.do_fancy_upsampling = TRUE;
+    info_.scale_num = 1;
+    info_.scale_denom = 1u << shift_;
+    return attempt([&] { libjpeg().start_decompress(&info_); });
 }
 
-bool LibJpegDecoder::State::is_guesswork() const {
-    if (!info.progressive_mode || info.coef_bits == nullptr) return false;
-    for (int component = 0; component < info.num_components; ++component) {
+bool TurboDecoder::is_guesswork() const {
+    if (!info_.progressive_mode || info_.coef_bits == nullptr) return false;
+    for (int component = 0; component < info_.num_components; ++component) {
         for (int k = 1; k < 10; ++k) {
-            if (info.coef_bits[component][k] != 0) return true;
+            if (info_.coef_bits[component][k] != 0) return true;
         }
     }
     return false;
 }
 
-bool LibJpegDecoder::State::choose_columns(JDIMENSION* start, JDIMENSION* width) {
-    if (setjmp(error.escape)) return false;
-    libjpeg().crop_scanline(&info, start, width);
-    return !error.damaged;
+bool TurboDecoder::read_rows(JSAMPARRAY into, int count) {
+    return attempt([&] {
+        const auto rows = static_cast<JDIMENSION>(count);
+        for (JDIMENSION done = 0; done < rows && !error_.damaged;) {
+            done += libjpeg().read_scanlines(&info_, into + done, rows - done);
+        }
+    });
 }
 
-bool LibJpegDecoder::State::skip(JDIMENSION count) {
-    if (setjmp(error.escape)) return false;
-    libjpeg().skip_scanlines(&info, count);
-    return !error.damaged;
-}
-
-bool LibJpegDecoder::State::read_rows(JSAMPARRAY into, JDIMENSION count) {
-    if (setjmp(error.escape)) return false;
-    for (JDIMENSION done = 0; done < count && !error.damaged;) {
-        done += libjpeg().read_scanlines(&info, into + done, count - done);
-    }
-    return !error.damaged;
-}
-
-LibJpegDecoder::LibJpegDecoder() : state_(std::make_unique<State>()) {
-    State& s = *state_;
-    s.info.err = libjpeg().std_error(&s.error.base);
-    s.error.base.error_exit = on_error;
-    s.error.base.emit_message = on_message;
-    s.error.message[0] = '\0';
-}
-
-LibJpegDecoder::~LibJpegDecoder() {
-    if (state_->created) libjpeg().destroy_decompress(&state_->info);
-}
-
-const ImageHeader& LibJpegDecoder::header() const { return state_->header; }
-
-void LibJpegDecoder::close() {
-    State& s = *state_;
-    if (s.open) libjpeg().abort_decompress(&s.info);
-    s.open = false;
-}
-
-Outcome LibJpegDecoder::open(const uint8_t* data, size_t size, const DecodeLimits& limits) {
-    State& s = *state_;
-    close();
-    s.error.max_work = limits.max_work();
-    if (!s.create()) return {Status::damaged, s.error.message};
-    if (!s.read_header(data, size)) return s.damage();
-    s.open = true;
-    s.shift = 0;
-    s.header.size = {static_cast<int>(s.info.image_height), static_cast<int>(s.info.image_width)};
-    s.header.components = s.info.num_components;
-    s.header.progressive = s.info.progressive_mode != 0;
-    Outcome outcome = limits.check(s.header.size);
-    if (!outcome.ok()) close();
-    return outcome;
-}
-
-bool LibJpegDecoder::reduce(int shift) {
-    state_->shift = shift;
-    return true;
-}
-
-Outcome LibJpegDecoder::read(const Box& box, bool whole, RowSink& sink) {
-    State& s = *state_;
-    const J_COLOR_SPACE space = s.info.jpeg_color_space;
+Outcome TurboDecoder::read(const Box& box, bool whole, RowSink& sink) {
+    const J_COLOR_SPACE space = info_.jpeg_color_space;
     if (space != JCS_YCbCr && space != JCS_RGB && space != JCS_GRAYSCALE) {
         close();
-        return {Status::unsupported, "a JPEG of " + std::to_string(s.header.components) +
+        return {Status::unsupported, "a JPEG of " + std::to_string(header_.components) +
                                          " components that are neither grey, YCbCr nor RGB"};
     }
-    if (!s.start()) return s.damage();
-    if (s.is_guesswork()) {
+    if (!begin()) return damage();
+    if (is_guesswork()) {
         close();
         return {Status::damaged, "a progressive JPEG that leaves out low frequencies"};
     }
 
-    const int image_width = static_cast<int>(s.info.output_width);
-    const int image_height = static_cast<int>(s.info.output_height);
+    const int image_width = static_cast<int>(info_.output_width);
+    const int image_height = static_cast<int>(info_.output_height);
     // Of reduced images, which are small, all is decoded: how the library crops and skips in them is left untried.
-    const bool all = s.shift > 0;
+    const bool all = shift_ > 0;
     const int margin = all ? image_width : kMargin;
     JDIMENSION start = static_cast<JDIMENSION>(std::max(box.left - margin, 0));
     JDIMENSION width = static_cast<JDIMENSION>(std::min(box.left + box.width + margin, image_width)) - start;
-    if (width < static_cast<JDIMENSION>(image_width) && !s.choose_columns(&start, &width)) return s.damage();
+    if (width < static_cast<JDIMENSION>(image_width) &&
+        !attempt([&] { libjpeg().crop_scanline(&info_, &start, &width); })) {
+        return damage();
+    }
 
     const size_t stride = (size_t{width} * 4 + kRowSlack + 63) / 64 * 64;
-    if (s.rows.size() < stride * kChunk + 128) s.rows.resize(stride * kChunk + 128);
-    uint8_t* base = s.rows.data() + kMisalignment + (64 - reinterpret_cast<uintptr_t>(s.rows.data()) % 64) % 64;
+    if (rows_.size() < stride * kChunk + 128) rows_.resize(stride * kChunk + 128);
+    uint8_t* base = rows_.data() + kMisalignment + (64 - reinterpret_cast<uintptr_t>(rows_.data()) % 64) % 64;
     JSAMPROW targets[kChunk];
     const uint8_t* visible[kChunk];
     for (int i = 0; i < kChunk; ++i) {
@@ -317,13 +280,13 @@ Outcome LibJpegDecoder::read(const Box& box, bool whole, RowSink& sink) {
     }
 
     const int first = all ? 0 : std::max(box.top - kMargin, 0);
-    if (first > 0 && !s.skip(static_cast<JDIMENSION>(first))) return s.damage();
+    if (first > 0 && !skip(first)) return damage();
     for (int y = first; y < box.top; ++y) {
-        if (!s.read_rows(targets, 1)) return s.damage();
+        if (!read_rows(targets, 1)) return damage();
     }
     for (int done = 0; done < box.height;) {
         const int count = std::min(kChunk, box.height - done);
-        if (!s.read_rows(targets, static_cast<JDIMENSION>(count))) return s.damage();
+        if (!read_rows(targets, count)) return damage();
         sink.take(visible, count);
         done += count;
     }
@@ -331,16 +294,21 @@ Outcome LibJpegDecoder::read(const Box& box, bool whole, RowSink& sink) {
     const int below = image_height - (box.top + box.height);
     // Skipping to the very end would drop the rest unread, so the last row is decoded.
     const int skipped = all ? 0 : below - 1;
-    if (whole && skipped > 0 && !s.skip(static_cast<JDIMENSION>(skipped))) return s.damage();
+    if (whole && skipped > 0 && !skip(skipped)) return damage();
     for (int y = std::max(skipped, 0); whole && y < below; ++y) {
-        if (!s.read_rows(targets, 1)) return s.damage();
+        if (!read_rows(targets, 1)) return damage();
     }
-    const jpeg_source_mgr& source = *s.info.src;
-    const bool ends = s.info.unread_marker == JPEG_EOI || libjpeg().input_complete(&s.info) ||
+    const jpeg_source_mgr& source = *info_.src;
+    const bool ends = info_.unread_marker == JPEG_EOI || libjpeg().input_complete(&info_) ||
                       has_end_marker(source.next_input_byte, source.bytes_in_buffer);
     close();
     if (!ends) return {Status::damaged, "Premature end of JPEG file"};
     return {};
 }
+
+}  // namespace
+
+std::unique_ptr<LibJpegDecoder> LibJpegDecoder::make() { return std::make_unique<TurboDecoder>(); }
+void LibJpegDecoder::load() { libjpeg(); }
 
 }  // namespace fastload

@@ -1,10 +1,14 @@
-#include "png.hpp"
-
+// PNG (W3C, Portable Network Graphics, third edition): chunks, rows and colours; the data are inflated by ISA-L.
 #include <algorithm>
+#include <climits>
 #include <cstring>
+#include <vector>
 
+#include <isa-l/crc.h>
+#include <isa-l/igzip_lib.h>
+
+#include "decoder.hpp"
 #include "kernels.hpp"
-#include "orientation.hpp"
 
 namespace fastload {
 namespace {
@@ -14,100 +18,282 @@ constexpr int kChunk = 8;
 constexpr int kRing = 16;
 // Bytes inflated at a time: few enough to stay in the second-level cache.
 constexpr int64_t kInflated = 64 << 10;
-// An interlaced image is whole in memory before its first row is.
-constexpr int64_t kMostInterlaced = 16 << 20;
+// More columns than any other format here can have, and few enough for some rows of them in memory.
+constexpr uint32_t kMostWidth = 1 << 18;
 
 Outcome refused(const char* why) { return {Status::damaged, why}; }
 
-}  // namespace
+uint32_t u32(const uint8_t* at) { return uint32_t{at[0]} << 24 | uint32_t{at[1]} << 16 | uint32_t{at[2]} << 8 | at[3]; }
 
-Outcome PngDecoder::open(const uint8_t* data, size_t size, const DecodeLimits& limits) {
-    if (!png::parse(data, size, frame_)) return refused("a PNG that is cut off or odd");
-    header_.size = {frame_.height, frame_.width};
-    header_.components = frame_.components();
-    header_.orientation = frame_.exif == nullptr ? 1 : tiff_orientation(frame_.exif, frame_.exif_size);
-    return limits.check(header_.size);
+// The data of the IDAT chunks from `next` on, one behind the other; their lengths were checked before.
+struct Pieces {
+    const uint8_t* next = nullptr;
+    int count = 0;
+
+    // The next piece that is not empty; false if there is none.
+    bool take(const uint8_t** data, size_t* size) {
+        while (count > 0) {
+            *size = u32(next);
+            *data = next + 8;
+            next += 12 + *size;
+            --count;
+            if (*size > 0) return true;
+        }
+        return false;
+    }
+};
+
+// A zlib stream to bytes, as many at a time as are wanted.
+class Inflater {
+  public:
+    void begin(Pieces pieces) {
+        pieces_ = pieces;
+        isal_inflate_init(&stream_);
+        stream_.crc_flag = ISAL_ZLIB;  // header and checksum, too
+        broken_ = false;
+    }
+
+    // The next `size` bytes; false if the stream is damaged or ends before.
+    bool read(uint8_t* out, size_t size) { return some(out, size) == size; }
+
+    // Whether the stream ends here, with the right checksum.
+    bool ends() {
+        uint8_t more;
+        return some(&more, 1) == 0 && !broken_ && is_finished();
+    }
+
+  private:
+    bool is_finished() const { return stream_.block_state == ISAL_BLOCK_FINISH; }
+
+    // Up to `size` bytes; fewer only where the stream ends or is damaged.
+    size_t some(uint8_t* out, size_t size) {
+        size_t done = 0;
+        while (done < size && !broken_) {
+            const auto wanted = static_cast<uint32_t>(std::min<size_t>(size - done, INT_MAX));
+            stream_.next_out = out + done;
+            stream_.avail_out = wanted;
+            broken_ = isal_inflate(&stream_) != ISAL_DECOMP_OK;
+            const size_t got = wanted - stream_.avail_out;
+            done += got;
+            if (got > 0) continue;  // there may be more, without more input
+            if (is_finished() || stream_.avail_in > 0) break;
+            const uint8_t* data;
+            size_t bytes;
+            if (!pieces_.take(&data, &bytes)) break;
+            stream_.next_in = const_cast<uint8_t*>(data);  // which it does not write to
+            stream_.avail_in = static_cast<uint32_t>(bytes);
+        }
+        return broken_ ? 0 : done;
+    }
+
+    inflate_state stream_;
+    bool broken_ = false;
+    Pieces pieces_;
+};
+
+enum class Colour : uint8_t { grey = 0, rgb = 2, palette = 3, grey_alpha = 4, rgb_alpha = 6 };
+
+struct Frame {
+    const uint8_t* header = nullptr;  // its chunk
+    int width = 0, height = 0;
+    int depth = 0;  // bits a sample
+    Colour colour = Colour::grey;
+    const uint8_t* palette = nullptr;  // RGB
+    int colours = 0;                   // in it
+    Pieces data;
+    const uint8_t* exif = nullptr;
+    size_t exif_size = 0;
+
+    int components() const {
+        static constexpr int kComponents[] = {1, 0, 3, 1, 2, 0, 4};
+        return kComponents[static_cast<int>(colour)];
+    }
+    // Of a row, less the number of its filter in front.
+    int64_t row_bytes(int columns) const { return (int64_t{columns} * components() * depth + 7) / 8; }
+};
+
+bool is(const uint8_t* chunk, const char* kind) { return std::memcmp(chunk + 4, kind, 4) == 0; }
+
+bool is_letter(uint8_t c) { return (c | 0x20) >= 'a' && (c | 0x20) <= 'z'; }
+
+bool is_allowed(int depth, int colour) {
+    switch (colour) {
+        case 0:
+            return depth == 1 || depth == 2 || depth == 4 || depth == 8 || depth == 16;
+        case 3:
+            return depth == 1 || depth == 2 || depth == 4 || depth == 8;
+        case 2:
+        case 4:
+        case 6:
+            return depth == 8 || depth == 16;
+        default:
+            return false;
+    }
 }
 
-Outcome PngDecoder::read(const Box& box, bool whole, RowSink& sink) {
-    if (!png::sound(frame_)) return refused("a PNG with a wrong checksum");
-    inflater_.begin(frame_.data);
-    begin_colours();
-    // The last row, too, has to be there where all is to be checked.
-    const bool to_end = whole || box.top + box.height == frame_.height;
-    bool good = frame_.interlaced ? read_interlaced(box, sink) : read_box(box, sink);
-    if (good && whole && !frame_.interlaced) {
+bool parse_header(const uint8_t* chunk, Frame& frame) {
+    if (u32(chunk) != 13 || !is(chunk, "IHDR")) return false;
+    const uint8_t* fields = chunk + 8;
+    const uint32_t width = u32(fields), height = u32(fields + 4);
+    if (width == 0 || width > kMostWidth || height == 0 || height > INT32_MAX) return false;
+    if (!is_allowed(fields[8], fields[9]) || fields[10] != 0 || fields[11] != 0 || fields[12] != 0) return false;
+    frame.header = chunk;
+    frame.width = static_cast<int>(width);
+    frame.height = static_cast<int>(height);
+    frame.depth = fields[8];
+    frame.colour = static_cast<Colour>(fields[9]);
+    return true;
+}
+
+// Reads what a sound encoder writes; false for anything else, which is for other readers to judge. Metadata do not
+// count: no chunk that pixels do without is looked into.
+bool parse(const uint8_t* data, size_t size, Frame& frame) {
+    frame = {};
+    const uint8_t* const end = data + size;
+    if (size < 8 + 25 || !parse_header(data + 8, frame)) return false;
+
+    int64_t compressed = 0;
+    bool behind = false;  // the data
+    for (const uint8_t* chunk = data + 8 + 25;; chunk += 12 + u32(chunk)) {
+        // `chunk` is never beyond `end`: so much was there when the one before was looked at.
+        if (end - chunk < 12 || u32(chunk) > static_cast<size_t>(end - chunk) - 12) return false;
+        const size_t length = u32(chunk);
+        if (is(chunk, "IDAT")) {
+            if (behind) return false;
+            if (frame.data.count++ == 0) frame.data.next = chunk;
+            compressed += static_cast<int64_t>(length);
+            continue;
+        }
+        behind = frame.data.count > 0;
+        if (is(chunk, "IEND")) break;
+        if (!std::all_of(chunk + 4, chunk + 8, is_letter)) return false;
+        if (is(chunk, "PLTE")) {
+            if (frame.palette != nullptr || behind || length == 0 || length > 768 || length % 3 != 0) return false;
+            frame.palette = chunk + 8;
+            frame.colours = static_cast<int>(length / 3);
+        } else if (is(chunk, "eXIf") && frame.exif == nullptr) {
+            frame.exif = chunk + 8;
+            frame.exif_size = length;
+        } else if ((chunk[4] & 0x20) == 0) {
+            return false;  // a chunk that nobody may pass over
+        }
+    }
+    if (frame.data.count == 0 || (frame.colour == Colour::palette && frame.palette == nullptr)) return false;
+    // Data that take more room than the pixels are made to keep the decoder busy. The same is in fastload/decode/header.py.
+    const int64_t raw = (frame.row_bytes(frame.width) + 1) * frame.height;
+    if (compressed > 2 * raw + (64 << 10)) return false;
+    // Distances that reach beyond the window which the stream announces are damage to zlib, but not to ISA-L.
+    const uint8_t* first = frame.data.next;
+    if (u32(first) < 2) return false;
+    const int window = first[8] >> 4;
+    return window == 7 || (window < 7 && raw <= int64_t{256} << window);
+}
+
+// The checksum that begins with the kind of a chunk (ISO 3309).
+bool is_sound(const uint8_t* chunk) {
+    const size_t size = u32(chunk);
+    return crc32_gzip_refl(0, chunk + 4, size + 4) == u32(chunk + 8 + size);
+}
+
+// Whether the checksums of the chunks that pixels need are right.
+bool is_sound(const Frame& frame) {
+    if (!is_sound(frame.header) || (frame.palette != nullptr && !is_sound(frame.palette - 8))) return false;
+    Pieces pieces = frame.data;
+    const uint8_t* data;
+    size_t size;
+    while (pieces.take(&data, &size)) {
+        if (!is_sound(data - 8)) return false;
+    }
+    return true;
+}
+
+class PngDecoder final : public ImageDecoder {
+  public:
+    explicit PngDecoder(const png::Kernels& kernels) : kernels_(kernels) {}
+
+    Outcome open(const uint8_t* data, size_t size, const DecodeLimits& limits) override {
+        if (!parse(data, size, frame_)) return refused("a PNG that is cut off, interlaced or odd");
+        header_.size = {frame_.height, frame_.width};
+        header_.components = frame_.components();
+        header_.orientation = frame_.exif == nullptr ? 1 : tiff_orientation(frame_.exif, frame_.exif_size);
+        return limits.check(header_.size);
+    }
+
+    Outcome read(const Box& box, bool whole, RowSink& sink) override {
+        if (!is_sound(frame_)) return refused("a PNG with a wrong checksum");
+        inflater_.begin(frame_.data);
+        set_colours();
         const int bottom = box.top + box.height;
-        raw_.resize(std::max(raw_.size(), static_cast<size_t>(frame_.row_bytes(frame_.width)) + 1));
-        for (int y = bottom; y < frame_.height && good; ++y) {
-            good = inflater_.read(raw_.data(), static_cast<size_t>(frame_.row_bytes(frame_.width)) + 1) &&
-                   raw_[0] < png::kFilters;
+        bool good = read_box(box, sink);
+        const auto stride = static_cast<size_t>(frame_.row_bytes(frame_.width)) + 1;
+        for (int y = bottom; whole && good && y < frame_.height; ++y) {
+            good = inflater_.read(raw_.data(), stride) && raw_[0] < png::kFilters;
         }
+        // The last row, too, has to be there where all is to be checked.
+        const bool to_end = whole || bottom == frame_.height;
+        return good && (!to_end || inflater_.ends()) ? Outcome{} : refused("a PNG with damaged data");
     }
-    if (!good || (to_end && !inflater_.ends())) return refused("a PNG with damaged data");
-    if (count_ != nullptr) count_->fetch_add(1, std::memory_order_relaxed);
-    return {};
-}
 
-void PngDecoder::begin_colours() {
-    if (frame_.depth == 16 || frame_.colour == png::Colour::grey_alpha || frame_.colour == png::Colour::grey) {
-        const int most = frame_.depth < 8 ? (1 << frame_.depth) - 1 : 255;
-        for (int i = 0; i <= most; ++i) {
-            std::memset(colours_ + i, 255 / most * i, 4);
-        }
-    } else if (frame_.colour == png::Colour::palette) {
+  private:
+    void set_colours();
+    bool read_box(const Box& box, RowSink& sink);
+    bool to_pixels(const uint8_t* row, uint8_t* out, int count) const;
+
+    const png::Kernels& kernels_;
+    Inflater inflater_;
+    Frame frame_;
+    uint32_t colours_[256] = {};  // of grey and palettes: the pixel of each number
+    std::vector<uint8_t> raw_;   // rows as they are stored: the last one of before, some more
+    std::vector<uint8_t> rows_;  // pixels: zeros, and the last rows
+};
+
+void PngDecoder::set_colours() {
+    if (frame_.colour == Colour::palette) {
         for (int i = 0; i < frame_.colours; ++i) std::memcpy(colours_ + i, frame_.palette + 3 * i, 3);
+    } else if (frame_.components() < 3) {
+        const int most = frame_.depth < 8 ? (1 << frame_.depth) - 1 : 255;
+        for (int i = 0; i <= most; ++i) std::memset(colours_ + i, 255 / most * i, 4);
     }
 }
 
+// All that are not stored as the bytes of their colours.
 bool PngDecoder::to_pixels(const uint8_t* row, uint8_t* out, int count) const {
-    const int depth = frame_.depth, step = frame_.components() * depth / 8;
-    const auto put = [out](int x, const void* pixel) { std::memcpy(out + 4 * int64_t{x}, pixel, 4); };
-    if (frame_.components() >= 3) {  // of 16 bits
-        for (int x = 0; x < count; ++x) {
+    const int depth = frame_.depth, components = frame_.components(), step = components * depth / 8;
+    const int mask = (1 << depth) - 1;
+    int highest = 0;
+    for (int x = 0; x < count; ++x, out += 4) {
+        if (components >= 3) {  // of 16 bits
             const uint8_t* from = row + int64_t{x} * step;
             const uint8_t pixel[4] = {from[0], from[2], from[4], 255};
-            put(x, pixel);
+            std::memcpy(out, pixel, 4);
+            continue;
         }
-        return true;
-    }
-    if (depth >= 8) {
-        int highest = 0;
-        for (int x = 0; x < count; ++x) {
-            const int number = row[int64_t{x} * step];
-            highest = std::max(highest, number);
-            put(x, colours_ + number);
-        }
-        return frame_.colour != png::Colour::palette || highest < frame_.colours;
-    }
-    int highest = 0;
-    const int mask = (1 << depth) - 1;
-    for (int x = 0; x < count; ++x) {
         const int64_t bit = int64_t{x} * depth;
-        const int number = row[bit / 8] >> (8 - depth - bit % 8) & mask;
+        const int number = depth >= 8 ? row[int64_t{x} * step] : row[bit / 8] >> (8 - depth - bit % 8) & mask;
         highest = std::max(highest, number);
-        put(x, colours_ + number);
+        std::memcpy(out, colours_ + number, 4);
     }
-    return frame_.colour != png::Colour::palette || highest < frame_.colours;
+    return frame_.colour != Colour::palette || highest < frame_.colours;
 }
 
-template <typename Take>
-bool PngDecoder::for_rows(int width, int columns, int first, int end, Take take) {
-    const auto stride = static_cast<size_t>(frame_.row_bytes(width)) + 1;
+bool PngDecoder::read_box(const Box& box, RowSink& sink) {
+    const int columns = box.left + box.width, end = box.top + box.height;
+    const auto stride = static_cast<size_t>(frame_.row_bytes(frame_.width)) + 1;
     const auto used = static_cast<int>(frame_.row_bytes(columns));
-    const int most = static_cast<int>(std::clamp<int64_t>(kInflated / static_cast<int64_t>(stride), 2, end));
+    const int most = static_cast<int>(std::clamp<int64_t>(kInflated / static_cast<int64_t>(stride), 2, std::max(end, 2)));
     const int bytes = std::max(frame_.components() * frame_.depth / 8, 1);  // that a filter looks back
     const bool direct = frame_.depth == 8 && frame_.components() >= 3;
     const size_t pixels = size_t{4} * static_cast<size_t>(columns) + kRowSlack;
-    if (raw_.size() < stride * static_cast<size_t>(most + 1) + png::kTail) {
-        raw_.resize(stride * static_cast<size_t>(most + 1) + png::kTail);
-    }
+    const size_t raw = stride * static_cast<size_t>(most + 1) + png::kTail;
+    if (raw_.size() < raw) raw_.resize(raw);
     if (rows_.size() < pixels * (kRing + 1)) rows_.resize(pixels * (kRing + 1));
     uint8_t* const zeros = rows_.data();
     const auto target = [&](int y) { return zeros + pixels * static_cast<size_t>(1 + y % kRing); };
     std::fill_n(zeros, pixels, uint8_t{0});
     std::fill_n(raw_.data(), stride, uint8_t{0});
 
+    const uint8_t* visible[kChunk];
+    int waiting = 0;
     for (int y = 0; y < end;) {
         const int count = std::min(most, end - y);
         uint8_t* row = raw_.data() + stride;  // a filter's number and bytes; behind those of the row before
@@ -119,19 +305,23 @@ bool PngDecoder::for_rows(int width, int columns, int first, int end, Take take)
             if (direct) {
                 const uint8_t* above = y == 0 ? zeros : target(y - 1);
                 if (filter == png::kPaeth && y + 1 < stop && row[stride] == png::kPaeth) {
-                    const uint8_t* const raw[] = {row + 1, row + stride + 1};
+                    const uint8_t* const both[] = {row + 1, row + stride + 1};
                     uint8_t* const out[] = {target(y), target(y + 1)};
-                    kernels_.paeth_pair(bytes, raw, above, out, columns);
+                    kernels_.paeth_pair(bytes, both, above, out, columns);
                     made = 2;
                 } else {
                     kernels_.unfilter_pixels(filter, bytes, row + 1, above, target(y), columns);
                 }
             } else {
                 kernels_.unfilter_bytes(filter, bytes, row + 1, row + 1 - stride, used);
-                if (y >= first && !to_pixels(row + 1, target(y), columns)) return false;
+                if (y >= box.top && !to_pixels(row + 1, target(y), columns)) return false;
             }
             for (; made > 0; --made, ++y, row += stride) {
-                if (y >= first) take(target(y));
+                if (y < box.top) continue;
+                visible[waiting++] = target(y) + size_t{4} * static_cast<size_t>(box.left);
+                if (waiting < kChunk && y + 1 < end) continue;
+                sink.take(visible, waiting);
+                waiting = 0;
             }
         }
         std::memcpy(raw_.data(), row - stride, stride);
@@ -139,40 +329,10 @@ bool PngDecoder::for_rows(int width, int columns, int first, int end, Take take)
     return true;
 }
 
-bool PngDecoder::read_box(const Box& box, RowSink& sink) {
-    const uint8_t* visible[kChunk];
-    int waiting = 0;
-    const auto take = [&](const uint8_t* row) {
-        visible[waiting++] = row + size_t{4} * static_cast<size_t>(box.left);
-        if (waiting < kChunk) return;
-        sink.take(visible, waiting);
-        waiting = 0;
-    };
-    if (!for_rows(frame_.width, box.left + box.width, box.top, box.top + box.height, take)) return false;
-    if (waiting > 0) sink.take(visible, waiting);
-    return true;
-}
+}  // namespace
 
-bool PngDecoder::read_interlaced(const Box& box, RowSink& sink) {
-    if (int64_t{frame_.width} * frame_.height > kMostInterlaced) return false;
-    const size_t stride = size_t{4} * static_cast<size_t>(frame_.width);
-    std::vector<uint8_t> image(stride * static_cast<size_t>(frame_.height) + kRowSlack);
-    for (const png::Pass& pass : png::kPasses) {
-        const int columns = pass.columns(frame_.width), rows = pass.rows(frame_.height);
-        if (columns == 0 || rows == 0) continue;
-        int y = pass.top;
-        const auto take = [&](const uint8_t* row) {
-            uint8_t* out = image.data() + stride * static_cast<size_t>(y) + 4 * pass.left;
-            for (int x = 0; x < columns; ++x) std::memcpy(out + size_t{4} * static_cast<size_t>(x * pass.right), row + 4 * x, 4);
-            y += pass.down;
-        };
-        if (!for_rows(columns, columns, 0, rows, take)) return false;
-    }
-    for (int y = box.top; y < box.top + box.height; ++y) {
-        const uint8_t* row = image.data() + stride * static_cast<size_t>(y) + size_t{4} * static_cast<size_t>(box.left);
-        sink.take(&row, 1);
-    }
-    return true;
+std::unique_ptr<ImageDecoder> make_png_decoder(const Kernels& kernels) {
+    return std::make_unique<PngDecoder>(*kernels.png);
 }
 
 }  // namespace fastload

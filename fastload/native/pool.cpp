@@ -14,7 +14,6 @@
 #include <pthread.h>
 #include <signal.h>
 
-#include "kernels.hpp"
 
 namespace fastload {
 
@@ -196,10 +195,8 @@ Pool::~Pool() {
     delete mine;
 }
 
-const char* Pool::simd() const { return kernels_->name; }
-
 std::unique_ptr<Worker> Pool::make_worker() {
-    auto made = std::make_unique<Worker>(*kernels_, &decoded_);
+    auto made = std::make_unique<Worker>(*kernels_, decoded_);
     made->decoder.use_libjpeg(always_libjpeg_);
     return made;
 }

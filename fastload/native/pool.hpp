@@ -8,15 +8,14 @@
 #include <vector>
 
 #include "decoder.hpp"
-#include "resampler.hpp"
+#include "resample.hpp"
 
 namespace fastload {
 
 // What a thread keeps between samples.
 class Worker {
   public:
-    explicit Worker(const Kernels& chosen, DecoderCounts* counts = nullptr)
-        : kernels(chosen), decoder(chosen, counts) {}
+    Worker(const Kernels& chosen, DecoderCounts& counts) : kernels(chosen), decoder(chosen, counts) {}
 
     const Kernels& kernels;
     Decoder decoder;
@@ -112,7 +111,7 @@ class Pool {
     void close();
 
     int threads() const { return threads_; }
-    const char* simd() const;
+    const char* simd() const { return kernels_->name; }
     // Since the pool was made; of this process.
     const DecoderCounts& decoded() const { return decoded_; }
 
@@ -123,7 +122,7 @@ class Pool {
     std::unique_ptr<Worker> make_worker();
 
     const int threads_;
-    const struct Kernels* kernels_;
+    const Kernels* kernels_;
     DecoderCounts decoded_;
     const bool always_libjpeg_;
     std::atomic<Home*> home_;  // of this process, or, until it first submits, of the one that it was forked from

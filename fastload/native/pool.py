@@ -5,16 +5,17 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from fastload.draws import Draws
 from fastload.errors import ConfigurationError, counted
 from fastload.files import DecodeSettings
-from fastload.geometry import Geometry, Resampling, View
-from fastload.native import load
-from fastload.native.plans import FusedGeometry, native_resampling
+from fastload.geometry import Geometry, GeometryPlan, Interpolation, PaddingMode, Resampling, View
+from fastload.geometry.boxes import Composition
+from fastload.native import available, load
 from fastload.sources.buffers import PathTable
 from fastload.sources.columns import EncodedFiles, PixelArray
 
@@ -27,7 +28,8 @@ Compressed = EncodedFiles | PathTable | Sequence["bytes | bytearray | memoryview
 Simd = Literal["auto", "avx512", "avx2", "sse4.1", "neon", "plain"]
 """Which inner loops to use; all give the same pixels, so this is for tests and measurements."""
 
-HEADER_COLUMNS = ("height", "width", "components", "orientation", "progressive")
+_FILTERS: tuple[Interpolation, ...] = ("nearest", "nearest-exact", "bilinear", "bicubic")
+_PADDINGS: tuple[PaddingMode, ...] = ("constant", "edge", "reflect", "symmetric")
 
 
 class Status(enum.IntEnum):
@@ -49,14 +51,67 @@ class Status(enum.IntEnum):
     CANCELLED = 7
 
 
-@dataclass(frozen=True)
-class NativeFailure:
+class NativeFailure(NamedTuple):
     """A sample without pixels; its row of the output holds zeros."""
 
     row: int
     status: Status
     message: str
     """The words of libjpeg or of the operating system, without the file's name."""
+
+
+@dataclass(frozen=True)
+class FusedGeometry:
+    """A plan and its draws, resolved by the core itself as soon as it knows the size of an image. Made by `fuse`."""
+
+    native: _core.Geometries
+    resamples: bool
+    """Whether boxes are resampled to another size."""
+    bicubic: npt.NDArray[np.bool_] | None = None
+    """As of a `Geometry`."""
+
+    def __len__(self) -> int:
+        return len(self.native)
+
+    def resolve(self, sizes: npt.NDArray[np.int64]) -> Geometry:
+        """What the core will do for images of these (B, 2) sizes; the same pixels as of `GeometryPlan.resolve`."""
+        out = np.empty((len(self), 12), dtype=np.int32)
+        self.native.resolve(np.ascontiguousarray(sizes, dtype=np.int64), out)
+        return Geometry(out[:, :4], out[:, 4:6], out[:, 6:10], out[:, 10:].astype(np.bool_), bicubic=self.bicubic)
+
+
+def fuse(plan: GeometryPlan, draws: Draws) -> FusedGeometry | None:
+    """Let the core turn draws into boxes itself, so that a file is opened once.
+
+    Returns:
+        None where the core does not know the plan: then read the headers, `resolve`, and give the `Geometry`. It knows
+        whole images, RandomCrop with padding, RandomResizedCrop, and Resize with or without CenterCrop, each followed
+        by any flips.
+    """
+    ops = list(plan.ops)
+    mirrored = Composition(np.ones((len(draws), 2), dtype=np.int64))
+    while ops and ops[-1][1].mirrors:
+        stream, flip = ops.pop()
+        flip.compose(mirrored, draws.uniform(stream, flip.uniforms))
+    flips = np.ascontiguousarray(mirrored.mirror[:, ::-1])
+    core: type[_core.Geometries] = load().Geometries
+    if not ops:
+        return FusedGeometry(core.whole(flips), resamples=False)
+    (stream, first), *rest = ops
+    then = tuple(op for _, op in rest)
+    uniforms = draws.uniform(stream, first.uniforms or 1)
+    geometries = first.native(core, uniforms, flips, then)
+    return None if geometries is None else FusedGeometry(geometries, plan.resamples, first.bicubic_rows(uniforms))
+
+
+def resolve(plan: GeometryPlan, draws: Draws, sizes: npt.NDArray[np.int64]) -> Geometry:
+    """`plan.resolve(draws, sizes)` in one call of the core, where it is built and knows the plan; the same pixels."""
+    if available() and (fused := fuse(plan, draws)) is not None:
+        geometry = fused.resolve(sizes)
+        # A size of 0: the plan cannot be applied to some image. Python has the words for it.
+        if geometry.size.all():
+            return geometry
+    return plan.resolve(draws, sizes)
 
 
 class Pending:
@@ -87,7 +142,9 @@ class Pending:
 class NativePool:
     """Threads of the native core, started by the first batch; several batches may be in work, first come first served.
 
-    A forked child gets threads of its own with its first batch. Any thread may call.
+    A forked child gets threads of its own with its first batch. Any thread may call. With `here`, a batch is done by
+    the calling thread before the method returns: sooner than threads are woken, where there is little to do, and with
+    what it has in its caches.
     """
 
     def __init__(self, threads: int, *, simd: Simd = "auto") -> None:
@@ -129,14 +186,14 @@ class NativePool:
     def read_headers(
         self, images: Compressed, *, settings: DecodeSettings | None = None, here: bool = False
     ) -> tuple[npt.NDArray[np.int32], list[NativeFailure]]:
-        """Sizes and kinds of many images; with `here`, read by the calling thread.
+        """Sizes and kinds of many images.
 
         Returns:
             (N, 5) int32: height, width (as stored), components, EXIF orientation, progressive (0 or 1), zeros for
             rows that failed; and the failures.
         """
         encoded = _encoded(images)
-        out = np.zeros((len(encoded), len(HEADER_COLUMNS)), dtype=np.int32)
+        out = np.zeros((len(encoded), 5), dtype=np.int32)
         limit = (settings or DecodeSettings()).max_pixels
         return out, Pending(self._pool.read_headers(encoded, out, limit, here)).wait()
 
@@ -175,18 +232,12 @@ class NativePool:
                 the image's end marker is there.
             draft: decode a JPEG at 1/2, 1/4 or 1/8 where its boxes are at least so many times the sizes they are
                 resized to, on both sides. The pixels of the smaller image are libjpeg-turbo's.
-            here: in the calling thread, before this returns. Of a single image, to hand it over costs up to a fifth of
-                its time: another core has none of it in its caches.
         """
         settings = settings or DecodeSettings()
         encoded = _encoded(images)
-        core, made = load(), []
-        for view in views:
-            _check_out(view.out, channels=3)
-            _check_lengths(view.out, images=len(encoded), geometry=len(view.geometry))
-            made.append(core.View(_geometries(view.geometry), view.out, native_resampling(view.resampling)))
-        exif = settings.exif_orientation
-        return Pending(self._pool.decode(encoded, made, settings.max_pixels, exif, check_whole, draft, here))
+        made = [_view(view, channels=3, images=len(encoded)) for view in views]
+        limit, exif = settings.max_pixels, settings.exif_orientation
+        return Pending(self._pool.decode(encoded, made, limit, exif, check_whole, draft, here))
 
     def gather_batch(
         self,
@@ -200,22 +251,15 @@ class NativePool:
     ) -> Pending:
         """Crop, resize, pad and mirror decoded images into `out`, (B, height, width, C) uint8, C-contiguous.
 
-        C is the channels of the images: 1 to 4, and 1 or 3 where they are resampled. With `here`, images of one size
-        are done in the calling thread before this returns: sooner than threads are woken, where there is little to do.
+        C is the channels of the images: 1 to 4, and 1 or 3 where they are resampled.
         """
-        _check_out(out, channels=images.channels)
+        view = _view(View(geometry, sampling or Resampling(), out), channels=images.channels, indices=len(indices))
         if images.channels in (2, 4) and _resamples(geometry):
             raise ConfigurationError(
                 f"gather_batch resizes images of 1 or 3 channels, these have {images.channels}; resize them before."
             )
         rows = np.ascontiguousarray(images.rows_of(indices), dtype=np.int64)
-        _check_lengths(out, indices=len(rows), geometry=len(geometry))
-        native = native_resampling(sampling or Resampling())
-        placed = _geometries(geometry)
-        if images.sizes is None or images.offsets is None:
-            return Pending(self._pool.gather(images.array, rows, placed, out, native, here))
-        offsets, sizes = images.offsets, images.sizes
-        return Pending(self._pool.gather_flat(images.array, offsets, sizes, rows, placed, out, native))
+        return Pending(self._pool.gather(images.array, images.offsets, images.sizes, rows, view, here))
 
 
 def _encoded(images: Compressed) -> _core.Encoded:
@@ -226,14 +270,30 @@ def _encoded(images: Compressed) -> _core.Encoded:
         return kind.buffers([np.frombuffer(data, dtype=np.uint8) for data in images])
     paths = images.paths
     rows = np.arange(len(paths.ends), dtype=np.int64) if paths.rows is None else paths.rows
-    return kind.files(
-        paths.root.encode("utf-8", "surrogateescape"),
-        paths.blob,
-        paths.ends,
-        np.ascontiguousarray(rows, dtype=np.int64),
-        images.offsets,
-        images.lengths,
-    )
+    root = paths.root.encode("utf-8", "surrogateescape")
+    rows = np.ascontiguousarray(rows, dtype=np.int64)
+    return kind.files(root, paths.blob, paths.ends, rows, images.offsets, images.lengths)
+
+
+def _view(view: View, *, channels: int, **lengths: int) -> _core.View:
+    """The same for the extension, which relies on what is checked here."""
+    core, out, sampling = load(), view.out, view.resampling
+    good = out.dtype == np.uint8 and out.ndim == 4 and out.shape[3] == channels
+    if not (good and out.flags.c_contiguous and out.flags.writeable):
+        raise ConfigurationError(
+            f"out must be a writable C-contiguous uint8 array (B, height, width, {channels}), got {out.dtype} of shape "
+            f"{out.shape}{'' if out.flags.c_contiguous else ', not contiguous'}"
+            f"{'' if out.flags.writeable else ', read-only'}."
+        )
+    for name, length in (lengths | {"geometry": len(view.geometry)}).items():
+        if length != len(out):
+            raise ConfigurationError(f"{name} has {counted(length, 'row')} and out has {len(out)}; they must be equal.")
+    fill = [min(max(round(value), 0), 255) for value in sampling.fill]
+    fill = fill * 4 if len(fill) == 1 else [*fill, 0, 0, 0][:4]
+    filter_code, padding_code = _FILTERS.index(sampling.interpolation), _PADDINGS.index(sampling.padding_mode)
+    resampling = core.Resampling(filter_code, sampling.antialias, padding_code, fill)
+    made: _core.View = core.View(_geometries(view.geometry), out, resampling)
+    return made
 
 
 def _geometries(geometry: Geometry | FusedGeometry) -> _core.Geometries:
@@ -253,19 +313,3 @@ def _resamples(geometry: Geometry | FusedGeometry) -> bool:
     if isinstance(geometry, FusedGeometry):
         return geometry.resamples
     return bool((geometry.box[:, 2:] != geometry.size).any())
-
-
-def _check_out(out: npt.NDArray[Any], *, channels: int) -> None:
-    good = out.dtype == np.uint8 and out.ndim == 4 and out.shape[3] == channels
-    if not (good and out.flags.c_contiguous and out.flags.writeable):
-        raise ConfigurationError(
-            f"out must be a writable C-contiguous uint8 array (B, height, width, {channels}), got {out.dtype} of shape "
-            f"{out.shape}{'' if out.flags.c_contiguous else ', not contiguous'}"
-            f"{'' if out.flags.writeable else ', read-only'}."
-        )
-
-
-def _check_lengths(out: npt.NDArray[Any], **lengths: int) -> None:
-    for name, length in lengths.items():
-        if length != len(out):
-            raise ConfigurationError(f"{name} has {counted(length, 'row')} and out has {len(out)}; they must be equal.")

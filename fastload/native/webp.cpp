@@ -1,12 +1,10 @@
-#include "webp.hpp"
-
 #include <algorithm>
 #include <cstring>
+#include <vector>
 
 #include <webp/decode.h>
 
-#include "kernels.hpp"
-#include "orientation.hpp"
+#include "decoder.hpp"
 
 namespace fastload {
 namespace {
@@ -37,50 +35,57 @@ int orientation_of(const uint8_t* data, size_t size) {
     return 1;
 }
 
-}  // namespace
+class WebpDecoder final : public ImageDecoder {
+  public:
+    Outcome open(const uint8_t* data, size_t size, const DecodeLimits& limits) override {
+        WebPBitstreamFeatures features;
+        if (WebPGetFeatures(data, size, &features) != VP8_STATUS_OK) return refused("a WebP that is cut off or odd");
+        const size_t container = u32(data + 4);  // behind these eight bytes
+        if (std::memcmp(data, "RIFF", 4) != 0 || container > size - 8) return refused("a WebP that is cut off");
+        if (features.has_animation) return refused("a WebP with moving images");
+        data_ = data;
+        size_ = 8 + container;
+        header_ = {{features.height, features.width}, features.has_alpha ? 4 : 3, false, orientation_of(data_, size_)};
+        return limits.check(header_.size);
+    }
 
-Outcome WebpDecoder::open(const uint8_t* data, size_t size, const DecodeLimits& limits) {
-    WebPBitstreamFeatures features;
-    if (WebPGetFeatures(data, size, &features) != VP8_STATUS_OK) return refused("a WebP that is cut off or odd");
-    const size_t container = u32(data + 4);  // behind these eight bytes
-    if (std::memcmp(data, "RIFF", 4) != 0 || container > size - 8) return refused("a WebP that is cut off");
-    if (features.has_animation) return refused("a WebP with moving images");
-    data_ = data;
-    size_ = 8 + container;
-    header_ = {{features.height, features.width}, features.has_alpha ? 4 : 3, false, orientation_of(data_, size_)};
-    return limits.check(header_.size);
-}
-
-Outcome WebpDecoder::read(const Box& box, bool whole, RowSink& sink) {
-    WebPDecoderConfig config;
-    if (!WebPInitDecoderConfig(&config)) return refused("another version of libwebp than it was built with");
-    const Size size = header_.size;
-    const int left = std::max(box.left - kMargin, 0) & ~1, top = std::max(box.top - kMargin, 0) & ~1;
-    const int right = std::min(box.left + box.width + kMargin, size.width);
-    const int bottom = whole ? size.height : std::min(box.top + box.height + kMargin, size.height);
-    WebPDecoderOptions& options = config.options;
-    options.use_cropping = 1;
-    options.crop_left = left;
-    options.crop_top = top;
-    options.crop_width = right - left;
-    options.crop_height = bottom - top;
-    const size_t stride = size_t{4} * static_cast<size_t>(right - left), bytes = stride * static_cast<size_t>(bottom - top);
-    if (stride > INT32_MAX) return refused("a WebP of too many columns");
-    if (pixels_.size() < bytes + kRowSlack) pixels_.resize(bytes + kRowSlack);
-    config.output.colorspace = MODE_RGBA;
-    config.output.is_external_memory = 1;
-    config.output.u.RGBA = {pixels_.data(), static_cast<int>(stride), bytes};
-    const VP8StatusCode found = WebPDecode(data_, size_, &config);
-    if (found == VP8_STATUS_OK) {
-        for (int y = 0; y < box.height; ++y) {
+    Outcome read(const Box& box, bool whole, RowSink& sink) override {
+        WebPDecoderConfig config;
+        if (!WebPInitDecoderConfig(&config)) return refused("another version of libwebp than it was built with");
+        const Size size = header_.size;
+        const int left = std::max(box.left - kMargin, 0) & ~1, top = std::max(box.top - kMargin, 0) & ~1;
+        const int right = std::min(box.left + box.width + kMargin, size.width);
+        const int bottom = whole ? size.height : std::min(box.top + box.height + kMargin, size.height);
+        WebPDecoderOptions& options = config.options;
+        options.use_cropping = 1;
+        options.crop_left = left;
+        options.crop_top = top;
+        options.crop_width = right - left;
+        options.crop_height = bottom - top;
+        const size_t stride = size_t{4} * static_cast<size_t>(right - left);
+        const size_t bytes = stride * static_cast<size_t>(bottom - top);
+        if (stride > INT32_MAX) return refused("a WebP of too many columns");
+        if (pixels_.size() < bytes + kRowSlack) pixels_.resize(bytes + kRowSlack);
+        config.output.colorspace = MODE_RGBA;
+        config.output.is_external_memory = 1;
+        config.output.u.RGBA = {pixels_.data(), static_cast<int>(stride), bytes};
+        const VP8StatusCode found = WebPDecode(data_, size_, &config);
+        for (int y = 0; found == VP8_STATUS_OK && y < box.height; ++y) {
             const uint8_t* row = pixels_.data() + stride * static_cast<size_t>(box.top - top + y) + 4 * (box.left - left);
             sink.take(&row, 1);
         }
+        if (pixels_.size() > kMostKept) std::vector<uint8_t>().swap(pixels_);
+        return found == VP8_STATUS_OK ? Outcome{} : refused("a WebP with damaged data");
     }
-    if (pixels_.size() > kMostKept) std::vector<uint8_t>().swap(pixels_);
-    if (found != VP8_STATUS_OK) return refused("a WebP with damaged data");
-    if (count_ != nullptr) count_->fetch_add(1, std::memory_order_relaxed);
-    return {};
-}
+
+  private:
+    const uint8_t* data_ = nullptr;
+    size_t size_ = 0;
+    std::vector<uint8_t> pixels_;
+};
+
+}  // namespace
+
+std::unique_ptr<ImageDecoder> make_webp_decoder() { return std::make_unique<WebpDecoder>(); }
 
 }  // namespace fastload

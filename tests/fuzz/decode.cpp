@@ -14,18 +14,18 @@
 #include <memory>
 #include <vector>
 
-#include "decode_job.hpp"
+#include "jobs.hpp"
 
 namespace {
 
 using namespace fastload;
 
 // A box somewhere in the image, or, for some inputs, partly outside of it.
-class FuzzedGeometry final : public GeometrySource {
+class FuzzedGeometry {
   public:
     explicit FuzzedGeometry(const uint8_t* bytes) { std::copy(bytes, bytes + sizeof bytes_, bytes_); }
 
-    Outcome resolve(int, Size image, Geometry& geometry) const override {
+    Outcome operator()(int, Size image, Geometry& geometry) const {
         const int top = bytes_[0] * image.height / 256, left = bytes_[1] * image.width / 256;
         const int outside = bytes_[6] == 255 ? 1 : 0;
         geometry.box = {top, left, 1 + bytes_[2] * (image.height - top - 1) / 255 + outside,
@@ -90,13 +90,12 @@ Raw decode_raw(Worker& worker, DecoderCounts& counts, const std::vector<uint8_t>
         size = {(size.height - 1) / (1 << shift) + 1, (size.width - 1) / (1 << shift) + 1};
     }
     Geometry geometry;
-    (void)FuzzedGeometry(choices).resolve(0, size, geometry);
-    Box box = geometry.box;
-    raw.outcome = check_geometry(geometry, size);
+    raw.outcome = resolve(FuzzedGeometry(choices), 0, size, FuzzedGeometry::kOut, geometry);
     if (!raw.outcome.ok()) {
         worker.decoder.close();
         return raw;
     }
+    Box box = geometry.box;
     Collector collector(all_above ? box.left : 0, box.width);
     const size_t above = all_above ? size_t{4} * static_cast<size_t>(box.top) * static_cast<size_t>(box.width) : 0;
     if (all_above) box = {0, 0, box.top + box.height, size.width};
@@ -111,13 +110,9 @@ Raw decode_raw(Worker& worker, DecoderCounts& counts, const std::vector<uint8_t>
 View fuzzed_view(const uint8_t* choices, int turn, std::vector<uint8_t>& out) {
     uint8_t turned[kChoices];
     for (size_t i = 0; i < kChoices; ++i) turned[i] = choices[(i + static_cast<size_t>(turn)) % kChoices];
-    View view;
-    view.geometries = std::make_shared<FuzzedGeometry>(turned);
-    view.resample.interpolation = {static_cast<Filter>(choices[7] & 3), (choices[7] & 4) != 0};
-    view.resample.padding = static_cast<Padding>(choices[7] >> 3 & 3);
-    view.out.base = out.data();
-    view.out.size = FuzzedGeometry::kOut;
-    return view;
+    const ResampleOptions options = {static_cast<Filter>(choices[7] & 3), (choices[7] & 4) != 0,
+                                     static_cast<Padding>(choices[7] >> 3 & 3)};
+    return {FuzzedGeometry(turned), options, out.data(), FuzzedGeometry::kOut};
 }
 
 // All of the way from the file to a batch, by the portable loops and by the best.
@@ -125,12 +120,13 @@ void compare_kernels(Worker (&workers)[3], const std::vector<uint8_t>& file, con
                      const uint8_t* choices) {
     // Heap memory of exactly this size, so that a byte read or written beyond is seen.
     const size_t bytes = size_t{3} * FuzzedGeometry::kOut.height * FuzzedGeometry::kOut.width;
+    const Bytes input = {file.data(), file.size()};
     Outcome outcomes[2];
     std::vector<uint8_t> outputs[2];
     for (int i = 0; i < 2; ++i) {
         outputs[i].assign(bytes, 0);
         const std::vector<View> views = {fuzzed_view(choices, 0, outputs[i])};
-        outcomes[i] = decode_image(workers[i], file.data(), file.size(), views, 0, options);
+        outcomes[i] = decode_image(workers[i], input, views, 0, options);
         workers[i].decoder.close();
     }
     require(outcomes[0].status == outcomes[1].status && outputs[0] == outputs[1], "the inner loops differ");
@@ -138,10 +134,10 @@ void compare_kernels(Worker (&workers)[3], const std::vector<uint8_t>& file, con
     std::vector<uint8_t> apart(bytes), together[2] = {std::vector<uint8_t>(bytes), std::vector<uint8_t>(bytes)};
     const View other = fuzzed_view(choices, 3, apart);
     if (options.draft) return;  // reduced by as much as all views allow
-    const Outcome alone = decode_image(workers[1], file.data(), file.size(), {other}, 0, options);
+    const Outcome alone = decode_image(workers[1], input, {other}, 0, options);
     workers[1].decoder.close();
     const std::vector<View> both = {fuzzed_view(choices, 0, together[0]), fuzzed_view(choices, 3, together[1])};
-    const Outcome joint = decode_image(workers[1], file.data(), file.size(), both, 0, options);
+    const Outcome joint = decode_image(workers[1], input, both, 0, options);
     workers[1].decoder.close();
     // Damage may lie between the boxes, where only both together look.
     require(!joint.ok() || (outcomes[1].ok() && alone.ok()), "two views are made of what one cannot be made of");
@@ -153,8 +149,8 @@ void compare_kernels(Worker (&workers)[3], const std::vector<uint8_t>& file, con
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     // One of each, kept like a thread's: what one input leaves behind must not hurt the next.
     static DecoderCounts counts[3];
-    static Worker workers[] = {Worker(kPlainKernels, counts), Worker(*find_kernels("auto"), counts + 1),
-                               Worker(kPlainKernels, counts + 2)};
+    static Worker workers[] = {Worker(kPlainKernels, counts[0]), Worker(*find_kernels("auto"), counts[1]),
+                               Worker(kPlainKernels, counts[2])};
     workers[2].decoder.use_libjpeg(true);
     if (size < kChoices) return 0;
     DecodeOptions options;

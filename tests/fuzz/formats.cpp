@@ -156,7 +156,7 @@ Pixels mended(const Pixels& file, bool compress) {
         const size_t start = result.size();
         result.insert(result.end(), file.begin() + static_cast<ptrdiff_t>(at + 4), file.begin() + static_cast<ptrdiff_t>(at + 8));
         result.insert(result.end(), body.begin(), body.end());
-        put(result, png::checksum(result.data() + start, result.size() - start));
+        put(result, static_cast<uint32_t>(crc32(0, result.data() + start, static_cast<uInt>(result.size() - start))));
     }
     result.insert(result.end(), file.begin() + static_cast<ptrdiff_t>(at), file.end());
     return result;
@@ -166,7 +166,8 @@ Pixels mended(const Pixels& file, bool compress) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     // One of each, kept like a thread's: what one input leaves behind must not hurt the next.
-    static Decoder plain(kPlainKernels), best(*find_kernels("auto"));
+    static DecoderCounts counts;
+    static Decoder plain(kPlainKernels, counts), best(*find_kernels("auto"), counts);
     if (size < kChoices) return 0;
     Pixels file(data + kChoices, data + size);
     if (is_png(file) && data[5] < 250) file = mended(file, data[5] % 2 == 1);

@@ -13,7 +13,7 @@
 #include <immintrin.h>
 #endif
 
-#include "png/kernels.hpp"
+#include "kernels.hpp"
 
 namespace fastload::png {
 namespace {

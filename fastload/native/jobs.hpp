@@ -1,0 +1,59 @@
+// The batches that a pool runs: compressed images to headers and to pixels, and decoded images to crops.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "encoded.hpp"
+#include "geometry.hpp"
+#include "pool.hpp"
+#include "resample.hpp"
+
+namespace fastload {
+
+// Height, width (as stored), components, EXIF orientation, progressive or not, for each row; zeros where it fails.
+constexpr int kHeaderColumns = 5;
+std::shared_ptr<Job> header_job(std::unique_ptr<EncodedSource> images, const DecodeLimits& limits, int32_t* out);
+
+// What is made of each image: a batch of images of one size. Their windows have that size, too.
+struct View {
+    GeometrySource geometries;
+    ResampleOptions resample;
+    uint8_t* out = nullptr;
+    Size size;
+    int channels = 3;
+
+    int64_t bytes() const { return int64_t{channels} * size.height * size.width; }
+    uint8_t* at(int row) const { return out + bytes() * row; }
+};
+
+struct DecodeOptions {
+    DecodeLimits limits;
+    bool exif_orientation = false;  // geometries are then those of the upright image
+    bool whole = false;             // also check the data below the box
+    bool draft = false;             // reduce in decoding what is at least twice the output, by whole powers of two
+};
+
+// There may be several views of each image, out of one decoding.
+std::shared_ptr<Job> decode_job(std::unique_ptr<EncodedSource> images, std::vector<View> views,
+                                const DecodeOptions& options);
+
+// One image from memory, into row `row` of each view. What the views need of the image is decoded once.
+Outcome decode_image(Worker& worker, const Bytes& file, const std::vector<View>& views, int row,
+                     const DecodeOptions& options);
+
+// Decoded images, in memory or a memory map, of as many interleaved channels as their view. The arrays are borrowed, and
+// were checked to be in bounds.
+struct PixelRows {
+    const uint8_t* base = nullptr;
+    const int64_t* rows = nullptr;     // which image each sample is
+    const int64_t* offsets = nullptr;  // first byte of each image, or nullptr for equal images one behind the other
+    const int32_t* sizes = nullptr;    // height, width of each image, or nullptr for `size`
+    Size size;
+    int count = 0;
+};
+
+// Resampling needs 1 or 3 channels.
+std::shared_ptr<Job> gather_job(const PixelRows& images, View view);
+
+}  // namespace fastload

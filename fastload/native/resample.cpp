@@ -1,0 +1,255 @@
+// The arithmetic follows torch.nn.functional.interpolate on uint8 (ATen/native/cpu/UpSampleKernel.cpp), itself after
+// Pillow's Resample.c: weights in double, normalised, then rounded to 16-bit fixed point with as many fractional bits
+// as the largest weight of the axis allows. Equal weights give equal pixels.
+#include "resample.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+namespace fastload {
+namespace {
+
+constexpr int kMostRows = 16;  // resampled at a time
+
+double triangle(double x) {
+    x = std::fabs(x);
+    return x < 1.0 ? 1.0 - x : 0.0;
+}
+
+// Keys' cubic convolution; a = -0.5 with antialiasing (as Pillow), -0.75 without (as OpenCV).
+double cubic(double x, double a) {
+    x = std::fabs(x);
+    if (x < 1.0) return ((a + 2.0) * x - (a + 3.0)) * x * x + 1.0;
+    if (x < 2.0) return (((x - 5.0) * x + 8.0) * x - 4.0) * a;
+    return 0.0;
+}
+
+int precision_for(double largest) {
+    int precision = 0;
+    for (; precision < 22; ++precision) {
+        if (static_cast<int>(0.5 + largest * (1 << (precision + 1))) >= (1 << 15)) break;
+    }
+    return precision;
+}
+
+int16_t to_fixed(double weight, int precision) {
+    const double scaled = weight * (1 << precision);
+    return static_cast<int16_t>(scaled < 0 ? static_cast<int>(scaled - 0.5) : static_cast<int>(scaled + 0.5));
+}
+
+}  // namespace
+
+template <typename Function>
+void Taps::weigh_antialiased(const AxisRequest& request, int support, Function function) {
+    const double scale = request.extent / request.output;
+    const double reach = scale >= 1.0 ? support * scale : support, inverse = scale >= 1.0 ? 1.0 / scale : 1.0;
+    stride_ = static_cast<int>(std::ceil(reach)) * 2 + 1;
+    exact_.resize(static_cast<size_t>(request.output) * stride_);
+    for (int i = 0; i < request.output; ++i) {
+        const double center = request.from + scale * (i + 0.5);
+        const int low = std::max(static_cast<int>(center - reach + 0.5), 0);
+        const int taps = std::clamp(std::min(static_cast<int>(center + reach + 0.5), request.input) - low, 0, stride_);
+        double* row = exact_.data() + static_cast<size_t>(i) * stride_;
+        double total = 0.0;
+        for (int j = 0; j < taps; ++j) {
+            row[j] = function((j + low - center + 0.5) * inverse);
+            total += row[j];
+        }
+        for (int j = 0; total != 0.0 && j < taps; ++j) {
+            row[j] /= total;
+            largest_ = std::max(largest_, row[j]);
+        }
+        begin_[i] = low;
+        size_[i] = taps;
+    }
+}
+
+template <typename Function>
+void Taps::weigh_interpolated(const AxisRequest& request, int support, Function function) {
+    const double scale = request.extent / request.output;
+    stride_ = 2 * support;
+    exact_.assign(static_cast<size_t>(request.output) * stride_, 0.0);
+    for (int i = 0; i < request.output; ++i) {
+        double position = scale * (i + 0.5) - 0.5;
+        if (support == 1) position = std::max(position, 0.0);
+        const int index = std::min(static_cast<int>(std::floor(position)), request.input - 1);
+        const double lambda = std::clamp(position - index, 0.0, 1.0);
+        const int unbound_low = index - support + 1;
+        const int low = std::max(unbound_low, 0);
+        const int taps = std::min(index + support + 1, request.input) - low;
+        double* row = exact_.data() + static_cast<size_t>(i) * stride_;
+        // Taps beyond an edge read the pixel at the edge: their weights are added to its weight.
+        for (int j = 0; j < stride_; ++j) {
+            row[std::clamp(unbound_low + j, low, low + taps - 1) - low] += function(j + 1 - support - lambda);
+        }
+        for (int j = 0; j < taps; ++j) largest_ = std::max(largest_, row[j]);
+        begin_[i] = low;
+        size_[i] = taps;
+    }
+}
+
+// Each position from one input position.
+void Taps::copy(const AxisRequest& request, Filter filter) {
+    const bool same = request.input == request.output && request.from == 0.0;
+    // In single precision, as torch's nearest.
+    const float scale = static_cast<float>(request.input) / static_cast<float>(request.output);
+    const float shift = filter == Filter::nearest_exact ? 0.5f : 0.0f;
+    width = 2;
+    precision = 14;
+    contiguous = true;
+    weights.assign(static_cast<size_t>(count) * 2, 0);
+    for (int i = 0; i < count; ++i) {
+        length[i] = 1;
+        weights[static_cast<size_t>(i) * 2] = 1 << 14;
+        first[i] = same ? grid_[i]
+                        : std::min(static_cast<int>(std::floor((grid_[i] + shift) * scale)), request.input - 1);
+        contiguous &= i == 0 || first[i] == first[i - 1] + 1;
+    }
+}
+
+void Taps::weigh(const AxisRequest& request, const ResampleOptions& options) {
+    begin_.resize(request.output);
+    size_.resize(request.output);
+    largest_ = 0.0;
+    if (options.filter == Filter::bicubic && options.antialias) {
+        weigh_antialiased(request, 2, [](double x) { return cubic(x, -0.5); });
+    } else if (options.filter == Filter::bicubic) {
+        weigh_interpolated(request, 2, [](double x) { return cubic(x, -0.75); });
+    } else if (options.antialias) {
+        weigh_antialiased(request, 1, triangle);
+    } else {
+        weigh_interpolated(request, 1, triangle);
+    }
+    int longest = 0;
+    for (int i = 0; i < count; ++i) {
+        first[i] = begin_[grid_[i]];
+        length[i] = size_[grid_[i]];
+        longest = std::max(longest, length[i]);
+    }
+    width = longest <= 2 ? 2 : (longest + 3) / 4 * 4;
+    precision = precision_for(largest_);
+    weights.assign(static_cast<size_t>(count) * width, 0);
+    for (int i = 0; i < count; ++i) {
+        const double* from = exact_.data() + static_cast<size_t>(grid_[i]) * stride_;
+        int16_t* to = weights.data() + static_cast<size_t>(i) * width;
+        for (int j = 0; j < length[i]; ++j) to[j] = to_fixed(from[j], precision);
+    }
+}
+
+void Taps::build(const AxisRequest& request, const ResampleOptions& options) {
+    const int window = request.window_length;
+    grid_.resize(window);
+    lead = count = 0;
+    for (int i = 0; i < window; ++i) {
+        const int position = request.window_start + (request.mirror ? window - 1 - i : i);
+        const int grid = padded_position(position, request.output, options.padding);
+        if (grid >= 0) {
+            grid_[count++] = grid;
+        } else if (count == 0) {
+            ++lead;
+        }
+    }
+    first.resize(count);
+    length.resize(count);
+    contiguous = false;
+    copies = (request.input == request.output && request.from == 0.0) || options.filter == Filter::nearest ||
+             options.filter == Filter::nearest_exact;
+    copies ? copy(request, options.filter) : weigh(request, options);
+    input_start = count == 0 ? 0 : request.input;
+    input_stop = 0;
+    for (int i = 0; i < count; ++i) {
+        input_start = std::min(input_start, first[i]);
+        input_stop = std::max(input_stop, first[i] + std::max(length[i], 1));
+    }
+    for (int i = 0; i < count; ++i) first[i] -= input_start;
+}
+
+void Resampler::begin(const Geometry& geometry, const ResampleOptions& options, int shift, Size lead) {
+    Box box = geometry.box;
+    const Box& window = geometry.window;
+    options_ = options;
+    if (geometry.bicubic && options.filter == Filter::bilinear) options_.filter = Filter::bicubic;
+    window_ = {window.height, window.width};
+    const auto plan = [&](int& start, int& length, int before, int output, int window_start, int window_length,
+                          bool mirror, Taps& taps) {
+        const int first = (start + before) >> shift, stop = (start + before + length + (1 << shift) - 1) >> shift;
+        taps.build({stop - first, output, window_start, window_length, mirror,
+                    std::ldexp(start + before - (first << shift), -shift), std::ldexp(length, -shift)},
+                   options_);
+        start = first;
+        length = stop - first;
+    };
+    plan(box.left, box.width, lead.width, geometry.size.width, window.left, window.width, geometry.mirror, columns_);
+    plan(box.top, box.height, lead.height, geometry.size.height, window.top, window.height, geometry.upside_down, rows_);
+    is_split_ = false;
+    if (kernels_.split != nullptr && !columns_.copies) {
+        split_.resize(static_cast<size_t>(columns_.count) * 2 * static_cast<size_t>((columns_.width + 3) / 4));
+        is_split_ = kernels_.split(columns_.weights.data(), columns_.count, columns_.width, split_.data());
+    }
+    if (columns_.count == 0 || rows_.count == 0) {
+        // Nothing but padding. One pixel is read all the same, so that a damaged file is still noticed.
+        needed_ = {box.top, box.left, 1, 1};
+        rows_.count = 0;
+    } else {
+        needed_ = {box.top + rows_.input_start, box.left + columns_.input_start, rows_.input_stop - rows_.input_start,
+                   columns_.input_stop - columns_.input_start};
+    }
+    middle_stride_ = (static_cast<size_t>(columns_.count) * 3 + kRowSlack + 63) / 64 * 64;
+    const size_t bytes = middle_stride_ * static_cast<size_t>(needed_.height);
+    if (middle_.size() < bytes) middle_.resize(bytes);
+    taken_ = 0;
+}
+
+void Resampler::take(const uint8_t* const* rows, int count) {
+    if (rows_.count == 0) return;
+    for (int done = 0; done < count;) {
+        const int chunk = std::min(count - done, kMostRows);
+        uint8_t* targets[kMostRows];
+        for (int y = 0; y < chunk; ++y) {
+            targets[y] = middle_row(taken_ + y);
+            const uint8_t* row = rows[done + y];
+            if (columns_.contiguous) {
+                kernels_.pack(row + 4 * int64_t{columns_.first[0]}, targets[y], columns_.count);
+            } else if (columns_.copies) {
+                for (int x = 0; x < columns_.count; ++x) {
+                    std::memcpy(targets[y] + 3 * x, row + 4 * int64_t{columns_.first[x]}, 3);
+                }
+            }
+        }
+        if (!columns_.copies) {
+            kernels_.horizontal({rows + done, targets, chunk, columns_.count, columns_.first.data(),
+                                 columns_.weights.data(), columns_.width, columns_.precision,
+                                 is_split_ ? split_.data() : nullptr});
+        }
+        taken_ += chunk;
+        done += chunk;
+    }
+}
+
+void Resampler::finish(uint8_t* out) {
+    const size_t stride = static_cast<size_t>(window_.width) * 3;
+    for (int y = 0; y < window_.height; ++y, out += stride) {
+        const int row = y - rows_.lead;
+        if (row < 0 || row >= rows_.count) {
+            fill(out, window_.width);
+            continue;
+        }
+        uint8_t* middle = out + static_cast<size_t>(columns_.lead) * 3;
+        const int bytes = columns_.count * 3;
+        const uint8_t* from = middle_row(rows_.first[row]);
+        if (rows_.copies) {
+            std::memcpy(middle, from, static_cast<size_t>(bytes));
+        } else {
+            kernels_.vertical({from, static_cast<int64_t>(middle_stride_), rows_.at(row), rows_.length[row],
+                               rows_.precision, middle, bytes});
+        }
+        fill(out, columns_.lead);
+        fill(middle + bytes, window_.width - columns_.lead - columns_.count);
+    }
+}
+
+void Resampler::fill(uint8_t* out, int pixels) const {
+    for (int x = 0; x < pixels; ++x, out += 3) std::memcpy(out, options_.fill, 3);
+}
+
+}  // namespace fastload
