@@ -217,9 +217,7 @@ def test_explain_says_what_decoded_how_many(tmp_path: Path) -> None:
     resized = v2.Resize((20, 20), antialias=True)
     with create_loader(tmp_path, batch_size=3, transform=resized, backend="turbojpeg") as loader:
         next(iter(loader))
-        said = re.search(
-            r"(\d+) JPEGs by the core itself, (\d+) by libjpeg-turbo \(progressive \2\)", str(loader.explain())
-        )
+        said = re.search(r"^decoded +own (\d+), progressive (\d+)$", loader.explain(), re.MULTILINE)
         assert said is not None
         # More than of one batch: the next epochs are under way.
         assert int(said[1]) >= 2

@@ -132,7 +132,7 @@ def test_pickles(folder: Path) -> None:
 def test_slices_are_the_rows_of_the_batch(folder: Path) -> None:
     assembler, draws = assembler_of(photos(folder), CROP), draws_of(5, 4, 3, 2, 1, 0, 11)
     whole = assembler.batch(draws)
-    (size,) = assembler.out_sizes
+    (size,) = [plan.out_size for plan in assembler._plans]
     assert size == (32, 32)
     buffers = assembler.buffers(len(draws), [size])
     for rows in (slice(0, 3), slice(3, 4), slice(4, 7)):
@@ -233,7 +233,7 @@ def test_pixel_columns() -> None:
 
 def test_size_known_only_from_the_files(folder: Path) -> None:
     assembler = assembler_of(photos(folder), None)
-    assert assembler.out_sizes == [None]
+    assert [plan.out_size for plan in assembler._plans] == [None]
     same = assembler.batch(draws_of(0, 0))
     assert np.asarray(same.columns["image"]).shape == (2, 40, 56, 3)
     with pytest.raises(ConfigurationError, match=r"0\.jpg \(40 x 56\) and .*1\.jpg \(43 x 56\) differ.*batch_size=1"):
@@ -313,7 +313,6 @@ class Gate:
 
     def __init__(self, assembler: Assembler) -> None:
         self.inner = assembler
-        self.out_sizes = assembler.out_sizes
         self.buffers, self.finish = assembler.buffers, assembler.finish
         self.entered = threading.Semaphore(0)
         self.opened = threading.Event()

@@ -6,7 +6,7 @@ each, the native core for what it cannot decode, or worker processes with a whol
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -46,16 +46,12 @@ class Placed:
     def harmless(self, sizes: Sequence[Size]) -> list[Geometry]:
         """The geometries with rows that show one pixel and padding in place of those that failed, whatever they asked
         for; all windows are of these sizes, one a view."""
-        rows = sorted(self.failures)
-        return [_without(geometry, rows, size) for geometry, size in zip(self.geometries, sizes, strict=True)]
-
-
-def _without(geometry: Geometry, rows: list[int], size: Size) -> Geometry:
-    if not rows:
-        return geometry
-    box, grid, window = geometry.box.copy(), geometry.size.copy(), geometry.window.copy()
-    box[rows], grid[rows], window[rows] = (0, 0, 1, 1), (1, 1), (0, 0, *size)
-    return Geometry(box, grid, window, geometry.flip, bicubic=geometry.bicubic)
+        rows, made = sorted(self.failures), []
+        for geometry, size in zip(self.geometries, sizes, strict=True):
+            box, grid, window = geometry.box.copy(), geometry.size.copy(), geometry.window.copy()
+            box[rows], grid[rows], window[rows] = (0, 0, 1, 1), (1, 1), (0, 0, *size)
+            made.append(Geometry(box, grid, window, geometry.flip, bicubic=geometry.bicubic))
+        return made if rows else list(self.geometries)
 
 
 class Assembler:
@@ -74,26 +70,17 @@ class Assembler:
         Args:
             source: columns of images, masks and values; no objects.
             plans: the geometry parts of a split recipe, one for each view of the samples.
-            settings: what counts as a good image.
-            decoder: name of a JPEG decoder.
             renderer: makes the pixels of compressed images; None: in Python, with that decoder.
         """
-        self._source = source
-        self._plans = plans
-        self.settings = settings
+        self._source, self._plans, self.settings = source, plans, settings
         if renderer is None:
             get_decoder(decoder)  # complains now rather than in a thread
             renderer = PythonRenderer(decoder, settings)
         self._renderer = renderer
 
-    @property
-    def out_sizes(self) -> list[Size | None]:
-        """(height, width) of each view in every batch, or None where it takes the headers of its images to know."""
-        return [plan.out_size for plan in self._plans]
-
     def buffers(self, count: int, sizes: Sequence[Size], allocate: BufferAllocator | None = None) -> Buffers:
         """Uninitialised arrays (count, height, width, C) for the images of a batch, by column and view."""
-        take: Callable[[tuple[int, ...]], npt.NDArray[Any]] = allocate or _allocate
+        take = allocate or partial(np.empty, dtype=np.uint8)
         return {
             view_column(name, view): take((count, *size, column.channels))
             for name, column in self._source.images.items()
@@ -101,11 +88,7 @@ class Assembler:
         }
 
     def fill(self, draws: Draws, out: Mapping[str, npt.NDArray[np.uint8]]) -> list[Failure]:
-        """Write the images of `draws` into rows of a batch.
-
-        Args:
-            draws: indices and random numbers of the n samples, a slice of a batch or all of it.
-            out: as `buffers` makes them, n rows each: (n, H, W, C) uint8.
+        """Write the images of `draws`, a slice of a batch or all of it, into rows of arrays as `buffers` makes them.
 
         Returns:
             The rows (0 to n - 1) that could not be read, one failure each; their images hold zeros.
@@ -270,7 +253,3 @@ def _render_pixels(column: PixelImages, placed: Placed, views: Sequence[View]) -
                 for view in views:
                     render_row(pixels, row, view)
     return failures
-
-
-def _allocate(shape: tuple[int, ...]) -> npt.NDArray[Any]:
-    return np.empty(shape, dtype=np.uint8)

@@ -279,12 +279,11 @@ class Backend(Protocol):
     The class is called with (context, options). All calls come from one thread at a time. A backend may start threads
     or processes at the first `submit`, not before.
 
-    Beside what is listed here it may have two class attributes, which have defaults: `traits: Traits`, what others must
-    know of it, and a class method `fit(job: Job) -> Fit`, how well it suits a job. Without `fit` it is chosen by
-    `backend="auto"` only where nothing else is able to do the job, or where `tune` measures that it is faster. And it
-    may have `light: bool`, True from the first `submit` on where it makes a batch sooner than threads hand it over: the
-    trainer's thread may then call it, too, one thread at a time as ever. And a property `decoded`, the images decoded
-    so far by what did it, for `Loader.stats`.
+    Beside what is listed here it may have `traits: Traits`, what others must know of it; a class method
+    `fit(job: Job) -> Fit`, how well it suits a job (without it, `backend="auto"` chooses it only where nothing else is
+    able to do the job, or where `tune` measures that it is faster); `light: bool`, True from the first `submit` on
+    where it makes a batch sooner than threads hand it over: the trainer's thread may then call it, too, one thread at a
+    time as ever; and `decoded`, the images decoded so far by what did it, for `Loader.stats`.
     """
 
     Options: ClassVar[type[BackendOptions]]
@@ -297,7 +296,6 @@ class Backend(Protocol):
 
     def submit(self, draws: Draws) -> None:
         """Ask for a batch: `draws.indices` in that order. Does not block."""
-        ...
 
     def receive(self) -> HostBatch:
         """The oldest batch submitted and not yet received; blocks until it is there.
@@ -305,26 +303,21 @@ class Backend(Protocol):
         Raises:
             WorkerError: a worker died; the message says which, how, and the usual cause.
         """
-        ...
 
     def reread(self, draws: Draws) -> HostBatch:
         """The same as submit and receive, now, in the calling thread, past everything submitted.
 
         For the odd sample that replaces one that could not be read: it need not be fast.
         """
-        ...
 
     def cancel(self) -> None:
         """Forget everything submitted; the next `receive` belongs to the next `submit`."""
-        ...
 
     def close(self) -> None:
         """Stop threads and processes, free buffers. May be called twice, and before the first submit."""
-        ...
 
     def explain(self) -> Mapping[str, str]:
         """What was chosen and why, for a person: {"decoder": "simplejpeg 1.9 (libjpeg-turbo 3.1)", ...}."""
-        ...
 
 
 def traits_of(backend: type[Any]) -> Traits:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -78,13 +79,7 @@ class NativeEngine(Engine):
     """
 
     def __init__(
-        self,
-        context: Context,
-        assembler: Assembler,
-        backend: str,
-        *,
-        check_whole: bool = False,
-        draft: bool = False,
+        self, context: Context, assembler: Assembler, backend: str, *, check_whole: bool = False, draft: bool = False
     ) -> None:
         super().__init__(context, assembler, backend)
         source, plans = self._source, self._plans
@@ -121,20 +116,10 @@ class NativeEngine(Engine):
         rows = {"threads": f"{self._threads} of the {core}, {counted(self.depth, 'batch')} in flight"}
         if self._source.encoded:
             whole = "whole files are checked" if self._check_whole else "damage outside a crop is not looked for"
-            counts = self._pool.decoded
-            read = {name: counts.pop(name.lower()) for name in ("PNG", "WEBP")}
             formats = {"JPEG": "libjpeg-turbo where it is not baseline", **core_formats()}
-            others = {reason: count for reason, count in counts.items() if reason != "own" and count > 0}
-            reasons = f" ({', '.join(f'{reason} {count}' for reason, count in others.items())})" if others else ""
-            decoded = [f"{counts['own']} JPEGs by the core itself", f"{sum(others.values())} by libjpeg-turbo{reasons}"]
-            decoded += [f"{count} {name} by the core" for name, count in read.items() if count]
-            decoded += [f"{self._remade} others by Python's decoders"] if self._remade else []
             known = ", ".join(f"{name} ({library})" for name, library in formats.items()) + "; " + others_by_pillow()
-            rows = {
-                "decoder": f"{core}: decodes only what a crop needs; {whole}; reads {known}",
-                "decoded": ", ".join(decoded),
-                **rows,
-            }
+            rows["decoder"] = f"{core}: decodes only what a crop needs; {whole}; reads {known}"
+            rows["decoded"] = ", ".join(f"{what} {count}" for what, count in self.decoded.items()) or "nothing yet"
         if self._draft:
             rows["draft"] = (
                 "JPEGs are decoded at 1/2, 1/4 or 1/8 where a crop is at least so many times its output: not quite the "
@@ -154,13 +139,12 @@ class NativeEngine(Engine):
             out[list(task.failures)] = 0
         if failed:
             parts = [part.tolist() for part in np.array_split(np.array(failed), min(self._threads, len(failed)))]
-            count = len(parts)
-            for found in self._executor().map(self._again, [task.draws] * count, parts, [task.buffers] * count):
+            for found in self._executor().map(partial(self._again, task.draws, task.buffers), parts):
                 failures += found
             self._remade += len(failed) + len(task.failures) - len(failures)
         return self._assembler.finish(task.draws.indices, task.buffers, sorted(failures, key=lambda f: f.row))
 
-    def _again(self, draws: Draws, rows: list[int], out: Buffers) -> list[Failure]:
+    def _again(self, draws: Draws, out: Buffers, rows: list[int]) -> list[Failure]:
         """Make the pixels of some rows in Python; returns those that fail there as well."""
         made = {name: np.empty((len(rows), *array.shape[1:]), dtype=np.uint8) for name, array in out.items()}
         failures = self._assembler.fill(draws.take(np.array(rows)), made)

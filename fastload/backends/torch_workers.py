@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from pickle import PicklingError
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -35,7 +35,6 @@ from fastload.backends.assemble import Assembler
 from fastload.backends.base import (
     KILLED_WORKER,
     BackendOptions,
-    BufferAllocator,
     Context,
     Fit,
     HostBatch,
@@ -56,8 +55,7 @@ logger = logging.getLogger("fastload")
 DEFAULT_PREFETCH = 2
 """Batches in flight per worker: torch's own default. More costs memory and gains nothing once workers are busy."""
 
-_FROM_USER_CODE = "Caught "
-"""How torch's messages begin when it raises again what a worker's own code has raised."""
+_MORE_ROOM = "Give the container more (docker run --shm-size=8g, or --ipc=host)"
 
 
 @dataclass(frozen=True)
@@ -172,12 +170,10 @@ class TorchBackend:
 
     def explain(self) -> Mapping[str, str]:
         chosen = "as asked" if self._context.num_workers is not None else "one for each usable core"
-        rows = {
-            "torch": f"{counted(self._workers, 'worker process')} ({chosen}), {counted(self._prefetch, 'batch')} in "
-            "flight for each"
-            if self._workers
-            else "batches are assembled in the calling thread (num_workers=0)"
-        }
+        flight = f"{counted(self._prefetch, 'batch')} in flight for each"
+        rows = {"torch": f"{counted(self._workers, 'worker process')} ({chosen}), {flight}"}
+        if not self._workers:
+            rows = {"torch": "batches are assembled in the calling thread (num_workers=0)"}
         if self._context.source.encoded:
             rows["decoder"] = describe_decoder(get_decoder(self._options.decoder))
         return rows
@@ -203,10 +199,8 @@ class TorchBackend:
         )
         raise ConfigurationError(
             f"backend 'torch': batches of {counted(self._workers, 'worker')} come through shared memory (/dev/shm), "
-            f"where {counted(flying, 'batch')} of {batch / 1e6:.1f} MB must fit "
-            f"({flying * batch / 1e6:.0f} MB), and "
-            f"{free / 1e6:.0f} MB are free. Give the container more (docker run --shm-size=8g, or --ipc=host); or "
-            f"{smaller}."
+            f"where {counted(flying, 'batch')} of {batch / 1e6:.1f} MB must fit ({flying * batch / 1e6:.0f} MB), and "
+            f"{free / 1e6:.0f} MB are free. {_MORE_ROOM}; or {smaller}."
         )
 
     def _start(self) -> None:
@@ -282,14 +276,13 @@ class TorchBackend:
                 "new loader and load this one's state_dict() to go on."
             ) from None
         except (RuntimeError, OSError, EOFError) as error:
-            if not self._workers or str(error).startswith(_FROM_USER_CODE):
-                raise
             # OSError, EOFError: a worker that dies between announcing a batch and handing it over.
-            if isinstance(error, RuntimeError) and "DataLoader" not in str(error) and "worker" not in str(error):
-                raise
-            # What is on its way would be taken for what is asked for next.
-            self.close()
             said = str(error).rstrip(". ")
+            own = isinstance(error, RuntimeError) and "DataLoader" not in said and "worker" not in said
+            # "Caught ": torch raises again what a worker's own code has raised.
+            if not self._workers or said.startswith("Caught ") or own:
+                raise
+            self.close()  # what is on its way would be taken for what is asked for next
             if asked is not None and "timed out" in said:
                 raise WorkerError(f"backend 'torch': {_late(said, asked)}") from error
             raise WorkerError(
@@ -368,13 +361,7 @@ class _WorkerStart:
             self.init(worker)
 
 
-class BatchAssembler(Protocol):
-    """Whatever turns draws into a whole batch in the calling thread. Picklable."""
-
-    def batch(self, draws: Draws, allocate: BufferAllocator | None = None) -> HostBatch: ...
-
-
-def _assembler_for(context: Context, settings: DecodeSettings, decoder: str) -> BatchAssembler:
+def _assembler_for(context: Context, settings: DecodeSettings, decoder: str) -> Assembler | ObjectAssembler:
     """The assembler that this source and recipe need: for columns, or for Python objects and opaque transforms."""
     source, recipe = context.source, context.recipe
     if source.objects or recipe.opaque is not None or context.collate_fn is not None:
@@ -385,32 +372,27 @@ def _assembler_for(context: Context, settings: DecodeSettings, decoder: str) -> 
 class _BatchDataset(Dataset[Any]):
     """What the workers run: a request in, a batch out."""
 
-    def __init__(self, assembler: BatchAssembler, in_worker: bool) -> None:
+    def __init__(self, assembler: Assembler | ObjectAssembler, in_worker: bool) -> None:
         self._assembler = assembler
         self._in_worker = in_worker
 
     @property
     def users(self) -> Any:
         """The user's Dataset, if the samples come from one."""
-        source = getattr(self._assembler, "source", None)
-        objects = [] if source is None else list(source.objects.values())
-        return getattr(objects[0], "dataset", None) if objects else None
+        objects = self._assembler.source.objects.values() if isinstance(self._assembler, ObjectAssembler) else ()
+        return next((getattr(column, "dataset", None) for column in objects), None)
 
     def __getitem__(self, draws: Draws | None) -> HostBatch | None:
         if draws is None:
             return None
         batch = self._assembler.batch(draws, _shared_memory if self._in_worker else None)
-        # Tensors travel between processes by handle; arrays would be copied through a pipe.
-        batch.columns = {
-            name: torch.from_numpy(column) if isinstance(column, np.ndarray) else column
-            for name, column in batch.columns.items()
-        }
-        if self._in_worker:
-            # Here, where an error reaches the trainer; the thread that sends batches would do it, too, and lose them.
-            for column in batch.columns.values():
-                if isinstance(column, torch.Tensor) and column.device.type == "cpu" and not column.is_shared():
-                    with _room_needed():
-                        column.share_memory_()
+        for name, column in batch.columns.items():
+            # Tensors travel between processes by handle; arrays would be copied through a pipe.
+            sent = batch.columns[name] = torch.from_numpy(column) if isinstance(column, np.ndarray) else column
+            if self._in_worker and isinstance(sent, torch.Tensor) and sent.device.type == "cpu":
+                # Here, where an error reaches the trainer; the thread that sends batches would do it, too, and lose it.
+                with _room_needed():
+                    sent.share_memory_()
         return batch
 
 
@@ -421,9 +403,8 @@ def _room_needed() -> Iterator[None]:
         yield
     except (RuntimeError, OSError) as error:
         raise WorkerError(
-            f"backend 'torch': no shared memory (/dev/shm) for a batch ({str(error).splitlines()[0]}). Give the "
-            "container more (docker run --shm-size=8g, or --ipc=host), or use a smaller batch_size, num_workers or "
-            "prefetch_factor."
+            f"backend 'torch': no shared memory (/dev/shm) for a batch ({str(error).splitlines()[0]}). {_MORE_ROOM}, "
+            "or use a smaller batch_size, num_workers or prefetch_factor."
         ) from None
 
 
