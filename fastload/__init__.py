@@ -14,33 +14,20 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fastload.backends import available_backends
-    from fastload.cache import build_cache
-    from fastload.errors import BackendUnavailableError, DecodeError, StateMismatchError, UnsupportedTransformError
-    from fastload.loader import Loader, create_loader
-    from fastload.loader.adopt import from_dataloader
-    from fastload.recipe import Recipe, Views
-    from fastload.render import decode_jpeg
-    from fastload.sampler import Shard
-    from fastload.sources import open_source
-
-__all__ = [
-    "BackendUnavailableError",
-    "DecodeError",
-    "Loader",
-    "Recipe",
-    "Shard",
-    "StateMismatchError",
-    "UnsupportedTransformError",
-    "Views",
-    "__version__",
-    "available_backends",
-    "build_cache",
-    "create_loader",
-    "decode_jpeg",
-    "from_dataloader",
-    "open_source",
-]
+    from fastload.backends import available_backends as available_backends
+    from fastload.cache import build_cache as build_cache
+    from fastload.errors import BackendUnavailableError as BackendUnavailableError
+    from fastload.errors import DecodeError as DecodeError
+    from fastload.errors import StateMismatchError as StateMismatchError
+    from fastload.errors import UnsupportedTransformError as UnsupportedTransformError
+    from fastload.loader import Loader as Loader
+    from fastload.loader import create_loader as create_loader
+    from fastload.loader.adopt import from_dataloader as from_dataloader
+    from fastload.recipe import Recipe as Recipe
+    from fastload.recipe import Views as Views
+    from fastload.render import decode_jpeg as decode_jpeg
+    from fastload.sampler import Shard as Shard
+    from fastload.sources import open_source as open_source
 
 __version__ = "0.1.0"
 
@@ -60,19 +47,17 @@ _HOMES = {
     "from_dataloader": "fastload.loader.adopt",
     "open_source": "fastload.sources",
 }
-
-
 _ROOMS = ("monitor", "train")
+
+__all__ = ["__version__", *_HOMES]
 
 
 def __getattr__(name: str) -> Any:
     if name in _ROOMS:
         return importlib.import_module(f"fastload.{name}")
-    home = _HOMES.get(name)
-    if home is None:
+    if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(home), name)
-    globals()[name] = value  # next time it is found without coming here
+    value = globals()[name] = getattr(importlib.import_module(_HOMES[name]), name)  # which is found next time
     return value
 
 

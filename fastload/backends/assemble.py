@@ -66,12 +66,8 @@ class Assembler:
         decoder: str = "auto",
         renderer: EncodedRenderer | None = None,
     ) -> None:
-        """
-        Args:
-            source: columns of images, masks and values; no objects.
-            plans: the geometry parts of a split recipe, one for each view of the samples.
-            renderer: makes the pixels of compressed images; None: in Python, with that decoder.
-        """
+        """The source has no objects; there is a plan for each view. Without a renderer of their own, compressed images
+        are decoded and rendered in Python, with that decoder."""
         self._source, self._plans, self.settings = source, plans, settings
         if renderer is None:
             get_decoder(decoder)  # complains now rather than in a thread
@@ -90,8 +86,7 @@ class Assembler:
     def fill(self, draws: Draws, out: Mapping[str, npt.NDArray[np.uint8]]) -> list[Failure]:
         """Write the images of `draws`, a slice of a batch or all of it, into rows of arrays as `buffers` makes them.
 
-        Returns:
-            The rows (0 to n - 1) that could not be read, one failure each; their images hold zeros.
+        Returns the rows (0 to n - 1) that could not be read, one failure each; their images hold zeros.
         """
         return self._render(self.place(draws), out)
 
@@ -107,11 +102,7 @@ class Assembler:
         return HostBatch({name: columns[name] for name in names}, failures)
 
     def batch(self, draws: Draws, allocate: BufferAllocator | None = None) -> HostBatch:
-        """A whole batch in arrays of its own.
-
-        Raises:
-            ConfigurationError: the recipe leaves images of different sizes; names two of them.
-        """
+        """A whole batch in arrays of its own. Raises ConfigurationError: its images differ in size."""
         placed = self.place(draws)
         images = self.buffers(len(draws), self.sizes_of(placed), allocate)
         return self.finish(draws.indices, images, self._render(placed, images))
@@ -142,11 +133,7 @@ class Assembler:
         return Placed(draws.indices, tuple(geometries), failures, encoded)
 
     def sizes_of(self, placed: Placed) -> list[Size]:
-        """(height, width) of all outputs, for each view.
-
-        Raises:
-            ConfigurationError: they differ within a view; names two samples and the remedy.
-        """
+        """(height, width) of all outputs, for each view. Raises ConfigurationError: they differ; names two samples."""
         return [self._size_of(placed, view) for view in range(len(self._plans))]
 
     def _size_of(self, placed: Placed, view: int) -> Size:

@@ -53,10 +53,7 @@ class BackendOptions:
 
     @classmethod
     def within(cls, directory: Path) -> BackendOptions:
-        """The defaults, but whatever the backend leaves on disk is in `directory`, and it draws nothing on a terminal.
-
-        For benchmarks and demonstrations, which tidy up after themselves.
-        """
+        """The defaults, but without a bar on a terminal, and what is left on disk is in `directory`: for benchmarks."""
         return cls()
 
 
@@ -175,11 +172,6 @@ class Job:
         return "" if self.recipe.opaque is None else "a transform runs one sample at a time, in Python"
 
     @property
-    def compressed(self) -> bool:
-        """Whether there are images to decode."""
-        return bool(self.source.encoded)
-
-    @property
     def arrays(self) -> bool:
         """Whether all samples are arrays already: nothing to decode, no Python to run."""
         return not (self.source.encoded or self.source.objects)
@@ -228,12 +220,8 @@ class Context:
     workers: WorkerSettings = field(default_factory=WorkerSettings)
 
     def require_whole_batches(self, backend: str) -> None:
-        """Refuse, on behalf of a backend that does not run Python on samples, what takes it.
-
-        Raises:
-            ConfigurationError: a collate function was given.
-            UnsupportedTransformError: the recipe has an opaque part.
-        """
+        """For a backend that does not run Python on samples. Raises ConfigurationError: there is a collate function.
+        UnsupportedTransformError: the recipe has an opaque part."""
         if self.collate_fn is not None:
             raise ConfigurationError(
                 f"collate_fn: backend {backend!r} makes whole batches and has no samples to collate. Use "

@@ -71,11 +71,6 @@ class CacheBackend(HostBackend):
         return Fit(0.2, "it decodes the whole data set first")
 
     def __init__(self, context: Context, options: CacheOptions) -> None:
-        """
-        Raises:
-            ConfigurationError: an option or argument that cannot be honoured.
-            UnsupportedTransformError: the recipe has an opaque part.
-        """
         super().__init__(context)
         if options.storage not in get_args(Storage):
             raise ConfigurationError(f"storage: must be 'auto', 'disk', 'ram' or 'device', got {options.storage!r}.")

@@ -40,11 +40,7 @@ from fastload.render.host import EncodedRow, PythonRenderer
 
 @dataclass(frozen=True)
 class DaliOptions(BackendOptions):
-    """Options of the `dali` backend.
-
-    Raises:
-        ConfigurationError: a value out of range.
-    """
+    """Options of the `dali` backend. Raises ConfigurationError: a value out of range."""
 
     device: Literal["auto", "cpu", "mixed"] = "auto"
     """Where images are decoded and resized: "mixed" begins on the CPU and ends on the GPU the batches are delivered on.
@@ -158,17 +154,9 @@ class DaliBackend:
 
     @classmethod
     def fit(cls, job: Job) -> Fit:
-        return Fit(0.35 if job.compressed else 0.1, "DALI can do it too")
+        return Fit(0.35 if job.source.encoded else 0.1, "DALI can do it too")
 
     def __init__(self, context: Context, options: DaliOptions) -> None:
-        """
-        Raises:
-            BackendUnavailableError: DALI is not installed or too old.
-            UnsupportedTransformError: the recipe has a part that only Python can run, or an interpolation that DALI
-                does otherwise than torchvision.
-            ConfigurationError: the samples are Python objects, there is a collate function, or there is no GPU where
-                one is asked for.
-        """
         context.require_whole_batches(self.name)
         for name in context.source.objects:
             raise ConfigurationError(
@@ -252,8 +240,7 @@ class DaliBackend:
     def _made(self, rows: list[_Rows]) -> tuple[list[DevicePixels], str]:
         """The pixels of the first of these, one (n, H, W, 3) uint8 for each view; or why DALI could not decode them.
 
-        Raises:
-            WorkerError: DALI failed, and it is not a file's fault.
+        Raises WorkerError: DALI failed, and it is not a file's fault.
         """
         while True:
             oldest, said = None, ""

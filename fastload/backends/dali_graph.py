@@ -36,11 +36,7 @@ class DaliFilter:
 
 
 def filter_of(plan: GeometryPlan) -> DaliFilter:
-    """The filter that agrees with torchvision's for this plan.
-
-    Raises:
-        UnsupportedTransformError: DALI has none that does.
-    """
+    """The filter that agrees with torchvision's for this plan. Raises UnsupportedTransformError: DALI has none."""
     if plan.mixes_filters:
         raise UnsupportedTransformError(
             "interpolation='random': DALI resizes all images of a batch with one filter; use backend='torch', "
@@ -126,11 +122,7 @@ _OUT_OF_BOUNDS = {"constant": "constant", "edge": "edge", "reflect": "reflect_10
 
 
 def import_dali() -> Any:
-    """The module `nvidia.dali`, with `fn` and `types`.
-
-    Raises:
-        BackendUnavailableError: it is not installed, is too old, or does not load on this machine.
-    """
+    """`nvidia.dali`, with `fn` and `types`. Raises BackendUnavailableError: it is absent, too old, or does not load."""
     try:
         dali = import_module("nvidia.dali")
         import_module("nvidia.dali.fn")
@@ -237,8 +229,7 @@ class DaliPipeline:
     def collect(self) -> npt.NDArray[np.uint8] | torch.Tensor:
         """(B, H, W, 3) uint8 of the oldest batch; waits for it. On a device it is complete when this returns.
 
-        Raises:
-            RuntimeError: DALI failed, in its own words. The pipeline must not be used any more.
+        Raises RuntimeError: DALI failed, in its own words. The pipeline must not be used any more.
         """
         (batch,) = self._pipe.outputs()
         if self.stream is None:

@@ -47,16 +47,10 @@ def host_engine(
     check_whole: bool = False,
     draft: bool = False,
 ) -> Engine:
-    """The fastest engine for the source of a context, which has no objects.
+    """The fastest engine for the source of a context, which has no objects; for the options see `TurboJpegOptions`.
 
-    Args:
-        decoder: "auto"; "native" for the native core and nothing else; or a decoder of `fastload.decode`, on threads.
-        check_whole: have the native core look for damage outside of crops as well.
-        draft: have the native core decode large JPEGs smaller than they are.
-
-    Raises:
-        BackendUnavailableError: the decoder asked for is not installed.
-        ConfigurationError: decoder="native", and the native core does not serve this source.
+    Raises BackendUnavailableError: the decoder asked for is not installed. ConfigurationError: decoder="native", and
+    the native core does not serve this source.
     """
     if decoder == "native":
         native.load()  # complains if it is not there

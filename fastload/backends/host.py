@@ -98,11 +98,6 @@ class HostBackend:
     depth: int
 
     def __init__(self, context: Context) -> None:
-        """
-        Raises:
-            ConfigurationError: there is a collate function.
-            UnsupportedTransformError: the recipe has an opaque part.
-        """
         context.require_whole_batches(self.name)
         self._context = context
         self._engine: Engine | None = None

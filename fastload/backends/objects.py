@@ -58,10 +58,7 @@ class ObjectAssembler:
         self._collate_fn = collate_fn
 
     def batch(self, draws: Draws, allocate: BufferAllocator | None = None) -> HostBatch:
-        """The samples of `draws.indices`; failed rows hold copies of a good one until they are replaced.
-
-        If no sample could be read, `columns` is empty.
-        """
+        """Failed rows hold copies of a good one until they are replaced; if none could be read there are no columns."""
         items, good_rows, failures = self._items(draws)
         if not items:
             return HostBatch({}, failures)

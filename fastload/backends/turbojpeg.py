@@ -40,18 +40,11 @@ class TurboJpegBackend(HostBackend):
 
     @classmethod
     def fit(cls, job: Job) -> Fit:
-        if job.compressed:
+        if job.source.encoded:
             return Fit(0.9, "compressed images, decoded by threads without worker processes")
         return Fit(0.4, "arrays, rendered by threads")
 
     def __init__(self, context: Context, options: TurboJpegOptions) -> None:
-        """
-        Raises:
-            ConfigurationError: the source has columns that only Python can produce, there is a collate function, or
-                the options are not valid.
-            UnsupportedTransformError: the recipe has an opaque part.
-            BackendUnavailableError: the decoder is not installed.
-        """
         for column in context.source.objects.values():
             raise ConfigurationError(
                 f"backend: 'turbojpeg' reads image files, but the samples of {context.source.name} are made by the "

@@ -108,13 +108,10 @@ class Driver:
 
 
 def nvidia(driver: Driver, kernel: str | None, built: tuple[int, int] | None, wanted: str | None) -> Iterator[Finding]:
-    """What keeps torch from the GPU. Nothing is found where all is well, or where no GPU is expected.
+    """What keeps torch from the GPU: nothing where all is well, or where no GPU is expected.
 
-    Args:
-        driver: from `installed_driver`.
-        kernel: version of the driver that runs in the kernel, which a container shares with its host.
-        built: the CUDA that torch was built for; None for a build without.
-        wanted: NVIDIA_VISIBLE_DEVICES. An image for GPUs sets it; "void" and "none" say that no GPU is wanted.
+    `kernel` is the version of the driver that runs in the kernel, which a container shares with its host; `built` the
+    CUDA that torch was built for; `wanted` NVIDIA_VISIBLE_DEVICES, where "void" and "none" say that no GPU is wanted.
     """
     if built is None or wanted in ("void", "none"):
         return

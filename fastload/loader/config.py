@@ -170,19 +170,11 @@ class LoaderConfig:
         return Shard() if alone else Shard.detect()
 
     def with_sampler(self, sampler: Any, length: int, *, rebuilt: bool) -> LoaderConfig:
-        """The same, in the order of a torch sampler.
+        """The same, in the order of a torch sampler, over a data set of that length.
 
         torch's own become fastload's order, which is a function of (seed, epoch); any other is asked, once an epoch,
-        for this rank's indices.
-
-        Args:
-            sampler: what a DataLoader has or would have as its sampler.
-            length: samples in the data set.
-            rebuilt: whether a framework has put it in place of ours, which says the rank and nothing else; else seed
-                and shuffling are the sampler's too.
-
-        Raises:
-            ConfigurationError: a shard was given as well, and the sampler decides.
+        for this rank's indices. One that a framework has put in place of ours (`rebuilt`) says the rank, and nothing
+        else. Raises ConfigurationError: a shard was given as well, and the sampler decides.
         """
         if isinstance(sampler, LoaderSampler):
             return replace(self, shard=sampler.order.shard)

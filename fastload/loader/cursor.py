@@ -93,18 +93,10 @@ def checked_epoch(epoch: Any) -> int:
 
 
 def read_state(state: Any, mine: Mapping[str, Any], steps: int) -> tuple[Position, Any, Any]:
-    """Check a state against the loader that is to go on from it.
+    """Check a state, or whatever was given as one, against what has to be equal and the steps of an epoch.
 
-    Args:
-        state: what `Loader.state_dict` returned, or anything else.
-        mine: what has to be equal.
-        steps: batches of an epoch.
-
-    Returns:
-        The place; the fingerprint of the epoch's order or None; and the sampler's name, for messages.
-
-    Raises:
-        StateMismatchError: it is no state, or of another loader; both sides are in the message.
+    Returns the place; the fingerprint of the epoch's order or None; and the sampler's name, for messages. Raises
+    StateMismatchError: it is no state, or of another loader; both sides are in the message.
     """
     version = state.get("version") if isinstance(state, Mapping) else None
     if not isinstance(state, Mapping) or not _same(version, STATE_VERSION):
@@ -133,8 +125,7 @@ def read_state(state: Any, mine: Mapping[str, Any], steps: int) -> tuple[Positio
 def taken_over(state: Any, order: Order, epoch: int) -> Position | None:
     """The place in a state of torchdata's StatefulDataLoader, which names no epoch; None: it is no such state.
 
-    Raises:
-        StateMismatchError: the order is a random one or the user's own, which is another one here.
+    Raises StateMismatchError: the order is a random one or the user's own, which is another one here.
     """
     if not isinstance(state, Mapping) or "_iterator_finished" not in state:
         return None

@@ -11,7 +11,6 @@ import contextlib
 import itertools
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -202,8 +201,7 @@ class OnlyHere:
 def record_arguments(loader: Any, arguments: Mapping[str, Any]) -> None:
     """Lightning makes loaders anew from the arguments that its hooks have recorded.
 
-    Those need not be ours, for it cannot know of a class that is imported within a hook; and it would set every
-    attribute again that was set since.
+    Those need not be ours, for it cannot know of a class that is imported within a hook.
     """
     recorded = {"args": (), "kwargs": dict(arguments), "arg_names": (), "default_kwargs": {}}
     for name, value in recorded.items():
@@ -215,24 +213,10 @@ def record_arguments(loader: Any, arguments: Mapping[str, Any]) -> None:
 # -- Accelerate --------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Place:
-    """Of this process among Accelerate's, and what its Accelerator has been asked for."""
+def accelerate_place() -> tuple[Shard, torch.device, Any] | None:
+    """Where Accelerate has put this process, and its DataLoaderConfiguration; None if no Accelerator was made.
 
-    shard: Shard
-    device: torch.device
-    split_batches: bool
-    """The loader's batch size is that of all processes together."""
-    even_batches: bool
-    """Ranks get equal batches: the first samples come twice."""
-    stateful: bool
-    """`save_state` and `load_state` of the Accelerator are to keep the loader's place."""
-
-
-def accelerate_place() -> Place | None:
-    """Where Accelerate has put this process; None if no Accelerator was made.
-
-    Its options are those of the Accelerator that asks, which alone knows them: called from a property of the Loader
+    The options are those of the Accelerator that asks, which alone knows them: called from a property of the Loader
     that `Accelerator.prepare_data_loader` looks at. `dispatch_batches`, one process reading for all, changes nothing in
     what each of them gets, which here it reads itself.
     """
@@ -245,13 +229,8 @@ def accelerate_place() -> Place | None:
     placed = asking.get("device_placement")
     if placed is None:
         placed = getattr(asking.get("self"), "device_placement", True)
-    return Place(
-        Shard(state.process_index, state.num_processes),
-        torch.device(state.device if placed else "cpu"),
-        split_batches=getattr(options, "split_batches", False),
-        even_batches=getattr(options, "even_batches", True),
-        stateful=getattr(options, "use_stateful_dataloader", False),
-    )
+    rank = Shard(state.process_index, state.num_processes)
+    return rank, torch.device(state.device if placed else "cpu"), options
 
 
 def begin_epoch_of(loader: Any) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 from fastload.backends.base import Backend
@@ -21,7 +22,6 @@ from fastload.loader.frameworks import (
     LoaderBatchSampler,
     LoaderSampler,
     OnlyHere,
-    Place,
     Relay,
     SourceView,
     accelerate_place,
@@ -84,16 +84,11 @@ class Loader(DataLoader[Any]):
         batch_sampler: Any = None,
         drop_last: bool = False,
     ) -> None:
-        """
-        Args:
-            config: what it is to be.
-            parts: what was built for that; None: built now.
-            dataset, batch_size, shuffle, sampler, batch_sampler, drop_last: what a framework gives that makes a
-                DataLoader anew from the attributes of an old one. The sampler, or that of the batch sampler, says the
-                rank, and whether to shuffle; batch size and data stay those of `config`.
+        """Of a configuration, and what was built for it, if it was.
 
-        Raises:
-            ConfigurationError: it was called as DataLoader is, or the data are to be others.
+        The other arguments are what a framework gives that makes a DataLoader anew from the attributes of an old one.
+        The sampler, or that of the batch sampler, says the rank, and whether to shuffle; batch size and data stay those
+        of `config`. Raises ConfigurationError: it was called as DataLoader is, or the data are to be others.
         """
         if not isinstance(config, LoaderConfig):
             raise ConfigurationError(
@@ -206,12 +201,11 @@ class Loader(DataLoader[Any]):
     def _is_accelerate_prepared(self) -> bool:
         """What Accelerate asks before it would put a DataLoader of its own in place of this one.
 
-        The answer is yes, and the loader takes the place of this process among Accelerate's: rank and device, padding
-        as `even_batches` does it, and the flags that `gather_for_metrics` and gradient accumulation look at.
+        The answer is yes, and the loader takes the place of this process among Accelerate's.
         """
         place = accelerate_place()
         if place is not None and not self._accelerated:
-            self._serve(place)
+            self._serve(*place)
             self._accelerated = True
         return place is not None
 
@@ -219,9 +213,9 @@ class Loader(DataLoader[Any]):
     def _is_accelerate_prepared(self, value: bool) -> None:
         """Accelerate notes it on whatever it has seen."""
 
-    def _serve(self, place: Place) -> None:
-        """Be the loader of this rank, on its device, with the batches that its Accelerator asks for."""
-        shard, config, order = place.shard, self.config, self._parts.order
+    def _serve(self, shard: Shard, device: torch.device, options: Any) -> None:
+        """Be the loader of this rank, on this device, with the batches that an Accelerator's options ask for."""
+        config, order = self.config, self._parts.order
         if self._settled:
             raise ConfigurationError(
                 "accelerator.prepare: this loader has been iterated already, by one rank. Prepare it before its first "
@@ -233,20 +227,20 @@ class Loader(DataLoader[Any]):
                 f"accelerator.prepare: {type(config.sampler).__name__} gives every rank all of its samples, and "
                 "fastload cannot share them. Give the loader shuffle=True in place of the sampler."
             )
-        batch_size, odd = divmod(config.batch_size, shard.world_size if place.split_batches else 1)
+        batch_size, odd = divmod(config.batch_size, shard.world_size if getattr(options, "split_batches", False) else 1)
         if odd:
             raise ConfigurationError(
                 f"batch_size: with split_batches=True it is shared by {counted(shard.world_size, 'process')}, and "
                 f"{config.batch_size} cannot be. Use a multiple of {shard.world_size}."
             )
-        tail: Tail = "pad" if place.even_batches else "filled"
+        tail: Tail = "pad" if getattr(options, "even_batches", True) else "filled"  # the first samples come twice
         self.config = replace(
             config,
             batch_size=batch_size,
             shard=shard,
             tail=config.tail if config.tail in ("pad", "drop") else tail,
             interleaved=False,
-            device=place.device,
+            device=device,
             seed=0 if config.own_seed and shard.world_size > 1 else config.seed,
             own_seed=False,
         )
@@ -254,7 +248,7 @@ class Loader(DataLoader[Any]):
         # Whoever makes a DataLoader of the attributes of this one, as skip_first_batches, shall start no processes.
         for name, none in NO_WORKERS.items():
             object.__setattr__(self, name, none)
-        if place.stateful:
+        if getattr(options, "use_stateful_dataloader", False):
             self.use_stateful_dataloader = True
 
     def check_worker_number_rationality(self) -> None:

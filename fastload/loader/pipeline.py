@@ -83,10 +83,7 @@ class Pipeline:
     def __init__(
         self, backend: Backend, stage: DeviceStage, order: Order, on_error: OnError = "raise", *, ahead: bool = True
     ) -> None:
-        """
-        Args:
-            ahead: whether batches are made before their epoch begins; not where its data may change until then.
-        """
+        """`ahead`: whether batches are made before their epoch begins; not where its data may change until then."""
         self._backend = backend
         self._stage = stage
         self._order = order
@@ -374,17 +371,10 @@ class Substitution:
         self._reported: set[int] = set()
 
     def repair(self, host: HostBatch, draws: Draws, epoch_order: npt.NDArray[np.int64]) -> HostBatch:
-        """The batch without failures.
+        """The batch without failures; it may be written to. Replacements are of the (global) order of the epoch.
 
-        Args:
-            host: a batch with failures; its failed rows may be written to.
-            draws: what was asked for.
-            epoch_order: (samples,) int64: the (global) order of the epoch, where replacements are taken from.
-
-        Raises:
-            DecodeError: the first failure (with on_error="raise"), or a sample that nothing can replace.
-            Exception: what the user's own code raised, with on_error="substitute" too if that code is wrong; with
-                on_error="raise", whatever else a backend reports of a sample.
+        Raises DecodeError: the first failure (with on_error="raise"), or a sample that nothing can replace; or what the
+        user's own code raised: if that code is wrong, with on_error="substitute" too.
         """
         wrong = [f.error for f in host.failures if isinstance(f.error, SampleError) and f.error.of_code]
         if wrong:
@@ -427,7 +417,7 @@ class Substitution:
     ) -> tuple[int, HostBatch]:
         """Index and batch of one: a sample of this rank's part of the epoch that can be read.
 
-        Which one is chosen by (seed, epoch, index of the bad sample) alone, so every run finds the same.
+        Chosen by (seed, epoch, index of the bad sample) alone, so every run finds the same.
         """
         lottery = draws.take(slice(row, row + 1)).uniform(Stream.SUBSTITUTE, 2 * _TRIES)[0]
         for attempt in range(_TRIES):
