@@ -167,12 +167,7 @@ class ObjectAssembler:
         return explained
 
     def _images(
-        self,
-        images: list[Any],
-        draws: Draws,
-        failures: list[Failure],
-        good_rows: list[int],
-        plan: GeometryPlan,
+        self, images: list[Any], draws: Draws, failures: list[Failure], good_rows: list[int], plan: GeometryPlan
     ) -> npt.NDArray[Any] | torch.Tensor:
         """(B, H, W, C): the geometry applied where there is one; uint8, or what an opaque transform made of it."""
         if plan.is_identity:

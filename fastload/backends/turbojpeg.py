@@ -61,12 +61,7 @@ class TurboJpegBackend(HostBackend):
             decoder="auto" if options.decoder == "native" else options.decoder,
         )
         self._engine = host_engine(
-            context,
-            assembler,
-            self.name,
-            decoder=options.decoder,
-            check_whole=options.check_whole,
-            draft=options.draft,
+            context, assembler, self.name, decoder=options.decoder, check_whole=options.check_whole, draft=options.draft
         )
         self.depth = self._engine.depth
 

@@ -62,9 +62,7 @@ def list_() -> None:
 
 
 @cache.command()
-def clear(
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
-) -> None:
+def clear(yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False) -> None:
     """Remove the caches that `fastload cache list` names. Loaders that read one at present keep what they have."""
     with plain_errors():
         from fastload.cache.build import exclusive_lock

@@ -59,8 +59,7 @@ def sweep(
     steps: Annotated[int, typer.Option(min=1, help="Steps that are measured in each run.")] = 30,
     warmup: Annotated[int, typer.Option(min=1, help="Steps before them, which compile and warm up.")] = 5,
     timeout: Annotated[
-        float | None,
-        typer.Option(min=1.0, help="Seconds after which a run is given up. [600; of whole runs none]"),
+        float | None, typer.Option(min=1.0, help="Seconds after which a run is given up. [600; of whole runs none]")
     ] = None,
     json: Annotated[Path | None, typer.Option(help="Write everything here.")] = None,
     csv: Annotated[Path | None, typer.Option(help="Write a line for each run here.")] = None,

@@ -217,14 +217,7 @@ def _say_if_there_is_no_core() -> None:
 
 
 def _on_backend(
-    backend: str,
-    reason: str,
-    *,
-    config: LoaderConfig,
-    opened: Opened,
-    recipe: Recipe,
-    split: SplitRecipe,
-    order: Order,
+    backend: str, reason: str, *, config: LoaderConfig, opened: Opened, recipe: Recipe, split: SplitRecipe, order: Order
 ) -> LoaderParts:
     cls = backend_class(backend)
     source, device, traits = opened.source, config.device, traits_of(cls)
