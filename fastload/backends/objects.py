@@ -1,7 +1,8 @@
 """Batches made by Python code that fastload cannot look into: foreign datasets, opaque transforms, collate functions.
 
-Only the `torch` backend uses this. Each sample runs under random generators seeded from (seed, epoch, index), so that
-what comes out does not depend on workers, order or resumes.
+For the `torch` backend each sample runs under random generators seeded from (seed, epoch, index), so that what comes
+out does not depend on workers, order or resumes. Batches of an IterableDataset are made by torch's own DataLoader, and
+nothing of what it promises is changed.
 """
 
 from __future__ import annotations
@@ -10,17 +11,18 @@ import contextlib
 import pickle
 import random
 import traceback
-from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from PIL import Image
-from torch.utils.data import default_collate
+from torch.utils.data import DataLoader, IterableDataset, default_collate
 from torchvision import tv_tensors
 
-from fastload.backends.base import BufferAllocator, Failure, HostBatch
+from fastload.backends.base import BackendOptions, BufferAllocator, EndOfData, Failure, HostBatch, Traits
 from fastload.decode.image import reader_of
 from fastload.draws import Draws, Stream
 from fastload.errors import ConfigurationError, DecodeError, FastloadError, SampleError
@@ -29,6 +31,7 @@ from fastload.geometry import GeometryPlan, Resampling, View
 from fastload.recipe import SplitRecipe
 from fastload.recipe.views import view_column
 from fastload.render.host import render_row
+from fastload.sampler import Shard
 from fastload.sources.base import ImageColumn, Source
 from fastload.trials import preserved_random_state
 
@@ -289,3 +292,85 @@ def _seed_everything(seed: int) -> None:
     torch.default_generator.manual_seed(seed)  # and not torch.manual_seed, which would wake up CUDA
     random.seed(seed)
     np.random.seed(seed & 0xFFFFFFFF)
+
+
+class SharedStream(IterableDataset[Any]):
+    """This rank's part of a data set that every rank iterates over: of `world_size` batches one.
+
+    The last ones are filled up with the first samples, so that ranks are equal, or left out with `drop_last`: as
+    Accelerate shares one (`IterableDatasetShard`).
+    """
+
+    def __init__(self, dataset: Any, shard: Shard, batch_size: int, drop_last: bool) -> None:
+        self.dataset = dataset
+        self.shard, self.batch_size, self.drop_last = shard, batch_size, drop_last
+
+    def __len__(self) -> int:
+        samples, together = len(self.dataset), self.batch_size * self.shard.world_size
+        return (samples // together if self.drop_last else -(-samples // together)) * self.batch_size
+
+    def __iter__(self) -> Iterator[Any]:
+        together = self.batch_size * self.shard.world_size
+        mine = slice(self.shard.rank * self.batch_size, (self.shard.rank + 1) * self.batch_size)
+        first: list[Any] = []
+        group: list[Any] = []
+        for sample in self.dataset:
+            group.append(sample)
+            if len(group) == together:
+                yield from group[mine]
+                first, group = first or group, []
+        if group and not self.drop_last:
+            first = first or list(group)
+            while len(group) < together:
+                group += first
+            yield from group[mine]
+
+
+class StreamBackend:
+    """The batches of a DataLoader, in the calling thread: what is ahead of it, its own workers prefetch."""
+
+    name = "torch"
+    Options: ClassVar[type[BackendOptions]] = BackendOptions
+    traits = Traits(summary="torch's DataLoader, as it is", processes=True, runs_opaque=True)
+    depth = 1
+    background = False
+
+    def __init__(self, loader: DataLoader[Any]) -> None:
+        self._loader = loader
+        self._wanted: deque[tuple[int, int]] = deque()
+        self._batches: Iterator[Any] | None = None
+        self._next = (0, 0)
+        """(epoch, step) of the batch that comes next."""
+
+    def submit(self, draws: Draws) -> None:
+        self._wanted.append((draws.epoch, int(draws.indices[0])))
+
+    def receive(self) -> HostBatch:
+        """Raises EndOfData: the epoch has no more batches. Whatever else the data set's own code raises."""
+        epoch, step = self._wanted.popleft()
+        if self._batches is None or self._next[0] != epoch or self._next[1] > step:
+            self._batches, self._next = iter(self._loader), (epoch, 0)
+        try:
+            while True:
+                at = self._next[1]
+                self._next = (epoch, at + 1)
+                batch = next(self._batches)
+                if at == step:
+                    return HostBatch({}, collated=batch)
+        except StopIteration:
+            self._batches = None
+            raise EndOfData from None
+
+    def reread(self, draws: Draws) -> HostBatch:
+        raise AssertionError("a stream reports no failures of single samples")
+
+    def cancel(self) -> None:
+        self._wanted.clear()
+
+    def close(self) -> None:
+        self._wanted.clear()
+        self._batches = None
+
+    def explain(self) -> Mapping[str, str]:
+        workers = self._loader.num_workers
+        return {"torch": f"{workers} worker processes" if workers else "in the calling thread (num_workers=0)"}

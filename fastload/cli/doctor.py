@@ -31,7 +31,6 @@ from fastload.machine import (
 from fastload.terminal import output, plain_errors
 
 _STYLE = {"ok": "green", "note": "cyan", "warning": "yellow", "broken": "bold red"}
-_OLDEST = {"torch": (2, 5), "torchvision": (0, 20), "Pillow-SIMD": (12, 1)}
 
 
 def doctor(
@@ -79,7 +78,7 @@ def software() -> Iterator[Finding]:
     """Versions, decoders, libjpeg-turbo, Pillow, backends, the native core."""
     yield from versions()
     yield from backends()
-    yield from native_core()
+    yield native_core()
     yield from decoders()
     yield libjpeg_turbo()
     yield pillow()
@@ -92,7 +91,7 @@ def versions() -> Iterator[Finding]:
 
     yield Finding("versions", "fastload", fastload.__version__)
     yield Finding("versions", "Python", f"{platform.python_version()} on {platform.platform(terse=True)}")
-    yield _version("torch", torch.__version__)
+    yield Finding("versions", "torch", torch.__version__)
     try:
         import torchvision
 
@@ -103,18 +102,7 @@ def versions() -> Iterator[Finding]:
         advice = "Install both together, from one registry: pip install --force-reinstall torch torchvision"
         yield Finding("versions", "torchvision", value, "broken", advice)
     else:
-        yield _version("torchvision", torchvision.__version__)
-
-
-def _version(name: str, version: str) -> Finding:
-    wanted = ".".join(map(str, _OLDEST[name]))
-    advice = f"fastload needs {wanted} or newer: pip install --upgrade torch torchvision"
-    return Finding.advised("versions", name, version, advice if _is_old(name, version) else "", "broken")
-
-
-def _is_old(name: str, version: str) -> bool:
-    """Of a version like 2.15.0+cu132 or 12.1.1.post0."""
-    return tuple(int(part) for part in version.split("+")[0].split(".")[:2]) < _OLDEST[name]
+        yield Finding("versions", "torchvision", torchvision.__version__)
 
 
 def backends() -> Iterator[Finding]:
@@ -164,7 +152,7 @@ def pillow() -> Finding:
     advice = ""
     if not turbo:
         advice = "This Pillow decodes JPEG slowly: pip install --force-reinstall --no-binary :none: pillow"
-    elif simd and _is_old(name, PIL.__version__):
+    elif simd and int(PIL.__version__.split(".")[0]) < 12:
         advice = f"Years of Pillow's security fixes are missing, which version 12.1 has: {_PILLOW_SIMD} --upgrade"
     elif not simd and platform.machine() == "x86_64":
         advice = (
@@ -174,15 +162,13 @@ def pillow() -> Finding:
     return Finding.advised("Pillow", name, value, advice, "note" if turbo else "warning")
 
 
-def native_core() -> Iterator[Finding]:
+def native_core() -> Finding:
     from fastload import native
 
     try:
-        core = native.load()
+        return Finding("backends", "native core", f"built, {native.load().__file__}")
     except BackendUnavailableError as error:
-        yield Finding("backends", "native core", "absent: JPEG folders load more slowly", "note", str(error))
-    else:
-        yield Finding("backends", "native core", f"built, {core.__file__}")
+        return Finding("backends", "native core", "absent: JPEG folders load more slowly", "note", str(error))
 
 
 # -- Hardware ----------------------------------------------------------------------------------------------------------
@@ -208,9 +194,6 @@ def processor() -> Iterator[Finding]:
     value = f"{usable} ({', '.join(limits)})"
     yield Finding.advised("machine", "usable cores", value, advice if usable == 1 else "")
     yield Finding("machine", "SIMD", " ".join(simd_extensions()) or f"unknown on {platform.machine()}")
-    if os.environ.get("JSIMD_FORCENONE") == "1":
-        advice = "This variable turns SIMD off in libjpeg-turbo, which makes decoding several times slower: unset it."
-        yield Finding("machine", "JSIMD_FORCENONE", "1", "warning", advice)
 
 
 def descriptors() -> Finding:

@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
 from fastload.backends.base import BackendOptions, WorkerSettings
-from fastload.backends.stream import StreamBackend
+from fastload.backends.objects import StreamBackend
 from fastload.errors import ConfigurationError, OnError
 from fastload.loader.build import build
 from fastload.loader.config import LoaderConfig, is_torchdatas

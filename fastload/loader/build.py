@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 from fastload import native
 from fastload.backends import available_backends, backend_class
 from fastload.backends.base import BackendOptions, Context, Job, WorkerSettings, fit_of, traits_of
-from fastload.backends.stream import SharedStream, StreamBackend
+from fastload.backends.objects import SharedStream, StreamBackend
 from fastload.device import BufferPool, DeviceStage
 from fastload.errors import BackendUnavailableError, ConfigurationError, FastloadError, OnError, counted
 from fastload.fingerprint import fingerprint_of
