@@ -8,18 +8,15 @@ boundaries and resumes cannot change it. The arithmetic is vectorised over the s
 from __future__ import annotations
 
 import importlib
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, Protocol, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-# Counter words: (index low, repeat << 8 | index high, epoch, stream << 16 | block). Hence the limits below.
-_MAX_INDEX = 1 << 40
-_MAX_REPEAT = 1 << 24
-_MAX_EPOCH = 1 << 32
-_MAX_STREAM = 1 << 16
+# Counter words: (index low, repeat << 8 | index high, epoch, stream << 16 | block). So indices have up to 40 bits,
+# repeats 24, epochs 32, streams 16.
 
 
 class Stream:
@@ -52,56 +49,24 @@ _U64 = 0xFFFFFFFFFFFFFFFF
 
 Int64Array = npt.NDArray[np.int64]
 UInt64Array = npt.NDArray[np.uint64]
-
-
-class NativeDraws(Protocol):
-    """The same numbers, computed by the native core."""
-
-    def uniforms(
-        self,
-        indices: Int64Array,
-        repeats: Int64Array | None,
-        seed: int,
-        epoch: int,
-        stream: int,
-        out: npt.NDArray[np.float64],
-    ) -> None: ...
-
-    def integers(
-        self,
-        indices: Int64Array,
-        repeats: Int64Array | None,
-        seed: int,
-        epoch: int,
-        stream: int,
-        out: UInt64Array,
-    ) -> None: ...
+Words = tuple[UInt64Array, UInt64Array, UInt64Array, UInt64Array]
+"""Four arrays of one shape: 32-bit words held in uint64."""
 
 
 @cache
-def native_draws() -> NativeDraws | None:
+def native_draws() -> Any:
     """The native core, which computes the same numbers some ten times as fast, or None where it is not built.
 
     The one place where this module looks for it: at the first draw of a process, and not before.
     """
     try:
-        return cast(NativeDraws, importlib.import_module("fastload.native._core"))
+        return importlib.import_module("fastload.native._core")
     except ImportError:
         return None
 
 
-def philox4x32(
-    counter: tuple[UInt64Array, UInt64Array, UInt64Array, UInt64Array], key: int
-) -> tuple[UInt64Array, UInt64Array, UInt64Array, UInt64Array]:
-    """Ten rounds of Philox4x32.
-
-    Args:
-        counter: four arrays of one shape, 32-bit words held in uint64.
-        key: 64-bit key; its low word is the first key word.
-
-    Returns:
-        Four arrays of that shape: 32 random bits each, held in uint64.
-    """
+def philox4x32(counter: Words, key: int) -> Words:
+    """Ten rounds of Philox4x32. The low word of the 64-bit key is the first key word."""
     c0, c1, c2, c3 = counter
     k0, k1 = key & 0xFFFFFFFF, (key >> 32) & 0xFFFFFFFF
     for _ in range(10):
@@ -130,14 +95,14 @@ class Draws:
     """Epoch number, 0-based."""
     indices: npt.NDArray[np.int64]
     """(B,) int64: index of each sample in the source."""
-    repeats: npt.NDArray[np.int64] | None = field(default=None)
+    repeats: npt.NDArray[np.int64] | None = None
     """(B,) int64: how often the sample came before in this epoch (samplers with replacement), or None for never."""
-    keys: list[Any] | None = field(default=None)
+    keys: list[Any] | None = None
     """(B,): what a data set is asked for, where the user's sampler gives no indices of samples; `indices` are then
     positions in the epoch."""
 
     def __post_init__(self) -> None:
-        assert 0 <= self.epoch < _MAX_EPOCH, "the Loader keeps epochs in 32 bits"
+        assert 0 <= self.epoch < 1 << 32, "the Loader keeps epochs in 32 bits"
         assert self.indices.ndim == 1
 
     def __len__(self) -> int:
@@ -166,10 +131,8 @@ class Draws:
             uniforms = np.empty((len(self), count), dtype=np.float64)
             native.uniforms(*self._counter, stream, uniforms)
             return uniforms
-        blocks = (count + 1) // 2
-        words = self._words(stream, blocks)
-        high = np.stack([words[0], words[2]], axis=-1).reshape(len(self), 2 * blocks)[:, :count]
-        low = np.stack([words[1], words[3]], axis=-1).reshape(len(self), 2 * blocks)[:, :count]
+        words = np.stack(self._words(stream, (count + 1) // 2), axis=-1).reshape(len(self), -1)
+        high, low = words[:, : 2 * count : 2], words[:, 1 : 2 * count : 2]
         # The upper 27 and 26 bits of two words, as in the reference code of the Mersenne Twister's genrand_res53.
         bits = ((high >> np.uint64(5)) << np.uint64(26)) | (low >> np.uint64(6))
         result: npt.NDArray[np.float64] = bits.astype(np.float64) * 2.0**-53
@@ -191,21 +154,13 @@ class Draws:
         repeats = None if self.repeats is None else np.ascontiguousarray(self.repeats)
         return np.ascontiguousarray(self.indices), repeats, self.seed & _U64, self.epoch
 
-    def _words(self, stream: int, blocks: int) -> tuple[UInt64Array, UInt64Array, UInt64Array, UInt64Array]:
-        assert 0 <= stream < _MAX_STREAM
+    def _words(self, stream: int, blocks: int) -> Words:
+        assert 0 <= stream < 1 << 16
         assert 0 < blocks < 1 << 16
         index = self.indices.astype(np.uint64)[:, None]
         high = index >> _SHIFT32
         if self.repeats is not None:
             high = high | (self.repeats.astype(np.uint64)[:, None] << np.uint64(8))
-        block = np.arange(blocks, dtype=np.uint64)[None, :] | np.uint64(stream << 16)
-        shape = (len(self), blocks)
-        return philox4x32(
-            (
-                np.broadcast_to(index & _U32, shape),
-                np.broadcast_to(high, shape),
-                np.full(shape, self.epoch, dtype=np.uint64),
-                np.broadcast_to(block, shape),
-            ),
-            self.seed & _U64,
-        )
+        block = np.arange(blocks, dtype=np.uint64) | np.uint64(stream << 16)
+        c0, c1, c2, c3 = np.broadcast_arrays(index & _U32, high, np.uint64(self.epoch), block)
+        return philox4x32((c0, c1, c2, c3), self.seed & _U64)

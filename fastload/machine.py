@@ -11,21 +11,15 @@ import os
 import platform
 from collections.abc import Iterator
 from ctypes.util import find_library
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 
 _CPUINFO = Path("/proc/cpuinfo")
-_SIMD = {
-    "x86_64": ("sse2", "sse4_1", "avx2", "avx512bw"),
-    "aarch64": ("asimd", "sve"),
-}
+_SIMD = {"x86_64": ("sse2", "sse4_1", "avx2", "avx512bw"), "aarch64": ("asimd", "sve")}
 """Instruction sets that libjpeg-turbo and resizing kernels choose from, as /proc/cpuinfo calls them."""
-
-
-# -- Cores and memory --------------------------------------------------------------------------------------------------
 
 
 def usable_cores() -> int:
@@ -99,9 +93,6 @@ def memory_bytes(cgroups: Path = Path("/sys/fs/cgroup")) -> int:
     return total
 
 
-# -- Processor, folders, GPUs, libraries -------------------------------------------------------------------------------
-
-
 def cpu_model(cpuinfo: Path = _CPUINFO) -> str:
     """The processor's name as it gives it itself; its architecture where it gives none."""
     return next((value for name, value in _fields(cpuinfo) if name == "model name" and value), platform.machine())
@@ -125,8 +116,7 @@ def cache_home() -> Path:
     return (home if home.is_absolute() else Path.home() / ".cache") / "fastload"
 
 
-@dataclass(frozen=True)
-class Gpus:
+class Gpus(NamedTuple):
     """What the NVIDIA driver says (NVML)."""
 
     names: tuple[str, ...]
@@ -139,30 +129,20 @@ def driver_gpus() -> Gpus:
     """The GPUs of this machine, whether or not torch can use them."""
     try:
         import pynvml
-
-        pynvml.nvmlInit()
     except ImportError:
         return Gpus((), "nvidia-ml-py is not installed")
-    except pynvml.NVMLError as error:
-        return Gpus((), f"the NVIDIA driver is not there: {error}")
     names = []
-    reason = "the driver lists none"
     try:
-        driver = _text(pynvml.nvmlSystemGetDriverVersion())
+        pynvml.nvmlInit()
+        driver = pynvml.nvmlSystemGetDriverVersion()
         for index in range(pynvml.nvmlDeviceGetCount()):
             handle = pynvml.nvmlDeviceGetHandleByIndex(index)
             memory = pynvml.nvmlDeviceGetMemoryInfo(handle).total / (1 << 30)
-            names.append(f"{_text(pynvml.nvmlDeviceGetName(handle))}, {memory:.0f} GiB, driver {driver}")
-    except pynvml.NVMLError as error:
-        reason = f"the NVIDIA driver answers: {error}"
-    finally:
+            names.append(f"{pynvml.nvmlDeviceGetName(handle)}, {memory:.0f} GiB, driver {driver}")
         pynvml.nvmlShutdown()
-    return Gpus(tuple(names), reason)
-
-
-def _text(value: str | bytes) -> str:
-    """Older versions of nvidia-ml-py answer in bytes."""
-    return value.decode() if isinstance(value, bytes) else value
+    except pynvml.NVMLError as error:
+        return Gpus(tuple(names), f"the NVIDIA driver is not there, or fails: {error}")
+    return Gpus(tuple(names), "the driver lists none")
 
 
 def system_turbojpeg() -> str | None:
@@ -174,10 +154,7 @@ def system_turbojpeg() -> str | None:
     name = find_library("turbojpeg")
     if name is None:
         return None
-    try:
-        library = ctypes.CDLL(name)
-    except OSError as error:
-        raise OSError(f"{name} does not load: {error}") from error
+    library = ctypes.CDLL(name)
     # The library does not tell its version; version 3 brought the functions that begin with tj3.
     return f"{name}, version {'3 or newer' if hasattr(library, 'tj3Init') else '2 or older'}"
 
@@ -193,19 +170,14 @@ def libjpeg_turbo_of_pillow() -> str | None:
     """Version of the libjpeg-turbo in Pillow; None if it was built with another libjpeg."""
     from PIL import features
 
-    if not features.check_feature("libjpeg_turbo"):
-        return None
     version: str | None = features.version_feature("libjpeg_turbo")
     return version
 
 
 def installed_distribution(begin: str) -> str | None:
     """Name and version of an installed distribution whose name begins so ("nvidia-dali"); None if there is none."""
-    for distribution in metadata.distributions():
-        name = distribution.metadata["Name"] or ""
-        if name.startswith(begin):
-            return f"{name} {distribution.version}"
-    return None
+    found = (f"{one.metadata['Name']} {one.version}" for one in metadata.distributions())
+    return next((name for name in found if name.startswith(begin)), None)
 
 
 def dali_version() -> str | None:

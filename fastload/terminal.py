@@ -66,14 +66,8 @@ def progress(title: str, total: int, *, show: bool = True) -> Iterator[Callable[
         total: number of samples.
         show: False: nothing but the log.
     """
-    if show and sys.stderr.isatty():
-        with _bar(title, total) as advance:
-            yield advance
-        return
-    lines = _Lines(title, total)
-    logger.info("%s: %d samples", title, total)
-    yield lines.advance if show else lambda done: None
-    logger.info("%s: done in %.1f s", title, time.monotonic() - lines.began)
+    with _bar(title, total) if show and sys.stderr.isatty() else _lines(title, total, show) as advance:
+        yield advance
 
 
 @contextmanager
@@ -87,22 +81,24 @@ def _bar(title: str, total: int) -> Iterator[Callable[[int], None]]:
         yield lambda done: bar.advance(task, done)
 
 
-class _Lines:
-    """Progress without a terminal."""
+@contextmanager
+def _lines(title: str, total: int, show: bool) -> Iterator[Callable[[int], None]]:
+    began = time.monotonic()
+    done, due = 0, began + _FIRST_LINE
 
-    def __init__(self, title: str, total: int) -> None:
-        self._title, self._total, self._done = title, total, 0
-        self.began = time.monotonic()
-        self._next = self.began + _FIRST_LINE
-
-    def advance(self, done: int) -> None:
-        self._done += done
+    def advance(more: int) -> None:
+        nonlocal done, due
+        done += more
         now = time.monotonic()
-        if now < self._next:
+        left = (now - began) * (total - done) / max(done, 1)
+        if now < due or not show:
             return
-        self._next = now + _NEXT_LINE
-        left = (now - self.began) * (self._total - self._done) / self._done
+        due = now + _NEXT_LINE
         if left >= _SHORT:
-            done_so_far = f"{self._done:,} of {counted(self._total, 'sample')} ({self._done / self._total:.0%})"
-            line = f"fastload: {self._title}: {done_so_far}, about {duration(float(f'{left:.2g}'))} to go"
+            so_far = f"{done:,} of {counted(total, 'sample')} ({done / total:.0%})"
+            line = f"fastload: {title}: {so_far}, about {duration(float(f'{left:.2g}'))} to go"
             print(line, file=sys.stderr, flush=True)
+
+    logger.info("%s: %d samples", title, total)
+    yield advance
+    logger.info("%s: done in %.1f s", title, time.monotonic() - began)

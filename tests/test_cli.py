@@ -350,7 +350,7 @@ def test_doctor_sees_a_gpu_that_torch_cannot_use(monkeypatch: pytest.MonkeyPatch
         "nvmlDeviceGetCount": 1,
         "nvmlDeviceGetHandleByIndex": "handle",
         "nvmlDeviceGetMemoryInfo": SimpleNamespace(total=80 << 30),
-        "nvmlDeviceGetName": b"NVIDIA A100",
+        "nvmlDeviceGetName": "NVIDIA A100",
     }.items():
         monkeypatch.setattr(pynvml, name, lambda *_, value=value: value)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
