@@ -24,10 +24,9 @@ _IMAGE_KINDS = (tv_tensors.Image, torch.Tensor, Image.Image)
 
 def read_interpolation(value: Any, image: ImageState) -> Interpolation:
     """From an InterpolationMode, its name, or a constant of Pillow."""
+    name = str(getattr(value, "value", value)).lower()
     if isinstance(value, int):
-        name = _PILLOW_FILTERS.get(int(value), str(value))
-    else:
-        name = str(getattr(value, "value", value)).lower()
+        name = _PILLOW_FILTERS.get(int(value), name)
     if name not in get_args(Interpolation):
         raise NotLowerableError(f"interpolation {name!r} is not among {', '.join(get_args(Interpolation))}")
     if name == "nearest" and not image.tensor:
@@ -42,14 +41,12 @@ def read_antialias(value: Any, image: ImageState) -> bool:
 
 def read_pair(value: Any) -> tuple[int, int]:
     """(height, width) from a number, or from one or two numbers."""
-    if isinstance(value, int):
-        return (int(value), int(value))
-    numbers = [int(n) for n in value]
-    return (numbers[0], numbers[-1])
+    numbers = [int(n) for n in ([value] if isinstance(value, int) else value)]
+    return numbers[0], numbers[-1]
 
 
-def read_bounds(value: Any) -> tuple[float, float] | None:
-    return None if value is None else (float(value[0]), float(value[1]))
+def read_bounds(value: Any) -> tuple[float, float]:
+    return float(value[0]), float(value[1])
 
 
 def read_floats(value: Any) -> tuple[float, ...]:
@@ -62,8 +59,8 @@ def read_for_images(value: Any) -> Any:
     return _read_by_type(value, _IMAGE_KINDS)
 
 
-def read_fill_or_none(value: Any) -> Fill | None:
-    chosen = read_for_images(value)
+def read_fill(value: Any, kinds: tuple[type, ...] = _IMAGE_KINDS) -> Fill | None:
+    chosen = _read_by_type(value, kinds)
     return None if chosen is None else read_floats(chosen)
 
 
@@ -72,18 +69,14 @@ def read_fills(transform: Any) -> tuple[Fill, Fill]:
     masks, which torchvision would refuse."""
     if transform.padding_mode != "constant":
         return (0.0,), (0.0,)
-    for_masks = _read_by_type(transform.fill, (tv_tensors.Mask,))
-    mask_fill = (0.0,) if for_masks is None else read_floats(for_masks)
-    return read_fill_or_none(transform.fill) or (0.0,), mask_fill if len(mask_fill) == 1 else (0.0,)
+    mask_fill = read_fill(transform.fill, (tv_tensors.Mask,)) or (0.0,)
+    return read_fill(transform.fill) or (0.0,), mask_fill if len(mask_fill) == 1 else (0.0,)
 
 
 def read_padding(value: Any) -> tuple[int, int, int, int]:
     """(left, top, right, bottom) from a number, or from 1, 2 (left and right, top and bottom) or 4 numbers."""
-    numbers = [int(value)] if isinstance(value, int) else [int(n) for n in value]
-    if len(numbers) == 4:
-        left, top, right, bottom = numbers
-    else:
-        left, top, right, bottom = numbers[0], numbers[-1], numbers[0], numbers[-1]
+    numbers = [int(n) for n in ([value] if isinstance(value, int) else value)]
+    left, top, right, bottom = numbers if len(numbers) == 4 else [numbers[0], numbers[-1]] * 2
     if min(left, top, right, bottom) < 0:
         raise NotLowerableError(f"padding {value!r} is negative: it cuts instead")
     return left, top, right, bottom
@@ -128,12 +121,8 @@ def check_fill(op: object, name: str) -> None:
     check(op, name, fill is None or good, "a tuple of finite numbers: one, or one a channel")
 
 
-def check_choice(op: object, name: str, choices: tuple[object, ...]) -> None:
+def check_choice(op: object, name: str, choices: tuple[object, ...] = get_args(Interpolation)) -> None:
     check(op, name, getattr(op, name) in choices, f"one of {', '.join(map(repr, choices))}")
-
-
-def check_interpolation(op: object) -> None:
-    check_choice(op, "interpolation", get_args(Interpolation))
 
 
 def check_padding(op: Any) -> None:

@@ -17,7 +17,7 @@ from torchvision.transforms.v2 import functional
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError, counted
 from fastload.geometry import Fill, Interpolation
-from fastload.recipe.attributes import check_fill, check_interpolation, read_fill_or_none, read_interpolation
+from fastload.recipe.attributes import check_choice, check_fill, read_fill, read_interpolation
 from fastload.recipe.colour import (
     adjust_brightness,
     adjust_contrast,
@@ -33,26 +33,22 @@ from fastload.render.device import on_device
 
 Float64Array = npt.NDArray[np.float64]
 
-AUGMENTATIONS = (
-    "Identity",
-    "ShearX",
-    "ShearY",
-    "TranslateX",
-    "TranslateY",
-    "Rotate",
-    "Brightness",
-    "Color",
-    "Contrast",
-    "Sharpness",
-    "Posterize",
-    "Solarize",
-    "AutoContrast",
-    "Equalize",
-)
+_GEOMETRIC = ("ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate")
+_RECOLOUR: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "Brightness": adjust_brightness,
+    "Color": adjust_saturation,
+    "Contrast": adjust_contrast,
+    "Sharpness": adjust_sharpness,
+    "Posterize": posterize,
+    "Solarize": solarize,
+    # These two have no parameter, and torchvision's take a batch.
+    "AutoContrast": lambda images, _: functional.autocontrast(images),
+    "Equalize": lambda images, _: functional.equalize(images),
+}
+AUGMENTATIONS = ("Identity", *_GEOMETRIC, *_RECOLOUR)
 """The operations that both transforms draw from, in torchvision's order."""
 
 _SIGNED = np.array([1 <= k <= 9 for k in range(len(AUGMENTATIONS))])
-_LAST_GEOMETRIC = AUGMENTATIONS.index("Rotate")
 _AFFINE = 1  # what the five geometric kinds become: they share one call
 
 
@@ -78,11 +74,11 @@ class _Augment(PixelOperation):
     def __post_init__(self) -> None:
         if self.num_magnitude_bins < 2:
             raise ConfigurationError(f"{self} needs at least 2 magnitude bins.")
-        check_interpolation(self)
+        check_choice(self, "interpolation")
         check_fill(self, "fill")
 
     def steps(self, draws: Draws, stream: int, *, height: int, width: int) -> list[AugmentStep]:
-        """What happens to each of B samples, in order; RandAugment's translations depend on the size of the images."""
+        """What happens to each of B samples, in order, if the images are of this size [pixels]."""
         raise NotImplementedError
 
     def apply(self, images: torch.Tensor, draws: Draws, stream: int) -> torch.Tensor:
@@ -110,7 +106,7 @@ class _Augment(PixelOperation):
             return _RECOLOUR[AUGMENTATIONS[kind]](rows, parameters[:, 6])
 
         for step in self.steps(draws, stream, height=height, width=width):
-            geometric = (step.kinds > 0) & (step.kinds <= _LAST_GEOMETRIC)
+            geometric = (step.kinds > 0) & (step.kinds <= len(_GEOMETRIC))
             colour = np.where(step.kinds == 0, -1, step.kinds) if recolour else -1
             kinds = np.where(geometric, _AFFINE, colour).astype(np.int64)
             pixels = map_groups(pixels, kinds, _parameters(step, height, width), kernel)
@@ -170,7 +166,7 @@ def _read_settings(transform: Any) -> tuple[Interpolation, Fill | None]:
     interpolation = read_interpolation(transform.interpolation, ImageState(tensor=True))
     if interpolation not in ("nearest", "bilinear"):
         raise NotLowerableError(f"interpolation {interpolation!r} is for PIL images only here")
-    return interpolation, read_fill_or_none(transform.fill)
+    return interpolation, read_fill(transform.fill)
 
 
 def _draw_steps(draws: Draws, stream: int, count: int, table: Float64Array, magnitude: int | None) -> list[AugmentStep]:
@@ -219,19 +215,6 @@ def _parameters(step: AugmentStep, height: int, width: int) -> Float64Array:
         chosen = step.kinds == AUGMENTATIONS.index(name)
         result[chosen, :6] = np.stack(matrix, axis=-1)[chosen]
     return result
-
-
-_RECOLOUR: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
-    "Brightness": adjust_brightness,
-    "Color": adjust_saturation,
-    "Contrast": adjust_contrast,
-    "Sharpness": adjust_sharpness,
-    "Posterize": posterize,
-    "Solarize": solarize,
-    # These two have no parameter, and torchvision's take a batch.
-    "AutoContrast": lambda images, _: functional.autocontrast(images),
-    "Equalize": lambda images, _: functional.equalize(images),
-}
 
 
 def _affine(pixels: torch.Tensor, matrices: torch.Tensor, interpolation: str, fill: Fill | None) -> torch.Tensor:

@@ -45,11 +45,9 @@ class BatchProgram:
 
     @property
     def is_identity(self) -> bool:
-        """Whether the columns come out as they went in."""
         return not self.ops
 
     def output_dtype(self, dtype: torch.dtype = torch.uint8) -> torch.dtype:
-        """What images of `dtype` become."""
         for _, op in self.ops:
             dtype = op.output_dtype(dtype)
         return dtype
@@ -77,16 +75,21 @@ class BatchProgram:
                 None: a new one each time. Above some 32 MB, page faults make a new one dearer than what is done to it.
 
         Returns:
-            The columns, masks as (B, 1, H, W). Memory formats are kept, channels_last in, channels_last out, unless
-            `empty` chooses. Inputs are never changed, but where there is nothing to do they are returned as they are.
+            The columns, masks as (B, 1, H, W), in their memory formats unless `empty` chooses. Inputs are never
+            changed, but where there is nothing to do they are returned as they are.
 
         Raises:
-            ConfigurationError: an operation that cannot take what it gets: a Normalize with three means for one
-                channel, a crop larger than the image...
+            ConfigurationError: an operation that cannot take what it gets.
         """
         named = [name for name in columns if roles.get(name) in ("image", "mask")]
         pixels = {name: _pixels(name, columns[name], roles[name]) for name in named}
-        _check(pixels, len(draws))
+        sizes = {name: (len(tensor), *tensor.shape[-2:]) for name, tensor in pixels.items()}
+        if len(set(sizes.values())) > 1:
+            raise ConfigurationError(
+                f"images and masks of a batch must agree in number, height and width, got {sizes}; "
+                "resize the masks to the size of their images."
+            )
+        assert all(size[0] == len(draws) for size in sizes.values()), "one row of draws for each sample"
         return {**columns, **(self._in_pieces(pixels, roles, draws, empty) if pixels and self.ops else pixels)}
 
     def _in_pieces(
@@ -204,16 +207,6 @@ def _pixels(name: str, tensor: torch.Tensor, role: Role) -> torch.Tensor:
             "give one class number for each pixel."
         )
     return tensor
-
-
-def _check(pixels: Mapping[str, torch.Tensor], batch: int) -> None:
-    sizes = {name: (len(tensor), *tensor.shape[-2:]) for name, tensor in pixels.items()}
-    if len(set(sizes.values())) > 1:
-        raise ConfigurationError(
-            f"images and masks of a batch must agree in number, height and width, got {sizes}; "
-            "resize the masks to the size of their images."
-        )
-    assert all(size[0] == batch for size in sizes.values()), "one row of draws for each sample"
 
 
 def _format_of(tensor: torch.Tensor) -> torch.memory_format:

@@ -59,7 +59,8 @@ class ColorJitter(PixelOperation):
 
     @classmethod
     def from_transform(cls, transform: Any, image: ImageState) -> ColorJitter:
-        return cls(*(read_bounds(getattr(transform, name)) for name in _PROPERTIES))
+        settings = (getattr(transform, name) for name in _PROPERTIES)
+        return cls(*(None if bounds is None else read_bounds(bounds) for bounds in settings))
 
     def parameters(self, draws: Draws, stream: int) -> tuple[npt.NDArray[np.float32], Int64Array]:
         """(B, 4) factors, uniform within the bounds of brightness, contrast, saturation and hue, NaN for what is left
@@ -99,14 +100,9 @@ class RandomGrayscale(PixelOperation):
     def from_transform(cls, transform: Any, image: ImageState) -> RandomGrayscale:
         return cls(float(transform.p))
 
-    def rows(self, draws: Draws, stream: int) -> npt.NDArray[np.bool_]:
-        """(B,) bool: which samples turn grey."""
-        result: npt.NDArray[np.bool_] = draws.uniform(stream, 1)[:, 0] < self.p
-        return result
-
     def apply(self, images: torch.Tensor, draws: Draws, stream: int) -> torch.Tensor:
         require_grey_or_rgb(self, images)
-        chosen = self.rows(draws, stream)
+        chosen = draws.uniform(stream, 1)[:, 0] < self.p
         if images.shape[1] == 1 or not chosen.any():
             return images
         return choose_rows(chosen, grayscale(images), images)
@@ -198,7 +194,6 @@ def _smoothed(pixels: torch.Tensor, axis: int, sigmas: Float64Array, taps: int) 
 
 
 def require_grey_or_rgb(op: object, images: torch.Tensor) -> None:
-    """Raises ConfigurationError unless the images are what colour operations take: 1 or 3 channels, uint8 or float."""
     if images.shape[1] not in (1, 3):
         raise ConfigurationError(
             f"{type(op).__name__} needs images of 1 or 3 channels, got {images.shape[1]}; "
@@ -212,19 +207,11 @@ def require_grey_or_rgb(op: object, images: torch.Tensor) -> None:
 
 
 def map_groups(pixels: torch.Tensor, kinds: Int64Array, parameters: Float64Array, kernel: Kernel) -> torch.Tensor:
-    """Apply to each row of a batch the operation drawn for it: one call for all rows of a kind.
+    """Apply to each row of a (B, C, H, W) batch the operation drawn for it: one call for all rows of a kind. Rows with
+    a negative kind stay as they are.
 
-    Rows, kinds and parameters are known on the host, so nothing waits for the device; two small copies in all.
-
-    Args:
-        pixels: (B, C, H, W).
-        kinds: (B,) int64: the kind of operation for each row; rows with a negative kind stay as they are.
-        parameters: (B, P) float64.
-        kernel: called as kernel(kind, rows (n, C, H, W), their parameters (n, P) on the device); returns (n, C, H, W)
-            of the same dtype, and may return its input.
-
-    Returns:
-        (B, C, H, W); `pixels` itself if there is nothing to do.
+    Rows, kinds and (B, P) parameters are known on the host, so nothing waits for the device; two small copies in all.
+    Called as kernel(kind, rows (n, C, H, W), their parameters (n, P) on the device), which may return its input.
     """
     found = np.unique(kinds)
     if found.size == 0 or found[-1] < 0:

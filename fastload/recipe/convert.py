@@ -47,12 +47,10 @@ class ToDtype(PixelOperation):
         return 1.0 if self.dtype == dtype == torch.uint8 else None
 
     def apply(self, images: torch.Tensor, draws: Draws, stream: int) -> torch.Tensor:
-        """With `scale`, the value range goes along (0..255 to 0..1). Refused where torchvision calls it unsafe: float32
-        to int32 or int64."""
         try:
             result: torch.Tensor = functional.to_dtype(images, self.dtype, scale=self.scale)
         except RuntimeError as error:
-            if "cannot be performed safely" not in str(error):
+            if "cannot be performed safely" not in str(error):  # as of float32 to int32 or int64
                 raise
             raise ConfigurationError(
                 f"ToDtype({self.dtype}, scale=True) cannot convert {images.dtype} images without loss; "
@@ -95,10 +93,11 @@ class Normalize(PixelOperation):
     def apply(self, images: torch.Tensor, draws: Draws, stream: int) -> torch.Tensor:
         """(x - mean) / std for each channel; half precision is computed in float32."""
         self.check_dtype(images.dtype)
-        wide = torch.promote_types(images.dtype, torch.float32)
-        mean, std = self.per_channel(images.shape[1])
-        pixels = images.to(wide)
-        return pixels.sub(_spread(mean, pixels)).div_(_spread(std, pixels)).to(images.dtype)
+        pixels = images.to(torch.promote_types(images.dtype, torch.float32))
+        width = None if pixels.is_contiguous() else pixels.shape[3]
+        dtype = np.float64 if pixels.dtype == torch.float64 else np.float32
+        mean, std = (_along(v.astype(dtype), width, pixels.device) for v in self.per_channel(images.shape[1]))
+        return pixels.sub(mean).div_(std).to(images.dtype)
 
     def per_channel(self, channels: int) -> tuple[Float64Array, Float64Array]:
         """(C,) float64 each: means and deviations."""
@@ -113,11 +112,8 @@ class Normalize(PixelOperation):
 
 @dataclass(frozen=True)
 class _ConvertAndNormalize(PixelOperation):
-    """uint8 to normalised floating point: one multiply-add in float32, rounded once.
-
-    Within 1e-6 (relative to 1 or the value) of the two steps in float32; for half precision closer to them than half
-    precision steps would be.
-    """
+    """uint8 to normalised floating point: one multiply-add in float32, rounded once. Within 1e-6 (relative to 1 or the
+    value) of the two steps in float32."""
 
     convert: ToDtype
     normalize: Normalize
@@ -146,12 +142,6 @@ def _factors(
     mean, std = step.normalize.per_channel(channels)
     scale = 1.0 / (std * (255.0 if step.convert.scale else 1.0))
     return tuple(_along(values.astype(np.float32), width, device) for values in (scale, -mean / std))  # type: ignore[return-value]
-
-
-def _spread(values: Float64Array, images: torch.Tensor) -> torch.Tensor:
-    """(C,) values as a float tensor that broadcasts over (B, C, H, W) images."""
-    values = values.astype(np.float64 if images.dtype == torch.float64 else np.float32)
-    return _along(values, None if images.is_contiguous() else images.shape[3], images.device)
 
 
 def _along(values: npt.NDArray[Any], width: int | None, device: torch.device) -> torch.Tensor:

@@ -22,12 +22,13 @@ from fastload.geometry.boxes import (
 )
 from fastload.recipe.attributes import (
     check_bounds,
-    check_interpolation,
+    check_choice,
     check_padding,
     check_probability,
     check_ratio,
     check_size,
     read_antialias,
+    read_bounds,
     read_fills,
     read_interpolation,
     read_padding,
@@ -216,14 +217,14 @@ class RandomResizedCrop(_ToSize):
         super().__post_init__()
         check_bounds(self, "scale")
         check_ratio(self)
-        check_interpolation(self)
+        check_choice(self, "interpolation")
 
     @classmethod
     def from_transform(cls, transform: Any, image: ImageState) -> RandomResizedCrop:
         return cls(
             read_pair(transform.size),
-            (float(transform.scale[0]), float(transform.scale[1])),
-            (float(transform.ratio[0]), float(transform.ratio[1])),
+            read_bounds(transform.scale),
+            read_bounds(transform.ratio),
             read_interpolation(transform.interpolation, image),
             read_antialias(transform.antialias, image),
         )
@@ -261,7 +262,7 @@ class Resize(GeometryOperation):
     antialias: bool = True
 
     def __post_init__(self) -> None:
-        check_interpolation(self)
+        check_choice(self, "interpolation")
         if self.size is not None:
             check_size(self)
             if self.shorter is not None or self.max_size is not None:

@@ -14,7 +14,14 @@ from torchvision.transforms import v2
 
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError, counted
-from fastload.recipe.attributes import check_bounds, check_fill, check_probability, check_ratio, read_floats
+from fastload.recipe.attributes import (
+    check_bounds,
+    check_fill,
+    check_probability,
+    check_ratio,
+    read_bounds,
+    read_floats,
+)
 from fastload.recipe.operation import ImageState, PixelOperation, register
 from fastload.render.device import on_device
 
@@ -43,13 +50,8 @@ class RandomErasing(PixelOperation):
 
     @classmethod
     def from_transform(cls, transform: Any, image: ImageState) -> RandomErasing:
-        value, scale, ratio = transform.value, transform.scale, transform.ratio
-        return cls(
-            float(transform.p),
-            (float(scale[0]), float(scale[1])),
-            (float(ratio[0]), float(ratio[1])),
-            "random" if value is None or value == "random" else read_floats(value),
-        )
+        value: Any = "random" if transform.value in (None, "random") else read_floats(transform.value)
+        return cls(float(transform.p), read_bounds(transform.scale), read_bounds(transform.ratio), value)
 
     def boxes(self, draws: Draws, stream: int, *, height: int, width: int) -> Int64Array:
         """(B, 4) int64: top, left, height, width of the boxes of torchvision's; all 0 where nothing is erased.
@@ -70,10 +72,7 @@ class RandomErasing(PixelOperation):
         return np.where(erased[:, None], np.concatenate([start, sides], axis=1), 0.0).astype(np.int64)
 
     def apply(self, images: torch.Tensor, draws: Draws, stream: int) -> torch.Tensor:
-        """The box of each sample filled by `value`, or by standard normal noise for "random".
-
-        Values are converted to the dtype of the images as torchvision does: cut to whole numbers, not scaled.
-        """
+        """Values are converted to the dtype of the images as torchvision does: cut to whole numbers, not scaled."""
         channels, height, width = images.shape[1:]
         if self.value != "random" and len(self.value) not in (1, channels):
             raise ConfigurationError(

@@ -14,7 +14,7 @@ from timm.data import transforms as timm
 
 from fastload.geometry import Fill, Interpolation, Padding, PaddingMode, Resampling
 from fastload.geometry.boxes import RANDOM_RESIZED_CROP_UNIFORMS, Composition
-from fastload.recipe.attributes import check_fill, read_floats, read_interpolation, read_pair
+from fastload.recipe.attributes import check_fill, read_bounds, read_floats, read_interpolation, read_pair
 from fastload.recipe.convert import ToDtype
 from fastload.recipe.crops import CenterCrop, RandomResizedCrop
 from fastload.recipe.erase import RandomErasing
@@ -27,8 +27,6 @@ from fastload.recipe.operation import (
     register,
     register_lowering,
 )
-
-__all__ = ["CenterCropOrPad", "MixedResizedCrop", "ResizeKeepRatio"]
 
 BoolArray = npt.NDArray[np.bool_]
 Float64Array = npt.NDArray[np.float64]
@@ -117,8 +115,7 @@ def _filter(transform: Any, image: ImageState) -> Interpolation:
 
 
 def _random_resized_crop(transform: Any, image: ImageState) -> tuple[Operation, ...]:
-    size, (least, most), (narrow, wide) = read_pair(transform.size), transform.scale, transform.ratio
-    scale, ratio = (float(least), float(most)), (float(narrow), float(wide))
+    size, scale, ratio = read_pair(transform.size), read_bounds(transform.scale), read_bounds(transform.ratio)
     if isinstance(transform.interpolation, tuple | list):
         names = [read_interpolation(one, image) for one in transform.interpolation]
         if names != ["bilinear", "bicubic"] or image.tensor:

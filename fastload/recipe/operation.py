@@ -40,7 +40,7 @@ class ImageState:
 
 
 class NotLowerableError(Exception):
-    """Why a transform of a known type has no operation that means the same. It then runs as it is, sample by sample."""
+    """Why a transform of a known type has no operation that means the same: it then runs as it is."""
 
 
 class Operation:
@@ -66,10 +66,7 @@ class Operation:
 
     def size_after(self, size: Size | None) -> Size | None:
         """(height, width) of what it makes of images of this size; None where images differ or it is not known.
-
-        Raises:
-            ConfigurationError: it cannot be applied to images of this size.
-        """
+        Raises ConfigurationError: it cannot be applied to images of this size."""
         return size
 
     def check_dtype(self, dtype: torch.dtype) -> None:
@@ -142,8 +139,8 @@ class PixelOperation(Operation):
 class GeometryOperation(GeometryStep, Operation):
     """Moves pixels. Define `compose`; see `GeometryStep` for the defaults, which are those of a plain crop.
 
-    It runs where images are decoded if it composes with what came before (see `fastload.recipe.recipe`), and else on
-    batches; both ways it is drawn and composed by `compose`, and rendered by what renders everything.
+    It runs where images are decoded if it composes with what came before, and else on batches; both ways it is drawn
+    and composed by `compose`, and rendered by what renders everything.
     """
 
     def size_after(self, size: Size | None) -> Size | None:
@@ -226,24 +223,12 @@ _PACKAGES = {"timm": "fastload.recipe.of_timm"}
 """Whose transforms are registered by a module of ours, loaded when the first of them is met."""
 
 _lowerings: dict[type, tuple[str, Lowering]] = {}
-"""By the exact type of a transform: the name of what it is lowered to, for messages, and how."""
+"""By the exact type of a transform: what it is lowered to, for messages, and how."""
 
 
 def register(cls: _Registered) -> _Registered:
-    """Make an operation known: from now on the transforms that it names are lowered to it. Use it as a decorator.
-
-        @register
-        @dataclass(frozen=True)
-        class Invert(PixelOperation):
-            transforms = (mypackage.Invert,)
-            pointwise = True
-
-            @classmethod
-            def from_transform(cls, transform, image):
-                return cls()
-
-            def apply(self, images, draws, stream):
-                return 255 - images if images.dtype == torch.uint8 else 1 - images
+    """Make an operation known: from now on the transforms that it names are lowered to it. Use it as a decorator, above
+    `@dataclass(frozen=True)`; CONTRIBUTING.md has an example.
 
     Raises:
         ConfigurationError: it is no frozen dataclass derived from Operation, names no transforms, or names one that

@@ -25,10 +25,9 @@ class Placement(NamedTuple):
     """Where one operation runs, for `explain()`."""
 
     transform: str
-    """The operation as a person would write it: "RandomResizedCrop(size=(224, 224))"."""
+    """As a person would write it: "RandomResizedCrop(size=(224, 224))"."""
     where: Literal["decode", "worker", "device"]
-    """`decode`: on each image, where its pixels are decoded. `worker`: the transform itself, one sample at a time.
-    `device`: on whole batches, on the target device."""
+    """`worker`: the transform itself, one sample at a time. `device`: on whole batches, on the target device."""
 
 
 @dataclass(frozen=True)
@@ -41,8 +40,8 @@ class SplitRecipe:
     """Likewise."""
     placement: tuple[Placement, ...]
     opaque: Callable[..., Any] | None = field(default=None, compare=False)
-    """The transforms as the user gave them, one behind the other: from what the data set gives, a PIL image or an image
-    and a mask, to what `batch` takes."""
+    """The user's own transforms: from what the data set gives, a PIL image or an image and a mask, to what `batch`
+    takes."""
     reasons: tuple[str, ...] = ()
     """Why there is an opaque part: each transform that could not be placed, and why not."""
     forks: bool = False
@@ -59,11 +58,7 @@ class SplitRecipe:
         return self.programs[0]
 
     def require_no_opaque(self, backend: str, capable: Sequence[str]) -> None:
-        """For backends that cannot run Python on samples.
-
-        Raises:
-            UnsupportedTransformError: there is an opaque part; names it, the reason, and the backends that can.
-        """
+        """For backends that cannot run Python on samples: raises UnsupportedTransformError if there is such a part."""
         if self.opaque is not None:
             raise UnsupportedTransformError(
                 f"backend {backend!r} cannot run {'; nor '.join(self.reasons)}. "
@@ -75,8 +70,7 @@ class SplitRecipe:
 class Recipe:
     """The operations that make a training image out of a source image, in order.
 
-    The position of an operation in `ops` is the stream of its random draws, wherever it runs. Two recipes are equal
-    if their operations are.
+    The position of an operation in `ops` is the stream of its random draws, wherever it runs.
     """
 
     ops: tuple[Operation, ...] = ()
@@ -152,11 +146,8 @@ class Recipe:
         )
 
     def as_opaque(self, reason: str) -> SplitRecipe:
-        """All of it as the user's own transforms, one sample at a time, for what needs finished samples.
-
-        Args:
-            reason: why, for messages.
-        """
+        """All of it as the user's own transforms, one sample at a time, for what needs finished samples; `reason`: why,
+        for messages."""
         opaque: Callable[..., Any] | None = None
         if self.origins:
             opaque = _in_order([origin.transform for origin in self.origins])
@@ -171,9 +162,6 @@ class Recipe:
             reasons=() if opaque is None else (f"the transform ({reason})",),
             forks=self._fork is not None,
         )
-
-    def __str__(self) -> str:
-        return "\n".join(f"{stream}: {op.describe()}" for stream, op in enumerate(self.ops)) or "(no operation)"
 
     @property
     def _fork(self) -> Fork | None:
@@ -211,10 +199,8 @@ def _in_order(transforms: list[Callable[..., Any]]) -> Callable[..., Any]:
 
 
 def _place(path: list[Step], fixed_size: Size | None) -> tuple[list[Any], GeometryPlan]:
-    """One of "decode", "device" and "nowhere" for each operation, and the plan of those at decoding.
-
-    Behind the prefix everything works on batches, if images are of one size by then.
-    """
+    """One of "decode", "device" and "nowhere" for each operation, and the plan of those at decoding. Behind that prefix
+    everything works on batches, if images are of one size by then."""
     prefix = _GeometryPrefix(fixed_size)
     where: list[Any] = []
     for stream, op in path:

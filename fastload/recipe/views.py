@@ -28,14 +28,8 @@ class Views:
     """
 
     def __init__(self, *transforms: Any) -> None:
-        """
-        Args:
-            transforms: one for each view, at least one, each torchvision's or any callable on an image; or a list of
-                them. One that comes twice makes two different views.
-
-        Raises:
-            ConfigurationError: there is none, or something that is not callable.
-        """
+        """`transforms`: one for each view, at least one, each torchvision's or any callable on an image; or a list of
+        them. One that comes twice makes two different views."""
         if len(transforms) == 1 and isinstance(transforms[0], list | tuple):
             transforms = tuple(transforms[0])
         if not transforms:
@@ -47,9 +41,8 @@ class Views:
 
     def __call__(self, *inputs: Any) -> Any:
         """A tuple of the views of an image; of an image and a mask, a tuple for each of them."""
-        views = [inputs if t is None else _tuple_of(t(*inputs), len(inputs)) for t in self.transforms]
-        result = tuple(zip(*views, strict=True))
-        return result[0] if len(inputs) == 1 else result
+        views = [(inputs if len(inputs) > 1 else inputs[0]) if t is None else t(*inputs) for t in self.transforms]
+        return tuple(views) if len(inputs) == 1 else tuple(zip(*views, strict=True))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(map(repr, self.transforms))})"
@@ -61,7 +54,6 @@ class Fork(Operation):
     own position, branch by branch."""
 
     branches: tuple[tuple[Operation, ...], ...]
-    """The operations of each view."""
 
     @property
     def is_opaque(self) -> bool:  # type: ignore[override]
@@ -101,11 +93,11 @@ def written_as_views(transform: Any, held: Mapping[str, Callable[..., Any]], ima
     try:
         with seeded(0):
             views = transform(image)
-        if not isinstance(views, list | tuple) or len(views) < 2:
-            return None
-        if not all(isinstance(view, torch.Tensor | Image.Image) for view in views):
-            return None
     except Exception:  # whatever its code may raise for an image that is not the user's
+        return None
+    if not isinstance(views, list | tuple) or len(views) < 2:
+        return None
+    if not all(isinstance(view, torch.Tensor | Image.Image) for view in views):
         return None
     with seeded(0):
         makers = list(_makers(views, held, image))
@@ -139,7 +131,3 @@ def _makes(transform: Callable[..., Any], image: Any, view: Any) -> bool:
     if not same:
         restore_random_state(state)
     return same
-
-
-def _tuple_of(result: Any, inputs: int) -> Any:
-    return (result,) if inputs == 1 else result
