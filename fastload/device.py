@@ -47,11 +47,8 @@ class BufferPool:
     """
 
     def __init__(self, *, pinned_for: torch.device | None = None, least: int = _WORTH_KEEPING) -> None:
-        """
-        Args:
-            pinned_for: the GPU that the buffers are page-locked for; None: ordinary memory.
-            least: bytes from which ordinary memory is kept for reuse.
-        """
+        """`pinned_for`: the GPU that the buffers are page-locked for; `least`: bytes from which ordinary memory is
+        kept."""
         self._pinned_for = pinned_for
         self._least = least
         self.allocated = 0
@@ -126,11 +123,7 @@ class DeviceStage:
         pinned: bool = False,
         forks: bool = False,
     ) -> None:
-        """
-        Args:
-            programs: one for each view of the samples.
-            forks: whether the trainer gets a tuple of the views.
-        """
+        """`programs`: one for each view of the samples; `forks`: whether the trainer gets a tuple of the views."""
         self.device = device
         self._programs = programs
         pixels: dict[str, Role] = {name: role for name, role in roles.items() if role in ("image", "mask")}
@@ -178,13 +171,8 @@ class DeviceStage:
             torch.cuda.set_device(self._home)
 
     def run(self, host: HostBatch, draws: Draws, batch_number: int) -> Staged:
-        """Start the work for one batch; on CUDA it is queued on the stage's stream and not waited for.
-
-        Args:
-            host: as a backend gives it.
-            draws: the batch's random numbers.
-            batch_number: global batch of the epoch, 0-based: what mixup and cutmix draw from.
-        """
+        """Start the work for one batch; on CUDA it is queued on the stage's stream and not waited for. `batch_number`:
+        global batch of the epoch, 0-based, that mixup and cutmix draw from."""
         if self.device.type != "cuda":
             batch = self._assemble(host, draws, batch_number, keep=None)
             return Staged(_map_tensors(batch, torch.Tensor.pin_memory) if self._pinned else batch, None)
@@ -199,18 +187,15 @@ class DeviceStage:
             # All others need not wait: in the trainer's thread (no workers) that would be for all that it has queued.
             own.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.device(self.device), torch.cuda.stream(own):
-            begin = None
+            begin, ready = (torch.cuda.Event(enable_timing=spans is not None) for _ in range(2))
             if spans is not None:
                 spans.anchor(self.device)
-                begin = torch.cuda.Event(enable_timing=True)
                 begin.record(own)
             batch = self._assemble(host, draws, batch_number, keep)
-            ready = torch.cuda.Event(enable_timing=spans is not None)
             ready.record(own)
-        if spans is not None and begin is not None:
-            spans.device_span(
-                "copy and batch transforms", begin, ready, args={"epoch": draws.epoch, "step": batch_number}
-            )
+        if spans is not None:
+            place = {"epoch": draws.epoch, "step": batch_number}
+            spans.device_span("copy and batch transforms", begin, ready, args=place)
         # The pinned buffers must not be refilled before the copy out of them is done.
         self._copying.append((ready, keep))
         return Staged(batch, ready)
@@ -344,7 +329,6 @@ class _Parts:
     rebuild: Callable[[dict[Any, Any]], Any]
     """What the trainer sees, from the columns."""
     described: str
-    """For messages."""
     finished: bool = False
     """Whether the images are (B, C, H, W) already, with nothing of the recipe left to do."""
     foreign: bool = False

@@ -282,8 +282,7 @@ def test_weights_are_those_of_torchs_interpolation(interpolation: str, antialias
         torch.tensor([length]),
         torch.tensor([size]),
         length,
-        interpolation,  # type: ignore[arg-type]
-        antialias,
+        Resampling(interpolation, antialias),  # type: ignore[arg-type]
     )[0]
     torch.testing.assert_close(found, expected, rtol=0, atol=2e-3)
     assert torch.equal(found * 2**WEIGHT_BITS, (found * 2**WEIGHT_BITS).round())

@@ -141,13 +141,7 @@ def random_resized_crop_boxes(
 
     Ten attempts: area uniform in `scale` of the image's, log(width / height) uniform in the logs of `ratio`, sides
     rounded half to even; the first one that fits is placed uniformly. If none fits, the largest central box whose
-    ratio is in bounds.
-
-    Args:
-        uniforms: (B, 22) float64 in [0, 1): ten areas, ten ratios, top, left.
-        sizes: (B, 2) int64: height, width of the images.
-        scale: bounds of the share of the image's area.
-        ratio: bounds of width / height.
+    ratio is in bounds. `uniforms`: (B, 22), ten areas, ten ratios, top, left; `sizes`: (B, 2) int64.
     """
     image_height, image_width = sizes[:, :1], sizes[:, 1:]
     low, high = scale
@@ -174,13 +168,10 @@ def resized_sizes(
     shorter: int | None = None,
     max_size: int | None = None,
 ) -> Int64Array:
-    """(B, 2) int64: the sizes that torchvision's Resize gives images of these sizes; 0 where a side vanishes.
+    """(B, 2) int64: the sizes that torchvision's Resize gives images of these (B, 2) sizes; 0 where a side vanishes.
 
-    Args:
-        sizes: (B, 2) int64: height, width of the images.
-        size: exact (height, width), or None.
-        shorter: length of the shorter side; the longer follows, cut down.
-        max_size: bound on the longer side, or its length if there is no `shorter`.
+    Either `size` is exact, or `shorter` the length of the shorter side, which the longer follows, cut down, and
+    `max_size` a bound on that; it is the length of the longer side if there is no `shorter`.
     """
     if size is not None:
         return np.broadcast_to(np.array(size, dtype=np.int64), sizes.shape)

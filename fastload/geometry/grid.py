@@ -6,13 +6,13 @@ any device; everything broadcasts. (The native core has the same in C++, fastloa
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from fastload.geometry.plan import PaddingMode
+from fastload.geometry.plan import PaddingMode, Resampling
 
 Positions = TypeVar("Positions", npt.NDArray[np.int64], torch.Tensor)
 
@@ -58,8 +58,7 @@ def filter_weights(
     length: torch.Tensor,
     size: torch.Tensor,
     columns: int,
-    interpolation: Literal["bilinear", "bicubic"],
-    antialias: bool,
+    resampling: Resampling,
 ) -> torch.Tensor:
     """How much of each input position every output position is made of, in multiples of 2^-WEIGHT_BITS.
 
@@ -72,13 +71,13 @@ def filter_weights(
         length: (B,) int64: of the input.
         size: (B,) int64: of the grid.
         columns: at least the largest length; positions beyond a sample's own have no weight.
-        interpolation: which filter.
-        antialias: see above.
+        resampling: bilinear or bicubic, with or without antialiasing.
 
     Returns:
         (B, n, columns) float32 on the device of the arguments.
     """
-    support, a = (1, 0.0) if interpolation == "bilinear" else (2, -0.5 if antialias else -0.75)
+    antialias = resampling.antialias
+    support, a = (1, 0.0) if resampling.interpolation == "bilinear" else (2, -0.5 if antialias else -0.75)
     scale = (length.to(torch.float32) / size.to(torch.float32))[:, None]
     center = (positions.to(torch.float32) + 0.5) * scale
     taps = torch.arange(columns, device=positions.device)

@@ -127,7 +127,7 @@ class GeometryStep:
         return None
 
     def compose(self, composition: Composition, uniforms: Float64Array) -> None:
-        """Draw the parameters as torchvision does and add them to what the B samples went through so far.
+        """Draw the parameters and add them to what the B samples went through so far.
 
         Args:
             composition: `extent` holds the present sizes; `crop`, `pad`, `resize`, `flip` add to it, and `fail` notes
@@ -149,10 +149,8 @@ class GeometryStep:
 
 @dataclass(frozen=True)
 class GeometryPlan:
-    """Geometry operations that compose into one `Geometry` per sample, and how pixels are made along the way.
-
-    Made by `Recipe.split`, which knows which operations compose; the values here hold for the whole plan.
-    """
+    """Geometry operations that compose into one `Geometry` per sample (`Recipe.split` knows which do), and how pixels
+    are made along the way."""
 
     ops: tuple[tuple[int, GeometryStep], ...] = ()
     """(stream of its draws, operation), in order."""
@@ -169,7 +167,6 @@ class GeometryPlan:
 
     @property
     def is_identity(self) -> bool:
-        """Whether every output is the whole source image, untouched."""
         return not self.ops
 
     @property
@@ -179,7 +176,6 @@ class GeometryPlan:
 
     @property
     def mixes_filters(self) -> bool:
-        """Whether the samples of a batch are resampled with different filters."""
         return any(op.mixes_filters for _, op in self.ops)
 
     @property
@@ -189,19 +185,12 @@ class GeometryPlan:
 
     @property
     def fits_every_image(self) -> bool:
-        """Whether no image is too small or too narrow for it: `resolve` then gives no errors."""
+        """Whether `resolve` never gives errors."""
         return all(op.fits_every_image for _, op in self.ops)
 
     def resolve(self, draws: Draws, sizes: npt.NDArray[np.integer[Any]]) -> Geometry:
-        """Where the pixels of each output come from.
-
-        Args:
-            draws: random numbers of the B samples.
-            sizes: (B, 2) int: height, width of the source images, both at least 1.
-
-        Returns:
-            One row a sample; `errors` names the rows that an operation cannot be applied to. Never raises for these.
-        """
+        """Where the pixels of each output come from, given the (B, 2) sizes of the source images, at least 1 pixel.
+        `errors` names the rows that an operation cannot be applied to; never raises for these."""
         composition = Composition(sizes.astype(np.int64), self.padding_mode)
         for stream, op in self.ops:
             op.compose(composition, draws.uniform(stream, op.uniforms) if op.uniforms else np.empty((len(draws), 0)))
@@ -218,7 +207,7 @@ class GeometryPlan:
 
 @dataclass(frozen=True)
 class View:
-    """One image that is to be made of each sample of a batch, for a renderer. Several may be made of one decoding."""
+    """One image to make of each sample of a batch. A renderer may make several of one decoding."""
 
     geometry: Any
     """A `Geometry` of B rows; for the native core also what it resolves itself (`fastload.native.FusedGeometry`)."""

@@ -42,10 +42,8 @@ def column(values: torch.Tensor) -> torch.Tensor:
 
 
 def choose_rows(rows: npt.NDArray[np.bool_], chosen: torch.Tensor, otherwise: torch.Tensor) -> torch.Tensor:
-    """Row i of `chosen` where rows[i], of `otherwise` elsewhere: two (B, C, H, W) tensors of one dtype.
-
-    `chosen` may have one channel for the several of `otherwise`.
-    """
+    """Row i of `chosen` where rows[i], of `otherwise` elsewhere: two (B, C, H, W) tensors of one dtype. `chosen`
+    may have one channel for the several of `otherwise`."""
     if otherwise.dtype != torch.uint8:
         return torch.where(column(on_device(rows, otherwise.device)), chosen, otherwise)
     # a ^ ((a ^ b) & mask) is vectorised on a CPU, where torch.where takes ten times as long.
@@ -54,22 +52,18 @@ def choose_rows(rows: npt.NDArray[np.bool_], chosen: torch.Tensor, otherwise: to
 
 
 class _Rows(NamedTuple):
-    """Some rows of a geometry on the device, and of what image each is; all int64."""
+    """n rows of a geometry on the device, transposed: (4, n), (2, n) or (n,) int64 each."""
 
     box: torch.Tensor
-    """(4, n): top, left, height, width."""
     size: torch.Tensor
-    """(2, n): height, width."""
     window: torch.Tensor
-    """(4, n): top, left, height, width."""
     flip: torch.Tensor
-    """(2, n): 1 to mirror left-right, upside-down."""
     start: torch.Tensor
-    """(n,): first pixel of the image."""
+    """First pixel of the image."""
     width: torch.Tensor
-    """(n,): of the image."""
+    """Of the image."""
     number: torch.Tensor
-    """(n,): row of the batch."""
+    """Row of the batch."""
 
     @classmethod
     def send(
@@ -99,9 +93,9 @@ def render_on_device(
         pixels: (P, C) uint8: all pixels of all images, on any device. Of any dtype where nothing is filtered.
         start: (B,): first pixel of each sample's image.
         width: (B,): width of each sample's image.
-        geometry: of the B samples; all windows are of size `out_size`.
+        geometry: of the B samples.
         resampling: how pixels are made.
-        out_size: height, width.
+        out_size: height, width of all windows.
 
     Returns:
         (B, h, w, C) on the device of `pixels`, of their dtype.
@@ -138,15 +132,12 @@ def render_on_device(
 
 
 def render_batch(pixels: torch.Tensor, geometry: Geometry, resampling: Resampling) -> torch.Tensor:
-    """Render images of one size that are a batch already, on the device that holds them.
+    """(B, C, h, w) from images of one size that are a batch already, on the device that holds them.
 
     Args:
-        pixels: (B, C, H, W) of any dtype and memory format; masks have one channel.
+        pixels: (B, C, H, W) of any dtype and memory format.
         geometry: of the B samples; all grids are of one size, and all windows.
         resampling: how pixels are made; `fill` is on the scale of the pixels.
-
-    Returns:
-        (B, C, h, w) of that dtype.
     """
     if not len(pixels):
         return pixels
@@ -232,16 +223,15 @@ def _fill(out: torch.Tensor, outside: torch.Tensor, fill: Fill) -> None:
 def _resized_boxes(pixels: torch.Tensor, geometry: Geometry, resampling: Resampling) -> torch.Tensor:
     """(B, C, height, width) of the one size of the grids. Torch's kernels take one box at a time, and are faster on a
     CPU than anything that batches; on floating-point numbers only they do not depend on the batch."""
-    size = [int(n) for n in geometry.size[0]]
-    mode = InterpolationMode(resampling.interpolation)
-    if (geometry.box == (0, 0, *pixels.shape[2:])).all():
-        result: torch.Tensor = functional.resize(pixels, size, interpolation=mode, antialias=resampling.antialias)
-        return result
-    parts = (
-        pixels[row : row + 1, :, top : top + height, left : left + width]
-        for row, (top, left, height, width) in enumerate(geometry.box.tolist())
-    )
-    return torch.cat([functional.resize(p, size, interpolation=mode, antialias=resampling.antialias) for p in parts])
+    parts = [pixels]
+    if (geometry.box != (0, 0, *pixels.shape[2:])).any():
+        parts = [
+            pixels[row : row + 1, :, top : top + height, left : left + width]
+            for row, (top, left, height, width) in enumerate(geometry.box.tolist())
+        ]
+    size, mode = geometry.size[0].tolist(), InterpolationMode(resampling.interpolation)
+    resized = [functional.resize(p, size, interpolation=mode, antialias=resampling.antialias) for p in parts]
+    return resized[0] if len(resized) == 1 else torch.cat(resized)
 
 
 def _resample(
@@ -280,8 +270,7 @@ def _resample(
                 some.box[2 + axis],
                 some.size[axis],
                 (height, width)[axis],
-                "bilinear" if resampling.interpolation == "bilinear" else "bicubic",
-                resampling.antialias,
+                resampling,
             )
             for axis in (0, 1)
         )

@@ -50,15 +50,8 @@ class EncodedRenderer(Protocol):
     """Decodes and renders. Picklable; called from several threads at once."""
 
     def render(self, rows: Sequence[EncodedRow], views: Sequence[View]) -> dict[int, DecodeError]:
-        """Write row `sample.row` of each view for each sample, as `render_row` does.
-
-        Args:
-            rows: samples whose header has been read and accepted.
-            views: all of one role; their geometries were resolved against the sizes that `upright_size` gives.
-
-        Returns:
-            The samples that are damaged, by row; what the views hold there is undefined.
-        """
+        """Write row `sample.row` of each view, all of one role, for each sample, whose header has been accepted.
+        Returns the samples that are damaged, by row; what the views hold there is undefined."""
         ...
 
 
@@ -184,19 +177,8 @@ def render_into(
     flip: Booleans = (False, False),
     resampling: Resampling = _BILINEAR,
 ) -> None:
-    """Write one image into its place.
-
-    `box`, `size`, `window` and `flip` are tuples, or rows of a `Geometry`.
-
-    Args:
-        pixels: (H, W, C) uint8.
-        box: top, left, height, width of the part to use, within the image. The resize filter sees nothing else.
-        size: height, width that the box is resampled to; no resampling if it is the box's own.
-        out: (window height, window width, C) uint8 to write to.
-        window: top, left of the part of the resampled grid to write; what lies outside is padding.
-        flip: mirror left-right, mirror upside-down, after everything else.
-        resampling: how pixels are made.
-    """
+    """Write one (H, W, C) uint8 image into its place, (h, w, C) `out`. The rest are tuples, or rows of a `Geometry`; of
+    the window, h x w pixels, only top and left count."""
     top, left, height, width = (int(n) for n in box)
     source = pixels[top : top + height, left : left + width]
     grid, start = (int(size[0]), int(size[1])), (int(window[0]), int(window[1]))
