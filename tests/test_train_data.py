@@ -58,7 +58,8 @@ def write_idx(folder: Path, prefix: str, count: int) -> None:
 
 def test_a_folder_of_splits(splits: Path) -> None:
     with opened(splits) as data:
-        assert (data.num_classes, data.source.classes, data.in_channels) == (3, ("class_0", "class_1", "class_2"), 3)
+        assert (data.shape.num_classes, data.shape.in_channels) == (3, 3)
+        assert data.source.classes == ("class_0", "class_1", "class_2")
         assert (len(data.source), len(data.train)) == (12, 3)
         assert data.val is not None
         assert [len(labels) for _, labels in data.val] == [4, 2], "every sample once"
@@ -97,7 +98,7 @@ def test_official_files_bring_their_test_split(tmp_path: Path) -> None:
     write_idx(tmp_path, "train", 40)
     write_idx(tmp_path, "t10k", 10)
     with opened(tmp_path, image_size=28, mean="0.3", std="0.35", augment="none") as data:
-        assert (data.num_classes, data.in_channels, len(data.source)) == (10, 1, 40)
+        assert (data.shape.num_classes, data.shape.in_channels, len(data.source)) == (10, 1, 40)
         assert data.val is not None
         assert sum(len(labels) for _, labels in data.val) == 10
         assert next(iter(data.train))[0].shape == (4, 1, 28, 28)
@@ -117,7 +118,7 @@ def test_arrays_of_images_and_labels(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.zeros((8, 20, 20, 3), np.uint8))
     np.save(tmp_path / "y.npy", np.arange(8))
     with opened(f"{tmp_path / 'x.npy'}, {tmp_path / 'y.npy'}") as data:
-        assert (data.num_classes, data.source.classes, len(data.source), data.val) == (8, None, 8, None)
+        assert (data.shape.num_classes, data.source.classes, len(data.source), data.val) == (8, None, 8, None)
 
 
 @pytest.mark.parametrize("names", [("train", "val"), ("train", "test"), ("train",)])
@@ -127,7 +128,7 @@ def test_tokens(tmp_path: Path, names: tuple[str, ...]) -> None:
     for name, array in arrays.items():
         np.save(tmp_path / f"{name}.npy", array)
     with opened(tmp_path, task="masked-lm", num_classes=100) as data:
-        assert (data.num_classes, data.in_channels, len(data.source)) == (100, 1, 10)
+        assert (data.shape.num_classes, data.shape.in_channels, len(data.source)) == (100, 1, 10)
         rows = torch.cat([batch["input_ids"].long() for batch in data.train])
         assert rows.shape == (8, 7), "the incomplete batch is left out"
         theirs = {tuple(row) for row in arrays["train"].tolist()}
@@ -247,7 +248,7 @@ def test_masks_move_with_their_images(tmp_path: Path, augment: str) -> None:
             Image.fromarray(mask).convert("RGB").save(tmp_path / split / "images" / f"{number}.png")
     settings = {"task": "segmentation", "image_size": "48,64", "mean": "0", "std": "1", "augment": augment}
     with opened(tmp_path, **settings) as data:
-        assert (data.num_classes, len(data.source)) == (1, 8)
+        assert (data.shape.num_classes, len(data.source)) == (1, 8)
         for loader in (data.train, data.val):
             assert loader is not None
             for images, masks in loader:

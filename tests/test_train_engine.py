@@ -23,6 +23,7 @@ from fastload.train import TrainConfig, components, train
 from fastload.train.components import parallelise
 from fastload.train.data import TrainingData, open_data
 from fastload.train.distributed import World, open_world
+from fastload.train.models import Shape
 from fastload.train.results import Summary
 from tests.images import write_photo_folder
 from tests.train_job import SIDE, Network, config, write_arrays
@@ -390,7 +391,8 @@ def slow_run(
         loader = fastload.create_loader(
             source, 4, shuffle=True, drop_last=True, shard=shard, num_workers=workers, backend="torch"
         )
-        return TrainingData(train=loader, val=None, num_classes=3, in_channels=3, source=loader._parts.source)
+        shape = Shape(task="classification", num_classes=3, in_channels=3, image_size=(SIDE, SIDE))
+        return TrainingData(train=loader, val=None, source=loader._parts.source, shape=shape)
 
     use_network(monkeypatch, network)
     monkeypatch.setattr(components, "open_data", opened)

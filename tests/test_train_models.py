@@ -15,7 +15,7 @@ from torch import nn
 
 from fastload.errors import BackendUnavailableError, ConfigurationError
 from fastload.train.config import ModelConfig
-from fastload.train.models import PyramidNet, create_model
+from fastload.train.models import PyramidNet, Shape, create_model
 from tests.waiting import LIMIT
 
 TASK_OF = {"smp": "segmentation", "transformers": "masked-lm"}
@@ -31,9 +31,9 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def create(name: str, *, weights: str | None = None, task: str | None = None, **changes: Any) -> nn.Module:
     torch.manual_seed(0)
-    shape = {"num_classes": 7, "in_channels": 3, "image_size": (64, 64), **changes}
     task = task or TASK_OF.get(name.partition(":")[0], "classification")
-    return create_model(ModelConfig(model=name, weights=weights), task=task, **shape)
+    shape = {"task": task, "num_classes": 7, "in_channels": 3, "image_size": (64, 64), **changes}
+    return create_model(ModelConfig(model=name, weights=weights), Shape(**shape))
 
 
 def without_gradient(model: nn.Module, output: torch.Tensor) -> list[str]:
@@ -183,8 +183,8 @@ def test_weights_of_a_language_model_come_from_a_folder_too(tmp_path: Path) -> N
     torch.manual_seed(1)
     second = create_model(
         ModelConfig(model="transformers:roberta", weights=str(tmp_path)),
-        task="masked-lm", num_classes=50, in_channels=1, image_size=(1, 1),
-    )  # fmt: skip
+        Shape(task="masked-lm", num_classes=50, in_channels=1, image_size=(1, 1)),
+    )
     assert all(torch.equal(ours, theirs) for ours, theirs in zip(first.parameters(), second.parameters(), strict=True))
     with pytest.raises(ConfigurationError, match="a vocabulary of 50, got 51"):
         create("transformers:roberta", weights=str(tmp_path), num_classes=51)
@@ -197,9 +197,9 @@ def test_only_the_library_that_is_asked_for_is_imported() -> None:
     code = """
 import sys
 from fastload.train.config import ModelConfig
-from fastload.train.models import create_model
-create_model(ModelConfig(model="fastload:small"), task="classification", num_classes=2, in_channels=3,
-             image_size=(32, 32))
+from fastload.train.models import Shape, create_model
+create_model(ModelConfig(model="fastload:small"), Shape(task="classification", num_classes=2, in_channels=3,
+             image_size=(32, 32)))
 print(sorted({"timm", "transformers", "segmentation_models_pytorch"} & set(sys.modules)))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=LIMIT, check=True)
@@ -209,7 +209,7 @@ print(sorted({"timm", "transformers", "segmentation_models_pytorch"} & set(sys.m
 def test_options_reach_the_library() -> None:
     def made(model: str, *options: str) -> nn.Module:
         config = ModelConfig(model=model, model_option=options)
-        return create_model(config, task="classification", num_classes=3, in_channels=3, image_size=(32, 32))
+        return create_model(config, Shape(task="classification", num_classes=3, in_channels=3, image_size=(32, 32)))
 
     last = made("torchvision:resnet18", "zero_init_residual=true").get_submodule("layer1.0.bn2")
     assert not last.weight.any()

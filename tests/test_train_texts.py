@@ -22,7 +22,7 @@ from fastload.errors import ConfigurationError, SourceError
 from fastload.train import train
 from fastload.train.config import ModelConfig
 from fastload.train.data import TrainingData, open_data
-from fastload.train.models import create_model
+from fastload.train.models import Shape, create_model
 from fastload.train.settings import merged
 from fastload.train.tasks import create_task
 from fastload.train.texts import PADDING
@@ -97,10 +97,10 @@ def test_a_folder_of_tables(ending: str, tmp_path: Path) -> None:
     write(tmp_path / f"train.{ending}", examples(12))
     write(tmp_path / f"dev.{ending}", examples(5)[:5])
     found = opened(tmp_path)
-    assert (len(found.source), found.num_classes, found.source.classes) == (12, 2, None)
+    assert (len(found.source), found.shape.num_classes, found.source.classes) == (12, 2, None)
     assert found.val is not None
     assert len(found.val) == 2
-    assert found.vocabulary is not None
+    assert found.shape.vocabulary is not None
     tokens = tokens_of(found)
     assert tokens.dtype == np.int32
     assert (tokens[:, 0] == 0).all()
@@ -210,7 +210,7 @@ def test_a_tokenizer_in_a_folder_is_taken(tmp_path: Path) -> None:
     roberta.save_pretrained(str(tmp_path / "tokenizer"))
     data = write(tmp_path / "x.tsv", examples(6))
     found = opened(data, tokenizer=str(tmp_path / "tokenizer"))
-    assert found.vocabulary == len(roberta)
+    assert found.shape.vocabulary == len(roberta)
     for row, (text, _) in zip(tokens_of(found), examples(6), strict=True):
         assert [int(token) for token in row if token != PADDING] == roberta(text)["input_ids"]
 
@@ -222,10 +222,8 @@ def test_a_batch_is_as_long_as_its_longest_text_and_padding_changes_nothing() ->
     assert inputs.model_input.tolist() == [[0, 7, 2, 1], [0, 8, 9, 2]]
     assert inputs.target.tolist() == [0, 1]
     torch.manual_seed(0)
-    config = ModelConfig(model="transformers:roberta-tiny")
-    model = create_model(
-        config, task="text-classification", num_classes=2, in_channels=1, image_size=(1, 1), vocabulary=16
-    ).eval()
+    shape = Shape(task="text-classification", num_classes=2, in_channels=1, image_size=(1, 1), vocabulary=16)
+    model = create_model(ModelConfig(model="transformers:roberta-tiny"), shape).eval()
     with torch.no_grad():
         torch.testing.assert_close(model(inputs.model_input), model(tokens.long()))
         torch.testing.assert_close(model(inputs.model_input[:1, :3]), model(tokens.long())[:1])

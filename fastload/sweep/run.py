@@ -133,14 +133,7 @@ def check(config: TrainConfig) -> None:
         if loader is not None:
             loader.close()
     with torch.device("meta"):
-        create_model(
-            replace(config.model, weights=None),
-            task=config.task,
-            num_classes=data.num_classes,
-            in_channels=data.in_channels,
-            vocabulary=data.vocabulary,
-            image_size=config.data.image_size,
-        )
+        create_model(replace(config.model, weights=None), data.shape)
 
 
 def _row(cell: Cell, before: Sequence[Row], settings: SweepSettings, device: str, gpus: int) -> Row:

@@ -6,7 +6,6 @@ import bisect
 import math
 import random
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -22,7 +21,7 @@ from fastload.draws import Draws
 from fastload.errors import ConfigurationError
 from fastload.monitor import StepClock, mark_exchange, step_clock
 from fastload.train.config import OptimizerConfig, ScheduleConfig, TrainConfig
-from fastload.train.data import TrainingData, open_data
+from fastload.train.data import open_data
 from fastload.train.distributed import World
 from fastload.train.models import create_model
 from fastload.train.tasks import Task, create_task
@@ -36,91 +35,48 @@ class LearningRate(NamedTuple):
     """For the log: "lr 0.1 for a batch of 256, times 512/256 = 0.2"."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class Components:
-    """All that is stepped, validated and saved; on this rank."""
+    """All that is stepped, validated and saved, as it is before the first step. The same on every rank, but for the
+    data. The loaders are closed by `stack`."""
 
-    data: TrainingData
-    task: Task
-    best_by: tuple[str, Literal["min", "max"]]
-    """Which result of the validation makes an epoch the best one, and whether low or high is good."""
-    network: nn.Module
-    """The plain network, on its device."""
-    model: nn.Module
-    """What the steps call: the network, or what spreads it over devices."""
-    average: AveragedModel | None
-    optimizer: torch.optim.Optimizer
-    schedule: LambdaLR
-    scaler: torch.amp.GradScaler
-    precision: torch.autocast
-    """May be entered again and again."""
-    clock: StepClock
-    rate: LearningRate
-    global_batch: int
-    """Samples in an optimizer step, over all ranks and accumulated batches."""
-    windows: int
-    """Optimizer steps an epoch."""
+    def __init__(self, config: TrainConfig, world: World, stack: ExitStack) -> None:
+        self.data = open_data(config, shard=world.shard, device=world.device)
+        for loader in (self.data.train, self.data.val):
+            if loader is not None:
+                stack.callback(loader.close)
+        self.task = create_task(config, num_classes=self.data.shape.num_classes)
+        self.best_by = _best_by(config.checkpoint.best_by, self.task)
+        seed_generators(config.run.seed)
+        network = create_model(config.model, self.data.shape)
+        if config.model.sync_batchnorm:
+            network = synchronise_batchnorm(network, world)
+        memory_format = torch.channels_last if config.model.channels_last else torch.contiguous_format
+        self.network = network.to(world.device).to(memory_format=memory_format)
+        """The plain network, on its device."""
+        self.average = None if config.model.ema is None else average(self.network, config.model.ema)
+        self.clock = step_clock(world.device, keep=None if config.log.trace else 0)
+        self.model = parallelise(self.network, world, self.clock, config)
+        """What the steps call: the network, or what spreads it over devices."""
+        if config.model.compile:
+            self.model.compile()
+        self.global_batch = config.optimizer.batch_size * world.world_size * config.optimizer.accumulate
+        """Samples in an optimizer step, over all ranks and accumulated batches."""
+        self.windows = math.ceil(len(self.data.train) / config.optimizer.accumulate)
+        """Optimizer steps an epoch."""
+        self.rate = scaled_lr(config.optimizer, global_batch=self.global_batch)
+        on_gpu = world.device.type == "cuda"
+        self.optimizer = create_optimizer(self.network, config.optimizer, lr=self.rate.value, fused=on_gpu)
+        self.schedule = create_schedule(self.optimizer, config.schedule, steps_per_epoch=self.windows)
+        amp = config.optimizer.amp
+        self.scaler = torch.amp.GradScaler(world.device.type, enabled=amp == "fp16")
+        dtype = {"none": None, "bf16": torch.bfloat16, "fp16": torch.float16}[amp]
+        self.precision = torch.autocast(world.device.type, dtype=dtype, enabled=amp != "none")
+        """May be entered again and again."""
 
     @property
     def validated(self) -> nn.Module:
         """The network whose results count: the averaged one, if there is one."""
         return self.network if self.average is None else self.average.module
-
-
-def build(config: TrainConfig, world: World, stack: ExitStack) -> Components:
-    """Everything as it is before the first step. The same on every rank, but for the data.
-
-    Args:
-        config: of the run.
-        world: of this process.
-        stack: closes the loaders.
-    """
-    data = open_data(config, shard=world.shard, device=world.device)
-    for loader in (data.train, data.val):
-        if loader is not None:
-            stack.callback(loader.close)
-    task = create_task(config, num_classes=data.num_classes)
-    best_by = _best_by(config.checkpoint.best_by, task)
-    seed_generators(config.run.seed)
-    network = create_model(
-        config.model,
-        task=config.task,
-        num_classes=data.num_classes,
-        in_channels=data.in_channels,
-        vocabulary=data.vocabulary,
-        image_size=config.data.image_size,
-    )
-    memory_format = torch.channels_last if config.model.channels_last else torch.contiguous_format
-    if config.model.sync_batchnorm:
-        network = synchronise_batchnorm(network, world)
-    network = network.to(world.device).to(memory_format=memory_format)
-    averaged = None if config.model.ema is None else average(network, config.model.ema)
-    clock = step_clock(world.device, keep=None if config.log.trace else 0)
-    model = parallelise(network, world, clock, config)
-    if config.model.compile:
-        model.compile()
-    accumulate, amp = config.optimizer.accumulate, config.optimizer.amp
-    global_batch = config.optimizer.batch_size * world.world_size * accumulate
-    windows = math.ceil(len(data.train) / accumulate)
-    rate = scaled_lr(config.optimizer, global_batch=global_batch)
-    optimizer = create_optimizer(network, config.optimizer, lr=rate.value, fused=world.device.type == "cuda")
-    dtype = {"none": None, "bf16": torch.bfloat16, "fp16": torch.float16}[amp]
-    return Components(
-        data=data,
-        task=task,
-        best_by=best_by,
-        network=network,
-        model=model,
-        average=averaged,
-        optimizer=optimizer,
-        schedule=create_schedule(optimizer, config.schedule, steps_per_epoch=windows),
-        scaler=torch.amp.GradScaler(world.device.type, enabled=amp == "fp16"),
-        precision=torch.autocast(world.device.type, dtype=dtype, enabled=dtype is not None),
-        clock=clock,
-        rate=rate,
-        global_batch=global_batch,
-        windows=windows,
-    )
 
 
 def _best_by(asked: str | None, task: Task) -> tuple[str, Literal["min", "max"]]:
@@ -135,12 +91,7 @@ def _best_by(asked: str | None, task: Task) -> tuple[str, Literal["min", "max"]]
 
 
 def seed_generators(seed: int, *place: int) -> None:
-    """Seed the global generators of torch (every device), numpy and Python: the network's own random choices.
-
-    Args:
-        seed: of the run.
-        place: what else tells this stream from others (step, rank): other numbers for other places.
-    """
+    """Seed the global generators of torch (every device), numpy and Python, otherwise at every place (step, rank)."""
     for number in place:
         seed = int(Draws(seed, 0, np.array([number], dtype=np.int64)).integers(0)[0]) >> 1
     torch.manual_seed(seed)
@@ -156,12 +107,7 @@ _WARMUP_START = 0.01
 
 
 def scaled_lr(config: OptimizerConfig, *, global_batch: int) -> LearningRate:
-    """The learning rate in proportion to the batch (Goyal et al., 2017, "Accurate, large minibatch SGD").
-
-    Args:
-        config: its `lr` is for a batch of `reference_batch`; without that it is taken as it is.
-        global_batch: samples in an optimizer step: over all ranks and accumulated batches.
-    """
+    """The learning rate in proportion to the batch (Goyal et al., 2017, "Accurate, large minibatch SGD")."""
     reference = config.reference_batch
     if not reference:
         return LearningRate(config.lr, f"lr {config.lr:g}, not scaled with the batch of {global_batch}")
@@ -209,11 +155,6 @@ def create_schedule(optimizer: torch.optim.Optimizer, config: ScheduleConfig, *,
 
     With T steps in all and a warm-up of W: at step t < W the rate is 0.01 + 0.99 t / W of the whole; then, of a cosine,
     (1 + cos(pi (t - W) / (T - W))) / 2. Being no recurrence, it does not drift, and a state is the step alone.
-
-    Args:
-        optimizer: with the rate after warm-up.
-        config: in epochs, which may be fractions.
-        steps_per_epoch: optimizer steps, the last and smaller one included.
     """
     total = config.epochs * steps_per_epoch
     warmup = round(config.warmup * steps_per_epoch)
@@ -238,8 +179,7 @@ def create_schedule(optimizer: torch.optim.Optimizer, config: ScheduleConfig, *,
 
 
 def average(model: nn.Module, decay: float) -> AveragedModel:
-    """An exponential moving average of the weights and of the running statistics: call `update_parameters(model)`
-    after each optimizer step; `.module` is the averaged network. The first update copies."""
+    """An exponential moving average of the weights and of the running statistics. The first update copies."""
     return AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(decay), use_buffers=True)
 
 
@@ -251,16 +191,7 @@ def parallelise(model: nn.Module, world: World, clock: StepClock, config: TrainC
 
     With ddp, every rank begins with rank 0's weights, and gradients are averaged over the ranks during `backward`.
     Buffers (the running statistics of batch normalisation) are each rank's own: training does not read them, and
-    rank 0's are the ones that are validated and saved.
-
-    Args:
-        model: on its device.
-        world: of this process.
-        clock: is told when the exchange of gradients begins to cost time.
-        config: of the run.
-
-    Raises:
-        ConfigurationError: bf16 with dp.
+    rank 0's are the ones that are validated and saved. The clock is told when the exchange begins to cost time.
     """
     if world.parallel == "ddp":
         wrapped = DistributedDataParallel(
@@ -286,9 +217,6 @@ def synchronise_batchnorm(model: nn.Module, world: World) -> nn.Module:
     """The network with every batch normalisation over the batches of all ranks: the same weights under the same names.
 
     On GPUs it is torch.nn.SyncBatchNorm; on CPUs, where torch has none, one of our own.
-
-    Raises:
-        ConfigurationError: dp, whose parts of a batch do not know of each other.
     """
     if world.parallel == "dp":
         raise ConfigurationError(

@@ -22,6 +22,7 @@ from fastload.sources import Opened, open_source
 from fastload.sources.base import Source
 from fastload.sources.folders import sampled_rows, split_of, splits_of
 from fastload.train.config import TrainConfig
+from fastload.train.models import Shape
 from fastload.train.settings import NONE, did_you_mean
 from fastload.train.texts import TOKENS, VALIDATION, open_texts
 
@@ -40,28 +41,14 @@ class TrainingData:
     """In order, every sample once over all ranks: the last batches of some ranks are smaller, even empty."""
     source: Source
     """The training data themselves, for what must be known of them beforehand."""
-    num_classes: int
-    """Outputs that the network needs; of text, the size of the vocabulary."""
-    in_channels: int
-    """Of the images; 1 for text."""
-    vocabulary: int | None = None
-    """Token ids that there are; None where the batches are images."""
+    shape: Shape
+    """Of the network that is trained on them."""
     remark: str | None = None
     """Why nothing is validated, where that is so."""
 
 
 def open_data(config: TrainConfig, *, shard: fastload.Shard, device: torch.device) -> TrainingData:
-    """Open the training and validation data of a run. Nothing is read before the loaders are iterated.
-
-    Args:
-        config: of the run.
-        shard: this rank among those that train.
-        device: where batches are delivered.
-
-    Raises:
-        ConfigurationError: no data given, or settings that do not fit the data.
-        SourceError: nothing there, or not data of this task.
-    """
+    """Open the training and validation data of a run. Nothing is read before the loaders are iterated."""
     opened, validation = _open(config)
     source = opened.source
     sources = [source] if isinstance(validation, str) else [source, validation.source]
@@ -106,9 +93,13 @@ def open_data(config: TrainConfig, *, shard: fastload.Shard, device: torch.devic
         train=train,
         val=None if absent else fastload.create_loader(validation, batch, transform=evaluation, **common),
         source=source,
-        num_classes=num_classes,
-        in_channels=channels,
-        vocabulary=source.details.get("vocabulary"),
+        shape=Shape(
+            task=config.task,
+            num_classes=num_classes,
+            in_channels=channels,
+            image_size=config.data.image_size,
+            vocabulary=source.details.get("vocabulary"),
+        ),
         remark=validation if isinstance(validation, str) else None,
     )
 
@@ -200,12 +191,7 @@ def _open_files(data: str, task: str) -> Opened:
 
 
 def backend_options(backend: str, texts: Sequence[str]) -> BackendOptions | None:
-    """Options of a backend from NAME=VALUE, as its own class says; None for none.
-
-    Raises:
-        ConfigurationError: no such option of this backend, or a value that it cannot have.
-        BackendUnavailableError: its package is not installed.
-    """
+    """Options of a backend from NAME=VALUE, as its own class says; None for none."""
     if not texts:
         return None
     kind: Any = BackendOptions if backend == "auto" else backend_class(backend).Options

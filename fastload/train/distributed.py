@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, Literal
 
 import torch
@@ -56,7 +56,6 @@ class World:
 
     @property
     def shard(self) -> Shard:
-        """This rank's part of the data."""
         return Shard(self.rank, self.world_size)
 
     def gather(self, value: Any) -> list[Any] | None:
@@ -90,24 +89,19 @@ def open_world(run: RunConfig) -> Iterator[World]:
     number = _environment() if launched else {}
     parallel = _parallel(run, number.get("WORLD_SIZE", 1), launched)
     device = _device(run, parallel, number.get("LOCAL_RANK", 0))
-    devices = run.devices or tuple(range(torch.cuda.device_count()))
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
+    gpu = device if device.type == "cuda" else None
+    if gpu is not None:
+        torch.cuda.set_device(gpu)
     if parallel != "ddp":
-        others = [index for index in devices if index != device.index]
+        others = [index for index in run.devices or range(torch.cuda.device_count()) if index != device.index]
         yield World(device=device, parallel=parallel, devices=(device.index, *others) if parallel == "dp" else ())
         return
     store, rank, world_size = next(rendezvous("env://"))
     store = meet(store, rank, world_size)
-    if device.type == "cuda":
-        require_own_gpus(store, rank, world_size, device)
-    dist.init_process_group(
-        "nccl" if device.type == "cuda" else "gloo",
-        store=store,
-        rank=rank,
-        world_size=world_size,
-        device_id=device if device.type == "cuda" else None,
-    )
+    if gpu is not None:
+        require_own_gpus(store, rank, world_size, gpu)
+    backend = "gloo" if gpu is None else "nccl"
+    dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, device_id=gpu)
     control: Any = dist.new_group(backend="gloo")
     try:
         yield World(device=device, parallel=parallel, rank=rank, world_size=world_size, control=control)
@@ -115,7 +109,7 @@ def open_world(run: RunConfig) -> Iterator[World]:
         dist.barrier(group=control)
     except BaseException as error:
         # What NCCL has under way may never end, so its group is not waited for.
-        dist.destroy_process_group(control if device.type == "cuda" else None)
+        dist.destroy_process_group(None if gpu is None else control)
         if not _lost_a_peer(error):
             raise
         time.sleep(_CULPRIT_FIRST)
@@ -128,8 +122,8 @@ def open_world(run: RunConfig) -> Iterator[World]:
 
 def _lost_a_peer(error: BaseException) -> bool:
     """Whether a collective failed because its other end is gone. Gloo says so in words only."""
-    ours = isinstance(error, FastloadError) or not isinstance(error, RuntimeError)
-    return not ours and (isinstance(error, dist.DistError) or "gloo" in str(error).lower())
+    by_torch = isinstance(error, RuntimeError) and not isinstance(error, FastloadError)
+    return by_torch and (isinstance(error, dist.DistError) or "gloo" in str(error).lower())
 
 
 def _environment() -> dict[str, int]:
@@ -183,23 +177,21 @@ def _device(run: RunConfig, parallel: str, local_rank: int) -> torch.device:
         raise ConfigurationError(
             f"device: {run.device!r} would put every rank on one GPU; say cuda, and each takes its own."
         )
-    named = run.devices or tuple(range(gpus))
     if parallel == "none" and len(run.devices) > 1:
         raise ConfigurationError(f"devices: {run.devices} are several; take --parallel dp, or start with {_TORCHRUN}")
-    if run.devices and max(named) >= gpus:
+    if max(run.devices, default=-1) >= gpus:
         raise ConfigurationError(
-            f"devices: GPU {max(named)} was asked for, and torch sees {gpus} (numbered from 0); CUDA_VISIBLE_DEVICES="
-            f"{os.environ.get('CUDA_VISIBLE_DEVICES', '')} says which."
+            f"devices: GPU {max(run.devices)} was asked for, and torch sees {gpus} (numbered from 0); "
+            f"CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES', '')} says which."
         )
-    if run.devices and parallel == "ddp" and local_rank >= len(named):
+    if run.devices and parallel == "ddp" and local_rank >= len(run.devices):
         raise ConfigurationError(
-            f"devices: {run.devices} are for {counted(len(named), 'process')} of a machine, and this is number "
-            f"{local_rank}; start {len(named)} (--nproc-per-node {len(named)}), or name more."
+            f"devices: {run.devices} are for {counted(len(run.devices), 'process')} of a machine, and this is number "
+            f"{local_rank}; start {len(run.devices)} (--nproc-per-node {len(run.devices)}), or name more."
         )
     # Where each task sees a GPU of its own (SLURM's --gpus-per-task=1), that is number 0 in all of them.
     place = local_rank if parallel == "ddp" and gpus > 1 else 0
-    # Beyond the last one: the number that would be needed, for the message.
-    index = device.index if device.index is not None else named[place] if place < len(named) else place
+    index = device.index if device.index is not None else run.devices[place] if run.devices else place
     if index >= gpus:
         raise ConfigurationError(
             f"device: GPU {index} was asked for, and there are {gpus} (numbered from 0); start at most "
@@ -222,14 +214,8 @@ def meet(store: Any, rank: int, world_size: int, *, timeout: float = 600.0) -> A
     Each process leaves a word that no process before it has left, and rank 0 answers to every word that it finds with
     the name of the attempt. It goes on until all have confirmed that, for it may have answered to the dead.
 
-    Args:
-        store: of `torch.distributed`, the same one in all processes.
-        rank: of this process.
-        world_size: how many there are.
-        timeout: for all to come [seconds].
-
     Raises:
-        FastloadError: they did not.
+        FastloadError: they did not come within `timeout` [seconds].
     """
     store = PrefixStore("fastload", store)
     if rank == 0:
@@ -249,10 +235,7 @@ def meet(store: Any, rank: int, world_size: int, *, timeout: float = 600.0) -> A
 
 def _answer(store: Any, name: str, missing: set[int], deadline: float) -> None:
     """To every word of every rank that has not confirmed, the name."""
-    while True:
-        missing = {rank for rank in missing if not store.check([f"confirmed/{name}/{rank}"])}
-        if not missing:
-            return
+    while missing := {rank for rank in missing if not store.check([f"confirmed/{name}/{rank}"])}:
         if time.monotonic() > deadline:
             raise FastloadError(
                 f"rank 0: ranks {', '.join(map(str, sorted(missing)))} have not come. Have they started?"
@@ -265,9 +248,6 @@ def _answer(store: Any, name: str, missing: set[int], deadline: float) -> None:
 
 def require_own_gpus(store: Any, rank: int, world_size: int, device: torch.device) -> None:
     """See to it that no two ranks have ended up on one GPU, which NCCL answers with a hang or in words of its own.
-
-    Args:
-        store: of these ranks alone.
 
     Raises:
         ConfigurationError: on every rank, if two have one GPU.
@@ -323,35 +303,30 @@ class Stopping:
         """Between two checks [seconds]."""
         self._pending: tuple[Any, torch.Tensor] | None = None
         """The ranks' question to each other, whether anyone was asked to stop, and where the answer comes."""
-        self._before: dict[signal.Signals, Any] = {}
+        self._undo = contextlib.ExitStack()
         self.signal: int | None = None
         """The first that asked this process to stop."""
 
     def __enter__(self) -> Stopping:
         if threading.current_thread() is threading.main_thread():
             self._main = threading.get_ident()
-            self._reader, self._writer = socket.socketpair()
-            self._writer.setblocking(False)
-            self._wakeup_before = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
-            self._before = {number: signal.signal(number, self._handle) for number in _SIGNALS}
-            self._thread = threading.Thread(target=self._listen, name="fastload-stopping", daemon=True)
-            self._thread.start()
+            self._reader, writer = socket.socketpair()
+            self._undo.enter_context(self._reader)
+            listener = threading.Thread(target=self._listen, name="fastload-stopping", daemon=True)
+            listener.start()
+            self._undo.callback(listener.join)
+            self._undo.enter_context(writer)
+            self._undo.callback(writer.shutdown, socket.SHUT_RDWR)  # closing is not enough: forked workers have it too
+            writer.setblocking(False)
+            self._undo.callback(signal.set_wakeup_fd, signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False))
+            for number in _SIGNALS:
+                self._undo.callback(signal.signal, number, signal.signal(number, self._handle))
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         if kind is None and self._pending is not None:
             self._pending[0].wait()  # the others ask too, and nobody may leave before the answer
-        if not self._before:
-            return
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-        signal.set_wakeup_fd(self._wakeup_before)
-        self._writer.shutdown(socket.SHUT_RDWR)  # closing does not end it: forked workers have it too
-        self._writer.close()
-        self._thread.join()
-        self._reader.close()
+        self._undo.close()
 
     def check(self) -> None:
         """Between two steps, or two batches of a validation: a collective that costs next to nothing.

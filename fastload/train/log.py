@@ -35,15 +35,9 @@ class RunLog(ExitStack):
     ) -> None:
         """
         Args:
-            config: bar and TensorBoard.
-            folder: of the run; epochs.jsonl and the folder tensorboard are put there.
-            rank: of this process.
-            epochs: of the whole run.
-            unit: what samples are called.
             first_epoch: that this run begins or goes on in; records of it and of later ones, which it will repeat, are
                 removed from epochs.jsonl.
             first_step: optimizer steps done before; later points of TensorBoard's curves are superseded.
-            console: to print on; standard output by default.
 
         Raises:
             BackendUnavailableError: TensorBoard is asked for and not installed.
@@ -71,25 +65,12 @@ class RunLog(ExitStack):
         self._console.print(line, markup=False, highlight=False, emoji=False, soft_wrap=True)
 
     def begin_epoch(self, epoch: int, *, steps: int, done: int = 0) -> None:
-        """Start the bar of an epoch.
-
-        Args:
-            epoch: 0-based; a person is told of epoch 1 and up.
-            steps: optimizer steps of the epoch.
-            done: of these, before this run was resumed.
-        """
+        """Start the bar of an epoch, 0-based, of so many optimizer steps; `done` of them before the run was resumed."""
         title = f"epoch {epoch + 1}/{self._epochs}"
         self._bar.reset(self._task, total=steps, completed=done, description=title, visible=True)
 
     def progress(self, done: int, *, rate: float, wait: float, loss: float | None = None) -> None:
-        """Move the bar.
-
-        Args:
-            done: optimizer steps of this epoch.
-            rate: samples a second, over all ranks.
-            wait: share of the time spent waiting for data, 0 to 1.
-            loss: if it was read since; otherwise the bar keeps the one it has.
-        """
+        """Move the bar. Without a new loss, it keeps the one it has."""
         read: dict[str, Any] = {} if loss is None else {"loss": f"{loss:.4f}"}
         self._bar.update(self._task, completed=done, rate=f"{rate:,.0f}", wait=f"{wait:.1%}", **read)
 
@@ -109,10 +90,6 @@ class RunLog(ExitStack):
 
         To be called before the checkpoint is written: a run that is stopped between the two repeats the end of the
         epoch and its record; the other way round the record would be missing.
-
-        Args:
-            record: an `EpochRecord` as plain values.
-            step: optimizer steps of the run so far.
         """
         self._bar.update(self._task, visible=False)
         if self._tells:

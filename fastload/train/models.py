@@ -1,6 +1,6 @@
 """Networks by name, LIBRARY:NAME. A library is imported when a name asks for it, and downloads nothing unless told to.
 
-A new library is a function from a `ModelRequest` to a module, and a line in `LIBRARIES`.
+A new library is a function beside `_torchvision`, and a line in `LIBRARIES`.
 """
 
 from __future__ import annotations
@@ -26,48 +26,30 @@ from fastload.train.settings import did_you_mean
 
 logger = logging.getLogger("fastload")
 
+Options = dict[str, Any]
+"""What else the function of a library takes."""
+
 
 @dataclass(frozen=True, kw_only=True)
-class ModelRequest:
-    """One network."""
+class Shape:
+    """What a network takes and gives."""
 
-    name: str
-    """Without the library."""
-    weights: str | None
-    """Pretrained weights to download; None: none."""
-    options: Mapping[str, Any]
-    """What else the library's function takes."""
     task: str
     num_classes: int
+    """Outputs; of a masked language model, the size of its vocabulary."""
     in_channels: int
+    """Of the images; 1 for text."""
     image_size: tuple[int, int]
-    """(height, width) [pixels]."""
-    vocabulary: int | None
-    """Token ids that there are; None for images."""
+    """(height, width) [pixels]; for networks whose layers depend on it."""
+    vocabulary: int | None = None
+    """Token ids that there are, for text classification."""
 
 
-def create_model(
-    config: ModelConfig,
-    *,
-    task: str,
-    num_classes: int,
-    in_channels: int,
-    image_size: tuple[int, int],
-    vocabulary: int | None = None,
-) -> nn.Module:
+def create_model(config: ModelConfig, shape: Shape) -> nn.Module:
     """A network, on the CPU, in float32, drawn from torch's global generator (or with the weights asked for).
 
-    Args:
-        config: `model` names it, `weights` its weights; the rest is the trainer's.
-        task: "classification", "segmentation", "masked-lm" or "text-classification".
-        num_classes: outputs; of a masked language model, the size of its vocabulary.
-        in_channels: of the images.
-        image_size: (height, width) [pixels]; for networks whose layers depend on it.
-        vocabulary: token ids that there are, for text classification.
-
-    Returns:
-        A module from images (B, C, H, W) to logits (B, K); for segmentation (B, K, H, W); from token ids (B, L) to
-        logits (B, L, K) for a masked language model, (B, K) for text classification.
+    It maps images (B, C, H, W) to logits (B, K), for segmentation (B, K, H, W); token ids (B, L) to logits (B, L, K)
+    for a masked language model, (B, K) for text classification.
 
     Raises:
         ConfigurationError: no such library, network or weights, or it is not one for this task or size.
@@ -76,37 +58,27 @@ def create_model(
     library, _, name = config.model.partition(":")
     what = f"model {config.model!r}"
     if library not in LIBRARIES:
-        raise ConfigurationError(
-            f"{what}: no library {library!r} is known{did_you_mean(library, LIBRARIES)}; there are "
-            f"{', '.join(LIBRARIES)}."
-        )
+        near = did_you_mean(library, LIBRARIES)
+        raise ConfigurationError(f"{what}: no library {library!r} is known{near}; there are {', '.join(LIBRARIES)}.")
     tasks, build = LIBRARIES[library]
-    if task not in tasks:
-        fitting = ", ".join(f"{other}:" for other, (fits, _) in LIBRARIES.items() if task in fits)
-        raise ConfigurationError(f"{what}: is for {', '.join(tasks)}, not for {task}; take one of {fitting}")
-    request = ModelRequest(
-        name=name,
-        weights=config.weights,
-        options=_options(config.model_option),
-        task=task,
-        num_classes=num_classes,
-        in_channels=in_channels,
-        image_size=image_size,
-        vocabulary=vocabulary,
-    )
+    if shape.task not in tasks:
+        fitting = ", ".join(f"{other}:" for other, (fits, _) in LIBRARIES.items() if shape.task in fits)
+        raise ConfigurationError(f"{what}: is for {', '.join(tasks)}, not for {shape.task}; take one of {fitting}")
+    options = _options(config.model_option)
     try:
-        return build(request)
+        network: nn.Module = build(name, config.weights, options, shape)
     except TypeError as error:
-        if not request.options:
+        if not options:
             raise
         raise ConfigurationError(
             f"model_option {', '.join(config.model_option)}: {config.model} does not take them: {error}."
         ) from error
+    return network
 
 
-def _options(texts: Iterable[str]) -> dict[str, Any]:
+def _options(texts: Iterable[str]) -> Options:
     """NAME=VALUE, the value as in JSON (true, 0.1, null) or else a word."""
-    found: dict[str, Any] = {}
+    found: Options = {}
     for text in texts:
         name, _, value = text.partition("=")
         if not name.isidentifier() or not value:
@@ -137,30 +109,25 @@ def _unknown(what: str, name: str, names: Iterable[str]) -> ConfigurationError:
     return ConfigurationError(f"{what}: no such name{did_you_mean(name, names) or few}.")
 
 
-# -- torchvision -------------------------------------------------------------------------------------------------------
-
-_AUXILIARY = ("googlenet", "inception_v3")
-"""They return two more outputs while training, for losses of their own."""
+# -- Libraries ---------------------------------------------------------------------------------------------------------
 
 
-def _torchvision(request: ModelRequest) -> nn.Module:
-    """A network with as many outputs and input channels as asked. Weights of another shape are left as drawn."""
+def _torchvision(name: str, weights: str | None, options: Options, shape: Shape) -> Any:
     names = torchvision.models.list_models(module=torchvision.models)
-    if request.name not in names:
-        raise _unknown(f"model 'torchvision:{request.name}'", request.name, names)
-    options = dict(request.options)
-    if request.name in _AUXILIARY:
+    if name not in names:
+        raise _unknown(f"model 'torchvision:{name}'", name, names)
+    if name in ("googlenet", "inception_v3"):  # with two more outputs while training, for losses of their own
         options |= {"aux_logits": False, "init_weights": True}
-    if request.name.startswith("vit_"):
-        height, width = request.image_size
+    if name.startswith("vit_"):
+        height, width = shape.image_size
         if height != width:
-            raise ConfigurationError(f"image_size: torchvision:{request.name} takes squares, got {height}x{width}.")
+            raise ConfigurationError(f"image_size: torchvision:{name} takes squares, got {height}x{width}.")
         options |= {"image_size": height}
-    model: nn.Module = torchvision.models.get_model(request.name, num_classes=request.num_classes, **options)
-    if request.in_channels != 3:
-        _take_channels(model, request.in_channels)
-    if request.weights is not None:
-        _load_torchvision(model, request)
+    model: Any = torchvision.models.get_model(name, num_classes=shape.num_classes, **options)
+    if shape.in_channels != 3:
+        _take_channels(model, shape.in_channels)
+    if weights is not None:
+        _load_torchvision(model, name, weights)
     return model
 
 
@@ -173,64 +140,46 @@ def _take_channels(model: nn.Module, channels: int) -> None:
     model.set_submodule(name, replacement)
 
 
-def _load_torchvision(model: nn.Module, request: ModelRequest) -> None:
+def _load_torchvision(model: nn.Module, name: str, weights: str) -> None:
     """Download weights, and take all that fit: a head for other classes begins afresh, which is said."""
-    assert request.weights is not None
-    versions = torchvision.models.get_model_weights(request.name)
+    versions = torchvision.models.get_model_weights(name)
     known = [version.name for version in versions] + ["DEFAULT"]
-    if request.weights not in known:
-        raise _unknown(f"weights of torchvision:{request.name}: {request.weights!r}", request.weights, known)
-    state: dict[str, torch.Tensor] = versions[request.weights].get_state_dict(progress=False, check_hash=True)
+    if weights not in known:
+        raise _unknown(f"weights of torchvision:{name}: {weights!r}", weights, known)
+    state: dict[str, torch.Tensor] = versions[weights].get_state_dict(progress=False, check_hash=True)
     own = model.state_dict()
-    fitting = {name: value for name, value in state.items() if name in own and own[name].shape == value.shape}
+    fitting = {key: value for key, value in state.items() if key in own and own[key].shape == value.shape}
     model.load_state_dict(fitting, strict=False)
     fresh = sorted(own.keys() - fitting.keys())
     if fresh:
-        logger.warning("torchvision:%s: these begin untrained, having another shape: %s", request.name, fresh)
+        logger.warning("torchvision:%s: these begin untrained, having another shape: %s", name, fresh)
 
 
-# -- timm --------------------------------------------------------------------------------------------------------------
-
-
-def _timm(request: ModelRequest) -> nn.Module:
-    """A network with as many outputs and input channels as asked.
-
-    `weights` are a tag of timm's, such as "a1_in1k" for resnet50, or "DEFAULT" for the first one that it lists.
-    """
+def _timm(name: str, weights: str | None, options: Options, shape: Shape) -> Any:
+    """`weights` are a tag of timm's, such as "a1_in1k" for resnet50, or "DEFAULT" for the first one that it lists."""
     timm: Any = _import("timm", "timm")
-    name = request.name
     if not timm.is_model(name):
         raise _unknown(f"model 'timm:{name}'", name, timm.list_models())
-    if request.weights is not None:
+    if weights is not None:
         tags = [full.partition(".")[2] for full in timm.list_pretrained(name)]
         if not tags:
             raise ConfigurationError(f"weights: timm has none for {name}; leave them out.")
-        if request.weights != "DEFAULT":
-            if request.weights not in tags:
-                raise _unknown(f"weights of timm:{name}: {request.weights!r}", request.weights, tags)
-            name = f"{name}.{request.weights}"
-    options = dict(request.options)
+        if weights != "DEFAULT":
+            if weights not in tags:
+                raise _unknown(f"weights of timm:{name}: {weights!r}", weights, tags)
+            name = f"{name}.{weights}"
     if timm.get_pretrained_cfg(name, allow_unregistered=True).fixed_input_size:
-        options["img_size"] = request.image_size  # of its position embeddings
-    model: nn.Module = timm.create_model(
-        name,
-        pretrained=request.weights is not None,
-        num_classes=request.num_classes,
-        in_chans=request.in_channels,
-        **options,
-    )
-    return model
+        options["img_size"] = shape.image_size  # of its position embeddings
+    sizes = {"num_classes": shape.num_classes, "in_chans": shape.in_channels}
+    return timm.create_model(name, pretrained=weights is not None, **sizes, **options)
 
 
-# -- segmentation-models-pytorch ---------------------------------------------------------------------------------------
-
-
-def _smp(request: ModelRequest) -> nn.Module:
-    """A network from images (B, C, H, W) to logits (B, K, H, W). `weights` are those of the encoder: "imagenet"."""
+def _smp(name: str, weights: str | None, options: Options, shape: Shape) -> Any:
+    """`weights` are those of the encoder: "imagenet"."""
     smp: Any = _import("segmentation_models_pytorch", "segmentation-models-pytorch")
-    architecture, _, encoder = request.name.partition("/")
+    architecture, _, encoder = name.partition("/")
     architectures = {name: kind.__name__ for name, kind in smp.MODEL_ARCHITECTURES_MAPPING.items()}
-    what = f"model 'smp:{request.name}'"
+    what = f"model 'smp:{name}'"
     if architecture.lower() not in architectures:
         raise _unknown(what, architecture, architectures.values())
     if not encoder:
@@ -238,33 +187,20 @@ def _smp(request: ModelRequest) -> nn.Module:
     # Those of timm, "tu-", are too many to list, and smp's own error names them.
     if not encoder.startswith("tu-") and encoder not in smp.encoders.get_encoder_names():
         raise _unknown(what, encoder, smp.encoders.get_encoder_names())
+    given = {"encoder_weights": weights, "in_channels": shape.in_channels, "classes": shape.num_classes}
     try:
-        model: Any = smp.create_model(
-            architecture.lower(),
-            encoder_name=encoder,
-            encoder_weights=request.weights,
-            in_channels=request.in_channels,
-            classes=request.num_classes,
-            **request.options,
-        )
+        model = smp.create_model(architecture.lower(), encoder_name=encoder, **given, **options)
     except (KeyError, ValueError) as error:
         raise ConfigurationError(f"{what}: {error}") from error
     stride = model.encoder.output_stride if model.requires_divisible_input_shape else 1
-    if any(side % stride for side in request.image_size):
-        height, width = request.image_size
+    if any(side % stride for side in shape.image_size):
+        near = ",".join(str(max(round(side / stride), 1) * stride) for side in shape.image_size)
         raise ConfigurationError(
-            f"image_size: {what[6:]} needs sides that are multiples of {stride}, got {height}x{width}; take "
-            f"{_multiple(height, stride)},{_multiple(width, stride)}."
+            f"image_size: {what[6:]} needs sides that are multiples of {stride}, got "
+            f"{'x'.join(map(str, shape.image_size))}; take {near}."
         )
-    network: nn.Module = model
-    return network
+    return model
 
-
-def _multiple(side: int, of: int) -> int:
-    return max(round(side / of), 1) * of
-
-
-# -- transformers ------------------------------------------------------------------------------------------------------
 
 _ROBERTA_SIZES = {
     # Of Liu et al. (2019), RoBERTa; the small ones of Turc et al. (2019), "Well-read students learn better".
@@ -279,30 +215,30 @@ _ROBERTA_LENGTH = 512
 """Tokens in a sequence. The position embeddings have two rows more: RoBERTa counts from its padding id, 1."""
 
 
-def _transformers(request: ModelRequest) -> nn.Module:
+def _transformers(name: str, weights: str | None, options: Options, shape: Shape) -> Any:
     """A RoBERTa: for masked-lm with a vocabulary of `num_classes`, for text-classification with so many labels.
 
     `weights` is a name on the Hugging Face hub, or a folder. Options are those of its RobertaConfig.
     """
     transformers: Any = _import("transformers", "transformers")
-    if request.name not in _ROBERTA_SIZES:
-        raise _unknown(f"model 'transformers:{request.name}'", request.name, _ROBERTA_SIZES)
-    classifies = request.task == "text-classification"
+    if name not in _ROBERTA_SIZES:
+        raise _unknown(f"model 'transformers:{name}'", name, _ROBERTA_SIZES)
+    classifies = shape.task == "text-classification"
     kind = transformers.RobertaForSequenceClassification if classifies else transformers.RobertaForMaskedLM
-    vocabulary = request.vocabulary if classifies else request.num_classes
-    labels = {"num_labels": request.num_classes} if classifies else {}
-    if request.weights is not None:
+    vocabulary = shape.vocabulary if classifies else shape.num_classes
+    labels = {"num_labels": shape.num_classes} if classifies else {}
+    if weights is not None:
         try:
-            model = kind.from_pretrained(request.weights, **labels)
+            model = kind.from_pretrained(weights, **labels)
         except (OSError, ValueError) as error:
-            raise ConfigurationError(f"weights {request.weights!r}: {error}") from error
+            raise ConfigurationError(f"weights {weights!r}: {error}") from error
         if model.config.vocab_size != vocabulary:
             setting = "tokenizer" if classifies else "num_classes"
             raise ConfigurationError(
-                f"{setting}: {request.weights} has a vocabulary of {model.config.vocab_size}, got {vocabulary}."
+                f"{setting}: {weights} has a vocabulary of {model.config.vocab_size}, got {vocabulary}."
             )
         return _TokenLogits(model)
-    layers, width = _ROBERTA_SIZES[request.name]
+    layers, width = _ROBERTA_SIZES[name]
     config = transformers.RobertaConfig(
         vocab_size=vocabulary,
         num_hidden_layers=layers,
@@ -313,7 +249,7 @@ def _transformers(request: ModelRequest) -> nn.Module:
         type_vocab_size=1,
         layer_norm_eps=1e-5,
         **labels,
-        **request.options,
+        **options,
     )
     return _TokenLogits(kind(config))
 
@@ -339,25 +275,25 @@ class _TokenLogits(nn.Module):
 # -- fastload: networks for small images that the libraries do not have ------------------------------------------------
 
 
-def _own(request: ModelRequest) -> nn.Module:
+def _own(name: str, weights: str | None, options: Options, shape: Shape) -> nn.Module:
     """One of mlp, small, vgg19 and pyramidnet-DEPTH-ALPHA."""
-    if request.weights is not None:
-        raise ConfigurationError(f"weights: there are none for fastload:{request.name}; leave them out.")
-    if request.options:
+    if weights is not None:
+        raise ConfigurationError(f"weights: there are none for fastload:{name}; leave them out.")
+    if options:
         raise TypeError("networks of fastload have no options")
-    channels, classes = request.in_channels, request.num_classes
-    pyramid = re.fullmatch(r"pyramidnet-(\d+)-(\d+)", request.name)
+    channels, classes = shape.in_channels, shape.num_classes
+    pyramid = re.fullmatch(r"pyramidnet-(\d+)-(\d+)", name)
     if pyramid:
         return PyramidNet(int(pyramid[1]), int(pyramid[2]), num_classes=classes, in_channels=channels)
-    match request.name:
+    match name:
         case "mlp":
-            return mlp(channels, classes, request.image_size)
+            return mlp(channels, classes, shape.image_size)
         case "small":
             return convolutional(channels, classes, (32, 2), (64, 2), (128, 2))
         case "vgg19":
             return convolutional(channels, classes, (64, 2), (128, 2), (256, 4), (512, 4), (512, 4))
     names = ("mlp", "small", "vgg19", "pyramidnet-110-48")
-    raise _unknown(f"model 'fastload:{request.name}'", request.name, names)
+    raise _unknown(f"model 'fastload:{name}'", name, names)
 
 
 def mlp(in_channels: int, num_classes: int, image_size: tuple[int, int]) -> nn.Module:
@@ -385,19 +321,10 @@ def convolutional(in_channels: int, num_classes: int, *stages: tuple[int, int]) 
 
 
 class PyramidNet(nn.Module):
-    """A residual network that widens a little at every block, for images of about 32x32 pixels.
+    """A residual network that widens a little at every block, by `alpha` channels in all, for small images.
 
     Han, Kim and Kim, "Deep pyramidal residual networks" (CVPR 2017, arXiv:1610.02915): the additive form with basic
     blocks (figure 6d: normalisation first and last, one ReLU) and shortcuts padded with zeros.
-
-    Args:
-        depth: layers with weights; 6n + 2.
-        alpha: channels added from the first block to the last, evenly.
-        num_classes: outputs.
-        in_channels: of the images.
-
-    Raises:
-        ConfigurationError: a depth that no number of blocks makes up.
     """
 
     def __init__(self, depth: int, alpha: int, *, num_classes: int, in_channels: int = 3) -> None:
@@ -412,13 +339,8 @@ class PyramidNet(nn.Module):
         self.blocks = nn.Sequential(
             *(_Block(widths[k], widths[k + 1], stride=2 if k and k % blocks == 0 else 1) for k in range(total))
         )
-        self.head = nn.Sequential(
-            nn.BatchNorm2d(widths[-1]),
-            nn.ReLU(inplace=True),
-            nn.AdaptiveAvgPool2d(1),
-            nn.Flatten(),
-            nn.Linear(widths[-1], num_classes),
-        )
+        last = [nn.BatchNorm2d(widths[-1]), nn.ReLU(inplace=True), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+        self.head = nn.Sequential(*last, nn.Linear(widths[-1], num_classes))
         for layer in self.modules():
             if isinstance(layer, nn.Conv2d):
                 nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
@@ -447,7 +369,7 @@ class _Block(nn.Module):
         return residual + F.pad(self.shortcut(images), (0, 0, 0, 0, 0, self.added))
 
 
-LIBRARIES: Mapping[str, tuple[tuple[str, ...], Callable[[ModelRequest], nn.Module]]] = {
+LIBRARIES: Mapping[str, tuple[tuple[str, ...], Callable[[str, str | None, Options, Shape], Any]]] = {
     "torchvision": (("classification",), _torchvision),
     "timm": (("classification",), _timm),
     "smp": (("segmentation",), _smp),

@@ -121,17 +121,12 @@ class Summary:
 class Throughput:
     """Counts what is trained on between `begin` and `end` of each epoch.
 
-    The first steps of a process compile, choose algorithms and allocate; they are in the epoch's own seconds, but in
-    neither the rate of the run nor its shares. Validation and saving, between the epochs, are in nothing.
+    The first steps of a process (`warmup`) compile, choose algorithms and allocate; they are in the epoch's own
+    seconds, but in neither the rate of the run nor its shares. Validation and saving, between the epochs, are in
+    nothing.
     """
 
     def __init__(self, clock: StepClock, *, warmup: int, trace: bool) -> None:
-        """
-        Args:
-            clock: marked by whoever runs the steps.
-            warmup: steps to leave out.
-            trace: keep every step for a timeline; the clock must keep them too.
-        """
         self._clock = clock
         self._left_out = warmup
         self._trace = trace
@@ -146,7 +141,6 @@ class Throughput:
         self.timeline: list[Step] = []
 
     def begin(self) -> None:
-        """An epoch's training begins."""
         self._clock.restart()
         self._epoch_samples = 0
         self._began, self._ended = time.perf_counter(), None
@@ -180,8 +174,7 @@ class Throughput:
     @property
     def epoch_rate(self) -> float:
         """Samples a second in the latest epoch, so far."""
-        seconds = self.epoch_seconds
-        return self._epoch_samples / seconds if seconds else 0.0
+        return self._epoch_samples / self.epoch_seconds if self._began else 0.0
 
     @property
     def epoch_wait_share(self) -> float:
@@ -219,12 +212,10 @@ class StepProfiler:
         self._profiling: Profiling | None = None
 
     def begin_step(self) -> None:
-        """A step begins."""
         if self._left and not self._skip and self._profiling is None:
             self._profiling = self._window.enter_context(profile_steps(self._device))
 
     def end_step(self) -> None:
-        """A step has ended."""
         if self._skip:
             self._skip -= 1
         elif self._left:

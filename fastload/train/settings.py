@@ -39,16 +39,15 @@ NONE = "none"
 # -- What settings there are -------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Field:
-    """One setting of a run."""
+    """One setting of a run, such as `batch_size`."""
 
     name: str
-    """As in the dataclass and in TOML: `batch_size`."""
     table: str
     """The group that it is in, `optimizer`; "" for what stands above all groups."""
     kind: Any
-    """str, int, float, bool, a Literal, or a tuple of numbers; without the None of an optional one."""
+    """str, int, float, bool, a Literal, or a tuple; without the None of an optional one."""
     optional: bool
     """Whether it may be None."""
     default: Any
@@ -83,14 +82,7 @@ def all_fields() -> Mapping[str, Field]:
                 continue  # the group itself
             assert field.name not in found, f"{field.name} is in two groups: the command line could not tell them apart"
             kind, optional = _without_none(hints[field.name])
-            found[field.name] = Field(
-                name=field.name,
-                table=table,
-                kind=kind,
-                optional=optional,
-                default=field.default,
-                doc=docs.get(field.name, ""),
-            )
+            found[field.name] = Field(field.name, table, kind, optional, field.default, docs.get(field.name, ""))
     return found
 
 
@@ -133,8 +125,7 @@ def _docs(group: type) -> dict[str, str]:
 def convert(field: Field, value: object) -> Any:
     """A value as the field has it, from what was typed (always a string) or read from TOML.
 
-    Raises:
-        ConfigurationError: it is not of the field's kind. (Which words of a Literal are meant, its group checks.)
+    Raises ConfigurationError if it is not of the field's kind; which words of a Literal are meant, its group checks.
     """
     if value is None or value == NONE:
         if field.optional:
@@ -183,8 +174,8 @@ def merged(
     """The configuration that these make, later ones before earlier ones.
 
     Args:
-        preset: settings by field name; {} for the defaults.
-        toml: a file as `to_toml` writes it, or with some of its lines. None: no file.
+        preset: settings by field name.
+        toml: a file as `to_toml` writes it, or with some of its lines.
         given: settings by field name; strings, as typed, will do for values of any kind. "none" is None.
 
     Raises:
@@ -280,7 +271,6 @@ class Preset:
     """A job: its settings, and how to run it on the real data."""
 
     name: str
-    """Of its file."""
     settings: Mapping[str, Any]
     """By field name; what is not here is as `TrainConfig` has it."""
     about: str = ""

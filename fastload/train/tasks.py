@@ -37,12 +37,7 @@ _MASK_SHARE, _RANDOM_SHARE = 0.8, 0.1
 
 
 def create_task(config: TrainConfig, *, num_classes: int) -> Task:
-    """The task that the configuration names.
-
-    Args:
-        config: of the run.
-        num_classes: outputs of the network; of masked-lm, the size of the vocabulary with the mask token as its last.
-    """
+    """The task that the configuration names, for a network of so many outputs."""
     match config.task:
         case "classification":
             return Classification(num_classes, config.optimizer.label_smoothing)
@@ -57,20 +52,19 @@ def create_task(config: TrainConfig, *, num_classes: int) -> Task:
 def draws_of(loader: Loader, *, epoch: int, step: int) -> Draws:
     """The random numbers of the samples of batch `step` of an epoch, both 0-based, for `Task.prepare`.
 
-    They are functions of (the loader's seed, epoch, place of the sample in the epoch's order), which is global: the
-    number of ranks, the batch size and the step that a run was resumed at cannot change them.
+    Of the seed, the epoch and the sample's place in its order, which is global: neither ranks nor batch size nor the
+    step that a run was resumed at can change them.
     """
     order = loader.sampler.order
     return Draws(order.seed, epoch, order.batch(step))
 
 
 class Inputs(NamedTuple):
-    """One batch as the network and the loss take it."""
+    """One batch as the network and the loss take it; it may have no samples."""
 
     model_input: torch.Tensor
-    """What the network is called with, its first dimension the samples, of which there may be none."""
     target: Any
-    """What `losses` and `metrics` compare the output with; tensors on the same device."""
+    """What the output is compared with."""
 
 
 class MetricSums:
@@ -119,27 +113,19 @@ class Task(ABC):
     def study(self, source: Source) -> str | None:
         """Find what must be known about the training data before the first step: a line for the log, if anything.
 
-        Deterministic, so that every rank may do it and all find the same. Not called where a state was loaded.
+        Every rank does it, and all find the same. Not called where a state was loaded.
         """
         return None
 
     @abstractmethod
     def prepare(self, batch: Any, draws: Draws) -> Inputs:
-        """What the loader yields, as inputs.
-
-        Args:
-            batch: of data that fit the task, as `fastload.train.data.open_data` makes sure.
-            draws: those of the batch's samples; see `draws_of`.
-        """
+        """What the loader yields, as inputs; the draws are those of the batch's samples."""
 
     @abstractmethod
     def losses(self, output: torch.Tensor, target: Any, *, training: bool = True) -> torch.Tensor:
         """(B,) float32: the loss of each sample, itself a mean over the sample's pixels or tokens.
 
-        Args:
-            output: of the network, in the precision it ran in.
-            target: `Inputs.target`.
-            training: False leaves out what only regularises (label smoothing).
+        `training=False` leaves out what only regularises (label smoothing).
         """
 
     @abstractmethod
@@ -162,10 +148,10 @@ class Task(ABC):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """In place of `study`, when a run is resumed. Raises StateMismatchError for the state of another task."""
         if set(state) != set(self.state_dict()):
+            keeps, got = (", ".join(map(str, names)) or "none" for names in (self.state_dict(), state))
             raise StateMismatchError(
-                f"state: {type(self).__name__} keeps {', '.join(self.state_dict()) or 'none'}, got "
-                f"{', '.join(map(str, state)) or 'none'}; the checkpoint is of another task. Resume with the task it "
-                "was made with."
+                f"state: {type(self).__name__} keeps {keeps}, got {got}; the checkpoint is of another task. Resume "
+                "with the task it was made with."
             )
 
 
@@ -229,13 +215,7 @@ class Segmentation(Task):
         """0 until `study` or `load_state_dict`."""
 
     def study(self, source: Source) -> str:
-        """Count the training masks: at most 2,000 of them, evenly spread.
-
-        Raises:
-            SourceError: masks of one value only.
-            ConfigurationError: masks that look like class numbers.
-            DecodeError: none of the masks can be read.
-        """
+        """Count the training masks: at most 2,000 of them, evenly spread. Raises DecodeError if none can be read."""
         masks = {name: column for name, column in source.images.items() if column.role == "mask"}
         pixels, seen = _histogram(Source(masks, source.fingerprint, source.name))
         largest = int(np.flatnonzero(pixels)[-1])
@@ -324,20 +304,17 @@ def _one_channel(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
 
 
 class Hidden(NamedTuple):
-    """What is to be guessed."""
+    """What is to be guessed: places in the sequences, rising, and what stood there, each (B, M) int64."""
 
     positions: torch.Tensor
-    """(B, M) int64: places in the sequence, rising."""
     tokens: torch.Tensor
-    """(B, M) int64: what stood there."""
 
 
 class MaskedLanguage(Task):
     """Masked language modelling as in BERT (Devlin et al., 2019): cross entropy [nats a hidden token], and top-1, the
     share of the hidden tokens that were guessed.
 
-    Output (B, L, V) scores for sequences of which some tokens were hidden. Batches are {"input_ids": (B, L) integers}.
-    V is `num_classes`, and the last of these tokens the mask token.
+    Batches are {"input_ids": (B, L) integers}; output (B, L, V) scores, the last of the V tokens being the mask token.
 
     Every sequence has the same number of hidden positions, round(0.15 L) and at least one, so that a batch has a fixed
     shape and each sequence the same weight. Which ones, and what stands in their place, is a function of the draws
@@ -361,11 +338,8 @@ class MaskedLanguage(Task):
         chosen = np.sort(np.argsort(numbers[:, :length], axis=1, kind="stable")[:, :hidden], axis=1)
         fates, words = numbers[:, length : length + hidden], numbers[:, length + hidden :]
         # -1: leave the token as it is. Random tokens are any but the mask token.
-        replacement = np.where(
-            fates < _MASK_SHARE,
-            self._mask_token,
-            np.where(fates < _MASK_SHARE + _RANDOM_SHARE, (words * self._mask_token).astype(np.int64), -1),
-        )
+        replaced = np.where(fates < _MASK_SHARE + _RANDOM_SHARE, (words * self._mask_token).astype(np.int64), -1)
+        replacement = np.where(fates < _MASK_SHARE, self._mask_token, replaced)
         positions, replacements = on_device(chosen, tokens.device), on_device(replacement, tokens.device)
         originals = tokens.gather(1, positions)
         shown = torch.where(replacements < 0, originals, replacements)

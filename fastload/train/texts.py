@@ -59,11 +59,6 @@ def open_texts(data: str, val_data: str | None, *, tokenizer: str | None, length
         val_data: a file to validate on.
         tokenizer: a name on the Hugging Face hub, or a folder. None: a byte-level BPE made from the training texts.
         length: tokens kept of a text, begin and end included; the rest is cut off, counted, and told once.
-
-    Raises:
-        SourceError: no such file, no text or label column, no texts, or one class only.
-        ConfigurationError: the tokenizer is not of RoBERTa's kind, or cannot be had.
-        BackendUnavailableError: transformers is not installed.
     """
     train, beside = _find(data)
     val = beside if val_data is None else _find(val_data)[0]

@@ -29,7 +29,7 @@ from fastload.loader import Loader
 from fastload.monitor import phase_range, rank_path, write_trace
 from fastload.spans import SpanLog
 from fastload.train import checkpoint
-from fastload.train.components import build
+from fastload.train.components import Components
 from fastload.train.config import TrainConfig
 from fastload.train.distributed import Stopped, Stopping, World, open_world
 from fastload.train.log import RunLog
@@ -63,10 +63,7 @@ def train(config: TrainConfig, *, console: Console | None = None, warmup: int = 
 @contextmanager
 def algorithms(*, deterministic: bool, benchmark: bool) -> Iterator[None]:
     """Within: only algorithms that give the same bits every time; or those that cuDNN finds fastest, by trying them
-    on every new shape (`benchmark`) or by its own rules.
-
-    Raises (in torch, within): RuntimeError, by an operation that has no deterministic algorithm; it names itself.
-    """
+    on every new shape (`benchmark`) or by its own rules."""
     before = torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.benchmark
     if deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it when it is first used
@@ -90,7 +87,7 @@ class _Run:
         self._world = world
         self._out = Path(config.checkpoint.out)
         state = world.broadcast(checkpoint.state_to_resume(config) if world.rank == 0 else None)
-        self._components = build(config, world, stack)
+        self._components = Components(config, world, stack)
         self._train = self._components.data.train
         self._progress = checkpoint.Progress(config, self._components, world)
         remark = self._progress.begin() if state is None else self._progress.load(state)
@@ -412,9 +409,6 @@ def validate(
         task: what is counted.
         precision: the autocast that training runs in; entered once a batch.
         check: called before each batch, of which all ranks have the same number; ends the validation by raising.
-
-    Raises:
-        SourceError: no rank had a sample.
     """
     _take_buffers_of_rank_0(model)
     sums = MetricSums(task.counted, loader.device)
