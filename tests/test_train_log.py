@@ -85,7 +85,7 @@ def test_a_terminal_gets_a_bar_and_the_lines(tmp_path: Path) -> None:
         with RunLog(config, tmp_path, rank=0, epochs=9, unit="sequences", console=console) as log:
             log.begin_epoch(3, steps=500, done=20)
             log.progress(21, rate=43210.9, wait=0.253, loss=0.51239)
-            log.progress(22, rate=43210.9, wait=0.253)
+            log.progress(22, rate=43210.9, wait=0.253, loss=0.51239)
             if config.progress:
                 wait_until(lambda: "22/500" in text_of(console))  # drawn by a thread, a few times a second
             log.say("above the bar")
@@ -105,7 +105,7 @@ def test_ranks_other_than_0_tell_and_write_nothing(tmp_path: Path, capsys: pytes
     with RunLog(LogConfig(tensorboard=True), tmp_path / "run", rank=1, epochs=1) as log:
         log.say("nothing")
         log.begin_epoch(0, steps=5)
-        log.progress(1, rate=1.0, wait=0.0)
+        log.progress(1, rate=1.0, wait=0.0, loss=1.0)
         log.scalars(1, {"train/loss": 1.0})
         log.end_epoch(record(0), step=5)
     assert not (tmp_path / "run").exists()

@@ -49,17 +49,8 @@ _KEYS = (
 """What `Progress.state` gives."""
 
 
-def epoch_file(epoch: int) -> str:
-    """Name of the checkpoint after so many epochs."""
-    return f"epoch-{epoch:04d}.pt"
-
-
 def save(path: Path, state: Mapping[str, Any]) -> None:
-    """Write a checkpoint, or leave what is there as it is.
-
-    Raises:
-        CheckpointError: the disk is full, or the folder cannot be written.
-    """
+    """Write a checkpoint, or leave what is there as it is. Raises CheckpointError."""
     with _replacing(path) as beside, open(beside, "wb") as file:
         torch.save({"version": VERSION, **state}, file)
         file.flush()
@@ -117,12 +108,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 def load(path: Path) -> dict[str, Any]:
-    """Read a checkpoint, tensors on the CPU.
-
-    Raises:
-        ConfigurationError: no such file, or no checkpoint.
-        StateMismatchError: one of another version.
-    """
+    """Read a checkpoint, tensors on the CPU. Raises ConfigurationError, or StateMismatchError for another version."""
     try:
         check_regular(path)
         state = torch.load(path, map_location="cpu", weights_only=True)
@@ -149,9 +135,7 @@ def load(path: Path) -> dict[str, Any]:
 def state_to_resume(config: TrainConfig) -> dict[str, Any] | None:
     """The state that a run goes on from; None if it begins anew.
 
-    Raises:
-        ConfigurationError: no such file, or no checkpoint.
-        StateMismatchError: a checkpoint of a run that this configuration cannot go on with; both sides are named.
+    Raises StateMismatchError for a run that this configuration cannot go on with; both sides are named.
     """
     resume, last = config.checkpoint.resume, Path(config.checkpoint.out) / LAST
     if resume == "never" or (resume == "auto" and not last.exists()):
@@ -253,11 +237,7 @@ class Progress:
     def load(self, state: Mapping[str, Any]) -> str | None:
         """Go on from a state; learning rate and schedule are those of the configuration, at that step.
 
-        Returns:
-            What is not as it would have been, if anything.
-
-        Raises:
-            StateMismatchError: the loader or the task is another one.
+        Returns what is not as it would have been, if anything. Raises StateMismatchError if loader or task are others.
         """
         components = self._components
         try:

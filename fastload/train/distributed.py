@@ -269,16 +269,14 @@ def require_own_gpus(store: Any, rank: int, world_size: int, device: torch.devic
 # -- Stopping together -------------------------------------------------------------------------------------------------
 #
 # SIGTERM and Ctrl-C end the run after the step under way, on all ranks at the same one. Python runs a signal's handler
-# in the main thread, between two instructions, and the main thread may be in a collective whose other end is dead. So
-# signals are read by a thread (`signal.set_wakeup_fd`), which also ends the process where the main thread does not come
-# to its next step in time.
+# in the main thread, between two instructions, and the main thread of a rank may be in a collective whose other end is
+# dead. So there a thread sees signals too (`signal.set_wakeup_fd`), and ends the process where the main thread does not
+# come to its next step in time.
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _SECOND_PRESS = 1.0
-"""A SIGINT that comes later than this after the first one is a person's second Ctrl-C [seconds]. Earlier ones are the
-same press: a terminal sends it to torchrun and to its ranks, and torchrun passes it on."""
-_AT_ONCE = 2.0
-"""How long that one has to end the process in the ordinary way [seconds]."""
+"""A SIGINT that comes later than this after the first one is a person's second Ctrl-C, which ends the run at once
+[seconds]. Earlier ones are the same press: a terminal sends it to torchrun and its ranks, and torchrun passes it on."""
 _GRACE, _LONGEST_GRACE = 5.0, 25.0
 """How long several ranks have to come to their next step, besides three times the longest step so far, and at most
 [seconds]: torchrun kills after 30."""
@@ -293,32 +291,22 @@ class Stopping:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._asked = threading.Event()
-        self._at_once = threading.Event()
-        self._agreed = False
-        """All ranks stop: they save now, however long that takes."""
-        self._deadline = float("inf")
+        self._undo = contextlib.ExitStack()
+        self._over = threading.Event()
+        """All ranks stop, and save now, however long that takes; or the run has ended."""
         self._checked = time.monotonic()
         self._longest_step = 0.0
         """Between two checks [seconds]."""
         self._pending: tuple[Any, torch.Tensor] | None = None
         """The ranks' question to each other, whether anyone was asked to stop, and where the answer comes."""
-        self._undo = contextlib.ExitStack()
         self.signal: int | None = None
         """The first that asked this process to stop."""
+        self._asked_at = 0.0
 
     def __enter__(self) -> Stopping:
         if threading.current_thread() is threading.main_thread():
-            self._main = threading.get_ident()
-            self._reader, writer = socket.socketpair()
-            self._undo.enter_context(self._reader)
-            listener = threading.Thread(target=self._listen, name="fastload-stopping", daemon=True)
-            listener.start()
-            self._undo.callback(listener.join)
-            self._undo.enter_context(writer)
-            self._undo.callback(writer.shutdown, socket.SHUT_RDWR)  # closing is not enough: forked workers have it too
-            writer.setblocking(False)
-            self._undo.callback(signal.set_wakeup_fd, signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False))
+            if self._world.control is not None:
+                self._start_watching()
             for number in _SIGNALS:
                 self._undo.callback(signal.signal, number, signal.signal(number, self._handle))
         return self
@@ -326,6 +314,7 @@ class Stopping:
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         if kind is None and self._pending is not None:
             self._pending[0].wait()  # the others ask too, and nobody may leave before the answer
+        self._over.set()
         self._undo.close()
 
     def check(self) -> None:
@@ -338,7 +327,7 @@ class Stopping:
         """
         before, self._checked = self._checked, time.monotonic()
         self._longest_step = max(self._longest_step, self._checked - before)
-        stop = self._asked.is_set()
+        stop = self.signal is not None
         if self._world.control is not None:
             question = torch.tensor([int(stop)], dtype=torch.int32, device="cpu")
             stop = False
@@ -349,49 +338,33 @@ class Stopping:
             work = dist.all_reduce(question, op=dist.ReduceOp.MAX, group=self._world.control, async_op=True)
             self._pending = work, question
         if stop:
-            self._agreed = True
+            self._over.set()
             raise Stopped
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        self.signal = self.signal or number
-        self._asked.set()  # as the thread does, which may come to it some milliseconds later
-        if self._at_once.is_set():
+        now = time.monotonic()
+        if self.signal is None:
+            self.signal, self._asked_at = number, now
+        elif number == signal.SIGINT and now - self._asked_at > _SECOND_PRESS:
             raise KeyboardInterrupt
 
-    def _listen(self) -> None:
-        """In the thread: one byte a signal, until the other end is closed."""
-        first: float | None = None
-        while True:
-            self._reader.settimeout(0.2 if self._deadline < float("inf") else None)
-            try:
-                received = self._reader.recv(64)
-            except TimeoutError:
-                if time.monotonic() > self._deadline and (self._at_once.is_set() or not self._agreed):
-                    self._end()
-                continue
-            if not received:
-                return
-            for number in received:
-                if number not in _SIGNALS or self._at_once.is_set():
-                    continue
-                now = time.monotonic()
-                if first is None:
-                    first = now
-                    self.signal = number
-                    self._asked.set()
-                    if self._world.control is not None:
-                        self._deadline = now + min(_GRACE + 3 * self._longest_step, _LONGEST_GRACE)
-                elif number == signal.SIGINT and now - first > _SECOND_PRESS:
-                    self._at_once.set()
-                    self._deadline = now + _AT_ONCE
-                    # A signal of its own: this one may have been handled, and the main thread be waiting again.
-                    signal.pthread_kill(self._main, signal.SIGINT)
+    def _start_watching(self) -> None:
+        reader, writer = socket.socketpair()
+        self._undo.enter_context(reader)
+        thread = threading.Thread(target=self._watch, args=(reader,), name="fastload-stopping", daemon=True)
+        thread.start()
+        self._undo.callback(thread.join)
+        self._undo.enter_context(writer)
+        self._undo.callback(writer.shutdown, socket.SHUT_RDWR)  # closing is not enough: forked workers have it too
+        writer.setblocking(False)
+        self._undo.callback(signal.set_wakeup_fd, signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False))
 
-    def _end(self) -> None:
-        with contextlib.suppress(OSError):
-            print(
-                f"rank {self._world.rank}: asked to stop, and the step under way does not end; ending now.",
-                file=sys.stderr,
-                flush=True,
-            )
-        os._exit(128 + signal.SIGTERM)
+    def _watch(self, reader: socket.socket) -> None:
+        """In the thread: one byte a signal, until the other end is closed."""
+        while received := reader.recv(1):
+            grace = min(_GRACE + 3 * self._longest_step, _LONGEST_GRACE)
+            if received[0] in _SIGNALS and not self._over.wait(grace):
+                words = f"rank {self._world.rank}: asked to stop, and the step under way does not end; ending now."
+                with contextlib.suppress(OSError):
+                    print(words, file=sys.stderr, flush=True)
+                os._exit(128 + signal.SIGTERM)

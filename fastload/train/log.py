@@ -69,10 +69,10 @@ class RunLog(ExitStack):
         title = f"epoch {epoch + 1}/{self._epochs}"
         self._bar.reset(self._task, total=steps, completed=done, description=title, visible=True)
 
-    def progress(self, done: int, *, rate: float, wait: float, loss: float | None = None) -> None:
-        """Move the bar. Without a new loss, it keeps the one it has."""
-        read: dict[str, Any] = {} if loss is None else {"loss": f"{loss:.4f}"}
-        self._bar.update(self._task, completed=done, rate=f"{rate:,.0f}", wait=f"{wait:.1%}", **read)
+    def progress(self, done: int, *, rate: float, wait: float, loss: float) -> None:
+        """Move the bar."""
+        shown: dict[str, Any] = {"rate": f"{rate:,.0f}", "wait": f"{wait:.1%}", "loss": f"{loss:.4f}"}
+        self._bar.update(self._task, completed=done, **shown)
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         """Curves by optimizer step of the whole run, for TensorBoard: {"train/loss": 0.7}."""

@@ -204,31 +204,27 @@ class StepProfiler:
 
     def __init__(self, device: torch.device, steps: int, *, skip: int, say: Callable[[str], None]) -> None:
         self._device = device
-        self._skip = skip
+        self._steps = range(skip, skip + steps)
+        self._number = 0
         self._say = say
-        self._left = steps
-        """Steps of the window that have not ended."""
         self._window = ExitStack()
-        self._profiling: Profiling | None = None
+        self._seen: Profiling | None = None
 
     def begin_step(self) -> None:
-        if self._left and not self._skip and self._profiling is None:
-            self._profiling = self._window.enter_context(profile_steps(self._device))
+        if self._steps and self._number == self._steps.start:
+            self._seen = self._window.enter_context(profile_steps(self._device))
 
     def end_step(self) -> None:
-        if self._skip:
-            self._skip -= 1
-        elif self._left:
-            self._left -= 1
-            if not self._left:
-                self.close()
+        self._number += 1
+        if self._number == self._steps.stop:
+            self.close()
 
     def close(self) -> None:
         """End a window that is open, and tell what was seen."""
         self._window.close()
-        if self._profiling is not None:
-            self._say(f"profile: {self._profiling.result}")
-        self._profiling, self._left = None, 0
+        if self._seen is not None:
+            self._say(f"profile: {self._seen.result}")
+        self._seen = None
 
 
 class DeviceWatch(ExitStack):

@@ -11,6 +11,7 @@ import csv
 import hashlib
 import logging
 import os
+import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -42,6 +43,7 @@ _FORMATS = (".tsv", ".csv", ".jsonl")
 _TEXT_COLUMNS = ("text", "sentence", "document")
 VALIDATION = (*SPLITS["val"], *SPLITS["test"])
 """Names of what is validated on, the first that there is."""
+_NUMBER = re.compile(r"[+-]?[\d.]+(e[+-]?\d+)?", re.IGNORECASE)
 _VERSION = 1
 
 
@@ -159,7 +161,7 @@ def _classes(tables: Sequence[_Table]) -> tuple[str, ...]:
     if len(train) < 2:
         raise SourceError(f"{path}: every text has the label {tables[0].labels[0]!r}; there is nothing to tell apart.")
     numbers = all(label.isascii() and label.isdigit() for label in train)
-    if not numbers and all(map(_is_number, train)):
+    if not numbers and all(map(_NUMBER.fullmatch, train)):
         wrong = next(label for label in sorted(train) if not label.isdigit())
         raise SourceError(f"{path}: the label {wrong!r} is no whole number from 0 on; give such, or words.")
     for table in tables[1:]:
@@ -167,14 +169,6 @@ def _classes(tables: Sequence[_Table]) -> tuple[str, ...]:
         if unknown:
             raise SourceError(f"{table.path}: has labels that {path} has not: {', '.join(unknown[:5])}.")
     return () if numbers else tuple(sorted(train))
-
-
-def _is_number(label: str) -> bool:
-    try:
-        float(label)
-    except ValueError:
-        return False
-    return True
 
 
 # -- Tokens ------------------------------------------------------------------------------------------------------------

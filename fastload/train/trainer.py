@@ -109,8 +109,8 @@ class _Run:
         )
         self._profiler = StepProfiler(world.device, config.log.profile_steps, skip=warmup, say=self._log.say)
         self._stopping = stack.enter_context(Stopping(world))
-        self._told = (0.0, 0.0)
-        """Samples of this epoch and the sum of their losses, over all ranks, when it was last told of."""
+        self._told: dict[str, float] = {}
+        """The sums of this epoch, over all ranks, when it was last told of."""
         self._told_at = (0.0, 0)
         """When that was [seconds], and after how many steps of the epoch."""
         self._introduce(remark, resumed=state is not None)
@@ -152,9 +152,7 @@ class _Run:
         progress, every = self._progress, self._config.checkpoint.save_steps
         done = progress.batch // self._config.optimizer.accumulate
         self._log.begin_epoch(progress.epoch, steps=self._components.windows, done=done)
-        sums = progress.sums.total()
-        self._told = sums["samples"], sums["loss"]
-        self._told_at = time.perf_counter(), done
+        self._told, self._told_at = progress.sums.total(), (time.perf_counter(), done)
         self._components.model.train()
         batches = iter(self._train)
         self._throughput.begin()
@@ -179,9 +177,11 @@ class _Run:
         progress = self._progress
         best = progress.end_epoch(record)
         self._log.end_epoch(asdict(record), step=progress.step)
+        copies = [checkpoint.BEST] if best else []
         every = self._config.checkpoint.save_epochs
-        kept = every is not None and progress.epoch % every == 0
-        self._save(*([checkpoint.BEST] if best else []), *([checkpoint.epoch_file(progress.epoch)] if kept else []))
+        if every is not None and progress.epoch % every == 0:
+            copies.append(f"epoch-{progress.epoch:04d}.pt")
+        self._save(*copies)
 
     def _record(self) -> EpochRecord:
         """The epoch so far, validated. A collective."""
@@ -296,20 +296,17 @@ class _Run:
 
     def _tell_loss(self, done: int) -> None:
         """The mean since the last time, over all ranks. A collective."""
-        sums = self._progress.sums.total()
+        sums, now = self._progress.sums.total(), time.perf_counter()
         self._require_finite(sums)
-        samples, loss = sums["samples"] - self._told[0], sums["loss"] - self._told[1]
-        self._told = sums["samples"], sums["loss"]
-        mean = loss / samples if samples else None
+        mean = (sums["loss"] - self._told["loss"]) / (sums["samples"] - self._told["samples"])
+        seconds = (now - self._told_at[0]) / (done - self._told_at[1])
+        self._told, self._told_at = sums, (now, done)
         if self._config.log.step_lines:
-            results = self._components.task.result(sums) if sums["samples"] else {}
-            told = ", ".join(f"{name} {value:.4f}" for name, value in results.items())
-            now = time.perf_counter()
-            seconds, self._told_at = (now - self._told_at[0]) / max(done - self._told_at[1], 1), (now, done)
+            results = self._components.task.result(sums).items()
+            told = ", ".join(f"{name} {value:.4f}" for name, value in results)
             self._log.say(f"step {done}/{self._components.windows}: {told}; {seconds:.3f} s a step")
         self._log.progress(done, rate=self._throughput.epoch_rate, wait=self._throughput.epoch_wait_share, loss=mean)
-        if mean is not None:
-            self._log.scalars(self._progress.step, {"step/loss": mean, "step/lr": self._lr})
+        self._log.scalars(self._progress.step, {"step/loss": mean, "step/lr": self._lr})
 
     def _introduce(self, remark: str | None, *, resumed: bool) -> None:
         """What the run is, in some lines."""
@@ -436,14 +433,9 @@ def validate(
 
 def _take_buffers_of_rank_0(model: nn.Module) -> None:
     """Each rank has followed the statistics of its own batches since the last exchange."""
-    if not (dist.is_available() and dist.is_initialized()):
-        return
-    by_type: dict[torch.dtype, list[torch.Tensor]] = {}
-    for buffer in model.buffers():
-        if buffer.is_floating_point():
-            by_type.setdefault(buffer.dtype, []).append(buffer)
-    for buffers in by_type.values():
-        flat = torch.cat([buffer.flatten() for buffer in buffers])
-        dist.broadcast(flat, src=0)
-        for buffer, values in zip(buffers, flat.split([buffer.numel() for buffer in buffers]), strict=True):
-            buffer.copy_(values.view_as(buffer))
+    if dist.is_available() and dist.is_initialized():
+        for buffer in model.buffers():
+            if buffer.is_floating_point():
+                values = buffer.contiguous()
+                dist.broadcast(values, src=0)
+                buffer.copy_(values)
