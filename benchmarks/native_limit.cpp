@@ -2,10 +2,10 @@
 // resampling and no output, on random resized crops as for ImageNet.
 //
 //     cmake -S . -B build -DFASTLOAD_TOOLS=ON && cmake --build build
-//     yes | head -15 | build/native_limit FOLDER THREADS [files]
+//     yes | head -15 | build/native_limit FOLDER THREADS
 //
-// Each line of input is answered by an epoch over all .jpg and .jpeg files below FOLDER: images, seconds, seconds of
-// processor. With `files` they are read each time, else they are in memory.
+// Each line of input is answered by an epoch over all .jpg and .jpeg files below FOLDER, which are held in memory:
+// images, seconds, seconds of processor.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -70,26 +70,19 @@ double processor_seconds() {
 
 int main(int argc, char** argv) {
     if (argc < 3) {
-        std::fprintf(stderr, "usage: %s FOLDER THREADS [files]\n", argv[0]);
+        std::fprintf(stderr, "usage: %s FOLDER THREADS\n", argv[0]);
         return 2;
     }
-    std::vector<std::string> paths;
+    std::vector<std::vector<uint8_t>> contents;
     for (const auto& entry : std::filesystem::recursive_directory_iterator(argv[1])) {
         const std::string suffix = entry.path().extension().string();
-        if (suffix == ".jpg" || suffix == ".jpeg") paths.push_back(entry.path().string());
+        if (suffix != ".jpg" && suffix != ".jpeg") continue;
+        std::ifstream file(entry.path(), std::ios::binary);
+        contents.emplace_back(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
     }
-    if (paths.empty()) {
+    if (contents.empty()) {
         std::fprintf(stderr, "no .jpg or .jpeg files under %s\n", argv[1]);
         return 1;
-    }
-    std::vector<std::vector<uint8_t>> contents;
-    std::vector<uint8_t> blob;  // the paths, as a folder's are kept
-    std::vector<int64_t> ends;
-    for (const std::string& path : paths) {
-        std::ifstream file(path, std::ios::binary);
-        contents.emplace_back(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
-        blob.insert(blob.end(), path.begin(), path.end());
-        ends.push_back(static_cast<int64_t>(blob.size()));
     }
     RandomResizedCropPlan plan;
     plan.size = {224, 224};
@@ -99,12 +92,12 @@ int main(int argc, char** argv) {
     Pool pool(std::atoi(argv[2]), "auto");
     std::mt19937_64 random(0);
     std::uniform_real_distribution<double> uniform(0.0, 1.0);
-    const size_t count = (std::max<size_t>(paths.size(), 1024) + kBatch - 1) / kBatch * kBatch;
-    std::vector<int64_t> rows(count);
+    const size_t count = (std::max<size_t>(contents.size(), 1024) + kBatch - 1) / kBatch * kBatch;
+    std::vector<size_t> rows(count);
     std::vector<double> uniforms(count * kResizedCropUniforms);
     const auto flips = std::make_unique<bool[]>(2 * count);
     for (std::string line; std::getline(std::cin, line);) {
-        for (size_t i = 0; i < count; ++i) rows[i] = static_cast<int64_t>(i % paths.size());
+        for (size_t i = 0; i < count; ++i) rows[i] = i % contents.size();
         for (double& value : uniforms) value = uniform(random);
         std::shuffle(rows.begin(), rows.end(), random);
         const auto start = std::chrono::steady_clock::now();
@@ -118,20 +111,13 @@ int main(int argc, char** argv) {
                 flying.erase(flying.begin());
             }
             if (first >= count) continue;
-            std::unique_ptr<EncodedSource> images;
-            if (argc > 3) {
-                images = open_files({"", blob.data(), ends.data(), rows.data() + first, nullptr, nullptr, kBatch});
-            } else {
-                std::vector<Bytes> buffers;
-                for (size_t i = first; i < first + kBatch; ++i) {
-                    const auto& content = contents[static_cast<size_t>(rows[i])];
-                    buffers.push_back({content.data(), content.size()});
-                }
-                images = open_buffers(std::move(buffers));
+            std::vector<Bytes> images;
+            for (size_t i = first; i < first + kBatch; ++i) {
+                images.push_back({contents[rows[i]].data(), contents[rows[i]].size()});
             }
             GeometrySource crops =
                 random_resized_crops(uniforms.data() + first * kResizedCropUniforms, flips.get() + 2 * first, plan);
-            flying.push_back(std::make_shared<LimitJob>(std::move(images), crops));
+            flying.push_back(std::make_shared<LimitJob>(open_buffers(std::move(images)), crops));
             pool.submit(flying.back());
         }
         const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;

@@ -6,16 +6,17 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from benchmarks.gpu import checks, cifar, decode, idle, run, streams, threads, training
+from benchmarks.gpu import checks, cifar, decode, idle, run, threads, training
 from benchmarks.gpu.feeds import Variant, every_variant, synthetic, variants
+from benchmarks.gpu.run import goals, summary
 from benchmarks.gpu.setting import DRY, Found, Setting
-from benchmarks.gpu.summary import goals, summary
 from benchmarks.gpu.training import small_resnet
 from benchmarks.inputs import ROOT
 from fastload.device import DeviceStage
@@ -65,10 +66,10 @@ def only(monkeypatch: pytest.MonkeyPatch, module: Any, *names: str) -> None:
 def test_streams_finds_nothing_wrong_with_loaders_that_are_right(
     setting: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    only(monkeypatch, streams, "turbojpeg", "cache, device")
+    only(monkeypatch, checks, "turbojpeg", "cache, device")
     found = Found(60)
-    streams.run(setting, found)
-    rows = by_name(found, streams.STREAMS)
+    checks.run_streams(setting, found)
+    rows = by_name(found, checks.STREAMS)
     assert {name: value(row, "wrong") for name, row in rows.items()} == {"turbojpeg": 0, "cache, device": 0}
     assert all(value(row, "distinct") > 1 for row in rows.values())
     assert all(row.metrics("read_before_ready") == [0] for row in rows.values())
@@ -104,10 +105,10 @@ def test_streams_finds_a_loader_that_writes_to_batches_which_are_kept(
     setting: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Variant, "create", lambda self, setting, **arguments: Reusing())
-    only(monkeypatch, streams, "turbojpeg")
+    only(monkeypatch, checks, "turbojpeg")
     found = Found(60)
-    streams.run(setting, found)
-    row = by_name(found, streams.STREAMS)["turbojpeg"]
+    checks.run_streams(setting, found)
+    row = by_name(found, checks.STREAMS)["turbojpeg"]
     assert value(row, "used_at_once") == 0
     # Each but those that happen to be read when their own number is in the memory again.
     assert value(row, "kept") > value(row, "batches") / 2
@@ -118,7 +119,7 @@ def test_streams_finds_a_loader_that_writes_to_batches_which_are_kept(
 def test_the_loaders_own_stream_is_held_up_or_the_check_fails(
     setting: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with streams.stage_held_up(torch.device("cpu")) as held:
+    with checks.stage_held_up(torch.device("cpu")) as held:
         with Variant("turbojpeg", "turbojpeg").create(setting, transform=training_pixels(32)) as loader:
             began = time.perf_counter()
             batches = sum(1 for _ in loader)
@@ -135,9 +136,9 @@ def test_the_loaders_own_stream_is_held_up_or_the_check_fails(
                 yield torch.full((2, 3, 4, 4), number, dtype=torch.uint8), torch.zeros(2, dtype=torch.int64)
 
     monkeypatch.setattr(Variant, "create", without_a_stage)
-    only(monkeypatch, streams, "turbojpeg")
+    only(monkeypatch, checks, "turbojpeg")
     found = Found(60)
-    streams.run(setting, found)
+    checks.run_streams(setting, found)
     (row,) = found.rows.values()
     assert (row.status, "not held up" in row.note) == ("failed", True)
 
@@ -147,14 +148,14 @@ def test_one_pixel_that_is_wrong_or_elsewhere_changes_the_checksum() -> None:
     changed, moved = images.clone(), images.clone()
     changed[1, 2, 3, 4] += 1
     moved[0, 0, 0, 0], moved[0, 0, 0, 1] = images[0, 0, 0, 1], images[0, 0, 0, 0]
-    assert len({int(streams.checksum(batch)) for batch in (images, changed, moved)}) == 3
+    assert len({int(checks.checksum(batch)) for batch in (images, changed, moved)}) == 3
     last = images.contiguous(memory_format=torch.channels_last)
-    assert int(streams.checksum(last)) == int(streams.checksum(images))
+    assert int(checks.checksum(last)) == int(checks.checksum(images))
     batches = [(batch, torch.zeros(2)) for batch in (images, changed, images)]
-    wanted = streams.awaited(iter([(images, torch.zeros(2))] * 3))
-    assert streams.differing(streams.used(iter(batches)), wanted) == 1
-    assert streams.differing(streams.used(iter(batches), keep=2, late=False), wanted) == 1
-    assert streams.differing(wanted[:1], wanted) == 2
+    wanted = checks.awaited(iter([(images, torch.zeros(2))] * 3))
+    assert checks.differing(checks.used(iter(batches)), wanted) == 1
+    assert checks.differing(checks.used(iter(batches), keep=2, late=False), wanted) == 1
+    assert checks.differing(wanted[:1], wanted) == 2
 
 
 @pytest.mark.slow
@@ -188,19 +189,19 @@ def test_resuming_elsewhere_is_noticed(setting: Setting, monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("device", "only", "wanted"),
     [
-        ("cpu", (), ("pytest", "")),
-        ("cuda", (), ("pytest", "not dali-mixed")),
-        ("cuda", ("dali, mixed",), ("pytest, dali-mixed", "dali-mixed")),
+        ("cpu", (), ""),
+        ("cuda", (), "not dali-mixed"),
+        ("cuda", ("dali, mixed",), "dali-mixed"),
     ],
 )
 def test_the_contract_tests_of_what_may_die_have_a_process_of_their_own(
-    monkeypatch: pytest.MonkeyPatch, device: str, only: tuple[str, ...], wanted: tuple[str, str]
+    monkeypatch: pytest.MonkeyPatch, device: str, only: tuple[str, ...], wanted: str
 ) -> None:
-    asked: list[tuple[str, str]] = []
+    asked: list[str] = []
 
-    def suite(setting: Setting, name: str, chosen: str, seconds: float) -> Measurement:
-        asked.append((name, chosen))
-        return row(name, checks.SUITE, passed=1, failed=0)
+    def suite(setting: Setting, chosen: str, seconds: float) -> Measurement:
+        asked.append(chosen)
+        return row("pytest", checks.SUITE, passed=1, failed=0)
 
     monkeypatch.setattr(checks, "_suite", suite)
     monkeypatch.setattr(checks, "_contexts_elsewhere", lambda device: {})
@@ -208,22 +209,26 @@ def test_the_contract_tests_of_what_may_die_have_a_process_of_their_own(
     assert asked == [wanted]
 
 
-def test_the_report_of_the_contract_suite_is_read(tmp_path: Path) -> None:
-    report = tmp_path / "contract.xml"
-    report.write_text(
-        '<testsuites><testsuite><testcase name="test_a[turbojpeg-threads]"/><testcase name="test_a[turbojpeg]"/>'
-        '<testcase name="test_b[cache-disk-rrc-flip]"><failure message="assert 1 == 2&#10;more"/></testcase>'
-        '<testcase name="test_c[2-dali]"><skipped message="dali is not installed"/></testcase></testsuite></testsuites>'
-    )
-    found = checks.read_junit(report, "pytest", "interrupted after 3 s")
+def test_the_contract_suite_is_counted() -> None:
+    reports = [
+        ("test_a[turbojpeg-threads]", "passed", ""),
+        ("test_a[turbojpeg]", "passed", ""),
+        ("test_b[cache-disk-rrc-flip]", "failed", "assert 1 == 2\nmore"),
+        ("test_c[2-dali]", "skipped", "Skipped: dali is not installed"),
+    ]
+    found = checks.tally("pytest", reports, "interrupted after 3 s")
     assert [value(found, name) for name in ("passed", "failed", "skipped")] == [2, 1, 1]
     assert [(f.name, f.message) for f in found.failures] == [("test_b[cache-disk-rrc-flip]", "assert 1 == 2")]
     assert found.note == "interrupted after 3 s; 1 skipped: dali is not installed"
-    report.write_text(
-        '<testsuites><testsuite><testcase name="a"><skipped message="no"/></testcase></testsuite></testsuites>'
-    )
-    verdict = goals([checks.read_junit(report, "pytest")], gpu=False)[0]
+    verdict = goals([checks.tally("pytest", [("a", "skipped", "no")])], gpu=False)[0]
     assert (verdict.what, verdict.reached) == ("contract tests that fail on the device", False)
+
+
+@pytest.mark.slow
+def test_the_contract_suite_reports_each_test(setting: Setting) -> None:
+    found = checks._suite(replace(setting, contract="agree_on_every_random"), "turbojpeg", 120)
+    assert (found.status, found.failures) == ("measured", ())
+    assert value(found, "passed") > 0
 
 
 # -- speed
@@ -396,8 +401,8 @@ def test_goals_are_judged_from_the_rows() -> None:
         row("pytest", checks.SUITE, passed=9, failed=0),
         row("a", checks.PIXELS, wrong=0),
         row("a", checks.RESUME, wrong=3),
-        row("a", streams.STREAMS, wrong=0, against_the_cpu=0),
-        Measurement("b", streams.STREAMS, status="unavailable"),
+        row("a", checks.STREAMS, wrong=0, against_the_cpu=0),
+        Measurement("b", checks.STREAMS, status="unavailable"),
         row("synthetic", large, of_synthetic_share=1.0, gpu_idle_windows=7),
         row("fastload a", large, of_synthetic_share=0.99, gpu_idle_windows=0),
         row("fastload b", large, of_synthetic_share=0.49, gpu_idle_windows=2),
@@ -481,7 +486,7 @@ def parts_in(
         run.process, "run",
         lambda _, *arguments, **options: real(f"tests.test_benchmark_gpu:{function}", *arguments, **(options | given)),
     )  # fmt: skip
-    monkeypatch.setitem(run.PARTS, "cifar", run.Part("test", "cifar", 1, lambda setting: apart))
+    monkeypatch.setitem(run.PARTS, "cifar", run.Part("test", "cifar:run", 1, lambda setting: apart))
     setting = replace(SETTING, kept=str(tmp_path), out=str(tmp_path))
     found = run.Run(setting, time.monotonic() + seconds, dry=True)
     found.part("cifar", [])
@@ -537,5 +542,6 @@ def test_what_may_end_its_process_is_measured_apart_on_a_gpu() -> None:
 def test_every_part_is_a_module_and_documented() -> None:
     readme = (ROOT / "benchmarks" / "README.md").read_text()
     for name, part in run.PARTS.items():
-        assert callable(__import__(f"benchmarks.gpu.{part.module}", fromlist=["run"]).run)
+        module, _, function = part.function.partition(":")
+        assert callable(getattr(import_module(f"benchmarks.gpu.{module}"), function))
         assert f"| `{name}` |" in readme

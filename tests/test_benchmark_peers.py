@@ -14,6 +14,7 @@ from PIL import Image
 from torchvision.transforms import RandomResizedCrop
 
 from benchmarks import inputs
+from benchmarks.peers.__main__ import bars, other_pixels
 from benchmarks.peers.comparison import Peer
 from benchmarks.peers.contestants import (
     CONTESTANTS,
@@ -25,7 +26,6 @@ from benchmarks.peers.contestants import (
     Setting,
     _crop,
 )
-from benchmarks.peers.report import bars, other_pixels
 from fastload.errors import SourceError, WorkerError
 from fastload.measure.results import Measurement, Round
 

@@ -776,12 +776,12 @@ def test_the_script_draws_before_and_after(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("matplotlib", reason='needs matplotlib: pip install "fastload[report]"')
-    from benchmarks import timelines
+    from benchmarks import runs
 
     folder, picture = write_photo_folder(tmp_path / "images", per_class=8), tmp_path / "picture.svg"
     options = ["--consume", "2000", "--batch-size", "4", "--seconds", "0.2", "--device", "cpu"]
-    monkeypatch.setattr(sys, "argv", ["timelines.py", str(picture), str(folder), *options])
-    timelines.main()
+    monkeypatch.setattr(sys, "argv", ["runs", "timelines", str(picture), str(folder), *options])
+    runs.main()
     svg = picture.read_text()
     for text in ("DataLoader,", "turbojpeg", "Simulated trainer of 2000 images/s, batches of 4 JPEGs"):
         assert f">{text}<" in svg, text

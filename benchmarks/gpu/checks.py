@@ -1,33 +1,34 @@
-"""The contract suite on the device, in a process of its own, and then what only photographs and a GPU can tell: pixels
-against the reference, resuming, memory, and that no other GPU is touched."""
+"""Whether it is right: the contract suite on the device, in a process of its own, and what only photographs and a GPU
+can tell: pixels against the reference, resuming, memory, no other GPU touched, batches that stay what they are."""
 
 from __future__ import annotations
 
 import gc
 import os
-import signal
-import subprocess
-import sys
-from collections import Counter
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import cache, partial
 from importlib.util import find_spec
 from itertools import islice
 from math import isfinite
 from pathlib import Path
-from xml.etree import ElementTree
+from typing import Any
 
 import torch
 
-from benchmarks.gpu.feeds import Variant, every_variant, synchronize, variants
+from benchmarks.gpu.feeds import Variant, every_variant, of_loader, synchronize, variants
 from benchmarks.gpu.setting import Found, Setting
-from benchmarks.gpu.streams import awaited
 from benchmarks.inputs import ROOT
 from fastload.backends.base import PixelDifference
+from fastload.device import DeviceStage
 from fastload.errors import BackendUnavailableError
+from fastload.measure import process
+from fastload.measure.child import report as tell
 from fastload.measure.clock import peak_memory, reset_peak_memory, resident_memory
 from fastload.measure.images import training_pixels
 from fastload.measure.results import Failure, Measurement, Round
-from fastload.measure.rounds import status_of
 
 SUITE, PIXELS, RESUME, MEMORY, OTHER_GPUS = "contract suite", "pixels", "resuming", "memory", "contexts on other GPUs"
 """The modes of the rows."""
@@ -40,14 +41,9 @@ _BATCHES = 8
 
 
 def run(setting: Setting, found: Found) -> None:
-    risky = [v.name.replace(", ", "-") for v in every_variant(setting) if v.may_die]
-    for chosen in [name.replace(", ", "-") for name in setting.only] or [" and ".join(f"not {name}" for name in risky)]:
-        name = f"pytest, {chosen}" if setting.only else "pytest"
-        try:
-            found.save(_suite(setting, name, chosen, found.left * _SUITE_SHARE))
-        except Exception as error:  # the checks do not depend on it
-            status, note = status_of(error)
-            found.save(Measurement(name, SUITE, status=status, note=note))
+    risky = [v.name for v in every_variant(setting) if v.may_die]
+    for name in setting.only or (" and ".join(f"not {name}" for name in risky),):
+        found.save(_suite(setting, name.replace(", ", "-"), found.left * _SUITE_SHARE))
     for variant in variants(setting):
         # Memory before anything is held of it.
         for mode, check in {MEMORY: _memory, PIXELS: _pixels, RESUME: _resume}.items():
@@ -55,58 +51,58 @@ def run(setting: Setting, found: Found) -> None:
     found.attempt("this process", OTHER_GPUS, partial(_contexts_elsewhere, setting.where()), least=0)
 
 
-def _suite(setting: Setting, name: str, chosen: str, seconds: float) -> Measurement:
-    """Those of its tests that `chosen` chooses, as pytest's -k."""
+def _suite(setting: Setting, chosen: str, seconds: float) -> Measurement:
+    """The contract tests that `chosen` chooses, as pytest's -k."""
+    name = f"pytest, {chosen}" if setting.only else "pytest"
     if find_spec("pytest") is None:
         remedy = "pytest is not installed: pip install pytest pytest-timeout"
         return Measurement(name, SUITE, status="unavailable", note=remedy)
-    report = Path(setting.out) / "contract.xml"
-    report.unlink(missing_ok=True)
+    reports: list[tuple[str, str, str]] = []
+    done = process.run(
+        "benchmarks.gpu.checks:suite",
+        " and ".join(f"({part})" for part in (setting.contract, chosen) if part),
+        _PROCESSES if setting.gpu else 0,
+        limit=seconds,
+        environment={**os.environ, "FASTLOAD_TEST_DEVICE": setting.device},
+        cwd=ROOT,
+        output=Path(setting.out) / "log.txt",
+        on_report=reports.append,
+    )
+    ended = f"interrupted after {seconds:.0f} s" if done.code is None else ""
+    return tally(name, reports, done.words if done.code else ended)
+
+
+def suite(expression: str, processes: int) -> None:
+    """Run it, in a process of its own, and report each test: its name, what came of it, and what it said."""
+    import pytest
+
+    class Reporter:
+        def pytest_runtest_logreport(self, report: Any) -> None:
+            if report.when == "call" or not report.passed:
+                where = report.longrepr
+                said = where[2] if isinstance(where, tuple) else getattr(where, "reprcrash", where) or ""
+                tell((report.nodeid.rpartition("::")[2], report.outcome, str(getattr(said, "message", said))))
+
     # The project's own settings make errors of warnings, which here may be those of another version of torch.
-    command = [sys.executable, "-m", "pytest", "tests/test_contract.py", "-q", "-W", "default", "--tb=short"]
-    command += ["-p", "no:cacheprovider", f"--junitxml={report}"]
+    options = ["tests/test_contract.py", "-q", "-W", "default", "--tb=short", "-p", "no:cacheprovider"]
+    options += ["-k", expression]
     if find_spec("pytest_timeout") is None:
-        command += ["-c", os.devnull, f"--rootdir={ROOT}"]
+        options += ["-c", os.devnull, f"--rootdir={ROOT}"]
     if find_spec("xdist") is not None:
-        command += ["-n", str(_PROCESSES if setting.gpu else 0)]
-    if expression := " and ".join(f"({part})" for part in (setting.contract, chosen) if part):
-        command += ["-k", expression]
-    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    environment = {**os.environ, "FASTLOAD_TEST_DEVICE": setting.device, "PYTHONPATH": path}
-    process = subprocess.Popen(command, cwd=ROOT, env=environment)
-    note = ""
-    try:
-        process.wait(max(seconds, 1))
-    except subprocess.TimeoutExpired:
-        note = f"interrupted after {seconds:.0f} s"
-        process.send_signal(signal.SIGINT)  # pytest then writes its report of what it has done
-        try:
-            process.wait(20)
-        except subprocess.TimeoutExpired:
-            process.kill()  # its workers end with this part
-            process.wait()
-    if not report.exists():
-        note = note or f"pytest ended with {process.returncode} and left no report"
-        return Measurement(name, SUITE, status="failed", note=note)
-    found = read_junit(report, name, note)
-    report.unlink()
-    return found
+        options += ["-n", str(processes)]
+    pytest.main(options, plugins=[Reporter()])
 
 
-def read_junit(report: Path, name: str, note: str = "") -> Measurement:
+def tally(name: str, reports: Iterable[tuple[str, str, str]], note: str = "") -> Measurement:
     """Counts, what failed, and why tests were skipped."""
     counts = dict.fromkeys(("passed", "failed", "skipped"), 0)
     failures, skipped = [], Counter[str]()
-    for case in ElementTree.parse(report).iter("testcase"):
-        said = {child.tag: (child.get("message") or "").strip() for child in case}
-        if broken := said.keys() & {"failure", "error"}:
-            counts["failed"] += 1
-            failures.append(Failure(case.get("name") or "", said[min(broken)].partition("\n")[0]))
-        elif "skipped" in said:
-            counts["skipped"] += 1
-            skipped[said["skipped"]] += 1
-        else:
-            counts["passed"] += 1
+    for test, outcome, said in reports:
+        counts[outcome] += 1
+        if outcome == "failed":
+            failures.append(Failure(test, said.partition("\n")[0]))
+        elif outcome == "skipped":
+            skipped[said.removeprefix("Skipped: ")] += 1
     reasons = [f"{count} skipped: {reason}" for reason, count in skipped.items()]
     # That nothing failed where nothing ran must not be read as right.
     nothing = "" if counts["passed"] or counts["failed"] else "no test was run to its end"
@@ -208,3 +204,140 @@ def _contexts_elsewhere(device: torch.device) -> dict[str, float | None]:
     except Exception as error:  # not installed, no driver, a container: each has its own
         raise BackendUnavailableError(f"the driver does not tell: {error}") from error
     return {"wrong": wrong}
+
+
+# -- streams: is a batch what it should be when the trainer uses it at once, later, or on a stream of its own? ---------
+#
+# A loader that delivers too early, or writes again to memory that somebody still reads, gives wrong pixels in silence,
+# and only when the GPU is behind. So the trainer's stream is held up, and the batches are let go of as soon as work on
+# them is queued: that finds memory which is written again. And the loader's own stream is held up while the trainer
+# reads at once: that finds batches which are handed over before they are there. Checksums made on the device are
+# compared with those of a run in which everything waits for everything.
+
+STREAMS = "batches that change"
+"""The mode of the rows; their metrics are numbers of batches that differ."""
+AGAINST_CPU = "against_the_cpu"
+
+Batches = Iterator[tuple[torch.Tensor, torch.Tensor]]
+
+_BEYOND = 20
+"""Batches after the last one that is kept for so long."""
+_AT_ONCE = 40
+"""Batches that are used at once."""
+_HOLD_CYCLES = 20_000_000
+"""Of the GPU, some 10 ms: a stream is behind by that for each batch."""
+
+
+def run_streams(setting: Setting, found: Found) -> None:
+    for variant in variants(setting):
+        found.attempt(variant.name, STREAMS, partial(_streams, setting, variant), least=5)
+
+
+def _streams(setting: Setting, variant: Variant) -> dict[str, float | None]:
+    device = setting.where()
+    steps = setting.kept_steps + _BEYOND
+    some = min(steps, _AT_ONCE)
+
+    def sums(count: int, consume: Callable[[Batches], list[int]], on: torch.device = device) -> list[int]:
+        with variant.create(setting, transform=training_pixels(setting.size), device=on) as loader:
+            return consume(islice(of_loader(loader), count))
+
+    def elsewhere(batches: Batches) -> list[int]:
+        with torch.cuda.stream(torch.cuda.Stream(device)):
+            return used(batches)
+
+    wanted = sums(steps, awaited)
+    wrong: dict[str, float | None] = {
+        "used_at_once": differing(sums(some, used), wanted[:some]),
+        "kept": differing(sums(steps, partial(used, keep=setting.kept_steps)), wanted),
+    }
+    with stage_held_up(device) as held:
+        wrong["read_before_ready"] = differing(sums(some, partial(used, late=False)), wanted[:some])
+    if not held:
+        raise RuntimeError("the loader's stream was not held up: this check would find nothing")
+    if setting.gpu:
+        wrong["on_another_stream"] = differing(sums(some, elsewhere), wanted[:some])
+        if not variant.on_device:
+            wrong[AGAINST_CPU] = differing(sums(some, awaited, torch.device("cpu")), wanted[:some])
+    distinct = len(set(wanted))
+    # Batches that are all alike would be equal whatever became of them.
+    total = sum(count or 0 for count in wrong.values()) + (distinct < 2)
+    return {"batches": len(wanted), "distinct": distinct, **wrong, "wrong": total}
+
+
+def awaited(batches: Batches) -> list[int]:
+    """Checksums of batches, each one waited for before the next is asked for."""
+    return [int(_sum(batch)) for batch in batches]
+
+
+def used(batches: Batches, *, keep: int = 0, late: bool = True) -> list[int]:
+    """Checksums that are queued and not waited for, of batches that are let go of then.
+
+    Args:
+        keep: for how many steps each batch is kept before, in which the trainer works on it.
+        late: whether the trainer's stream is behind.
+    """
+    waiting: deque[tuple[torch.Tensor, torch.Tensor]] = deque()
+    sums = []
+    for batch in batches:
+        waiting.append(batch)
+        del batch
+        if late:
+            _hold_up(waiting[0][0])
+        if len(waiting) > keep:
+            sums.append(_sum(waiting.popleft()))  # from here on its memory is the loader's again; nothing is done yet
+    sums += [_sum(batch) for batch in waiting]
+    return [int(value) for value in sums]
+
+
+def _hold_up(images: torch.Tensor) -> None:
+    """Work on a batch that takes its time on the trainer's stream, and none of the host's."""
+    if images.is_cuda:
+        torch.cuda._sleep(_HOLD_CYCLES)
+    images.float().mean()
+
+
+@contextmanager
+def stage_held_up(device: torch.device) -> Iterator[list[int]]:
+    """The stream on which the loader copies and transforms is late by some 10 ms for each batch.
+
+    Yields:
+        The numbers of the batches that it was held up for.
+    """
+    run, held = DeviceStage.run, []
+
+    def late(stage: DeviceStage, host: Any, draws: Any, batch_number: int) -> Any:
+        held.append(batch_number)
+        if device.type != "cuda":
+            time.sleep(0.001)
+            return run(stage, host, draws, batch_number)
+        # The stage's stream waits for the one that is current here, on which the backend may have worked.
+        slow = torch.cuda.Stream(device)
+        slow.wait_stream(torch.cuda.current_stream(device))
+        with torch.cuda.stream(slow):
+            torch.cuda._sleep(_HOLD_CYCLES)
+            return run(stage, host, draws, batch_number)
+
+    DeviceStage.run = late  # type: ignore[method-assign]
+    try:
+        yield held
+    finally:
+        DeviceStage.run = run  # type: ignore[method-assign]
+
+
+def differing(found: list[int], wanted: list[int]) -> int:
+    """How many are not what they should be; those that are missing, or too many, count."""
+    return sum(a != b for a, b in zip(found, wanted, strict=False)) + abs(len(found) - len(wanted))
+
+
+def checksum(batch: torch.Tensor) -> torch.Tensor:
+    """One int64 on the batch's device, which changes with each value and with its place; queued, not waited for."""
+    flat = batch.detach().contiguous().reshape(-1)
+    flat = flat.view(torch.uint8) if flat.is_floating_point() else flat
+    places = torch.arange(len(flat), device=flat.device, dtype=torch.int32).remainder_(65_521).add_(1)
+    return (flat.to(torch.int32) * places).sum(dtype=torch.int64)
+
+
+def _sum(batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+    images, labels = batch
+    return checksum(images) + labels.sum()

@@ -3,11 +3,11 @@ that are there already."""
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -41,10 +41,8 @@ class Variant:
     name: str
     backend: str
     settings: tuple[tuple[str, Any], ...] = ()
-    on_device: bool = False
-    """Whether the pixels are made on a GPU: then they are near those of the CPU, not equal to them."""
-    may_die: bool = False
-    """Whether it may end the process that it runs in."""
+    on_device: bool = False  # where pixels are made on a GPU, they are near those of the CPU, not equal to them
+    may_die: bool = False  # whether it may end the process that it runs in
     num_workers: int | None = None
 
     @property
@@ -156,32 +154,15 @@ def rate_of(*sizes: Iterator[int], seconds: float, device: torch.device, ahead: 
         sizes: does a piece of work at each `next`, or queues it on the device, and says how many images it was.
         ahead: pieces that may lie ready, which are used up first.
     """
-    begun: list[tuple[float, float]] = []
-
-    def start() -> None:
-        synchronize(device)
-        begun.append((cpu_seconds(), time.perf_counter()))
-
-    together = threading.Barrier(len(sizes), start)
-
-    def work(some: Iterator[int]) -> int:
-        try:
-            for _ in range(ahead):
-                next(some)
-            _work(some, seconds / 3)
-            together.wait()
-        except threading.BrokenBarrierError:
-            return 0  # what another one raised will be told
-        except BaseException:
-            together.abort()
-            raise
-        return _work(some, seconds)
-
     with ThreadPoolExecutor(len(sizes)) as pool:
-        images = sum([done.result() for done in [pool.submit(work, some) for some in sizes]])
-    synchronize(device)
-    (cpu, clock), now = begun[0], time.perf_counter()
-    return Round(images, now - clock, cpu_seconds() - cpu)
+        for _ in range(ahead):
+            list(pool.map(next, sizes))
+        list(pool.map(_work, sizes, repeat(seconds / 3)))
+        synchronize(device)
+        cpu, begun = cpu_seconds(), time.perf_counter()
+        images = sum(pool.map(_work, sizes, repeat(seconds)))
+        synchronize(device)
+        return Round(images, time.perf_counter() - begun, cpu_seconds() - cpu)
 
 
 def _work(sizes: Iterator[int], seconds: float) -> int:

@@ -71,31 +71,17 @@ def run(setting: Setting, found: Found) -> None:
             stack.callback(feed.close)
             return feed
 
-        for left in range(len(setting.networks), 0, -1):
-            # So much must be left at the end of this network.
-            reserve = found.left * (1 - 1 / left)
-            _measure(
-                setting.networks[-left],
-                setting,
-                found,
-                {name: partial(opened, name) for name in every},
-                monitor,
-                reserve,
-            )
+        for number, network in enumerate(setting.networks):
+            reserve = found.left * (1 - 1 / (len(setting.networks) - number))  # must be left at the end of this one
+            trainer = of_torchvision(network, setting.where())
+            trainer.warm_up(next(synthetic(setting)), compiled=setting.compile)
+            if trainer.note:
+                found.note(f"{network}: {trainer.note}")
+            turns = {name: _Turn(partial(opened, name), trainer, setting, monitor) for name in every}
+            _measure(network, setting, found, turns, reserve)
 
 
-def _measure(
-    network: str,
-    setting: Setting,
-    found: Found,
-    feeds: dict[str, Callable[[], Feed]],
-    monitor: GpuMonitor,
-    reserve: float,
-) -> None:
-    trainer = of_torchvision(network, setting.where()).warm_up(next(synthetic(setting)), compiled=setting.compile)
-    if trainer.note:
-        found.note(f"{network}: {trainer.note}")
-    turns = {name: _Turn(open_feed, trainer, setting, monitor) for name, open_feed in feeds.items()}
+def _measure(network: str, setting: Setting, found: Found, turns: dict[str, _Turn], reserve: float) -> None:
     rows: dict[str, Measurement] = {}
 
     def keep(row: Measurement) -> None:
@@ -104,7 +90,7 @@ def _measure(
             found.save(done)
 
     measured = measure(
-        [Entry(name, mode(network), {}, turn.opened) for name, turn in turns.items()],
+        [Entry(name, mode(network), {}, lambda turn=turn: turn) for name, turn in turns.items()],
         rounds=setting.rounds,
         seconds=setting.turn_seconds,
         warmup_seconds=0.0,
@@ -123,21 +109,17 @@ def _measure(
 class _Turn:
     """A contestant that feeds a trainer, as a runner; its feed outlives it."""
 
-    def __init__(self, open_feed: Callable[[], Feed], trainer: Training, setting: Setting, monitor: GpuMonitor) -> None:
+    def __init__(self, feed: Callable[[], Feed], trainer: Training, setting: Setting, monitor: GpuMonitor) -> None:
         self.steps: Sequence[Step] = ()
         """Of the last turn."""
-        self._open, self._trainer, self._setting, self._monitor = open_feed, trainer, setting, monitor
-
-    def opened(self) -> _Turn:
-        self._feed = self._open()
-        return self
+        self._feed, self._trainer, self._setting, self._monitor = feed, trainer, setting, monitor
 
     def close(self) -> None:
         """The feed is still needed."""
 
     def run(self, seconds: float) -> Work:
         """Ends of epochs included; what was ready before is used up first."""
-        feed, trainer, monitor = self._feed, self._trainer, self._monitor
+        feed, trainer, monitor = self._feed(), self._trainer, self._monitor
         feed.use_up()
         train(feed, trainer)
         epochs, cpu, begun = feed.epochs, cpu_seconds(), time.perf_counter()
@@ -169,10 +151,11 @@ class _Turn:
 
     def profiled(self) -> dict[str, float | None]:
         """The same under torch.profiler, which sees every kernel, those of the loader included."""
-        self._feed.use_up()
-        train(self._feed, self._trainer)
+        feed = self._feed()
+        feed.use_up()
+        train(feed, self._trainer)
         with profile_steps(self._trainer.device) as profiling:
-            train(self._feed, self._trainer, self._setting.profile_seconds)
+            train(feed, self._trainer, self._setting.profile_seconds)
         found = profiling.result
         stretches = groupby(found.segments, lambda piece: piece.activity in ("compute", "update"))
         gaps = [sum(piece.seconds for piece in pieces) for working, pieces in stretches if not working]

@@ -7,29 +7,33 @@ may end its process has one more of its own. What a part has found is kept whate
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from msgspec import structs
+from rich.console import Console
 
+from benchmarks.gpu import checks, cifar, idle
 from benchmarks.gpu.decode import decoders
 from benchmarks.gpu.feeds import every_variant
 from benchmarks.gpu.setting import DRY, FULL, Found, Setting
-from benchmarks.gpu.summary import goals, summary
 from benchmarks.gpu.training import COMPILED
 from benchmarks.inputs import ROOT, photographs, sample_set
 from fastload.cache import build_cache
 from fastload.errors import FastloadError
 from fastload.measure import process
 from fastload.measure.results import Measurement, Results, new_results, to_json, write_text
+from fastload.measure.statistics import Verdict, judge, summarise
+from fastload.measure.table import metric, metric_rows, milliseconds, print_fitting, print_heading, print_problems
 
 _GRACE = 10.0
 """Seconds that a part may take beyond its time before it is ended."""
@@ -46,12 +50,9 @@ class Part:
     """One of the questions."""
 
     title: str
-    module: str
-    """Of this package; its `run(setting, found)` looks at `found.left` and leaves out what it has no time for."""
-    weight: float
-    """Its share of the time, relative to the others."""
-    apart: Callable[[Setting], list[str]] = lambda setting: []
-    """Contestants that may end their process."""
+    function: str  # "module:function" of this package: (setting, found); it leaves out what it has no time for
+    weight: float  # its share of the time, relative to the others
+    apart: Callable[[Setting], list[str]] = lambda setting: []  # contestants that may end their process
 
 
 def _backends(setting: Setting) -> list[str]:
@@ -63,21 +64,22 @@ def _decoders(setting: Setting) -> list[str]:
 
 
 PARTS: dict[str, Part] = {  # in order of worth: what comes first is found even if the machine is taken away
-    "native": Part("the native core, and what the machine has", "native", 6),
-    "contract": Part("the contract suite and the checks on photographs", "checks", 16, _backends),
-    "streams": Part("batches, used at once and kept", "streams", 10, _backends),
-    "compile": Part("the compiler's cache, filled before anything is timed", "training", 10),
-    "idle": Part("idle time of the GPU while networks are trained", "idle", 45, _backends),
-    "cifar": Part("CIFAR-10 resident on the GPU", "cifar", 10),
-    "decode": Part("decoding on the GPU, on the CPU, on both", "decode", 8, _decoders),
-    "threads": Part("the loader's threads and the trainer's steps", "threads", 11),
+    "native": Part("the native core, and what the machine has", "native:run", 6),
+    "contract": Part("the contract suite and the checks on photographs", "checks:run", 16, _backends),
+    "streams": Part("batches, used at once and kept", "checks:run_streams", 10, _backends),
+    "compile": Part("the compiler's cache, filled before anything is timed", "training:run", 10),
+    "idle": Part("idle time of the GPU while networks are trained", "idle:run", 45, _backends),
+    "cifar": Part("CIFAR-10 resident on the GPU", "cifar:run", 10),
+    "decode": Part("decoding on the GPU, on the CPU, on both", "decode:run", 8, _decoders),
+    "threads": Part("the loader's threads and the trainer's steps", "threads:run", 11),
 }
 _COMPILE_FIRST = ("idle", "cifar", "threads")
 
 
 def work(name: str, setting: Setting, seconds: float) -> None:
     """A part, in its process."""
-    import_module(f"benchmarks.gpu.{PARTS[name].module}").run(setting, Found(seconds))
+    module, _, function = PARTS[name].function.partition(":")
+    getattr(import_module(f"benchmarks.gpu.{module}"), function)(setting, Found(seconds))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -214,6 +216,97 @@ class Run:
         else:
             self._rows[found.key] = found
         write_text(self._out / "results.json", to_json(self.results))
+
+
+# -- what was found: the goals, and a page of text, what a person reads first -----------------------------------------
+
+Rows = Sequence[Measurement]
+
+
+def goals(rows: Rows, *, gpu: bool) -> list[Verdict]:
+    """Every goal, from the rows of all parts. On a CPU speed is not judged."""
+    return [*_right(rows), *(_fast(rows) if gpu else ())]
+
+
+def _right(rows: Rows) -> Iterator[Verdict]:
+    suite = [row for row in rows if row.mode == checks.SUITE and row.status in ("measured", "failed")]
+    failed = [1.0 if row.status == "failed" else value for row in suite for value in row.metrics("failed") or [1.0]]
+    yield judge("contract tests that fail on the device", failed, 0, at_least=False)
+    wrong = _wrong(rows, (checks.PIXELS, checks.RESUME, checks.OTHER_GPUS))
+    yield judge("checks on photographs that are not right", wrong, 0, at_least=False)
+    yield judge("backends whose batches change", _wrong(rows, (checks.STREAMS,)), 0, at_least=False)
+    yield judge("batches that differ from the CPU's", _sum(rows, checks.AGAINST_CPU), 0, at_least=False)
+
+
+def _fast(rows: Rows) -> Iterator[Verdict]:
+    large, small = (
+        [row for row in rows if row.mode == idle.mode(name) and row.contestant.startswith(idle.FASTLOAD)]
+        for name in ("resnet50", "resnet18")
+    )
+    shares = {row.contestant: row.metrics(idle.OF_SYNTHETIC) for row in large if row.rounds}
+    for name, found in (shares or {"every backend": []}).items():
+        yield judge(f"ResNet-50, {name}, of the synthetic rate (aim 99.5%)", found, 0.98, unit="%")
+    windows = "ResNet-50, windows at 0% after the first batch, ends of epochs included"
+    yield judge(windows, _sum(large, "gpu_idle_windows"), 0, at_least=False)
+    best = max(small, key=lambda row: row.speed, default=None)
+    name = "the best backend" if best is None else f"the best backend ({best.contestant})"
+    found = [] if best is None else best.metrics(idle.OF_SYNTHETIC)
+    yield judge(f"ResNet-18, {name}, of the synthetic rate (aim 98%)", found, 0.95, unit="%")
+    alone = [row.speed for row in rows if row.mode == cifar.ALONE and row.rounds]
+    fastest = [max(alone)] if alone else []
+    yield judge("CIFAR-10 resident on the device, the loader alone", fastest, 20e6, unit="img/s")
+    loader = [share for row in rows if row.mode == cifar.SHARE for share in row.metrics("loader_share")]
+    known = [cifar.resolution(summarise(loader))] if len(loader) > 2 else []
+    what = "CIFAR-10 training, the loader's share of a step"
+    yield judge(what, loader, 0.01, at_least=False, unit="%")
+    yield judge(f"{what}, resolution of that", known, 0.005, at_least=False, unit="%")
+
+
+def _wrong(rows: Rows, modes: Sequence[str]) -> list[float]:
+    """Of all that was checked, how much is wrong or failed; nothing if nothing was checked."""
+    checked = [row for row in rows if row.mode in modes and row.status in ("measured", "failed")]
+    return [float(sum(row.status == "failed" or any(row.metrics("wrong")) for row in checked))] if checked else []
+
+
+def _sum(rows: Rows, name: str) -> list[float]:
+    found = [value for row in rows for value in row.metrics(name)]
+    return [sum(found)] if found else []
+
+
+def summary(results: Results) -> str:
+    """All rows that there are, the goals last."""
+    page = io.StringIO()
+    console = Console(file=page, width=150, highlight=False, markup=False)
+    print_heading(results, "on a GPU", console)
+    for note in results.notes:
+        console.print(note, soft_wrap=True)
+    for mode in dict.fromkeys(row.mode for row in results.measurements):
+        rows = [row for row in results.measurements if row.mode == mode and row.rounds]
+        if rows:
+            table = _by_threads if "threads" in rows[0].parameters else metric_rows
+            console.print()
+            print_fitting(console, table(mode, rows))
+        for row in rows:
+            if row.note and row.status == "measured":
+                console.print(f"  {row.contestant}: {row.note}", soft_wrap=True)
+    console.print()
+    print_problems(results, console, lambda row: f"{row.contestant} ({row.mode})")
+    console.print("\nGOALS")
+    for verdict in results.verdicts:
+        console.print(str(verdict), soft_wrap=True)
+    if not str(results.settings["device"]).startswith("cuda"):
+        console.print("not judged    the goals of speed: this was a CPU")
+    return page.getvalue().rstrip()
+
+
+def _by_threads(mode: str, rows: Rows) -> list[dict[str, str]]:
+    """One contestant a row, one number of threads a column: the rate, or the length of a step."""
+    counts = sorted({int(row.parameters["threads"]) for row in rows})
+    cells = {row.contestant: {mode: row.contestant} | {f"{n} threads": "" for n in counts} for row in rows}
+    for row in rows:
+        step = metric(row, "median_step_seconds", milliseconds)
+        cells[row.contestant][f"{row.parameters['threads']} threads"] = step or f"{row.speed:,.0f}"
+    return list(cells.values())
 
 
 def _say(line: str) -> None:

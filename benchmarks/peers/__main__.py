@@ -4,24 +4,131 @@
     python -m benchmarks.peers --help
 
 Reading order: `contestants.py` (each peer as its good users write it), `serve.py` (the measuring, within the process of
-a contestant), `comparison.py` (what is measured, in order), `report.py` (what must be reached, and the tables).
+a contestant), `comparison.py` (what is measured, in order), this file (what must be reached, and the tables).
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
 
 from benchmarks.inputs import ROOT
-from benchmarks.peers.comparison import BATCH, SMALL, SMALL_BATCH, Comparison
-from benchmarks.peers.contestants import CONTESTANTS
-from benchmarks.peers.report import bars, other_pixels, print_results
+from benchmarks.peers import contestants as who
+from benchmarks.peers.comparison import BATCH, EPOCHS, FIRST, INTERPRETER, SMALL, SMALL_BATCH, Comparison
+from benchmarks.peers.contestants import CONTESTANTS, Row
 from fastload.errors import FastloadError
-from fastload.measure.results import new_results, to_json, write_text
+from fastload.measure.results import Measurement, Results, Round, new_results, ratios, to_json, write_text
 from fastload.measure.rounds import Progress
+from fastload.measure.statistics import Verdict, judge, quantile, summarise
+from fastload.measure.table import metric_rows, print_fitting, print_problems
+
+Found = Mapping[tuple[str, str], Measurement]
+"""By contestant and mode."""
+
+_FASTER = (
+    (who.FASTLOAD_TURBOJPEG, who.PILLOW, 4.0),
+    (who.FASTLOAD_TURBOJPEG, who.DALI, 3.0),
+    (who.FASTLOAD_TURBOJPEG, who.SPDL, 1.0),
+    (who.FASTLOAD_TURBOJPEG, who.FFCV_JPEG, 2.1),
+    (who.FASTLOAD_TURBOJPEG, who.LIMIT, 1.25),
+    (who.FASTLOAD_CACHE, who.FFCV_RAW, 2.5),
+    (who.FASTLOAD_CACHE, who.FFCV_RAW_LONG, 2.5),
+    (who.FASTLOAD_CACHE_SMALL, who.FFCV_SMALL, 5.0),
+    (who.FASTLOAD_CACHE_SMALL, who.PILLOW_SMALL, 80.0),
+)
+"""Rate of the first over that of the second, at least."""
+_CHEAPER = (
+    (who.FASTLOAD_TURBOJPEG, who.PILLOW, 4.0),
+    (who.FASTLOAD_TINY, who.PILLOW_TINY, 8.0),
+    (who.FASTLOAD_PNG, who.PILLOW_PNG, 2.0),
+)
+"""Processor time of the second over that of the first, at least."""
+_SAME = 0.05
+"""The mean pixel of eight batches of random crops differs by some 2% from run to run."""
+
+
+def _rate(r: Round) -> float:
+    return r.rate
+
+
+def _images_per_cpu_second(r: Round) -> float:
+    return r.samples / r.cpu_seconds
+
+
+def bars(measurements: Sequence[Measurement]) -> Iterator[Verdict]:
+    """Every bar against what was measured."""
+    found = {(row.contestant, row.mode): row for row in measurements}
+
+    def metric(row: Row, mode: str, name: str) -> list[float]:
+        return found[row.contestant, mode].metrics(name) if (row.contestant, mode) in found else []
+
+    for pairs, quantity, what in ((_FASTER, _rate, ""), (_CHEAPER, _images_per_cpu_second, ", by processor time")):
+        for ours, theirs, bound in pairs:
+            name = f"{ours.contestant} / {theirs.contestant} ({ours.task}){what}"
+            yield judge(name, _ratios(ours, theirs, quantity, found), bound)
+    core = who.FASTLOAD_TURBOJPEG
+    first = metric(core, FIRST, "first_batch_seconds")
+    yield judge(f"{core.contestant}: first batch after iter()", first, 0.3, at_least=False, unit="s")
+    for row in (core, who.FASTLOAD_CACHE):
+        gap = metric(row, EPOCHS, "longest_gap_in_ordinary_intervals")
+        what = f"{row.contestant}: extra wait at an epoch's end"
+        yield judge(what, gap, 1.0, at_least=False, unit="ordinary intervals")
+        growth = metric(row, EPOCHS, "memory_growth_share")
+        what = f"{row.contestant}: growth of memory after the first of 20 epochs"
+        yield judge(what, growth, 0.02, at_least=False, unit="%")
+    speed = metric(core, INTERPRETER, "speed_alone_share")
+    yield judge(f"speed of Python while {core.contestant} works, one thread on two cores", speed, 0.9, unit="%")
+
+
+def _ratios(ours: Row, theirs: Row, quantity: Callable[[Round], float], found: Found) -> list[float]:
+    pair = (found.get((row.contestant, row.task)) for row in (ours, theirs))
+    return ratios(*pair, quantity)
+
+
+def print_results(results: Results, console: Console) -> None:
+    """Rates and costs, and how much faster fastload's ways are, with quartiles over the rounds; then medians of what is
+    not throughput: the bars have the spread, the JSON all of it."""
+    rows = [row for row in results.measurements if row.rounds]
+    found = {(row.contestant, row.mode): row for row in rows}
+    for mode in dict.fromkeys(row.mode for row in rows):
+        cells = metric_rows(mode, [row for row in rows if row.mode == mode])
+        ours = [row for row in who.CONTESTANTS if row.task == mode and row.compared]
+        for shown in cells if ours else ():
+            row = found[shown[mode], mode]
+            shown["CPU s/1000"] = f"{row.cpu_seconds_per_1000 or 0:.3f}"
+            for us in ours:
+                values = ratios(found.get((us.contestant, mode)), row)
+                s = summarise(values) if values else None
+                shown[f"{us.contestant} / this"] = f"{s.median:.2f} ({s.low:.2f} to {s.high:.2f})" if s else ""
+        console.print()
+        print_fitting(console, cells)
+    console.print()
+    print_problems(results, console)
+    for verdict in results.verdicts:
+        console.print(str(verdict), soft_wrap=True)
+    for note in results.notes:
+        console.print(note, soft_wrap=True)
+
+
+def other_pixels(measurements: Sequence[Measurement]) -> list[str]:
+    """A warning for each contestant whose images are not, on average, as bright as the others'."""
+    warnings = []
+    for task in dict.fromkeys(m.mode for m in measurements):
+        means = {m.contestant: s.median for m in measurements if m.mode == task and (s := m.metric("mean_pixel"))}
+        middle = quantile(list(means.values()), 0.5) if means else 0.0
+        warnings += [
+            f"WARNING: {contestant}: its mean pixel is {mean:.1f}, that of the others {middle:.1f}: not the same images"
+            for contestant, mean in means.items()
+            if abs(mean - middle) > _SAME * middle
+        ]
+    return warnings
+
+
+# -- the command ------------------------------------------------------------------------------------------------------
 
 
 def main() -> int:

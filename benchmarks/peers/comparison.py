@@ -16,7 +16,7 @@ from pathlib import Path
 from msgspec import structs
 
 from benchmarks.inputs import ROOT, photographs, reduced, sample_set, small_images
-from benchmarks.peers.contestants import LIMIT_FILES, PNG, TINY, Row, Setting
+from benchmarks.peers.contestants import PNG, TINY, Row, Setting
 from fastload.cache import build_cache
 from fastload.errors import BackendUnavailableError, WorkerError
 from fastload.measure import process
@@ -86,7 +86,7 @@ class Comparison:
 
         def opened(row: Row) -> Runner:
             if row.open is None:
-                return Limit(self.setting, given.work / "limit", files=row is LIMIT_FILES)
+                return Limit(self.setting, given.work / "limit")
             peer = self._peer(row, "stream")
             versions[row.contestant, row.task] = peer.version
             return peer
@@ -171,7 +171,7 @@ class Limit:
     Goes through whole epochs; its decoders and threads live on between them.
     """
 
-    def __init__(self, setting: Setting, build: Path, *, files: bool) -> None:
+    def __init__(self, setting: Setting, build: Path) -> None:
         """Builds the program, if need be. Raises BackendUnavailableError."""
         if shutil.which("cmake") is None:
             raise BackendUnavailableError(_LIMIT_NEEDS)

@@ -364,7 +364,6 @@ FASTLOAD_CACHE = Row(
     *("fastload cache, short side 256", "photographs", partial(fastload, backend="cache")), epochs=20, compared=True
 )
 LIMIT = Row("limit: region decode alone", "photographs", None)
-LIMIT_FILES = Row("limit: reading and region decode", "photographs", None)
 
 PILLOW_PNG = Row("DataLoader, Pillow", "PNG photographs", pillow)
 FASTLOAD_PNG = Row("fastload turbojpeg", "PNG photographs", partial(fastload, backend="turbojpeg"), compared=True)
@@ -377,7 +376,7 @@ FASTLOAD_CACHE_SMALL = Row("fastload cache", "small images", fastload_small, com
 
 CONTESTANTS: tuple[Row, ...] = (
     *(PILLOW, TORCHVISION, DALI, SPDL, FFCV_JPEG, FFCV_RAW, FFCV_RAW_LONG),
-    *(FASTLOAD_TORCH, FASTLOAD_TURBOJPEG, FASTLOAD_CACHE, LIMIT, LIMIT_FILES),
+    *(FASTLOAD_TORCH, FASTLOAD_TURBOJPEG, FASTLOAD_CACHE, LIMIT),
     *(PILLOW_PNG, FASTLOAD_PNG, PILLOW_TINY, FASTLOAD_TINY),
     *(PILLOW_SMALL, FFCV_SMALL, FASTLOAD_CACHE_SMALL),
 )

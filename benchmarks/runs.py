@@ -1,8 +1,12 @@
-"""What docs/recipes.md tells of whole runs.
+"""What the README and docs/recipes.md tell of whole runs.
 
-    python -m benchmarks.recipes fashion FOLDER --json results.json   # the recipe beside a plain PyTorch script
-    python -m benchmarks.recipes texts FOLDER                         # two classes of texts, for the text recipe
-    python -m benchmarks.recipes curves RUN/epochs.jsonl PICTURE.png --result iou
+    python -m benchmarks.runs timelines PICTURE.png --consume 1200   # when a trainer works, and when it waits
+    python -m benchmarks.runs fashion FOLDER --json results.json     # the recipe beside a plain PyTorch script
+    python -m benchmarks.runs texts FOLDER                           # two classes of texts, for the text recipe
+    python -m benchmarks.runs curves RUN/epochs.jsonl PICTURE.png --result iou
+
+`timelines` trains the same network on the same JPEGs, fed by a plain DataLoader and by fastload, and draws both on one
+scale of time. Nothing else should be running.
 
 `fashion` trains both in turn, each run in a process of its own, once for each seed, and the modern preset once. FOLDER
 has the four files of Fashion-MNIST (Debian: dataset-fashion-mnist). Times are of the whole job but for the imports.
@@ -22,7 +26,7 @@ import re
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib import metadata, resources
 from pathlib import Path
 
@@ -32,13 +36,21 @@ from rich.console import Console
 from torch import nn
 from torch.utils.data import DataLoader
 
+import fastload
 from benchmarks.details import beside_the_first
+from benchmarks.gpu.feeds import Feed
+from benchmarks.gpu.training import of_torchvision, train
 from fastload.errors import WorkerError
+from fastload.machine import usable_cores
 from fastload.measure import process
 from fastload.measure.clock import cpu_seconds
-from fastload.measure.results import new_results, to_json, write_text
+from fastload.measure.images import training
+from fastload.measure.loaders import Batch, PlainLoader
+from fastload.measure.photographs import write_photographs
+from fastload.measure.results import describe_machine, new_results, to_json, write_text
 from fastload.measure.rounds import Entry, Work, measure
 from fastload.measure.table import print_fitting
+from fastload.monitor import draw_timelines
 
 RECIPE, MODERN = "fashion-mnist-mlp-dp", "fashion-mnist-mlp"
 _EPOCHS, _SAMPLES = 5, 60_000
@@ -46,6 +58,50 @@ _PACKAGES = ("torch", "transformers")
 _SIZES = {"train": 10_000, "dev": 1_000}
 _NAMES = re.compile("|".join(_PACKAGES), re.IGNORECASE)
 """What would give the answer away."""
+
+
+# -- before and after -------------------------------------------------------------------------------------------------
+
+
+class _Pause:
+    """A simulated trainer: a pause for each batch."""
+
+    def __init__(self, rate: float) -> None:
+        self._rate = rate
+        self.device = torch.device("cpu")
+
+    def step(self, batch: Batch, mark: Callable[[str], None]) -> None:
+        mark("compute")
+        time.sleep(len(batch[0]) / self._rate)
+
+
+def timelines(given: argparse.Namespace) -> None:
+    device, size, workers = torch.device(given.device), given.batch_size, usable_cores()
+    trainer = _Pause(given.consume) if given.consume else of_torchvision(given.network, device)
+    found = {}
+    with tempfile.TemporaryDirectory(prefix="fastload-timelines-") as room:
+        folder = given.folder or write_photographs(room, 1024) / "train"
+        before = PlainLoader(folder, training(), size, device, workers=workers)
+        after = fastload.create_loader(
+            folder, size, shuffle=True, transform=training(), backend="turbojpeg", device=device
+        )
+        for name, loader in ((f"DataLoader,\n{workers} workers", before), ("fastload\nturbojpeg", after)):
+            feed = Feed(loader)
+            train(feed, trainer, steps=5)
+            clock = train(feed, trainer, given.seconds, keep=True)
+            feed.close()
+            found[name], idle = clock.steps(wait=True), clock.summary(wait=True)
+            rate = f"{size * idle.steps / idle.seconds:,.0f} images/s"
+            print(f"{' '.join(name.split())}: {rate}; busy {idle.busy_share:.1%}, wait {idle.wait_share:.1%}")
+    what = f"Simulated trainer of {given.consume:g} images/s" if given.consume else given.network
+    machine = describe_machine()
+    where = machine.gpus[0] if machine.gpus and device.type == "cuda" else f"{machine.affinity_cores} cores"
+    title, note = f"{what}, batches of {size} JPEGs", f"{machine.cpu}, {where}"
+    draw_timelines(given.picture, found, given.seconds, title=title, note=note)
+    print(machine, given.picture, sep="\n")
+
+
+# -- Fashion-MNIST ----------------------------------------------------------------------------------------------------
 
 
 class Job:
@@ -57,7 +113,7 @@ class Job:
     def run(self, seconds: float) -> Work:
         if not seconds:
             return Work(0)
-        done = process.run(f"benchmarks.recipes:{self._function}", *self._given, self._seed, limit=3600)
+        done = process.run(f"benchmarks.runs:{self._function}", *self._given, self._seed, limit=3600)
         if done.answer is None:
             raise WorkerError(f"{done.words}\n{done.output}")
         self._seed += 1
@@ -187,21 +243,34 @@ def curves(given: argparse.Namespace) -> None:
     figure.savefig(given.picture, dpi=100)
 
 
+# -- the command ------------------------------------------------------------------------------------------------------
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(required=True)
-    for command in (fashion, texts, curves):
-        added = commands.add_parser(command.__name__)
-        added.set_defaults(command=command)
-        for name in ("epochs", "picture") if command is curves else ("folder",):
+
+    def command(function: Callable[[argparse.Namespace], None], *paths: str) -> argparse.ArgumentParser:
+        added = commands.add_parser(function.__name__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+        added.set_defaults(function=function)
+        for name in paths:
             added.add_argument(name, type=Path)
-        if command is fashion:
-            added.add_argument("--seeds", type=int, default=3)
-            added.add_argument("--json", type=Path)
-        if command is curves:
-            added.add_argument("--result", default="top1", help="beside the loss: top1, iou...")
+        return added
+
+    add = command(timelines, "picture").add_argument
+    add("folder", type=Path, nargs="?", help="class folders of JPEGs (made on the spot without)")
+    add("--batch-size", type=int, default=64)
+    add("--network", default="resnet50", help="torchvision's name of one")
+    add("--consume", type=float, help="simulate a trainer of so many images/s, which takes no processor time, instead")
+    add("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    add("--seconds", type=float, default=4.0, help="of each loader")
+    add = command(fashion, "folder").add_argument
+    add("--seeds", type=int, default=3)
+    add("--json", type=Path)
+    command(texts, "folder")
+    command(curves, "epochs", "picture").add_argument("--result", default="top1", help="beside the loss: top1, iou...")
     given = parser.parse_args()
-    given.command(given)
+    given.function(given)
 
 
 if __name__ == "__main__":
