@@ -184,12 +184,7 @@ class Limit:
             if done.returncode != 0:
                 lines = (done.stderr or done.stdout).strip().splitlines()
                 raise BackendUnavailableError(f"{_LIMIT_NEEDS} ({lines[-1] if lines else 'the build failed'})")
-        command = [
-            str(build / "native_limit"),
-            setting.photographs,
-            str(setting.threads),
-            *(["files"] if files else []),
-        ]
+        command = [str(build / "native_limit"), setting.photographs, str(setting.threads)]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
 
     def run(self, seconds: float) -> Work:
