@@ -37,7 +37,7 @@ from tests.waiting import LIMIT
 
 @pytest.fixture(scope="module")
 def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_photographs(tmp_path_factory.mktemp("photographs"), 32, val_share=0.25)
+    return write_photographs(tmp_path_factory.mktemp("photographs"), 32)
 
 
 @pytest.fixture(autouse=True)

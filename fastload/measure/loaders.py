@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import torch
@@ -150,22 +151,6 @@ class OneBatch:
 # -- Trainers ----------------------------------------------------------------------------------------------------------
 
 
-class Trainer(Protocol):
-    """Takes one batch after the other, and knows when it was busy."""
-
-    def restart(self) -> None:
-        """Finish what there is to do, and forget it; time 0 is now."""
-        ...
-
-    def step(self, images: torch.Tensor, labels: torch.Tensor) -> None:
-        """Take a batch; may return before its work is done."""
-        ...
-
-    def steps(self) -> Steps:
-        """All steps since the restart; waits until the last one is done."""
-        ...
-
-
 class RateTrainer:
     """A process whose GPU takes images at a given rate: it sleeps meanwhile, and takes no processor time.
 
@@ -183,11 +168,13 @@ class RateTrainer:
         self.restart()
 
     def restart(self) -> None:
+        """Finish what there is to do, and forget it; time 0 is now."""
         self._finish()
         self._zero = time.perf_counter()
         self._steps: list[tuple[float, float]] = []
 
     def step(self, images: torch.Tensor, labels: torch.Tensor) -> None:
+        """Take a batch; may return before its work is done."""
         wait_for_copy(images)
         now = time.perf_counter()
         begin = max(now, self._free)
@@ -196,6 +183,7 @@ class RateTrainer:
         time.sleep(begin - now)
 
     def steps(self) -> Steps:
+        """All since the restart; waits until the last one is done."""
         self._finish()
         return self._steps
 
@@ -204,7 +192,7 @@ class RateTrainer:
 
 
 class NetworkTrainer:
-    """Forward, backward and SGD with momentum; in bfloat16 on a GPU, where the labels are too."""
+    """Forward, backward and SGD with momentum; in bfloat16 on a GPU. Used as a `RateTrainer`."""
 
     def __init__(self, network: str, classes: int, device: torch.device) -> None:
         """
@@ -243,6 +231,9 @@ class NetworkTrainer:
                 f"({str(error).splitlines()[0]}). Take a smaller one, or a smaller --network."
             ) from error
         self._clock.end()
+
+
+Trainer = RateTrainer | NetworkTrainer
 
 
 class SmallNetwork(nn.Sequential):
@@ -293,7 +284,7 @@ class LoaderRunner:
         *,
         watch: GpuMonitor | None = None,
         see_epoch_end: bool = True,
-        damaged: Mapping[str, str] | None = None,
+        damaged: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         """
         Args:
@@ -302,7 +293,7 @@ class LoaderRunner:
             damaged: file: what is wrong with it; told as failures if the loader had to replace samples.
         """
         self.trainer = trainer  # of the runs to come
-        self._watch, self._damaged = watch, dict(damaged or {})
+        self._watch, self._damaged = watch or GpuMonitor("cpu"), damaged
         cores, quota = float(affinity_cores()), quota_cores()
         self._cores = cores if quota is None else min(cores, quota)
         self._patience = _PATIENCE if see_epoch_end else 1.0
@@ -314,39 +305,43 @@ class LoaderRunner:
 
     def run(self, seconds: float) -> Work:
         """For `seconds`, and then up to the first batch of a new epoch, if that comes soon."""
-        trainer = self.trainer
+        trainer, watch = self.trainer, self._watch
         samples, firsts = 0, list[int]()
-        if self._watch is not None:
-            self._watch.start()
-        try:
+        with watch:
             trainer.restart()
             begun, cpu = time.perf_counter(), cpu_seconds()
-            for number in range(1 << 62):
+            for number in itertools.count():
                 (images, labels), is_first = self._next(begun)
-                if is_first:
+                if is_first and number:  # the first step of a round has no step before it
                     firsts.append(number)
                 trainer.step(images, labels)
                 samples += len(labels)
                 elapsed = time.perf_counter() - begun
-                seen = any(first > 0 for first in firsts)  # the first step of a round has no step before it
-                if elapsed >= seconds and (seen or elapsed >= self._patience * seconds):
+                if elapsed >= seconds and (firsts or elapsed >= self._patience * seconds):
                     break
             steps = trainer.steps()
             cpu = cpu_seconds() - cpu
-        finally:
-            reading = None if self._watch is None else self._watch.stop()
-        metrics = self._metrics(steps, firsts, cpu)
+        waits, total = gaps(steps), steps[-1][1]
+        replaced = self._feed.stats().substituted if isinstance(self._feed, fastload.Loader) else 0
+        metrics: dict[str, float | None] = {
+            "wait_share": sum(waits) / total,
+            "first_batch_seconds": self._first_batch,
+            "epoch_gap_seconds": quantile([waits[number] for number in firsts], 0.5) if firsts else None,
+            "step_seconds": quantile([end - begin for begin, end in steps], 0.5),
+            "host_cpu_share": cpu / (total * self._cores),
+            "substituted": float(replaced),
+        }
         series = {"trainer_busy": busy_series(steps)}
-        if reading is not None:
-            metrics |= reading.metrics()
-            series["gpu_utilisation"] = reading.utilisation
+        if watch.reading is not None:
+            metrics |= watch.reading.metrics()
+            series["gpu_utilisation"] = watch.reading.utilisation
         return Work(
             samples,
-            seconds=steps[-1][1],
+            seconds=total,
             cpu_seconds=cpu,
-            latencies=gaps(steps),
+            latencies=waits,
             latency_of="wait for a batch",
-            failures=self._damaged if metrics["substituted"] else {},
+            failures=self._damaged if replaced else {},
             metrics=metrics,
             series=series,
         )
@@ -370,18 +365,6 @@ class LoaderRunner:
             wait_for_copy(batch[0])
             self._first_batch = self._opening + time.perf_counter() - begun
         return batch, is_first
-
-    def _metrics(self, steps: Steps, firsts: list[int], cpu: float) -> dict[str, float | None]:
-        waits, total = gaps(steps), steps[-1][1]
-        boundaries = [waits[number] for number in firsts if number > 0]
-        return {
-            "wait_share": sum(waits) / total,
-            "first_batch_seconds": self._first_batch,
-            "epoch_gap_seconds": quantile(boundaries, 0.5) if boundaries else None,
-            "step_seconds": quantile([end - begin for begin, end in steps], 0.5),
-            "host_cpu_share": cpu / (total * self._cores),
-            "substituted": float(self._feed.stats().substituted if isinstance(self._feed, fastload.Loader) else 0),
-        }
 
 
 def gaps(steps: Steps) -> list[float]:

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from rich.text import Text
 
 from fastload.errors import BackendUnavailableError, counted
-from fastload.measure.results import Machine, Measurement, Results, write_text
+from fastload.measure.results import Measurement, Results, write_text
 from fastload.measure.table import failures_by_file, not_measured
 
 _ON_A_PHONE = 5
@@ -50,12 +50,35 @@ def write_page(
     Raises:
         OSError: the file cannot be written.
     """
-    everything = {**sections, **_problems(results, row_title), **_machine(results.machine, results.settings)}
+    from fastload.measure.charts import style_sheet
+
+    machine, created = results.machine, results.created.replace("T", " ").replace("+00:00", " UTC")
+    where = ", ".join([machine.cpu, counted(machine.affinity_cores, "core"), *machine.gpus])
+    stopped = '<p class="warning">Stopped early: some rows have fewer rounds, or none.</p>\n'
+    everything = {**sections, **_problems(results, row_title), **_conditions(results)}
     body = "".join(f"<section><h2>{escape(name)}</h2>\n{html}</section>\n" for name, html in everything.items() if html)
-    warning = (
-        "" if results.complete else '<p class="warning">Stopped early: some rows have fewer rounds, or none.</p>\n'
-    )
-    write_text(path, _document(title, _made_on(results), warning + _notes(results.notes, has_verdict) + body))
+    document = f"""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<link rel="icon" href="data:,">
+<title>{escape(title)} - fastload</title>
+<style>
+{style_sheet()}</style>
+</head>
+<body>
+<header>
+<h1>{escape(title)}</h1>
+<p class="muted">{escape(where)}. fastload {results.fastload}, {created}</p>
+</header>
+<main>
+{"" if results.complete else stopped}{_notes(results.notes, has_verdict)}{body}</main>
+</body>
+</html>
+"""
+    write_text(path, document)
 
 
 def table(rows: Sequence[Mapping[str, str | Text]], *, text_columns: Sequence[str]) -> str:
@@ -70,17 +93,8 @@ def table(rows: Sequence[Mapping[str, str | Text]], *, text_columns: Sequence[st
     headings = [name for name in rows[0] if any(str(row[name]) for row in rows)]
     kind = {name: "" if name in text_columns else ' class="number"' for name in headings}
     head = "".join(f'<th scope="col"{kind[name]}>{escape(name)}</th>' for name in headings)
-    body = "".join(
-        "<tr>" + "".join(f"<td{kind[name]}>{escape(str(row[name]))}</td>" for name in headings) + "</tr>\n"
-        for row in rows
-    )
-    return _scrolling(f"<thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody>", len(headings))
-
-
-def _scrolling(table: str, columns: int) -> str:
-    """A table that scrolls within itself; its shadow shows that it does, and on a phone a line says so."""
-    hint = f'<p class="hint">Scroll sideways: {counted(columns, "column")}.</p>\n' if columns > _ON_A_PHONE else ""
-    return f'{hint}<div class="scroll" tabindex="0"><table>{table}</table></div>\n'
+    lines = ["".join(f"<td{kind[name]}>{escape(str(row[name]))}</td>" for name in headings) for row in rows]
+    return _scrolling(head, lines, len(headings))
 
 
 def heat_map(values: Mapping[tuple[str, str], float], *, corner: str, show: Callable[[float], str]) -> str:
@@ -101,46 +115,16 @@ def heat_map(values: Mapping[tuple[str, str], float], *, corner: str, show: Call
         return f'<td class="number heat" style="--heat: {5 + 55 * share:.0f}%">{escape(show(values[place]))}</td>'
 
     head = "".join(f'<th scope="col" class="number">{escape(name)}</th>' for name in columns)
-    body = "".join(
-        f'<tr><th scope="row">{escape(row)}</th>{"".join(cell((row, column)) for column in columns)}</tr>\n'
-        for row in rows
-    )
-    heading = f'<thead><tr><th scope="col">{escape(corner)}</th>{head}</tr></thead>'
-    return _scrolling(f"{heading}\n<tbody>{body}</tbody>", 1 + len(columns))
+    lines = [f'<th scope="row">{escape(row)}</th>' + "".join(cell((row, name)) for name in columns) for row in rows]
+    return _scrolling(f'<th scope="col">{escape(corner)}</th>{head}', lines, 1 + len(columns))
 
 
-def _document(title: str, subtitle: str, main: str) -> str:
-    """A whole HTML document around the HTML of its main part."""
-    from fastload.measure.charts import style_sheet
-
-    return f"""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<link rel="icon" href="data:,">
-<title>{escape(title)} - fastload</title>
-<style>
-{style_sheet()}</style>
-</head>
-<body>
-<header>
-<h1>{escape(title)}</h1>
-<p class="muted">{escape(subtitle)}</p>
-</header>
-<main>
-{main}</main>
-</body>
-</html>
-"""
-
-
-def _made_on(results: Results) -> str:
-    """Where and when, in a line."""
-    machine = results.machine
-    where = ", ".join([machine.cpu, counted(machine.affinity_cores, "core"), *machine.gpus])
-    return f"{where}. fastload {results.fastload}, {results.created.replace('T', ' ').replace('+00:00', ' UTC')}"
+def _scrolling(head: str, lines: Sequence[str], columns: int) -> str:
+    """A table that scrolls within itself; its shadow shows that it does, and on a phone a line says so."""
+    hint = f'<p class="hint">Scroll sideways: {counted(columns, "column")}.</p>\n' if columns > _ON_A_PHONE else ""
+    body = "".join(f"<tr>{line}</tr>\n" for line in lines)
+    content = f"<thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody>"
+    return f'{hint}<div class="scroll" tabindex="0"><table>{content}</table></div>\n'
 
 
 def _notes(given: Sequence[str], has_verdict: bool) -> str:
@@ -175,27 +159,27 @@ def _problems(results: Results, row_title: Callable[[Measurement], str]) -> dict
     }
 
 
-def _machine(machine: Machine, given: Mapping[str, object]) -> dict[str, str]:
+def _conditions(results: Results) -> dict[str, str]:
     """Heading: where it ran, and what was asked for."""
+    machine = results.machine
     quota = "none" if machine.quota_cores is None else f"{machine.quota_cores:g} cores"
-    rows = {
+    where = {
         "processor": machine.cpu,
         "cores": f"{machine.affinity_cores} usable of {machine.cores}; cgroup quota: {quota}",
         "SIMD": " ".join(machine.simd),
         "memory": f"{machine.memory / (1 << 30):.1f} GiB",
-        "GPU": "; ".join(machine.gpus) or "none",
+        "GPU": "; ".join(machine.gpus),
         "system": machine.system,
         "Python": machine.python,
         **machine.libraries,
     }
-    settings = {name.replace("_", " "): _setting(value) for name, value in given.items()}
-    return {"The machine": _list(rows), "The settings": _list(settings)}
+    settings = {name.replace("_", " "): _setting(value) for name, value in results.settings.items()}
+    return {"The machine": _list(where), "The settings": _list(settings)}
 
 
 def _list(rows: Mapping[str, str]) -> str:
-    return (
-        "<dl>\n" + "".join(f"<dt>{escape(k)}</dt><dd>{escape(v) or 'none'}</dd>\n" for k, v in rows.items()) + "</dl>\n"
-    )
+    items = "".join(f"<dt>{escape(name)}</dt><dd>{escape(text) or 'none'}</dd>\n" for name, text in rows.items())
+    return f"<dl>\n{items}</dl>\n"
 
 
 def _setting(value: object) -> str:

@@ -19,8 +19,8 @@ import io
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -28,25 +28,20 @@ from PIL import Image, ImageDraw, ImageFilter
 
 from fastload.errors import ConfigurationError
 
-FloatArray = npt.NDArray[np.float32]
-UInt8Array = npt.NDArray[np.uint8]
+Array = npt.NDArray[np.float32]
+Colour = tuple[int, int, int]
+"""RGB, 0 to 255."""
 
 
-@dataclass(frozen=True)
-class Scene:
-    """What the photographs of one class have in common. Colours are RGB, 0 to 255."""
+class Scene(NamedTuple):
+    """What the photographs of one class have in common."""
 
-    top: tuple[int, int, int]
-    """Mean colour of the background at the upper edge; it runs to `bottom`."""
-    bottom: tuple[int, int, int]
-    objects: tuple[tuple[int, int, int], ...]
-    """Mean colours of the objects."""
-    aspect: tuple[float, float]
-    """Bounds of an object's width / height."""
-    round: bool
-    """Ellipses, or boxes."""
-    roughness: float
-    """Contrast of the surfaces, relative."""
+    top: Colour  # mean of the background at the upper edge; it runs to `bottom`
+    bottom: Colour
+    objects: tuple[Colour, ...]
+    aspect: tuple[float, float]  # bounds of an object's width / height
+    round: bool  # ellipses, or boxes
+    roughness: float  # contrast of the surfaces, relative
 
 
 SCENES: dict[str, Scene] = {
@@ -62,43 +57,32 @@ SCENES: dict[str, Scene] = {
     ),
 }
 
+_VAL_SHARE = 0.2
 _FIELD = 1024
 """Side of the noise fields, in pixels: larger than any image, and periodic."""
 
 
-class _Surfaces:
-    """Noise with amplitude 1 / f**slope, made once by FFT; each image takes windows of it."""
-
-    def __init__(self, rng: np.random.Generator) -> None:
-        frequency = np.hypot(np.fft.fftfreq(_FIELD)[:, None], np.fft.rfftfreq(_FIELD)[None, :])
-        frequency[0, 0] = 1.0
-        self._fields = []
-        for slope in (0.75, 0.9, 1.05, 1.25):
-            spectrum = np.fft.rfft2(rng.standard_normal((_FIELD, _FIELD)))
-            spectrum *= frequency**-slope
-            spectrum[0, 0] = 0.0
-            field = np.fft.irfft2(spectrum).astype(np.float32)
-            self._fields.append(field / field.std())
-        self._white = rng.standard_normal((_FIELD, _FIELD)).astype(np.float32)
-
-    def window(self, rng: np.random.Generator, height: int, width: int, smooth: float) -> FloatArray:
-        """(height, width) of unit variance (over the field); `smooth` in [0, 1] chooses the slope."""
-        return self._cut(rng, self._fields[round(smooth * (len(self._fields) - 1))], height, width)
-
-    def grain(self, rng: np.random.Generator, height: int, width: int) -> FloatArray:
-        """(height, width) white noise of unit variance."""
-        return self._cut(rng, self._white, height, width)
-
-    @staticmethod
-    def _cut(rng: np.random.Generator, field: FloatArray, height: int, width: int) -> FloatArray:
-        y, x = int(rng.integers(_FIELD - height + 1)), int(rng.integers(_FIELD - width + 1))
-        window = field[y : y + height, x : x + width]
-        if rng.random() < 0.5:
-            window = window[:, ::-1]
-        return window
+def _surfaces(rng: np.random.Generator) -> list[Array]:
+    """Noise with amplitude 1 / f**slope, from rough to smooth, by FFT, of unit variance; the last is white."""
+    frequency = np.hypot(np.fft.fftfreq(_FIELD)[:, None], np.fft.rfftfreq(_FIELD)[None, :])
+    frequency[0, 0] = 1.0
+    fields = []
+    for slope in (0.75, 0.9, 1.05, 1.25):
+        spectrum = np.fft.rfft2(rng.standard_normal((_FIELD, _FIELD)))
+        spectrum *= frequency**-slope
+        spectrum[0, 0] = 0.0
+        field = np.fft.irfft2(spectrum).astype(np.float32)
+        fields.append(field / field.std())
+    return [*fields, rng.standard_normal((_FIELD, _FIELD)).astype(np.float32)]
 
 
-def photograph(scene: Scene, rng: np.random.Generator, surfaces: _Surfaces) -> UInt8Array:
+def _window(field: Array, rng: np.random.Generator, height: int, width: int) -> Array:
+    y, x = int(rng.integers(_FIELD - height + 1)), int(rng.integers(_FIELD - width + 1))
+    window = field[y : y + height, x : x + width]
+    return window[:, ::-1] if rng.random() < 0.5 else window
+
+
+def _photograph(scene: Scene, rng: np.random.Generator, surfaces: list[Array]) -> npt.NDArray[np.uint8]:
     """One image: (H, W, 3) uint8 RGB, the longer side 500 pixels in most cases as in the usual photo collections."""
     short = int(np.clip(rng.normal(362, 36), 230, 500))
     long = 500 if rng.random() < 0.75 else int(rng.integers(short, 620))
@@ -111,9 +95,7 @@ def photograph(scene: Scene, rng: np.random.Generator, surfaces: _Surfaces) -> U
     which = _occlude(scene, rng, height, width, clutter)
     count = int(which.max()) + 1
 
-    palette = np.empty((count, 3), np.float32)
-    chosen = rng.integers(len(scene.objects), size=count)
-    palette[:] = np.asarray(scene.objects, np.float32)[chosen]
+    palette = np.asarray(scene.objects, np.float32)[rng.integers(len(scene.objects), size=count)]
     # Lightness varies much more than hue, as it does under one light.
     palette *= np.exp(rng.normal(-0.1, 0.6, (count, 1))).astype(np.float32)
     palette += rng.normal(0.0, 7.0, (count, 3)).astype(np.float32)
@@ -123,11 +105,12 @@ def photograph(scene: Scene, rng: np.random.Generator, surfaces: _Surfaces) -> U
     ramp = np.linspace(0.0, 1.0, height, dtype=np.float32)[:, None, None]
     background = np.asarray(scene.top, np.float32) * (1 - ramp) + np.asarray(scene.bottom, np.float32) * ramp
     image = np.where((which == 0)[:, :, None], background, palette[which])
-    smooth = float(rng.random())
-    luminance = surfaces.window(rng, height, width, smooth) * contrast[which]
-    luminance += 26.0 * surfaces.window(rng, height, width, 1.0)  # uneven light over the whole scene
+    *coloured, white = surfaces
+    texture = coloured[round(float(rng.random()) * (len(coloured) - 1))]
+    luminance = _window(texture, rng, height, width) * contrast[which]
+    luminance += 26.0 * _window(coloured[-1], rng, height, width)  # uneven light over the whole scene
     image += luminance[:, :, None]
-    tint = surfaces.window(rng, height, width, 1.0) * (0.12 * contrast[which] + 5.0)
+    tint = _window(coloured[-1], rng, height, width) * (0.12 * contrast[which] + 5.0)
     image[:, :, 0] += tint
     image[:, :, 2] -= tint
     image *= light
@@ -135,10 +118,9 @@ def photograph(scene: Scene, rng: np.random.Generator, surfaces: _Surfaces) -> U
     # The lens: sharp or a little soft. Then the sensor, whose noise no lens softens.
     picture = Image.fromarray(np.clip(image, 0, 255).astype(np.uint8))
     picture = picture.filter(ImageFilter.GaussianBlur(float(rng.uniform(0.15, 0.8))))
-    noise = surfaces.grain(rng, height, width) * float(rng.gamma(2.0, 1.1))
+    noise = _window(white, rng, height, width) * float(rng.gamma(2.0, 1.1))
     pixels = np.asarray(picture, dtype=np.float32) + noise[:, :, None]
-    result: UInt8Array = np.clip(pixels + 0.5, 0, 255).astype(np.uint8)
-    return result
+    return np.clip(pixels + 0.5, 0, 255).astype(np.uint8)
 
 
 def _occlude(scene: Scene, rng: np.random.Generator, height: int, width: int, clutter: float) -> npt.NDArray[np.uint8]:
@@ -157,7 +139,7 @@ def _occlude(scene: Scene, rng: np.random.Generator, height: int, width: int, cl
     return np.asarray(canvas)
 
 
-def _encode(pixels: UInt8Array, rng: np.random.Generator) -> bytes:
+def _encode(pixels: npt.NDArray[np.uint8], rng: np.random.Generator) -> bytes:
     """JPEG bytes: mostly 4:2:0, some 4:4:4 and 4:2:2, a few progressive, a few grey; two groups of quality."""
     kind = rng.random()
     quality = int(rng.choice([96, 95, 94, 90, 85, 75], p=[0.45, 0.2, 0.1, 0.1, 0.08, 0.07]))
@@ -177,19 +159,15 @@ def write_photographs(
     folder: str | os.PathLike[str],
     count: int = 256,
     *,
-    val_share: float = 0.2,
     seed: int = 0,
-    threads: int | None = None,
-    progress: Callable[[float], None] | None = None,
+    progress: Callable[[float], None] = lambda share: None,
 ) -> Path:
-    """Write `folder`/{train,val}/<scene>/<number>.jpg, the same bytes for the same arguments.
+    """Write `folder`/{train,val}/<scene>/<number>.jpg, a fifth of them to `val`, the same bytes for the same arguments.
 
     Args:
         folder: created if it is not there; files of the same names are overwritten.
         count: images altogether, spread evenly over the four scenes.
-        val_share: share of them that go to `val`.
         seed: what the images follow from.
-        threads: how many work at it; the result does not depend on it.
         progress: called with the share done, 0 to 1, from this thread.
 
     Raises:
@@ -201,26 +179,22 @@ def write_photographs(
             f"count={count}: each of the {len(SCENES)} scenes needs an image to train and one to validate; "
             f"ask for {2 * len(SCENES)} or more."
         )
-    if not 0.0 < val_share < 1.0:
-        raise ConfigurationError(f"val_share={val_share}: must lie between 0 and 1.")
     root = Path(folder)
     names = sorted(SCENES)
     for part in ("train", "val"):
         for name in names:
             (root / part / name).mkdir(parents=True, exist_ok=True)
 
-    surfaces = _Surfaces(np.random.default_rng([seed, 0]))
-    per_scene = count / len(names)
-    val_each = max(1, min(round(per_scene * val_share), int(per_scene) - 1))
+    surfaces = _surfaces(np.random.default_rng([seed, 0]))
+    val_each = max(1, min(round(count / len(names) * _VAL_SHARE), count // len(names) - 1))
 
     def write(index: int) -> None:
         rng = np.random.default_rng([seed, 1, index])  # its own generator: threads cannot change the images
         name, number = names[index % len(names)], index // len(names)
-        data = _encode(photograph(SCENES[name], rng, surfaces), rng)
+        data = _encode(_photograph(SCENES[name], rng, surfaces), rng)
         (root / ("val" if number < val_each else "train") / name / f"{number:05d}.jpg").write_bytes(data)
 
-    with ThreadPoolExecutor(threads or min(8, os.cpu_count() or 1), "fastload-photographs") as pool:
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1), "fastload-photographs") as pool:
         for done, _ in enumerate(pool.map(write, range(count)), 1):
-            if progress is not None:
-                progress(done / count)
+            progress(done / count)
     return root

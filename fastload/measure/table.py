@@ -92,20 +92,19 @@ def print_fitting(console: Console, rows: Sequence[Mapping[str, str | Text]], *,
             whose cells are all empty are left out.
         droppable: headings to leave out, the first one first, until the rest fits.
     """
-    used = [name for name in rows[0] if any(str(row[name]) for row in rows)]
-    droppable = [name for name in droppable if name in used]
+    headings = [name for name in rows[0] if any(str(row[name]) for row in rows)]
     hidden: list[str] = []
-    while True:
+    for name in (*(name for name in droppable if name in headings), ""):
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-        headings = [name for name in used if name not in hidden]
-        for index, name in enumerate(headings):
-            table.add_column(name, justify="right" if index else "left", no_wrap=True)
+        for index, heading in enumerate(headings):
+            table.add_column(heading, justify="right" if index else "left", no_wrap=True)
         for row in rows:
-            table.add_row(*(row[name] for name in headings))
+            table.add_row(*(row[heading] for heading in headings))
         width = table.__rich_measure__(console, console.options.update(max_width=1000)).maximum
-        if not console.is_terminal or width <= console.width or len(hidden) == len(droppable):
+        if not console.is_terminal or width <= console.width or not name:
             break
-        hidden.append(droppable[len(hidden)])
+        headings.remove(name)
+        hidden.append(name)
     room = console.width
     console.width = max(width, room)
     console.print(table)
@@ -115,11 +114,7 @@ def print_fitting(console: Console, rows: Sequence[Mapping[str, str | Text]], *,
 
 
 def print_heading(results: Results, command: str, console: Console) -> None:
-    """Version, machine, libraries.
-
-    Args:
-        command: of fastload, such as "bench decode".
-    """
+    """Version, machine, libraries; `command` of fastload, such as "bench decode"."""
     console.print(Text.assemble((f"fastload {results.fastload} {command}", "bold"), f" {results.created}"))
     console.print(str(results.machine), soft_wrap=True)
     console.print(", ".join(f"{name} {version}" for name, version in results.machine.libraries.items()), soft_wrap=True)
@@ -156,13 +151,11 @@ def not_measured(results: Results, title: Callable[[Measurement], str]) -> dict[
 
 def failures_by_file(results: Results) -> dict[tuple[str, str], list[str]]:
     """(file, what was said about it): by whom."""
-    found: dict[tuple[str, str], list[str]] = {}
+    found: dict[tuple[str, str], dict[str, None]] = {}
     for row in results.measurements:
         for failure in row.failures:
-            who = found.setdefault((failure.name, failure.message), [])
-            if row.contestant not in who:
-                who.append(row.contestant)
-    return found
+            found.setdefault((failure.name, failure.message), {})[row.contestant] = None
+    return {said: list(who) for said, who in found.items()}
 
 
 @contextmanager
