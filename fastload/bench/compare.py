@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 from rich.console import Console
@@ -25,14 +26,14 @@ _STYLE: dict[statistics.Change, str] = {
 class Change:
     """One row that both runs measured."""
 
-    row: Measurement
-    """As the second run has it."""
-    before: Summary
-    """Samples per second."""
+    row: Measurement  # as the second run has it
+    before: Summary  # samples per second
     after: Summary
-    verdict: statistics.Change
-    remarks: tuple[str, ...]
-    """What else is different: versions, failures, pixels."""
+    remarks: tuple[str, ...]  # what else is different: versions, failures, pixels
+
+    @property
+    def verdict(self) -> statistics.Change:
+        return statistics.change(self.before, self.after)
 
     @property
     def ratio(self) -> float:
@@ -43,11 +44,9 @@ class Change:
 @dataclass(frozen=True)
 class Comparison:
     changes: tuple[Change, ...]
-    only_before: tuple[str, ...]
-    """Rows that were measured in one of them only."""
+    only_before: tuple[str, ...]  # rows that were measured in one of them only
     only_after: tuple[str, ...]
     conditions: tuple[str, ...]
-    """What was not the same about the runs themselves, so that the difference may not be the software's."""
 
 
 def compare_results(before: Results, after: Results) -> Comparison:
@@ -60,21 +59,18 @@ def compare_results(before: Results, after: Results) -> Comparison:
         raise ConfigurationError(
             f"One file is of `bench {before.benchmark}`, the other of `bench {after.benchmark}`; give two of one kind."
         )
-    old = {row.key: row for row in before.measurements if row.rounds}
-    new = {row.key: row for row in after.measurements if row.rounds}
+    old = {row.key: (row, rate) for row in before.measurements if (rate := row.rate)}
+    new = {row.key: (row, rate) for row in after.measurements if (rate := row.rate)}
     return Comparison(
-        changes=tuple(_change(old[key], row) for key, row in new.items() if key in old),
-        only_before=tuple(_title(row) for key, row in old.items() if key not in new),
-        only_after=tuple(_title(row) for key, row in new.items() if key not in old),
+        changes=tuple(
+            Change(row, old[key][1], rate, tuple(_remarks(old[key][0], row)))
+            for key, (row, rate) in new.items()
+            if key in old
+        ),
+        only_before=tuple(_title(row) for key, (row, _) in old.items() if key not in new),
+        only_after=tuple(_title(row) for key, (row, _) in new.items() if key not in old),
         conditions=tuple(conditions(before, after)),
     )
-
-
-def _change(old: Measurement, new: Measurement) -> Change:
-    before, after = old.rate, new.rate
-    assert before is not None
-    assert after is not None
-    return Change(new, before, after, statistics.change(before, after), tuple(_remarks(old, new)))
 
 
 def _remarks(old: Measurement, new: Measurement) -> list[str]:
@@ -92,9 +88,8 @@ def _remarks(old: Measurement, new: Measurement) -> list[str]:
 def conditions(before: Results, after: Results) -> list[str]:
     """What is not the same about two runs themselves, so that a difference may not be the software's."""
     found = []
-    machines = (str(before.machine), str(after.machine))
-    if machines[0] != machines[1]:
-        found.append(f"Other machine: {machines[0]} -> {machines[1]}")
+    if str(before.machine) != str(after.machine):
+        found.append(f"Other machine: {before.machine} -> {after.machine}")
     libraries = (before.machine.libraries, after.machine.libraries)
     for name in sorted({*libraries[0], *libraries[1]}):
         versions = [side.get(name, "absent") for side in libraries]
@@ -128,41 +123,38 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
         changes = sorted(comparison.changes, key=lambda change: change.ratio, reverse=True)
         print_fitting(console, [_cells(change) for change in changes], droppable=("before", "after"))
         console.print()
-    for names, where in ((comparison.only_before, "first"), (comparison.only_after, "second")):
-        for name in names:
-            console.print(f"Only in the {where}: {name}", soft_wrap=True)
-    for line in _verdict(comparison):
+    lines = [f"Only in the first: {name}" for name in comparison.only_before]
+    lines += [f"Only in the second: {name}" for name in comparison.only_after]
+    for line in (*lines, *_verdict(comparison)):
         console.print(line, soft_wrap=True)
-
-
-def _cells(change: Change) -> dict[str, str | Text]:
-    """Heading: cell."""
-    return {
-        "": _title(change.row),
-        "before": _rate(change.before),
-        "after": _rate(change.after),
-        "change": f"{100 * (change.ratio - 1):+.1f}%",
-        "verdict": Text("; ".join((change.verdict, *change.remarks)), _STYLE[change.verdict]),
-    }
-
-
-def _rate(rate: Summary) -> str:
-    return f"{rate.median:,.0f} ± {per_cent((rate.high - rate.low) / 2, rate.median)}"
 
 
 def _verdict(comparison: Comparison) -> list[str]:
     if not comparison.changes:
         return ["The two runs have no row in common: nothing to compare."]
-    count = {verdict: sum(change.verdict == verdict for change in comparison.changes) for verdict in _STYLE}
+    count = Counter(change.verdict for change in comparison.changes)
+    few = count["cannot tell"]
     words = [
         f"Of {counted(len(comparison.changes), 'row')} that both have: {count['faster']} faster, {count['slower']} "
-        f"slower, {count['within noise']} within noise."
-    ]
-    if count["cannot tell"]:
-        words.append(f"{counted(count['cannot tell'], 'row')} with fewer than three rounds on a side, too few to tell.")
-    words.append(
+        f"slower, {count['within noise']} within noise.",
+        f"{counted(few, 'row')} with fewer than three rounds on a side, too few to tell." if few else "",
         "Rates are samples per second. A change counts when the quartiles of the rounds do not overlap and the medians "
         "are more than two standard deviations apart. Two runs at different times can differ by more than the rounds "
-        "of each: repeat what matters."
-    )
-    return words
+        "of each: repeat what matters.",
+    ]
+    return list(filter(None, words))
+
+
+def _cells(change: Change) -> dict[str, str | Text]:
+    """Heading: cell."""
+    rates = [
+        f"{rate.median:,.0f} ± {per_cent((rate.high - rate.low) / 2, rate.median)}"
+        for rate in (change.before, change.after)
+    ]
+    return {
+        "": _title(change.row),
+        "before": rates[0],
+        "after": rates[1],
+        "change": f"{100 * (change.ratio - 1):+.1f}%",
+        "verdict": Text("; ".join((change.verdict, *change.remarks)), _STYLE[change.verdict]),
+    }
