@@ -45,8 +45,7 @@ class DecodeSettings:
         ),
     ] = 1.0
     rounds: Annotated[int, Option(min=1, help="Rounds in which all take turns.")] = 5
-    made: bool = False
-    """The folder is a sample set, not the user's."""
+    made: bool = False  # the folder is a sample set, not the user's
 
 
 @dataclass(frozen=True)
@@ -75,5 +74,4 @@ class LoaderSettings:
     device: Annotated[str | None, Option(help="Where batches go. Without it: the GPU if there is one.")] = None
     seconds: Annotated[float, Option("--time", min=0.0, help="Seconds to measure each row, over all rounds.")] = 10.0
     rounds: Annotated[int, Option(min=1, help="Rounds in which all take turns.")] = 5
-    made: bool = False
-    """The folder is a sample set, not the user's."""
+    made: bool = False  # the folder is a sample set, not the user's

@@ -15,54 +15,48 @@ from fastload.errors import counted
 from fastload.measure.page import table, write_page
 from fastload.measure.results import Measurement, Results
 from fastload.measure.statistics import difference_is_real
-from fastload.measure.table import metric, print_fitting, print_heading, print_problems, spread
+from fastload.measure.table import metric, print_report, spread
 
 _SOURCES = {"memory": "from memory", "page cache": "files in the page cache", "cold": "files on disk"}
 _DROPPABLE = ("mean", "MP/s", "memory", "p50", "max", "p99")
 """Columns that a narrow terminal does without, in this order; --csv has them all."""
-_COMMON = "pillow"
-"""What most scripts decode with."""
+_COMMON = "pillow"  # what most scripts decode with
 
 
 def print_decode(results: Results, console: Console) -> None:
     """Everything that was measured, and what was not and why: one table for each mode and source of bytes."""
-    print_heading(results, "bench decode", console)
-    settings = results.settings
-    console.print(
-        f"{settings['images']} {_format(settings)}s, {settings['megapixels']:.1f} megapixels, of {settings['folder']}; "
-        f"{settings['rounds']} interleaved rounds. ± is half the range between the quartiles.",
-        soft_wrap=True,
-    )
     rows = [row for row in results.measurements if row.rounds]
+    tables: dict[str, list[dict[str, str | Text]]] = {}
     for mode, source in dict.fromkeys((row.mode, _source(row)) for row in rows):
         members = [row for row in rows if (row.mode, _source(row)) == (mode, source)]
-        console.print()
-        console.print(Text(f"{_title(mode)}, {_SOURCES.get(source, source)}", "bold"))
-        print_fitting(console, _cells(members), droppable=_DROPPABLE)
-    console.print()
-    versions = {row.contestant: row.version for row in rows if row.version}
-    console.print(", ".join(f"{name} {version}" for name, version in versions.items()) + ".", soft_wrap=True)
-    marked = sorted({row.latency.of for row in rows if row.latency is not None and row.latency.of != "sample"})
-    if marked:
-        console.print(f"* of a {', '.join(marked)}.", style="dim")
-    console.print(
-        "p50, p99: milliseconds an image takes. memory: what a decoder adds to the process. max, mean, PSNR: distance "
-        "of its pixels (0 to 255) from Pillow's, resampled by torchvision where there is a resampling.",
-        style="dim",
-        soft_wrap=True,
+        tables[f"{_title(mode)}, {_SOURCES.get(source, source)}"] = _cells(members)
+    settings = results.settings
+    about = (
+        f"{settings['images']} {_format(settings)}s, {settings['megapixels']:.1f} megapixels, of {settings['folder']}; "
+        f"{settings['rounds']} interleaved rounds. ± is half the range between the quartiles."
     )
-    for note in filter(None, (verdict(rows), *results.notes)):
-        console.print(note, soft_wrap=True)
-    print_problems(results, console)
+    versions = {row.contestant: row.version for row in rows if row.version}
+    batches = sorted({row.latency.of for row in rows if row.latency is not None and row.latency.of != "sample"})
+    legend = (
+        f"{', '.join(f'{name} {version}' for name, version in versions.items())}.\n"
+        f"p50, p99: milliseconds an image takes{f' (* a {batches[0]})' if batches else ''}. memory: what a decoder "
+        "adds to the process. max, mean, PSNR: distance of its pixels (0 to 255) from Pillow's, resampled by "
+        "torchvision where there is a resampling."
+    )
+    print_report(_told(results), console, "bench decode", about, tables, legend, droppable=_DROPPABLE)
+
+
+def _told(results: Results) -> Results:
+    """With the verdict as the first note."""
+    return replace(results, notes=(*filter(None, [verdict(results.measurements)]), *results.notes))
 
 
 def write_html(results: Results, path: str | os.PathLike[str]) -> None:
     """Write the page, all of it or nothing. Raises OSError."""
     rows = [row for row in results.measurements if row.rounds]
     sections = _sections(results, rows) if rows else {"What was measured": "<p>Nothing: no round was finished.</p>\n"}
-    told = replace(results, notes=(*filter(None, [verdict(rows)]), *results.notes))
     title = f"{_format(results.settings)} decoders side by side"
-    write_page(told, path, title=title, sections=sections, has_verdict=bool(rows))
+    write_page(_told(results), path, title=title, sections=sections, has_verdict=bool(rows))
 
 
 def _sections(results: Results, rows: Sequence[Measurement]) -> dict[str, str]:

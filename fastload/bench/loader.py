@@ -39,10 +39,8 @@ from fastload.monitor import GpuMonitor
 from fastload.sources import open_source
 from fastload.sources.base import Source
 
-_WARM_UP = 0.3
-"""Of the length of a round."""
-_COMMON_WORKERS = 4
-"""What most scripts have."""
+_WARM_UP = 0.3  # of the length of a round
+_COMMON_WORKERS = 4  # what most scripts have
 
 
 def run_loader_benchmark(
@@ -272,10 +270,8 @@ def _open(
 
 # -- The images --------------------------------------------------------------------------------------------------------
 
-_HEADERS = 1000
-"""Read for the size of a cache; more change the estimate by less than a percent."""
-_BYTES_PER_SAMPLE = 64
-"""That a cache takes beside the pixels: label, size, offset, name."""
+_HEADERS = 1000  # read for the size of a cache; more change the estimate by less than a percent
+_BYTES_PER_SAMPLE = 64  # that a cache takes beside the pixels: label, size, offset, name
 
 
 @dataclass(frozen=True)

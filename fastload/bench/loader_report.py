@@ -21,44 +21,30 @@ from fastload.measure.table import (
     metric,
     milliseconds,
     percentage,
-    print_fitting,
-    print_heading,
-    print_problems,
+    print_report,
     spread,
 )
 
-ALONE = "trainer alone"
-"""The trainer with a batch that is there already: no loader can be faster."""
-DEFAULT = "default"
-"""A parameter that was left to the contestant."""
+ALONE = "trainer alone"  # the trainer with a batch that is there already: no loader can be faster
+DEFAULT = "default"  # a parameter that was left to the contestant
 
 _DROPPABLE = ("GPU memory", "at 0%", "replaced", "memory", "±", "CPU", "epoch gap")
 """Columns that a narrow terminal does without, in this order; --csv has them all."""
+_LEGEND = (
+    "waited: share of its time in which the trainer had no batch. epoch gap: that wait at the first batch of an epoch. "
+    "CPU: share of the usable cores, trainer included. memory: of all processes, shared pages once."
+)
 _SWEPT = {"workers": "workers", "prefetch": "batches of prefetch"}
 """Parameter that can be varied: what it counts, for people."""
-_CLOSE = 0.95
-"""Share of the best rate from which on a setting is as good as the best."""
+_CLOSE = 0.95  # share of the best rate from which on a setting is as good as the best
 
 
 def print_loader(results: Results, console: Console) -> None:
     """Everything that was measured, and what was not and why."""
-    print_heading(results, "bench loader", console)
-    console.print(_what_was_done(results), soft_wrap=True)
     rows = [row for row in results.measurements if row.rounds]
-    console.print()
-    if rows:
-        best = max((row.speed for row in rows if row.contestant != ALONE), default=0.0)
-        print_fitting(console, [_cells(row, best) for row in _in_chart_order(rows)], droppable=_DROPPABLE)
-        console.print()
-        console.print(
-            "waited: share of its time in which the trainer had no batch. epoch gap: that wait at the first batch of "
-            "an epoch. CPU: share of the usable cores, trainer included. memory: of all processes, shared pages once.",
-            style="dim",
-            soft_wrap=True,
-        )
-    for note in results.notes:
-        console.print(note, soft_wrap=True)
-    print_problems(results, console)
+    best = max((row.speed for row in rows if row.contestant != ALONE), default=0.0)
+    tables = {"": [_cells(row, best) for row in _in_chart_order(rows)]} if rows else {}
+    print_report(results, console, "bench loader", _what_was_done(results), tables, _LEGEND, droppable=_DROPPABLE)
 
 
 def _what_was_done(results: Results) -> str:
@@ -98,8 +84,7 @@ def _cells(row: Measurement, best: float = 0.0) -> dict[str, str | Text]:
     }
 
 
-_IDLE = {"windows": "{:.0f}x".format, "seconds": "{:.1f} s".format}
-"""How often the GPU fell to 0%, and how long in all."""
+_IDLE = {"windows": "{:.0f}x".format, "seconds": "{:.1f} s".format}  # how often the GPU fell to 0%, and how long in all
 
 
 # -- The page ----------------------------------------------------------------------------------------------------------

@@ -19,8 +19,7 @@ import numpy.typing as npt
 from fastload.errors import DecodeError, SourceError
 from fastload.measure.rounds import Runner, Work
 
-Pixels = npt.NDArray[np.uint8]
-"""(H, W, 3) RGB."""
+Pixels = npt.NDArray[np.uint8]  # (H, W, 3) RGB
 
 Place = tuple[tuple[int, int, int, int], tuple[int, int]]
 """Box (top, left, height, width) of the image, and the size (height, width) that it is resampled to."""
@@ -108,13 +107,11 @@ class Contestant:
     `batch` is more than 1, so many images a call."""
 
     name: ClassVar[str]
-    resampler: ClassVar[str]
-    """What it resamples with, in words."""
+    resampler: ClassVar[str]  # what it resamples with, in words
     modes: ClassVar[tuple[str, ...]] = tuple(MODES)
     formats: ClassVar[tuple[str, ...]] = ("jpeg",)
     batch: ClassVar[int] = 1
-    gpu: ClassVar[bool] = False
-    """Runs on a GPU; not tried where there is none, unless asked for."""
+    gpu: ClassVar[bool] = False  # runs on a GPU; not tried where there is none, unless asked for
 
     def __init__(self, task: Task) -> None:
         """Raises BackendUnavailableError with what to install."""

@@ -41,8 +41,7 @@ from fastload.measure.rounds import Entry, Work, measure
 from fastload.measure.table import metric, percentage, print_fitting, progress_bar
 from fastload.sources.folders import is_image_name
 
-_COMPARED = 64
-"""Images whose pixels are compared."""
+_COMPARED = 64  # images whose pixels are compared
 _PLAIN = "(plain DataLoader)"
 _SIDE = 96
 """Pixels of the images that the small network is trained on: enough for four kinds of scene, quick on a processor."""

@@ -15,8 +15,7 @@ from importlib import import_module
 from multiprocessing.connection import Connection
 from typing import Any
 
-ADDRESS = "FASTLOAD_MEASURE_ADDRESS"
-"""Environment variable: the socket on which the parent listens."""
+ADDRESS = "FASTLOAD_MEASURE_ADDRESS"  # environment variable: the socket on which the parent listens
 
 _parent: Connection | None = None
 

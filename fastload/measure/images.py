@@ -20,8 +20,7 @@ from fastload.sources import open_source
 from fastload.sources.base import Source
 from fastload.sources.folders import images_below, split_folder, subfolders
 
-_CLASSES = 10
-"""Of a large folder: more than a small network could tell apart in two epochs."""
+_CLASSES = 10  # of a large folder: more than a small network could tell apart in two epochs
 
 
 @dataclass(frozen=True)

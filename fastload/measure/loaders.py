@@ -26,21 +26,15 @@ from fastload.measure.rounds import Work
 from fastload.measure.statistics import quantile
 from fastload.monitor import GpuMonitor, step_clock
 
-DATALOADER = "DataLoader"
-"""The name of `PlainLoader` in tables."""
-SMALL = "small"
-"""The name of `SmallNetwork`; all others are torchvision's."""
+DATALOADER = "DataLoader"  # the name of `PlainLoader` in tables
+SMALL = "small"  # the name of `SmallNetwork`; all others are torchvision's
 
-Batch = tuple[torch.Tensor, torch.Tensor]
-"""Images (B, 3, H, W) and labels (B,) int64, on the device."""
+Batch = tuple[torch.Tensor, torch.Tensor]  # images (B, 3, H, W) and labels (B,) int64, on the device
 
-Steps = Sequence[tuple[float, float]]
-"""(begin, end) of each step [seconds since the restart], in order."""
+Steps = Sequence[tuple[float, float]]  # (begin, end) of each step [seconds since the restart], in order
 
-_PATIENCE = 3.0
-"""How many times its time a round may go on to see the end of an epoch."""
-_AHEAD = 2
-"""Steps that the host may be ahead of the GPU: enough to keep it busy, and the round still ends in time."""
+_PATIENCE = 3.0  # how many times its time a round may go on to see the end of an epoch
+_AHEAD = 2  # steps that the host may be ahead of the GPU: enough to keep it busy, and the round still ends in time
 
 
 class Feed(Protocol):

@@ -13,8 +13,7 @@ from fastload.errors import BackendUnavailableError, counted
 from fastload.measure.results import Measurement, Results, write_text
 from fastload.measure.table import failures_by_file, not_measured
 
-_ON_A_PHONE = 5
-"""Columns of numbers beside each other."""
+_ON_A_PHONE = 5  # columns of numbers beside each other
 
 
 def require_charts(option: str = "--html") -> None:

@@ -29,8 +29,7 @@ from PIL import Image, ImageDraw, ImageFilter
 from fastload.errors import ConfigurationError
 
 Array = npt.NDArray[np.float32]
-Colour = tuple[int, int, int]
-"""RGB, 0 to 255."""
+Colour = tuple[int, int, int]  # RGB, 0 to 255
 
 
 class Scene(NamedTuple):
@@ -58,8 +57,7 @@ SCENES: dict[str, Scene] = {
 }
 
 _VAL_SHARE = 0.2
-_FIELD = 1024
-"""Side of the noise fields, in pixels: larger than any image, and periodic."""
+_FIELD = 1024  # side of the noise fields, in pixels: larger than any image, and periodic
 
 
 def _surfaces(rng: np.random.Generator) -> list[Array]:

@@ -39,12 +39,9 @@ from fastload.errors import WorkerError
 from fastload.measure.child import ADDRESS
 from fastload.measure.clock import descendants
 
-_GRACE = 5.0
-"""How long processes have to end by themselves [seconds]."""
-_LONGEST = 300
-"""Characters of last words that are kept."""
-_LOOK = 0.1
-"""How often to see whether a silent process is still there [seconds]."""
+_GRACE = 5.0  # how long processes have to end by themselves [seconds]
+_LONGEST = 300  # characters of last words that are kept
+_LOOK = 0.1  # how often to see whether a silent process is still there [seconds]
 
 
 @dataclass

@@ -37,8 +37,7 @@ from fastload.machine import (
 from fastload.measure.statistics import Summary, Verdict, summarise
 
 SCHEMA_VERSION = 2
-_READ = (1, 2)
-"""Version 1 had no verdicts."""
+_READ = (1, 2)  # version 1 had no verdicts
 
 Parameter = str | int | float | bool
 """A setting of a contestant: number of threads, where the data lies, prefetch factor."""

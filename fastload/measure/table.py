@@ -13,8 +13,7 @@ from rich.text import Text
 from fastload.errors import counted
 from fastload.measure.results import Measurement, Results
 
-_NAMES = 5
-"""Failed files listed; the JSON has all of them."""
+_NAMES = 5  # failed files listed; the JSON has all of them
 
 
 def per_cent(part: float, whole: float) -> str:
@@ -120,6 +119,41 @@ def print_heading(results: Results, command: str, console: Console) -> None:
     console.print(", ".join(f"{name} {version}" for name, version in results.machine.libraries.items()), soft_wrap=True)
     if not results.complete:
         console.print(Text("Stopped before the end: some rows have fewer rounds, or none.", "yellow"))
+
+
+def print_report(
+    results: Results,
+    console: Console,
+    command: str,
+    about: str,
+    tables: Mapping[str, Sequence[Mapping[str, str | Text]]],
+    legend: str,
+    *,
+    droppable: Sequence[str],
+    title: Callable[[Measurement], str] = lambda row: row.contestant,
+) -> None:
+    """Where and what was measured, what was found, what it says, and what was not measured and why.
+
+    Args:
+        command: of fastload, such as "bench decode".
+        about: what was done.
+        tables: rows as for `print_fitting`, by heading.
+        legend: what the columns are.
+        title: of a row that was not measured.
+    """
+    print_heading(results, command, console)
+    console.print(about, soft_wrap=True)
+    for heading, rows in tables.items():
+        console.print()
+        if heading:
+            console.print(Text(heading, "bold"))
+        print_fitting(console, rows, droppable=droppable)
+    console.print()
+    if tables:
+        console.print(legend, style="dim", soft_wrap=True)
+    for note in results.notes:
+        console.print(note, soft_wrap=True)
+    print_problems(results, console, title)
 
 
 def print_problems(

@@ -20,8 +20,7 @@ from fastload.monitor.idle import ACTIVITIES, Activity, IdleSummary, Phase, Segm
 
 _PREFIX = "fastload."
 _WINDOW, _STEP = "fastload.window", "fastload.step"
-_GAP = 1e-4
-"""Gaps from here on are listed one by one [seconds]."""
+_GAP = 1e-4  # gaps from here on are listed one by one [seconds]
 
 
 @dataclass(frozen=True)
@@ -30,8 +29,7 @@ class DeviceProfile:
 
     timeline: Literal["device", "host"]
     """Whose work it shows: kernels and copies of a GPU; or, where there is none, operations of the host."""
-    segments: tuple[Segment, ...]
-    """The whole window without holes [seconds since its begin]."""
+    segments: tuple[Segment, ...]  # the whole window without holes [seconds since its begin]
     idle: IdleSummary
     """Its sums and gaps. `compute` is all work; `steps` counts the ranges "fastload.step"."""
 

@@ -207,8 +207,7 @@ class HostStamps:
 
 _ANCHOR_PERIOD = 0.25
 """Between two comparisons of the clocks of host and device [seconds], which drift by some 10 microseconds a second."""
-_ANCHORS = 4
-"""Comparisons that count: the one with the least delay is taken to be the truth."""
+_ANCHORS = 4  # comparisons that count: the one with the least delay is taken to be the truth
 
 
 class CudaStamps(HostStamps):

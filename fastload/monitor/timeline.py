@@ -190,10 +190,8 @@ _KINDS: tuple[tuple[str, str, tuple[Activity, ...]], ...] = (
 )
 """(what the legend says, colour, activities). They differ in lightness too, for those who see no red and green."""
 _INK, _MUTED = "#1c2126", "#5b646c"
-_INCHES = 9.6, 0.62
-"""Width of the picture, height of a strip."""
-_VISIBLE = 0.002
-"""Share of the time from which on the legend names a kind."""
+_INCHES = 9.6, 0.62  # width of the picture, height of a strip
+_VISIBLE = 0.002  # share of the time from which on the legend names a kind
 
 
 def draw_timelines(

@@ -13,16 +13,11 @@ from fastload.measure.table import each, gigabytes, percentage
 from fastload.sweep.grid import Row, Share
 from fastload.terminal import duration
 
-_SAME = 0.05
-"""Rates that differ by less are taken for the same: each was measured once."""
-_BUSY = 0.85
-"""Share of the time from which on computing is the limit."""
-_MAIN = 0.2
-"""Share of the time from which on a single cause of idleness is the limit."""
-_NEAR = 0.9
-"""Of the ideal speed-up, from which on nothing is worth explaining."""
-_NOTABLE = 0.1
-"""Share of the time lost from which on a cause is named."""
+_SAME = 0.05  # rates that differ by less are taken for the same: each was measured once
+_BUSY = 0.85  # share of the time from which on computing is the limit
+_MAIN = 0.2  # share of the time from which on a single cause of idleness is the limit
+_NEAR = 0.9  # of the ideal speed-up, from which on nothing is worth explaining
+_NOTABLE = 0.1  # share of the time lost from which on a cause is named
 
 _CAUSES: dict[Share, str] = {
     "wait": "data wait",

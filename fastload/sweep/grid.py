@@ -82,8 +82,7 @@ class Row:
     """Of the whole run, validation and saving included; None where only some steps were run."""
     validation: Mapping[str, float] = field(default_factory=dict)
     """Results of a whole run's last validation, the one that counts first."""
-    memory: tuple[int, ...] = ()
-    """Peak of every GPU, or of every process on the CPU, in the order of the ranks [bytes]."""
+    memory: tuple[int, ...] = ()  # peak of every GPU, or of every process on the CPU, in the order of the ranks [bytes]
     utilisation: tuple[float, ...] = ()  # of every GPU, as the driver says, 0 to 1; none where it does not
     shares: Mapping[Share, float] = field(default_factory=dict)  # parts of the time of rank 0; they add up to 1
 

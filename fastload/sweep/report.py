@@ -17,7 +17,7 @@ from fastload.errors import ConfigurationError, counted
 from fastload.measure.page import heat_map, table, write_page
 from fastload.measure.results import Measurement, Results, read_json
 from fastload.measure.statistics import summarise
-from fastload.measure.table import each, gigabytes, number, percentage, print_fitting, print_heading, print_problems
+from fastload.measure.table import each, gigabytes, number, percentage, print_fitting, print_report
 from fastload.sweep.grid import SHARES, Cell, Row, Share
 from fastload.terminal import duration
 
@@ -44,23 +44,15 @@ _AXES = {
 
 
 def print_sweep(results: Results, console: Console) -> None:
-    """Machine, rows, what went wrong, advice."""
-    print_heading(results, "sweep", console)
-    console.print(_what_was_done(results), soft_wrap=True)
-    console.print()
+    """Machine, rows, advice, what went wrong."""
     rows = _rows(results)
     best = max(row.speed for row in rows)
     lines: list[dict[str, str | Text]] = [
         {name: Text(cell, "bold" if row.rate and row.speed == best else "") for name, cell in line.items()}
         for line, row in zip(_lines(results), rows, strict=True)
     ]
-    print_fitting(console, lines, droppable=_DROPPABLE)
-    console.print()
-    console.print(_LEGEND, style="dim", soft_wrap=True)
-    print_problems(results, console, _title)
-    console.print()
-    for sentence in results.notes:
-        console.print(sentence, soft_wrap=True)
+    about = _what_was_done(results)
+    print_report(results, console, "sweep", about, {"": lines}, _LEGEND, droppable=_DROPPABLE, title=_title)
 
 
 def _rows(results: Results) -> list[Row]:
