@@ -55,8 +55,7 @@ BATCH = 64
 class Repeated:
     """A contestant: one piece of work after the other."""
 
-    samples: int
-    """Of a piece."""
+    samples: int  # of a piece
     work: Callable[[], object]
     metrics: Mapping[str, float] = field(default_factory=dict)
 

@@ -22,10 +22,8 @@ class Photographs:
     """A folder of class folders of links to files."""
 
     folder: Path
-    few: Path
-    """The same without repetitions."""
-    files: int
-    """In `folder`."""
+    few: Path  # the same without repetitions
+    files: int  # in `folder`
     distinct: int
     mean_bytes: float
 

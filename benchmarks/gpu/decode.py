@@ -47,11 +47,9 @@ class Decoder:
 
     name: str
     mode: str
-    rate: Callable[[int], Round]
-    """With so many threads. Raises BackendUnavailableError where its package is missing."""
+    rate: Callable[[int], Round]  # with so many threads. Raises BackendUnavailableError where its package is missing
     may_die: bool = False
-    same: Callable[[], dict[str, float | None]] | None = None
-    """Compares the pixels with the CPU's."""
+    same: Callable[[], dict[str, float | None]] | None = None  # compares the pixels with the CPU's
 
 
 def decoders(setting: Setting) -> list[Decoder]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from msgspec import structs
 
 from benchmarks.inputs import ROOT, photographs, reduced, sample_set, small_images
-from benchmarks.peers.contestants import PNG, TINY, Row, Setting
+from benchmarks.peers.contestants import ENVIRONMENTS, PNG, TINY, Row, Setting
 from fastload.cache import build_cache
 from fastload.errors import BackendUnavailableError, WorkerError
 from fastload.measure import process
@@ -132,12 +132,21 @@ class Comparison:
 
     def _environment(self, name: str) -> str:
         """Make it if it is not there. Returns why it cannot be had; empty if it can."""
-        script = Path(__file__).with_name("environment.sh")
-        command = ["bash", str(script), name, str(self._given.work / name), sys.executable]
-        done = subprocess.run(command, stderr=subprocess.PIPE, text=True)
-        if done.returncode == 0:
+        packages, trial, system = ENVIRONMENTS[name]
+        python = self._given.work / name / "bin" / "python"
+
+        def works() -> bool:
+            return python.exists() and subprocess.run([python, "-c", trial], capture_output=True).returncode == 0
+
+        if not works():
+            self._say(f"installing {name} into an environment of its own; once (FFCV: several minutes and GB)")
+            shutil.rmtree(python.parents[1], ignore_errors=True)
+            subprocess.run([sys.executable, "-m", "venv", python.parents[1]])
+            if python.exists():
+                subprocess.run([python, "-m", "pip", "install", "-q", *packages])
+        if works():
             return ""
-        reason = (done.stderr.strip().splitlines() or [f"the installation of {name} failed"])[-1]
+        reason = f"{name} needs: sudo apt-get install -y --no-install-recommends python3-venv {system}"
         self._say(reason)
         return reason
 

@@ -29,21 +29,14 @@ _AREA, _ASPECT = (0.08, 1.0), (3 / 4, 4 / 3)
 class Setting:
     """What all are given."""
 
-    photographs: str
-    """A folder of class folders of image files."""
-    small: str
-    """A folder with images.npy (N, 32, 32, 3) uint8 and labels.npy (N,) int64."""
-    work: str
-    """The folder of FFCV's files, fastload's cache and the environments."""
+    photographs: str  # a folder of class folders of image files
+    small: str  # a folder with images.npy (N, 32, 32, 3) uint8 and labels.npy (N,) int64
+    work: str  # the folder of FFCV's files, fastload's cache and the environments
     batch_size: int
-    threads: int
-    """Threads or worker processes that decode."""
-    crop: int = CROP
-    """RandomResizedCrop to this many pixels."""
-    cores: int | None = None
-    """The process may use only so many. None: all."""
-    epochs: int = 0
-    """Over how many their ends, and memory, are measured."""
+    threads: int  # threads or worker processes that decode
+    crop: int = CROP  # RandomResizedCrop to this many pixels
+    cores: int | None = None  # the process may use only so many. None: all
+    epochs: int = 0  # over how many their ends, and memory, are measured
 
 
 @dataclass(frozen=True)
@@ -317,6 +310,15 @@ def fastload_small(setting: Setting) -> Batches:
 
 # -- the table --------------------------------------------------------------------------------------------------------
 
+ENVIRONMENTS = {
+    "ffcv": (  # builds from source, needs torch
+        *(["ffcv==1.0.2", "pillow", "psutil"], "import ffcv, PIL, psutil"),
+        "g++ pkg-config libopencv-dev libturbojpeg0-dev python3-dev",
+    ),
+    "spdl": (["spdl", "psutil"], "import psutil, spdl.io.lib; spdl.io.lib._import_libspdl()", "ffmpeg"),
+}
+"""Of peers that bring their own versions of what others need: packages, a test of them, what the system must have."""
+
 
 @dataclass(frozen=True)
 class Row:
@@ -324,20 +326,13 @@ class Row:
 
     contestant: str
     task: Literal["photographs", "PNG photographs", "small JPEGs", "small images"]
-    open: Callable[[Setting], Batches] | None
-    """None: not Python, the program of `limit`."""
-    environment: str = ""
-    """That it has for itself. Empty: fastload's."""
-    written: str = ""
-    """The kind of FFCV's file that it reads."""
-    first_batch: bool = False
-    """Whether the time to the first batch is measured."""
-    epochs: int = 0
-    """Over how many epochs their ends, and memory, are measured."""
-    beside_python: bool = False
-    """Whether the speed of Python beside it is measured."""
-    compared: bool = False
-    """Whether it is one of ours that all others of the task are compared with."""
+    open: Callable[[Setting], Batches] | None  # None: not Python, the program of `limit`
+    environment: str = ""  # that it has for itself. Empty: fastload's
+    written: str = ""  # the kind of FFCV's file that it reads
+    first_batch: bool = False  # whether the time to the first batch is measured
+    epochs: int = 0  # over how many epochs their ends, and memory, are measured
+    beside_python: bool = False  # whether the speed of Python beside it is measured
+    compared: bool = False  # whether it is one of ours that all others of the task are compared with
 
     @property
     def side(self) -> int:
