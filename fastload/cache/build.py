@@ -133,11 +133,7 @@ class _Build:
     on_error: OnError
 
     def existing(self) -> Manifest | None:
-        """The manifest of the cache that is wanted, if it is there and sound.
-
-        Raises:
-            CacheError: something else is there, or the cache is damaged.
-        """
+        """The manifest of the wanted cache, if it is there. Raises CacheError: damaged, or something else is there."""
         target = self.target
         if not os.path.lexists(target):
             return None
@@ -203,11 +199,7 @@ class _Build:
 
     def _survey(self, samples: Samples, pool: _Pool) -> tuple[int, list[tuple[int, int]]]:
         """The bytes that the cache will take, from the headers of the images; (height, width) of one good image of each
-        column: what the row of a bad one gets.
-
-        Raises:
-            DecodeError: the header of a sample is bad and that is not allowed: found before hours of decoding.
-        """
+        column: what the row of a bad one gets. A bad header is found here, before hours of decoding."""
         count, images = len(self.source), samples.images
         sizes = np.zeros((count, len(images), 2), dtype=np.int64)
         if not samples.has_headers:
@@ -229,12 +221,7 @@ class _Build:
         return needed, typical
 
     def _write(self, samples: Samples, pool: _Pool, directory: Path, typical: list[tuple[int, int]]) -> Manifest:
-        """Decode and write everything, the manifest last.
-
-        Raises:
-            DecodeError: a sample is bad and that is not allowed.
-            OSError: the disk is full, or broken.
-        """
+        """Decode and write everything, the manifest last."""
         started = time.monotonic()
         source = self.source
         stems: dict[str, Path] = {}
@@ -348,10 +335,7 @@ def _raise_first(sample: Sample) -> None:
 def exclusive_lock(path: Path) -> Iterator[None]:
     """Hold a lock between processes while the block runs; wait for whoever has it. The file is removed afterwards.
 
-    The kernel drops it when its holder dies, so that it cannot go stale.
-
-    Raises:
-        CacheError: the file cannot be made, or the file system has no locks.
+    The kernel drops it when its holder dies, so that it cannot go stale. Raises CacheError: there can be none.
     """
     lock = filelock.FileLock(path, fallback_to_soft=False)
     try:

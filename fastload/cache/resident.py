@@ -26,8 +26,8 @@ _UPLOADED_AT_ONCE = 256 << 20
 
 def arrays_of(source: Source) -> dict[str, PixelArray | ValueArray]:
     """The columns of a source that are rows of one array."""
-    found = {name: column.in_array() for name, column in (source.pixels | source.values).items()}
-    return {name: stored for name, stored in found.items() if stored is not None}
+    columns = (source.pixels | source.values).items()
+    return {name: stored for name, column in columns if (stored := column.in_array()) is not None}
 
 
 def is_mapped(array: npt.NDArray[Any]) -> bool:
@@ -48,11 +48,7 @@ def nbytes_of(source: Source) -> int:
 
 
 def in_memory(source: Source) -> Source:
-    """The same source with its memory maps read into memory.
-
-    Raises:
-        CacheError: there is not enough of it.
-    """
+    """The same source with its memory maps read into memory. Raises CacheError: there is not enough of it."""
     mapped = {name: stored for name, stored in arrays_of(source).items() if is_mapped(stored.array)}
     needed, free = sum(stored.array.nbytes for stored in mapped.values()), psutil.virtual_memory().available
     if needed > free:
@@ -86,13 +82,9 @@ class ResidentSource:
     def batch(
         self, indices: Int64Array, geometries: Sequence[Geometry], sizes: Sequence[tuple[int, int]], zeroed: list[int]
     ) -> dict[str, torch.Tensor]:
-        """Images (B, h, w, C) uint8 and values (B, ...), by column.
+        """Images (B, h, w, C) uint8 and values (B, ...), by column; of `zeroed` rows images of zeros.
 
-        Args:
-            indices: of the samples.
-            geometries: of their images, one for each view; none where there are no images.
-            sizes: (height, width) of the windows of each view.
-            zeroed: rows whose images are to be zeros.
+        `geometries` and `sizes`, (height, width) of the windows, are of each view; none where there are no images.
         """
         columns: dict[str, torch.Tensor] = {}
         for name in self._columns:

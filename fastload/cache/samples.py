@@ -74,11 +74,7 @@ class Samples:
 
 
 def samples_of(source: Source, settings: DecodeSettings) -> Samples:
-    """How to read this source.
-
-    Raises:
-        CacheError: its samples cannot be cached; the message says why and what to do.
-    """
+    """How to read this source. Raises CacheError: its samples cannot be cached."""
     return _Items(source) if source.objects else Samples(source, settings)
 
 

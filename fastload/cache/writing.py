@@ -83,12 +83,8 @@ class ColumnWriter:
     """Takes the images of one column in order, and finds out by itself whether all have one size."""
 
     def __init__(self, stem: Path, column: ImageSpec, count: int, typical: tuple[int, int]) -> None:
-        """
-        Args:
-            stem: of the paths of its files.
-            count: of the images.
-            typical: (height, width) of what stands for images that cannot be decoded.
-        """
+        """`count` images go to files whose paths begin with `stem`; `typical`: (height, width) of what stands for
+        images that cannot be decoded."""
         self._stem, self._column = stem, column
         self._pixels = NpyWriter(Path(f"{stem}.npy"))
         self._sizes = np.empty((count, 2), dtype=np.int32)
@@ -158,14 +154,10 @@ def _save(path: str, array: npt.NDArray[Any]) -> ArrayFile:
 def verify_cache(directory: str | os.PathLike[str]) -> Manifest:
     """Read a cache whole and hold every file against the checksum (CRC-32) that was noted when it was written.
 
-    It takes as long as reading takes, or a second a gigabyte.
-
-    Returns:
-        What the cache says of itself.
+    It takes as long as reading takes, or a second a gigabyte. Returns what the cache says of itself.
 
     Raises:
-        CacheError: there is no cache, it is damaged, or it was built by a version that noted no checksums; the message
-            names the file.
+        CacheError: there is none, it is damaged (the message names the file), or too old to have checksums.
     """
     path = Path(directory)
     manifest = read_manifest(path)

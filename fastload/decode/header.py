@@ -51,11 +51,7 @@ class ImageHeader:
 
 
 def read_header(data: bytes, name: str) -> ImageHeader:
-    """Read the header of a whole compressed image.
-
-    Args:
-        data: the bytes of the file.
-        name: what to call it in messages.
+    """Read the header of a whole compressed image; `name` is what to call it in messages.
 
     Raises:
         DecodeError: it is empty, no image, or ends before its size is known.
@@ -157,10 +153,7 @@ def pixel_chunks(data: bytes) -> bytes:
 
     Readers differ in what they make of broken metadata and of wrong checksums: Pillow refuses the first and does not
     look at the second, libpng the reverse. Here, as in the native core (`fastload/native/png.cpp`), metadata do
-    not count, and what carries pixels must be as it was written.
-
-    Raises:
-        ValueError: it is cut off, or a chunk that pixels need is damaged, out of place or unknown.
+    not count, and what carries pixels must be as it was written: ValueError.
     """
     view = memoryview(data)
     kept: list[memoryview] = [view[: len(_PNG)]]

@@ -28,7 +28,7 @@ from fastload.decode.libraries import (
 )
 from fastload.errors import DecodeError
 from fastload.files import DecodeSettings
-from fastload.sources.base import EncodedImages, ImageColumn, ImageRole, Kind, PixelImages
+from fastload.sources.base import EncodedImages, ImageRole
 
 A = TypeVar("A")
 T = TypeVar("T")
@@ -95,7 +95,6 @@ def decode_image(
         data: the bytes of the file.
         name: what to call it in messages: its path.
         decoder: for JPEGs of one or three components.
-        settings: limits and orientation.
         role: "image" gives RGB; "mask" the stored numbers: grey values, palette indices, 0 and 255 of one bit.
         header: what `read_header` said, if it was asked before.
         scratch: memory to decode into; the result is then valid until the scratch is used again, and may be read-only.
@@ -104,8 +103,7 @@ def decode_image(
         (H, W, 3) uint8 RGB, or (H, W, 1) uint8 of a mask, upright if the settings say so.
 
     Raises:
-        DecodeError: the data is no image, damaged, incomplete, too large, or not representable without loss of
-            meaning (a coloured mask, a mask above 255).
+        DecodeError: no image, damaged, incomplete, too large, a coloured mask, a mask above 255.
     """
     if header is None:
         header = read_header(data, name)
@@ -142,13 +140,10 @@ def decode_image(
 
 
 def check_data(data: bytes, header: ImageHeader, name: str, settings: DecodeSettings) -> bytes:
-    """Refuse, before any pixel is decoded, what is cut off and what would take for ever.
-
-    Returns:
-        What decoders are to be given: the data, without what readers disagree about.
+    """What decoders are to be given: the data, without what readers disagree about.
 
     Raises:
-        DecodeError: the data is refused.
+        DecodeError: it is cut off, or would take for ever.
     """
     if header.format == "JPEG":
         # A cut file still decodes, to an image with a grey rest. From the back: the end mark is normally the last two
@@ -250,16 +245,14 @@ class ImageReader(Protocol):
 
     def size(self, index: int) -> tuple[int, int]:
         """(height, width) of what `pixels` gives, from the header alone. Raises DecodeError as that does."""
-        ...
 
     def pixels(self, index: int) -> Pixels:
         """(H, W, C) uint8, perhaps read-only. Raises DecodeError, which names the sample."""
-        ...
 
 
-def reader_of(column: ImageColumn, settings: DecodeSettings, decoder: str = "auto") -> ImageReader:
-    """The reader of a column, compressed or not."""
-    reader: ImageReader = _READERS[column.kind](column, settings, decoder)
+def reader_of(column: Any, settings: DecodeSettings, decoder: str = "auto") -> ImageReader:
+    """Of a column of images; pixels read themselves."""
+    reader: ImageReader = EncodedReader(column, settings, decoder) if column.kind == "encoded" else column
     return reader
 
 
@@ -304,14 +297,8 @@ class EncodedReader:
 
     def pixels(self, index: int) -> Pixels:
         data, header, name = self.fetch(index)
-        return decode_image(
-            data,
-            name=name,
-            decoder=get_decoder(self.decoder),
-            settings=self.settings,
-            role=self.column.role,
-            header=header,
-        )
+        decoder, role = get_decoder(self.decoder), self.column.role
+        return decode_image(data, name=name, decoder=decoder, settings=self.settings, role=role, header=header)
 
     def _header(self, index: int) -> ImageHeader:
         """The header, reading no more than it takes. Raises DecodeError and OSError."""
@@ -327,28 +314,6 @@ class EncodedReader:
             with contextlib.suppress(DecodeError):
                 return read_header(data, name)
         return read_header(self.column.read(index), name)
-
-
-@dataclass(frozen=True)
-class _PixelReader:
-    """Hands out what is decoded already."""
-
-    column: PixelImages
-    settings: DecodeSettings
-    decoder: str
-
-    def size(self, index: int) -> tuple[int, int]:
-        only = np.array([index])
-        for error in self.column.failures_of(only).values():
-            raise error
-        height, width = self.column.sizes_of(only)[0]
-        return int(height), int(width)
-
-    def pixels(self, index: int) -> Pixels:
-        return self.column.pixels(index)
-
-
-_READERS: dict[Kind, Any] = {"encoded": EncodedReader, "pixels": _PixelReader}
 
 
 def or_error(function: Callable[[A], T], argument: A) -> T | DecodeError:

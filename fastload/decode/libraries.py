@@ -96,8 +96,7 @@ def _imported(module: str, decoder: str, install: str) -> Any:
 class SimpleJpegDecoder:
     """libjpeg-turbo inside its wheel; decodes into a given array, and stops at warnings when asked."""
 
-    name = "simplejpeg"
-    strict = True
+    name, strict = "simplejpeg", True
 
     def __init__(self) -> None:
         simplejpeg = _imported("simplejpeg", "simplejpeg", "simplejpeg")
@@ -117,8 +116,7 @@ class SimpleJpegDecoder:
 class PyTurboJpegDecoder:
     """The system's libjpeg-turbo through ctypes, which releases the GIL in every call."""
 
-    name = "pyturbojpeg"
-    strict = True
+    name, strict = "pyturbojpeg", True
 
     def __init__(self) -> None:
         turbojpeg = _imported("turbojpeg", "PyTurboJPEG", '"PyTurboJPEG<2"')
@@ -169,8 +167,7 @@ _TORCHVISION_RGB = 3
 class TorchvisionDecoder:
     """torchvision's own decoder, where this build of it has one. It does not report libjpeg's warnings."""
 
-    name = "torchvision"
-    strict = False
+    name, strict = "torchvision", False
 
     def __init__(self) -> None:
         try:
@@ -200,8 +197,7 @@ class TorchvisionDecoder:
 class OpenCvDecoder:
     """libjpeg-turbo in OpenCV's wheel. It does not report libjpeg's warnings, but prints them."""
 
-    name = "opencv"
-    strict = False
+    name, strict = "opencv", False
 
     def __init__(self) -> None:
         self._cv2 = _imported("cv2", "opencv", "opencv-python-headless")
@@ -222,8 +218,7 @@ class OpenCvDecoder:
 class PillowDecoder:
     """The reference for pixels, and what reads everything that is not a plain JPEG."""
 
-    name = "pillow"
-    strict = False
+    name, strict = "pillow", False
     version = str(PIL.__version__)
 
     def decode(self, data: bytes, *, out: Pixels | None = None) -> Pixels:
@@ -251,8 +246,7 @@ def open_lazily(data: bytes, format: str) -> Image.Image:
 class CoreDecoder:
     """The native core, for whole images: it gives the verdict where another decoder refuses."""
 
-    name = "native"
-    strict = True
+    name, strict = "native", True
     version = ""
 
     def decode(self, data: bytes, *, out: Pixels | None = None) -> Pixels:

@@ -3,13 +3,4 @@
 from fastload.sampler.order import EpochOrder, Int64Array, Order, Shard, Tail
 from fastload.sampler.users import BatchOrder, ForeignOrder, StreamOrder
 
-__all__ = [
-    "BatchOrder",
-    "EpochOrder",
-    "ForeignOrder",
-    "Int64Array",
-    "Order",
-    "Shard",
-    "StreamOrder",
-    "Tail",
-]
+__all__ = ["BatchOrder", "EpochOrder", "ForeignOrder", "Int64Array", "Order", "Shard", "StreamOrder", "Tail"]

@@ -79,17 +79,16 @@ class Order:
 
     @property
     def total_samples(self) -> int:
-        """Indices in an epoch over all ranks."""
+        """Of an epoch over all ranks."""
         return self.samples
 
     @property
     def own_samples(self) -> int:
-        """Indices in an epoch on this rank."""
+        """Of an epoch on this rank."""
         return (self.steps - 1) * self.batch_size + len(self.batch(self.steps - 1))
 
     @property
     def global_batch_size(self) -> int:
-        """Samples in a batch over all ranks."""
         return self.batch_size * self.shard.world_size
 
     @property

@@ -64,14 +64,17 @@ class _UsersOrder(Order):
         """What else than its samples tells one drawn epoch from another."""
         return []
 
+    def repeats(self, indices: Int64Array) -> Int64Array | None:
+        """A sampler with replacement must not show a sample under the same crop twice in an epoch."""
+        return count_repeats(indices)
+
 
 @dataclass(frozen=True)
 class ForeignOrder(_UsersOrder):
     """The order of a torch sampler (or any iterable of indices) given by the user, taken as this rank's own.
 
-    The sampler is asked once an epoch, after `set_epoch(epoch)` if it has that. torch's random samplers draw from a
-    generator derived from (seed, epoch, rank), on a copy, so that resuming finds the same order, no two ranks get the
-    same one, and no global random state is touched.
+    It is asked once an epoch, after `set_epoch(epoch)` if it has that. torch's random samplers draw from a generator
+    derived from (seed, epoch, rank), on a copy: resuming finds the same order, and no two ranks get the same one.
     """
 
     argument = "sampler"
@@ -124,14 +127,14 @@ class ForeignOrder(_UsersOrder):
         return np.arange(step * self.batch_size, min((step + 1) * self.batch_size, self.samples), dtype=np.int64)
 
     def repeats(self, indices: Int64Array) -> Int64Array | None:
-        """A sampler with replacement must not show a sample under the same crop twice in an epoch; nor may one that
-        repeats each sample and deals the copies out to the ranks (torchvision's RASampler, timm's RepeatAugSampler)."""
+        """Nor may one that deals copies of each sample out to the ranks (torchvision's RASampler, timm's
+        RepeatAugSampler)."""
         sampler = self.sampler
         copies = math.ceil(getattr(sampler, "repetitions", getattr(sampler, "num_repeats", 1)))
         if copies > 1 and hasattr(sampler, "num_replicas"):
             positions: Int64Array = sampler.rank + sampler.num_replicas * np.arange(len(indices), dtype=np.int64)
             return positions % copies
-        return count_repeats(indices)
+        return super().repeats(indices)
 
     @property
     def _kind(self) -> str:
@@ -159,6 +162,8 @@ class BatchOrder(_UsersOrder):
 
     argument = "batch_sampler"
     instead = "a list of lists"
+    shared: ClassVar[bool] = True
+    ahead: ClassVar[bool] = False
     sampler: Any
     length: int
     seed: int = 0
@@ -186,14 +191,6 @@ class BatchOrder(_UsersOrder):
     def own_samples(self) -> int:
         return self.samples
 
-    @property
-    def shared(self) -> bool:
-        return True
-
-    @property
-    def ahead(self) -> bool:
-        return False
-
     def epoch(self, epoch: int) -> Int64Array:
         sampler = self.sampler
         for told in (sampler, getattr(sampler, "sampler", None)):
@@ -210,9 +207,6 @@ class BatchOrder(_UsersOrder):
 
     def batch(self, step: int) -> Int64Array:
         return np.arange(*self._ends[step : step + 2], dtype=np.int64)
-
-    def repeats(self, indices: Int64Array) -> Int64Array | None:
-        return count_repeats(indices)
 
     def _shape(self) -> list[Int64Array]:
         return [np.array(self._ends)]
@@ -254,6 +248,7 @@ class StreamOrder(Order):
     """As the data set gives its samples. How many there are is known when there are no more."""
 
     endless = True
+    steps: ClassVar[int] = sys.maxsize
     dataset: Any
     loader: Sized
     """The DataLoader that makes the batches."""
@@ -262,10 +257,6 @@ class StreamOrder(Order):
     seed: int = 0
     shard: Shard = Shard()  # noqa: RUF009
     length: int = 0
-
-    @property
-    def steps(self) -> int:
-        return sys.maxsize
 
     def count(self) -> int:
         """By the data set's own length. Raises TypeError: it has none."""

@@ -132,9 +132,6 @@ def uncompressed_copy(path: str) -> str:
 
     It lies in the system's folder for temporary files (TMPDIR) and is removed when this process ends. Random access
     needs it: nothing can start reading in the middle of a compressed stream.
-
-    Raises:
-        SourceError: damaged, too large (`LARGEST_UNPACKED`), or no room; the message says what to do instead.
     """
     status = os.stat(path)
     key = (os.path.realpath(path), status.st_size, status.st_mtime_ns)
@@ -172,13 +169,11 @@ def _remove(target: str, owner: int) -> None:
 
 
 class FileInTar(NamedTuple):
-    """A regular file in a tar archive."""
+    """A regular file in a tar archive: where its content begins, and how many bytes it has."""
 
     name: str
     offset: int
-    """First byte of its content in the archive."""
     size: int
-    """Bytes."""
 
 
 def files_in_tar(path: str) -> Iterator[FileInTar]:

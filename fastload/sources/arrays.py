@@ -73,12 +73,7 @@ def _is_array(value: object) -> bool:
 
 
 def checked_array(value: Any, name: str) -> AnyArray:
-    """The array behind an array, tensor or path, without a copy.
-
-    Raises:
-        SourceError: a dtype that torch does not have (object, str), a tensor that is not dense and in host memory, a
-            damaged `.npy` file.
-    """
+    """The array behind an array, tensor or path, without a copy. Raises SourceError: torch could not have it."""
     if isinstance(value, torch.Tensor):
         array = _from_tensor(value, name)
     elif isinstance(value, np.ndarray):
@@ -187,14 +182,10 @@ def _images(array: AnyArray, given: Any) -> npt.NDArray[np.uint8] | None:
 def class_labels(
     labels: Any, *, classes: int | None, name: str, describe: Callable[[int], str] = "sample {}".format
 ) -> npt.NDArray[np.int64]:
-    """Labels (N,) as int64.
-
-    Args:
-        classes: how many there are, if that is known.
-        name, describe: the data set and a sample by its index, for messages.
+    """Labels (N,) as int64: one integer a sample, not negative, below the number of `classes` if that is known.
 
     Raises:
-        SourceError: not integers, not one a sample, negative, or not below `classes`.
+        SourceError: they are not; the message names the data set, and the sample as `describe` does.
     """
     array = np.asarray(labels)
     if array.ndim != 1 or array.dtype.kind not in "iu":
@@ -229,9 +220,6 @@ def labelled_pixels(
 
     The fingerprint covers the pixels and the labels, not where they came from: the python and the binary version of
     CIFAR-10 and torchvision's CIFAR10 are the same samples, and a saved state of one fits the others.
-
-    Raises:
-        SourceError: images and labels differ in number, or a label is not below the number of classes.
     """
     if len(pixels) != len(labels):
         raise SourceError(

@@ -21,22 +21,18 @@ import numpy.typing as npt
 from fastload.errors import DecodeError, SourceError, counted
 from fastload.fingerprint import fingerprint_of
 from fastload.geometry import Role
-from fastload.sources.buffers import PathTable
+from fastload.sources.buffers import Int64Array, PathTable
 
 if TYPE_CHECKING:
     from fastload.sources.columns import EncodedFiles, PixelArray, ValueArray
 
 Kind = Literal["encoded", "pixels", "values", "object"]
 ImageRole = Literal["image", "mask"]
-Int64Array = npt.NDArray[np.int64]
 
 
 class Column(ABC):
-    """One field of every sample. Read by several threads at once; pickled for the workers of the `torch` backend.
-
-    Metadata belong into numpy arrays, so that a source of millions of samples is a few large buffers: cheap to
-    pickle (see `buffers.PickledByReference`), and not copied into forked workers by reference counting.
-    """
+    """One field of every sample. Read by several threads at once; pickled for the workers of the `torch` backend, so
+    that metadata belong into numpy arrays (see `buffers.PickledByReference`)."""
 
     kind: ClassVar[Kind]
 
@@ -85,18 +81,14 @@ class EncodedImages(ImageColumn):
 
     @abstractmethod
     def read(self, index: int) -> bytes:
-        """The compressed bytes of one sample.
-
-        Raises:
-            OSError: they cannot be read. It becomes a DecodeError that names `describe(index)`.
-        """
+        """The compressed bytes of one sample. An OSError becomes a DecodeError that names `describe(index)`."""
 
     def read_many(self, indices: Int64Array) -> Sequence[bytes]:
-        """Those of several samples, for storage that has them cheaper together. Raises OSError as `read`."""
+        """Those of several samples, for storage that has them cheaper together."""
         return [self.read(index) for index in indices.tolist()]
 
     def read_start(self, index: int, length: int) -> bytes:
-        """At least the first `length` bytes, or all there are: for the header. Raises OSError as `read`."""
+        """At least the first `length` bytes, or all there are: for the header."""
         return self.read(index)
 
     def in_files(self, indices: Int64Array) -> EncodedFiles | None:
@@ -126,6 +118,14 @@ class PixelImages(ImageColumn):
                 sizes[position] = self.pixels(index).shape[:2]
         return sizes
 
+    def size(self, index: int) -> tuple[int, int]:
+        """(height, width) of one image. Raises DecodeError as `pixels`."""
+        only = np.array([index])
+        for error in self.failures_of(only).values():
+            raise error
+        height, width = self.sizes_of(only)[0].tolist()
+        return height, width
+
     def failures_of(self, indices: Int64Array) -> dict[int, DecodeError]:
         """The samples that could not be decoded in the first place, by position in `indices`."""
         return {}
@@ -139,7 +139,6 @@ class Values(Column):
     """One row of numbers a sample, passed on as it is: labels (N,) int64, token ids (N, length)..."""
 
     kind = "values"
-
     role: ClassVar[Role] = "value"
 
     @abstractmethod
@@ -158,7 +157,6 @@ class Objects(Column):
     """Samples that only Python code can produce, one at a time."""
 
     kind = "object"
-
     role: ClassVar[Role] = "object"
 
     @property
@@ -171,10 +169,8 @@ class Objects(Column):
         """One sample: usually (image, label). What it raises is taken for a fault of this sample."""
 
     def items(self, indices: Int64Array | list[Any]) -> list[Any] | None:
-        """Several samples, if there is a way of their own to make them together; else None.
-
-        A list has keys in place of indices: what a user's own sampler gives, where it is an adopted DataLoader's.
-        """
+        """Several samples, if there is a way of their own to make them together; else None. A list has keys in place of
+        indices: what a user's own sampler gives, where it is an adopted DataLoader's."""
         return None
 
 
@@ -251,12 +247,10 @@ class Source:
 
     @cached_property
     def encoded(self) -> dict[str, EncodedImages]:
-        """The images that must be decoded."""
         return self._of_kind("encoded")
 
     @cached_property
     def pixels(self) -> dict[str, PixelImages]:
-        """The images that are decoded already."""
         return self._of_kind("pixels")
 
     @cached_property
@@ -284,13 +278,13 @@ class Source:
     @property
     def summary(self) -> str:
         """For a person, in a line: the format, how many samples, how many classes and the first of them."""
-        words = f"{self.format}, {counted(len(self), 'sample')}"
-        if self.class_count is None:
+        words, count = f"{self.format}, {counted(len(self), 'sample')}", self.class_count
+        if count is None:
             return words
-        words += f", {counted(self.class_count, 'class')}"
-        if self.classes is None:
-            return f"{words} (labels 0 to {self.class_count - 1})"
-        return f"{words} ({', '.join(self.classes[:3])}{', ...' if self.classes[3:] else ''})"
+        names = f"labels 0 to {count - 1}"
+        if self.classes is not None:
+            names = ", ".join(self.classes[:3]) + (", ..." if self.classes[3:] else "")
+        return f"{words}, {counted(count, 'class')} ({names})"
 
     def __repr__(self) -> str:
         return f"<fastload source {self.name}: {self.summary}; columns {', '.join(self.columns)}>"
@@ -314,8 +308,8 @@ class Opened:
 
     source: Source
     transform: Callable[[Any], Any] | None = None
-    """The transform of a torchvision dataset whose samples are served natively, so without it: the caller must lower
-    and apply it. None for everything else; in particular an `Objects` column applies its dataset's transform itself."""
+    """The transform of a torchvision dataset whose samples are served natively, so without it: the caller must apply
+    it. None for everything else."""
     notes: tuple[str, ...] = ()
     """Decisions a person may want to know ("the training split, as no split was named"), for `explain()`."""
 

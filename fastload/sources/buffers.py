@@ -86,11 +86,7 @@ def is_by_reference(array: AnyArray) -> bool:
 
 
 def shared_copy(array: AnyArray) -> AnyArray:
-    """The same array in shared memory; itself if it is there already, or in a file.
-
-    Raises:
-        RuntimeError: torch's own, when the system's shared memory is full.
-    """
+    """The same array in shared memory; itself if it is there already, or in a file."""
     if array.size == 0 or is_by_reference(array):
         return array
     # Bytes, because numpy has dtypes that torch cannot share.
@@ -144,26 +140,19 @@ def free_shared_memory() -> float:
 def share(source: Source) -> Source:
     """The same source with its arrays in shared memory, to be pickled into spawned or forkserver workers.
 
-    Paths, labels, offsets and pixels are moved; arrays in memory-mapped files stay where they are and travel by file
-    name; the dataset of an `Objects` column is left to its own pickling. Forked workers need none of this: they
-    share the parent's pages, and numpy buffers have no reference counts that would copy them.
-
-    Where the system's shared memory has too little room (64 MB in a container by default), the source is returned
-    as it is, workers receive copies, and a warning is logged.
+    Arrays in memory-mapped files stay where they are and travel by file name. Forked workers need none of this: they
+    share the parent's pages. Where the system's shared memory has too little room (64 MB in a container by default),
+    workers receive copies, and a warning is logged.
     """
     needed = sum(array.nbytes for column in source.columns.values() for array in _unshared(column))
-    if needed:
-        free = free_shared_memory()
-        if free < needed:
-            logger.warning(
-                "%s: its metadata and pixels need %.0f MB of shared memory and %s has %.0f MB free, so each worker "
-                "process gets its own copy. Give the machine more (docker run --shm-size=8g).",
-                source.name,
-                needed / 1e6,
-                _SHARED_MEMORY,
-                free / 1e6,
-            )
-            return source
+    free = free_shared_memory() if needed else 0
+    if free < needed:
+        logger.warning(
+            f"{source.name}: its metadata and pixels need {needed / 1e6:.0f} MB of shared memory and {_SHARED_MEMORY} "
+            f"has {free / 1e6:.0f} MB free, so each worker process gets its own copy. Give the machine more (docker "
+            "run --shm-size=8g)."
+        )
+        return source
     return dataclasses.replace(source, columns={name: _shared(column) for name, column in source.columns.items()})
 
 
@@ -233,7 +222,7 @@ class PathTable(InRows, PickledByReference):
         return f"{self.root}/{name}" if self.root else name
 
     def digest(self) -> bytes:
-        """16 bytes (BLAKE2b) over all strings and their order, without the root. Some 50 ms for a million paths."""
+        """16 bytes (BLAKE2b) over all strings and their order, without the root."""
         digest = hashlib.blake2b(digest_size=16)
         for part in (self.blob, self.ends, self.rows):
             if part is not None:

@@ -11,18 +11,17 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from fastload.errors import CacheError, ConfigurationError, SourceError, counted
 from fastload.files import MAX_PIXELS, check_regular, read_regular
 from fastload.fingerprint import fingerprint_of
 from fastload.sources.arrays import class_labels
-from fastload.sources.base import Opened, OpenOptions, Source
-from fastload.sources.buffers import PathTable
+from fastload.sources.base import Source
+from fastload.sources.buffers import AnyArray, PathTable
 from fastload.sources.columns import PixelArray, ValueArray
 
 FORMAT = "fastload-cache"
@@ -40,9 +39,8 @@ class Variant:
     max_pixels: int = MAX_PIXELS
 
     def __post_init__(self) -> None:
-        for name, value in (("short_side", self.short_side), ("max_pixels", self.max_pixels)):
-            if value is None and name == "short_side":
-                continue
+        short_side = 1 if self.short_side is None else self.short_side
+        for name, value in (("short_side", short_side), ("max_pixels", self.max_pixels)):
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ConfigurationError(f"{name}: must be a positive int, got {value!r}.")
 
@@ -52,38 +50,28 @@ class Variant:
 
     def directory_name(self, source: str) -> str:
         """A directory name that tells this cache from every other."""
-        parts = [source, "full" if self.short_side is None else f"short{self.short_side}"]
-        if self.exif_orientation:
-            parts.append("upright")
-        if self.max_pixels != MAX_PIXELS:
-            parts.append(f"max{self.max_pixels}")
-        return "-".join(parts)
+        name = f"{source}-full" if self.short_side is None else f"{source}-short{self.short_side}"
+        name += "-upright" if self.exif_orientation else ""
+        return name + (f"-max{self.max_pixels}" if self.max_pixels != MAX_PIXELS else "")
 
     def describe(self) -> str:
         """For messages: "full resolution", "short side 256"..."""
         text = "full resolution" if self.short_side is None else f"short side {self.short_side}"
-        if self.exif_orientation:
-            text += ", upright by EXIF"
-        if self.max_pixels != MAX_PIXELS:
-            text += f", at most {self.max_pixels} pixels"
-        return text
+        text += ", upright by EXIF" if self.exif_orientation else ""
+        return text + (f", at most {self.max_pixels} pixels" if self.max_pixels != MAX_PIXELS else "")
 
 
 @dataclass(frozen=True)
 class ArrayFile:
     """One `.npy` file."""
 
-    file: str
+    file: Annotated[str, msgspec.Meta(pattern=r"^[^/]+$")]
     """Its name within the directory."""
     dtype: str
     """As numpy spells it with byte order: "|u1", "<i8"."""
     shape: tuple[int, ...]
     checksum: int | None = None
     """CRC-32 of what was written, see `verify_cache`; None: an older version built the cache."""
-
-    def __post_init__(self) -> None:
-        if Path(self.file).name != self.file:
-            raise ValueError(f"{self.file!r} is not a file name")
 
 
 @dataclass(frozen=True)
@@ -151,11 +139,7 @@ def write_manifest(directory: Path, manifest: Manifest) -> None:
 
 
 def read_manifest(directory: Path) -> Manifest:
-    """Read and check the manifest of a cache.
-
-    Raises:
-        CacheError: there is none, it is damaged, or another version of fastload wrote it.
-    """
+    """Raises CacheError: there is none, it is damaged, or another version of fastload wrote it."""
     path = directory / FILE_NAME
     try:
         text = read_regular(path).decode("utf-8")
@@ -199,11 +183,6 @@ def is_built_cache(spec: object) -> bool:
     return isinstance(spec, str) and is_cache(spec)
 
 
-def open_built_cache(directory: str, options: OpenOptions) -> Opened:
-    """Open it. Raises CacheError if it is damaged."""
-    return Opened(open_cache(directory))
-
-
 def open_cache(directory: str | os.PathLike[str]) -> Source:
     """Open a cache that `build_cache` made; its arrays are memory maps, nothing is read yet.
 
@@ -211,12 +190,9 @@ def open_cache(directory: str | os.PathLike[str]) -> Source:
     fit both; a cache with a short side has its own.
 
     Raises:
-        CacheError: there is no cache, a file of it is missing, cut short or not as the manifest says, or another
-            version of fastload made it.
+        CacheError: there is none, it is damaged, or another version of fastload made it.
     """
-    path = Path(directory)
-    manifest = read_manifest(path)
-    return source_of(path, manifest)
+    return source_of(Path(directory), read_manifest(Path(directory)))
 
 
 def source_of(directory: Path, manifest: Manifest) -> Source:
@@ -247,14 +223,14 @@ def source_of(directory: Path, manifest: Manifest) -> Source:
 
 
 def _open_column(directory: Path, entry: ColumnEntry) -> PixelArray | ValueArray:
-    arrays: dict[str, npt.NDArray[Any]] = {
+    arrays: dict[str, AnyArray] = {
         key: _map_npy(directory / item.file, item.dtype, item.shape) for key, item in entry.arrays.items()
     }
     if entry.kind == "values":
         return ValueArray(arrays["array"])
-    pixels, sizes, offsets = arrays["array"], arrays.get("sizes"), arrays.get("offsets")
     if not 1 <= entry.channels <= 4:
         raise CacheError(f"{directory}: images of {counted(entry.channels, 'channel')}, where 1 to 4 are possible")
+    pixels, sizes, offsets = arrays["array"], arrays.get("sizes"), arrays.get("offsets")
     if sizes is not None and offsets is not None:
         _check_extents(directory, entry, pixels, sizes, offsets)
     elif sizes is not None or offsets is not None:
@@ -270,7 +246,7 @@ def _open_column(directory: Path, entry: ColumnEntry) -> PixelArray | ValueArray
     )
 
 
-def _names(directory: Path, entry: ColumnEntry, arrays: Mapping[str, npt.NDArray[Any]]) -> PathTable:
+def _names(directory: Path, entry: ColumnEntry, arrays: Mapping[str, AnyArray]) -> PathTable:
     blob, ends, rows = arrays["name_blob"], arrays["name_ends"], arrays.get("name_rows")
     given = [array for array in (ends, rows) if array is not None]
     sound = blob.dtype == np.uint8 and blob.ndim == 1 and all(a.dtype == np.int64 and a.ndim == 1 for a in given)
@@ -283,13 +259,7 @@ def _names(directory: Path, entry: ColumnEntry, arrays: Mapping[str, npt.NDArray
     return PathTable(entry.name_root, blob, ends, rows)
 
 
-def _check_extents(
-    directory: Path,
-    entry: ColumnEntry,
-    pixels: npt.NDArray[Any],
-    sizes: npt.NDArray[Any],
-    offsets: npt.NDArray[Any],
-) -> None:
+def _check_extents(directory: Path, entry: ColumnEntry, pixels: AnyArray, sizes: AnyArray, offsets: AnyArray) -> None:
     """No image may reach past the end of the flat buffer."""
     kinds = (pixels.ndim, sizes.dtype.kind, sizes.shape, offsets.dtype.kind, offsets.ndim)
     sound = kinds == (1, "i", (len(offsets), 2), "i", 1)
@@ -303,12 +273,8 @@ def _check_extents(
         raise CacheError(f"{directory / file}: images reach past the end of {entry.arrays['array'].file}")
 
 
-def _map_npy(path: Path, dtype: str, shape: tuple[int, ...]) -> npt.NDArray[Any]:
-    """A `.npy` file as a read-only memory map.
-
-    Raises:
-        CacheError: it is missing, too short, or not of this dtype and shape; the message says which.
-    """
+def _map_npy(path: Path, dtype: str, shape: tuple[int, ...]) -> AnyArray:
+    """A `.npy` file as a read-only memory map. Raises CacheError: missing, cut short, of another dtype or shape."""
     try:
         if path.resolve().parent != path.parent.resolve():
             raise CacheError(f"{path} is a link to another folder")
@@ -323,5 +289,5 @@ def _map_npy(path: Path, dtype: str, shape: tuple[int, ...]) -> npt.NDArray[Any]
         raise CacheError(f"{path} is damaged or cut short ({error})") from error
     if array.dtype.str != dtype or array.shape != shape:
         raise CacheError(f"{path} holds {array.dtype.str} {array.shape}, but the manifest says {dtype} {shape}")
-    result: npt.NDArray[Any] = array
+    result: AnyArray = array
     return result

@@ -14,15 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import (
-    ConcatDataset,
-    DataLoader,
-    Dataset,
-    IterableDataset,
-    Subset,
-    TensorDataset,
-    default_collate,
-)
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, Subset, TensorDataset, default_collate
 
 from fastload.errors import SourceError, counted
 from fastload.fingerprint import fingerprint_of
@@ -58,12 +50,8 @@ def open_dataset(dataset: Any, *, reason: str = "") -> Opened:
         raise SourceError(
             f"The source, a {kind}, has no length ({error}); give it __len__, so that an epoch has an end."
         ) from error
-    source = Source(
-        {"item": DatasetItems(dataset)},
-        fingerprint_of("dataset", content_of(dataset)),
-        f"{kind} of {length:,}",
-        format="torch Dataset",
-    )
+    fingerprint = fingerprint_of("dataset", content_of(dataset))
+    source = Source({"item": DatasetItems(dataset)}, fingerprint, f"{kind} of {length:,}", format="torch Dataset")
     note = f"samples are produced by {kind}.__getitem__" + (f": {reason}" if reason else "")
     return Opened(source, notes=(note,))
 
@@ -297,13 +285,11 @@ _MOST_LABELS = 10_000
 
 
 def _relabelled(opened: Opened, function: Callable[[int], Any] | None) -> Opened:
-    """With the labels that a target_transform makes: it is asked once for each of them, and once more to see that it is
-    a function of the label alone."""
+    """With the labels that a target_transform makes: asked for each of them twice, as it may depend on more."""
     if function is None:
         return opened
-    source, column = opened.source, opened.source.columns["label"]
-    assert isinstance(column, ValueArray)
-    known, where = np.unique(column.at(np.arange(len(column))), return_inverse=True)
+    source = opened.source
+    known, where = np.unique(source.values["label"].at(np.arange(len(source))), return_inverse=True)
     name = getattr(function, "__qualname__", type(function).__name__)
     if len(known) > _MOST_LABELS:
         raise _NotNativeError(f"its target_transform {name} works on {len(known):,} different labels")

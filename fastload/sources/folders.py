@@ -23,11 +23,7 @@ logger = logging.getLogger("fastload")
 
 IMAGE_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 """torchvision.datasets.folder.IMG_EXTENSIONS, which a test compares."""
-SPLITS = {
-    "train": ("train", "training"),
-    "val": ("val", "valid", "validation", "dev"),
-    "test": ("test", "testing"),
-}
+SPLITS = {"train": ("train", "training"), "val": ("val", "valid", "validation", "dev"), "test": ("test", "testing")}
 """Likeliest first: what an example in a message says."""
 NO_SPLIT_NAMED = "the training split, as no split was named"
 
@@ -61,8 +57,8 @@ def subfolders(folder: str) -> list[str]:
 def images_below(root: str, folder: str) -> Iterator[str]:
     """Paths relative to `root` of the images in `root/folder` and below, in ImageFolder's order.
 
-    That is: the folders sorted by path, links to folders followed, the files of each sorted by name. Only names are
-    read, so that nothing but the names of this one folder is held, and no file costs a system call.
+    That is: the folders sorted by path, links to folders followed, the files of each sorted by name. No file costs a
+    system call.
 
     Raises:
         SourceError: a folder that cannot be read (torchvision leaves it out in silence), or a link to a folder that
@@ -234,10 +230,7 @@ def refuse_splits(root: str, names: Collection[str], split: str | None = None) -
 def refuse_reserved(root: str, classes: Sequence[str], below: Collection[str]) -> None:
     """Refuse to take for classes what are splits, or folders of images, masks and labels, or one folder of folders.
 
-    A class may be called `train` beside at least two others that are none of these: one of vehicles is.
-
-    `below` are the names of the folders in the first of `classes`, or in `train` if there is one. The message says what
-    to do instead, and how to insist.
+    `below` are the names of the folders in the first of `classes`, or in `train` if there is one.
     """
     if _train_is_a_class(classes, below):
         return

@@ -22,7 +22,7 @@ from fastload.sources.arrays import labelled_pixels
 from fastload.sources.base import Opened, OpenOptions
 from fastload.sources.folders import files_in, subfolders, train_or_test
 
-_DTYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
+_DTYPES = {0x08: "uint8", 0x09: "int8", 0x0B: "int16", 0x0C: "int32", 0x0D: "float32", 0x0E: "float64"}
 _IMAGES = re.compile(r"^(?P<split>.+)-images[-.]idx3-ubyte(\.gz)?$")
 _PREFIX = {"train": "train", "test": "t10k"}
 
@@ -103,8 +103,7 @@ def _shape(head: bytes, sizes: bytes, dimensions: int, path: str) -> tuple[int, 
             f"(expected 00 00 08 {dimensions:02x}); download it again."
         )
     if head[2] != 0x08:
-        found = np.dtype(_DTYPES[head[2]])
-        raise SourceError(f"{path}: values are {found.name}, only unsigned bytes are served; convert the file.")
+        raise SourceError(f"{path}: values are {_DTYPES[head[2]]}, only unsigned bytes are served; convert the file.")
     if head[3] != dimensions:
         raise SourceError(
             f"{path}: has {counted(head[3], 'dimension')}, expected {dimensions}; is it the other file of the two?"
@@ -116,14 +115,14 @@ def _shape(head: bytes, sizes: bytes, dimensions: int, path: str) -> tuple[int, 
 
 def _folders(path: str) -> list[str]:
     """Folders with files of images: `path`, `path/raw` or `path/<name>/raw`."""
-    if _has_images(path):
+
+    def has_images(folder: str) -> bool:
+        return os.path.isdir(folder) and any(map(_IMAGES.match, files_in(folder)))
+
+    if has_images(path):
         return [path]
     below = [os.path.join(path, "raw"), *(os.path.join(path, name, "raw") for name in subfolders(path))]
-    return [folder for folder in below if _has_images(folder)]
-
-
-def _has_images(folder: str) -> bool:
-    return os.path.isdir(folder) and any(_IMAGES.match(name) for name in files_in(folder))
+    return list(filter(has_images, below))
 
 
 def _images_in(path: str, split: str) -> str:

@@ -47,8 +47,10 @@ def content_of(dataset: Any, depth: int = DEPTH) -> str:
     if isinstance(dataset, list | tuple | range):
         return fingerprint_of(*parts, *_column(dataset))
     for name, value in sorted(_attributes(dataset).items()):
-        inner = [value] if isinstance(value, Dataset) or hasattr(value, "_fingerprint") else value
-        if (isinstance(inner, list | tuple) and inner and isinstance(inner[0], Dataset)) or inner is not value:
+        inner: Any = [value] if isinstance(value, Dataset) or hasattr(value, "_fingerprint") else ()
+        if isinstance(value, list | tuple) and value and isinstance(value[0], Dataset):
+            inner = value
+        if inner:
             parts += [name, *(content_of(part, depth - 1) for part in inner if depth and hasattr(part, "__len__"))]
         elif _length(value) == length:
             parts += [name, *_column(value)]
@@ -56,7 +58,6 @@ def content_of(dataset: Any, depth: int = DEPTH) -> str:
 
 
 def _column(values: Any) -> Iterator[Any]:
-    """Parts of a print of one value a sample, in whatever holds them."""
     if isinstance(values, torch.Tensor):
         values = values.detach().cpu()
         values = values.numpy() if values.dtype != torch.bfloat16 else values.view(torch.int16).numpy()
@@ -80,7 +81,7 @@ def _file(paths: list[str]) -> Iterator[Any]:
 
 
 def _path_in(value: Any) -> str | None:
-    """The first path in a value: of a file, by its looks."""
+    """The first path in a value, by its looks."""
     if isinstance(value, str | os.PathLike):
         path = os.fspath(value)
         return path if isinstance(path, str) and os.sep in path else None
@@ -107,14 +108,11 @@ def _shown(value: Any, root: str) -> str:
 class Snapshot:
     """What a data set and its transforms look like now, for telling later whether they were changed.
 
-    Nothing is copied: of large containers which one it is and its length counts, not every element.
+    Nothing is copied: of large containers which one it is and its length counts, not every element. `only_length`: its
+    own code makes the samples, so that nothing else was taken from it.
     """
 
     def __init__(self, dataset: Any, *, only_length: bool) -> None:
-        """
-        Args:
-            only_length: its own code makes the samples, so that nothing else was taken from it.
-        """
         self._dataset, self._only_length = dataset, only_length
         self._seen = self._look()
 
@@ -126,8 +124,7 @@ class Snapshot:
         )
 
     def _look(self) -> list[Any]:
-        length = len(self._dataset)
-        return [length] if self._only_length else [length, *_within(self._dataset, DEPTH)]
+        return [len(self._dataset), *(() if self._only_length else _within(self._dataset, DEPTH))]
 
 
 def _within(value: Any, depth: int) -> Iterator[Any]:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from fastload.errors import ConfigurationError, SourceError
 from fastload.sources.arrays import is_arrays, open_arrays
 from fastload.sources.base import Opened, OpenOptions, Source
-from fastload.sources.built_cache import is_built_cache, open_built_cache
+from fastload.sources.built_cache import is_built_cache, open_cache
 from fastload.sources.cifar import is_cifar, open_cifar
 from fastload.sources.datasets import is_dataset, open_dataset, open_known_dataset, refuse_collections
 from fastload.sources.folders import is_class_folder, open_class_folder, split_folder
@@ -93,7 +93,7 @@ def _matches(pattern: str) -> list[str]:
 
 
 FORMATS: tuple[Format, ...] = (
-    Format("fastload cache", is_built_cache, open_built_cache),
+    Format("fastload cache", is_built_cache, lambda directory, _: open_cache(directory)),
     Format("CIFAR-10 or CIFAR-100", is_cifar, open_cifar, frozenset({"split", "labels"})),
     Format("IDX", is_idx, open_idx, frozenset({"split", "classes"})),
     Format("image and mask pairs", is_pairs, open_pairs, frozenset({"split"})),

@@ -7,22 +7,10 @@ import os
 from fastload.errors import ConfigurationError, SourceError, and_more
 from fastload.files import read_regular
 from fastload.fingerprint import fingerprint_of
+from fastload.sources import folders
 from fastload.sources.base import Opened, OpenOptions, Source
 from fastload.sources.buffers import PathTable
 from fastload.sources.columns import EncodedFiles
-from fastload.sources.folders import (
-    SPLITS,
-    files_in,
-    images_below,
-    is_image_name,
-    refuse_splits,
-    sampled_bytes,
-    sampled_sizes,
-    split_named,
-    split_of,
-    splits_in,
-    subfolders,
-)
 
 _IMAGES = ("images", "image", "imgs", "img", "JPEGImages")
 _MASKS = ("masks", "mask", "labels", "label", "annotations", "annotation", "annot", "SegmentationClass")
@@ -49,9 +37,9 @@ def open_pairs(root: str, options: OpenOptions) -> Opened:
     listed = None
     splits = pair_splits(root)
     if splits:
-        name = split_named(splits, options.split or "")
+        name = folders.split_named(splits, options.split or "")
         if name is None:
-            refuse_splits(root, list(splits), options.split)
+            folders.refuse_splits(root, list(splits), options.split)
         if splits[name] is None:
             image_folder, mask_folder = f"{image_folder}/{name}", f"{mask_folder}/{name}"
         listed = splits[name]
@@ -60,7 +48,7 @@ def open_pairs(root: str, options: OpenOptions) -> Opened:
     images, masks = _by_stem(base, image_folder), _by_stem(base, mask_folder)
     if not images or not masks:
         empty = mask_folder if images else image_folder
-        names = ", ".join(files_in(os.path.join(base, empty))[:3])
+        names = ", ".join(folders.files_in(os.path.join(base, empty))[:3])
         raise SourceError(
             f"{root}: the folder {empty} holds no images{f' (found {names})' if names else ''}; expected "
             "images and masks under equal names in two folders, both as image files."
@@ -89,8 +77,8 @@ def open_pairs(root: str, options: OpenOptions) -> Opened:
     files = EncodedFiles(PathTable.of(images.values(), base))
     mask_files = EncodedFiles(PathTable.of((masks[stem] for stem in images), base), "mask")
     columns = {"image": files, "mask": mask_files}
-    sizes = map(sampled_sizes, columns.values())
-    some = (part for column in columns.values() for part in sampled_bytes(column))
+    sizes = map(folders.sampled_sizes, columns.values())
+    some = (part for column in columns.values() for part in folders.sampled_bytes(column))
     source = Source(
         columns,
         fingerprint_of("pairs", files.paths.digest(), mask_files.paths.digest(), *sizes, *some),
@@ -109,20 +97,21 @@ def pair_splits(root: str) -> dict[str, frozenset[str] | None]:
     if found is None or found[0] != root:
         return {}
     _, images, masks = found
-    parts = subfolders(os.path.join(root, images))
-    if parts and all(map(split_of, parts)):
+    parts = folders.subfolders(os.path.join(root, images))
+    if parts and all(map(folders.split_of, parts)):
         return {part: None for part in parts if os.path.isdir(os.path.join(root, masks, part))}
-    for place in _LISTS:
-        folder = os.path.join(root, place)
-        names = [name for name in files_in(folder) if name.endswith(".txt")] if os.path.isdir(folder) else []
-        files = {name[:-4]: name for name in names if split_of(name[:-4]) or name == "trainval.txt"}
-        lists: dict[str, frozenset[str] | None] = {split: _names(os.path.join(folder, files[split])) for split in files}
+    for folder in filter(os.path.isdir, (os.path.join(root, place) for place in _LISTS)):
+        stems = [name[:-4] for name in folders.files_in(folder) if name.endswith(".txt")]
+        lists = {
+            stem: _names(os.path.join(folder, f"{stem}.txt"))
+            for stem in stems
+            if folders.split_of(stem) or stem == "trainval"
+        }
+        if lists and "train" not in folders.splits_in(lists):
+            everything = frozenset(os.path.basename(stem) for stem in _by_stem(root, images))
+            return {"train": everything.difference(*lists.values()), **lists}
         if lists:
-            if "train" not in splits_in(lists):
-                others = frozenset().union(*(names or () for names in lists.values()))
-                rest = frozenset(os.path.basename(stem) for stem in _by_stem(root, images)) - others
-                lists = {next(iter(SPLITS)): rest, **lists}
-            return lists
+            return {**lists}
     return {}
 
 
@@ -137,7 +126,7 @@ def _folders(root: str) -> tuple[str, str, str] | None:
         return root, images, masks
     base, name = os.path.split(root.rstrip("/"))
     beside = next((name + ending for ending in _BESIDE if os.path.isdir(root + ending)), None)
-    if beside is None or subfolders(root) or not any(map(is_image_name, files_in(root))):
+    if beside is None or folders.subfolders(root) or not any(map(folders.is_image_name, folders.files_in(root))):
         return None
     return base, name, beside
 
@@ -154,7 +143,7 @@ def _names(path: str) -> frozenset[str]:
 def _by_stem(base: str, folder: str) -> dict[str, str]:
     """Path relative to `base` by path below `folder` without extension, sorted. Raises SourceError: two of one stem."""
     found: dict[str, str] = {}
-    for path in images_below(base, folder):
+    for path in folders.images_below(base, folder):
         stem = os.path.splitext(path)[0][len(folder) + 1 :]
         if stem in found:
             raise SourceError(

@@ -89,108 +89,98 @@ def _training_classes(folder: str) -> list[str] | None:
 @dataclass(frozen=True)
 class _Table:
     path: str
-    rows: list[list[str]]
-    """Those that name an image; all with as many columns."""
+    rows: list[tuple[int, list[str]]]
+    """Those that name an image, by its row; all with as many columns."""
     header: list[str] | None
     file_column: int
 
-    def labels(self, names: dict[str, int]) -> list[str]:
+    def labels(self, images: Sequence[str]) -> list[str]:
         """The label of each image."""
         column = self._label_column()
-        found: list[str | None] = [None] * (1 + max(names.values()))
-        for row in self.rows:
-            place, label = _row_of(row[self.file_column], names), row[column].strip()
-            assert place is not None
-            if self.header and self.header[column] == "predictionstring":  # ImageNet on Kaggle: classes and their boxes
-                label = label.partition(" ")[0]
-            if found[place] not in (None, label):
+        boxes = self.header is not None and self.header[column] == "predictionstring"  # ImageNet on Kaggle
+        found: dict[int, str] = {}
+        for place, row in self.rows:
+            label = row[column].strip()
+            label = label.partition(" ")[0] if boxes else label
+            if found.setdefault(place, label) != label:
                 raise SourceError(
                     f"{self.path}: {row[self.file_column]} comes twice, as {found[place]} and as {label}; an image has "
                     "one class here. Boxes and several classes an image are for a Dataset of your own."
                 )
-            found[place] = label
-        lacking = [name for name, place in names.items() if found[place] is None and is_image_name(name)]
+        lacking = [name for place, name in enumerate(images) if place not in found]
         if lacking:
             raise SourceError(
                 f"{self.path}: no row for {lacking[0]}{and_more(lacking)}; add its label, or remove the image."
             )
-        return [label or "" for label in found]
+        return [found[place] for place in range(len(images))]
 
     def _label_column(self) -> int:
-        others = [column for column in range(len(self.rows[0])) if column != self.file_column]
-        if len(others) == 1:
-            return others[0]
-        if self.header is None:
-            rest = [cell for row in self.rows[:100] for cell in row[2:]]
-            if self.file_column == 0 and all(cell.strip().lstrip("-").replace(".", "", 1).isdecimal() for cell in rest):
-                return 1
-        else:
-            called = [column for column in others if self.header[column] in _LABELS]
-            if len(called) == 1:
-                return called[0]
-        columns = ", ".join(self.header or self.rows[0])
+        rows = [row for _, row in self.rows]
+        others = [column for column in range(len(rows[0])) if column != self.file_column]
+        called = [column for column in others if self.header is not None and self.header[column] in _LABELS]
+        for only in (others, called):
+            if len(only) == 1:
+                return only[0]
+        rest = [cell.strip().lstrip("-").replace(".", "", 1) for row in rows[:100] for cell in row[2:]]
+        if self.header is None and self.file_column == 0 and all(map(str.isdecimal, rest)):
+            return 1
         raise SourceError(
-            f"{self.path}: cannot tell which column is the label (columns: {columns}); write a table of two columns, "
-            "file and label, in its place."
+            f"{self.path}: cannot tell which column is the label (columns: {', '.join(self.header or rows[0])}); write "
+            "a table of two columns, file and label, in its place."
         )
 
 
 def _chosen(folder: str, images: Sequence[str]) -> tuple[str, list[str]]:
     """The table that has the labels, and these."""
-    names = {os.path.splitext(name)[0]: row for row, name in enumerate(images)}
-    names |= {name: row for row, name in enumerate(images)}
+    places = {os.path.splitext(name)[0]: row for row, name in enumerate(images)}
+    places |= {name: row for row, name in enumerate(images)}
     paths = [
         os.path.join(place, name)
         for place in (folder, os.path.dirname(folder))
         for name in files_in(place)
         if name.lower().endswith(_TABLES) and "submission" not in name.lower()
     ]
-    tables = [table for path in paths if (table := _read(path, names)) is not None]
-    most = max((len(table.rows) for table in tables), default=0)
-    tables = [table for table in tables if len(table.rows) == most]
+    tables = [table for path in paths if (table := _read(path, places)) is not None]
     if not tables:
         beside = f" ({', '.join(map(os.path.basename, paths))} does not name them)" if paths else ""
         raise SourceError(
             f"{folder}: {counted(len(images), 'image')} ({images[0]}...) but no class folders, and no table of their "
-            "labels"
-            f"{beside}. Move them into one subfolder a class ({folder}/<class>/{images[0]}), or put a labels.csv with "
-            "the columns file and label beside them."
+            f"labels{beside}. Move them into one subfolder a class ({folder}/<class>/{images[0]}), or put a labels.csv "
+            "with the columns file and label beside them."
         )
-    found = {table.path: table.labels(names) for table in tables}
-    if any(labels != next(iter(found.values())) for labels in found.values()):
+    most = max(len(table.rows) for table in tables)
+    found = {table.path: table.labels(images) for table in tables if len(table.rows) == most}
+    path, labels = next(iter(found.items()))
+    if any(others != labels for others in found.values()):
         raise SourceError(f"{folder}: {' and '.join(found)} give these images different labels; keep one of them.")
-    return next(iter(found.items()))
+    return path, labels
 
 
-def _read(path: str, names: dict[str, int]) -> _Table | None:
+def _read(path: str, places: dict[str, int]) -> _Table | None:
     """The table, if one of its columns names these images."""
     try:
-        text = read_regular(path, most=_LARGEST).decode("utf-8-sig")
-    except (OSError, UnicodeDecodeError):
+        rows = list(_cells(read_regular(path, most=_LARGEST).decode("utf-8-sig")))
+    except (OSError, UnicodeDecodeError, csv.Error):
         return None
-    rows = list(_cells(text))
-    if not rows or len(rows[0]) < 2:
-        return None
-    width = len(rows[0])
+    width = len(rows[0]) if rows else 0
     even = [row for row in rows if len(row) == width]
-    hits = [sum(_row_of(row[column], names) is not None for row in even) for column in range(width)]
-    column = int(np.argmax(hits))
-    if not hits[column]:
+
+    def place_of(cell: str) -> int | None:
+        return places.get(os.path.basename(cell.strip()))
+
+    hits = [sum(place_of(row[column]) is not None for row in even) for column in range(width)]
+    if width < 2 or not any(hits):
         return None
+    column = hits.index(max(hits))
     if len(even) != len(rows):
         odd = next(number for number, row in enumerate(rows, 1) if len(row) != width)
         raise SourceError(
             f"{path}: row {odd} has {counted(len(rows[odd - 1]), 'column')}, the first has {width}; correct it."
         )
     # The first row has names of columns if it names no file and no other split's, which would have an extension too.
-    first = rows[0][column]
-    named = _row_of(first, names) is None and not is_image_name(first)
+    named = place_of(rows[0][column]) is None and not is_image_name(rows[0][column])
     header = [cell.strip().lower() for cell in rows[0]] if named else None
-    return _Table(path, [row for row in rows if _row_of(row[column], names) is not None], header, column)
-
-
-def _row_of(cell: str, names: dict[str, int]) -> int | None:
-    return names.get(os.path.basename(cell.strip()))
+    return _Table(path, [(place, row) for row in rows if (place := place_of(row[column])) is not None], header, column)
 
 
 def _cells(text: str) -> Iterator[list[str]]:

@@ -14,7 +14,7 @@ import operator
 import os
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal, NoReturn, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -22,25 +22,18 @@ import numpy.typing as npt
 from fastload.errors import ConfigurationError, SourceError
 from fastload.files import open_regular
 from fastload.fingerprint import fingerprint_of
+from fastload.sources import folders
 from fastload.sources.archive import FileInTar, compression_of, files_in_tar, is_archive_name, peek, uncompressed_copy
 from fastload.sources.arrays import class_labels
 from fastload.sources.base import Opened, OpenOptions, Source
 from fastload.sources.buffers import PathTable, PathTableBuilder
 from fastload.sources.columns import EncodedFiles, ValueArray
-from fastload.sources.folders import (
-    NO_SPLIT_NAMED,
-    classified_images,
-    files_in,
-    is_image_name,
-    refuse_reserved,
-    refuse_splits,
-    sampled_bytes,
-    split_named,
-    splits_in,
-    subfolders,
-)
 
-_ORDER: tuple[Kind, ...] = ("image", "mask", "array", "label")
+Kind = Literal["image", "mask", "array", "label"]
+Sample = dict[str, tuple[Kind, FileInTar]]
+"""Kind and file by column name."""
+
+_MASKS = ("mask", "seg")
 
 
 def is_tar_shards(spec: object) -> bool:
@@ -50,7 +43,7 @@ def is_tar_shards(spec: object) -> bool:
     if not isinstance(spec, str):
         return False
     if os.path.isdir(spec):
-        return bool(_shards_in(spec)) and not subfolders(spec)
+        return bool(_shards_in(spec)) and not folders.subfolders(spec)
     return is_archive_name(spec)
 
 
@@ -72,11 +65,8 @@ def open_tar_shards(spec: str | list[str], options: OpenOptions) -> Opened:
     single = isinstance(spec, str) and os.path.isfile(spec)
     paths = spec if isinstance(spec, list) else [spec] if single else _shards_in(spec)
     notes: tuple[str, ...] = ()
-    if (
-        single
-        and compression_of(name) is not None
-        and all(is_image_name(file) and "/" in file for file in peek(name, 8))
-    ):
+    packed = single and compression_of(name) is not None
+    if packed and all(folders.is_image_name(file) and "/" in file for file in peek(name, 8)):
         paths = [uncompressed_copy(name)]
         notes = (f"unpacked to {paths[0]} until this process ends; to save that at each start: tar -xf {name}",)
     columns = _index(paths, options)
@@ -94,7 +84,7 @@ def open_tar_shards(spec: str | list[str], options: OpenOptions) -> Opened:
     identity = [part for key, column in columns.items() for part in (key, *column.identity())]
     identity += [column.array for column in served.values() if isinstance(column, ValueArray)]
     for column in served.values():
-        identity += sampled_bytes(column) if isinstance(column, EncodedFiles) else ()
+        identity += folders.sampled_bytes(column) if isinstance(column, EncodedFiles) else ()
     source = Source(
         served,
         fingerprint_of("tar shards", *identity),
@@ -107,7 +97,7 @@ def open_tar_shards(spec: str | list[str], options: OpenOptions) -> Opened:
 
 
 def _shards_in(folder: str) -> list[str]:
-    return [os.path.join(folder, name) for name in files_in(folder) if name.endswith(".tar")]
+    return [os.path.join(folder, name) for name in folders.files_in(folder) if name.endswith(".tar")]
 
 
 def _index(paths: list[str], options: OpenOptions) -> dict[str, TarColumn]:
@@ -136,23 +126,16 @@ def _index(paths: list[str], options: OpenOptions) -> dict[str, TarColumn]:
     return columns
 
 
-def _ordered(sample: dict[str, tuple[Kind, FileInTar]], fields: tuple[str, ...] | None) -> list[tuple[str, Kind]]:
+def _ordered(sample: Sample, fields: tuple[str, ...] | None) -> list[tuple[str, Kind]]:
     """Columns in the order of a batch: that of `fields`, or images, masks, arrays, labels."""
 
     def place(name: str) -> int:
         kind, file = sample[name]
         if fields is None:
-            return _ORDER.index(kind)
+            return get_args(Kind).index(kind)
         return fields.index(name if name in fields else os.path.basename(file.name).partition(".")[2].lower())
 
     return [(name, sample[name][0]) for name in sorted(sample, key=place)]
-
-
-Kind = Literal["image", "mask", "array", "label"]
-Sample = dict[str, tuple[Kind, FileInTar]]
-"""Kind and file by column name."""
-
-_MASKS = ("mask", "seg")
 
 
 def _samples_in(path: str, fields: tuple[str, ...] | None) -> Iterator[tuple[str, Sample]]:
@@ -192,7 +175,7 @@ def _column_of(extension: str) -> tuple[str, Kind | None]:
     """Name and kind of the column for an extension; kind None if it is not known."""
     prefix, _, last = extension.rpartition(".")
     name = prefix.replace(".", "_")
-    if is_image_name(f".{last}"):
+    if folders.is_image_name(f".{last}"):
         return ("mask", "mask") if name in _MASKS else (name or "image", "image")
     if last == "cls":
         return name or "label", "label"
@@ -292,27 +275,27 @@ def _class_folders(files: EncodedFiles, name: str, split: str | None, notes: tup
     """
     assert files.names is not None
     names = [files.names[row] for row in range(len(files))]
-    folders = [os.path.dirname(path).split("/") for path in names]
-    common = len(os.path.commonprefix(folders))  # noqa: RUF071 - of lists
-    tops = ["".join(folder[common : common + 1]) for folder in folders]
+    parents = [os.path.dirname(path).split("/") for path in names]
+    common = len(os.path.commonprefix(parents))  # noqa: RUF071 - of lists
+    tops = ["".join(folder[common : common + 1]) for folder in parents]
     if len(set(tops)) == 1:
         return None
-    splits, wanted = splits_in(set(tops)), None
+    splits, wanted = folders.splits_in(set(tops)), None
     if "" in tops:
         _refuse_images_of_no_class(name, names[tops.index("")], splits)
     if len(splits) == len(set(tops)):
-        wanted = split_named(tops, split or "train")
+        wanted = folders.split_named(tops, split or "train")
         if wanted is None:
-            refuse_splits(name, list(splits.values()), split or "train")
-        notes += () if split else (NO_SPLIT_NAMED,)
+            folders.refuse_splits(name, list(splits.values()), split or "train")
+        notes += () if split else (folders.NO_SPLIT_NAMED,)
         common += 1
-    elif split is not None and split not in folders[0][:common]:
+    elif split is not None and split not in parents[0][:common]:
         found = ", ".join(sorted(set(tops)))
         raise ConfigurationError(f"split={split!r}: {name} has no splits, only the classes {found}.")
     # ImageFolder's order: by class, then by folder, then by name.
     placed = sorted(
         ("".join(folder[common : common + 1]), "/".join(folder[common:]), os.path.basename(path), row)
-        for row, (folder, path, top) in enumerate(zip(folders, names, tops, strict=True))
+        for row, (folder, path, top) in enumerate(zip(parents, names, tops, strict=True))
         if wanted in (None, top)
     )
     titles, below, bases, rows = zip(*placed, strict=True)
@@ -320,11 +303,11 @@ def _class_folders(files: EncodedFiles, name: str, split: str | None, notes: tup
         _refuse_images_of_no_class(name, names[rows[0]], splits)
     label_of = {title: label for label, title in enumerate(dict.fromkeys(titles))}
     if len(label_of) > 1:  # of one class the archive may be made so, with nothing to be told apart
-        refuse_reserved(name, list(label_of), ())
+        folders.refuse_reserved(name, list(label_of), ())
     labels = np.array([label_of[title] for title in titles])
     paths = PathTable.of(f"{folder}/{base}" for folder, base in zip(below, bases, strict=True))
     images = files.take(np.array(rows, dtype=np.int64))
-    source = classified_images(
+    source = folders.classified_images(
         images, labels, list(label_of), name=name, format="archive of class folders", paths=paths
     )
     return Opened(source, notes=notes)
