@@ -566,7 +566,7 @@ def test_a_damaged_manifest(cache: Path, text: str) -> None:
 
 def test_a_manifest_that_points_elsewhere(cache: Path) -> None:
     edit(cache, lambda document: document["columns"]["label"]["arrays"]["array"].update(file="../label.npy"))
-    with pytest.raises(CacheError, match=r"'\.\./label\.npy' is not a file name"):
+    with pytest.raises(CacheError, match=r"the manifest is damaged .*\.file"):
         open_cache(cache)
 
 

@@ -174,23 +174,25 @@ def pixel_chunks(data: bytes) -> bytes:
             if int.from_bytes(view[stop - 4 : stop], "big") != zlib.crc32(view[position + 4 : stop - 4]):
                 raise ValueError(f"damaged: the checksum of its chunk {kind.decode()} is wrong")
             _check_place(kind, length, kinds)
-            if not kinds:
-                _check_header(*struct.unpack_from(">IIBBBBB", data, position + 8))
+            if kind == b"IHDR":
+                width, height, depth, colour, *methods = struct.unpack_from(">IIBBBBB", data, position + 8)
+                known = depth in _PNG_DEPTHS.get(colour, ()) and methods in ([0, 0, 0], [0, 0, 1])
+                if not (width and height and known):
+                    raise ValueError("a PNG with a damaged header")
             kept.append(view[position:stop])
             compressed += length if kind == b"IDAT" else 0
         elif kind[:1].isupper():
             raise ValueError(f"damaged: an unknown chunk {kind.decode()} that cannot be left out")
         kinds.append(kind)
         position = stop
-    if b"IDAT" not in kinds or (data[25] == 3 and b"PLTE" not in kinds):
+    if kinds[:1] != [b"IHDR"] or b"IDAT" not in kinds or (colour == 3 and b"PLTE" not in kinds):
         raise ValueError("damaged: it has no pixels, or no palette for them")
-    _check_work(data, compressed)
+    # Data that take more room than the pixels are made to keep a decoder busy: one block of them may cost a thousand
+    # times what its bytes would otherwise.
+    raw = ((width * _PNG_COMPONENTS[colour] * depth + 7) // 8 + 1) * height
+    if compressed > 4 * raw + (64 << 10):  # interlaced, it is up to twice as much
+        raise ValueError(f"{compressed:,} bytes of data for {width} x {height} pixels: made to keep a decoder busy")
     return b"".join([*kept, b"\0\0\0\0IEND\xaeB`\x82"])
-
-
-def _check_header(width: int, height: int, depth: int, colour: int, *methods: int) -> None:
-    if not (width and height and depth in _PNG_DEPTHS.get(colour, ()) and methods in ((0, 0, 0), (0, 0, 1))):
-        raise ValueError("a PNG with a damaged header")
 
 
 def _check_place(kind: bytes, length: int, before: list[bytes]) -> None:
@@ -200,15 +202,6 @@ def _check_place(kind: bytes, length: int, before: list[bytes]) -> None:
         raise ValueError("damaged: a palette that is odd or out of place")
     if kind == b"IDAT" and b"IDAT" in before and before[-1] != b"IDAT":
         raise ValueError("damaged: its pixels are in pieces with others between")
-
-
-def _check_work(data: bytes, compressed: int) -> None:
-    """Data that take more room than the pixels are made to keep a decoder busy: one block of them may cost a thousand
-    times what its bytes would otherwise."""
-    width, height, depth, colour = struct.unpack_from(">IIBB", data, 16)
-    raw = ((width * _PNG_COMPONENTS[colour] * depth + 7) // 8 + 1) * height
-    if compressed > 4 * raw + (64 << 10):  # interlaced, it is up to twice as much
-        raise ValueError(f"{compressed:,} bytes of data for {width} x {height} pixels: made to keep a decoder busy")
 
 
 def _exif_orientation(tiff: bytes) -> int | None:

@@ -193,8 +193,11 @@ def _with_pillow(data: bytes, format: str, role: ImageRole) -> Pixels:
         image.load()
         if image.mode.startswith("I;16") or (image.mode == "I" and format == "PNG"):
             values = np.asarray(image)
+            if role == "mask" and values.max() > 255:
+                most = values.max()
+                raise ValueError(f"a mask of 16 bits with the number {most}; fastload keeps masks as uint8, 0 to 255")
             if role == "mask":
-                return _small_numbers(values)
+                return values.astype(np.uint8)[..., None]
             # The high byte, as for 16-bit colour and in torchvision; Pillow's own conversion would clip at 255.
             return np.repeat((values >> 8).astype(np.uint8)[..., None], 3, axis=2)
         if image.mode in ("I", "F"):
@@ -203,10 +206,10 @@ def _with_pillow(data: bytes, format: str, role: ImageRole) -> Pixels:
             # Only for alpha, which is dropped; and Pillow warns about it when a palette has it.
             image.info.pop("transparency", None)
             return np.asarray(image if image.mode == "RGB" else image.convert("RGB"))
-        if image.mode in ("L", "P"):
-            return np.asarray(image)[..., None]
-        if image.mode in ("1", "LA", "La"):
-            return np.asarray(image.convert("L") if image.mode == "1" else image.getchannel(0))[..., None]
+        if image.mode in ("L", "P", "LA", "La"):
+            return np.asarray(image.getchannel(0))[..., None]
+        if image.mode == "1":
+            return np.asarray(image.convert("L"))[..., None]
         if image.mode in ("RGB", "RGBA", "RGBX"):
             return _one_channel(np.asarray(image)[..., :3])
         raise ValueError(f"a mask has one number a pixel, this one has {len(image.getbands())} ({image.mode})")
@@ -219,12 +222,6 @@ def _one_channel(pixels: Pixels) -> Pixels:
             "a mask has one number a pixel, this one is in colour; save the class numbers as a grey or palette PNG"
         )
     return first
-
-
-def _small_numbers(values: npt.NDArray[np.int32] | npt.NDArray[np.uint16]) -> Pixels:
-    if values.max() > 255:
-        raise ValueError(f"a mask of 16 bits with the number {values.max()}; fastload keeps masks as uint8, 0 to 255")
-    return values.astype(np.uint8)[..., None]
 
 
 def _upright(pixels: Pixels, orientation: int) -> Pixels:

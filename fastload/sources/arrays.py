@@ -82,20 +82,14 @@ def checked_array(value: Any, name: str) -> AnyArray:
         name, array = os.fspath(value), _mapped(os.path.abspath(os.path.expanduser(value)))
     if array.ndim == 0:
         raise SourceError(f"{name}: is a single number; give an array with one row a sample.")
-    if array.dtype.kind not in "biufc" or not _torch_has(array.dtype):
+    try:
+        torch.from_numpy(np.empty(0, dtype=array.dtype))
+    except (TypeError, ValueError):  # ValueError: not in this machine's byte order
         raise SourceError(
             f"{name}: dtype {array.dtype} has no counterpart in torch; convert it to numbers of one size "
             "(pad rows of different lengths, or serve them from a torch Dataset)."
-        )
+        ) from None
     return array
-
-
-def _torch_has(dtype: np.dtype[Any]) -> bool:
-    try:
-        torch.from_numpy(np.empty(0, dtype=dtype))
-    except (TypeError, ValueError):  # ValueError: not in this machine's byte order
-        return False
-    return True
 
 
 def _from_tensor(tensor: torch.Tensor, name: str) -> AnyArray:
