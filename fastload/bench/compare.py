@@ -50,11 +50,7 @@ class Comparison:
 
 
 def compare_results(before: Results, after: Results) -> Comparison:
-    """Match the rows by contestant, mode and parameters.
-
-    Raises:
-        ConfigurationError: they are of different benchmarks.
-    """
+    """Match the rows by contestant, mode and parameters. Raises ConfigurationError: of different benchmarks."""
     if before.benchmark != after.benchmark:
         raise ConfigurationError(
             f"One file is of `bench {before.benchmark}`, the other of `bench {after.benchmark}`; give two of one kind."

@@ -58,15 +58,8 @@ def run_decode_benchmark(
     on_progress: Callable[[Progress], None] = lambda progress: None,
     say: Callable[[str], None] = lambda message: None,
 ) -> Results:
-    """Measure. KeyboardInterrupt during the rounds gives what there is, marked as incomplete.
-
-    Args:
-        say: told what takes its time before the rounds begin.
-
-    Raises:
-        SourceError: the folder has no usable images.
-        ConfigurationError: an unknown name.
-    """
+    """Measure; `say` is told what takes its time before the rounds begin. KeyboardInterrupt during the rounds gives
+    what there is, marked as incomplete. Raises SourceError: no usable images; ConfigurationError: an unknown name."""
     threads = _checked(settings)
     say("Reading the images and checking them.")
     assert settings.folder is not None
@@ -226,13 +219,8 @@ def _expected(data: bytes, place: Place | None) -> Pixels:
 def try_out(
     contestant: PixelRunner, task: Task, expected: Sequence[Pixels], damaged: Mapping[str, bytes]
 ) -> tuple[dict[str, float | None], dict[str, str]]:
-    """What a contestant makes of the reference images and of the damaged ones, outside any clock.
-
-    Returns:
-        metrics: `pixel_difference_max`, `pixel_difference_mean` (0 to 255), `psnr_db` (null when equal),
-            `damaged_accepted`.
-        failures: file: what is wrong with it.
-    """
+    """Metrics and failures (file: what is wrong) of the reference images and of the damaged ones, outside any clock:
+    `pixel_difference_max` and `_mean` (0 to 255), `psnr_db` (null when equal), `damaged_accepted`."""
     failures: dict[str, str] = {}
     largest, absolute, squared, count = 0, 0, 0, 0
     images = task.images

@@ -49,15 +49,8 @@ def run_loader_benchmark(
     on_progress: Callable[[Progress], None] = lambda progress: None,
     say: Callable[[str], None] = lambda message: None,
 ) -> Results:
-    """Measure. KeyboardInterrupt during the rounds gives what there is, marked as incomplete.
-
-    Args:
-        say: told what takes its time before the rounds begin.
-
-    Raises:
-        SourceError: the folder has no usable images.
-        ConfigurationError: something that cannot be honoured.
-    """
+    """Measure; `say` is told what takes its time before the rounds begin. KeyboardInterrupt during the rounds gives
+    what there is, marked as incomplete. Raises SourceError: no usable images; ConfigurationError: a bad setting."""
     device = _checked(settings)
     assert settings.folder is not None
     names = settings.backends or contestant_names()
@@ -299,17 +292,8 @@ class LoaderImages:
 
 
 def read_loader_images(folder: Path, most: int, room: Path) -> LoaderImages:
-    """Look through the folder.
-
-    Args:
-        folder: class folders, perhaps under `train`.
-        most: images to run on; of a larger folder about so many are taken.
-        room: an empty folder, for the links to those.
-
-    Raises:
-        SourceError: there is no such folder, it has no images, or all that were taken are damaged.
-        ConfigurationError: it is another kind of data set.
-    """
+    """Of class folders, perhaps under `train`; of more than `most` images about so many, as links in `room`. Raises
+    SourceError: no folder or images, or all taken are damaged; ConfigurationError: another kind of data set."""
     folders = image_folders(folder, most, room)
     source = open_source(str(folders.train)).source
     damaged = dict(_find_damaged(source))

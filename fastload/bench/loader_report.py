@@ -199,8 +199,7 @@ def verdict(
 
     Args:
         consume: rate of the simulated trainer [img/s]; None: a network was trained.
-        cache_bytes: of a cache of all images.
-        memory: of the machine [bytes].
+        cache_bytes: of a cache of all images; `memory`: of the machine.
         caches: contestants that serve from a cache, which has to be built first.
         swept: parameters that were varied.
     """
@@ -317,10 +316,7 @@ class Curve:
 
 
 def curves(measurements: Sequence[Measurement], parameter: str) -> list[Curve]:
-    """All curves over `parameter`: "workers", where prefetch was left alone, or "prefetch".
-
-    The DataLoader's curve over prefetch is that with its usual number of workers.
-    """
+    """All over "workers", where prefetch was left alone, or over "prefetch" (the DataLoader with its usual workers)."""
     found: dict[str, dict[int, Summary]] = {}
     for row in measurements:
         value, rate = row.parameters.get(parameter), row.rate

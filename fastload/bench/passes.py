@@ -129,15 +129,8 @@ class Contestant:
         return get_decoder(cls.name).version
 
     def __call__(self, data: bytes, size: tuple[int, int], place: Place | None) -> Pixels:
-        """The pixels, valid until this thread's next call.
-
-        Args:
-            size: (height, width) of the image.
-            place: what to cut out and resample; None for the whole image as it is.
-
-        Raises:
-            ValueError, OSError: the image cannot be decoded.
-        """
+        """The pixels, valid until this thread's next call, of an image of `size` (height, width). Raises ValueError,
+        OSError: it cannot be decoded."""
         raise NotImplementedError
 
     def decode(self, encoded: Sequence[bytes], sizes: Sequence[tuple[int, int]], places: Sequence[Place | None]) -> Any:
@@ -232,11 +225,8 @@ class ImageSet:
 
 
 def read_images(folder: str | os.PathLike[str], most: int, format: str = "jpeg") -> ImageSet:
-    """Read up to `most` files of a format, evenly spaced over the sorted names below the folder.
-
-    Raises:
-        SourceError: there is no such folder, it has no such files, or none of those read is whole.
-    """
+    """Read up to `most` files of a format, evenly spaced over the sorted names below the folder. Raises SourceError:
+    there is no such folder, it has no such files, or none of those read is whole."""
     kind, suffixes = format.upper(), FORMATS[format]
     root = Path(folder)
     if not root.is_dir():

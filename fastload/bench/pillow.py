@@ -61,11 +61,8 @@ def pillow_simd_folder() -> Path:
 
 
 def build_pillow_simd() -> Path:
-    """The folder with Pillow-SIMD in it; the first call builds it from source, in a minute or two.
-
-    Raises:
-        BackendUnavailableError: it cannot be built here; the message says what is missing.
-    """
+    """The folder with Pillow-SIMD in it; the first call builds it from source, in a minute or two. Raises
+    BackendUnavailableError: it cannot be built here; the message says what is missing."""
     folder = pillow_simd_folder()
     if (folder / "PIL").is_dir():
         return folder

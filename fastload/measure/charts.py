@@ -158,11 +158,7 @@ def _settings(palette: Mapping[str, str]) -> dict[Any, Any]:
 
 
 def bars(title: str, unit: str, given: Sequence[Bar], *, limit: tuple[float, str] | None = None) -> Chart:
-    """Horizontal bars, each with its value behind it.
-
-    Args:
-        limit: a value, and what it is: drawn as a dashed line.
-    """
+    """Horizontal bars, each with its value behind it; `limit` is a value and its name, drawn as a dashed line."""
 
     def draw(figure: Any, width: int) -> None:
         axes = figure.add_subplot()
@@ -186,11 +182,7 @@ def bars(title: str, unit: str, given: Sequence[Bar], *, limit: tuple[float, str
 
 
 def stacks(title: str, unit: str, given: Sequence[Stack], colours: Mapping[str, str]) -> Chart:
-    """Horizontal bars that are divided into shares of 100%.
-
-    Args:
-        colours: of the parts, in the order in which they follow each other.
-    """
+    """Horizontal bars, divided into shares of 100%; the parts follow each other as their colours do."""
 
     def columns(width: int) -> int:
         return len(colours) if width == WIDE else 3

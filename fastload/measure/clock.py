@@ -15,8 +15,7 @@ _SELF = Path("/proc/self")
 def cpu_seconds() -> float:
     """User and system time so far: of this process, of its ended children, of its living descendants.
 
-    The kernel adds a child's time to its parent's only when it has ended; loader workers live on, so they are read one
-    by one. Resolution of those: 10 ms.
+    The kernel adds a child's time to its parent's only when it has ended: those that live are read one by one (to 10 ms).
     """
     # getrusage counts microseconds, where /proc, which psutil reads, counts ticks of 10 ms.
     usages = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
@@ -42,10 +41,8 @@ def peak_memory() -> int:
 
 
 def reset_peak_memory() -> None:
-    """Give freed memory back to the system, and let the kernel's high-water mark start again.
-
-    Otherwise one contestant's leftovers would be the next one's free memory, and its peak hide all later ones.
-    """
+    """Give freed memory back, and let the kernel's high-water mark start again: one contestant's leftovers would be the
+    next one's free memory, and its peak hide all later ones."""
     with suppress(AttributeError):  # not glibc: then memory that was freed may be counted again
         ctypes.CDLL(None).malloc_trim(0)
     with suppress(OSError):  # some containers forbid it: then the peak is that of the whole run

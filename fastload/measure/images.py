@@ -47,13 +47,8 @@ def sample_images(folder: Path | None, count: int, say: Callable[[str], None]) -
 def image_folders(folder: Path, most: int, room: Path) -> ImageFolders:
     """The class folders in `folder`, or in its splits for training and validation.
 
-    Args:
-        most: if the training part has more files than this, about so many are taken, from ten classes at most.
-        room: a folder in which to lay out that sample, as links to the files.
-
-    Raises:
-        SourceError: there is no such folder, or no images in it.
-        ConfigurationError: it is another kind of data set.
+    If the training part has more than `most` files, about so many are taken, from ten classes at most, laid out in
+    `room` as links. Raises SourceError: no folder or images; ConfigurationError: it is another kind of data set.
     """
     if not folder.is_dir():
         raise SourceError(f"{folder}: there is no such folder. Give a folder with one folder of images per class.")

@@ -48,11 +48,8 @@ class Feed(Protocol):
 
 
 class PlainLoader:
-    """torchvision's ImageFolder in torch's DataLoader, as most scripts have it: pinned where that helps.
-
-    Its workers live over the epochs, which not every script asks for, but which is fair to a loader that does so too.
-    A damaged file ends it; name those that are to be left out.
-    """
+    """torchvision's ImageFolder in torch's DataLoader, as most scripts have it: pinned where that helps; its workers
+    live over the epochs, as fastload's do. A damaged file ends it: name those that are to be left out."""
 
     def __init__(
         self,
@@ -67,14 +64,7 @@ class PlainLoader:
         memory_format: torch.memory_format = torch.preserve_format,
         damaged: Set[str] = frozenset(),
     ) -> None:
-        """
-        Args:
-            folder: of class folders.
-            workers: processes that decode.
-            prefetch: batches that each has ready; None: torch's own number.
-            memory_format: of the images on the device.
-            damaged: paths to leave out.
-        """
+        """`workers` processes decode, each with `prefetch` batches ready (None: torch's own number)."""
         self._device = torch.device(device)
         self._memory_format = memory_format
         images = ImageFolder(
@@ -153,10 +143,7 @@ class RateTrainer:
     """
 
     def __init__(self, rate: float) -> None:
-        """
-        Args:
-            rate: images a second; infinite for one that only takes them.
-        """
+        """`rate`: images a second; infinite for one that only takes them."""
         self._rate = rate
         self._free = time.perf_counter()
         self.restart()
@@ -189,10 +176,7 @@ class NetworkTrainer:
     """Forward, backward and SGD with momentum; in bfloat16 on a GPU. Used as a `RateTrainer`."""
 
     def __init__(self, network: str, classes: int, device: torch.device) -> None:
-        """
-        Raises:
-            ConfigurationError: torchvision has no such network, or it does not fit on the device.
-        """
+        """Raises ConfigurationError: torchvision has no such network."""
         self._clock = step_clock(device, keep=None, ahead=_AHEAD)
         self._device = device
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
@@ -266,10 +250,8 @@ def wait_for_copy(images: torch.Tensor) -> None:
 
 
 class LoaderRunner:
-    """Takes batches epoch after epoch; rounds go on where the last one stopped.
-
-    The first run begins with the first batch, whose time is kept for the runs that follow.
-    """
+    """Takes batches epoch after epoch; rounds go on where the last one stopped. The first run begins with the first
+    batch, whose time is kept for the runs that follow."""
 
     def __init__(
         self,
@@ -280,12 +262,8 @@ class LoaderRunner:
         see_epoch_end: bool = True,
         damaged: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """
-        Args:
-            watch: on the GPU, if there is one.
-            see_epoch_end: whether a round should go on to the end of an epoch, where one is near.
-            damaged: file: what is wrong with it; told as failures if the loader had to replace samples.
-        """
+        """`see_epoch_end`: whether a round should go on to the end of an epoch, where one is near; `damaged` files and
+        what is wrong with them are told as failures if the loader had to replace samples."""
         self.trainer = trainer  # of the runs to come
         self._watch, self._damaged = watch or GpuMonitor("cpu"), damaged
         cores, quota = float(affinity_cores()), quota_cores()

@@ -17,11 +17,7 @@ _ON_A_PHONE = 5  # columns of numbers beside each other
 
 
 def require_charts(option: str = "--html") -> None:
-    """Raises BackendUnavailableError: what draws the charts is not installed; the message has the command.
-
-    Args:
-        option: that asks for them.
-    """
+    """Raises BackendUnavailableError, with the command: what draws the charts of `option` is not installed."""
     if find_spec("matplotlib") is None:
         raise BackendUnavailableError(
             f'{option}: charts need matplotlib, which is not installed: pip install "fastload[report]"'
@@ -37,17 +33,13 @@ def write_page(
     has_verdict: bool = True,
     row_title: Callable[[Measurement], str] = lambda row: row.contestant,
 ) -> None:
-    """Write the page, all of it or nothing.
+    """Write the page, all of it or nothing. Raises OSError.
 
     Args:
-        title: of the page.
         sections: heading: HTML; those without any are left out. Before them come the notes, after them what is missing,
             the machine and the settings.
         has_verdict: the first note is what the page says; it is shown larger.
         row_title: what to call a row that was not measured.
-
-    Raises:
-        OSError: the file cannot be written.
     """
     from fastload.measure.charts import style_sheet
 
@@ -81,12 +73,8 @@ def write_page(
 
 
 def table(rows: Sequence[Mapping[str, str | Text]], *, text_columns: Sequence[str]) -> str:
-    """HTML of a table that scrolls sideways within itself where the screen is narrow.
-
-    Args:
-        rows: heading: cell, the same headings in each row. Headings whose cells are all empty are left out.
-        text_columns: headings of words; the others are numbers.
-    """
+    """HTML of a table that scrolls sideways within itself where the screen is narrow; rows as for `print_fitting`.
+    Columns of numbers, but for `text_columns`."""
     if not rows:
         return ""
     headings = [name for name in rows[0] if any(str(row[name]) for row in rows)]
@@ -97,13 +85,7 @@ def table(rows: Sequence[Mapping[str, str | Text]], *, text_columns: Sequence[st
 
 
 def heat_map(values: Mapping[tuple[str, str], float], *, corner: str, show: Callable[[float], str]) -> str:
-    """HTML of a table of numbers, the larger the darker behind.
-
-    Args:
-        values: by (row, column), which are in the order of their first appearance; what is not there stays empty.
-        corner: what rows and columns are.
-        show: a number as text.
-    """
+    """HTML of a table of numbers by (row, column), the larger the darker behind; what is not there stays empty."""
     rows, columns = (list(dict.fromkeys(place[axis] for place in values)) for axis in (0, 1))
     low, high = min(values.values()), max(values.values())
 

@@ -163,9 +163,7 @@ def write_photographs(
     """Write `folder`/{train,val}/<scene>/<number>.jpg, a fifth of them to `val`, the same bytes for the same arguments.
 
     Args:
-        folder: created if it is not there; files of the same names are overwritten.
         count: images altogether, spread evenly over the four scenes.
-        seed: what the images follow from.
         progress: called with the share done, 0 to 1, from this thread.
 
     Raises:

@@ -154,12 +154,8 @@ class Child:
         self._request(("open", maker, arguments), limit)
 
     def ask(self, method: str, *arguments: object, limit: float = math.inf) -> Any:
-        """What a method of the object returns that `open` made.
-
-        Raises:
-            FastloadError, ValueError, OSError: it raised one of these.
-            WorkerError: it raised something else, died, or gave no answer within `limit` seconds.
-        """
+        """What a method of the object returns that `open` made. Raises FastloadError, ValueError and OSError as it did;
+        WorkerError: it raised something else, died, or gave no answer within `limit` seconds."""
         return self._request(("ask", method, arguments), limit)
 
     def close(self, grace: float = _GRACE) -> None:
@@ -183,10 +179,8 @@ class Child:
         raise WorkerError(f"The process of {request[1]!r} {how}.")
 
     def messages(self, request: tuple[str, str, tuple[object, ...]], limit: float) -> Iterator[tuple[int, str, Any]]:
-        """Send a request to each process and yield (rank, kind, value) of what comes back.
-
-        Until the limit [seconds], or until all have ended. Kinds: "answer", "error", "report".
-        """
+        """Send a request to each process and yield (rank, kind, value) of what comes back ("answer", "error",
+        "report"), until the limit [seconds], or until all have ended."""
         deadline = time.monotonic() + limit
         for channel in self._ranks:
             _send(channel, request)
@@ -231,10 +225,9 @@ def _error(kinds: Sequence[str], words: str) -> Exception:
 
 
 def end(process: subprocess.Popen[Any], grace: float = _GRACE) -> None:
-    """End a process of a session of its own, and all that it started.
+    """End a process of a session of its own, and all that it started; a second Ctrl-C shortens the grace.
 
-    torchrun puts its ranks into further sessions, out of reach of a signal to the group: hence by their ids. A second
-    Ctrl-C shortens the grace.
+    torchrun puts its ranks into further sessions, out of reach of a signal to the group: hence by their ids.
     """
     family = descendants(process.pid)
     if process.poll() is None:

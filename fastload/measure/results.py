@@ -132,10 +132,8 @@ class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def ratios(
     of: Measurement | None, to: Measurement | None, quantity: Callable[[Round], float] = lambda r: r.rate
 ) -> list[float]:
-    """Of a quantity of two contestants, round by round: what disturbed a round disturbed both.
-
-    Empty if one of them was not measured. Their median is the figure to tell.
-    """
+    """Of a quantity of two contestants, round by round: what disturbed a round disturbed both. Their median is the
+    figure to tell; empty if one of them was not measured."""
     if of is None or to is None:
         return []
     return [quantity(mine) / quantity(other) for mine, other in zip(of.rounds, to.rounds, strict=False)]
@@ -198,14 +196,8 @@ class _Version(msgspec.Struct):
 
 
 def from_json(text: str, name: str) -> Results:
-    """Read what `to_json` wrote.
-
-    Args:
-        name: what to call it in messages.
-
-    Raises:
-        ConfigurationError: it is no JSON, no results of fastload, or of another version of the schema.
-    """
+    """Read what `to_json` wrote; `name` is what messages call it. Raises ConfigurationError: it is no JSON, no results
+    of fastload, or of another version of the schema."""
     give = "Give a file that was written with --json."
     try:
         version = msgspec.json.decode(text, type=_Version).schema_version
@@ -243,10 +235,8 @@ _COLUMNS = (
 
 
 def to_csv(results: Results) -> str:
-    """A line a row; parameters and the medians of further metrics as columns after the common ones.
-
-    Rates are samples per second; times seconds; memory bytes. Empty where there is no number.
-    """
+    """A line a row; parameters and the medians of further metrics as columns after the common ones. Rates are samples
+    per second; times seconds; memory bytes. Empty where there is no number."""
     parameters = sorted({name for row in results.measurements for name in row.parameters})
     metrics = sorted({name for row in results.measurements for r in row.rounds for name in r.metrics})
     text = io.StringIO()

@@ -152,12 +152,8 @@ class _Turns:
         self._series: dict[str, tuple[tuple[float, float], ...]] = {}
 
     def take(self, number: int, seconds: float, warmup_seconds: float, opened: ExitStack | None) -> None:
-        """One turn; nothing once it has failed.
-
-        Args:
-            number: of the round, 0 for the warm-up.
-            opened: closes the runner at the end of the benchmark. None: it is opened and closed here.
-        """
+        """One turn, of round 0 the warm-up; nothing once it has failed. `opened` closes the runner at the end of the
+        benchmark; None: it is opened and closed here."""
         if self._status in ("unavailable", "failed"):
             return
         try:

@@ -55,11 +55,8 @@ def summarise(values: Sequence[float]) -> Summary:
 
 
 def difference_is_real(a: Summary, b: Summary) -> bool | None:
-    """Whether two medians differ by more than the rounds scatter; None: one has too few rounds (below 3) to tell.
-
-    Both must hold: the ranges between the quartiles do not overlap, and the medians are more than two standard
-    deviations of the difference apart.
-    """
+    """Whether the ranges between the quartiles do not overlap, and the medians are more than two standard deviations of
+    the difference apart; None: one has too few rounds (below 3) to tell."""
     if min(a.count, b.count) < 3:
         return None
     apart = a.high < b.low or b.high < a.low

@@ -132,15 +132,7 @@ def print_report(
     droppable: Sequence[str],
     title: Callable[[Measurement], str] = lambda row: row.contestant,
 ) -> None:
-    """Where and what was measured, what was found, what it says, and what was not measured and why.
-
-    Args:
-        command: of fastload, such as "bench decode".
-        about: what was done.
-        tables: rows as for `print_fitting`, by heading.
-        legend: what the columns are.
-        title: of a row that was not measured.
-    """
+    """Where and what was measured, tables (by heading), what it says, what was not measured and why."""
     print_heading(results, command, console)
     console.print(about, soft_wrap=True)
     for heading, rows in tables.items():
@@ -194,10 +186,7 @@ def failures_by_file(results: Results) -> dict[tuple[str, str], list[str]]:
 
 @contextmanager
 def progress_bar(console: Console, what: str = "") -> Iterator[Callable[..., None]]:
-    """Gives a function that takes the share done, 0 to 1, and perhaps what is being done.
-
-    The bar vanishes when done; a log shows nothing of it.
-    """
+    """Gives a function that takes the share done, 0 to 1, and perhaps what is being done. A log shows nothing of it."""
     columns = (TextColumn("{task.description:<40}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(what, total=1.0)

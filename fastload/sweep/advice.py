@@ -61,24 +61,23 @@ def _recommendation(rows: Sequence[Row], situation: Situation) -> str:
     good = [row for row in learning if row.speed >= (1 - _SAME) * best.speed]
     chosen = min(good, key=lambda row: (row.cell.processes, row.cell.global_batch))
     cell = chosen.cell
-    batch = f"batch {cell.batch}" + (f" a process ({cell.global_batch} in all)" if cell.processes > 1 else "")
-    text = f"Recommended: {cell.name}, {batch}: {chosen.speed:,.0f} {situation.unit}/s"
+    parts = [f"{chosen.speed:,.0f} {situation.unit}/s"]
     if chosen.epoch_seconds is not None:
-        text += f", {duration(chosen.epoch_seconds)} an epoch"
+        parts.append(f"{duration(chosen.epoch_seconds)} an epoch")
     if chosen.memory:
-        text += f", {each(chosen.memory, gigabytes)}"
-    text += f", the device busy {chosen.busy:.0%} of the time."
+        parts.append(each(chosen.memory, gigabytes))
+    batch = f"batch {cell.batch}" + (f" a process ({cell.global_batch} in all)" if cell.processes > 1 else "")
+    text = f"Recommended: {cell.name}, {batch}: {', '.join(parts)}, the device busy {chosen.busy:.0%} of the time."
     if best is not chosen:
         text += f" The fastest, {best.cell.name} with batch {best.cell.batch}, gives {best.speed:,.0f}: no real gain"
-        more = best.cell.processes > cell.processes
-        larger = best.cell.global_batch > cell.global_batch
-        text += " for more processes." if more else " for a larger batch." if larger else "."
+        larger = " for a larger batch" if best.cell.global_batch > cell.global_batch else ""
+        text += f"{' for more processes' if best.cell.processes > cell.processes else larger}."
     fastest = max(rows, key=lambda row: row.speed)
     if fastest.speed > best.speed:
         name, score = fastest.score
         text += (
-            f" {fastest.cell.name[0].upper()}{fastest.cell.name[1:]} with batch {fastest.cell.batch} is faster, "
-            f"{fastest.speed:,.0f}, but learns less: its {name} is {score:.4g} instead of {chosen.score[1]:.4g}."
+            f" {_capital(fastest.cell.name)} with batch {fastest.cell.batch} is faster, {fastest.speed:,.0f}, but "
+            f"learns less: its {name} is {score:.4g} instead of {chosen.score[1]:.4g}."
         )
     if chosen.busy < _BUSY:
         loss = _largest_loss(chosen)
@@ -106,23 +105,18 @@ def _bigger_batch(rows: Sequence[Row], situation: Situation) -> Iterator[str]:
     too_large = [row.cell.batch for row in rows if row.status == "out of memory"]
     fitting = sorted((row for row in rows if row.status == "measured" and row.rate), key=lambda row: row.cell.batch)
     if len(fitting) > 1:
+        *_, before, largest = fitting
         best = max(row.speed for row in fitting)
         enough = next(row for row in fitting if row.speed >= (1 - _SAME) * best)
-        largest = fitting[-1]
-        if enough is largest:
-            yield f"{name} {_still_faster(fitting, bool(too_large))}"
-        else:
+        if enough is not largest:
             yield f"{name} {_no_faster(enough, largest, situation)}"
+        else:
+            gain, less = largest.speed / before.speed, _less_of(before, largest)
+            more = "" if too_large else "; try a larger one"
+            sizes = f"from {before.cell.batch} to {largest.cell.batch}"
+            yield f"{name} a bigger batch is still faster, {gain:.2f} times {sizes}{less}{more}."
     if too_large:
         yield f"{name} a batch of {min(too_large)} does not fit in memory."
-
-
-def _still_faster(rows: Sequence[Row], at_the_end: bool) -> str:
-    before, largest = rows[-2:]
-    gain = largest.speed / before.speed
-    text = f"a bigger batch is still faster, {gain:.2f} times from {before.cell.batch} to {largest.cell.batch}"
-    text += _less_of(before, largest)
-    return f"{text}." if at_the_end else f"{text}; try a larger one."
 
 
 def _less_of(before: Row, after: Row) -> str:
@@ -175,26 +169,19 @@ def _more_processes(rows: Sequence[Row], spread: Sequence[Row], situation: Situa
     """A mode against one process: with the same batch on each rank, and with the same global batch."""
     if not spread or spread[0].cell.mode == "none":
         return
-    spread_by = ("mode", "processes", "batch")
-    one = [row for row in rows if row.cell.mode == "none" and row.cell.like(spread[0].cell, *spread_by)]
-    same_batch = [(a, b) for a in one for b in spread if a.cell.batch == b.cell.batch]
-    same_global = [(a, b) for a in one for b in spread if a.cell.global_batch == b.cell.global_batch]
-    if same_batch:
-        a, b = max(same_batch, key=lambda pair: pair[1].cell.batch)
+    one = [
+        row for row in rows if row.cell.mode == "none" and row.cell.like(spread[0].cell, "mode", "processes", "batch")
+    ]
+    pairs = sorted(((a, b) for a in one for b in spread), key=lambda pair: -pair[1].cell.batch)
+    for a, b in [pair for pair in pairs if pair[0].cell.batch == pair[1].cell.batch][:1]:
         yield _scaling(a, b, f"with the same batch of {b.cell.batch} on each rank", 1.0, situation)
-    if same_global:
-        a, b = max(same_global, key=lambda pair: pair[1].cell.batch)
+    for a, b in [pair for pair in pairs if pair[0].cell.global_batch == pair[1].cell.global_batch][:1]:
         how = f"with the same global batch of {b.cell.global_batch}, {b.cell.batch} on each rank"
         yield _scaling(a, b, how, 1 / b.cell.processes, situation)
 
 
 def _scaling(one: Row, many: Row, how: str, part: float, situation: Situation) -> str:
-    """Why it is not N times as fast.
-
-    Args:
-        part: of the one process' step that a step would ideally take: the whole for the same batch on each rank, 1/N
-            for the same global batch.
-    """
+    """Why it is not N times as fast; `part` of the one process' step is what a step would ideally take."""
     count, gain = many.cell.processes, many.speed / one.speed
     text = (
         f"Against one process {many.cell.name} is {gain:.2f} times as fast {how} "
@@ -228,21 +215,19 @@ def _scaling(one: Row, many: Row, how: str, part: float, situation: Situation) -
 def _why(share: Share, many: Row, part: float, situation: Situation) -> str:
     processes = counted(many.cell.processes, "process")
     shared = f"the {counted(situation.cores, 'core')} of this machine are shared by {processes}"
-    if share == "compute":
-        if (many.cell.device or situation.device) == "cpu":
-            return f"computing, as {shared}: each computes more slowly beside the others"
-        if part < 1:
-            return "computing, as a sample takes longer in the smaller batch of a rank"
-        return "computing: each rank computes more slowly than one alone"
-    if share == "wait":
-        return f"data wait, as {shared}, and by their loaders"
-    if share == "exchange":
-        return "gradient exchange that no computing hides, waiting for the slowest rank included"
-    if share == "update":
-        return "update, which each rank does for all weights"
-    if share == "copy":
-        return "copying batches to the devices"
-    return "the host, which queues the work of each device too slowly"
+    compute = "computing: each rank computes more slowly than one alone"
+    if (many.cell.device or situation.device) == "cpu":
+        compute = f"computing, as {shared}: each computes more slowly beside the others"
+    elif part < 1:
+        compute = "computing, as a sample takes longer in the smaller batch of a rank"
+    return {
+        "compute": compute,
+        "wait": f"data wait, as {shared}, and by their loaders",
+        "exchange": "gradient exchange that no computing hides, waiting for the slowest rank included",
+        "update": "update, which each rank does for all weights",
+        "copy": "copying batches to the devices",
+        "launch": "the host, which queues the work of each device too slowly",
+    }[share]
 
 
 def _dp_against_ddp(rows: Sequence[Row]) -> Iterator[str]:
@@ -286,7 +271,7 @@ def _accumulation(rows: Sequence[Row], situation: Situation) -> Iterator[str]:
             continue
         ratio = many.speed / few.speed
         text = (
-            f"{name[0].upper()}{name[1:]} with batch {batch}: {many.cell.accumulate} accumulated batches a step "
+            f"{_capital(name)} with batch {batch}: {many.cell.accumulate} accumulated batches a step "
             f"instead of {few.cell.accumulate} are {ratio:.2f} times as fast ({few.speed:,.0f} and {many.speed:,.0f} "
             f"{situation.unit}/s)"
         )
@@ -320,3 +305,7 @@ def _largest_loss(row: Row) -> Share:
 
 def _ms(seconds: float) -> str:
     return f"{1e3 * seconds:.3g} ms" if seconds < 0.9995 else f"{seconds:.3g} s"
+
+
+def _capital(name: str) -> str:
+    return name[0].upper() + name[1:]

@@ -163,16 +163,10 @@ def cells(
     processes: int,
     axes: Mapping[str, Sequence[Any]] | None = None,
 ) -> tuple[Cell, ...]:
-    """All runs, by the axes, mode and rising batch.
+    """All runs, by the axes (of `AXES`), mode and rising batch. Raises ConfigurationError: none, or too few processes.
 
     What is spread over several processes gets each batch size twice: once for each of them, and once divided among
     them, so that it has a partner of one process with the same batch on a rank and one with the same global batch.
-
-    Args:
-        axes: values to try, by the names of `AXES`; what is not in it, is not swept.
-
-    Raises:
-        ConfigurationError: a batch size below 1, none at all, or fewer than two processes to spread over.
     """
     if not batch_sizes or min(batch_sizes) < 1:
         raise ConfigurationError(f"--batch-sizes: must be numbers of at least 1, got {list(batch_sizes)}.")
@@ -203,12 +197,7 @@ def modes(names: Sequence[str]) -> tuple[Mode, ...]:
 
 
 def unavailable(cell: Cell, device: str, gpus: int) -> str | None:
-    """Why this machine cannot run it; None if it can.
-
-    Args:
-        device: "cuda" or "cpu", where it is to run; the cell's own goes before it.
-        gpus: that torch sees.
-    """
+    """Why this machine cannot run it on "cuda" or "cpu" (the cell's own device goes before); None if it can."""
     device = device if cell.device in (None, "auto") else cell.device.partition(":")[0]
     if device == "cuda" and not gpus:
         return "torch finds no GPU here: give --device cpu."

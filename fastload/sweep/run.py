@@ -61,14 +61,8 @@ class SweepSettings:
 
 
 def run_sweep(settings: SweepSettings, *, on_progress: Callable[[Sequence[Row], Sequence[Cell]], None]) -> Results:
-    """Run every cell. Ctrl-C ends it early and keeps what was measured.
-
-    Args:
-        on_progress: called before each cell and at the end, with the rows so far and all cells.
-
-    Raises:
-        ConfigurationError: a setting that cannot be honoured.
-    """
+    """Run every cell; before each and at the end `on_progress` gets the rows so far and all cells. Ctrl-C ends it early
+    and keeps what was measured. Raises ConfigurationError: a setting that cannot be honoured."""
     # What has one value is no axis, but a setting of all runs.
     fixed = {name: values[0] for name, values in settings.axes.items() if len(set(values)) == 1}
     axes = {name: values for name, values in settings.axes.items() if name not in fixed}
@@ -120,11 +114,8 @@ def run_sweep(settings: SweepSettings, *, on_progress: Callable[[Sequence[Row], 
 
 
 def check(config: TrainConfig) -> None:
-    """Open the data and make the network once, without memory for it: what is wrong is then said before the first run.
-
-    Raises:
-        ConfigurationError, SourceError: as training would.
-    """
+    """Open the data and make the network once, without memory for it, so that what is wrong is said before the first
+    run. Raises as training would."""
     try:
         data = open_data(config, shard=Shard(), device=torch.device("cpu"))
     except BackendUnavailableError:
