@@ -347,6 +347,15 @@ def test_what_learns_less_is_not_recommended_for_its_speed() -> None:
     assert advice(lower, GPU)[0].startswith("Recommended: ddp x 2, 20 accumulated"), "how a loss scatters is not known"
 
 
+def test_accumulation_is_not_said_to_save_more_than_there_was() -> None:
+    few, many = accumulated(1, 11, 0.88, 0.3), accumulated(80, 24, 0.88, 0.02)
+    assert "2.18 times as fast (11 and 24 img/s), as it takes less of gradient exchange" in advice([few, many], GPU)[-1]
+    assert "by these shares it could be 1.40 times" in advice([few, many], GPU)[-1]
+    assert "measure again" in advice([few, many], GPU)[-1]
+    assert "measure again" in advice([changed(few, rate=40), many], GPU)[-1], "slower, too"
+    assert "measure again" not in advice([changed(few, rate=18), many], GPU)[-1]
+
+
 def test_nothing_measured() -> None:
     (said,) = advice([Row(Cell("none", 1, 8), "failed", "why")], CPU)
     assert said.startswith("Nothing was measured")

@@ -15,7 +15,7 @@ _SELF = Path("/proc/self")
 def cpu_seconds() -> float:
     """User and system time so far: of this process, of its ended children, of its living descendants.
 
-    The kernel adds a child's time to its parent's only when it has ended: those that live are read one by one (to 10 ms).
+    The kernel adds a child's time to its parent's only when it has ended: the living are read one by one, to 10 ms.
     """
     # getrusage counts microseconds, where /proc, which psutil reads, counts ticks of 10 ms.
     usages = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))

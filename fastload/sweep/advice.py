@@ -276,6 +276,13 @@ def _accumulation(rows: Sequence[Row], situation: Situation) -> Iterator[str]:
             f"{situation.unit}/s)"
         )
         text += ", no more than such measurements scatter" if abs(ratio - 1) < _SAME else _less_of(few, many)
+        # As if computing a sample took as long as before.
+        possible = many.shares.get("compute", 0.0) / max(few.shares.get("compute", 0.0), 1e-9)
+        if max(ratio, 1 / ratio) > max(possible, 1) / _NEAR:
+            text += (
+                f"; by these shares it could be {possible:.2f} times, so something has disturbed one of the two: "
+                "measure again"
+            )
         yield f"{text}.{_cost(few, many)}"
 
 
