@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from fastload.errors import BackendUnavailableError
-from fastload.train.config import LogConfig
+from fastload.train import CheckpointConfig, LogConfig, ScheduleConfig, TrainConfig
 from fastload.train.log import EPOCHS_FILE, RunLog
 from tests.waiting import wait_until
 
@@ -43,12 +43,16 @@ def records_in(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line, parse_constant=pytest.fail) for line in (folder / EPOCHS_FILE).read_text().splitlines()]
 
 
+def open_log(folder: Path, config: LogConfig | None = None, unit: str = "images", **given: Any) -> RunLog:
+    out, schedule = CheckpointConfig(out=str(folder)), ScheduleConfig(epochs=9)
+    whole = TrainConfig(checkpoint=out, schedule=schedule, log=config or LogConfig())
+    return RunLog(whole, unit, **{"rank": 0, "epoch": 0, "step": 0, **given})
+
+
 def write(folder: Path, epochs: range, config: LogConfig | None = None, **more: Any) -> Console:
     """Log these epochs of five steps each, as a run that begins or goes on with the first of them."""
     console, first = pipe(), epochs[0]
-    with RunLog(
-        config or LogConfig(), folder, rank=0, epochs=9, first_epoch=first, first_step=first * 5, console=console
-    ) as log:
+    with open_log(folder, config, epoch=first, step=first * 5, console=console) as log:
         for epoch in epochs:
             log.begin_epoch(epoch, steps=5)
             log.progress(3, rate=1234.4, wait=0.031, loss=2.0)
@@ -74,7 +78,7 @@ def test_without_validation_the_line_does_without(tmp_path: Path) -> None:
 def test_lines_are_told_as_they_are(tmp_path: Path) -> None:
     console = pipe()
     line = 'pip install "fastload[train]": lr 0.1 for a batch of 256, times 512/256 = 0.2'
-    with RunLog(LogConfig(), tmp_path, rank=0, epochs=1, console=console) as log:
+    with open_log(tmp_path, console=console) as log:
         log.say(line)
     assert text_of(console) == line + "\n"
 
@@ -82,7 +86,7 @@ def test_lines_are_told_as_they_are(tmp_path: Path) -> None:
 def test_a_terminal_gets_a_bar_and_the_lines(tmp_path: Path) -> None:
     def shown(config: LogConfig) -> str:
         console = Console(file=io.StringIO(), width=120, force_terminal=True, force_interactive=True)
-        with RunLog(config, tmp_path, rank=0, epochs=9, unit="sequences", console=console) as log:
+        with open_log(tmp_path, config, "sequences", console=console) as log:
             log.begin_epoch(3, steps=500, done=20)
             log.progress(21, rate=43210.9, wait=0.253, loss=0.51239)
             log.progress(22, rate=43210.9, wait=0.253, loss=0.51239)
@@ -102,7 +106,7 @@ def test_a_terminal_gets_a_bar_and_the_lines(tmp_path: Path) -> None:
 
 
 def test_ranks_other_than_0_tell_and_write_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with RunLog(LogConfig(tensorboard=True), tmp_path / "run", rank=1, epochs=1) as log:
+    with open_log(tmp_path / "run", LogConfig(tensorboard=True), rank=1) as log:
         log.say("nothing")
         log.begin_epoch(0, steps=5)
         log.progress(1, rate=1.0, wait=0.0, loss=1.0)

@@ -24,14 +24,9 @@ if TYPE_CHECKING:
 
 
 def takes_train_options(*, without: Collection[str] = ()) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command an option for every field of a TrainConfig.
+    """Give a command an option for every field of a TrainConfig, but those that it has options of its own for.
 
-    Args:
-        without: fields that get none, because the command has options of its own in their place.
-
-    Returns:
-        A decorator. The command is called with `given` in place of the options: a dict of those that were typed, by
-        field name, for `fastload.train.settings.merged`.
+    It is called with `given` in place of the options: a dict of those that were typed, by field name, for `merged`.
     """
     offered = [field for name, field in all_fields().items() if name not in without]
 

@@ -26,6 +26,9 @@ class Rule(NamedTuple):
 _COUNT = Rule("at least 1", lambda count: count >= 1)
 _FROM_0 = Rule("0 or more", lambda value: value >= 0)
 _PART = Rule("0 or more, below 1", lambda part: 0 <= part < 1)
+_SHARE = Rule("a share between 0 and 1, or the name of a split", lambda share: isinstance(share, str) or 0 < share < 1)
+_DIVISORS = Rule("numbers above 0", lambda values: min(values, default=1) > 0)
+_NAME = Rule("LIBRARY:NAME, such as torchvision:resnet50", lambda name: ":" in name)
 
 
 class _Group:
@@ -35,7 +38,8 @@ class _Group:
         for name, hint in get_type_hints(type(self), include_extras=True).items():
             value = getattr(self, name)
             if get_origin(hint) is Literal:
-                _require(name, value, value in get_args(hint), _either(get_args(hint)))
+                *words, last = get_args(hint)
+                _require(name, value, value in (*words, last), f"{', '.join(words)} or {last}")
             for rule in getattr(hint, "__metadata__", ()):
                 _require(name, value, value is None or rule.holds(value), rule.wanted)
 
@@ -48,10 +52,7 @@ class DataConfig(_Group):
     """Training data: a folder (with train/ and val/ in it, both are found), an archive, IDX or .npy files, a cache."""
     val_data: str | None = None
     """Validation data, where it is not beside the training data. Without any, nothing is validated."""
-    split: Annotated[
-        float | str | None,
-        Rule("a share between 0 and 1, or the name of a split", lambda share: isinstance(share, str) or 0 < share < 1),
-    ] = None
+    split: Annotated[float | str | None, _SHARE] = None
     """Share of the data to train on, such as 0.85, where they have no validation part; which samples, the seed says.
     Or the name of the split to train on, where they have several: trainval."""
     val: bool = True
@@ -68,11 +69,7 @@ class DataConfig(_Group):
     """(height, width) the network gets [pixels]."""
     mean: tuple[float, ...] = (0.485, 0.456, 0.406)
     """Subtracted from each channel, after scaling to 0..1."""
-    std: Annotated[tuple[float, ...], Rule("numbers above 0", lambda values: min(values, default=1) > 0)] = (
-        0.229,
-        0.224,
-        0.225,
-    )
+    std: Annotated[tuple[float, ...], _DIVISORS] = (0.229, 0.224, 0.225)
     """Divides each channel."""
     tokenizer: str | None = None
     """Of texts: a name on the Hugging Face hub, or a folder. Without it: a byte-level BPE of the training texts."""
@@ -104,9 +101,7 @@ class DataConfig(_Group):
 class ModelConfig(_Group):
     """The network."""
 
-    model: Annotated[str, Rule("LIBRARY:NAME, such as torchvision:resnet50", lambda name: ":" in name)] = (
-        "torchvision:resnet50"
-    )
+    model: Annotated[str, _NAME] = "torchvision:resnet50"
     """LIBRARY:NAME, the library being torchvision, timm, smp, transformers or fastload."""
     model_option: tuple[str, ...] = ()
     """What its library is to be told besides, NAME=VALUE, such as zero_init_residual=true of torchvision:resnet50."""
@@ -281,10 +276,6 @@ class TrainConfig(_Group):
                 "compile: DataParallel makes new copies of the network in threads at every step, which torch.compile "
                 "cannot follow; leave --compile out, or take --parallel ddp under torchrun."
             )
-
-
-def _either(words: tuple[str, ...]) -> str:
-    return f"{', '.join(words[:-1])} or {words[-1]}"
 
 
 def _require(name: str, value: object, holds: bool, wanted: str) -> None:

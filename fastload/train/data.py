@@ -51,7 +51,7 @@ def open_data(config: TrainConfig, *, shard: fastload.Shard, device: torch.devic
     """Open the training and validation data of a run. Nothing is read before the loaders are iterated."""
     opened, validation = _open(config)
     source = opened.source
-    sources = [source] if isinstance(validation, str) else [source, validation.source]
+    sources = [source, *([validation.source] if isinstance(validation, Opened) else [])]
     for each in sources:
         _check_kind(each, config)
     num_classes = _num_classes(sources, config)
@@ -88,10 +88,12 @@ def open_data(config: TrainConfig, *, shard: fastload.Shard, device: torch.devic
         batch_transform=_mix(config, num_classes),
         **common,
     )
-    absent = isinstance(validation, str)
+    val = None
+    if isinstance(validation, Opened):
+        val = fastload.create_loader(validation, batch, transform=evaluation, **common)
     return TrainingData(
         train=train,
-        val=None if absent else fastload.create_loader(validation, batch, transform=evaluation, **common),
+        val=val,
         source=source,
         shape=Shape(
             task=config.task,
@@ -297,23 +299,21 @@ def _transforms(config: TrainConfig, source: Source, channels: int) -> tuple[v2.
     size = [height, width]
     finish = [v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(list(data.mean), list(data.std))]
     first = next(iter(source.images.values()))
-    exact = first.fixed_size == data.image_size
-    resize = [] if exact else [v2.Resize(size, antialias=True)]
+    resize: list[Any] = [] if first.fixed_size == data.image_size else [v2.Resize(size, antialias=True)]
     flip = v2.RandomHorizontalFlip()
-    # Seven eighths of the shorter side are shown: training objects look larger than they are, by the random crops.
-    evaluate = (
-        [v2.Resize(max(size) * 8 // 7, antialias=True), v2.CenterCrop(size)]
-        if data.augment in ("rrc-flip", "trivial", "rand") and config.task == "classification"
-        else resize
-    )
+    zoom = v2.RandomResizedCrop(size, antialias=True)
     training: dict[str, list[Any]] = {
         "none": resize,
         "flip": [*resize, flip],
         "crop-flip": [*resize, v2.RandomCrop(size, padding=[width // 8, height // 8]), flip],
-        "rrc-flip": [v2.RandomResizedCrop(size, antialias=True), flip],
-        "trivial": [v2.RandomResizedCrop(size, antialias=True), flip, v2.TrivialAugmentWide()],
-        "rand": [v2.RandomResizedCrop(size, antialias=True), flip, v2.RandAugment()],
+        "rrc-flip": [zoom, flip],
+        "trivial": [zoom, flip, v2.TrivialAugmentWide()],
+        "rand": [zoom, flip, v2.RandAugment()],
     }
+    evaluate = resize
+    if zoom in training[data.augment] and config.task == "classification":
+        # Seven eighths of the shorter side are shown: training objects look larger than they are, by the random crops.
+        evaluate = [v2.Resize(max(size) * 8 // 7, antialias=True), v2.CenterCrop(size)]
     return v2.Compose([*training[data.augment], *finish]), v2.Compose([*evaluate, *finish])
 
 

@@ -80,10 +80,6 @@ def open_world(run: RunConfig) -> Iterator[World]:
     """Join the other processes, if there are any, and leave them at the end.
 
     A process that fails closes its connections, so that the others fail too instead of waiting for it.
-
-    Raises:
-        ConfigurationError: a device or a kind of parallelism that cannot be had here.
-        FastloadError: another rank died.
     """
     launched = "WORLD_SIZE" in os.environ
     number = _environment() if launched else {}
@@ -247,11 +243,7 @@ def _answer(store: Any, name: str, missing: set[int], deadline: float) -> None:
 
 
 def require_own_gpus(store: Any, rank: int, world_size: int, device: torch.device) -> None:
-    """See to it that no two ranks have ended up on one GPU, which NCCL answers with a hang or in words of its own.
-
-    Raises:
-        ConfigurationError: on every rank, if two have one GPU.
-    """
+    """Raise ConfigurationError on all ranks if two are on one GPU, which NCCL answers with a hang or odd words."""
     # What torch calls it tells GPUs apart over all machines; versions of torch without it tell nothing.
     store.set(f"gpu/{rank}", str(getattr(torch.cuda.get_device_properties(device), "uuid", f"of rank {rank}")))
     if rank == 0:
@@ -320,10 +312,8 @@ class Stopping:
     def check(self) -> None:
         """Between two steps, or two batches of a validation: a collective that costs next to nothing.
 
-        What the ranks tell each other here is read at the next check, when it has long arrived.
-
-        Raises:
-            Stopped: some rank was asked to stop; on all ranks in the same check.
+        What the ranks tell each other here is read at the next check, when it has long arrived. Raises Stopped on all
+        ranks in the same check, where some rank was asked to stop.
         """
         before, self._checked = self._checked, time.monotonic()
         self._longest_step = max(self._longest_step, self._checked - before)

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from fastload.errors import BackendUnavailableError
-from fastload.train.config import LogConfig
+from fastload.train.config import TrainConfig
 
 EPOCHS_FILE = "epochs.jsonl"
 
@@ -22,42 +22,34 @@ class RunLog(ExitStack):
     """The log of a run, closed at its end. Rank 0 tells and writes; on other ranks nothing comes of the same calls."""
 
     def __init__(
-        self,
-        config: LogConfig,
-        folder: str | os.PathLike[str],
-        *,
-        rank: int,
-        epochs: int,
-        unit: str = "images",
-        first_epoch: int = 0,
-        first_step: int = 0,
-        console: Console | None = None,
+        self, config: TrainConfig, unit: str, *, rank: int, epoch: int, step: int, console: Console | None = None
     ) -> None:
         """
         Args:
-            first_epoch: that this run begins or goes on in; records of it and of later ones, which it will repeat, are
+            config: of the run.
+            unit: what samples are called.
+            rank: of this process.
+            epoch: that this run begins or goes on in; records of it and of later ones, which it will repeat, are
                 removed from epochs.jsonl.
-            first_step: optimizer steps done before; later points of TensorBoard's curves are superseded.
-
-        Raises:
-            BackendUnavailableError: TensorBoard is asked for and not installed.
+            step: optimizer steps done before; later points of TensorBoard's curves are superseded.
+            console: to print on; standard output by default.
         """
         super().__init__()
         self._tells = rank == 0
         self._console = (console or Console()) if self._tells else Console(quiet=True)
-        self._path = Path(folder) / EPOCHS_FILE
-        self._epochs, self._unit = epochs, unit
+        self._path = Path(config.checkpoint.out) / EPOCHS_FILE
+        self._epochs, self._unit = config.schedule.epochs, unit
         self._writer: Any = None
         self._bar = _bar(self._console, unit)
         self._task = self._bar.add_task("", visible=False, rate="-", loss="-", wait="-")
         if not self._tells:
             return
-        if config.tensorboard:
-            self._writer = _tensorboard(Path(folder) / "tensorboard", first_step)
+        if config.log.tensorboard:
+            self._writer = _tensorboard(self._path.with_name("tensorboard"), step)
             self.callback(self._writer.close)
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        _keep_epochs_before(self._path, first_epoch)
-        if config.progress and self._console.is_terminal:
+        _keep_epochs_before(self._path, epoch)
+        if config.log.progress and self._console.is_terminal:
             self.enter_context(self._bar)
 
     def say(self, line: str) -> None:

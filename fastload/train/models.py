@@ -11,7 +11,6 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from types import ModuleType
 from typing import Any
 
 import msgspec
@@ -50,10 +49,6 @@ def create_model(config: ModelConfig, shape: Shape) -> nn.Module:
 
     It maps images (B, C, H, W) to logits (B, K), for segmentation (B, K, H, W); token ids (B, L) to logits (B, L, K)
     for a masked language model, (B, K) for text classification.
-
-    Raises:
-        ConfigurationError: no such library, network or weights, or it is not one for this task or size.
-        BackendUnavailableError: the library is not installed.
     """
     library, _, name = config.model.partition(":")
     what = f"model {config.model!r}"
@@ -90,15 +85,16 @@ def _options(texts: Iterable[str]) -> Options:
     return found
 
 
-def _import(module: str, package: str) -> ModuleType:
+def import_library(module: str) -> Any:
     """An optional package. Raises BackendUnavailableError with the command that installs it."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name is not None and error.name.partition(".")[0] != module:
             raise  # it is there, and something that it needs is not
+        package = module.replace("_", "-")
         raise BackendUnavailableError(
-            f'{package} is not installed, which has this network: pip install "fastload[train]" (or {package}).'
+            f'{package} is not installed, which this job needs: pip install "fastload[train]" (or {package}).'
         ) from None
 
 
@@ -157,7 +153,7 @@ def _load_torchvision(model: nn.Module, name: str, weights: str) -> None:
 
 def _timm(name: str, weights: str | None, options: Options, shape: Shape) -> Any:
     """`weights` are a tag of timm's, such as "a1_in1k" for resnet50, or "DEFAULT" for the first one that it lists."""
-    timm: Any = _import("timm", "timm")
+    timm = import_library("timm")
     if not timm.is_model(name):
         raise _unknown(f"model 'timm:{name}'", name, timm.list_models())
     if weights is not None:
@@ -176,7 +172,7 @@ def _timm(name: str, weights: str | None, options: Options, shape: Shape) -> Any
 
 def _smp(name: str, weights: str | None, options: Options, shape: Shape) -> Any:
     """`weights` are those of the encoder: "imagenet"."""
-    smp: Any = _import("segmentation_models_pytorch", "segmentation-models-pytorch")
+    smp = import_library("segmentation_models_pytorch")
     architecture, _, encoder = name.partition("/")
     architectures = {name: kind.__name__ for name, kind in smp.MODEL_ARCHITECTURES_MAPPING.items()}
     what = f"model 'smp:{name}'"
@@ -220,7 +216,7 @@ def _transformers(name: str, weights: str | None, options: Options, shape: Shape
 
     `weights` is a name on the Hugging Face hub, or a folder. Options are those of its RobertaConfig.
     """
-    transformers: Any = _import("transformers", "transformers")
+    transformers = import_library("transformers")
     if name not in _ROBERTA_SIZES:
         raise _unknown(f"model 'transformers:{name}'", name, _ROBERTA_SIZES)
     classifies = shape.task == "text-classification"

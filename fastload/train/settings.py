@@ -88,10 +88,9 @@ def all_fields() -> Mapping[str, Field]:
 
 def find_field(name: str) -> Field:
     """The field of this name. Raises ConfigurationError with the nearest name there is."""
-    try:
-        return all_fields()[name]
-    except KeyError:
-        raise ConfigurationError(f"{name}: no such setting of a run{did_you_mean(name, all_fields())}.") from None
+    if name not in all_fields():
+        raise ConfigurationError(f"{name}: no such setting of a run{did_you_mean(name, all_fields())}.")
+    return all_fields()[name]
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
@@ -205,11 +204,7 @@ def changed(config: TrainConfig, **changes: Any) -> TrainConfig:
 
 
 def read_toml(path: str | os.PathLike[str]) -> tuple[dict[str, Any], Any]:
-    """The settings in a file by field name, and its table [preset] as it is.
-
-    Raises:
-        ConfigurationError: no such file, no TOML, or a setting that is not there or in another table.
-    """
+    """The settings in a file by field name, and its table [preset] as it is."""
     where = os.fspath(path)
     try:
         file: dict[str, Any] = msgspec.toml.decode(Path(path).read_bytes())
@@ -311,11 +306,7 @@ def preset_files() -> dict[str, Path]:
 
 
 def find_preset(name: str) -> Preset:
-    """The preset of this name, or in this file.
-
-    Raises:
-        ConfigurationError: there is none, with the names that there are; or its file cannot be read.
-    """
+    """The preset of this name, or in this file."""
     files = preset_files()
     if name.endswith(".toml"):
         return read_preset(Path(name).expanduser(), files)
@@ -326,11 +317,7 @@ def find_preset(name: str) -> Preset:
 
 
 def read_preset(path: Path, files: Mapping[str, Path]) -> Preset:
-    """The preset in a file, which may be like one of `files`.
-
-    Raises:
-        ConfigurationError: not a file of settings, or its table [preset] says something else than it can.
-    """
+    """The preset in a file, which may be like one of `files`."""
     settings, about = read_toml(path)
     try:
         texts: dict[str, str] = msgspec.convert(about, dict[_Key, str])

@@ -22,12 +22,13 @@ import numpy as np
 import numpy.typing as npt
 
 from fastload.cache.build import exclusive_lock
-from fastload.errors import BackendUnavailableError, ConfigurationError, SourceError, counted
+from fastload.errors import ConfigurationError, SourceError, counted
 from fastload.fingerprint import fingerprint_of
 from fastload.machine import cache_home
 from fastload.sources.base import Opened, Source
 from fastload.sources.columns import ValueArray
 from fastload.sources.folders import SPLITS
+from fastload.train.models import import_library
 
 logger = logging.getLogger("fastload")
 
@@ -184,22 +185,15 @@ class _Encoder(NamedTuple):
 
 def _encoder(name: str | None, texts: Sequence[str]) -> _Encoder:
     """The tokenizer of this name, or without one, made from these texts."""
-    try:
-        import tokenizers
-        import transformers
-    except ModuleNotFoundError as error:
-        raise BackendUnavailableError(
-            f'{error.name} is not installed, which tokenises texts: pip install "fastload[train]"'
-        ) from None
     if name is None:
-        bpe: Any = tokenizers.ByteLevelBPETokenizer()
+        bpe = import_library("tokenizers").ByteLevelBPETokenizer()
         bpe.train_from_iterator(
             texts, vocab_size=_VOCABULARY, min_frequency=2, special_tokens=_SPECIAL, show_progress=False
         )
         key = hashlib.sha256(bpe.to_str().encode()).hexdigest()
         return _Encoder(lambda some: [found.ids for found in bpe.encode_batch(some)], int(bpe.get_vocab_size()), key)
     try:
-        found: Any = transformers.AutoTokenizer.from_pretrained(name)
+        found = import_library("transformers").AutoTokenizer.from_pretrained(name)
     except (OSError, ValueError) as error:
         raise ConfigurationError(f"tokenizer {name!r}: {error}") from error
     ids = (found.bos_token_id, found.pad_token_id, found.eos_token_id)

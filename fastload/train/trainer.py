@@ -95,18 +95,8 @@ class _Run:
         self._spans = SpanLog() if config.log.trace else None
         self._train.record(self._spans)
         self._watch = stack.enter_context(DeviceWatch(world))
-        self._log = stack.enter_context(
-            RunLog(
-                config.log,
-                self._out,
-                rank=world.rank,
-                epochs=config.schedule.epochs,
-                unit=self._components.task.unit,
-                first_epoch=self._progress.epoch,
-                first_step=self._progress.step,
-                console=console,
-            )
-        )
+        place = {"rank": world.rank, "epoch": self._progress.epoch, "step": self._progress.step}
+        self._log = stack.enter_context(RunLog(config, self._components.task.unit, **place, console=console))
         self._profiler = StepProfiler(world.device, config.log.profile_steps, skip=warmup, say=self._log.say)
         self._stopping = stack.enter_context(Stopping(world))
         self._told: dict[str, float] = {}
@@ -188,21 +178,16 @@ class _Run:
         progress, components = self._progress, self._components
         sums = progress.sums.total()
         began = time.perf_counter()
+        loader, task, check = components.data.val, components.task, self._stopping.check
         val = None
-        if components.data.val is not None:
-            val = validate(
-                components.validated,
-                components.data.val,
-                components.task,
-                precision=components.precision,
-                check=self._stopping.check,
-            )
+        if loader is not None:
+            val = validate(components.validated, loader, task, precision=components.precision, check=check)
         return EpochRecord(
             epoch=progress.epoch,
             step=progress.step,
             samples=int(sums["samples"]),
             lr=self._lr,
-            train=components.task.result(sums),
+            train=task.result(sums),
             val=val,
             images_per_second=self._throughput.epoch_rate,
             wait_share=self._throughput.epoch_wait_share,
