@@ -12,15 +12,14 @@ from __future__ import annotations
 
 import argparse
 import gc
-import io
 import multiprocessing
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain, count, islice, repeat
+from itertools import islice
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -34,43 +33,50 @@ from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 
 import fastload
+from benchmarks.gpu.feeds import Feed, of_loader
 from benchmarks.inputs import ROOT, sample_set
 from fastload.backends.base import PixelDifference
-from fastload.draws import Draws
-from fastload.geometry import Geometry, Resampling, View
+from fastload.backends.turbojpeg import TurboJpegOptions
 from fastload.measure import process
 from fastload.measure.clock import peak_memory, reset_peak_memory, resident_memory
 from fastload.measure.results import Measurement, Round, ratios
 from fastload.measure.rounds import Entry, Work, measure
 from fastload.measure.table import metric_rows, print_fitting
-from fastload.native import NativePool, fuse
-from fastload.recipe import Recipe, Views
 from fastload.sources import open_source, share
 
 BATCH = 64
 """Of photographs."""
 
 
-@dataclass(frozen=True)
-class Repeated:
-    """A contestant: one piece of work after the other."""
+@dataclass
+class Taker:
+    """A contestant: batches are taken, one after the other; what lies ready is used up before."""
 
-    samples: int  # of a piece
-    work: Callable[[], object]
+    feed: Feed
+    batch_size: int
+    at_once: int = 1  # batches between two looks at the clock
     metrics: Mapping[str, float] = field(default_factory=dict)
 
     def run(self, seconds: float) -> Work:
-        end, done = time.perf_counter() + seconds, 0
-        while not done or time.perf_counter() < end:
-            self.work()
-            done += self.samples
-        return Work(done, metrics=self.metrics)
+        self.feed.use_up()
+        taken, clock, processor = 0, time.perf_counter(), time.process_time()
+        while not taken or time.perf_counter() < clock + seconds:
+            deque(islice(self.feed, self.at_once), 0)
+            taken += self.at_once
+        took, burnt = time.perf_counter() - clock, time.process_time() - processor
+        return Work(taken * self.batch_size, took, burnt, metrics=self.metrics)
 
     def close(self) -> None:
-        """What is held goes with it."""
+        self.feed.close()
 
 
-# -- several views of an image: one thread of the core, on files in memory --------------------------------------------
+def decoding(folder: Path, transform: Any, batch_size: int, **options: Any) -> fastload.Loader:
+    """One thread of the core."""
+    given: dict[str, Any] = {"backend": "turbojpeg", "options": TurboJpegOptions(**options), "num_workers": 1}
+    return fastload.create_loader(folder, batch_size, shuffle=True, drop_last=True, transform=transform, **given)
+
+
+# -- several views of an image ----------------------------------------------------------------------------------------
 
 
 def view(size: int, least: float, most: float = 1.0) -> Any:
@@ -89,76 +95,45 @@ VIEWS = {
 
 
 def views(folder: Path) -> Iterator[Entry]:
-    files = [path.read_bytes() for path in sorted(folder.rglob("*.jp*g"))]
-
-    def opened(transforms: list[Any]) -> Repeated:
-        pool = NativePool(1)
-        plans = Recipe.from_transform(Views(*transforms)).split().geometries
-        outs = [np.empty((BATCH, *plan.out_size, 3), np.uint8) for plan in plans if plan.out_size]
-        starts = count(0, BATCH)
-
-        def work() -> None:
-            rows = np.arange(BATCH) + next(starts)
-            draws = Draws(0, 0, rows)
-            wanted = [View(fuse(p, draws), Resampling.of(p), out) for p, out in zip(plans, outs, strict=True)]
-            pool.decode_views([files[row % len(files)] for row in rows], wanted).wait()
-
-        return Repeated(BATCH, work)
+    def opened(transforms: list[Any]) -> Taker:
+        return Taker(of_loader(decoding(folder, fastload.Views(*transforms), BATCH)), BATCH)
 
     for mode, sets in VIEWS.items():
         for name, transforms in sets.items():
-            yield Entry(name, mode, {}, lambda transforms=transforms: opened(transforms))
+            yield Entry(name, mode, {}, partial(opened, transforms))
 
 
 # -- large photographs, exactly and reduced ---------------------------------------------------------------------------
 
-LARGE, SIDE = (4000, 3000), 224
-CROPS = {"whole images": (1.0, 1.0), "crops of 8% to 100%": (0.08, 1.0)}
-"""Mode: shares of the area."""
-
 
 def draft(folder: Path) -> Iterator[Entry]:
-    """One thread of the core on 24 photographs, enlarged; pixels are compared with those of the exact path."""
-    paths = sorted(folder.rglob("*.jp*g"))
-    data = [enlarged(path) for path in paths[:: -(-len(paths) // 24)]]
-    pool = NativePool(1)
-    shapes = pool.read_headers(data)[0][:, :2]
+    """Of photographs with 12 megapixels; pixels are compared with those of the exact path."""
 
-    def opened(area: tuple[float, float], draft: bool) -> Repeated:
-        rng = np.random.default_rng(0)
+    def opened(area: tuple[float, float], draft: bool) -> Taker:
+        transform = v2.RandomResizedCrop(224, scale=area)
+        metrics = {}
+        if draft:
+            with decoding(folder, transform, 12) as exact, decoding(folder, transform, 12, draft=True) as reduced:
+                off = PixelDifference.between(next(iter(reduced))[0], next(iter(exact))[0])
+            metrics = {"mean_difference": off.mean, "largest_difference": off.largest, "psnr_db": off.psnr}
+        return Taker(of_loader(decoding(folder, transform, 12, draft=draft)), 12, metrics=metrics)
 
-        def decoded(geometry: Geometry, draft: bool) -> torch.Tensor:
-            out = np.empty((len(data), SIDE, SIDE, 3), np.uint8)
-            failures = pool.decode_batch(data, geometry=geometry, out=out, draft=draft).wait()
-            assert not failures, failures
-            return torch.from_numpy(out)
-
-        some = crops(shapes, area, rng)
-        off = PixelDifference.between(decoded(some, draft), decoded(some, False))
-        metrics = {"mean_difference": off.mean, "largest_difference": off.largest, "psnr_db": off.psnr}
-        return Repeated(len(data), lambda: decoded(crops(shapes, area, rng), draft), metrics if draft else {})
-
-    for mode, area in CROPS.items():
+    for mode, area in (("whole images", (1.0, 1.0)), ("crops of 8% to 100%", (0.08, 1.0))):
         for name, reduced in (("exact", False), ("draft", True)):
-            yield Entry(name, mode, {}, lambda area=area, reduced=reduced: opened(area, reduced))
+            yield Entry(name, mode, {}, partial(opened, area, reduced))
 
 
-def enlarged(path: Path) -> bytes:
-    """The photograph with 12 megapixels, as a JPEG."""
-    with Image.open(path) as image:
-        size = LARGE if image.width >= image.height else LARGE[::-1]
-        out = io.BytesIO()
-        image.convert("RGB").resize(size, Image.Resampling.LANCZOS).save(out, "JPEG", quality=90)
-    return out.getvalue()
-
-
-def crops(shapes: Any, area: tuple[float, float], rng: np.random.Generator) -> Geometry:
-    """Boxes of the images' aspect ratio and some share of their area, anywhere; each to a square."""
-    sides = (shapes * rng.uniform(*area, (len(shapes), 1)) ** 0.5).astype(np.int32)
-    corners = rng.integers(0, shapes - sides + 1).astype(np.int32)
-    sizes = np.full((len(shapes), 2), SIDE, np.int32)
-    windows = np.tile(np.array([0, 0, SIDE, SIDE], np.int32), (len(shapes), 1))
-    return Geometry(np.hstack([corners, sides]), sizes, windows, np.zeros((len(shapes), 2), np.bool_))
+def enlarged(folder: Path, room: Path) -> Path:
+    """24 of the photographs with 12 megapixels."""
+    paths = sorted(folder.rglob("*.jp*g"))
+    for name in "ab":
+        (room / "large" / name).mkdir(parents=True)
+    for number, path in enumerate(paths[:: -(-len(paths) // 24)]):
+        with Image.open(path) as image:
+            size = (4000, 3000) if image.width >= image.height else (3000, 4000)
+            large = image.convert("RGB").resize(size, Image.Resampling.LANCZOS)
+        large.save(room / "large" / "ab"[number % 2] / f"{number}.jpg", quality=90)
+    return room / "large"
 
 
 # -- small batches of small arrays: 28x28 grey, normalised ------------------------------------------------------------
@@ -166,7 +141,7 @@ def crops(shapes: Any, area: tuple[float, float], rng: np.random.Generator) -> G
 SAMPLES = 60_000
 MEAN, STD = 0.2860, 0.3530
 BATCHES = 100
-"""Of one piece of work."""
+"""At once."""
 STEP = 0.001
 """Of a trainer that needs no processor [seconds]."""
 
@@ -183,19 +158,16 @@ def small() -> Iterator[Entry]:
             for rows in torch.randperm(SAMPLES)[: SAMPLES // size * size].split(size):
                 yield pixels[rows].to(torch.float32).div_(255).sub_(MEAN).div_(STD), classes[rows]
 
-    def loader(size: int) -> Iterator[object]:
-        made = fastload.create_loader((images, labels), size, shuffle=True, drop_last=True, transform=transform)
-        return chain.from_iterable(repeat(made))
-
-    def taking(batches: Iterator[object], metrics: Mapping[str, float]) -> Repeated:
-        return Repeated(BATCHES, lambda: deque(islice(batches, BATCHES), 0), metrics)
-
-    def ours(size: int) -> Repeated:
-        return taking(loader(size), {"trainer_waits_share": waiting(loader(size))})
+    def ours(size: int) -> Taker:
+        given: dict[str, Any] = {"shuffle": True, "drop_last": True, "transform": transform}
+        with fastload.create_loader((images, labels), size, **given) as loader:
+            metrics = {"trainer_waits_share": waiting(of_loader(loader))}
+        return Taker(of_loader(fastload.create_loader((images, labels), size, **given)), 1, BATCHES, metrics)
 
     for size in (64, 128, 512):
-        yield Entry("indexing", f"batches of {size}", {}, lambda size=size: taking(indexing(size), {}))
-        yield Entry("fastload", f"batches of {size}", {}, partial(ours, size))
+        mode = f"batches of {size}"
+        yield Entry("indexing", mode, {}, lambda size=size: Taker(Feed(indexing(size)), 1, BATCHES))
+        yield Entry("fastload", mode, {}, partial(ours, size))
 
 
 def waiting(batches: Iterator[object]) -> float:
@@ -275,11 +247,12 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory(prefix="fastload-details-") as room:
         if given.question == "small":
-            entries = list(small())
+            entries = small()
+        elif given.question == "views":
+            entries = views(given.data or sample_set(Path(room), 256, print) / "train")
         else:
-            question, images = (views, 256) if given.question == "views" else (draft, 24)
-            entries = list(question(given.data or sample_set(Path(room), images, print)))
-    rows = measure(entries, rounds=given.rounds).measurements
+            entries = draft(enlarged(given.data or sample_set(Path(room), 24, print), Path(room)))
+        rows = measure(list(entries), rounds=given.rounds, seconds=1.0, keep_open=False).measurements
     for mode in dict.fromkeys(row.mode for row in rows):
         print_fitting(console, beside_the_first([row for row in rows if row.mode == mode]))
 
