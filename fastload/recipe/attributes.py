@@ -6,8 +6,9 @@ to version. Here is what each spelling means.
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, cast, get_args
 
 import torch
@@ -94,41 +95,51 @@ def check(op: object, name: str, good: bool, wanted: str) -> None:
         raise ConfigurationError(f"{type(op).__name__}({name}={getattr(op, name)!r}) must be {wanted}.")
 
 
-def check_size(op: Any) -> None:
-    check(op, "size", len(op.size) == 2 and min(op.size) >= 1, "(height, width), both at least 1 pixel")
+def check_settings(op: Any) -> None:
+    """The `__post_init__` of operations: check each field by its name. None passes where it is the default."""
+    for field in dataclasses.fields(op):
+        value = getattr(op, field.name)
+        if field.name in _SETTINGS and not (value is None and field.default is None):
+            good, wanted = _SETTINGS[field.name]
+            check(op, field.name, good(value), wanted)
 
 
-def check_probability(op: Any) -> None:
-    check(op, "p", 0 <= op.p <= 1, "a probability between 0 and 1")
+_Setting = tuple[Callable[[Any], bool], str]
 
 
-def check_bounds(op: object, name: str, *, lowest: float = 0.0, highest: float = math.inf) -> None:
-    """None passes."""
-    bounds = getattr(op, name)
-    good = bounds is None or (len(bounds) == 2 and lowest <= bounds[0] <= bounds[1] <= highest)
-    check(op, name, good, f"(low, high) with {lowest} <= low <= high <= {highest}")
+def _bounds(low: float, high: float) -> _Setting:
+    wanted = f"(low, high) with {low} <= low <= high <= {high}"
+    return lambda value: len(value) == 2 and low <= value[0] <= value[1] <= high, wanted
 
 
-def check_ratio(op: Any) -> None:
-    good = len(op.ratio) == 2 and 0 < op.ratio[0] <= op.ratio[1] < math.inf
-    check(op, "ratio", good, "(low, high) with 0 < low <= high")
+def _one_of(*choices: object) -> _Setting:
+    return lambda value: value in choices, f"one of {', '.join(map(repr, choices))}"
 
 
-def check_fill(op: object, name: str) -> None:
-    """None passes."""
-    fill = getattr(op, name)
-    good = isinstance(fill, tuple) and bool(fill) and all(math.isfinite(value) for value in fill)
-    check(op, name, fill is None or good, "a tuple of finite numbers: one, or one a channel")
+def _is_fill(value: Any) -> bool:
+    return isinstance(value, tuple) and bool(value) and all(math.isfinite(number) for number in value)
 
 
-def check_choice(op: object, name: str, choices: tuple[object, ...] = get_args(Interpolation)) -> None:
-    check(op, name, getattr(op, name) in choices, f"one of {', '.join(map(repr, choices))}")
-
-
-def check_padding(op: Any) -> None:
-    """`padding` with its mode and fills."""
-    good = op.padding is None or (len(op.padding) == 4 and min(op.padding) >= 0)
-    check(op, "padding", good, "(left, top, right, bottom), none of them negative")
-    check_choice(op, "padding_mode", get_args(PaddingMode))
-    check_fill(op, "fill")
-    check_fill(op, "mask_fill")
+_POSITIVE: _Setting = lambda v: len(v) == 2 and 0 < v[0] <= v[1] < math.inf, "(low, high) with 0 < low <= high"
+_LENGTH: _Setting = lambda value: value >= 1, "at least 1 pixel"
+_FILL: _Setting = _is_fill, "a tuple of finite numbers: one, or one a channel"
+_SETTINGS: dict[str, _Setting] = {
+    "size": (lambda value: len(value) == 2 and min(value) >= 1, "(height, width), both at least 1 pixel"),
+    "shorter": _LENGTH,
+    "max_size": _LENGTH,
+    "p": (lambda value: 0 <= value <= 1, "a probability between 0 and 1"),
+    "scale": _bounds(0.0, math.inf),
+    "ratio": _POSITIVE,
+    "sigma": _POSITIVE,
+    "brightness": _bounds(0.0, math.inf),
+    "contrast": _bounds(0.0, math.inf),
+    "saturation": _bounds(0.0, math.inf),
+    "hue": _bounds(-0.5, 0.5),
+    "interpolation": _one_of(*get_args(Interpolation)),
+    "padding": (lambda v: len(v) == 4 and min(v) >= 0, "(left, top, right, bottom), none of them negative"),
+    "padding_mode": _one_of(*get_args(PaddingMode)),
+    "fill": _FILL,
+    "mask_fill": _FILL,
+    "num_output_channels": _one_of(1, 3),
+    "num_magnitude_bins": (lambda value: value >= 2, "at least 2"),
+}

@@ -17,7 +17,7 @@ from torchvision.transforms.v2 import functional
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError, counted
 from fastload.geometry import Fill, Interpolation
-from fastload.recipe.attributes import check_choice, check_fill, read_fill, read_interpolation
+from fastload.recipe.attributes import check_settings, read_fill, read_interpolation
 from fastload.recipe.colour import (
     adjust_brightness,
     adjust_contrast,
@@ -72,10 +72,7 @@ class _Augment(PixelOperation):
     fill: Fill | None
 
     def __post_init__(self) -> None:
-        if self.num_magnitude_bins < 2:
-            raise ConfigurationError(f"{self} needs at least 2 magnitude bins.")
-        check_choice(self, "interpolation")
-        check_fill(self, "fill")
+        check_settings(self)
 
     def steps(self, draws: Draws, stream: int, *, height: int, width: int) -> list[AugmentStep]:
         """What happens to each of B samples, in order, if the images are of this size [pixels]."""
@@ -129,7 +126,7 @@ class RandAugment(_Augment):
             raise ConfigurationError(
                 f"{self}: num_ops cannot be negative, and magnitude must be in 0 .. {self.num_magnitude_bins - 1}."
             )
-        super().__post_init__()
+        check_settings(self)
 
     @classmethod
     def from_transform(cls, transform: Any, image: ImageState) -> RandAugment:

@@ -18,7 +18,7 @@ import torch
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError, UnsupportedTransformError
 from fastload.geometry import Role
-from fastload.recipe.attributes import check_probability
+from fastload.recipe.attributes import check_settings
 from fastload.recipe.operation import Operation, PixelOperation, Size
 from fastload.render.device import on_device
 
@@ -148,7 +148,7 @@ class RandomApply(PixelOperation):
     p: float = 0.5
 
     def __post_init__(self) -> None:
-        check_probability(self)
+        check_settings(self)
 
     @property
     def pointwise(self) -> bool:  # type: ignore[override]

@@ -22,15 +22,7 @@ from torchvision.transforms.v2 import functional
 
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError
-from fastload.recipe.attributes import (
-    check,
-    check_bounds,
-    check_choice,
-    check_probability,
-    read_bounds,
-    read_floats,
-    read_pair,
-)
+from fastload.recipe.attributes import check, check_settings, read_bounds, read_floats, read_pair
 from fastload.recipe.operation import ImageState, PixelOperation, Size, register
 from fastload.render.device import choose_rows, column, on_device
 
@@ -53,9 +45,7 @@ class ColorJitter(PixelOperation):
     """Bounds of each factor; None leaves the property alone. The four are applied in a random order per sample."""
 
     def __post_init__(self) -> None:
-        for name in ("brightness", "contrast", "saturation"):
-            check_bounds(self, name)
-        check_bounds(self, "hue", lowest=-0.5, highest=0.5)
+        check_settings(self)
 
     @classmethod
     def from_transform(cls, transform: Any, image: ImageState) -> ColorJitter:
@@ -94,7 +84,7 @@ class RandomGrayscale(PixelOperation):
     p: float = 0.1
 
     def __post_init__(self) -> None:
-        check_probability(self)
+        check_settings(self)
 
     @classmethod
     def from_transform(cls, transform: Any, image: ImageState) -> RandomGrayscale:
@@ -117,7 +107,7 @@ class Grayscale(PixelOperation):
     num_output_channels: int = 1
 
     def __post_init__(self) -> None:
-        check_choice(self, "num_output_channels", (1, 3))
+        check_settings(self)
 
     @classmethod
     def from_transform(cls, transform: Any, image: ImageState) -> Grayscale:
@@ -143,8 +133,7 @@ class GaussianBlur(PixelOperation):
     def __post_init__(self) -> None:
         good = len(self.kernel_size) == 2 and all(side > 0 and side % 2 for side in self.kernel_size)
         check(self, "kernel_size", good, "(width, height), both odd and positive")
-        check_bounds(self, "sigma")
-        check(self, "sigma", self.sigma[0] > 0, "positive")
+        check_settings(self)
 
     @classmethod
     def from_transform(cls, transform: Any, image: ImageState) -> GaussianBlur:

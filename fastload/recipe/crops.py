@@ -21,12 +21,7 @@ from fastload.geometry.boxes import (
     resized_sizes,
 )
 from fastload.recipe.attributes import (
-    check_bounds,
-    check_choice,
-    check_padding,
-    check_probability,
-    check_ratio,
-    check_size,
+    check_settings,
     read_antialias,
     read_bounds,
     read_fills,
@@ -48,7 +43,7 @@ class _ToSize(GeometryOperation):
     size: Size
 
     def __post_init__(self) -> None:
-        check_size(self)
+        check_settings(self)
 
     @property
     def out_size(self) -> Size:
@@ -90,10 +85,6 @@ class RandomCrop(_ToSize):
     fill: Fill = (0.0,)
     mask_fill: Fill = (0.0,)
     padding_mode: PaddingMode = "constant"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_padding(self)
 
     @classmethod
     def from_transform(cls, transform: Any, image: ImageState) -> RandomCrop:
@@ -150,7 +141,7 @@ class Pad(GeometryOperation):
     padding_mode: PaddingMode = "constant"
 
     def __post_init__(self) -> None:
-        check_padding(self)
+        check_settings(self)
 
     @classmethod
     def from_transform(cls, transform: Any, image: ImageState) -> Pad:
@@ -175,7 +166,7 @@ class _RandomFlip(GeometryOperation):
     p: float = 0.5
 
     def __post_init__(self) -> None:
-        check_probability(self)
+        check_settings(self)
 
     @classmethod
     def from_transform(cls, transform: Any, image: ImageState) -> _RandomFlip:
@@ -212,12 +203,6 @@ class RandomResizedCrop(_ToSize):
     """Bounds of width / height (RandomErasing's ratio is height / width)."""
     interpolation: Interpolation = "bilinear"
     antialias: bool = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_bounds(self, "scale")
-        check_ratio(self)
-        check_choice(self, "interpolation")
 
     @classmethod
     def from_transform(cls, transform: Any, image: ImageState) -> RandomResizedCrop:
@@ -262,16 +247,11 @@ class Resize(GeometryOperation):
     antialias: bool = True
 
     def __post_init__(self) -> None:
-        check_choice(self, "interpolation")
-        if self.size is not None:
-            check_size(self)
-            if self.shorter is not None or self.max_size is not None:
-                raise ConfigurationError(f"{self} has an exact size; leave out shorter and max_size.")
-        elif self.shorter is None and self.max_size is None:
+        check_settings(self)
+        if self.size is None and self.shorter is None and self.max_size is None:
             raise ConfigurationError("Resize needs a size (height, width), a shorter side, or a max_size.")
-        for name, length in (("shorter", self.shorter), ("max_size", self.max_size)):
-            if length is not None and length < 1:
-                raise ConfigurationError(f"Resize({name}={length}) must be at least 1 pixel.")
+        if self.size is not None and (self.shorter is not None or self.max_size is not None):
+            raise ConfigurationError(f"{self} has an exact size; leave out shorter and max_size.")
         if self.shorter is not None and self.max_size is not None and self.max_size <= self.shorter:
             raise ConfigurationError(
                 f"Resize(max_size={self.max_size}) must be greater than the shorter side, {self.shorter}."

@@ -14,14 +14,7 @@ from torchvision.transforms import v2
 
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError, counted
-from fastload.recipe.attributes import (
-    check_bounds,
-    check_fill,
-    check_probability,
-    check_ratio,
-    read_bounds,
-    read_floats,
-)
+from fastload.recipe.attributes import check, check_settings, read_bounds, read_floats
 from fastload.recipe.operation import ImageState, PixelOperation, register
 from fastload.render.device import on_device
 
@@ -42,11 +35,10 @@ class RandomErasing(PixelOperation):
     value: tuple[float, ...] | Literal["random"] = (0.0,)
 
     def __post_init__(self) -> None:
-        check_probability(self)
-        check_bounds(self, "scale", highest=1.0)
-        check_ratio(self)
-        if self.value != "random":
-            check_fill(self, "value")
+        check_settings(self)
+        check(self, "scale", self.scale[1] <= 1, "shares of the image, at most 1")
+        good = self.value == "random" or (bool(self.value) and all(map(math.isfinite, self.value)))
+        check(self, "value", good, "finite numbers, one or one a channel, or 'random'")
 
     @classmethod
     def from_transform(cls, transform: Any, image: ImageState) -> RandomErasing:

@@ -14,7 +14,7 @@ from timm.data import transforms as timm
 
 from fastload.geometry import Fill, Interpolation, Padding, PaddingMode, Resampling
 from fastload.geometry.boxes import RANDOM_RESIZED_CROP_UNIFORMS, Composition
-from fastload.recipe.attributes import check_fill, read_bounds, read_floats, read_interpolation, read_pair
+from fastload.recipe.attributes import read_bounds, read_floats, read_interpolation, read_pair
 from fastload.recipe.convert import ToDtype
 from fastload.recipe.crops import CenterCrop, RandomResizedCrop
 from fastload.recipe.erase import RandomErasing
@@ -91,10 +91,6 @@ class CenterCropOrPad(CenterCrop):
 
     fill: Fill = (0.0,)
     padding_mode: PaddingMode = "constant"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_fill(self, "fill")
 
     @classmethod
     def from_transform(cls, transform: Any, image: ImageState) -> CenterCropOrPad:
