@@ -42,8 +42,7 @@ class BufferPool:
     """uint8 arrays, page-locked if asked, that return to the pool when their last view is gone.
 
     A fresh 40 MB array for every batch costs page faults and, when pinned, a system call that stops the GPU. A trainer
-    may keep a batch as long as it likes, and nobody has to give one back: numpy slices, and torch tensors made from
-    the array, are views as well.
+    may keep a batch as long as it likes: numpy slices, and torch tensors made from the array, are views as well.
     """
 
     def __init__(self, *, pinned_for: torch.device | None = None, least: int = _WORTH_KEEPING) -> None:
@@ -85,11 +84,9 @@ def use_one_thread_here() -> None:
     """Let torch's CPU kernels run on the calling thread alone; other threads are not affected.
 
     Otherwise each kernel wakes a team of OpenMP threads that wait for each other by spinning. Beside threads that
-    decode, which leave no core free, that made batches of 32 photographs four times slower (2 cores).
-
-    `torch.set_num_threads` would change the whole process. OpenMP keeps the number for each thread ("nthreads-var",
-    OpenMP 5.2, section 2.4), so it is set there, in every OpenMP library that is loaded. Where there is none, or it
-    cannot be found, nothing happens.
+    decode, which leave no core free, that made batches of 32 photographs four times slower (2 cores). As
+    `torch.set_num_threads` would change the whole process, the number that OpenMP keeps for each thread
+    ("nthreads-var", OpenMP 5.2, section 2.4) is set in every OpenMP library that is loaded, if there is any.
     """
     torch.get_num_threads()  # torch sets this thread's number at its first use: let it have been
     with contextlib.suppress(OSError):  # not Linux

@@ -47,6 +47,8 @@ _W0, _W1 = 0x9E3779B9, 0xBB67AE85
 
 _U64 = 0xFFFFFFFFFFFFFFFF
 
+BoolArray = npt.NDArray[np.bool_]
+Float64Array = npt.NDArray[np.float64]
 Int64Array = npt.NDArray[np.int64]
 UInt64Array = npt.NDArray[np.uint64]
 Words = tuple[UInt64Array, UInt64Array, UInt64Array, UInt64Array]
@@ -55,10 +57,8 @@ Words = tuple[UInt64Array, UInt64Array, UInt64Array, UInt64Array]
 
 @cache
 def native_draws() -> Any:
-    """The native core, which computes the same numbers some ten times as fast, or None where it is not built.
-
-    The one place where this module looks for it: at the first draw of a process, and not before.
-    """
+    """The native core, which computes the same numbers some ten times as fast, or None where it is not built. Looked
+    for at the first draw of a process, and not before."""
     try:
         return importlib.import_module("fastload.native._core")
     except ImportError:
@@ -83,19 +83,16 @@ def philox4x32(counter: Words, key: int) -> Words:
 
 @dataclass(frozen=True)
 class Draws:
-    """The random numbers of one batch: which samples, in which epoch, under which seed.
-
-    It is small, cheap to pickle, and gives the same numbers wherever it is asked. Operations are told apart by
-    `stream`, their position in the recipe.
-    """
+    """The random numbers of one batch: the same wherever it is asked. Operations are told apart by `stream`, their
+    position in the recipe."""
 
     seed: int
     """64-bit seed of the loader."""
     epoch: int
     """Epoch number, 0-based."""
-    indices: npt.NDArray[np.int64]
+    indices: Int64Array
     """(B,) int64: index of each sample in the source."""
-    repeats: npt.NDArray[np.int64] | None = None
+    repeats: Int64Array | None = None
     """(B,) int64: how often the sample came before in this epoch (samplers with replacement), or None for never."""
     keys: list[Any] | None = None
     """(B,): what a data set is asked for, where the user's sampler gives no indices of samples; `indices` are then
@@ -124,7 +121,7 @@ class Draws:
         words = philox4x32((zero + np.uint64(stream), zero, zero, zero + _U32), self.seed & _U64)
         return replace(self, seed=int(words[0][0]) << 32 | int(words[1][0]))
 
-    def uniform(self, stream: int, count: int) -> npt.NDArray[np.float64]:
+    def uniform(self, stream: int, count: int) -> Float64Array:
         """(B, count) float64 in [0, 1), 53 bits each."""
         native = native_draws()
         if native is not None:
@@ -135,7 +132,7 @@ class Draws:
         high, low = words[:, : 2 * count : 2], words[:, 1 : 2 * count : 2]
         # The upper 27 and 26 bits of two words, as in the reference code of the Mersenne Twister's genrand_res53.
         bits = ((high >> np.uint64(5)) << np.uint64(26)) | (low >> np.uint64(6))
-        result: npt.NDArray[np.float64] = bits.astype(np.float64) * 2.0**-53
+        result: Float64Array = bits.astype(np.float64) * 2.0**-53
         return result
 
     def integers(self, stream: int) -> UInt64Array:

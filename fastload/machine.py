@@ -146,11 +146,8 @@ def driver_gpus() -> Gpus:
 
 
 def system_turbojpeg() -> str | None:
-    """The system's TurboJPEG library, which PyTurboJPEG uses: file and version; None if there is none.
-
-    Raises:
-        OSError: it is there and does not load.
-    """
+    """The system's TurboJPEG library, which PyTurboJPEG uses: file and version; None if there is none. Raises OSError:
+    it is there and does not load."""
     name = find_library("turbojpeg")
     if name is None:
         return None

@@ -56,15 +56,11 @@ def duration(seconds: float) -> str:
 
 @contextmanager
 def progress(title: str, total: int, *, show: bool = True) -> Iterator[Callable[[int], None]]:
-    """Give a function that takes how many more of `total` are done.
+    """Give a function that takes how many more of `total` samples are done.
 
     At a terminal there is a bar on standard error. In a notebook, or where the output is a file, there are lines: after
-    a second how long it will take, by what it took so far, then one every ten seconds. The log has begin and end.
-
-    Args:
-        title: what is being done.
-        total: number of samples.
-        show: False: nothing but the log.
+    a second how long it will take, by what it took so far, then one every ten seconds. The log has begin and end, and
+    nothing else if not `show`.
     """
     with _bar(title, total) if show and sys.stderr.isatty() else _lines(title, total, show) as advance:
         yield advance

@@ -24,7 +24,7 @@ def seeded(seed: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def preserved_random_state() -> Iterator[None]:
-    """The global generators are left as they were, whatever is drawn from them meanwhile."""
+    """The global generators are left as they were."""
     state = random_state()
     try:
         yield

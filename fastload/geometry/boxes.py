@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from fastload.draws import BoolArray, Float64Array, Int64Array
+
 if TYPE_CHECKING:
     from fastload.geometry.plan import PaddingMode
 
-BoolArray = npt.NDArray[np.bool_]
-Float64Array = npt.NDArray[np.float64]
-Int64Array = npt.NDArray[np.int64]
 
 _ATTEMPTS = 10
 RANDOM_RESIZED_CROP_UNIFORMS = 2 * _ATTEMPTS + 2

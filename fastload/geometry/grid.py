@@ -54,11 +54,7 @@ def _single(values: Any) -> Any:
 
 
 def filter_weights(
-    positions: torch.Tensor,
-    length: torch.Tensor,
-    size: torch.Tensor,
-    columns: int,
-    resampling: Resampling,
+    positions: torch.Tensor, length: torch.Tensor, size: torch.Tensor, columns: int, resampling: Resampling
 ) -> torch.Tensor:
     """How much of each input position every output position is made of, in multiples of 2^-WEIGHT_BITS.
 
@@ -66,15 +62,8 @@ def filter_weights(
     scale when shrinking, around the centre of the output pixel, cut off at the edges of the input and normalised.
     Without antialiasing it is not widened, and edge pixels are repeated instead.
 
-    Args:
-        positions: (B, n) int64: position in the grid.
-        length: (B,) int64: of the input.
-        size: (B,) int64: of the grid.
-        columns: at least the largest length; positions beyond a sample's own have no weight.
-        resampling: bilinear or bicubic, with or without antialiasing.
-
-    Returns:
-        (B, n, columns) float32 on the device of the arguments.
+    From (B, n) int64 positions in the grid, and (B,) int64 lengths of the input and sizes of the grid: (B, n, columns)
+    float32 on the same device. Columns beyond a sample's own length have no weight.
     """
     antialias = resampling.antialias
     support, a = (1, 0.0) if resampling.interpolation == "bilinear" else (2, -0.5 if antialias else -0.75)

@@ -12,11 +12,9 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from fastload.draws import Draws
+from fastload.draws import BoolArray, Draws, Float64Array
 from fastload.geometry.boxes import Composition
 
-BoolArray = npt.NDArray[np.bool_]
-Float64Array = npt.NDArray[np.float64]
 Int32Array = npt.NDArray[np.int32]
 
 Interpolation = Literal["nearest", "nearest-exact", "bilinear", "bicubic"]

@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 import torchvision.transforms as v1
 from torch.nn.functional import grid_sample
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
 
-from fastload.draws import Draws
+from fastload.draws import Draws, Float64Array, Int64Array
 from fastload.errors import ConfigurationError, counted
 from fastload.geometry import Fill, Interpolation
 from fastload.recipe.attributes import check_settings, read_fill, read_interpolation
@@ -30,8 +29,6 @@ from fastload.recipe.colour import (
 )
 from fastload.recipe.operation import ImageState, NotLowerableError, PixelOperation, register
 from fastload.render.device import on_device
-
-Float64Array = npt.NDArray[np.float64]
 
 _GEOMETRIC = ("ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate")
 _RECOLOUR: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
@@ -56,9 +53,9 @@ _AFFINE = 1  # what the five geometric kinds become: they share one call
 class AugmentStep:
     """One operation for each of B samples."""
 
-    kinds: npt.NDArray[np.int64]
+    kinds: Int64Array
     """(B,): positions in AUGMENTATIONS."""
-    bins: npt.NDArray[np.int64]
+    bins: Int64Array
     """(B,): which of the magnitudes that the transform lists."""
     magnitudes: Float64Array
     """(B,): with their sign, as torchvision hands them to the operation; 0 for operations that have none."""

@@ -12,10 +12,9 @@ from functools import reduce
 from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
-from fastload.draws import Draws
+from fastload.draws import Draws, Int64Array
 from fastload.errors import ConfigurationError, UnsupportedTransformError
 from fastload.geometry import Role
 from fastload.recipe.attributes import check_settings
@@ -70,16 +69,13 @@ class BatchProgram:
             columns: images (B, C, H, W), uint8 unless the program starts with operations on floats; masks (B, H, W) or
                 (B, 1, H, W); anything else. Images and masks have one height and width.
             roles: of the columns; columns without a role are left alone.
-            draws: random numbers of the B samples.
+            draws: of the B samples.
             empty: makes the tensor (B, C, H, W), of this shape and dtype, that a batch on a CPU is put together in;
                 None: a new one each time. Above some 32 MB, page faults make a new one dearer than what is done to it.
 
         Returns:
             The columns, masks as (B, 1, H, W), in their memory formats unless `empty` chooses. Inputs are never
             changed, but where there is nothing to do they are returned as they are.
-
-        Raises:
-            ConfigurationError: an operation that cannot take what it gets.
         """
         named = [name for name in columns if roles.get(name) in ("image", "mask")]
         pixels = {name: _pixels(name, columns[name], roles[name]) for name in named}
@@ -157,7 +153,7 @@ class RandomApply(PixelOperation):
     def size_after(self, size: Size | None) -> Size | None:
         return reduce(lambda known, op: op.size_after(known), self.ops, size)
 
-    def rows(self, draws: Draws, stream: int) -> npt.NDArray[np.int64]:
+    def rows(self, draws: Draws, stream: int) -> Int64Array:
         """Which samples of a batch."""
         return np.flatnonzero(draws.uniform(stream, 1)[:, 0] < self.p)
 

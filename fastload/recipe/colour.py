@@ -20,14 +20,12 @@ from torch.nn.functional import pad
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
 
-from fastload.draws import Draws
+from fastload.draws import Draws, Float64Array, Int64Array
 from fastload.errors import ConfigurationError
 from fastload.recipe.attributes import check, check_settings, read_bounds, read_floats, read_pair
 from fastload.recipe.operation import ImageState, PixelOperation, Size, register
 from fastload.render.device import choose_rows, column, on_device
 
-Float64Array = npt.NDArray[np.float64]
-Int64Array = npt.NDArray[np.int64]
 Kernel = Callable[[int, torch.Tensor, torch.Tensor], torch.Tensor]
 
 _PROPERTIES = ("brightness", "contrast", "saturation", "hue")

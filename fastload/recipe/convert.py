@@ -13,13 +13,11 @@ import torchvision.transforms as v1
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
 
-from fastload.draws import Draws
+from fastload.draws import Draws, Float64Array
 from fastload.errors import ConfigurationError, counted
 from fastload.recipe.attributes import read_floats, read_for_images
 from fastload.recipe.operation import ImageState, Operation, PixelOperation, register
 from fastload.render.device import on_device
-
-Float64Array = npt.NDArray[np.float64]
 
 
 @register

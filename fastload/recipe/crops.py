@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 import torchvision.transforms as v1
 from torchvision.transforms import v2
 
+from fastload.draws import BoolArray, Float64Array, Int64Array
 from fastload.errors import ConfigurationError
 from fastload.geometry import Fill, Interpolation, Padding, PaddingMode, Resampling
 from fastload.geometry.boxes import (
@@ -30,10 +30,6 @@ from fastload.recipe.attributes import (
     read_pair,
 )
 from fastload.recipe.operation import GeometryOperation, ImageState, NotLowerableError, Size, register
-
-BoolArray = npt.NDArray[np.bool_]
-Float64Array = npt.NDArray[np.float64]
-Int64Array = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)

@@ -7,18 +7,15 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 import torch
 import torchvision.transforms as v1
 from torchvision.transforms import v2
 
-from fastload.draws import Draws
+from fastload.draws import Draws, Int64Array, UInt64Array
 from fastload.errors import ConfigurationError, counted
 from fastload.recipe.attributes import check, check_settings, read_bounds, read_floats
 from fastload.recipe.operation import ImageState, PixelOperation, register
 from fastload.render.device import on_device
-
-Int64Array = npt.NDArray[np.int64]
 
 _ATTEMPTS = 10
 
@@ -109,7 +106,7 @@ def pixel_noise(keys: torch.Tensor, counters: torch.Tensor) -> torch.Tensor:
     return (z & 0xFFFFFFFF).to(torch.float32).mul_(2.0 * math.pi * 2.0**-32).cos_().mul_(radius)
 
 
-def _fill_with_noise(images: torch.Tensor, boxes: Int64Array, keys: npt.NDArray[np.uint64]) -> torch.Tensor:
+def _fill_with_noise(images: torch.Tensor, boxes: Int64Array, keys: UInt64Array) -> torch.Tensor:
     """Noise in the boxes alone: the erased pixels of all samples are one list."""
     channels, height, width = images.shape[1:]
     rows = np.flatnonzero(boxes[:, 2:].all(axis=1))

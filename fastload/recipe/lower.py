@@ -50,17 +50,13 @@ class Origin:
 
     transform: Callable[..., Any]
     ops: tuple[Operation, ...]
-    """None (a mere conversion between PIL and tensors), one, or several."""
     converts: bool = False
     """Whether it changes what kind of object an image is (PIL image, array, tensor)."""
 
 
 def lower(transform: Any) -> list[Origin]:
-    """The transforms in the order they run, nested ones unpacked, each with its operations. None is no transform.
-
-    Raises:
-        ConfigurationError: something that is not callable; MixUp or CutMix, which do not work on single images.
-    """
+    """The transforms in the order they run, nested ones unpacked, each with its operations. Raises ConfigurationError:
+    something that is not callable; MixUp or CutMix, which do not work on single images."""
     if isinstance(transform, list | tuple):
         transform = Views(*transform)
     return _lower_all(transform, ImageState())
@@ -211,10 +207,6 @@ def _is_known(transform: Any) -> bool:
     return kind in _CONTAINERS or lowering_of(kind) is not None or delegate_of(transform) is not None
 
 
-def _nothing(transform: Any, image: ImageState) -> tuple[Operation, ...]:
-    return ()
-
-
 def _views(transform: Any, image: ImageState) -> tuple[Operation, ...]:
     origins = [_lower_all(inner, replace(image)) for inner in transform.transforms]
     branches = tuple(tuple(op for origin in branch for op in origin.ops) for branch in origins)
@@ -257,7 +249,7 @@ def _image_classification(transform: Any, image: ImageState) -> tuple[Operation,
 register_lowering(
     "no operation",
     (v2.ToImage, v1.PILToTensor, v2.PILToTensor, v2.ToPureTensor, v2.Identity, nn.Identity),
-    _nothing,
+    lambda transform, image: (),
 )
 register_lowering("RandomApply", (v1.RandomApply, v2.RandomApply), _random_apply)
 register_lowering("a fork", (Views,), _views)

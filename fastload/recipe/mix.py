@@ -21,29 +21,47 @@ class Mix:
     every rank mixes its part of a global batch in the same proportion."""
 
     def apply(self, images: torch.Tensor, labels: torch.Tensor, draws: Draws) -> tuple[torch.Tensor, torch.Tensor]:
-        """Mix a batch.
+        """Images of the same dtype, and (B, K) floating-point labels.
 
         Args:
             images: (B, C, H, W), floating point; for CutMix of any dtype.
             labels: (B,) integer class numbers, or (B, K) probabilities.
             draws: of one index: the global batch of the epoch, 0-based.
-
-        Returns:
-            Images of the same dtype, and (B, K) floating-point labels.
-
-        Raises:
-            ConfigurationError: images or labels that cannot be mixed.
         """
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
-class MixUp(Mix):
-    """Each sample blended with the one before it in the batch (Zhang et al., 2018, "mixup")."""
-
+class _Blending(Mix):
     alpha: float = 1.0
     num_classes: int | None = None
     """Needed for labels that are class numbers."""
+
+    def targets(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """(B, K) floating-point labels."""
+        name = type(self).__name__
+        if labels.ndim not in (1, 2) or images.ndim != 4 or len(labels) != len(images):
+            raise ConfigurationError(
+                f"{name} needs images (B, C, H, W) and labels (B,) or (B, K), got shapes {tuple(images.shape)} and "
+                f"{tuple(labels.shape)}; mix before anything that changes them."
+            )
+        if labels.ndim == 1:
+            if self.num_classes is None:
+                raise ConfigurationError(
+                    f"{name} needs num_classes for labels that are class numbers; pass {name}(num_classes=...)."
+                )
+            labels = one_hot(labels.to(torch.int64), self.num_classes)
+        elif self.num_classes is not None and labels.shape[1] != self.num_classes:
+            raise ConfigurationError(
+                f"{name}(num_classes={self.num_classes}) got labels of {counted(labels.shape[1], 'class')}; make the "
+                "two equal, or leave num_classes out."
+            )
+        return labels if labels.is_floating_point() else labels.to(torch.float32)
+
+
+@dataclass(frozen=True)
+class MixUp(_Blending):
+    """Each sample blended with the one before it in the batch (Zhang et al., 2018, "mixup")."""
 
     def weight(self, draws: Draws) -> float:
         """lam ~ Beta(alpha, alpha): the weight of the sample itself."""
@@ -55,18 +73,14 @@ class MixUp(Mix):
                 f"MixUp needs floating-point images, got {images.dtype}; "
                 "add ToDtype(torch.float32, scale=True) to the transform, or use CutMix."
             )
-        targets = _targets(self, images, labels)
+        targets = self.targets(images, labels)
         lam = self.weight(draws)
         return _blend(images, lam), _blend(targets, lam)
 
 
 @dataclass(frozen=True)
-class CutMix(Mix):
+class CutMix(_Blending):
     """A box of each sample replaced by that of the one before it in the batch (Yun et al., 2019, "CutMix")."""
-
-    alpha: float = 1.0
-    num_classes: int | None = None
-    """Needed for labels that are class numbers."""
 
     def box(self, draws: Draws, *, height: int, width: int) -> tuple[tuple[int, int, int, int], float]:
         """The box (left, top, right, bottom), and the share of the image that is left of the sample itself.
@@ -82,7 +96,7 @@ class CutMix(Mix):
         return (left, top, right, bottom), 1.0 - (right - left) * (bottom - top) / (width * height)
 
     def apply(self, images: torch.Tensor, labels: torch.Tensor, draws: Draws) -> tuple[torch.Tensor, torch.Tensor]:
-        targets = _targets(self, images, labels)
+        targets = self.targets(images, labels)
         height, width = images.shape[-2:]
         (left, top, right, bottom), lam = self.box(draws, height=height, width=width)
         mixed = images.clone()
@@ -117,7 +131,7 @@ def lower_batch_transform(transform: Any) -> Mix | Callable[..., Any] | None:
     """
     if type(transform) is v2.RandomChoice:
         choices = [lower_batch_transform(choice) for choice in transform.transforms]
-        known = tuple(choice for choice in choices if isinstance(choice, MixUp | CutMix))  # not again a choice
+        known = tuple(choice for choice in choices if isinstance(choice, _Blending))  # not again a choice
         if len(known) == len(choices):
             return MixChoice(known, tuple(float(p) for p in transform.p))
     kind = {v2.MixUp: MixUp, v2.CutMix: CutMix}.get(type(transform))
@@ -130,28 +144,6 @@ def lower_batch_transform(transform: Any) -> Mix | Callable[..., Any] | None:
         )
     result: Mix | Callable[..., Any] | None = transform
     return result
-
-
-def _targets(op: MixUp | CutMix, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """(B, K) floating-point labels."""
-    name = type(op).__name__
-    if labels.ndim not in (1, 2) or images.ndim != 4 or len(labels) != len(images):
-        raise ConfigurationError(
-            f"{name} needs images (B, C, H, W) and labels (B,) or (B, K), got shapes {tuple(images.shape)} and "
-            f"{tuple(labels.shape)}; mix before anything that changes them."
-        )
-    if labels.ndim == 1:
-        if op.num_classes is None:
-            raise ConfigurationError(
-                f"{name} needs num_classes for labels that are class numbers; pass {name}(num_classes=...)."
-            )
-        labels = one_hot(labels.to(torch.int64), op.num_classes)
-    elif op.num_classes is not None and labels.shape[1] != op.num_classes:
-        raise ConfigurationError(
-            f"{name}(num_classes={op.num_classes}) got labels of {counted(labels.shape[1], 'class')}; make the two "
-            "equal, or leave num_classes out."
-        )
-    return labels if labels.is_floating_point() else labels.to(torch.float32)
 
 
 def _blend(values: torch.Tensor, lam: float) -> torch.Tensor:

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from timm.data import random_erasing as timm_erasing
 from timm.data import transforms as timm
 
+from fastload.draws import BoolArray, Float64Array
 from fastload.geometry import Fill, Interpolation, Padding, PaddingMode, Resampling
 from fastload.geometry.boxes import RANDOM_RESIZED_CROP_UNIFORMS, Composition
 from fastload.recipe.attributes import read_bounds, read_floats, read_interpolation, read_pair
@@ -27,9 +27,6 @@ from fastload.recipe.operation import (
     register,
     register_lowering,
 )
-
-BoolArray = npt.NDArray[np.bool_]
-Float64Array = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)

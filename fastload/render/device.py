@@ -20,10 +20,9 @@ import numpy.typing as npt
 import torch
 from torchvision.transforms.v2 import InterpolationMode, functional
 
+from fastload.draws import BoolArray, Int64Array
 from fastload.geometry import Fill, Geometry, Resampling
 from fastload.geometry.grid import filter_weights, fold, nearest
-
-Int64Array = npt.NDArray[np.int64]
 
 _WORKING_BYTES = 512 << 20
 """Intermediate memory of resampling that a part of a batch may take."""
@@ -41,7 +40,7 @@ def column(values: torch.Tensor) -> torch.Tensor:
     return values.view(-1, 1, 1, 1)
 
 
-def choose_rows(rows: npt.NDArray[np.bool_], chosen: torch.Tensor, otherwise: torch.Tensor) -> torch.Tensor:
+def choose_rows(rows: BoolArray, chosen: torch.Tensor, otherwise: torch.Tensor) -> torch.Tensor:
     """Row i of `chosen` where rows[i], of `otherwise` elsewhere: two (B, C, H, W) tensors of one dtype. `chosen`
     may have one channel for the several of `otherwise`."""
     if otherwise.dtype != torch.uint8:
@@ -92,9 +91,7 @@ def render_on_device(
     Args:
         pixels: (P, C) uint8: all pixels of all images, on any device. Of any dtype where nothing is filtered.
         start: (B,): first pixel of each sample's image.
-        width: (B,): width of each sample's image.
-        geometry: of the B samples.
-        resampling: how pixels are made.
+        width: (B,): of each sample's image.
         out_size: height, width of all windows.
 
     Returns:
@@ -132,13 +129,8 @@ def render_on_device(
 
 
 def render_batch(pixels: torch.Tensor, geometry: Geometry, resampling: Resampling) -> torch.Tensor:
-    """(B, C, h, w) from images of one size that are a batch already, on the device that holds them.
-
-    Args:
-        pixels: (B, C, H, W) of any dtype and memory format.
-        geometry: of the B samples; all grids are of one size, and all windows.
-        resampling: how pixels are made; `fill` is on the scale of the pixels.
-    """
+    """(B, C, h, w) from images of one size that are a batch (B, C, H, W) already, of any dtype and memory format, on
+    the device that holds them. All grids are of one size, and all windows; `fill` is on the scale of the pixels."""
     if not len(pixels):
         return pixels
     if geometry.bicubic is not None and resampling.interpolation == "bilinear":
