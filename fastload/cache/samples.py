@@ -107,10 +107,10 @@ class _Items(Samples):
     def read(self, index: int) -> Sample:
         if index == self._first:
             return Sample((self._pixels,), self._label)
-        try:
-            pixels, label = self._item(index)
-        except DecodeError as error:
-            return Sample((error,), -1)
+        item = or_error(self._item, index)
+        if isinstance(item, DecodeError):
+            return Sample((item,), -1)
+        pixels, label = item
         if pixels.shape[2] != self.images[0].channels:
             raise CacheError(
                 f"{self._name}: sample {index} has {counted(pixels.shape[2], 'channel')}, those before it "

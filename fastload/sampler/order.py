@@ -209,7 +209,6 @@ class EpochOrder(Order):
         return world - left if possible and 0 < left < world and self.batch_size > 1 else 0
 
     def batch(self, step: int) -> Int64Array:
-        """Positions in the epoch's order of this rank's part of global batch `step`."""
         start = step * self.global_batch_size
         size = min(self.global_batch_size, self.samples - start)
         if step == self.steps - 1:

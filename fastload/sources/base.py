@@ -120,10 +120,9 @@ class PixelImages(ImageColumn):
 
     def size(self, index: int) -> tuple[int, int]:
         """(height, width) of one image. Raises DecodeError as `pixels`."""
-        only = np.array([index])
-        for error in self.failures_of(only).values():
+        for error in self.failures_of(np.array([index])).values():
             raise error
-        height, width = self.sizes_of(only)[0].tolist()
+        height, width = self.sizes_of(np.array([index]))[0].tolist()
         return height, width
 
     def failures_of(self, indices: Int64Array) -> dict[int, DecodeError]:
@@ -320,13 +319,10 @@ class Opened:
 
 @dataclass(frozen=True)
 class OpenOptions:
-    """What a caller may add to the specification; a format refuses what it does not list in `Format.options`."""
+    """What a caller may add to the specification, as `open_source` says; a format is given what is in
+    `Format.options`, and the rest is refused."""
 
     split: str | None = None
-    """Which part of a data set that holds several: "train", "test"..."""
     labels: Literal["fine", "coarse"] | None = None
-    """Which labels of CIFAR-100; None is "fine"."""
     fields: tuple[str, ...] | None = None
-    """Extensions to serve from tar shards, in order; None: all, which must then be of known kinds."""
     classes: tuple[str, ...] | None = None
-    """Class names by label, where the data do not say; labels out of their range are refused."""

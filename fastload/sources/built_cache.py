@@ -128,7 +128,6 @@ def is_cache(directory: str | os.PathLike[str]) -> bool:
 
 
 def write_manifest(directory: Path, manifest: Manifest) -> None:
-    """Write the manifest and flush it to the disk. Raises OSError."""
     document = {"format": FORMAT, "version": VERSION, **asdict(manifest)}
     document["checksum"] = zlib.crc32(json.dumps(document).encode())
     with open(directory / FILE_NAME, "x", encoding="ascii") as file:
@@ -168,13 +167,12 @@ def read_manifest(directory: Path) -> Manifest:
 
 
 def is_as_written(directory: Path) -> bool:
-    """Whether a manifest that could be read says what was written. Raises OSError."""
+    """Whether a manifest that could be read says what was written."""
     document = json.loads(read_regular(directory / FILE_NAME))
     return bool(document.pop("checksum", None) == zlib.crc32(json.dumps(document).encode()))
 
 
 def remedy(directory: Path) -> str:
-    """What to do about a cache that is of no use."""
     return f"Delete the directory (rm -r '{directory}'); it is built anew at the next use."
 
 
@@ -196,7 +194,6 @@ def open_cache(directory: str | os.PathLike[str]) -> Source:
 
 
 def source_of(directory: Path, manifest: Manifest) -> Source:
-    """The source behind a manifest that has been read already. Raises CacheError as `open_cache` does."""
     try:
         columns = {name: _open_column(directory, entry) for name, entry in manifest.columns.items()}
         labels = columns.get("label")

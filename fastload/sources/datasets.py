@@ -83,7 +83,7 @@ def is_dataset(spec: object) -> bool:
     return isinstance(spec, Dataset) and not isinstance(spec, IterableDataset)
 
 
-def open_known_dataset(dataset: Any, options: OpenOptions | None = None, *, trial: bool = True) -> Opened:
+def open_known_dataset(dataset: Any, _: OpenOptions | None = None, *, trial: bool = True) -> Opened:
     """Open a torch Dataset: the same samples in the same order, read by fastload instead of the dataset where it can.
 
     It can where it knows the class and a native source stands for its samples: ImageFolder, CIFAR10, CIFAR100, MNIST,
@@ -198,11 +198,7 @@ def _accesses_as(kind: type, base: type) -> bool:
 
 def _openers() -> dict[type[Any], Callable[[Any, bool], Opened]]:
     """By type. Packages are not imported for it: without their modules there is no instance of their classes."""
-    found: dict[type[Any], Callable[[Any, bool], Opened]] = {
-        Subset: _subset,
-        ConcatDataset: _joined,
-        TensorDataset: _tensors,
-    }
+    found: dict[type[Any], Any] = {Subset: _subset, ConcatDataset: _joined, TensorDataset: _tensors}
     datasets = sys.modules.get("torchvision.datasets")
     if datasets is not None:
         found[datasets.ImageFolder] = _image_folder
@@ -220,18 +216,14 @@ def _image_folder(dataset: Any, trial: bool) -> Opened:
     notes: tuple[str, ...] = ()
     if dataset.loader not in (default_loader, pil_loader):
         paths = [path for path, _ in dataset.samples]
-        if (
-            not trial
-            or first_difference(lambda n: dataset.loader(paths[n]), lambda n: pil_loader(paths[n]), len(paths))
-            is not None
-        ):
+        theirs, ours = (lambda n: dataset.loader(paths[n])), (lambda n: pil_loader(paths[n]))
+        if not trial or first_difference(theirs, ours, len(paths)) is not None:
             raise _NotNativeError("its loader is not torchvision's default; leave it out, if it need not be that one")
         tried = counted(min(TRIED, len(paths)), "sample")
         notes = (f"its loader gives what torchvision's default gives, in {tried} tried",)
     if dataset.loader is default_loader and get_image_backend() != "PIL":
-        raise _NotNativeError(
-            f"torchvision's image backend is {get_image_backend()}; set_image_backend('PIL') frees it"
-        )
+        backend = get_image_backend()
+        raise _NotNativeError(f"torchvision's image backend is {backend}; set_image_backend('PIL') frees it")
     names = [name if isinstance(name, str) else ", ".join(name) for name in dataset.classes]  # ImageNet has tuples
     source = _listed_images(dataset.root, dataset.samples, names, "torchvision ImageFolder")
     return _relabelled(Opened(source, dataset.transform, notes), dataset.target_transform)
@@ -332,8 +324,7 @@ def _subset(subset: Any, trial: bool) -> Opened:
             f"{counted(count, 'sample')}; correct its indices."
         )
     rows = indices.astype(np.int64)
-    source: Source = whole.source.take(np.where(rows < 0, rows + count, rows))
-    return replace(whole, source=source)
+    return replace(whole, source=whole.source.take(np.where(rows < 0, rows + count, rows)))
 
 
 def _joined(dataset: Any, trial: bool) -> Opened:
@@ -356,10 +347,8 @@ def _joined(dataset: Any, trial: bool) -> Opened:
 
 
 def _same_transform(a: Any, b: Any) -> bool:
-    if a is b:
-        return True
     try:
-        return pickle.dumps(a) == pickle.dumps(b)
+        return a is b or pickle.dumps(a) == pickle.dumps(b)
     except Exception:  # a lambda
         return False
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 
 from fastload.errors import ConfigurationError, SourceError, and_more
@@ -74,17 +75,13 @@ def open_pairs(root: str, options: OpenOptions) -> Opened:
                 f"{os.path.join(base, ours[alone[0]])}: this {kind} has no partner {partner}{and_more(alone)}; add the "
                 "missing file, or remove this one."
             )
-    files = EncodedFiles(PathTable.of(images.values(), base))
-    mask_files = EncodedFiles(PathTable.of((masks[stem] for stem in images), base), "mask")
-    columns = {"image": files, "mask": mask_files}
-    sizes = map(folders.sampled_sizes, columns.values())
-    some = (part for column in columns.values() for part in folders.sampled_bytes(column))
-    source = Source(
-        columns,
-        fingerprint_of("pairs", files.paths.digest(), mask_files.paths.digest(), *sizes, *some),
-        root,
-        format="image and mask pairs",
-    )
+    columns = {
+        "image": EncodedFiles(PathTable.of(images.values(), base)),
+        "mask": EncodedFiles(PathTable.of((masks[stem] for stem in images), base), "mask"),
+    }
+    digests, sizes = [each.paths.digest() for each in columns.values()], map(folders.sampled_sizes, columns.values())
+    some = itertools.chain.from_iterable(map(folders.sampled_bytes, columns.values()))
+    source = Source(columns, fingerprint_of("pairs", *digests, *sizes, *some), root, format="image and mask pairs")
     return Opened(source, notes=() if not splits else (f"the split {name!r}: {image_folder} and {mask_folder}",))
 
 

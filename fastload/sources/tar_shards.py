@@ -85,14 +85,8 @@ def open_tar_shards(spec: str | list[str], options: OpenOptions) -> Opened:
     identity += [column.array for column in served.values() if isinstance(column, ValueArray)]
     for column in served.values():
         identity += folders.sampled_bytes(column) if isinstance(column, EncodedFiles) else ()
-    source = Source(
-        served,
-        fingerprint_of("tar shards", *identity),
-        name,
-        classes=options.classes,
-        format="tar shards",
-        details={"shards": len(paths)},
-    )
+    fingerprint, details = fingerprint_of("tar shards", *identity), {"shards": len(paths)}
+    source = Source(served, fingerprint, name, classes=options.classes, format="tar shards", details=details)
     return Opened(source, notes=notes)
 
 
