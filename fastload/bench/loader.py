@@ -7,7 +7,7 @@ import logging
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,8 +62,8 @@ def run_loader_benchmark(
         for status in fastload.available_backends():
             if status.name in caches & set(names) and status.available:
                 say(f"Having `{status.name}` build its cache of them, which is not measured.")
-                with suppress(FastloadError), _open(Row(status.name), settings, images, device, room) as loader:
-                    next(iter(loader), None)  # if that fails, its rows will
+                with suppress(FastloadError), closing(_feed(Row(status.name), settings, images, device, room)) as feed:
+                    next(iter(feed), None)  # if that fails, its rows will
         trainer: Trainer
         if settings.consume is None:
             trainer, mode = NetworkTrainer(settings.network, images.classes, device), "training"
@@ -227,6 +227,7 @@ def rows(names: Sequence[str], settings: LoaderSettings) -> list[Row]:
 
 def _feed(row: Row, settings: LoaderSettings, images: LoaderImages, device: torch.device, room: Path) -> Feed:
     """What gives its batches. Raises what the contestant raises."""
+    drop_last = images.whole >= settings.batch_size  # as training does, where that leaves anything
     if row.contestant == ALONE:
         return OneBatch(settings.batch_size, images.classes, device)
     if row.contestant == DATALOADER:
@@ -235,22 +236,16 @@ def _feed(row: Row, settings: LoaderSettings, images: LoaderImages, device: torc
             training(),
             settings.batch_size,
             device,
-            drop_last=images.whole >= settings.batch_size,
+            drop_last=drop_last,
             workers=row.workers or 0,
             prefetch=row.prefetch,
             damaged=images.damaged.keys(),
         )
-    return _open(row, settings, images, device, room)
-
-
-def _open(
-    row: Row, settings: LoaderSettings, images: LoaderImages, device: torch.device, room: Path
-) -> fastload.Loader:
     return fastload.create_loader(
         str(images.folder),
         settings.batch_size,
         shuffle=True,
-        drop_last=images.whole >= settings.batch_size,  # as training does, where that leaves anything
+        drop_last=drop_last,
         transform=training(),
         backend=row.contestant,
         num_workers=row.workers,

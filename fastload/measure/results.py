@@ -21,19 +21,8 @@ from typing import Any, Literal
 import msgspec
 
 import fastload
+from fastload import machine as this
 from fastload.errors import BackendUnavailableError, ConfigurationError, counted
-from fastload.machine import (
-    affinity_cores,
-    cpu_model,
-    dali_version,
-    driver_gpus,
-    libjpeg_turbo_of_pillow,
-    memory_bytes,
-    pillow_is_simd,
-    quota_cores,
-    simd_extensions,
-    system_turbojpeg,
-)
 from fastload.measure.statistics import Summary, Verdict, summarise
 
 SCHEMA_VERSION = 2
@@ -301,15 +290,15 @@ class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def describe_machine() -> Machine:
     """Of this machine, now. Imports torch."""
     return Machine(
-        cpu=cpu_model(),
+        cpu=this.cpu_model(),
         cores=os.cpu_count() or 1,
-        affinity_cores=affinity_cores(),
-        quota_cores=quota_cores(),
-        simd=simd_extensions(),
-        memory=memory_bytes(),
+        affinity_cores=this.affinity_cores(),
+        quota_cores=this.quota_cores(),
+        simd=this.simd_extensions(),
+        memory=this.memory_bytes(),
         system=platform.platform(terse=True),
         python=platform.python_version(),
-        gpus=driver_gpus().names,
+        gpus=this.driver_gpus().names,
         libraries=_libraries(),
     )
 
@@ -328,13 +317,13 @@ def _libraries() -> dict[str, str]:
     found["torch CPU kernels"] = torch.backends.cpu.get_cpu_capability()
     if torch.version.cuda:
         found["CUDA of torch"] = torch.version.cuda
-    found["Pillow-SIMD" if pillow_is_simd() else "Pillow"] = PIL.__version__
-    found["libjpeg-turbo of Pillow"] = libjpeg_turbo_of_pillow() or "none"
+    found["Pillow-SIMD" if this.pillow_is_simd() else "Pillow"] = PIL.__version__
+    found["libjpeg-turbo of Pillow"] = this.libjpeg_turbo_of_pillow() or "none"
     try:
-        found["libturbojpeg"] = system_turbojpeg() or "none"
+        found["libturbojpeg"] = this.system_turbojpeg() or "none"
     except OSError as error:
         found["libturbojpeg"] = str(error)
-    if dali := dali_version():
+    if dali := this.dali_version():
         found["DALI"] = dali
     with suppress(BackendUnavailableError), closing(NativePool(1)) as pool:
         found["native core"] = f"SIMD {pool.simd}"

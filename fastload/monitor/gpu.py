@@ -59,12 +59,9 @@ def reading_of(
     power: Sequence[float] = (),
     pcie: Sequence[tuple[float, float]] = (),
 ) -> GpuReading:
-    """Summarise a timeline.
+    """Summarise a timeline [seconds], at least one sample; each holds until the next one, the last until `end`.
 
     Args:
-        samples: (seconds, utilisation 0 to 1), at least one; each holds until the next one, the last until `end`.
-        end: [seconds]
-        peak_memory: [bytes]
         power: [W], in equal distances.
         pcie: (received, sent) [bytes/s], in equal distances.
     """

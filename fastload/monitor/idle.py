@@ -132,12 +132,8 @@ class IdleSummary:
 
 
 def segments(marks: Sequence[Mark], before: float) -> tuple[Segment, ...]:
-    """What the device did, or why it did nothing, from the end of the step before to the end of this one.
-
-    Args:
-        marks: of one step; the last one is its end.
-        before: when the device had done the work of the step before [seconds].
-    """
+    """What the device did, or why it did nothing, from when it had done the step `before` [seconds] to the end of this
+    one, the last of the marks."""
     pieces = [Segment("launch", before, marks[0].device)]
     for this, following in pairwise(marks):
         assert this.phase is not None
@@ -170,11 +166,8 @@ class Tally:
     """Adds up steps as they come; its size does not grow with their number."""
 
     def __init__(self, threshold: float, begin: float | None = None) -> None:
-        """
-        Args:
-            threshold: gaps from here on are kept one by one [seconds].
-            begin: what the gaps' begins count from [seconds]; None: the first batch, and the time up to it is start-up.
-        """
+        """`threshold`: gaps from here on are kept one by one [seconds]; their begins count from `begin`, None: from the
+        first batch, and the time up to it is start-up."""
         self._threshold = threshold
         self._begin = begin
         self._first_batch = 0.0
@@ -205,11 +198,7 @@ class Tally:
             self._last = None if piece.activity in BUSY else piece
 
     def summary(self, *, steps: int | None = None) -> IdleSummary:
-        """Of all steps so far.
-
-        Args:
-            steps: how many they are, where they were not added one by one.
-        """
+        """Of all steps so far; `steps` is how many they are, where they were not added one by one."""
         last = self._last  # as if it ended here
         lasting = [self._gap(last)] if last is not None and last.seconds >= self._threshold else []
         long = self._long + len(lasting)

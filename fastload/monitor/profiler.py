@@ -109,13 +109,8 @@ def divide(
     """What a device did at each moment from `begin` to `end`, and why it did nothing.
 
     Computing comes before an exchange, and that before a copy, where they overlap: what is hidden costs nothing. Where
-    a device did none of these, the cause is the phase that the host was in; "launch", if it was in none of waiting,
-    copying or exchanging.
-
-    Args:
-        work: of all streams, in any order: computing, copies, exchanges.
-        ranges: of the trainer's thread; "compute" and "update" say nothing about idleness and are passed over.
-        host: the work is the host's own, so what it does within a range belongs to the range.
+    a device did none of these, the cause is the phase that the trainer was in, of `ranges`; "launch", if it was in none
+    of waiting, copying or exchanging. Work of the `host` itself within a range belongs to the range.
     """
     order: list[tuple[str, Activity]] = [("work", "compute"), ("work", "exchange"), ("work", "copy")]
     causes: list[tuple[str, Activity]] = [("range", "wait"), ("range", "copy"), ("range", "exchange")]
