@@ -102,7 +102,7 @@ def test_epochs_have_a_gap_and_memory(setting: Setting) -> None:
         metrics = peer.run(1.0).metrics
     finally:
         peer.close()
-    assert metrics["epochs"] == 3
+    assert metrics["ends"] == 3
     assert metrics["ordinary_seconds"] > 0
     assert metrics["longest_gap_in_ordinary_intervals"] > -1
     assert metrics["memory_growth_share"] > -1

@@ -270,40 +270,25 @@ def write_ffcv(setting: Setting, kind: str) -> None:
 # -- fastload, through the public API ---------------------------------------------------------------------------------
 
 
-def fastload(setting: Setting, backend: str) -> Batches:
+def fastload(setting: Setting, backend: str, *, small: bool = False) -> Batches:
+    import numpy as np
     from torchvision.transforms import v2
 
     from fastload import __version__, create_loader
     from fastload.backends.cache import CacheOptions
 
-    options = CacheOptions(directory=Path(setting.work, "cache"), short_side=256, progress=False)
+    cache = CacheOptions(directory=Path(setting.work, "cache"), short_side=256, progress=False)
+    arrays = [Path(setting.small, f"{name}.npy") for name in ("images", "labels")]
+    crop = v2.RandomCrop(SIDE, padding=PADDING) if small else v2.RandomResizedCrop(setting.crop)
     loader = create_loader(
-        setting.photographs,
+        tuple(map(np.load, arrays)) if small else setting.photographs,
         setting.batch_size,
         shuffle=True,
         drop_last=True,
-        transform=v2.Compose([v2.RandomResizedCrop(setting.crop), v2.RandomHorizontalFlip()]),
+        transform=v2.Compose([crop, v2.RandomHorizontalFlip()]),
         backend=backend,
         num_workers=setting.threads,
-        options=options if backend == "cache" else None,
-    )
-    return Batches(__version__, lambda: (images for images, _ in loader))
-
-
-def fastload_small(setting: Setting) -> Batches:
-    import numpy as np
-    from torchvision.transforms import v2
-
-    from fastload import __version__, create_loader
-
-    loader = create_loader(
-        (np.load(Path(setting.small, "images.npy")), np.load(Path(setting.small, "labels.npy"))),
-        setting.batch_size,
-        shuffle=True,
-        drop_last=True,
-        transform=v2.Compose([v2.RandomCrop(SIDE, padding=PADDING), v2.RandomHorizontalFlip()]),
-        backend="cache",
-        num_workers=setting.threads,
+        options=cache if backend == "cache" and not small else None,
     )
     return Batches(__version__, lambda: (images for images, _ in loader))
 
@@ -367,7 +352,9 @@ FASTLOAD_TINY = Row("fastload turbojpeg", "small JPEGs", partial(fastload, backe
 
 PILLOW_SMALL = Row("DataLoader, Pillow", "small images", pillow_small)
 FFCV_SMALL = Row("FFCV", "small images", partial(ffcv, kind="small"), "ffcv", "small")
-FASTLOAD_CACHE_SMALL = Row("fastload cache", "small images", fastload_small, compared=True)
+FASTLOAD_CACHE_SMALL = Row(
+    *("fastload cache", "small images", partial(fastload, backend="cache", small=True)), compared=True
+)
 
 CONTESTANTS: tuple[Row, ...] = (
     *(PILLOW, TORCHVISION, DALI, SPDL, FFCV_JPEG, FFCV_RAW, FFCV_RAW_LONG),

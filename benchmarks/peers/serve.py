@@ -106,7 +106,7 @@ class Contestant:
         return {
             "samples": 0,
             "metrics": {
-                "epochs": len(across),
+                "ends": len(across),
                 "ordinary_seconds": ordinary,
                 "longest_gap_in_ordinary_intervals": max(across) / ordinary - 1,
                 "memory_growth_share": max(memory[1:]) / memory[0] - 1,
