@@ -20,9 +20,8 @@ from torch.utils.data import Dataset
 import fastload
 from fastload.errors import ConfigurationError, FastloadError
 from fastload.train import TrainConfig, components, train
-from fastload.train.components import parallelise
 from fastload.train.data import TrainingData, open_data
-from fastload.train.distributed import World, open_world
+from fastload.train.distributed import open_world
 from fastload.train.models import Shape
 from fastload.train.results import Summary
 from tests.images import write_photo_folder
@@ -313,8 +312,9 @@ def test_what_cannot_be_had_here_is_said(data: dict[str, str], tmp_path: Path, m
     with pytest.raises(ConfigurationError, match=r"device: must be auto, cpu, cuda or cuda:1, got 'gpu'"):
         run(device="gpu")
     with pytest.raises(ConfigurationError, match=r"amp: DataParallel .* fp16"):
-        settings = config(**data, out=tmp_path, amp="bf16")
-        parallelise(nn.Linear(1, 1), World(device=torch.device("cpu"), parallel="dp"), None, settings)
+        run(parallel="dp", amp="bf16")
+    with pytest.raises(ConfigurationError, match=r"sync_batchnorm: DataParallel .* --parallel ddp"):
+        run(parallel="dp", sync_batchnorm=True)
     if not torch.cuda.is_available():
         with pytest.raises(ConfigurationError, match=r"device: 'cuda', but torch finds no GPU here; take --device cpu"):
             run(device="cuda")

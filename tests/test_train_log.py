@@ -6,6 +6,7 @@ import io
 import json
 import math
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from rich.console import Console
 from fastload.errors import BackendUnavailableError
 from fastload.train import CheckpointConfig, LogConfig, ScheduleConfig, TrainConfig
 from fastload.train.log import EPOCHS_FILE, RunLog
+from fastload.train.results import EpochRecord
 from tests.waiting import wait_until
 
 
@@ -27,16 +29,16 @@ def text_of(console: Console) -> str:
     return console.file.getvalue()
 
 
-def record(epoch: int, **more: Any) -> dict[str, Any]:
-    return {
-        "epoch": epoch,
+def record(epoch: int, **more: Any) -> EpochRecord:
+    usual: dict[str, Any] = {
         "train": {"loss": 2.0 / (epoch + 1), "top1": 0.125},
         "val": {"loss": 2.5 / (epoch + 1)},
         "images_per_second": 1234.4,
         "wait_share": 0.031,
         "seconds": 12.25,
-        **more,
     }
+    kept = {"epoch": epoch, "step": epoch * 5 + 5, "samples": 20, "lr": 0.1, "val_seconds": 0.5}
+    return EpochRecord(**{**kept, **usual, **more})
 
 
 def records_in(folder: Path) -> list[dict[str, Any]]:
@@ -46,18 +48,19 @@ def records_in(folder: Path) -> list[dict[str, Any]]:
 def open_log(folder: Path, config: LogConfig | None = None, unit: str = "images", **given: Any) -> RunLog:
     out, schedule = CheckpointConfig(out=str(folder)), ScheduleConfig(epochs=9)
     whole = TrainConfig(checkpoint=out, schedule=schedule, log=config or LogConfig())
-    return RunLog(whole, unit, **{"rank": 0, "epoch": 0, "step": 0, **given})
+    return RunLog(whole, unit, **{"rank": 0, "records": [], "step": 0, **given})
 
 
 def write(folder: Path, epochs: range, config: LogConfig | None = None, **more: Any) -> Console:
     """Log these epochs of five steps each, as a run that begins or goes on with the first of them."""
     console, first = pipe(), epochs[0]
-    with open_log(folder, config, epoch=first, step=first * 5, console=console) as log:
+    records = [record(epoch) for epoch in range(first)]
+    with open_log(folder, config, records=records, step=first * 5, console=console) as log:
         for epoch in epochs:
             log.begin_epoch(epoch, steps=5)
             log.progress(3, rate=1234.4, wait=0.031, loss=2.0)
             log.scalars(epoch * 5 + 3, {"train/loss": float(epoch)})
-            log.end_epoch(record(epoch, **more), step=epoch * 5 + 5)
+            log.end_epoch(record(epoch, **more))
     return console
 
 
@@ -93,7 +96,7 @@ def test_a_terminal_gets_a_bar_and_the_lines(tmp_path: Path) -> None:
             if config.progress:
                 wait_until(lambda: "22/500" in text_of(console))  # drawn by a thread, a few times a second
             log.say("above the bar")
-            log.end_epoch(record(3), step=500)
+            log.end_epoch(record(3))
         return text_of(console)
 
     text = shown(LogConfig())
@@ -111,7 +114,7 @@ def test_ranks_other_than_0_tell_and_write_nothing(tmp_path: Path, capsys: pytes
         log.begin_epoch(0, steps=5)
         log.progress(1, rate=1.0, wait=0.0, loss=1.0)
         log.scalars(1, {"train/loss": 1.0})
-        log.end_epoch(record(0), step=5)
+        log.end_epoch(record(0))
     assert not (tmp_path / "run").exists()
     assert capsys.readouterr() == ("", "")
 
@@ -120,8 +123,8 @@ def test_ranks_other_than_0_tell_and_write_nothing(tmp_path: Path, capsys: pytes
 
 
 def test_every_epoch_is_an_object_of_its_own(tmp_path: Path) -> None:
-    write(tmp_path / "runs" / "new", range(3), lr=0.1)
-    assert records_in(tmp_path / "runs" / "new") == [record(epoch, lr=0.1) for epoch in range(3)]
+    write(tmp_path / "runs" / "new", range(3), lr=0.2)
+    assert records_in(tmp_path / "runs" / "new") == [asdict(record(epoch, lr=0.2)) for epoch in range(3)]
 
 
 def test_a_resumed_run_leaves_no_epoch_twice(tmp_path: Path) -> None:
@@ -129,10 +132,10 @@ def test_a_resumed_run_leaves_no_epoch_twice(tmp_path: Path) -> None:
     # Stopped after writing epoch 2 and before its checkpoint, and half way through writing another line.
     with open(tmp_path / EPOCHS_FILE, "a", encoding="utf-8") as file:
         file.write('{"epoch": 3, "tr')
-    write(tmp_path, range(2, 5), resumed=True)
+    write(tmp_path, range(2, 5), lr=0.2)
     found = records_in(tmp_path)
     assert [one["epoch"] for one in found] == [0, 1, 2, 3, 4]
-    assert ["resumed" in one for one in found] == [False, False, True, True, True]
+    assert [one["lr"] for one in found] == [0.1, 0.1, 0.2, 0.2, 0.2]
 
 
 def test_a_new_run_in_the_same_folder_begins_anew(tmp_path: Path) -> None:
@@ -142,10 +145,10 @@ def test_a_new_run_in_the_same_folder_begins_anew(tmp_path: Path) -> None:
 
 
 def test_a_loss_that_is_no_number_is_null(tmp_path: Path) -> None:
-    write(tmp_path, range(1), train={"loss": math.nan, "top1": 0.5}, largest=math.inf)
+    write(tmp_path, range(1), train={"loss": math.nan, "top1": 0.5}, lr=math.inf)
     (found,) = records_in(tmp_path)
     assert found["train"] == {"loss": None, "top1": 0.5}
-    assert found["largest"] is None
+    assert found["lr"] is None
 
 
 # -- TensorBoard -------------------------------------------------------------------------------------------------------
@@ -170,6 +173,7 @@ def test_tensorboard_reads_the_curves_of_a_resumed_run(tmp_path: Path) -> None:
         "train/loss",
         *(f"epoch/{name}" for name in ("train/loss", "train/top1", "val/loss")),
         *(f"epoch/{name}" for name in ("images_per_second", "wait_share", "seconds")),
+        *(f"epoch/{name}" for name in ("step", "samples", "lr", "val_seconds")),
     }
 
 

@@ -55,7 +55,7 @@ class Components:
         """The plain network, on its device."""
         self.average = None if config.model.ema is None else average(self.network, config.model.ema)
         self.clock = step_clock(world.device, keep=None if config.log.trace else 0)
-        self.model = parallelise(self.network, world, self.clock, config)
+        self.model = parallelise(self.network, world, self.clock, unused=config.run.find_unused_parameters)
         """What the steps call: the network, or what spreads it over devices."""
         if config.model.compile:
             self.model.compile()
@@ -186,7 +186,7 @@ def average(model: nn.Module, decay: float) -> AveragedModel:
 # -- One network on several devices ------------------------------------------------------------------------------------
 
 
-def parallelise(model: nn.Module, world: World, clock: StepClock, config: TrainConfig) -> nn.Module:
+def parallelise(model: nn.Module, world: World, clock: StepClock, *, unused: bool) -> nn.Module:
     """What the training steps call. The network itself stays as it is, and is what is validated and saved.
 
     With ddp, every rank begins with rank 0's weights, and gradients are averaged over the ranks during `backward`.
@@ -198,17 +198,12 @@ def parallelise(model: nn.Module, world: World, clock: StepClock, config: TrainC
             model,
             device_ids=[world.device] if world.device.type == "cuda" else None,
             gradient_as_bucket_view=True,
-            find_unused_parameters=config.run.find_unused_parameters,
+            find_unused_parameters=unused,
         )
         wrapped.broadcast_buffers = False  # the argument of this name has another one in newer versions of torch
         wrapped.register_comm_hook(None, mark_exchange(clock))
         return wrapped
     if world.parallel == "dp":
-        if config.optimizer.amp == "bf16":
-            raise ConfigurationError(
-                "amp: DataParallel runs the network in threads of its own, where torch's autocast is always fp16; take "
-                "--amp fp16, or --parallel ddp under torchrun."
-            )
         return nn.DataParallel(model, device_ids=list(world.devices))
     return model
 
@@ -218,10 +213,6 @@ def synchronise_batchnorm(model: nn.Module, world: World) -> nn.Module:
 
     On GPUs it is torch.nn.SyncBatchNorm; on CPUs, where torch has none, one of our own.
     """
-    if world.parallel == "dp":
-        raise ConfigurationError(
-            "sync_batchnorm: DataParallel normalises each GPU's part of a batch by itself; take --parallel ddp."
-        )
     if world.parallel == "ddp" and world.device.type == "cuda":
         return nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-any-return]
     if world.parallel == "ddp":

@@ -271,10 +271,21 @@ class TrainConfig(_Group):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.run.parallel == "dp" and self.model.compile:
+        if self.run.parallel != "dp":
+            return
+        if self.model.compile:
             raise ConfigurationError(
                 "compile: DataParallel makes new copies of the network in threads at every step, which torch.compile "
                 "cannot follow; leave --compile out, or take --parallel ddp under torchrun."
+            )
+        if self.optimizer.amp == "bf16":
+            raise ConfigurationError(
+                "amp: DataParallel runs the network in threads of its own, where torch's autocast is always fp16; take "
+                "--amp fp16, or --parallel ddp under torchrun."
+            )
+        if self.model.sync_batchnorm:
+            raise ConfigurationError(
+                "sync_batchnorm: DataParallel normalises each GPU's part of a batch by itself; take --parallel ddp."
             )
 
 

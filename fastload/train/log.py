@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from fastload.errors import BackendUnavailableError
 from fastload.train.config import TrainConfig
+from fastload.train.results import EpochRecord
 
 EPOCHS_FILE = "epochs.jsonl"
 
@@ -22,15 +24,21 @@ class RunLog(ExitStack):
     """The log of a run, closed at its end. Rank 0 tells and writes; on other ranks nothing comes of the same calls."""
 
     def __init__(
-        self, config: TrainConfig, unit: str, *, rank: int, epoch: int, step: int, console: Console | None = None
+        self,
+        config: TrainConfig,
+        unit: str,
+        *,
+        rank: int,
+        records: Sequence[EpochRecord],
+        step: int,
+        console: Console | None = None,
     ) -> None:
         """
         Args:
             config: of the run.
             unit: what samples are called.
             rank: of this process.
-            epoch: that this run begins or goes on in; records of it and of later ones, which it will repeat, are
-                removed from epochs.jsonl.
+            records: of the epochs that are complete; all else in epochs.jsonl this run will repeat.
             step: optimizer steps done before; later points of TensorBoard's curves are superseded.
             console: to print on; standard output by default.
         """
@@ -48,7 +56,10 @@ class RunLog(ExitStack):
             self._writer = _tensorboard(self._path.with_name("tensorboard"), step)
             self.callback(self._writer.close)
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        _keep_epochs_before(self._path, epoch)
+        if records or self._path.exists():
+            rest = self._path.with_name(EPOCHS_FILE + ".tmp")
+            rest.write_bytes(b"".join(map(_json_line, records)))
+            os.replace(rest, self._path)
         if config.log.progress and self._console.is_terminal:
             self.enter_context(self._bar)
 
@@ -72,12 +83,12 @@ class RunLog(ExitStack):
             for name, value in values.items():
                 self._writer.add_scalar(name, value, step)
 
-    def part_epoch(self, record: Mapping[str, Any], *, step: int) -> None:
+    def part_epoch(self, record: EpochRecord) -> None:
         """A line on an epoch in which `max_steps` has ended the run; nothing is kept of it."""
         self._bar.update(self._task, visible=False)
-        self.say(f"stopped at step {step:,} (--max-steps), in {self._line(record)}")
+        self.say(f"stopped at step {record.step:,} (--max-steps), in {self._line(record)}")
 
-    def end_epoch(self, record: Mapping[str, Any], *, step: int) -> None:
+    def end_epoch(self, record: EpochRecord) -> None:
         """Keep an epoch: an object in epochs.jsonl, its numbers as curves, and a line for the person.
 
         To be called before the checkpoint is written: a run that is stopped between the two repeats the end of the
@@ -86,22 +97,22 @@ class RunLog(ExitStack):
         self._bar.update(self._task, visible=False)
         if self._tells:
             with open(self._path, "ab") as file:
-                file.write(msgspec.json.encode(record) + b"\n")  # NaN and infinity, which JSON has not, are null
-        self.scalars(step, {f"epoch/{name}": value for name, value in _numbers(record).items()})
+                file.write(_json_line(record))
+        self.scalars(record.step, {f"epoch/{name}": value for name, value in _numbers(asdict(record)).items()})
         if self._writer is not None:
             self._writer.flush()
         self.say(self._line(record))
 
-    def _line(self, record: Mapping[str, Any]) -> str:
+    def _line(self, record: EpochRecord) -> str:
         parts = [
-            f"{part} " + ", ".join(f"{name} {value:.4f}" for name, value in record[part].items())
-            for part in ("train", "val")
-            if record.get(part)
+            f"{part} " + ", ".join(f"{name} {value:.4f}" for name, value in results.items())
+            for part, results in (("train", record.train), ("val", record.val))
+            if results
         ]
-        if record["images_per_second"]:  # else the training of this epoch was over when the run was resumed
-            rate, wait = record["images_per_second"], record["wait_share"]
-            parts.append(f"{rate:,.0f} {self._unit}/s, wait {wait:.1%}, {record['seconds']:.1f} s")
-        return f"epoch {record['epoch'] + 1}/{self._epochs}: {'; '.join(parts)}"
+        if record.images_per_second:  # else the training of this epoch was over when the run was resumed
+            rate, wait = f"{record.images_per_second:,.0f} {self._unit}/s", f"wait {record.wait_share:.1%}"
+            parts.append(f"{rate}, {wait}, {record.seconds:.1f} s")
+        return f"epoch {record.epoch + 1}/{self._epochs}: {'; '.join(parts)}"
 
 
 def _bar(console: Console, unit: str) -> Progress:
@@ -132,25 +143,8 @@ def _tensorboard(folder: Path, first_step: int) -> Any:
     return SummaryWriter(str(folder), purge_step=first_step + 1 if first_step else None)
 
 
-class _Line(msgspec.Struct):
-    epoch: int
-
-
-def _keep_epochs_before(path: Path, first_epoch: int) -> None:
-    """Leave the records of the epochs before this one, and no line that was only half written."""
-    if path.exists():
-        kept = [line for line in path.read_bytes().splitlines() if 0 <= _epoch_of(line) < first_epoch]
-        rest = path.with_name(path.name + ".tmp")
-        rest.write_bytes(b"".join(line + b"\n" for line in kept))
-        os.replace(rest, path)
-
-
-def _epoch_of(line: bytes) -> int:
-    """The epoch that a line is the record of; -1 if it is none."""
-    try:
-        return msgspec.json.decode(line, type=_Line).epoch
-    except msgspec.DecodeError:
-        return -1
+def _json_line(record: EpochRecord) -> bytes:
+    return msgspec.json.encode(record) + b"\n"  # NaN and infinity, which JSON has not, are null
 
 
 def _numbers(record: Mapping[str, Any], prefix: str = "") -> dict[str, float]:

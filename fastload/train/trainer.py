@@ -14,7 +14,6 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -95,8 +94,9 @@ class _Run:
         self._spans = SpanLog() if config.log.trace else None
         self._train.record(self._spans)
         self._watch = stack.enter_context(DeviceWatch(world))
-        place = {"rank": world.rank, "epoch": self._progress.epoch, "step": self._progress.step}
-        self._log = stack.enter_context(RunLog(config, self._components.task.unit, **place, console=console))
+        progress, unit = self._progress, self._components.task.unit
+        log = RunLog(config, unit, rank=world.rank, records=progress.records, step=progress.step, console=console)
+        self._log = stack.enter_context(log)
         self._profiler = StepProfiler(world.device, config.log.profile_steps, skip=warmup, say=self._log.say)
         self._stopping = stack.enter_context(Stopping(world))
         self._told: dict[str, float] = {}
@@ -116,7 +116,7 @@ class _Run:
                     self._end_epoch()
             if self._progress.batch:  # max_steps, within an epoch
                 self._save()
-                self._log.part_epoch(asdict(self._record()), step=self._progress.step)
+                self._log.part_epoch(self._record())
         except Stopped:
             interrupted = True
             self._throughput.end()
@@ -166,7 +166,7 @@ class _Run:
         record = self._record()
         progress = self._progress
         best = progress.end_epoch(record)
-        self._log.end_epoch(asdict(record), step=progress.step)
+        self._log.end_epoch(record)
         copies = [checkpoint.BEST] if best else []
         every = self._config.checkpoint.save_epochs
         if every is not None and progress.epoch % every == 0:
