@@ -10,9 +10,8 @@ import pickle
 import socket
 import sys
 import traceback
-from collections.abc import Callable
-from importlib import import_module
 from multiprocessing.connection import Connection
+from pkgutil import resolve_name
 from typing import Any
 
 ADDRESS = "FASTLOAD_MEASURE_ADDRESS"  # environment variable: the socket on which the parent listens
@@ -41,12 +40,12 @@ def main() -> None:
             break
         try:
             if verb == "open":
-                opened = _function(what)(*arguments)
+                opened = resolve_name(what)(*arguments)
                 answer = None
             elif verb == "ask":
                 answer = getattr(opened, what)(*arguments)
             else:
-                answer = _function(what)(*arguments)
+                answer = resolve_name(what)(*arguments)
             message = pickle.dumps(("answer", answer))
         except Exception as error:
             kinds = [f"{kind.__module__}.{kind.__qualname__}" for kind in type(error).__mro__]
@@ -60,13 +59,6 @@ def main() -> None:
             return
     if hasattr(opened, "close"):
         opened.close()
-
-
-def _function(name: str) -> Callable[..., Any]:
-    """By "module:name"."""
-    module, _, attribute = name.partition(":")
-    function: Callable[..., Any] = getattr(import_module(module), attribute)
-    return function
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
     done = run("benchmarks.gpu.idle:run", setting, limit=60.0)      # one call of a function, and its end
     done.answer, done.words, done.code
 
-    child = Child(python="/other/env/bin/python", cwd=root)         # stays alive, with its loader warm
+    child = Child(launcher=["/other/bin/python"], cwd=root)         # stays alive, with its loader warm
     child.open("benchmarks.peers.serve:Stream", setting)            # an object that lives there
     child.ask("measure", 2.0, limit=300.0)                          # a method of it: what it returns, or raises
     child.close()
