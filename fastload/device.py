@@ -15,7 +15,7 @@ import re
 import threading
 import weakref
 from collections import defaultdict, deque
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -177,9 +177,7 @@ class DeviceStage:
         while self._copying and self._copying[0][0].query():
             self._copying.popleft()
         keep: list[torch.Tensor] = []
-        on_device: list[bool] = []
-        _each_tensor([*host.columns.values(), host.collated], lambda tensor: on_device.append(tensor.is_cuda))
-        if any(on_device):
+        if any(tensor.is_cuda for tensor in _tensors([*host.columns.values(), host.collated])):
             # Whatever made device tensors in the backend (GPU decoding, resident caches) did so on its current stream.
             # All others need not wait: in the trainer's thread (no workers) that would be for all that it has queued.
             own.wait_stream(torch.cuda.current_stream(self.device))
@@ -202,7 +200,9 @@ class DeviceStage:
         if staged.ready is not None:
             stream = torch.cuda.current_stream(self.device)
             stream.wait_event(staged.ready)
-            _each_tensor(staged.batch, lambda t: t.record_stream(stream) if t.is_cuda else None)
+            for tensor in _tensors(staged.batch):
+                if tensor.is_cuda:
+                    tensor.record_stream(stream)
         return staged.batch
 
     def record(self, spans: SpanLog | None) -> None:
@@ -395,9 +395,9 @@ def _rebuilt_sequence(value: list[Any] | tuple[Any, ...], items: list[Any]) -> A
     return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
 
 
-def _each_tensor(value: Any, function: Callable[[torch.Tensor], Any]) -> None:
-    def visit(tensor: torch.Tensor) -> torch.Tensor:
-        function(tensor)
-        return tensor
-
-    _map_tensors(value, visit)
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, Mapping | list | tuple):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from _tensors(item)

@@ -27,13 +27,9 @@ def usable_cores() -> int:
 
     Launchers such as torchrun say in LOCAL_WORLD_SIZE how many processes they started here. At least 1.
     """
-    cores = float(affinity_cores())
-    quota = quota_cores()
-    if quota is not None:
-        cores = min(cores, quota)
     local_world_size = os.environ.get("LOCAL_WORLD_SIZE", "1")
     processes = int(local_world_size) if local_world_size.isdigit() else 1
-    return max(1, math.floor(cores / max(1, processes)))
+    return max(1, math.floor(min(affinity_cores(), quota_cores() or math.inf) / max(1, processes)))
 
 
 def affinity_cores() -> int:

@@ -161,11 +161,7 @@ def random_resized_crop_boxes(
 
 
 def resized_sizes(
-    sizes: Int64Array,
-    *,
-    size: tuple[int, int] | None = None,
-    shorter: int | None = None,
-    max_size: int | None = None,
+    sizes: Int64Array, *, size: tuple[int, int] | None = None, shorter: int | None = None, max_size: int | None = None
 ) -> Int64Array:
     """(B, 2) int64: the sizes that torchvision's Resize gives images of these (B, 2) sizes; 0 where a side vanishes.
 

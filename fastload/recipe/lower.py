@@ -27,14 +27,7 @@ from fastload.recipe.attributes import read_antialias, read_floats, read_interpo
 from fastload.recipe.batch import RandomApply
 from fastload.recipe.convert import Normalize, ToDtype
 from fastload.recipe.crops import CenterCrop, Resize
-from fastload.recipe.operation import (
-    ImageState,
-    NotLowerableError,
-    Opaque,
-    Operation,
-    lowering_of,
-    register_lowering,
-)
+from fastload.recipe.operation import ImageState, NotLowerableError, Opaque, Operation, lowering_of, register_lowering
 from fastload.recipe.views import Fork, Views, written_as_views
 
 _CONTAINERS = (v1.Compose, v2.Compose, nn.Sequential)

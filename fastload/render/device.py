@@ -164,9 +164,7 @@ def render_batch(pixels: torch.Tensor, geometry: Geometry, resampling: Resamplin
 
 
 def _by_filter(
-    geometry: Geometry,
-    resampling: Resampling,
-    render: Callable[[Int64Array, Geometry, Resampling], torch.Tensor],
+    geometry: Geometry, resampling: Resampling, render: Callable[[Int64Array, Geometry, Resampling], torch.Tensor]
 ) -> torch.Tensor:
     """Rows of different filters, rendered filter by filter and put back in their order."""
     assert geometry.bicubic is not None
@@ -258,11 +256,7 @@ def _resample(
         source = source.transpose(1, 2).to(torch.float32, memory_format=torch.contiguous_format)
         down, across = (
             filter_weights(
-                positions[axis][part],
-                some.box[2 + axis],
-                some.size[axis],
-                (height, width)[axis],
-                resampling,
+                positions[axis][part], some.box[2 + axis], some.size[axis], (height, width)[axis], resampling
             )
             for axis in (0, 1)
         )
