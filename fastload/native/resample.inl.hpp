@@ -10,9 +10,6 @@
 namespace fastload {
 namespace {
 
-using V = Simd::V;
-constexpr int kLanes = Simd::kLanes;
-
 inline uint8_t clamp(int32_t value) { return static_cast<uint8_t>(value < 0 ? 0 : value > 255 ? 255 : value); }
 
 inline V weight_pair(const int16_t* weights) {

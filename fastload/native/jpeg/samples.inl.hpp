@@ -10,8 +10,6 @@
 namespace fastload::jpeg {
 namespace {
 
-using V = Simd::V;
-
 // Vectors of pairs (a, b) of 16-bit numbers, for madd.
 inline V pair(int a, int b) {
     return Simd::all32(static_cast<int>(static_cast<uint32_t>(a) & 0xffff) | static_cast<int>(static_cast<uint32_t>(b) << 16));
@@ -154,9 +152,9 @@ constexpr int kCorner = 10;  // so many coefficients in zigzag order lie in the 
 
 // The coefficients of as many blocks as there are lanes, from block `first` of the task on. Behind the last block, that one
 // again; it lands in the slack. Returns how far the coefficients reach.
-inline int take_blocks(const SamplesTask& task, int first, const int16_t* (&blocks)[Simd::kLanes]) {
+inline int take_blocks(const SamplesTask& task, int first, const int16_t* (&blocks)[kLanes]) {
     int reach = 0;
-    for (int lane = 0; lane < Simd::kLanes; ++lane) {
+    for (int lane = 0; lane < kLanes; ++lane) {
         const auto& block = task.blocks[task.order[first + lane < task.count ? first + lane : task.count - 1]];
         blocks[lane] = block.coefficients;
         const int own = block.result & (kEndAdvance - 1);
@@ -168,11 +166,11 @@ inline int take_blocks(const SamplesTask& task, int first, const int16_t* (&bloc
 void to_whole_samples(const SamplesTask& task) {
     const V centre = Simd::all8(128);
     uint8_t* out = task.out;
-    for (int first = 0; first < task.count; first += Simd::kLanes, out += 8 * Simd::kLanes) {
-        const int16_t* blocks[Simd::kLanes];
+    for (int first = 0; first < task.count; first += kLanes, out += 8 * kLanes) {
+        const int16_t* blocks[kLanes];
         const int reach = take_blocks(task, first, blocks);
         if (reach <= 1) {
-            for (int lane = 0; lane < Simd::kLanes; ++lane) {
+            for (int lane = 0; lane < kLanes; ++lane) {
                 const auto product = static_cast<int16_t>(blocks[lane][0] * task.quantisers[0]);
                 const int value = (static_cast<int16_t>(static_cast<uint32_t>(product) << kPassBits) + 16) >> 5;
                 const int sample = (value < -128 ? -128 : value > 127 ? 127 : value) + 128;
@@ -249,8 +247,8 @@ template <int kSize>
 void to_fewer_samples(const SamplesTask& task) {
     const V centre = Simd::all8(128);
     uint8_t* out = task.out;
-    for (int first = 0; first < task.count; first += Simd::kLanes, out += kSize * Simd::kLanes) {
-        const int16_t* blocks[Simd::kLanes];
+    for (int first = 0; first < task.count; first += kLanes, out += kSize * kLanes) {
+        const int16_t* blocks[kLanes];
         take_blocks(task, first, blocks);
         V x[8];
         for (int y = 0; y < 8; ++y) x[y] = Simd::mul16(Simd::load_lanes(blocks, 8 * y), Simd::repeat(task.quantisers + 8 * y));
@@ -259,7 +257,7 @@ void to_fewer_samples(const SamplesTask& task) {
         for (int y = 0; y < kSize; ++y) {
             uint8_t samples[kVectorBytes];
             Simd::store(samples, Simd::add8(Simd::pack16(x[y], x[y]), centre));
-            for (int lane = 0; lane < Simd::kLanes; ++lane) {
+            for (int lane = 0; lane < kLanes; ++lane) {
                 std::memcpy(out + y * task.stride + kSize * lane, samples + 16 * lane, kSize);
             }
         }
