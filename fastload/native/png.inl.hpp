@@ -121,36 +121,16 @@ void paeth_pair_of(const uint8_t* const* raw, const uint8_t* above, uint8_t* con
     }
 }
 
-template <int kBytes>
-void unfilter_pixels_of(Filter filter, const uint8_t* raw, const uint8_t* above, uint8_t* out, int count) {
-    switch (filter) {
-        case kSub:
-            return pixels_of<kSub, kBytes>(raw, above, out, count);
-        case kUp:
-            return pixels_of<kUp, kBytes>(raw, above, out, count);
-        case kAverage:
-            return pixels_of<kAverage, kBytes>(raw, above, out, count);
-        case kPaeth:
-            return pixels_of<kPaeth, kBytes>(raw, above, out, count);
-        default:
-            return pixels_of<kNone, kBytes>(raw, above, out, count);
-    }
-}
-
 void unfilter_pixels(Filter filter, int bytes, const uint8_t* raw, const uint8_t* above, uint8_t* out, int count) {
-    if (bytes == 3) {
-        unfilter_pixels_of<3>(filter, raw, above, out, count);
-    } else {
-        unfilter_pixels_of<4>(filter, raw, above, out, count);
-    }
+    using Function = void (*)(const uint8_t*, const uint8_t*, uint8_t*, int);
+    static constexpr Function kFunctions[2][kFilters] = {
+        {pixels_of<kNone, 3>, pixels_of<kSub, 3>, pixels_of<kUp, 3>, pixels_of<kAverage, 3>, pixels_of<kPaeth, 3>},
+        {pixels_of<kNone, 4>, pixels_of<kSub, 4>, pixels_of<kUp, 4>, pixels_of<kAverage, 4>, pixels_of<kPaeth, 4>}};
+    kFunctions[bytes - 3][filter](raw, above, out, count);
 }
 
 void paeth_pair(int bytes, const uint8_t* const* raw, const uint8_t* above, uint8_t* const* out, int count) {
-    if (bytes == 3) {
-        paeth_pair_of<3>(raw, above, out, count);
-    } else {
-        paeth_pair_of<4>(raw, above, out, count);
-    }
+    (bytes == 3 ? paeth_pair_of<3> : paeth_pair_of<4>)(raw, above, out, count);
 }
 
 template <int kBytes>
@@ -184,18 +164,12 @@ void bytes_of(Filter filter, uint8_t* row, const uint8_t* above, int count) {
 
 void unfilter_bytes(Filter filter, int bytes, uint8_t* row, const uint8_t* above, int count) {
     switch (bytes) {
-        case 1:
-            return bytes_of<1>(filter, row, above, count);
-        case 2:
-            return bytes_of<2>(filter, row, above, count);
-        case 3:
-            return bytes_of<3>(filter, row, above, count);
-        case 4:
-            return bytes_of<4>(filter, row, above, count);
-        case 6:
-            return bytes_of<6>(filter, row, above, count);
-        default:
-            return bytes_of<8>(filter, row, above, count);
+        case 1: return bytes_of<1>(filter, row, above, count);
+        case 2: return bytes_of<2>(filter, row, above, count);
+        case 3: return bytes_of<3>(filter, row, above, count);
+        case 4: return bytes_of<4>(filter, row, above, count);
+        case 6: return bytes_of<6>(filter, row, above, count);
+        default: return bytes_of<8>(filter, row, above, count);
     }
 }
 

@@ -84,12 +84,26 @@ struct Place {
     }
 };
 
+// Calls `step`, false where the data are bad, until all blocks are done; so many times for one refill.
+template <int kSteps, typename E, typename Step>
+inline bool for_each_step(BlocksTask<E>& task, Step step) {
+    BitState state = begin(task.bits);
+    Place<E> place(task.blocks);
+    const Block<E>* const stop = task.blocks + task.count;
+    while (place.block < stop) {
+        refill(state);
+        for (int i = 0; i < kSteps; ++i) {
+            if (!step(state, place)) return false;
+        }
+    }
+    state.count &= 63;
+    task.bits = state;
+    return true;
+}
+
 template <int kSteps>
 bool decode_steps(BlocksTask<DoubleEntry>& task) {
-    BitState state = begin(task.bits);
-    Place<DoubleEntry> place(task.blocks);
-    const Block<DoubleEntry>* const stop = task.blocks + task.count;
-    auto step = [&]() __attribute__((always_inline)) -> bool {
+    return for_each_step<kSteps>(task, [](BitState& state, auto& place) __attribute__((always_inline)) -> bool {
         DoubleEntry entry = place.table->entries[state.bits >> (64 - kLookupBits)];
         uint64_t k = place.k + advance_of(entry);
         uint64_t first = place.k + (entry >> 48);
@@ -111,16 +125,7 @@ bool decode_steps(BlocksTask<DoubleEntry>& task) {
         place.block->result = static_cast<int32_t>(k);
         place.move(entry, k);
         return true;
-    };
-    while (place.block < stop) {
-        refill(state);
-        for (int i = 0; i < kSteps; ++i) {
-            if (!step()) return false;
-        }
-    }
-    state.count &= 63;
-    task.bits = state;
-    return true;
+    });
 }
 
 bool decode_blocks(BlocksTask<DoubleEntry>& task) {
@@ -128,11 +133,8 @@ bool decode_blocks(BlocksTask<DoubleEntry>& task) {
 }
 
 bool skip_blocks(BlocksTask<Entry>& task) {
-    BitState state = begin(task.bits);
-    Place<Entry> place(task.blocks);
-    const Block<Entry>* const stop = task.blocks + task.count;
     int32_t sum = 0;
-    auto step = [&]() __attribute__((always_inline)) -> bool {
+    return for_each_step<kStepsSkipping>(task, [sum](BitState& state, auto& place) mutable __attribute__((always_inline)) -> bool {
         Entry entry = place.table->entries[state.bits >> (64 - kLookupBits)];
         uint64_t k = place.k + advance_of(entry);
         if (__builtin_expect((k & kFilled) != 0, 0)) {
@@ -149,16 +151,7 @@ bool skip_blocks(BlocksTask<Entry>& task) {
         place.block->result = sum;
         place.move(entry, k);
         return true;
-    };
-    while (place.block < stop) {
-        refill(state);
-        for (int i = 0; i < kStepsSkipping; ++i) {
-            if (!step()) return false;
-        }
-    }
-    state.count &= 63;
-    task.bits = state;
-    return true;
+    });
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "jpeg/frame.hpp"
+#include "jpeg/baseline.hpp"
 
 #include <algorithm>
 #include <cstring>

@@ -1,4 +1,4 @@
-#include "jpeg/huffman.hpp"
+#include "jpeg/baseline.hpp"
 
 #include <algorithm>
 #include <cstring>
@@ -113,15 +113,12 @@ void fill_runs(const Code& code, Entry* runs) {
 
 }  // namespace
 
-CodeTables::CodeTables()
-    : full_(std::make_unique<CodeTable<DoubleEntry>>()), skipping_(std::make_unique<CodeTable<Entry>>()) {}
-
 bool CodeTables::make(const uint8_t* codes, bool dc) {
     int count = 0;
     for (int i = 0; i < 16; ++i) count += codes[i];
     const auto bytes = static_cast<size_t>(16 + count);
     if (made_ && code_.dc == dc && std::memcmp(source_, codes, bytes) == 0) return true;
-    made_ = made_full_ = made_skipping_ = made_passing_ = false;
+    made_ = full_.made = skipping_.made = passing_.made = false;
     std::memcpy(source_, codes, bytes);
     code_.dc = dc;
     std::memset(code_.symbols, 0, sizeof code_.symbols);
@@ -139,34 +136,29 @@ bool CodeTables::make(const uint8_t* codes, bool dc) {
     return made_ = true;
 }
 
+template <typename E, typename Function>
+const CodeTable<E>& CodeTables::get(Slot<E>& slot, Function fill) {
+    if (slot.made) return *slot.table;
+    if (slot.table == nullptr) slot.table = std::make_unique<CodeTable<E>>();
+    slot.table->code = code_;
+    fill(slot.table->entries);
+    slot.made = true;
+    return *slot.table;
+}
+
 const CodeTable<DoubleEntry>& CodeTables::full() {
-    if (made_full_) return *full_;
-    full_->code = code_;
-    fill_doubles(code_, full_->entries);
-    made_full_ = true;
-    return *full_;
+    return get(full_, [&](DoubleEntry* entries) { fill_doubles(code_, entries); });
 }
 
 const CodeTable<Entry>& CodeTables::skipping() {
-    if (made_skipping_) return *skipping_;
-    skipping_->code = code_;
-    if (code_.dc) {
-        fill_singles(code_, skipping_->entries);
-    } else {
-        fill_runs(code_, skipping_->entries);
-    }
-    made_skipping_ = true;
-    return *skipping_;
+    return get(skipping_, [&](Entry* entries) { code_.dc ? fill_singles(code_, entries) : fill_runs(code_, entries); });
 }
 
 const CodeTable<DoubleEntry>& CodeTables::passing() {
-    if (made_passing_) return *passing_;
-    if (passing_ == nullptr) passing_ = std::make_unique<CodeTable<DoubleEntry>>();
-    passing_->code = code_;
-    const CodeTable<Entry>& runs = skipping();
-    std::transform(runs.entries, runs.entries + kLookups, passing_->entries, doubled);
-    made_passing_ = true;
-    return *passing_;
+    return get(passing_, [&](DoubleEntry* entries) {
+        const CodeTable<Entry>& runs = skipping();
+        std::transform(runs.entries, runs.entries + kLookups, entries, doubled);
+    });
 }
 
 }  // namespace fastload::jpeg

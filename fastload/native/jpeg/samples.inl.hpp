@@ -15,19 +15,29 @@ inline V pair(int a, int b) {
     return Simd::all32(static_cast<int>(static_cast<uint32_t>(a) & 0xffff) | static_cast<int>(static_cast<uint32_t>(b) << 16));
 }
 
-// A vector of 16-bit numbers widened to two of 32 bits.
+// A vector of 16-bit numbers widened to two of 32 bits; and only the lower half of each lane.
 struct Wide {
     V low, high;
+};
+struct LowWide {
+    V low;
 };
 
 inline Wide operator+(Wide a, Wide b) { return {Simd::add32(a.low, b.low), Simd::add32(a.high, b.high)}; }
 inline Wide operator-(Wide a, Wide b) { return {Simd::sub32(a.low, b.low), Simd::sub32(a.high, b.high)}; }
+inline LowWide operator+(LowWide a, LowWide b) { return {Simd::add32(a.low, b.low)}; }
+inline LowWide operator-(LowWide a, LowWide b) { return {Simd::sub32(a.low, b.low)}; }
 
 // Neighbours of two vectors, interleaved once and multiplied with several pairs of constants.
 struct Pairs {
     V low, high;
     Pairs(V a, V b) : low(Simd::low16(a, b)), high(Simd::high16(a, b)) {}
     Wide times(int a, int b) const { return {Simd::madd16(low, pair(a, b)), Simd::madd16(high, pair(a, b))}; }
+};
+struct LowPairs {
+    V low;
+    LowPairs(V a, V b) : low(Simd::low16(a, b)) {}
+    LowWide times(int a, int b) const { return {Simd::madd16(low, pair(a, b))}; }
 };
 
 // cos and sin of multiples of pi / 16 in combinations, with 13 fractional bits: the algorithm of Loeffler, Ligtenberg
@@ -37,17 +47,31 @@ constexpr int k0298 = 2446, k0390 = 3196, k0541 = 4433, k0765 = 6270, k0899 = 73
 constexpr int kConstantBits = 13, kPassBits = 2;
 
 template <int kShift>
+inline V descaled(V x) {
+    return Simd::right32<kShift>(Simd::add32(x, Simd::all32(1 << (kShift - 1))));
+}
+template <int kShift>
 inline V descale(Wide x) {
-    const V half = Simd::all32(1 << (kShift - 1));
-    return Simd::pack32(Simd::right32<kShift>(Simd::add32(x.low, half)), Simd::right32<kShift>(Simd::add32(x.high, half)));
+    return Simd::pack32(descaled<kShift>(x.low), descaled<kShift>(x.high));
+}
+template <int kShift>
+inline V descale(LowWide x) {
+    const V low = descaled<kShift>(x.low);
+    return Simd::pack32(low, low);
+}
+
+// 16-bit numbers times 2^kBits, by way of the upper half of 32 bits.
+template <int kBits>
+inline Wide scale(V x) {
+    return {Simd::right32<16 - kBits>(Simd::low16(Simd::zero(), x)), Simd::right32<16 - kBits>(Simd::high16(Simd::zero(), x))};
 }
 
 // The last step: sums and differences of the even and the odd part.
-template <int kShift>
-inline void join(const Wide (&even)[4], const Wide (&odd)[4], V (&out)[8]) {
-    for (int i = 0; i < 4; ++i) {
+template <int kShift, int kHalf, typename Sums>
+inline void join(const Sums (&even)[kHalf], const Sums (&odd)[kHalf], V (&out)[8]) {
+    for (int i = 0; i < kHalf; ++i) {
         out[i] = descale<kShift>(even[i] + odd[i]);
-        out[7 - i] = descale<kShift>(even[i] - odd[i]);
+        out[2 * kHalf - 1 - i] = descale<kShift>(even[i] - odd[i]);
     }
 }
 
@@ -56,13 +80,9 @@ template <int kShift>
 inline void transform(V (&x)[8]) {
     const Pairs even_pairs(x[2], x[6]);
     const Wide even3 = even_pairs.times(k0541 + k0765, k0541), even2 = even_pairs.times(k0541, k0541 - k1847);
-    // In 16 bits, as libjpeg-turbo's; then times 2^13, by way of the upper half of 32 bits.
+    // In 16 bits, as libjpeg-turbo's.
     const V sum = Simd::add16(x[0], x[4]), difference = Simd::sub16(x[0], x[4]);
-    auto scale = [](V v) -> Wide {
-        return {Simd::right32<16 - kConstantBits>(Simd::low16(Simd::zero(), v)),
-                Simd::right32<16 - kConstantBits>(Simd::high16(Simd::zero(), v))};
-    };
-    const Wide even0 = scale(sum), even1 = scale(difference);
+    const Wide even0 = scale<kConstantBits>(sum), even1 = scale<kConstantBits>(difference);
     const Wide even[4] = {even0 + even3, even1 + even2, even1 - even2, even0 - even3};
 
     const Pairs sums(Simd::add16(x[7], x[3]), Simd::add16(x[5], x[1]));
@@ -73,38 +93,20 @@ inline void transform(V (&x)[8]) {
     join<kShift>(even, odd, x);
 }
 
-// The same where x[4] to x[7] are zero.
-template <int kShift>
+// The same where x[4] to x[7] are zero. With LowPairs only for the left half of the columns: the right half of the results
+// is undefined.
+template <int kShift, typename OfTwo>
 inline void transform_half(V (&x)[8]) {
-    const Pairs even_pairs(x[0], x[2]);
+    const OfTwo even_pairs(x[0], x[2]), odd_pairs(x[1], x[3]);
+    using Sums = decltype(even_pairs.times(0, 0));
     const int one = 1 << kConstantBits;
-    const Wide even[4] = {even_pairs.times(one, k0541 + k0765), even_pairs.times(one, k0541),
+    const Sums even[4] = {even_pairs.times(one, k0541 + k0765), even_pairs.times(one, k0541),
                           even_pairs.times(one, -k0541), even_pairs.times(one, -k0541 - k0765)};
-    const Pairs odd_pairs(x[1], x[3]);
-    const Wide odd[4] = {odd_pairs.times(k1501 - k0899 + k1175 - k0390, k1175),
+    const Sums odd[4] = {odd_pairs.times(k1501 - k0899 + k1175 - k0390, k1175),
                          odd_pairs.times(k1175, k3072 - k2562 + k1175 - k1961),
                          odd_pairs.times(k1175 - k0390, -k2562 + k1175),
                          odd_pairs.times(-k0899 + k1175, k1175 - k1961)};
     join<kShift>(even, odd, x);
-}
-
-// The same for the left half only of the columns: the right half of the results is undefined.
-template <int kShift>
-inline void transform_quarter(V (&x)[8]) {
-    const V even_pairs = Simd::low16(x[0], x[2]), odd_pairs = Simd::low16(x[1], x[3]);
-    const int one = 1 << kConstantBits;
-    auto even = [&](int constant) { return Simd::madd16(even_pairs, pair(one, constant)); };
-    auto odd = [&](int a, int b) { return Simd::madd16(odd_pairs, pair(a, b)); };
-    const V e[4] = {even(k0541 + k0765), even(k0541), even(-k0541), even(-k0541 - k0765)};
-    const V o[4] = {odd(k1501 - k0899 + k1175 - k0390, k1175), odd(k1175, k3072 - k2562 + k1175 - k1961),
-                    odd(k1175 - k0390, -k2562 + k1175), odd(-k0899 + k1175, k1175 - k1961)};
-    const V half = Simd::all32(1 << (kShift - 1));
-    for (int i = 0; i < 4; ++i) {
-        const V sum = Simd::right32<kShift>(Simd::add32(Simd::add32(e[i], o[i]), half));
-        const V difference = Simd::right32<kShift>(Simd::add32(Simd::sub32(e[i], o[i]), half));
-        x[i] = Simd::pack32(sum, sum);
-        x[7 - i] = Simd::pack32(difference, difference);
-    }
 }
 
 inline void transpose(V (&x)[8]) {
@@ -189,9 +191,9 @@ void to_whole_samples(const SamplesTask& task) {
         }
         x[0] = as_if_shifted(x[0], others);
         if (rows == 4) {
-            transform_quarter<kFirstShift>(x);
+            transform_half<kFirstShift, LowPairs>(x);
             transpose_left(x);
-            transform_half<kSecondShift>(x);
+            transform_half<kSecondShift, Pairs>(x);
         } else {
             transform<kFirstShift>(x);
             transpose(x);
@@ -211,28 +213,18 @@ void to_whole_samples(const SamplesTask& task) {
 template <int kShift>
 inline void transform_to_four(V (&x)[8]) {
     const Pairs even_pairs(x[2], x[6]), outer(x[7], x[5]), inner(x[3], x[1]);
-    const V zero = Simd::zero();
-    const Wide first = {Simd::right32<16 - kConstantBits - 1>(Simd::low16(zero, x[0])),
-                        Simd::right32<16 - kConstantBits - 1>(Simd::high16(zero, x[0]))};
-    const Wide second = even_pairs.times(k1847, -k0765);
+    const Wide first = scale<kConstantBits + 1>(x[0]), second = even_pairs.times(k1847, -k0765);
     const Wide even[2] = {first + second, first - second};
     const Wide odd[2] = {outer.times(-4176, -4926) + inner.times(k0899, k2562),
                          outer.times(-1730, 11893) + inner.times(-17799, 8697)};
-    for (int i = 0; i < 2; ++i) {
-        x[i] = descale<kShift + 1>(even[i] + odd[i]);
-        x[3 - i] = descale<kShift + 1>(even[i] - odd[i]);
-    }
+    join<kShift + 1>(even, odd, x);
 }
 
 template <int kShift>
 inline void transform_to_two(V (&x)[8]) {
-    const Pairs outer(x[7], x[5]), inner(x[3], x[1]);
-    const V zero = Simd::zero();
-    const Wide even = {Simd::right32<16 - kConstantBits - 2>(Simd::low16(zero, x[0])),
-                       Simd::right32<16 - kConstantBits - 2>(Simd::high16(zero, x[0]))};
-    const Wide odd = outer.times(-5906, 6967) + inner.times(-10426, 29692);
-    x[0] = descale<kShift + 2>(even + odd);
-    x[1] = descale<kShift + 2>(even - odd);
+    const Wide even[1] = {scale<kConstantBits + 2>(x[0])};
+    const Wide odd[1] = {Pairs(x[7], x[5]).times(-5906, 6967) + Pairs(x[3], x[1]).times(-10426, 29692)};
+    join<kShift + 2>(even, odd, x);
 }
 
 // And the result transposed.
