@@ -167,8 +167,6 @@ class TurboDecoder final : public LibJpegDecoder {
         return !error_.damaged;
     }
 
-    bool create();
-    bool begin();
     bool read_rows(JSAMPARRAY into, int count);
     bool skip(int count) {
         return attempt([&] { libjpeg().skip_scanlines(&info_, static_cast<JDIMENSION>(count)); });
@@ -186,21 +184,17 @@ class TurboDecoder final : public LibJpegDecoder {
     std::vector<uint8_t> rows_;
 };
 
-bool TurboDecoder::create() {
+Outcome TurboDecoder::open(const uint8_t* data, size_t size, const DecodeLimits& limits) {
+    close();
+    error_.max_work = limits.max_work();
     // Anew for each image: libjpeg keeps tables from one to the next, so that a file without its own would be decoded
     // by those of whatever came before.
     if (created_) libjpeg().destroy_decompress(&info_);
     error_.damaged = false;
     created_ = attempt([&] { libjpeg().CreateDecompress(&info_, JPEG_LIB_VERSION, sizeof info_); });
+    if (!created_) return {Status::damaged, error_.message};
     progress_.progress_monitor = on_progress;
     info_.progress = &progress_;
-    return created_;
-}
-
-Outcome TurboDecoder::open(const uint8_t* data, size_t size, const DecodeLimits& limits) {
-    close();
-    error_.max_work = limits.max_work();
-    if (!create()) return {Status::damaged, error_.message};
     const bool read = attempt([&] {
         libjpeg().mem_src(&info_, data, static_cast<unsigned long>(size));
         libjpeg().read_header(&info_, TRUE);
@@ -214,15 +208,6 @@ Outcome TurboDecoder::open(const uint8_t* data, size_t size, const DecodeLimits&
     Outcome outcome = limits.check(header_.size);
     if (!outcome.ok()) close();
     return outcome;
-}
-
-bool TurboDecoder::begin() {
-    info_.out_color_space = JCS_EXT_RGBX;
-    info_.dct_method = JDCT_ISLOW;
-    info_.do_fancy_upsampling = TRUE;
-    info_.scale_num = 1;
-    info_.scale_denom = 1u << shift_;
-    return attempt([&] { libjpeg().start_decompress(&info_); });
 }
 
 bool TurboDecoder::is_guesswork() const {
@@ -251,7 +236,12 @@ Outcome TurboDecoder::read(const Box& box, bool whole, RowSink& sink) {
         return {Status::unsupported, "a JPEG of " + std::to_string(header_.components) +
                                          " components that are neither grey, YCbCr nor RGB"};
     }
-    if (!begin()) return damage();
+    info_.out_color_space = JCS_EXT_RGBX;
+    info_.dct_method = JDCT_ISLOW;
+    info_.do_fancy_upsampling = TRUE;
+    info_.scale_num = 1;
+    info_.scale_denom = 1u << shift_;
+    if (!attempt([&] { libjpeg().start_decompress(&info_); })) return damage();
     if (is_guesswork()) {
         close();
         return {Status::damaged, "a progressive JPEG that leaves out low frequencies"};
@@ -302,8 +292,7 @@ Outcome TurboDecoder::read(const Box& box, bool whole, RowSink& sink) {
     const bool ends = info_.unread_marker == JPEG_EOI || libjpeg().input_complete(&info_) ||
                       has_end_marker(source.next_input_byte, source.bytes_in_buffer);
     close();
-    if (!ends) return {Status::damaged, "Premature end of JPEG file"};
-    return {};
+    return ends ? Outcome{} : Outcome{Status::damaged, "Premature end of JPEG file"};
 }
 
 }  // namespace

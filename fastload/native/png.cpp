@@ -117,18 +117,8 @@ bool is(const uint8_t* chunk, const char* kind) { return std::memcmp(chunk + 4, 
 bool is_letter(uint8_t c) { return (c | 0x20) >= 'a' && (c | 0x20) <= 'z'; }
 
 bool is_allowed(int depth, int colour) {
-    switch (colour) {
-        case 0:
-            return depth == 1 || depth == 2 || depth == 4 || depth == 8 || depth == 16;
-        case 3:
-            return depth == 1 || depth == 2 || depth == 4 || depth == 8;
-        case 2:
-        case 4:
-        case 6:
-            return depth == 8 || depth == 16;
-        default:
-            return false;
-    }
+    static constexpr int kDepths[] = {1 | 2 | 4 | 8 | 16, 0, 8 | 16, 1 | 2 | 4 | 8, 8 | 16, 0, 8 | 16};
+    return colour <= 6 && (depth & (depth - 1)) == 0 && (depth & kDepths[colour]) != 0;
 }
 
 bool parse_header(const uint8_t* chunk, Frame& frame) {

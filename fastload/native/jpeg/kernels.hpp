@@ -106,25 +106,15 @@ constexpr size_t kMostChunkBytes = size_t{kMostBlocks} * 64 * kMostStepBits / 8 
 // Where coefficient k - 1 of the zigzag lies in a block; beyond the last, the place behind the block. At 0, where
 // entries that do nothing write theirs, the first.
 struct Places {
+    static constexpr uint8_t kZigzag[64] = {
+         0,  1,  8, 16,  9,  2,  3, 10, 17, 24, 32, 25, 18, 11,  4,  5,
+        12, 19, 26, 33, 40, 48, 41, 34, 27, 20, 13,  6,  7, 14, 21, 28,
+        35, 42, 49, 56, 57, 50, 43, 36, 29, 22, 15, 23, 30, 37, 44, 51,
+        58, 59, 52, 45, 38, 31, 39, 46, 53, 60, 61, 54, 47, 55, 62, 63,
+    };
     uint8_t at[256] = {};
     constexpr Places() {
-        for (int k = 1; k < 256; ++k) at[k] = 64;
-        int row = 0, column = 0;
-        for (int k = 1; k <= 64; ++k) {
-            at[k] = static_cast<uint8_t>(8 * row + column);
-            const bool up = (row + column) % 2 == 0;
-            if (up && column < 7) {
-                ++column;
-                if (row > 0) --row;
-            } else if (up) {
-                ++row;
-            } else if (row < 7) {
-                ++row;
-                if (column > 0) --column;
-            } else {
-                ++column;
-            }
-        }
+        for (int k = 1; k < 256; ++k) at[k] = k <= 64 ? kZigzag[k - 1] : 64;
     }
 };
 inline constexpr Places kPlaces;
