@@ -109,8 +109,7 @@ class Ticket {
         return failures;
     }
 
-    bool done() const { return job_->done(); }
-    void cancel() { job_->cancel(); }
+    const std::shared_ptr<Job>& job() const { return job_; }
 
   private:
     std::shared_ptr<Job> job_;
@@ -300,12 +299,6 @@ std::unique_ptr<Ticket> gather(Pool& pool, nb::ndarray<const uint8_t, nb::c_cont
     return submit(pool, gather_job(images, into.view), kept(array, offsets, sizes, rows, into.kept), here);
 }
 
-Counter counter_of(const Input<int64_t, 1>& indices, const Optional<int64_t, 1>& repeats, uint64_t seed,
-                   uint32_t epoch, uint32_t stream) {
-    require(!repeats || repeats->size() == indices.size(), "repeats must be as long as indices");
-    return {indices.data(), data_of(repeats), indices.size(), seed, epoch, stream};
-}
-
 // Images decoded: JPEGs by our own decoder, or by the reason why libjpeg-turbo was it; those of other formats.
 std::map<std::string, int64_t> decoded(const Pool& pool) {
     static constexpr const char* kNames[jpeg::kReasons] = {"own", "progressive", "components", "layout", "unusual", "forced"};
@@ -316,16 +309,23 @@ std::map<std::string, int64_t> decoded(const Pool& pool) {
     return result;
 }
 
-void uniforms(Input<int64_t, 1> indices, Optional<int64_t, 1> repeats, uint64_t seed, uint32_t epoch,
-              uint32_t stream, Array<double, 2> out) {
+// `out` has a row a sample.
+template <typename Out>
+Counter counter_of(const Input<int64_t, 1>& indices, const Optional<int64_t, 1>& repeats, uint64_t seed, uint32_t epoch,
+                   uint32_t stream, const Out& out) {
+    require(!repeats || repeats->size() == indices.size(), "repeats must be as long as indices");
     require(out.shape(0) == indices.size(), "out must be as long as indices");
-    draw_uniforms(counter_of(indices, repeats, seed, epoch, stream), out.shape(1), out.data());
+    return {indices.data(), data_of(repeats), indices.size(), seed, epoch, stream};
 }
 
-void integers(Input<int64_t, 1> indices, Optional<int64_t, 1> repeats, uint64_t seed, uint32_t epoch,
-              uint32_t stream, Array<uint64_t, 1> out) {
-    require(out.size() == indices.size(), "out must be as long as indices");
-    const Counter counter = counter_of(indices, repeats, seed, epoch, stream);
+void uniforms(Input<int64_t, 1> indices, Optional<int64_t, 1> repeats, uint64_t seed, uint32_t epoch, uint32_t stream,
+              Array<double, 2> out) {
+    draw_uniforms(counter_of(indices, repeats, seed, epoch, stream, out), out.shape(1), out.data());
+}
+
+void integers(Input<int64_t, 1> indices, Optional<int64_t, 1> repeats, uint64_t seed, uint32_t epoch, uint32_t stream,
+              Array<uint64_t, 1> out) {
+    const Counter counter = counter_of(indices, repeats, seed, epoch, stream, out);
     WithoutGil released;
     draw_integers(counter, out.data());
 }
@@ -366,8 +366,8 @@ NB_MODULE(_core, m) {
 
     nb::class_<Ticket>(m, "Ticket")
         .def("wait", &Ticket::wait)
-        .def("done", &Ticket::done)
-        .def("cancel", &Ticket::cancel, nb::call_guard<WithoutGil>());
+        .def("done", [](const Ticket& self) { return self.job()->done(); })
+        .def("cancel", [](const Ticket& self) { self.job()->cancel(); }, nb::call_guard<WithoutGil>());
 
     nb::class_<Pool>(m, "Pool")
         .def(nb::init<int, const char*, bool>(), "threads"_a, "simd"_a, "always_libjpeg"_a = false)

@@ -1,6 +1,7 @@
 // Random numbers as a pure function of a counter: fastload/draws.py in C++, number for number.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 
@@ -15,17 +16,15 @@ struct Counter {
     uint32_t stream;
 };
 
-struct Words {
-    uint32_t word[4];
-};
+using Words = std::array<uint32_t, 4>;
 
 // Ten rounds of Philox4x32 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011).
 inline Words philox(Words c, uint64_t key) {
     uint32_t k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
     for (int round = 0; round < 10; ++round) {
-        const uint64_t p0 = uint64_t{0xD2511F53} * c.word[0], p1 = uint64_t{0xCD9E8D57} * c.word[2];
-        c = {{static_cast<uint32_t>(p1 >> 32) ^ c.word[1] ^ k0, static_cast<uint32_t>(p1),
-              static_cast<uint32_t>(p0 >> 32) ^ c.word[3] ^ k1, static_cast<uint32_t>(p0)}};
+        const uint64_t p0 = uint64_t{0xD2511F53} * c[0], p1 = uint64_t{0xCD9E8D57} * c[2];
+        c = {static_cast<uint32_t>(p1 >> 32) ^ c[1] ^ k0, static_cast<uint32_t>(p1),
+             static_cast<uint32_t>(p0 >> 32) ^ c[3] ^ k1, static_cast<uint32_t>(p0)};
         k0 += 0x9E3779B9;
         k1 += 0xBB67AE85;
     }
@@ -36,8 +35,7 @@ inline Words words_of(const Counter& counter, std::size_t sample, uint32_t block
     const uint64_t index = static_cast<uint64_t>(counter.indices[sample]);
     uint64_t high = index >> 32;
     if (counter.repeats != nullptr) high |= static_cast<uint64_t>(counter.repeats[sample]) << 8;
-    return philox({{static_cast<uint32_t>(index), static_cast<uint32_t>(high), counter.epoch,
-                    counter.stream << 16 | block}},
+    return philox({static_cast<uint32_t>(index), static_cast<uint32_t>(high), counter.epoch, counter.stream << 16 | block},
                   counter.seed);
 }
 
@@ -51,8 +49,8 @@ inline void draw_uniforms(const Counter& counter, std::size_t per_sample, double
     for (std::size_t sample = 0; sample < counter.count; ++sample) {
         for (std::size_t j = 0; j < per_sample; j += 2) {
             const Words words = words_of(counter, sample, static_cast<uint32_t>(j / 2));
-            *out++ = uniform(words.word[0], words.word[1]);
-            if (j + 1 < per_sample) *out++ = uniform(words.word[2], words.word[3]);
+            *out++ = uniform(words[0], words[1]);
+            if (j + 1 < per_sample) *out++ = uniform(words[2], words[3]);
         }
     }
 }
@@ -61,7 +59,7 @@ inline void draw_uniforms(const Counter& counter, std::size_t per_sample, double
 inline void draw_integers(const Counter& counter, uint64_t* out) {
     for (std::size_t sample = 0; sample < counter.count; ++sample) {
         const Words words = words_of(counter, sample, 0);
-        out[sample] = static_cast<uint64_t>(words.word[0]) << 32 | words.word[1];
+        out[sample] = uint64_t{words[0]} << 32 | words[1];
     }
 }
 

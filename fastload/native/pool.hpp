@@ -75,7 +75,6 @@ class Job {
     virtual Outcome run(Worker& worker, int row) = 0;
     // Called for a row that failed or was cancelled.
     virtual void blank(int row) noexcept = 0;
-    int count() const { return count_; }
 
   private:
     struct Results;

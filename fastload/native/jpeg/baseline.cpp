@@ -131,28 +131,27 @@ void BaselineDecoder::plan(const Box& box) {
     grow(pixels_, kChunkRows * padded(4 * width + kRowTail));
 }
 
-// How many MCUs the next chunk has: up to `stop`, but not over a restart marker.
-int BaselineDecoder::chunk(int64_t stop) const {
-    const int64_t most = std::min(stop - mcu_, int64_t{most_mcus_});
-    return static_cast<int>(frame_.restart_interval == 0 ? most : std::min(most, until_restart_));
-}
-
-// Before a chunk.
-bool BaselineDecoder::begin_chunk() {
+// Steps over the next chunk: up to `stop`, but not over a restart marker. How many MCUs it has; 0 where the marker that has
+// to be before it is not.
+int BaselineDecoder::begin_chunk(int64_t stop) {
     if (frame_.restart_interval != 0 && until_restart_ == 0) {
-        if (!source_.restart(restart_number_)) return false;
+        if (!source_.restart(restart_number_)) return 0;
         restart_number_ = (restart_number_ + 1) & 7;
         until_restart_ = frame_.restart_interval;
         for (Plane& plane : planes_) plane.dc = 0;
     }
     source_.reserve();
-    return true;
+    const int64_t most = std::min(stop - mcu_, int64_t{most_mcus_});
+    const int64_t mcus = frame_.restart_interval == 0 ? most : std::min(most, until_restart_);
+    mcu_ += mcus;
+    until_restart_ -= mcus;
+    return static_cast<int>(mcus);
 }
 
 bool BaselineDecoder::skip_to(int64_t stop) {
     while (mcu_ < stop) {
-        if (!begin_chunk()) return false;
-        const int mcus = chunk(stop), blocks = mcus * blocks_;
+        const int mcus = begin_chunk(stop), blocks = mcus * blocks_;
+        if (mcus == 0) return false;
         BlocksTask<Entry> task = {source_.state, skipped_ + kMostBlocks - blocks, blocks};
         if (!kernels_.skip_blocks(task)) return false;
         source_.state = task.bits;
@@ -164,8 +163,6 @@ bool BaselineDecoder::skip_to(int64_t stop) {
             before = sum;
             in_mcu = in_mcu + 1 == blocks_ ? 0 : in_mcu + 1;
         }
-        mcu_ += mcus;
-        until_restart_ -= mcus;
     }
     return true;
 }
@@ -174,8 +171,8 @@ bool BaselineDecoder::skip_to(int64_t stop) {
 bool BaselineDecoder::decode_row(int row, const Box& box) {
     const int64_t stop = int64_t{row} * columns_ + stop_column_;
     for (int column = first_column_; column < stop_column_;) {
-        if (!begin_chunk()) return false;
-        const int mcus = chunk(stop), blocks = mcus * blocks_;
+        const int mcus = begin_chunk(stop), blocks = mcus * blocks_;
+        if (mcus == 0) return false;
         BlocksTask<DoubleEntry> task = {source_.state, decoded_ + kMostBlocks - blocks, blocks, planes_[0].block == 1};
         std::memset(task.blocks[0].coefficients, 0, sizeof(int16_t) * 64 * static_cast<size_t>(blocks));
         if (!kernels_.decode_blocks(task)) return false;
@@ -204,8 +201,6 @@ bool BaselineDecoder::decode_row(int row, const Box& box) {
             }
         }
         column += mcus;
-        mcu_ += mcus;
-        until_restart_ -= mcus;
     }
     return true;
 }

@@ -208,13 +208,12 @@ class BaselineDecoder {
     bool is_context() const { return down_ == 2 && smooth_; }
     bool prepare();
     void plan(const Box& box);
-    bool begin_chunk();
+    int begin_chunk(int64_t stop);
     bool skip_to(int64_t mcu);
     bool decode_row(int row, const Box& box);
     void pad_edges();
     void emit(int row, const Box& box, RowSink& sink);
     const uint8_t* chroma_row(Plane& plane, int row, int y, const Box& box, std::vector<uint8_t>& out);
-    int chunk(int64_t stop) const;
 
     const Kernels& kernels_;
     const uint8_t* data_ = nullptr;
