@@ -31,8 +31,7 @@ struct DecodeLimits {
 
     Outcome check(Size size) const {
         if (int64_t{size.height} * size.width <= max_pixels) return {};
-        return {Status::too_large,
-                text(size) + " pixels are more than the limit of " + std::to_string(max_pixels)};
+        return {Status::too_large, text(size) + " pixels are more than the limit of " + std::to_string(max_pixels)};
     }
 };
 

@@ -1,5 +1,4 @@
-#include "encoded.hpp"
-
+// The compressed images of a batch: in memory, in files, in byte ranges of files.
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
@@ -9,6 +8,8 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#include "jobs.hpp"
 
 namespace fastload {
 namespace {

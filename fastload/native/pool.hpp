@@ -64,8 +64,7 @@ class Job {
     // False, at once, in a process forked since the job was made: it is the parent's.
     bool wait();
     bool done() const { return remaining_.load(std::memory_order_acquire) == 0; }
-    // In order of rows; only after `wait`. Throws std::bad_alloc if there was no memory to note one of them. In a
-    // process forked since, none.
+    // In order of rows; only after `wait`; none in a process forked since. Throws std::bad_alloc if there was no memory.
     std::vector<Failure> take_failures();
 
     // Runs the next rows; false if none are left. Called by the pool's threads.
@@ -103,8 +102,7 @@ class Pool {
 
     // Throws std::system_error or std::bad_alloc if the system has no thread for it; the job was then not taken.
     void submit(std::shared_ptr<Job> job);
-    // Runs a job in the calling thread, past all others: for what is done sooner than threads are woken. Throws
-    // std::bad_alloc if there is no memory for what a thread keeps.
+    // Runs a job in the calling thread, past all others. Throws std::bad_alloc if there is no memory for a Worker.
     void run(Job& job);
     // Cancels what was submitted and joins the threads; a later `submit` starts new ones.
     void close();

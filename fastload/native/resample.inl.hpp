@@ -23,27 +23,22 @@ inline V weight_pair(const int16_t* weights) {
 // one of these, one in a hundred, are multiplied in pairs, which computes the same.
 constexpr int32_t kLargestSplit = 127 * 256 + 127;
 
-// Up to four weights as four low bytes and four high bytes, zeros behind. False if they cannot be split.
-inline bool split_four(const int16_t* weights, int count, int32_t* low_high) {
-    uint32_t low = 0, high = 0;
-    bool good = true;
-    for (int i = 0; i < 4 && i < count; ++i) {
-        const int32_t weight = weights[i];
-        const int32_t low_byte = static_cast<int8_t>(static_cast<uint8_t>(weight & 0xff));
-        const int32_t high_byte = (weight - low_byte) >> 8;
-        good &= weight <= kLargestSplit;
-        low |= static_cast<uint32_t>(low_byte & 0xff) << (8 * i);
-        high |= static_cast<uint32_t>(high_byte & 0xff) << (8 * i);
-    }
-    low_high[0] = static_cast<int32_t>(low);
-    low_high[1] = static_cast<int32_t>(high);
-    return good;
-}
-
+// Four weights as four low bytes and four high bytes, zeros behind the last of `width`. False if they cannot be split.
 [[maybe_unused]] bool split(const int16_t* weights, int outputs, int width, int32_t* low_high) {
     bool good = true;
     for (int x = 0; x < outputs; ++x, weights += width) {
-        for (int k = 0; k < width; k += 4, low_high += 2) good &= split_four(weights + k, width - k, low_high);
+        for (int k = 0; k < width; k += 4, low_high += 2) {
+            uint32_t low = 0, high = 0;
+            for (int i = 0; i < 4 && k + i < width; ++i) {
+                const int32_t weight = weights[k + i];
+                const int32_t low_byte = static_cast<int8_t>(static_cast<uint8_t>(weight & 0xff));
+                good &= weight <= kLargestSplit;
+                low |= static_cast<uint32_t>(low_byte & 0xff) << (8 * i);
+                high |= static_cast<uint32_t>((weight - low_byte) >> 8 & 0xff) << (8 * i);
+            }
+            low_high[0] = static_cast<int32_t>(low);
+            low_high[1] = static_cast<int32_t>(high);
+        }
     }
     return good;
 }

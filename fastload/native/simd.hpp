@@ -1,10 +1,8 @@
 // The vector operations that the inner loops are written with, once per instruction set.
 //
 // A vector is `kLanes` lanes of 16 bytes, and no operation crosses lanes: what a loop does to one lane it does to all,
-// so that the same source runs on 16, 32 and 64 bytes. Wrappers of our own and not a library (Google Highway): the
-// loops need about forty operations, most of them one instruction everywhere; a library would be one more thing that
-// has to be there when `pip install` builds this, and those in use (Highway's in Debian, for one) have the saturating
-// and pairwise operations in other shapes.
+// so that the same source runs on 16, 32 and 64 bytes. Wrappers of our own and not a library (Google Highway), which
+// would have to be there when `pip install` builds this, and has the saturating and pairwise operations in other shapes.
 //
 // Every file that includes this is compiled for one target; all is in an anonymous namespace so that the linker never
 // mixes them. `Simd` is the best that the flags of the file allow, or the portable one with FASTLOAD_SIMD_PORTABLE.
