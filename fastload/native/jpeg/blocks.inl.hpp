@@ -134,7 +134,7 @@ bool decode_blocks(BlocksTask<DoubleEntry>& task) {
 
 bool skip_blocks(BlocksTask<Entry>& task) {
     int32_t sum = 0;
-    return for_each_step<kStepsSkipping>(task, [sum](BitState& state, auto& place) mutable __attribute__((always_inline)) -> bool {
+    return for_each_step<kStepsSkipping>(task, [&](BitState& state, auto& place) __attribute__((always_inline)) -> bool {
         Entry entry = place.table->entries[state.bits >> (64 - kLookupBits)];
         uint64_t k = place.k + advance_of(entry);
         if (__builtin_expect((k & kFilled) != 0, 0)) {
