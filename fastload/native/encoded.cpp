@@ -67,7 +67,7 @@ class Files final : public EncodedSource {
         for (int row = 0; row < paths_.count; ++row) files_[row].store(kUntouched, std::memory_order_relaxed);
     }
     ~Files() override {
-        for (int row = 0; row < paths_.count; ++row) Closer{files_[row]};
+        for (int row = 0; row < paths_.count; ++row) const Closer closer{files_[row]};
     }
 
     int count() const override { return paths_.count; }
