@@ -8,11 +8,8 @@ A third party registers its class under the entry-point group `fastload.backends
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
-from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from typing import Any
 
@@ -44,7 +41,7 @@ class BackendStatus:
 
 def available_backends() -> list[BackendStatus]:
     """All backends known here, the built-in ones first; imports no optional package."""
-    return [_status(name, load) for name, load in _registered().items()]
+    return [_status(entry) for entry in _registered().values()]
 
 
 def backend_class(name: str) -> Any:
@@ -54,11 +51,11 @@ def backend_class(name: str) -> Any:
         ConfigurationError: there is no backend of this name.
         BackendUnavailableError: its package is not installed; the message has the command.
     """
-    load = _registered().get(name)
-    if load is None:
-        known = ", ".join(map(repr, _registered()))
+    registered = _registered()
+    if name not in registered:
+        known = ", ".join(map(repr, registered))
         raise ConfigurationError(f"backend: {name!r} is not known; choose 'auto' or one of {known}.")
-    cls = load()
+    cls = registered[name].load()
     needs = traits_of(cls).needs
     if needs is not None and not _importable(needs.package):
         raise BackendUnavailableError(
@@ -67,27 +64,20 @@ def backend_class(name: str) -> Any:
     return cls
 
 
-def _registered() -> dict[str, Callable[[], Any]]:
-    """What loads the class of each backend, by name."""
+def _registered() -> dict[str, EntryPoint]:
+    built_in = {name: EntryPoint(name, target, ENTRY_POINT_GROUP) for name, target in _BUILT_IN.items()}
     third_party = sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda entry: entry.name)
-    built_in: dict[str, Callable[[], Any]] = {name: partial(_load, target) for name, target in _BUILT_IN.items()}
-    return built_in | {entry.name: entry.load for entry in third_party if entry.name not in built_in}
+    return built_in | {entry.name: entry for entry in third_party if entry.name not in built_in}
 
 
-def _status(name: str, load: Callable[[], Any]) -> BackendStatus:
+def _status(entry: EntryPoint) -> BackendStatus:
     try:
-        traits = traits_of(load())
+        traits = traits_of(entry.load())
     except Exception as error:  # somebody else's code, or a broken torch: to be told, not to be stopped by
-        return BackendStatus(name, False, f"its import failed with {type(error).__name__}: {error}")
+        return BackendStatus(entry.name, False, f"its import failed with {type(error).__name__}: {error}")
     needs = traits.needs
-    if needs is None or _importable(needs.package):
-        return BackendStatus(name, True, "" if needs is None else needs.install, traits)
-    return BackendStatus(name, False, needs.install, traits)
-
-
-def _load(target: str) -> Any:
-    module, attribute = target.split(":")
-    return getattr(import_module(module), attribute)
+    present = needs is None or _importable(needs.package)
+    return BackendStatus(entry.name, present, "" if needs is None else needs.install, traits)
 
 
 def _importable(package: str) -> bool:

@@ -88,8 +88,11 @@ class CacheBackend(HostBackend):
 
     def engine(self) -> Engine:
         if self._engine is None:
-            self._source = self._open()
-            self._engine = self._engine_of(self._source)
+            source = self._source = self._open()
+            context = replace(self._context, source=source)
+            assembler = Assembler(source, context.recipe.geometries, settings=self._options.decode_settings)
+            make = _DeviceEngine if self._storage == "device" else host_engine
+            self._engine = make(context, assembler, self.name)
         return self._engine
 
     def close(self) -> None:
@@ -107,7 +110,7 @@ class CacheBackend(HostBackend):
         }[storage]
         if source is not None and storage == "disk" and not any(is_mapped(c.array) for c in arrays_of(source).values()):
             where = "the host's memory, where the source already is"
-        rows["storage"] = f"{storage}: {where}{'' if source is None else ', ' + _gigabytes(nbytes_of(source))}"
+        rows["storage"] = f"{storage}: {where}{'' if source is None else f', {nbytes_of(source) / 1e6:,.1f} MB'}"
         return {**rows, **super().explain()}
 
     def _open(self) -> Source:
@@ -130,15 +133,10 @@ class CacheBackend(HostBackend):
         if options.verify and "cache" in source.details:
             verify_cache(source.details["cache"])
         if self._storage is None:
-            self._storage = "device" if _has_room(context.device, nbytes_of(source)) else "disk"
+            gpu = context.device if context.device.type == "cuda" else None
+            roomy = gpu is not None and nbytes_of(source) < _OF_FREE * torch.cuda.mem_get_info(gpu)[0]
+            self._storage = "device" if roomy else "disk"
         return in_memory(source) if self._storage == "ram" else source
-
-    def _engine_of(self, source: Source) -> Engine:
-        context, plans = replace(self._context, source=source), self._context.recipe.geometries
-        assembler = Assembler(source, plans, settings=self._options.decode_settings)
-        if self._storage != "device":
-            return host_engine(context, assembler, self.name)
-        return _DeviceEngine(context, assembler, self.name)
 
     def _explain_origin(self) -> str:
         source = self._context.source
@@ -196,12 +194,3 @@ class _DeviceBatch(PendingBatch):
         geometries = placed.harmless(self.sizes) if placed.geometries else []
         columns = self.resident.batch(placed.indices, geometries, self.sizes, rows)
         return HostBatch({**columns}, [Failure(row, placed.failures[row]) for row in rows])
-
-
-def _has_room(device: torch.device, needed: int) -> bool:
-    """Whether a device is a GPU that samples leave most of."""
-    return device.type == "cuda" and needed < _OF_FREE * torch.cuda.mem_get_info(device)[0]
-
-
-def _gigabytes(nbytes: int) -> str:
-    return f"{nbytes / 1e9:.2f} GB" if nbytes >= 1e8 else f"{nbytes / 1e6:.1f} MB"

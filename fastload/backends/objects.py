@@ -12,7 +12,7 @@ import pickle
 import random
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -175,14 +175,7 @@ class ObjectAssembler:
         """(B, H, W, C): the geometry applied where there is one; uint8, or what an opaque transform made of it."""
         if plan.is_identity:
             tensors = [_as_hwc_tensor(image) for image in images]
-            for index, tensor in zip(draws.indices.tolist(), tensors, strict=True):
-                if tensor.shape != tensors[0].shape:
-                    one, other = tuple(tensors[0].shape[:2]), tuple(tensor.shape[:2])
-                    raise ConfigurationError(
-                        f"transform: the samples of a batch differ in size: "
-                        f"{self.source.describe(int(draws.indices[0]))} is {one}, {self.source.describe(index)} is "
-                        f"{other}. Add a Resize or a crop, or use batch_size=1 or a collate_fn."
-                    )
+            self._require_one_size([tuple(tensor.shape) for tensor in tensors], draws)
             return torch.stack(tensors)
         arrays = []
         for row, image in enumerate(images):
@@ -198,18 +191,24 @@ class ObjectAssembler:
         for row, reason in geometry.errors.items():
             where = self.source.describe(int(draws.indices[row]))
             failures.append(Failure(good_rows[row], DecodeError(f"{where}: {reason}")))
-        sizes = {(int(h), int(w)) for h, w in geometry.window[:, 2:]}
-        if len(sizes) != 1 and not geometry.errors:
-            raise ConfigurationError(
-                f"transform: the samples of a batch come out in {len(sizes)} different sizes. Add a crop or a Resize "
-                "to (height, width), or use batch_size=1."
-            )
-        height, width = plan.out_size or next(iter(sizes))
+        sizes = [(int(height), int(width)) for height, width in geometry.window[:, 2:]]
+        if not geometry.errors:
+            self._require_one_size(sizes, draws)
+        height, width = plan.out_size or sizes[0]
         out = np.zeros((len(arrays), height, width, arrays[0].shape[2]), dtype=np.uint8)
         for row, array in enumerate(arrays):
             if row not in geometry.errors:
                 render_row(array, row, View(geometry, Resampling.of(plan), out))
         return out
+
+    def _require_one_size(self, sizes: Sequence[tuple[int, ...]], draws: Draws) -> None:
+        for index, size in zip(draws.indices.tolist(), sizes, strict=True):
+            if size != sizes[0]:
+                raise ConfigurationError(
+                    f"transform: the samples of a batch differ in size: {self.source.describe(int(draws.indices[0]))} "
+                    f"comes out as {sizes[0]}, {self.source.describe(index)} as {size}. Add a Resize or a crop to "
+                    "(height, width), or use batch_size=1 or a collate_fn."
+                )
 
 
 def _fields_of(item: Any) -> tuple[dict[str, Any] | None, Layout]:

@@ -95,78 +95,59 @@ class TorchBackend:
         self.background = self._workers > 0
         # One more than the DataLoader takes: a request must be waiting whenever it asks for the next.
         self.depth = self._workers * self._prefetch + 1
-        self._submitted = _Requests()
-        self._outstanding = 0
+        self._requests = _Requests()
+        self._waiting: deque[_Request] = deque()
         """Submitted and not received, nor cancelled."""
-        self._stale = 0
-        """Cancelled, but already on their way through the workers."""
-        self._early: deque[HostBatch | Exception] = deque()
-        """Received while a sample was read again that came after them; still outstanding or stale."""
         self._batches: Iterator[HostBatch | None] | None = None
         self._assembler = _assembler_for(context, options.decode_settings, options.decoder)
 
     def submit(self, draws: Draws) -> None:
-        self._submitted.queue.append(draws)
-        self._outstanding += 1
-        if self._batches is None and self._outstanding >= self.depth:
+        self._waiting.append(_Request(draws))
+        self._requests.queue.append(self._waiting[-1])
+        if self._workers and self._batches is None and len(self._waiting) >= self.depth:
             self._start()
 
     def receive(self) -> HostBatch:
-        assert self._outstanding > 0
+        assert self._waiting
+        request = self._waiting.popleft()
+        if not self._workers:
+            self._requests.queue.popleft()
+            return self._assembler.batch(request.draws)
         if self._batches is None:
             self._start()
-        while self._stale:
-            self._stale -= 1
-            try:
-                self._oldest()
-            except WorkerError:
-                raise
-            except Exception as error:  # of a batch that nobody wants any more
-                logger.debug("Ignored in a cancelled batch: %s", error)
-        self._outstanding -= 1
-        return self._oldest()
+        return self._answer(request)
 
     def reread(self, draws: Draws) -> HostBatch:
-        if self._batches is None or not self._workers:
-            return self._assembler.batch(draws, None)
+        if self._batches is None:
+            return self._assembler.batch(draws)
         # In a worker too: the user's code may need what worker_init_fn has opened there, and here it would draw from
         # the trainer's random state, which is in use while this thread runs.
-        on_their_way = self._stale + self._outstanding - len(self._submitted.queue) - len(self._early)
-        self._submitted.queue.appendleft(draws)
-        for _ in range(on_their_way):
-            try:
-                self._early.append(self._next())
-            except WorkerError:
-                raise
-            except Exception as error:  # for whoever receives that batch
-                self._early.append(error)
-        return self._next()
+        request = _Request(draws)
+        self._requests.queue.appendleft(request)
+        return self._answer(request)
 
     def cancel(self) -> None:
-        self._stale += self._outstanding - len(self._submitted.queue)
-        self._submitted.queue.clear()
-        self._outstanding = 0
+        """What is on its way through the workers already is received for nobody."""
+        self._waiting.clear()
+        self._requests.queue.clear()
 
     def close(self) -> None:
         batches, self._batches = self._batches, None
-        self._submitted = _Requests()
-        self._early.clear()
-        self._outstanding = self._stale = 0
-        shutdown = getattr(batches, "_shutdown_workers", None)
-        if shutdown is not None:
+        self._requests = _Requests()
+        self._waiting.clear()
+        if batches is not None:
             try:
-                shutdown()
+                batches._shutdown_workers()  # type: ignore[attr-defined]
             except RuntimeError as error:  # from torch's handler of SIGCHLD, which has still ended all workers
                 logger.debug("Ignored while the workers were stopped: %s", error)
 
     def forget(self) -> None:
         """In a forked child: its end, or that of its copy of the iterator, must not be the workers' end."""
         batches: Any = self._batches
-        workers = getattr(batches, "_workers", None)
-        if workers is not None:
+        if batches is not None:
             batches._shutdown = True  # as far as this process is concerned
             # What multiprocessing would end at the exit of this process, too.
-            multiprocessing.process._children.difference_update(workers)  # type: ignore[attr-defined]
+            multiprocessing.process._children.difference_update(batches._workers)  # type: ignore[attr-defined]
 
     def explain(self) -> Mapping[str, str]:
         chosen = "as asked" if self._context.num_workers is not None else "one for each usable core"
@@ -182,7 +163,7 @@ class TorchBackend:
         """Whether the batches in flight fit into it, where their size is known. Raises ConfigurationError."""
         context = self._context
         sizes = [plan.out_size for plan in context.recipe.geometries]
-        if not self._workers or context.recipe.opaque is not None or None in sizes:
+        if context.recipe.opaque is not None or None in sizes:
             return
         pixels = sum(size[0] * size[1] for size in sizes if size is not None)
         channels = sum(column.channels for column in context.source.images.values())
@@ -207,23 +188,23 @@ class TorchBackend:
         self._check_shared_memory()
         options, context = self._options, self._context
         given = options.multiprocessing_context or context.workers.start_method
-        asked = given or (_start_method() if self._workers else None)
+        asked = given or _start_method()
         method = asked or multiprocessing.get_start_method()
         assembler = self._assembler
-        if self._workers and method != "fork":
+        if method != "fork":
             # Forked workers share the source's arrays as they are; others would get a copy each.
             shared = replace(context, source=share(context.source))
             assembler = _assembler_for(shared, options.decode_settings, options.decoder)
         loader: DataLoader[Any] = DataLoader(
-            _BatchDataset(assembler, self._workers > 0),
+            _BatchDataset(assembler),
             batch_size=None,
-            sampler=self._submitted,
+            sampler=self._requests,
             num_workers=self._workers,
             collate_fn=_unchanged,
-            prefetch_factor=self._prefetch if self._workers else None,
-            multiprocessing_context=asked if self._workers else None,
+            prefetch_factor=self._prefetch,
+            multiprocessing_context=asked,
             worker_init_fn=_WorkerStart(context.workers.init),
-            timeout=(options.worker_timeout or context.workers.timeout) if self._workers else 0,
+            timeout=options.worker_timeout or context.workers.timeout,
             generator=torch.Generator(),  # or it would take a number from the global one
         )
         # A fork server may be started here, which keeps the mask, and so outlives a SIGTERM to the process group.
@@ -247,48 +228,47 @@ class TorchBackend:
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
-    def _oldest(self) -> HostBatch:
-        """The oldest batch that has not been received."""
-        if not self._early:
-            return self._next()
-        found = self._early.popleft()
-        if isinstance(found, Exception):
-            raise found
-        return found
+    def _answer(self, request: _Request) -> HostBatch:
+        """What the workers make of it. Raises WorkerError; what the user's own code has raised."""
+        while request.answer is None:
+            assert self._batches is not None
+            taken, error = self._requests.taken, None
+            try:
+                answer: HostBatch | Exception | None = next(self._batches)
+            except Exception as raised:
+                answer = error = self._explained(raised, taken[0])
+            answered = taken.popleft()  # the DataLoader answers in order
+            if answered is not None:
+                answered.answer = answer
+            if isinstance(error, WorkerError):
+                raise error
+        if isinstance(request.answer, Exception):
+            raise request.answer
+        return request.answer
 
-    def _next(self) -> HostBatch:
-        """The next batch that the workers hand over."""
-        assert self._batches is not None
-        try:
-            # The DataLoader takes requests in advance. Where none was submitted it got an idle one: skip its answer.
-            while True:
-                asked = self._submitted.taken.popleft() if self._submitted.taken else None
-                if (batch := next(self._batches)) is not None:
-                    return batch
-        except FastloadError:
-            raise
-        except StopIteration as error:
-            if not self._workers or error.args:  # of the user's own code
-                raise
-            self.close()
-            raise WorkerError(
-                f"backend 'torch': none of its {counted(self._workers, 'worker')} is left. {KILLED_WORKER} Create a "
-                "new loader and load this one's state_dict() to go on."
-            ) from None
-        except (RuntimeError, OSError, EOFError) as error:
-            # OSError, EOFError: a worker that dies between announcing a batch and handing it over.
-            said = str(error).rstrip(". ")
-            own = isinstance(error, RuntimeError) and "DataLoader" not in said and "worker" not in said
-            # "Caught ": torch raises again what a worker's own code has raised.
-            if not self._workers or said.startswith("Caught ") or own:
-                raise
-            self.close()  # what is on its way would be taken for what is asked for next
-            if asked is not None and "timed out" in said:
-                raise WorkerError(f"backend 'torch': {_late(said, asked)}") from error
-            raise WorkerError(
-                f"backend 'torch', {counted(self._workers, 'worker')}, {counted(self._prefetch, 'batch')} in flight "
-                f"for each: {said}. {KILLED_WORKER}"
-            ) from error
+    def _explained(self, error: Exception, asked: _Request | None) -> Exception:
+        """A WorkerError where workers have died or are late; then all is closed. What else was raised, as it is."""
+        said = str(error).rstrip(". ")
+        workers = counted(self._workers, "worker")
+        if isinstance(error, StopIteration) and not error.args:
+            goes_on = "To go on, create a new loader and load this one's state_dict()."
+            found = f"backend 'torch': none of its {workers} is left. {KILLED_WORKER} {goes_on}"
+        elif (
+            isinstance(error, FastloadError)
+            or not isinstance(error, RuntimeError | OSError | EOFError)
+            or said.startswith("Caught ")  # torch raises again what a worker's own code has raised
+            or (isinstance(error, RuntimeError) and "DataLoader" not in said and "worker" not in said)
+        ):
+            return error
+        elif asked is not None and "timed out" in said:
+            found = f"backend 'torch': {_late(said, asked.draws)}"
+        else:  # OSError, EOFError: a worker that dies between announcing a batch and handing it over
+            flight = f"{counted(self._prefetch, 'batch')} in flight for each"
+            found = f"backend 'torch', {workers}, {flight}: {said}. {KILLED_WORKER}"
+        self.close()  # what is on its way would be taken for what is asked for next
+        explained = WorkerError(found)
+        explained.__cause__ = error
+        return explained
 
 
 def _start_method() -> str | None:
@@ -324,19 +304,27 @@ def _main_may_be_imported() -> bool:
         return False
 
 
+@dataclass(eq=False)
+class _Request:
+    """A batch that somebody asks for, and what came of it."""
+
+    draws: Draws
+    answer: HostBatch | Exception | None = None
+
+
 class _Requests:
     """The DataLoader's endless sampler: hands out what was submitted, and idle requests (None) when that is nothing."""
 
     def __init__(self) -> None:
-        self.queue: deque[Draws] = deque()
-        self.taken: deque[Draws | None] = deque()
-        """Handed out, and not received: the DataLoader answers in order."""
+        self.queue: deque[_Request] = deque()
+        self.taken: deque[_Request | None] = deque()
+        """Handed out, and not answered."""
 
     def __iter__(self) -> Iterator[Draws | None]:
         while True:
             asked = self.queue.popleft() if self.queue else None
             self.taken.append(asked)
-            yield asked
+            yield None if asked is None else asked.draws
 
 
 @dataclass(frozen=True)
@@ -372,9 +360,8 @@ def _assembler_for(context: Context, settings: DecodeSettings, decoder: str) -> 
 class _BatchDataset(Dataset[Any]):
     """What the workers run: a request in, a batch out."""
 
-    def __init__(self, assembler: Assembler | ObjectAssembler, in_worker: bool) -> None:
+    def __init__(self, assembler: Assembler | ObjectAssembler) -> None:
         self._assembler = assembler
-        self._in_worker = in_worker
 
     @property
     def users(self) -> Any:
@@ -385,11 +372,11 @@ class _BatchDataset(Dataset[Any]):
     def __getitem__(self, draws: Draws | None) -> HostBatch | None:
         if draws is None:
             return None
-        batch = self._assembler.batch(draws, _shared_memory if self._in_worker else None)
+        batch = self._assembler.batch(draws, _shared_memory)
         for name, column in batch.columns.items():
             # Tensors travel between processes by handle; arrays would be copied through a pipe.
             sent = batch.columns[name] = torch.from_numpy(column) if isinstance(column, np.ndarray) else column
-            if self._in_worker and isinstance(sent, torch.Tensor) and sent.device.type == "cpu":
+            if isinstance(sent, torch.Tensor) and sent.device.type == "cpu":
                 # Here, where an error reaches the trainer; the thread that sends batches would do it, too, and lose it.
                 with _room_needed():
                     sent.share_memory_()

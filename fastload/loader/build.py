@@ -146,10 +146,13 @@ def assemble(config: LoaderConfig) -> LoaderParts:
     if source.encoded:
         _say_if_there_is_no_core()
     order = order_of(config, source, config.shard_here())
-    if _is_timms(config.collate_fn) and _stacks(source, _split(recipe, replace(config, collate_fn=None), source)):
-        config = replace(config, collate_fn=None)
-        opened = replace(opened, notes=(*opened.notes, "what timm's fast_collate does to bytes is done without it"))
     split = _split(recipe, config, source)
+    timms = getattr(sys.modules.get("timm.data.loader"), "fast_collate", None)
+    if timms is not None and config.collate_fn is timms:
+        plain = replace(config, collate_fn=None)
+        if _stacks(source, without := _split(recipe, plain, source)):
+            config, split = plain, without
+            opened = replace(opened, notes=(*opened.notes, "what timm's fast_collate does to bytes is done without it"))
 
     def on(backend: str, reason: str) -> LoaderParts:
         return _on_backend(backend, reason, config=config, opened=opened, recipe=recipe, split=split, order=order)
@@ -349,14 +352,8 @@ def _split(recipe: Recipe, config: LoaderConfig, source: Source) -> SplitRecipe:
     return recipe.split(None if primary is None else primary.fixed_size)
 
 
-def _is_timms(collate_fn: Any) -> bool:
-    """Whether it is the collate function of timm's loaders with a prefetcher."""
-    module = sys.modules.get("timm.data.loader")
-    return module is not None and collate_fn is module.fast_collate
-
-
 def _stacks(source: Source, split: SplitRecipe) -> bool:
-    """Whether that one makes of these samples what is made without it: batches of uint8 images and their classes."""
+    """Whether timm's fast_collate makes of these what is made without it: batches of uint8 images and their classes."""
     return (
         (*source.columns, source.layout) == ("image", "label", "tuple")
         and bool(source.images)
