@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from fastload.errors import UnsupportedTransformError as UnsupportedTransformError
     from fastload.loader import Loader as Loader
     from fastload.loader import create_loader as create_loader
-    from fastload.loader.adopt import from_dataloader as from_dataloader
+    from fastload.loader.from_dataloader import from_dataloader as from_dataloader
     from fastload.recipe import Recipe as Recipe
     from fastload.recipe import Views as Views
     from fastload.render import decode_jpeg as decode_jpeg
@@ -44,7 +44,7 @@ _HOMES = {
     "build_cache": "fastload.cache",
     "create_loader": "fastload.loader",
     "decode_jpeg": "fastload.render",
-    "from_dataloader": "fastload.loader.adopt",
+    "from_dataloader": "fastload.loader.from_dataloader",
     "open_source": "fastload.sources",
 }
 _ROOMS = ("monitor", "train")

@@ -1,4 +1,5 @@
-"""Files that somebody else has made: regular ones only, opened without ever waiting, and images within limits.
+"""Files that somebody else has made: regular ones only, opened without ever waiting, and images within limits. And
+files of our own, which take another's place once they are whole.
 
 A named pipe, a terminal or a link to `/dev/zero` may lie under any name, in a folder of images as in a cache: opening
 the first waits for a writer, reading the last never ends, and neither can be interrupted in a worker process.
@@ -6,11 +7,18 @@ the first waits for a writer, reading the last never ends, and neither can be in
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import glob
 import os
+import platform
 import stat
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, cast
+
+import psutil
 
 MAX_PIXELS = 178_956_970
 """Images with more pixels are refused unread, unless options say otherwise: decompression bombs. It is where Pillow
@@ -67,3 +75,35 @@ def _opener(path: str, flags: int) -> int:
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
     raise OSError(errno.EINVAL, "not a regular file", os.fspath(path))
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Where to write what takes the place of a file once it is whole; what was there stays if anything is raised.
+
+    The name says whose it is: what processes of this machine have begun and were killed over is removed here.
+    """
+    ours = f".{path.name}.{platform.node()}"
+    for left in path.parent.glob(f"{glob.escape(ours)}.*.tmp"):
+        writer = left.name.split(".")[-2]
+        if writer.isdigit() and not psutil.pid_exists(int(writer)):
+            left.unlink(missing_ok=True)
+    beside = path.with_name(f"{ours}.{os.getpid()}.tmp")
+    beside.unlink(missing_ok=True)
+    try:
+        yield beside
+        os.replace(beside, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            beside.unlink(missing_ok=True)
+        raise
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder outlast a power cut; not every file system can."""
+    with contextlib.suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

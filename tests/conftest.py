@@ -12,6 +12,9 @@ import torch
 
 from tests.backends import DEVICE
 
+SLOW_OF_THE_CONTRACT = "test_breaking_off_fifty_times_leaks_nothing"
+"""Marked here, since the file of the contract stays as it is."""
+
 
 def pytest_configure() -> None:
     # A shell without job control starts what it puts in the background with Ctrl-C ignored, and so would be all that
@@ -24,7 +27,11 @@ def pytest_report_header() -> str:
     return f"contract suite on: {DEVICE}"
 
 
+@pytest.hookimpl(tryfirst=True)  # before `-m` chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.name.startswith(SLOW_OF_THE_CONTRACT):
+            item.add_marker(pytest.mark.slow)
     items.sort(key=lambda item: item.get_closest_marker("slow") is not None)  # fast ones first; else as they were
     if torch.cuda.is_available():
         return

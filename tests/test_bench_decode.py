@@ -431,6 +431,7 @@ def test_a_process_that_dies_is_an_error_with_a_remedy(photographs: Path, tmp_pa
         RemotePillow(Task(images, (None,) * 8), tmp_path, {})
 
 
+@pytest.mark.slow
 def test_it_is_measured_once_it_is_built(
     photographs: Path, stand_in: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

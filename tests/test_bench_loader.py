@@ -64,6 +64,7 @@ def trained(folder: Path) -> Results:
     return run_loader_benchmark(_settings(folder, consume=None))
 
 
+@pytest.mark.slow
 def test_every_backend_and_both_dataloaders_feed_the_network(trained: Results) -> None:
     assert trained.complete
     assert _row(trained, "trainer alone").rounds
@@ -258,6 +259,7 @@ def test_gaps_and_busy_share_of_a_known_timeline() -> None:
     assert busy_series([], bins=4) == ()
 
 
+@pytest.mark.slow
 def test_network_trainer_knows_when_it_was_busy() -> None:
     trainer = NetworkTrainer("small", 2, torch.device("cpu"))
     trainer.restart()

@@ -230,6 +230,7 @@ def test_ctrl_c_ends_the_demo_without_a_traceback(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("fastload-demo-*"))
 
 
+@pytest.mark.slow
 def test_a_large_folder_is_sampled_not_copied(photographs: Path, tmp_path: Path) -> None:
     folders = image_folders(photographs, 8, tmp_path)
     assert folders.sampled_from == photographs

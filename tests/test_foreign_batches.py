@@ -281,6 +281,7 @@ def named(worker: int) -> None:
     print("worker", worker, flush=True)
 
 
+@pytest.mark.slow
 def test_dataloaders_other_arguments_mean_what_they_mean_there(capfd: pytest.CaptureFixture[str]) -> None:
     generator = torch.Generator().manual_seed(5)
     with (

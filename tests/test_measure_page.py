@@ -130,6 +130,7 @@ def write_html(results: Results, path: Path) -> None:
     report.write_html(results, path)
 
 
+@pytest.mark.slow
 @needs_charts
 def test_page_needs_nothing_from_elsewhere(page: Path) -> None:
     text = page.read_text()
@@ -184,6 +185,7 @@ def test_the_verdict_on_decoders_claims_no_more_than_the_rounds_show(native: tup
     assert decode_report.verdict([]) == ""
 
 
+@pytest.mark.slow
 @needs_charts
 def test_tables_are_in_the_order_of_the_charts_below_a_verdict(tmp_path: Path) -> None:
     speeds = {"pillow": (100, 50), "simplejpeg": (300, 500), "native": (400, 200)}
@@ -280,6 +282,7 @@ def test_a_run_stopped_at_once_has_a_page_too(results: Results, tmp_path: Path) 
     assert "no round was finished" in (tmp_path / "page.html").read_text()
 
 
+@pytest.mark.slow
 def test_without_matplotlib_it_says_so_before_measuring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pages, "find_spec", lambda name: None)
     with pytest.raises(BackendUnavailableError, match=r"pip install \"fastload\[report\]\""):

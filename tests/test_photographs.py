@@ -38,6 +38,7 @@ def test_the_same_bytes_for_the_same_seed(folder: Path, tmp_path: Path) -> None:
     assert not set(other.values()) & set(digest(folder).values())
 
 
+@pytest.mark.slow
 def test_class_folders_of_equal_size_in_both_parts(folder: Path) -> None:
     for part, each in (("train", 13), ("val", 3)):
         counts = {entry.name: len(list(entry.iterdir())) for entry in (folder / part).iterdir()}

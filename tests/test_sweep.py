@@ -112,6 +112,7 @@ def test_what_a_machine_cannot_do() -> None:
 # -- A cell ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_cell_trains_and_does_nothing_else() -> None:
     given = preset("cifar10-vgg19", data="cifar", epochs=30, tensorboard=True, save_epochs=1, lr=0.3)
     sweep = SweepSettings(preset="p", config=given, batch_sizes=(24,), steps=30, warmup=5)
@@ -440,6 +441,7 @@ def test_compare_sets_two_sweeps_side_by_side(tmp_path: Path) -> None:
         assert words in done.output
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(find_spec("matplotlib") is None, reason="needs matplotlib: pip install fastload[report]")
 def test_two_varying_axes_are_a_heat_map(tmp_path: Path) -> None:
     from fastload.sweep.report import write_html

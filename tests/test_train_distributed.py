@@ -26,7 +26,7 @@ from tests.images import write_photo_folder
 from tests.train_job import Fault, Job, config, finish, run, said, settings, start, to_json, write_arrays
 from tests.waiting import LIMIT
 
-pytestmark = [pytest.mark.timeout(110), pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parent.parent
 

@@ -27,8 +27,6 @@ from fastload.train.results import Summary
 from tests.images import write_photo_folder
 from tests.train_job import SIDE, Network, config, write_arrays
 
-pytestmark = pytest.mark.timeout(100)
-
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Any:
@@ -105,6 +103,7 @@ def test_windows_are_plain_steps_on_the_mean_of_their_samples(
     assert summary.epochs[1].train["loss"] == pytest.approx(np.mean(losses[40:]), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_accumulated_batches_are_one_large_batch(
     data: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -133,6 +132,7 @@ def test_fewer_samples_than_a_batch_are_one_smaller_batch(tmp_path: Path, monkey
     assert summary.final["loss"] < summary.epochs[0].train["loss"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("amp", ["bf16", "fp16"])
 def test_mixed_precision_learns_nearly_the_same(
     data: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, amp: str
@@ -214,6 +214,7 @@ def test_a_compiled_network_learns_the_same_and_is_saved_as_the_plain_one(
 # -- Length, files, words ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_max_steps_ends_a_run_that_can_go_on(
     data: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

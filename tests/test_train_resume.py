@@ -17,7 +17,7 @@ from fastload.train import checkpoint
 from tests.train_job import Fault, Job, Network, config, finish, run, said, settings, start, write_arrays
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.timeout(110), pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 SAMPLES, BATCHES = 46, 11
 """11 batches of 4, in windows of 3: 3, 3, 3 and 2 batches; 4 steps an epoch."""

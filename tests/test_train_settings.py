@@ -33,8 +33,6 @@ from fastload.train.trainer import algorithms
 from tests.test_train_log import curves
 from tests.train_job import SIDE, Job, config, finish, run, said, settings, start, write_arrays
 
-pytestmark = pytest.mark.timeout(110)
-
 
 def network() -> nn.Sequential:
     torch.manual_seed(1)

@@ -29,7 +29,6 @@ from fastload.train.texts import PADDING
 from tests.train_job import Job, run
 
 pytest.importorskip("transformers")
-pytestmark = pytest.mark.timeout(110)
 
 GOOD = ["a fine film", "wonderful and warm", "I loved it", "a great, great story told well"]
 BAD = ["a dull film", "tedious and cold", "I hated it", "a poor story, badly told and far too long for what it is"]

@@ -22,7 +22,7 @@ import numpy as np
 from fastload.cache.samples import Sample, Samples, samples_of, shrink, shrunk_sizes
 from fastload.cache.writing import ColumnWriter, write_values
 from fastload.errors import CacheError, ConfigurationError, DecodeError, OnError
-from fastload.files import DecodeSettings
+from fastload.files import DecodeSettings, sync_folder
 from fastload.machine import cache_home, usable_cores
 from fastload.sources.base import Source, Values
 from fastload.sources.built_cache import (
@@ -174,9 +174,9 @@ class _Build:
                     raise CacheError(self._no_space(needed, free))
                 partial.mkdir()
                 manifest = self._write(samples, pool, partial, typical)
-            _flush_directory(partial)
+            sync_folder(partial)
             os.rename(partial, self.target)
-            _flush_directory(self.target.parent)
+            sync_folder(self.target.parent)
             return manifest
         except CacheError:
             raise
@@ -314,15 +314,6 @@ def _free(directory: Path) -> int:
     """Bytes."""
     system = os.statvfs(directory)
     return system.f_bavail * system.f_frsize
-
-
-def _flush_directory(path: Path) -> None:
-    """Make sure that the names in a directory survive a loss of power."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _raise_first(sample: Sample) -> None:

@@ -23,6 +23,7 @@ import msgspec
 import fastload
 from fastload import machine as this
 from fastload.errors import BackendUnavailableError, ConfigurationError, counted
+from fastload.files import replacing
 from fastload.measure.statistics import Summary, Verdict, summarise
 
 SCHEMA_VERSION = 2
@@ -250,13 +251,8 @@ def to_csv(results: Results) -> str:
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
     """All of it or nothing: an interrupted write leaves the file that was there. Raises OSError."""
-    target = Path(path)
-    part = target.with_name(f".{target.name}.{os.getpid()}.part")
-    try:
+    with replacing(Path(path)) as part:
         part.write_text(text, encoding="utf-8")
-        part.replace(target)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 # -- The machine -------------------------------------------------------------------------------------------------------

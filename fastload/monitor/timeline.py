@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from fastload.errors import BackendUnavailableError, ConfigurationError
+from fastload.files import replacing
 from fastload.monitor.idle import BUSY, Activity, Segment, Step
 from fastload.spans import Span
 
@@ -170,13 +171,8 @@ def _read(path: Path) -> tuple[list[Event], dict[str, Any]]:
 def _write(path: str | os.PathLike[str], events: list[Event], metadata: Mapping[str, Any]) -> None:
     path = Path(path)
     content = {"traceEvents": events, "displayTimeUnit": "ms", "otherData": metadata}
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with part.open("w", encoding="utf-8") as file:
-            json.dump(content, file, separators=(",", ":"))
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+    with replacing(path) as part, part.open("w", encoding="utf-8") as file:
+        json.dump(content, file, separators=(",", ":"))
 
 
 # -- Loaders compared --------------------------------------------------------------------------------------------------

@@ -12,9 +12,7 @@ renamed. Rank 0 alone reads and writes; the other ranks are told, and need not s
 from __future__ import annotations
 
 import contextlib
-import glob
 import os
-import platform
 import random
 import shutil
 from collections.abc import Iterator, Mapping
@@ -23,11 +21,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import torch
 
 from fastload.errors import CheckpointError, ConfigurationError, StateMismatchError, counted
-from fastload.files import check_regular, open_regular
+from fastload.files import check_regular, open_regular, replacing, sync_folder
 from fastload.train.components import Components, seed_generators
 from fastload.train.config import TrainConfig
 from fastload.train.distributed import World
@@ -71,40 +68,17 @@ def copy_checkpoint(path: Path, copy: Path) -> None:
 
 @contextlib.contextmanager
 def _replacing(path: Path) -> Iterator[Path]:
-    """Where to write what takes the place of a file once it is whole. The name says whose it is."""
-    beside = path.with_name(f".{path.name}.{platform.node()}.{os.getpid()}.tmp")
+    """As `files.replacing`, kept over a power cut. Raises CheckpointError."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        _remove_left_over(path)
-        beside.unlink(missing_ok=True)
-        yield beside
-        os.replace(beside, path)
-        _sync_folder(path.parent)
+        with replacing(path) as beside:
+            yield beside
+        sync_folder(path.parent)
     except (OSError, RuntimeError) as error:  # torch says a failed write in a RuntimeError
-        with contextlib.suppress(OSError):
-            beside.unlink(missing_ok=True)
         raise CheckpointError(
             f"{path}: the checkpoint could not be written ({error}). Is the disk full, or the folder not yours? "
             "Choose another with --out."
         ) from error
-
-
-def _remove_left_over(path: Path) -> None:
-    """Remove what processes of this machine have begun to write here and were killed over."""
-    for left in path.parent.glob(f".{glob.escape(path.name)}.{glob.escape(platform.node())}.*.tmp"):
-        writer = left.name.split(".")[-2]
-        if writer.isdigit() and not psutil.pid_exists(int(writer)):
-            left.unlink(missing_ok=True)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make a rename outlast a power cut; not every file system can."""
-    with contextlib.suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
 
 
 def load(path: Path) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
@@ -14,6 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from fastload.errors import BackendUnavailableError
+from fastload.files import replacing
 from fastload.train.config import TrainConfig
 from fastload.train.results import EpochRecord
 
@@ -57,9 +57,8 @@ class RunLog(ExitStack):
             self.callback(self._writer.close)
         self._path.parent.mkdir(parents=True, exist_ok=True)
         if records or self._path.exists():
-            rest = self._path.with_name(EPOCHS_FILE + ".tmp")
-            rest.write_bytes(b"".join(map(_json_line, records)))
-            os.replace(rest, self._path)
+            with replacing(self._path) as rest:
+                rest.write_bytes(b"".join(map(_json_line, records)))
         if config.log.progress and self._console.is_terminal:
             self.enter_context(self._bar)
 
