@@ -5,6 +5,7 @@ The contract suite runs on another device with FASTLOAD_TEST_DEVICE=cuda.
 
 from __future__ import annotations
 
+import re
 import signal
 
 import pytest
@@ -12,8 +13,9 @@ import torch
 
 from tests.backends import DEVICE
 
-SLOW_OF_THE_CONTRACT = "test_breaking_off_fifty_times_leaks_nothing"
-"""Marked here, since the file of the contract stays as it is."""
+SLOW_OF_THE_CONTRACT = re.compile(r"test_breaking_off_fifty_times_leaks_nothing|\[(.*-)?torch-[1-9]")
+"""Marked here, since the file of the contract stays as it is: also what starts worker processes, wherever all backends
+are tried."""
 
 
 def pytest_configure() -> None:
@@ -30,7 +32,7 @@ def pytest_report_header() -> str:
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if item.name.startswith(SLOW_OF_THE_CONTRACT):
+        if SLOW_OF_THE_CONTRACT.search(item.name):
             item.add_marker(pytest.mark.slow)
     items.sort(key=lambda item: item.get_closest_marker("slow") is not None)  # fast ones first; else as they were
     if torch.cuda.is_available():

@@ -93,6 +93,7 @@ def measured(results: Results) -> list[Measurement]:
     return [row for row in results.measurements if row.rounds]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format", ["png", "webp"])
 def test_other_formats(format: str, photographs: Path, tmp_path: Path) -> None:
     for number, path in enumerate(sorted(photographs.rglob("*.jpg"))[:3]):

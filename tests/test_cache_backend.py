@@ -110,6 +110,7 @@ def check_pixels(
         assert difference.mean() <= 0.2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("mode", ["constant", "edge", "reflect", "symmetric"])
 def test_crops_of_arrays(make: Make, channels: int, mode: str) -> None:

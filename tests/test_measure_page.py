@@ -351,6 +351,7 @@ def _overlapping(texts: list[dict[str, Any]]) -> list[tuple[str, str]]:
     ]
 
 
+@pytest.mark.slow
 @needs_charts
 @pytest.mark.parametrize("width", [1280, 390, 360])
 def test_charts_are_drawn_and_readable(browser: Any, page: Path, width: int) -> None:

@@ -132,6 +132,7 @@ def test_what_is_raised_is_told_and_the_reports_are_kept() -> None:
     assert "Traceback" in done.output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "code", "expected"),
     [

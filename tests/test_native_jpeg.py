@@ -99,6 +99,7 @@ def test_every_box_is_the_crop_of_the_full_decode(height: int, width: int, kind:
     assert decoder.pool.decoded["own"] == len(boxes)  # and not libjpeg-turbo
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("subsampling", ["4:4:4", "4:2:2", "4:4:0", "4:2:0"])
 def test_every_small_size(subsampling: str) -> None:
     decoder = Decoder()

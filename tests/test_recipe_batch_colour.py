@@ -167,6 +167,7 @@ def torchvision_step(transform: Any, image: torch.Tensor, step: AugmentStep, row
     return result
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("interpolation", ["nearest", "bilinear"])
 @pytest.mark.parametrize("fill", [None, (37.0,), (200.0, 0.0, 90.0)])
 @pytest.mark.parametrize("channels", [1, 3])

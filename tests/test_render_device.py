@@ -80,6 +80,7 @@ def boxed(geometry: Geometry, inset: int) -> Geometry:
     return Geometry(box, box[:, 2:].copy(), geometry.window, geometry.flip)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", PADDING_MODES)
 @pytest.mark.parametrize(
     ("size", "out", "reach"), [((32, 32), (32, 32), 4), ((20, 31), (17, 9), 0), ((9, 7), (8, 12), 5)]
