@@ -37,12 +37,12 @@ from benchmarks.gpu.feeds import Feed, of_loader
 from benchmarks.inputs import ROOT, sample_set
 from fastload.backends.base import PixelDifference
 from fastload.backends.turbojpeg import TurboJpegOptions
-from fastload.measure import process
-from fastload.measure.clock import peak_memory, reset_peak_memory, resident_memory
-from fastload.measure.results import Measurement, Round, ratios
-from fastload.measure.rounds import Entry, Work, measure
-from fastload.measure.table import metric_rows, print_fitting
 from fastload.sources import open_source, share
+from fastload.tools.measure import process
+from fastload.tools.measure.clock import peak_memory, reset_peak_memory, resident_memory
+from fastload.tools.measure.results import Measurement, Round, ratios
+from fastload.tools.measure.rounds import Entry, Work, measure
+from fastload.tools.measure.table import metric_rows, print_fitting
 
 BATCH = 64
 """Of photographs."""

@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image
 
 from fastload.errors import SourceError
-from fastload.measure.photographs import write_photographs
+from fastload.tools.measure.photographs import write_photographs
 
 ROOT = Path(__file__).resolve().parents[1]
 """Of the checkout: where `benchmarks` and `fastload` are found."""

@@ -42,15 +42,15 @@ from benchmarks.gpu.feeds import Feed
 from benchmarks.gpu.training import of_torchvision, train
 from fastload.errors import WorkerError
 from fastload.machine import usable_cores
-from fastload.measure import process
-from fastload.measure.clock import cpu_seconds
-from fastload.measure.images import training
-from fastload.measure.loaders import Batch, PlainLoader
-from fastload.measure.photographs import write_photographs
-from fastload.measure.results import describe_machine, new_results, to_json, write_text
-from fastload.measure.rounds import Entry, Work, measure
-from fastload.measure.table import print_fitting
-from fastload.monitor import draw_timelines
+from fastload.tools.measure import process
+from fastload.tools.measure.clock import cpu_seconds
+from fastload.tools.measure.images import training
+from fastload.tools.measure.loaders import Batch, PlainLoader
+from fastload.tools.measure.photographs import write_photographs
+from fastload.tools.measure.results import describe_machine, new_results, to_json, write_text
+from fastload.tools.measure.rounds import Entry, Work, measure
+from fastload.tools.measure.table import print_fitting
+from fastload.tools.monitor import draw_timelines
 
 RECIPE, MODERN = "fashion-mnist-mlp-dp", "fashion-mnist-mlp"
 _EPOCHS, _SAMPLES = 5, 60_000

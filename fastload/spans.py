@@ -1,7 +1,7 @@
 """A log of what took how long: stages of the loader, copies on the device, steps of a trainer.
 
-Written from many threads, read by whoever draws a timeline (`fastload.monitor.timeline`). Without a log nothing is
-recorded, and the places that would record cost one comparison.
+Written from many threads, read by whoever draws a timeline (`fastload.tools.monitor.timeline`). Without a log nothing
+is recorded, and the places that would record cost one comparison.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fastload.measure.results import Failure, Latency, Machine, Measurement, Results, Round
+from fastload.tools.measure.results import Failure, Latency, Machine, Measurement, Results, Round
 
 MACHINE = Machine(
     cpu="Some CPU",

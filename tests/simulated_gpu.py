@@ -59,7 +59,7 @@ class SimulatedGpu:
         monkeypatch.setattr(torch.cuda, "Stream", lambda device: _Stream())
         monkeypatch.setattr(torch.cuda, "current_stream", lambda device: self.main)
         clock = SimpleNamespace(perf_counter=lambda: self.now)
-        monkeypatch.setattr("fastload.monitor.steps.time", clock)
+        monkeypatch.setattr("fastload.tools.monitor.steps.time", clock)
         monkeypatch.setattr("fastload.spans.time", clock)
 
     def pass_time(self, seconds: float) -> None:

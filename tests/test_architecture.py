@@ -24,7 +24,7 @@ TYPE_TESTS = 10
 def rooms_on_the_page() -> list[str]:
     """Names in the first column of the first table, from the ground up."""
     table = PAGE.read_text().split("## Rooms, from the ground up")[1].split("\n## ")[0]
-    return re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)
+    return re.findall(r"^\| `([\w/]+)` \|", table, re.MULTILINE)
 
 
 def python_files() -> list[Path]:
@@ -32,7 +32,14 @@ def python_files() -> list[Path]:
 
 
 def room_of(path: Path) -> str:
-    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    """Of a file: the folder or file of the package that it is in; of `tools`, the folder there."""
+    return room_of_parts(path.relative_to(PACKAGE).parts)
+
+
+def room_of_parts(parts: tuple[str, ...]) -> str:
+    if parts[0] == "tools" and len(parts) > 1:
+        return f"tools/{parts[1].removesuffix('.py')}"
+    return parts[0].removesuffix(".py")
 
 
 def imports_of(path: Path) -> Iterator[tuple[int, str]]:
@@ -51,16 +58,17 @@ def arrows() -> Iterator[tuple[str, str, str]]:
     """(place, room that imports, room that is imported)."""
     rooms = set(rooms_on_the_page())
     for path in python_files():
-        if path.name in ("__init__.py", "__main__.py") and path.parent == PACKAGE:
+        if path.name in ("__init__.py", "__main__.py") and path.parent in (PACKAGE, PACKAGE / "tools"):
             continue
         for line, name in imports_of(path):
             parts = name.split(".")
-            if parts[0] == "fastload" and len(parts) > 1 and parts[1] in rooms:
-                yield f"{path.relative_to(ROOT)}:{line}", room_of(path), parts[1]
+            imported = room_of_parts(tuple(parts[1:])) if parts[0] == "fastload" and len(parts) > 1 else ""
+            if imported in rooms:
+                yield f"{path.relative_to(ROOT)}:{line}", room_of(path), imported
 
 
 def test_every_room_is_on_the_page_and_every_room_on_the_page_is_there() -> None:
-    found = {room_of(path) for path in python_files()} - {"__init__", "__main__"}
+    found = {room_of(path) for path in python_files()} - {"__init__", "__main__", "tools/__init__"}
     assert found == set(rooms_on_the_page())
 
 

@@ -21,11 +21,14 @@ from torchvision.transforms import v2
 from typer.testing import CliRunner
 
 from fastload import native
-from fastload.bench import DecodeSettings
-from fastload.bench import decode as bench
-from fastload.bench.decode import default_threads, held_back_errors, reference, run_decode_benchmark, try_out
-from fastload.bench.decoders import CONTESTANTS
-from fastload.bench.passes import (
+from fastload.cli.app import app
+from fastload.decode.libraries import core_formats
+from fastload.errors import BackendUnavailableError, ConfigurationError, SourceError, WorkerError
+from fastload.tools.bench import DecodeSettings
+from fastload.tools.bench import decode as bench
+from fastload.tools.bench.decode import default_threads, held_back_errors, reference, run_decode_benchmark, try_out
+from fastload.tools.bench.decoders import CONTESTANTS
+from fastload.tools.bench.passes import (
     MODES,
     Contestant,
     PassRunner,
@@ -38,12 +41,9 @@ from fastload.bench.passes import (
     places_of,
     read_images,
 )
-from fastload.bench.pillow import Pillow, RemotePillow, build_pillow_simd, pillow_simd_folder
-from fastload.cli.app import app
-from fastload.decode.libraries import core_formats
-from fastload.errors import BackendUnavailableError, ConfigurationError, SourceError, WorkerError
-from fastload.measure.photographs import write_photographs
-from fastload.measure.results import Measurement, Results, read_json
+from fastload.tools.bench.pillow import Pillow, RemotePillow, build_pillow_simd, pillow_simd_folder
+from fastload.tools.measure.photographs import write_photographs
+from fastload.tools.measure.results import Measurement, Results, read_json
 from tests.waiting import LIMIT
 
 
@@ -447,7 +447,7 @@ def test_it_is_measured_once_it_is_built(
             (target / libraries.name).symlink_to(libraries)
         return 0, ""
 
-    monkeypatch.setattr("fastload.bench.pillow._run", pip)
+    monkeypatch.setattr("fastload.tools.bench.pillow._run", pip)
     results = run_decode_benchmark(small(photographs, images=8, decoders=("pillow", "pillow-simd")))
     assert {row.contestant for row in measured(results)} == {"pillow", "pillow-simd"}
     assert build_pillow_simd() == pillow_simd_folder()
@@ -457,7 +457,7 @@ def test_it_is_measured_once_it_is_built(
 def test_where_it_cannot_be_built_the_row_says_why(photographs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
     failed = (1, "...\n  The headers or library files could not be found: required zlib")
-    monkeypatch.setattr("fastload.bench.pillow._run", lambda command, environment: failed)
+    monkeypatch.setattr("fastload.tools.bench.pillow._run", lambda command, environment: failed)
     results = run_decode_benchmark(small(photographs, images=8, decoders=("pillow", "pillow-simd")))
     (row,) = [row for row in results.measurements if row.contestant == "pillow-simd"]
     assert row.status == "unavailable"
@@ -484,7 +484,7 @@ def test_cold_reads_come_from_disk_or_are_left_out(photographs: Path, monkeypatc
     for reading, forgotten in (("page cache", []), ("cold", [images.paths])):
         asked: list[object] = []
         task = Task(images, (None,) * 8, reading=reading)
-        monkeypatch.setattr("fastload.bench.passes.evict", asked.append)
+        monkeypatch.setattr("fastload.tools.bench.passes.evict", asked.append)
         with closing(PassRunner(task, Pillow(task), {})) as runner:
             runner.run(0.0)
         assert asked == forgotten

@@ -16,16 +16,24 @@ from typer.testing import CliRunner
 
 import fastload
 from fastload.backends import BackendStatus
-from fastload.bench import LoaderSettings
-from fastload.bench import loader as bench
-from fastload.bench.loader import cache_bytes, contestant_names, read_loader_images, run_loader_benchmark
-from fastload.bench.loader_report import curves, verdict
 from fastload.cli.app import app
 from fastload.errors import ConfigurationError, FastloadError, SourceError
-from fastload.measure.images import training
-from fastload.measure.loaders import Batch, LoaderRunner, NetworkTrainer, PlainLoader, RateTrainer, busy_series, gaps
-from fastload.measure.results import Measurement, Results, Round, from_json, to_json
 from fastload.sources import open_source
+from fastload.tools.bench import LoaderSettings
+from fastload.tools.bench import loader as bench
+from fastload.tools.bench.loader import cache_bytes, contestant_names, read_loader_images, run_loader_benchmark
+from fastload.tools.bench.loader_report import curves, verdict
+from fastload.tools.measure.images import training
+from fastload.tools.measure.loaders import (
+    Batch,
+    LoaderRunner,
+    NetworkTrainer,
+    PlainLoader,
+    RateTrainer,
+    busy_series,
+    gaps,
+)
+from fastload.tools.measure.results import Measurement, Results, Round, from_json, to_json
 
 from .images import truncated, write_photo_folder
 

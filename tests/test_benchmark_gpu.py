@@ -21,10 +21,10 @@ from benchmarks.gpu.training import small_resnet
 from benchmarks.inputs import ROOT
 from fastload.device import DeviceStage
 from fastload.errors import BackendUnavailableError
-from fastload.measure.child import report
-from fastload.measure.images import training_pixels
-from fastload.measure.results import Measurement, Round, new_results, read_json
-from fastload.measure.statistics import summarise
+from fastload.tools.measure.child import report
+from fastload.tools.measure.images import training_pixels
+from fastload.tools.measure.results import Measurement, Round, new_results, read_json
+from fastload.tools.measure.statistics import summarise
 from tests.images import write_photo_folder
 from tests.waiting import has_ended, wait_until
 

@@ -27,7 +27,7 @@ from benchmarks.peers.contestants import (
     _crop,
 )
 from fastload.errors import SourceError, WorkerError
-from fastload.measure.results import Measurement, Round
+from fastload.tools.measure.results import Measurement, Round
 
 HERE = [sys.executable]
 

@@ -24,13 +24,13 @@ from fastload.backends import BackendStatus
 from fastload.cli import doctor
 from fastload.cli.app import app
 from fastload.cli.environment import Finding, shared_memory
-from fastload.demo import DemoSettings
-from fastload.demo.tour import run_demo, torchvision_samples
 from fastload.errors import BackendUnavailableError, SourceError
 from fastload.loader.build import _say_if_there_is_no_core
-from fastload.measure.images import image_folders
-from fastload.measure.loaders import Batch
-from fastload.measure.photographs import SCENES, write_photographs
+from fastload.tools.demo import DemoSettings
+from fastload.tools.demo.tour import run_demo, torchvision_samples
+from fastload.tools.measure.images import image_folders
+from fastload.tools.measure.loaders import Batch
+from fastload.tools.measure.photographs import SCENES, write_photographs
 from tests.images import photo, png
 from tests.waiting import LIMIT
 
@@ -135,7 +135,7 @@ def test_demo_fails_when_a_backend_delivers_other_samples(
         return (images, labels.flip(0)) if what == "labels" else (images // 2, labels)
 
     monkeypatch.setattr(fastload, "available_backends", lambda: [BackendStatus("turbojpeg", True)])
-    monkeypatch.setattr("fastload.demo.tour.torchvision_samples", elsewhere)
+    monkeypatch.setattr("fastload.tools.demo.tour.torchvision_samples", elsewhere)
     done = fastload_command("demo", str(photographs), "--seconds", "0.1", "--epochs", "0", "--device", "cpu")
     assert done.code == 1
     expected = r"^turbojpeg\s+torchvision\s+equal\s.*\sNO\s*$" if what == "pixels" else r"torchvision\s+DIFFERENT\s"

@@ -84,7 +84,7 @@ def test_public_names_load_no_optional_package_and_no_native_module() -> None:
     """)
     packages = {name.partition(".")[0] for name in loaded}
     assert not packages & {"cv2", "turbojpeg", "typer", "rich"}  # torch imports pynvml itself
-    assert not [name for name in loaded if name.startswith(("nvidia.dali", "fastload.cli", "fastload.demo"))]
+    assert not [name for name in loaded if name.startswith(("nvidia.dali", "fastload.cli", "fastload.tools.demo"))]
     assert "fastload.native._core" not in loaded
 
 

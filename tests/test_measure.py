@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from fastload.errors import BackendUnavailableError, DecodeError
-from fastload.measure.clock import cpu_seconds, peak_memory, reset_peak_memory, resident_memory
-from fastload.measure.results import Measurement, Round, describe_machine, ratios
-from fastload.measure.rounds import Entry, Measured, Progress, Work, measure
-from fastload.measure.statistics import difference_is_real, judge, quantile, summarise
+from fastload.tools.measure.clock import cpu_seconds, peak_memory, reset_peak_memory, resident_memory
+from fastload.tools.measure.results import Measurement, Round, describe_machine, ratios
+from fastload.tools.measure.rounds import Entry, Measured, Progress, Work, measure
+from fastload.tools.measure.statistics import difference_is_real, judge, quantile, summarise
 
 # -- Statistics --------------------------------------------------------------------------------------------------------
 

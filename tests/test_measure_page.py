@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from fastload.bench import decode_report, loader_report
 from fastload.cli.app import app
 from fastload.errors import BackendUnavailableError
-from fastload.measure import page as pages
-from fastload.measure.results import Failure, Latency, Machine, Measurement, Results, Round
-from fastload.sweep import report as sweep_report
+from fastload.tools.bench import decode_report, loader_report
+from fastload.tools.measure import page as pages
+from fastload.tools.measure.results import Failure, Latency, Machine, Measurement, Results, Round
+from fastload.tools.sweep import report as sweep_report
 from tests.test_sweep import constructed
 
 needs_charts = pytest.mark.skipif(
@@ -220,7 +220,7 @@ def test_tables_are_in_the_order_of_the_charts_below_a_verdict(tmp_path: Path) -
 
 @needs_charts
 def test_charts_are_as_wide_as_the_page_and_no_line_crosses_their_labels(tmp_path: Path) -> None:
-    from fastload.measure import charts
+    from fastload.tools.measure import charts
 
     style = charts.style_sheet()
     body = re.search(r"body \{[^}]*padding: (\d+)px; max-width: (\d+)px", style)
@@ -241,7 +241,7 @@ def test_tables_say_that_they_go_on_where_a_phone_cannot_show_them() -> None:
     wide = pages.table([{f"h{n}": "1" for n in range(9)}], text_columns=())
     assert "Scroll sideways: 9 columns." in wide
     assert "Scroll sideways" not in pages.table([{"a": "1", "b": "2"}], text_columns=())
-    from fastload.measure import charts
+    from fastload.tools.measure import charts
 
     style = charts.style_sheet()
     assert re.search(r"\.scroll \{[^}]*background-attachment: local, scroll", style), "a shadow where it goes on"
@@ -252,7 +252,7 @@ def test_tables_say_that_they_go_on_where_a_phone_cannot_show_them() -> None:
 @needs_charts
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_colours_of_contestants_are_apart_and_stand_out(scheme: str) -> None:
-    from fastload.measure import charts
+    from fastload.tools.measure import charts
 
     light, dark = charts.style_sheet().split("@media (prefers-color-scheme: dark)")
     variables = dict(re.findall(r"--(\w+): (#\w+)", light if scheme == "light" else dark.split("* {")[0]))

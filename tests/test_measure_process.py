@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 
 from fastload.errors import BackendUnavailableError, WorkerError
-from fastload.measure import process
-from fastload.measure.child import report
-from fastload.measure.process import Child, Outcome, run
+from fastload.tools.measure import process
+from fastload.tools.measure.child import report
+from fastload.tools.measure.process import Child, Outcome, run
 from tests.waiting import has_ended, wait_until
 
 ROOT = Path(__file__).parents[1]

@@ -15,10 +15,10 @@ from msgspec.structs import replace
 from rich.console import Console
 from typer.testing import CliRunner
 
-from fastload.bench.compare import compare_results, print_comparison
 from fastload.cli.app import app
 from fastload.errors import ConfigurationError
-from fastload.measure.results import (
+from fastload.tools.bench.compare import compare_results, print_comparison
+from fastload.tools.measure.results import (
     SCHEMA_VERSION,
     Failure,
     Results,
@@ -30,7 +30,7 @@ from fastload.measure.results import (
     to_json,
     write_text,
 )
-from fastload.measure.statistics import Verdict, summarise
+from fastload.tools.measure.statistics import Verdict, summarise
 from tests.measured import MACHINE, full_results, results, row
 
 # -- JSON and its schema -----------------------------------------------------------------------------------------------

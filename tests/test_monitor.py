@@ -18,7 +18,9 @@ from PIL import Image
 
 from fastload.backends.base import HostBatch
 from fastload.errors import BackendUnavailableError, ConfigurationError, FastloadError
-from fastload.monitor import (
+from fastload.sampler import EpochOrder
+from fastload.spans import Span, SpanLog
+from fastload.tools.monitor import (
     Gap,
     GpuMonitor,
     Segment,
@@ -33,11 +35,9 @@ from fastload.monitor import (
     step_clock,
     write_trace,
 )
-from fastload.monitor.gpu import reading_of
-from fastload.monitor.idle import Mark, Tally, segments
-from fastload.monitor.profiler import _result, divide
-from fastload.sampler import EpochOrder
-from fastload.spans import Span, SpanLog
+from fastload.tools.monitor.gpu import reading_of
+from fastload.tools.monitor.idle import Mark, Tally, segments
+from fastload.tools.monitor.profiler import _result, divide
 
 from .images import write_photo_folder
 from .simulated_gpu import SimulatedGpu
@@ -53,7 +53,7 @@ def test_importing_it_changes_nothing_global_and_loads_no_optional_package() -> 
         + textwrap.dedent("""
         sys.modules["pynvml"] = None  # as if it were not installed; torch imports it itself
         before = state()
-        from fastload.monitor import GpuMonitor
+        from fastload.tools.monitor import GpuMonitor
         GpuMonitor()
         print(json.dumps([before, state(), sorted({name.partition(".")[0] for name in sys.modules})]))
         """)
@@ -178,7 +178,7 @@ class _Time:
 @pytest.fixture
 def simulated_time(monkeypatch: pytest.MonkeyPatch) -> _Time:
     made = _Time()
-    monkeypatch.setattr("fastload.monitor.steps.time", made)
+    monkeypatch.setattr("fastload.tools.monitor.steps.time", made)
     return made
 
 
@@ -415,7 +415,7 @@ def test_a_real_gpu_is_idle_for_as_long_as_it_waits() -> None:
 @pytest.mark.gpu
 def test_on_a_real_gpu_copies_are_on_the_clock_of_the_host(tmp_path: Path) -> None:
     from fastload import create_loader
-    from fastload.measure.images import training
+    from fastload.tools.measure.images import training
 
     log = SpanLog()
     folder = write_photo_folder(tmp_path, per_class=8)
@@ -795,6 +795,6 @@ def test_a_picture_that_cannot_be_drawn_says_why(tmp_path: Path, monkeypatch: py
         draw_timelines(tmp_path / "a.jpg", {"one": _steps(1.0, 1)})
     with pytest.raises(ConfigurationError, match="no steps of two"):
         draw_timelines(tmp_path / "a.png", {"one": _steps(1.0, 1), "two": []})
-    monkeypatch.setattr("fastload.monitor.timeline.find_spec", lambda name: None)
+    monkeypatch.setattr("fastload.tools.monitor.timeline.find_spec", lambda name: None)
     with pytest.raises(BackendUnavailableError, match=r'pip install "fastload\[report\]"'):
         draw_timelines(tmp_path / "a.png", {"one": _steps(1.0, 1)})

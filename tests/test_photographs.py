@@ -11,7 +11,7 @@ from PIL import Image
 from PIL.JpegImagePlugin import get_sampling
 
 from fastload.errors import ConfigurationError
-from fastload.measure.photographs import SCENES, write_photographs
+from fastload.tools.measure.photographs import SCENES, write_photographs
 
 COUNT = 64
 

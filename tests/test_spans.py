@@ -150,7 +150,7 @@ def test_substitution_is_a_stage_of_its_own(tmp_path: Path, caplog: pytest.LogCa
     cut = folder / "class_0/1.jpg"
     cut.write_bytes(truncated(cut.read_bytes()))
     log = SpanLog()
-    from fastload.measure.images import evaluation
+    from fastload.tools.measure.images import evaluation
 
     with _loader(folder, transform=evaluation(32, 40), backend="turbojpeg", on_error="substitute") as loader:
         loader.record(log)

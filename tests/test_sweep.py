@@ -19,14 +19,14 @@ from typer.testing import CliRunner
 
 from fastload.cli.app import app
 from fastload.errors import ConfigurationError, counted
-from fastload.measure.process import Outcome
-from fastload.measure.results import Results, from_json, to_csv, to_json
-from fastload.sweep import Cell, Row, SweepSettings, run_sweep
-from fastload.sweep.advice import Situation, advice
-from fastload.sweep.grid import SHARES, Mode, cells, modes, unavailable
-from fastload.sweep.report import print_sweep
-from fastload.sweep.run import cell_config, environment, launcher, row_of
 from fastload.terminal import output
+from fastload.tools.measure.process import Outcome
+from fastload.tools.measure.results import Results, from_json, to_csv, to_json
+from fastload.tools.sweep import Cell, Row, SweepSettings, run_sweep
+from fastload.tools.sweep.advice import Situation, advice
+from fastload.tools.sweep.grid import SHARES, Mode, cells, modes, unavailable
+from fastload.tools.sweep.report import print_sweep
+from fastload.tools.sweep.run import cell_config, environment, launcher, row_of
 from fastload.train import preset
 from tests.measured import results
 
@@ -37,7 +37,7 @@ SHARE_OF = dict.fromkeys(SHARES, 1 / 8) | {"compute": 3 / 8}
 @pytest.fixture(autouse=True)
 def data_are_not_looked_at_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cells are replaced in most of these tests, and have no data; tests of the first trials look at the check."""
-    monkeypatch.setattr("fastload.sweep.run.check", lambda config: None)
+    monkeypatch.setattr("fastload.tools.sweep.run.check", lambda config: None)
 
 
 def row(mode: Mode, processes: int, batch: int, rate: float, **shares: float) -> Row:
@@ -444,7 +444,7 @@ def test_compare_sets_two_sweeps_side_by_side(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(find_spec("matplotlib") is None, reason="needs matplotlib: pip install fastload[report]")
 def test_two_varying_axes_are_a_heat_map(tmp_path: Path) -> None:
-    from fastload.sweep.report import write_html
+    from fastload.tools.sweep.report import write_html
 
     two = [accumulated(count, count * batch, 0.5, 0.1) for count, batch in ((1, 1), (10, 1))]
     two += [changed(found, cell=changed(found.cell, batch=16), rate=7 * (found.rate or 0)) for found in two]
@@ -466,7 +466,7 @@ def test_two_varying_axes_are_a_heat_map(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(find_spec("matplotlib") is None, reason="needs matplotlib: pip install fastload[report]")
 def test_page_and_picture(tmp_path: Path) -> None:
-    from fastload.sweep.report import write_html, write_png
+    from fastload.tools.sweep.report import write_html, write_png
 
     write_html(constructed(), tmp_path / "page.html")
     text = (tmp_path / "page.html").read_text()
@@ -575,7 +575,7 @@ def test_a_signal_is_as_ctrl_c(number: signal.Signals, monkeypatch: pytest.Monke
             signal.raise_signal(number)
         return row("none", 1, cell.batch, 100)
 
-    monkeypatch.setattr("fastload.sweep.run.run_cell", run)
+    monkeypatch.setattr("fastload.tools.sweep.run.run_cell", run)
     before = signal.getsignal(number)
     done = CliRunner().invoke(app, ["sweep", "fashion-mnist-mlp", "--data", "x", "--parallel", "none"])
     assert done.exit_code == 130
@@ -590,7 +590,7 @@ def test_ctrl_c_keeps_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None
             raise KeyboardInterrupt
         return row("none", 1, cell.batch, 100)
 
-    monkeypatch.setattr("fastload.sweep.run.run_cell", run)
+    monkeypatch.setattr("fastload.tools.sweep.run.run_cell", run)
     seen = []
     sweep = run_sweep(settings(), on_progress=lambda rows, grid: seen.append((len(rows), len(grid))))
     assert seen == [(0, 3), (1, 3)]
@@ -604,7 +604,7 @@ def test_what_is_larger_than_what_did_not_fit_is_not_tried(monkeypatch: pytest.M
         assert cell.batch * cell.processes < 64, "may exhaust the machine"
         return Row(cell, "out of memory", "x") if cell.batch == 16 else row(cell.mode, cell.processes, cell.batch, 100)
 
-    monkeypatch.setattr("fastload.sweep.run.run_cell", run)
+    monkeypatch.setattr("fastload.tools.sweep.run.run_cell", run)
     sweep = run_sweep(settings(parallel=("none", "dp", "ddp")), on_progress=lambda rows, grid: None)
     assert [(row.cell.mode, row.cell.batch, row.status) for row in map(Row.of, sweep.measurements)] == [
         *(("none", 8, "measured"), ("none", 16, "out of memory"), ("none", 32, "not run")),
@@ -615,7 +615,9 @@ def test_what_is_larger_than_what_did_not_fit_is_not_tried(monkeypatch: pytest.M
 
 
 def test_a_sweep_in_which_nothing_ran_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fastload.sweep.run.run_cell", lambda cell, *a, **k: Row(cell, "failed", "SourceError: gone"))
+    monkeypatch.setattr(
+        "fastload.tools.sweep.run.run_cell", lambda cell, *a, **k: Row(cell, "failed", "SourceError: gone")
+    )
     arguments = ["sweep", "fashion-mnist-mlp", "--data", "x", "--parallel", "none", "--png", str(tmp_path / "a.png")]
     done = CliRunner().invoke(app, arguments)
     assert done.exit_code == 1
@@ -641,7 +643,7 @@ def test_a_sweep_in_which_nothing_ran_fails(tmp_path: Path, monkeypatch: pytest.
 def test_wrong_arguments_are_refused_before_anything_runs(
     arguments: list[str], words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fastload.sweep.run.run_cell", lambda *a, **k: pytest.fail("a cell was run"))
+    monkeypatch.setattr("fastload.tools.sweep.run.run_cell", lambda *a, **k: pytest.fail("a cell was run"))
     done = CliRunner().invoke(app, ["sweep", *arguments])
     assert done.exit_code == 1
     assert words in done.output

@@ -122,7 +122,7 @@ def test_a_resume_that_cannot_be_names_what_to_type(run: Run, splits: Path, tmp_
 def test_a_sweep_checks_its_arguments_before_its_first_run(
     wrong: list[str], words: str, splits: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fastload.sweep.run.run_cell", lambda *a, **k: pytest.fail("a cell was run"))
+    monkeypatch.setattr("fastload.tools.sweep.run.run_cell", lambda *a, **k: pytest.fail("a cell was run"))
     given = ["--data", str(splits), "--image-size", str(SIDE), "--model", "fastload:mlp", "--device", "cpu", *wrong]
     result = CliRunner().invoke(app, ["sweep", *given])
     assert result.exit_code == 1, result.output

@@ -24,11 +24,11 @@ from benchmarks.inputs import ROOT
 from fastload.backends.base import PixelDifference
 from fastload.device import DeviceStage
 from fastload.errors import BackendUnavailableError
-from fastload.measure import process
-from fastload.measure.child import report as tell
-from fastload.measure.clock import peak_memory, reset_peak_memory, resident_memory
-from fastload.measure.images import training_pixels
-from fastload.measure.results import Failure, Measurement, Round
+from fastload.tools.measure import process
+from fastload.tools.measure.child import report as tell
+from fastload.tools.measure.clock import peak_memory, reset_peak_memory, resident_memory
+from fastload.tools.measure.images import training_pixels
+from fastload.tools.measure.results import Failure, Measurement, Round
 
 SUITE, PIXELS, RESUME, MEMORY, OTHER_GPUS = "contract suite", "pixels", "resuming", "memory", "contexts on other GPUs"
 """The modes of the rows."""

@@ -16,8 +16,8 @@ from benchmarks.gpu.feeds import of_loader, rate_of
 from benchmarks.gpu.setting import Found, Setting
 from benchmarks.gpu.training import SMALL, small_batch, small_resnet, train
 from fastload.backends.cache import CacheOptions
-from fastload.measure.results import Measurement, Round
-from fastload.measure.statistics import Summary, summarise
+from fastload.tools.measure.results import Measurement, Round
+from fastload.tools.measure.statistics import Summary, summarise
 
 ALONE, SHARE = "CIFAR-10, the loader alone", "CIFAR-10, training"
 """The modes of the rows."""

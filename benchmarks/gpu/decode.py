@@ -26,8 +26,8 @@ from benchmarks.gpu.feeds import Variant, decoding, of_loader, rate_of
 from benchmarks.gpu.setting import Found, Setting
 from fastload.backends.base import PixelDifference
 from fastload.errors import BackendUnavailableError
-from fastload.measure.images import training_pixels
-from fastload.measure.results import Round
+from fastload.tools.measure.images import training_pixels
+from fastload.tools.measure.results import Round
 
 WHOLE, CROPS, SAME = "decoding whole photographs", "decoding random crops", "decoded pixels against the CPU's"
 """The modes of the rows."""

@@ -16,10 +16,10 @@ import torch
 import fastload
 from benchmarks.gpu.setting import Setting
 from fastload.backends import available_backends, backend_class
-from fastload.measure.clock import cpu_seconds
-from fastload.measure.images import training
-from fastload.measure.loaders import OneBatch, PlainLoader
-from fastload.measure.results import Round
+from fastload.tools.measure.clock import cpu_seconds
+from fastload.tools.measure.images import training
+from fastload.tools.measure.loaders import OneBatch, PlainLoader
+from fastload.tools.measure.results import Round
 
 CLASSES = 1000
 """Of the networks; folders have fewer."""

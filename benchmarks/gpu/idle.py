@@ -20,12 +20,12 @@ from msgspec.structs import replace
 from benchmarks.gpu.feeds import Feed, Variant, of_loader, plain, synthetic, variants
 from benchmarks.gpu.setting import Found, Setting
 from benchmarks.gpu.training import Training, of_torchvision, train
-from fastload.measure.clock import cpu_seconds
-from fastload.measure.images import training
-from fastload.measure.results import Measurement
-from fastload.measure.rounds import Entry, Work, measure
-from fastload.monitor import GpuMonitor, GpuReading, Step, draw_timelines, profile_steps
-from fastload.monitor.gpu import reading_of
+from fastload.tools.measure.clock import cpu_seconds
+from fastload.tools.measure.images import training
+from fastload.tools.measure.results import Measurement
+from fastload.tools.measure.rounds import Entry, Work, measure
+from fastload.tools.monitor import GpuMonitor, GpuReading, Step, draw_timelines, profile_steps
+from fastload.tools.monitor.gpu import reading_of
 
 SYNTHETIC = "synthetic"
 """The denominator: nothing has to be fetched."""

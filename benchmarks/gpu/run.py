@@ -30,10 +30,10 @@ from benchmarks.gpu.training import COMPILED
 from benchmarks.inputs import ROOT, photographs, sample_set
 from fastload.cache import build_cache
 from fastload.errors import FastloadError
-from fastload.measure import process
-from fastload.measure.results import Measurement, Results, new_results, to_json, write_text
-from fastload.measure.statistics import Verdict, judge, summarise
-from fastload.measure.table import metric, metric_rows, milliseconds, print_fitting, print_heading, print_problems
+from fastload.tools.measure import process
+from fastload.tools.measure.results import Measurement, Results, new_results, to_json, write_text
+from fastload.tools.measure.statistics import Verdict, judge, summarise
+from fastload.tools.measure.table import metric, metric_rows, milliseconds, print_fitting, print_heading, print_problems
 
 _GRACE = 10.0
 """Seconds that a part may take beyond its time before it is ended."""

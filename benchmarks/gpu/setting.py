@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 import torch
 from msgspec import structs
 
-from fastload.measure.child import report
-from fastload.measure.results import Measurement, Parameter, Round
-from fastload.measure.rounds import status_of
+from fastload.tools.measure.child import report
+from fastload.tools.measure.results import Measurement, Parameter, Round
+from fastload.tools.measure.rounds import status_of
 
 
 @dataclass(frozen=True)

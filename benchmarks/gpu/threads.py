@@ -20,10 +20,10 @@ from benchmarks.gpu.feeds import Feed, Variant, decoding, of_loader, synthetic
 from benchmarks.gpu.setting import Found, Setting
 from benchmarks.gpu.training import Training, of_torchvision, train
 from benchmarks.inputs import ROOT
-from fastload.measure.images import training, training_pixels
-from fastload.measure.process import Child
-from fastload.measure.results import Measurement, Round
-from fastload.measure.statistics import quantile
+from fastload.tools.measure.images import training, training_pixels
+from fastload.tools.measure.process import Child
+from fastload.tools.measure.results import Measurement, Round
+from fastload.tools.measure.statistics import quantile
 
 STEPS = "steps beside the loader's threads"
 """The mode of the rows; the way is the contestant."""

@@ -12,8 +12,8 @@ from torchvision.models.resnet import BasicBlock
 
 from benchmarks.gpu.feeds import CLASSES, synchronize, synthetic
 from benchmarks.gpu.setting import Found, Setting
-from fastload.measure.loaders import Batch
-from fastload.monitor import StepClock, phase_range, step_clock
+from fastload.tools.measure.loaders import Batch
+from fastload.tools.monitor import StepClock, phase_range, step_clock
 
 COMPILED = "compiling"
 """The mode of this part's rows."""

@@ -21,10 +21,10 @@ from benchmarks.peers import contestants as who
 from benchmarks.peers.comparison import BATCH, EPOCHS, FIRST, INTERPRETER, SMALL, SMALL_BATCH, Comparison
 from benchmarks.peers.contestants import CONTESTANTS, Row
 from fastload.errors import FastloadError
-from fastload.measure.results import Measurement, Results, Round, new_results, ratios, to_json, write_text
-from fastload.measure.rounds import Progress
-from fastload.measure.statistics import Verdict, judge, quantile, summarise
-from fastload.measure.table import metric_rows, print_fitting, print_problems
+from fastload.tools.measure.results import Measurement, Results, Round, new_results, ratios, to_json, write_text
+from fastload.tools.measure.rounds import Progress
+from fastload.tools.measure.statistics import Verdict, judge, quantile, summarise
+from fastload.tools.measure.table import metric_rows, print_fitting, print_problems
 
 Found = Mapping[tuple[str, str], Measurement]
 """By contestant and mode."""

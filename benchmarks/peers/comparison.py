@@ -19,10 +19,10 @@ from benchmarks.inputs import ROOT, photographs, reduced, sample_set, small_imag
 from benchmarks.peers.contestants import ENVIRONMENTS, PNG, TINY, Row, Setting
 from fastload.cache import build_cache
 from fastload.errors import BackendUnavailableError, WorkerError
-from fastload.measure import process
-from fastload.measure.process import Child
-from fastload.measure.results import Measurement
-from fastload.measure.rounds import Entry, Measured, Progress, Runner, Work, measure
+from fastload.tools.measure import process
+from fastload.tools.measure.process import Child
+from fastload.tools.measure.results import Measurement
+from fastload.tools.measure.rounds import Entry, Measured, Progress, Runner, Work, measure
 
 FIRST, EPOCHS, INTERPRETER = "first batch", "epochs", "Python beside the loader"
 """The modes of what is not throughput; that of throughput is the task."""

@@ -1,7 +1,7 @@
 """A contestant's process: it stays alive, with its loader warm, and measures when it is told to.
 
 It runs in the peers' own environments too: of fastload it imports what needs only psutil, and what the
-contestant brings. What its methods return are the arguments of `fastload.measure.rounds.Work`.
+contestant brings. What its methods return are the arguments of `fastload.tools.measure.rounds.Work`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks.peers.contestants import CONTESTANTS, Setting
-from fastload.measure.clock import cpu_seconds, descendants, resident_memory
+from fastload.tools.measure.clock import cpu_seconds, descendants, resident_memory
 
 _DRAIN = 0.6
 """Before each measurement, so that batches which were ready do not count [seconds]."""
@@ -28,7 +28,7 @@ _SLICE = 0.05
 
 
 class Contestant:
-    """One row, for `fastload.measure.process.Child`."""
+    """One row, for `fastload.tools.measure.process.Child`."""
 
     def __init__(self, name: str, task: str, setting: Setting) -> None:
         """Make the loader and take its first batch; see whether it is what was asked for."""

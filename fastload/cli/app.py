@@ -9,8 +9,8 @@ from fastload.cli.bench import bench, takes
 from fastload.cli.cache import cache
 from fastload.cli.doctor import doctor
 from fastload.cli.sweep import sweep
-from fastload.demo import DemoSettings
 from fastload.terminal import output, plain_errors
+from fastload.tools.demo import DemoSettings
 from fastload.train.command import GroupedHelp, train
 
 
@@ -21,7 +21,7 @@ def demo(settings: DemoSettings) -> None:
     Takes about a minute. Exit code 1 if a backend failed or delivered other samples than the rest.
     """
     with plain_errors():
-        from fastload.demo.tour import run_demo
+        from fastload.tools.demo.tour import run_demo
 
         if not run_demo(settings, output()):
             raise typer.Exit(1)

@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args, get_type_hi
 
 import typer
 
-from fastload.bench import DecodeSettings, LoaderSettings
 from fastload.errors import ConfigurationError
 from fastload.terminal import output, plain_errors
+from fastload.tools.bench import DecodeSettings, LoaderSettings
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from fastload.measure.results import Results
-    from fastload.measure.rounds import Progress
+    from fastload.tools.measure.results import Results
+    from fastload.tools.measure.rounds import Progress
 
 
 def names(text: str) -> tuple[str, ...]:
@@ -99,7 +99,7 @@ def _value(items: list[type], option: str, typed: Any) -> Any:
 @contextmanager
 def progress_of_rounds(console: Console) -> Iterator[Callable[[Progress], None]]:
     """A bar on a terminal that goes when it is done; in a log, a line for each round."""
-    from fastload.measure.table import progress_bar
+    from fastload.tools.measure.table import progress_bar
 
     begun: set[int] = set()
     with progress_bar(console) as update:
@@ -139,7 +139,7 @@ class Files:
         for name, path in self.places.items():
             option, folder = f"--{name} {path}", path.absolute().parent
             if name in ("html", "png"):
-                from fastload.measure.page import require_charts
+                from fastload.tools.measure.page import require_charts
 
                 require_charts(f"--{name}")
             if path.is_dir():
@@ -155,7 +155,7 @@ class Files:
         Args:
             writers: of what is neither JSON nor CSV, by option. Without one, the file is not written.
         """
-        from fastload.measure.results import to_csv, to_json, write_text
+        from fastload.tools.measure.results import to_csv, to_json, write_text
 
         writers["json"] = lambda found, path: write_text(path, to_json(found))
         writers["csv"] = lambda found, path: write_text(path, to_csv(found))
@@ -182,8 +182,8 @@ def loader(settings: LoaderSettings, files: Files) -> None:
     Ctrl-C ends it early and keeps what was measured. A backend that is not installed is listed with what to install.
     """
     with plain_errors():
-        from fastload.bench.loader import run_loader_benchmark
-        from fastload.bench.loader_report import print_loader, write_html
+        from fastload.tools.bench.loader import run_loader_benchmark
+        from fastload.tools.bench.loader_report import print_loader, write_html
 
         _run(settings, files, run_loader_benchmark, print_loader, write_html)
 
@@ -196,8 +196,8 @@ def decode(settings: DecodeSettings, files: Files) -> None:
     Ctrl-C ends it early and keeps what was measured. A decoder that is not installed is listed with what to install.
     """
     with plain_errors():
-        from fastload.bench.decode import run_decode_benchmark
-        from fastload.bench.decode_report import print_decode, write_html
+        from fastload.tools.bench.decode import run_decode_benchmark
+        from fastload.tools.bench.decode_report import print_decode, write_html
 
         _run(settings, files, run_decode_benchmark, print_decode, write_html)
 
@@ -210,7 +210,7 @@ def _run(
     write_html: Callable[[Results, Path], None],
 ) -> None:
     """Measure, print, write."""
-    from fastload.measure.images import sample_images
+    from fastload.tools.measure.images import sample_images
 
     files.check()
     console = output()
@@ -233,7 +233,7 @@ def compare(
 ) -> None:
     """Say what changed between two runs, and what of it is more than noise."""
     with plain_errors():
-        from fastload.bench.compare import compare_results, print_comparison
-        from fastload.measure.results import read_json
+        from fastload.tools.bench.compare import compare_results, print_comparison
+        from fastload.tools.measure.results import read_json
 
         print_comparison(compare_results(read_json(before), read_json(after)), output())

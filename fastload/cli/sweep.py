@@ -19,7 +19,7 @@ from fastload.train.command import takes_train_options
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from fastload.sweep import Cell, Row
+    from fastload.tools.sweep import Cell, Row
 
 _OWN = ("batch_size", "parallel", "max_steps", "epochs", "accumulate", "device", "backend", "num_workers")
 """What each run of a sweep has of its own."""
@@ -78,9 +78,9 @@ def sweep(
         if preset == "compare":
             _compare(files or [])
             return
-        from fastload.sweep import SweepSettings, run_sweep
-        from fastload.sweep.grid import modes
-        from fastload.sweep.report import print_sweep, write_html, write_png
+        from fastload.tools.sweep import SweepSettings, run_sweep
+        from fastload.tools.sweep.grid import modes
+        from fastload.tools.sweep.report import print_sweep, write_html, write_png
         from fastload.train.settings import find_preset, merged
 
         if files:
@@ -122,7 +122,7 @@ def _axes(**typed: str | None) -> dict[str, tuple[Any, ...]]:
 
 
 def _compare(files: Sequence[Path]) -> None:
-    from fastload.sweep.report import print_comparison, read_sweep
+    from fastload.tools.sweep.report import print_comparison, read_sweep
 
     if len(files) != 2:
         raise ConfigurationError(f"compare: give two files that `fastload sweep --json` wrote, got {len(files)}.")

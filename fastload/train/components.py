@@ -19,7 +19,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError
-from fastload.monitor import StepClock, mark_exchange, step_clock
+from fastload.tools.monitor import StepClock, mark_exchange, step_clock
 from fastload.train.config import OptimizerConfig, ScheduleConfig, TrainConfig
 from fastload.train.data import open_data
 from fastload.train.distributed import World

@@ -11,9 +11,9 @@ from typing import Any
 import msgspec
 import torch
 
-from fastload.measure.clock import peak_memory
-from fastload.monitor import GpuMonitor, GpuReading, IdleSummary, Step, StepClock, profile_steps
-from fastload.monitor.profiler import Profiling
+from fastload.tools.measure.clock import peak_memory
+from fastload.tools.monitor import GpuMonitor, GpuReading, IdleSummary, Step, StepClock, profile_steps
+from fastload.tools.monitor.profiler import Profiling
 from fastload.train.distributed import World
 
 

@@ -25,8 +25,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from fastload.errors import FastloadError, SourceError, counted
 from fastload.loader import Loader
-from fastload.monitor import phase_range, rank_path, write_trace
 from fastload.spans import SpanLog
+from fastload.tools.monitor import phase_range, rank_path, write_trace
 from fastload.train import checkpoint
 from fastload.train.components import Components
 from fastload.train.config import TrainConfig

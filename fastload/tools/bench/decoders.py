@@ -1,0 +1,373 @@
+"""How each decoder turns a JPEG into pixels, and how those are resampled: with what its users would use.
+
+A new contestant is a class and a place in `CONTESTANTS`. No decoder is imported before it is needed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+import fastload
+from fastload.decode import get_decoder
+from fastload.decode.image import Scratch
+from fastload.errors import BackendUnavailableError, ConfigurationError
+from fastload.geometry import Geometry
+from fastload.machine import dali_version
+from fastload.native import NativePool
+from fastload.render import render_into
+from fastload.tools.bench.passes import FORMATS, Contestant, Pixels, Place, Task
+from fastload.tools.bench.pillow import Pillow, PillowSimd
+
+
+class _Buffers(threading.local):
+    """Of each thread."""
+
+    def __init__(self) -> None:
+        self.decoded, self.placed = Scratch(), Scratch()
+
+    def resample(self, pixels: Pixels, place: Place | None) -> Pixels:
+        """As the loader does it: torch's uint8 kernel, one thread an image."""
+        if place is None:
+            return pixels
+        box, size = place
+        out = self.placed.take((*size, 3))
+        render_into(pixels, box=box, size=size, out=out)
+        return out
+
+
+class _LoadersResampling(Contestant):
+    """Contestants that leave the resampling to the loader."""
+
+    resampler = "torch's uint8 kernel"
+
+    def __init__(self, task: Task) -> None:
+        self._local = _Buffers()
+
+
+class _FastloadDecoder(_LoadersResampling):
+    """A decoder of `fastload.decode`."""
+
+    def __init__(self, task: Task) -> None:
+        super().__init__(task)
+        self._decoder = get_decoder(self.name)
+
+    def __call__(self, data: bytes, size: tuple[int, int], place: Place | None) -> Pixels:
+        return self._local.resample(self._decoder.decode(data, out=self._local.decoded.take((*size, 3))), place)
+
+
+class PyTurboJpeg(_FastloadDecoder):
+    name = "pyturbojpeg"
+
+
+class SimpleJpeg(_FastloadDecoder):
+    name = "simplejpeg"
+
+
+class Torchvision(Contestant):
+    """torchvision's decoder and its transforms v2, on tensors of planes as they are used."""
+
+    name = "torchvision"
+    resampler = "transforms v2"
+    formats = tuple(FORMATS)
+
+    def __init__(self, task: Task) -> None:
+        get_decoder("torchvision")  # says what is missing
+        import torch
+        from torchvision.transforms.v2 import functional
+
+        self._torch, self._functional = torch, functional
+        # Faster, where it is known, than its function for any format.
+        self._decode = getattr(torch.ops.image, f"decode_{task.images.format}")
+
+    def __call__(self, data: bytes, size: tuple[int, int], place: Place | None) -> Pixels:
+        torch = self._torch
+        try:
+            image = self._decode(torch.frombuffer(bytearray(data), dtype=torch.uint8), 3)
+        except RuntimeError as error:
+            # torch begins with the place in its source, which is another one in each version.
+            raise ValueError(re.sub(r"^\w+, \S+:\d+, ", "", str(error).splitlines()[0])) from error
+        if place is not None:
+            image = self._functional.resized_crop(image, *place[0], size=list(place[1]), antialias=True)
+        pixels: Pixels = image.permute(1, 2, 0).numpy()
+        return pixels
+
+
+class OpenCv(Contestant):
+    """OpenCV's decoder with its area resampling, which is how its users shrink images; linear to enlarge."""
+
+    name = "opencv"
+    resampler = "INTER_AREA"
+    formats = tuple(FORMATS)
+
+    def __init__(self, task: Task) -> None:
+        self._decoder = get_decoder("opencv")
+        self._cv2: Any = import_module("cv2")
+
+    def __call__(self, data: bytes, size: tuple[int, int], place: Place | None) -> Pixels:
+        pixels = self._decoder.decode(data)
+        if place is None:
+            return pixels
+        (top, left, height, width), (out_height, out_width) = place
+        shrinks = height >= out_height and width >= out_width
+        how = self._cv2.INTER_AREA if shrinks else self._cv2.INTER_LINEAR
+        box = pixels[top : top + height, left : left + width]
+        return np.asarray(self._cv2.resize(box, (out_width, out_height), interpolation=how), dtype=np.uint8)
+
+
+class Accimage(_LoadersResampling):
+    """accimage (Intel IPP), whose own resampling has no antialiasing."""
+
+    name = "accimage"
+
+    def __init__(self, task: Task) -> None:
+        super().__init__(task)
+        try:
+            self._open: Any = import_module("accimage").Image
+        except ImportError as error:
+            raise BackendUnavailableError(
+                f"The decoder accimage is not available ({error}). Install it: conda install -c conda-forge accimage"
+            ) from error
+
+    @classmethod
+    def version(cls) -> str:
+        return str(getattr(import_module("accimage"), "__version__", ""))
+
+    def __call__(self, data: bytes, size: tuple[int, int], place: Place | None) -> Pixels:
+        # It opens files by name only, in most of its versions.
+        descriptor = os.memfd_create("fastload-bench")
+        try:
+            os.write(descriptor, data)
+            image = self._open(f"/proc/self/fd/{descriptor}")
+        finally:
+            os.close(descriptor)
+        planes = np.empty((image.channels, image.height, image.width), dtype=np.uint8)
+        image.copyto(planes)
+        return self._local.resample(planes.transpose(1, 2, 0), place)
+
+
+class Native(_LoadersResampling):
+    """The native core decodes the whole image, by the thread that asks for it, as `fastload.decode_jpeg` does."""
+
+    name = "native"
+    formats = tuple(FORMATS)
+
+    def __init__(self, task: Task) -> None:
+        super().__init__(task)
+        self._pool = NativePool(task.threads)
+
+    @classmethod
+    def version(cls) -> str:
+        return fastload.__version__
+
+    def __call__(self, data: bytes, size: tuple[int, int], place: Place | None) -> Pixels:
+        return self._local.resample(self._decode(data, ((0, 0, *size), size)), place)
+
+    def close(self) -> None:
+        self._pool.close()
+
+    def _decode(self, data: bytes, place: Place) -> Pixels:
+        box, size = place
+        geometry = Geometry(
+            box=np.array([box], dtype=np.int32),
+            size=np.array([size], dtype=np.int32),
+            window=np.array([(0, 0, *size)], dtype=np.int32),
+            flip=np.zeros((1, 2), dtype=np.bool_),
+        )
+        out = self._local.decoded.take((1, *size, 3))
+        for failure in self._pool.decode_batch([data], geometry=geometry, out=out, here=True).wait():
+            raise ValueError(failure.message)
+        pixels: Pixels = out[0]
+        return pixels
+
+
+class NativeRegion(Native):
+    """It decodes and resamples only the box, as the `turbojpeg` backend does: the difference is what that saves."""
+
+    name = "native-region"
+    resampler = "its own"
+    modes = ("resize256", "crop224")  # where the whole image is wanted as it is, there is no region to save
+
+    def __call__(self, data: bytes, size: tuple[int, int], place: Place | None) -> Pixels:
+        return self._decode(data, place or ((0, 0, *size), size))
+
+
+# -- Whole batches: DALI on the CPU and on the GPU, torchvision on the GPU (nvJPEG) ------------------------------------
+
+
+class DaliCpu(Contestant):
+    """A DALI graph: decode the box, resize it with the triangle filter."""
+
+    name = "dali-cpu"
+    resampler = "DALI's resize"
+    batch = 32
+
+    def __init__(self, task: Task) -> None:
+        from fastload.backends.dali_graph import decode_regions, import_dali
+
+        self._dali, self._decode_regions = import_dali(), decode_regions
+        if self.gpu:
+            _need_cuda("DALI mixed")
+        self._threads = task.threads
+        self._places = any(place is not None for place in task.places)
+        self._pipe = self._build()
+
+    @classmethod
+    def version(cls) -> str:
+        return (dali_version() or "").rpartition(" ")[2]
+
+    def decode(self, encoded: Sequence[bytes], sizes: Sequence[tuple[int, int]], places: Sequence[Place | None]) -> Any:
+        self._pipe.feed_input("encoded", [np.frombuffer(data, dtype=np.uint8) for data in encoded])
+        if self._places:
+            boxes = np.array([place[0] if place else (0, 0, 1, 1) for place in places], dtype=np.int32)
+            placed = np.array([place[1] if place else (1, 1) for place in places], dtype=np.float32)
+            for name, values in (("start", boxes[:, :2]), ("shape", boxes[:, 2:]), ("size", placed)):
+                self._pipe.feed_input(name, np.ascontiguousarray(values))
+        try:
+            (decoded,) = self._pipe.run()
+        except RuntimeError as error:
+            self._pipe = self._build()  # after an error DALI's pipeline cannot go on
+            raise ValueError(_last_words(error)) from error
+        if self.gpu:
+            import torch
+
+            torch.cuda.synchronize()
+        return decoded
+
+    def first(self, decoded: Any) -> Pixels:
+        return np.array((decoded.as_cpu() if self.gpu else decoded)[0])
+
+    def close(self) -> None:
+        self._pipe = None
+
+    def _build(self) -> Any:
+        fn, types = self._dali.fn, self._dali.types
+        pipe = self._dali.Pipeline(
+            batch_size=self.batch,
+            num_threads=self._threads,
+            device_id=0 if self.gpu else None,
+            prefetch_queue_depth=1,
+            exec_dynamic=True,
+        )
+        with pipe:
+
+            def given(name: str, dtype: Any) -> Any:
+                return fn.external_source(name=name, device="cpu", ndim=1, dtype=dtype)
+
+            encoded = given("encoded", types.UINT8)
+            if self._places:
+                start, shape = given("start", types.INT32), given("shape", types.INT32)
+                pixels = fn.resize(
+                    self._decode_regions(self._dali, encoded, start, shape, mixed=self.gpu),
+                    size=given("size", types.FLOAT),
+                    interp_type=types.INTERP_LINEAR,
+                    antialias=True,
+                    subpixel_scale=False,
+                )
+            else:
+                # As torchvision decodes; DALI's defaults are plainer chroma and an EXIF rotation.
+                pixels = fn.decoders.image(
+                    encoded,
+                    device="mixed" if self.gpu else "cpu",
+                    output_type=types.RGB,
+                    jpeg_fancy_upsampling=True,
+                    use_fast_idct=False,
+                    adjust_orientation=False,
+                )
+            pipe.set_outputs(pixels)
+        pipe.build()
+        return pipe
+
+
+class DaliMixed(DaliCpu):
+    """The same, decoded on the GPU."""
+
+    name = "dali-mixed"
+    gpu = True
+
+
+class TorchvisionCuda(Contestant):
+    """nvJPEG through torchvision, and torchvision's transforms on the device."""
+
+    name = "torchvision-cuda"
+    resampler = "transforms v2 on the GPU"
+    batch = 32
+    gpu = True
+
+    def __init__(self, task: Task) -> None:
+        _need_cuda("torchvision on CUDA")
+        import torch
+        from torchvision.transforms.v2 import functional
+
+        try:
+            # The operator beneath torchvision.io.decode_jpeg(..., device="cuda"), which newer versions deprecate.
+            self._decode: Any = torch.ops.image.decode_jpegs_cuda
+        except (AttributeError, RuntimeError) as error:
+            raise BackendUnavailableError(
+                f"This torchvision cannot decode on CUDA ({error}). Install one built for it: pytorch.org, Get Started."
+            ) from error
+        self._torch, self._functional = torch, functional
+        self._device = torch.device("cuda", torch.cuda.current_device())
+
+    @classmethod
+    def version(cls) -> str:
+        return Torchvision.version()
+
+    def decode(self, encoded: Sequence[bytes], sizes: Sequence[tuple[int, int]], places: Sequence[Place | None]) -> Any:
+        torch = self._torch
+        try:
+            images = self._decode(
+                [torch.frombuffer(bytearray(data), dtype=torch.uint8) for data in encoded], 3, self._device
+            )
+        except RuntimeError as error:
+            raise ValueError(_last_words(error)) from error
+        placed = [
+            image if place is None else self._functional.resized_crop(image, *place[0], size=list(place[1]))
+            for image, place in zip(images, places, strict=True)
+        ]
+        torch.cuda.synchronize(self._device)
+        return placed
+
+    def first(self, decoded: Any) -> Pixels:
+        pixels: Pixels = decoded[0].permute(1, 2, 0).cpu().numpy()
+        return pixels
+
+
+def _need_cuda(name: str) -> None:
+    import torch
+
+    if not torch.cuda.is_available():
+        raise BackendUnavailableError(
+            f"{name} needs an NVIDIA GPU that this torch can use, and there is none (fastload doctor says why)."
+        )
+
+
+def _last_words(error: RuntimeError) -> str:
+    """The line of a C++ message that says something; DALI's comes after a traceback."""
+    message = str(error).rpartition("encountered:")[2]
+    return next((line.strip() for line in message.splitlines() if line.strip()), "no reason given")
+
+
+# -- All of them -------------------------------------------------------------------------------------------------------
+
+_CLASSES: tuple[type[Contestant], ...] = (
+    *(Pillow, PillowSimd, PyTurboJpeg, SimpleJpeg, Torchvision, OpenCv, Accimage, Native, NativeRegion),
+    *(DaliCpu, TorchvisionCuda, DaliMixed),
+)
+CONTESTANTS: dict[str, type[Contestant]] = {contestant.name: contestant for contestant in _CLASSES}
+
+
+def chosen_contestants(names: Sequence[str] | None) -> list[type[Contestant]]:
+    """By name; without names all of them. Raises ConfigurationError: there is none of that name."""
+    for name in names or ():
+        if name not in CONTESTANTS:
+            raise ConfigurationError(
+                f"--decoders: {name!r} is not known; choose from {', '.join(CONTESTANTS)} (with commas between)."
+            )
+    return [CONTESTANTS[name] for name in dict.fromkeys(names or CONTESTANTS)]

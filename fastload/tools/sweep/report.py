@@ -1,0 +1,236 @@
+"""A sweep for people: a row for each cell and the advice at a terminal, the page for a browser, the picture; and two
+sweeps side by side, the own machine beside a cloud's."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.text import Text
+
+from fastload.errors import ConfigurationError, counted
+from fastload.terminal import duration
+from fastload.tools.bench.compare import conditions
+from fastload.tools.measure.page import heat_map, table, write_page
+from fastload.tools.measure.results import Measurement, Results, read_json
+from fastload.tools.measure.statistics import summarise
+from fastload.tools.measure.table import each, gigabytes, number, percentage, print_fitting, print_report
+from fastload.tools.sweep.grid import SHARES, Cell, Row, Share
+
+if TYPE_CHECKING:
+    from fastload.tools.measure.charts import Chart
+
+_DROPPABLE = ("update", "launch", "copy", "memory", "whole run", "epoch")
+"""Columns that a narrow terminal does without, in this order; --csv has them all."""
+_LEGEND = (
+    "batch: samples of a batch on each process; in all: of a step. memory: the peak of every GPU in turn, or, on the "
+    "CPU, of every process. GPU: the utilisation of each that the driver tells. busy: compute and update. The other "
+    "shares are of the time in which the device had nothing to do: wait, no batch was there; copy, it was on its way; "
+    "launch, the host had queued no work; exchange, gradients were under way."
+)
+_AXES = {
+    "parallel": "parallel",
+    "device": "device",
+    "backend": "backend",
+    "num_workers": "workers",
+    "accumulate": "accumulated",
+    "batch": "batch",
+}
+"""What may vary from cell to cell, and its heading."""
+
+
+def print_sweep(results: Results, console: Console) -> None:
+    """Machine, rows, advice, what went wrong."""
+    rows = _rows(results)
+    best = max(row.speed for row in rows)
+    lines: list[dict[str, str | Text]] = [
+        {name: Text(cell, "bold" if row.rate and row.speed == best else "") for name, cell in line.items()}
+        for line, row in zip(_lines(results), rows, strict=True)
+    ]
+    about = _what_was_done(results)
+    print_report(results, console, "sweep", about, {"": lines}, _LEGEND, droppable=_DROPPABLE, title=_title)
+
+
+def _rows(results: Results) -> list[Row]:
+    return [Row.of(row) for row in results.measurements]
+
+
+def _what_was_done(results: Results) -> str:
+    settings: Mapping[str, Any] = results.settings
+    samples = settings.get("samples")
+    epoch = f", {counted(samples, 'sample')} an epoch" if isinstance(samples, int) else ""
+    what = f"{settings['preset']}: {settings['model']} on {settings['data']}{epoch}, on {settings['device']}; each row "
+    if settings.get("epochs"):
+        return (
+            f"{what}a whole run of {counted(settings['epochs'], 'epoch')} in processes of its own. epoch: training in "
+            f"one of them, measured, without its first {counted(settings['warmup'], 'step')}."
+        )
+    return (
+        f"{what}{counted(settings['steps'], 'step')} in processes of its own, after {settings['warmup']} to warm up. "
+        "epoch: extrapolated from the rate, training only."
+    )
+
+
+def _lines(results: Results) -> list[dict[str, str]]:
+    """Heading: cell, for each row."""
+    lines = [_line(row, str(results.settings["unit"])) for row in _rows(results)]
+    headings = max(lines, key=len)  # only what was validated has a score
+    return [{name: line.get(name, "") for name in headings} for line in lines]
+
+
+def _line(row: Row, unit: str) -> dict[str, str]:
+    cell, possible = row.cell, row.status != "unavailable"
+    score = {row.score[0]: f"{row.score[1]:.4f}"} if row.validation else {}
+    return {
+        "parallel": cell.parallel,
+        "device": cell.device or "",
+        "backend": cell.backend or "",
+        "workers": "" if cell.num_workers is None else str(cell.num_workers),
+        "accumulated": str(cell.accumulate) if cell.accumulate > 1 else "",
+        "batch": str(cell.batch) if possible else "",
+        "in all": str(cell.global_batch) if possible else "",
+        f"{unit}/s": "" if row.rate is None else number(row.rate),
+        "epoch": "" if row.epoch_seconds is None else duration(row.epoch_seconds),
+        "whole run": "" if row.run_seconds is None else duration(row.run_seconds),
+        **score,
+        "memory": each(row.memory, gigabytes),
+        "GPU": each(row.utilisation, percentage),
+        "busy": percentage(row.busy) if row.shares else "",
+        **{str(share): percentage(row.shares[share]) if share in row.shares else "" for share in SHARES},
+        "": "" if row.status == "measured" else row.status,
+    }
+
+
+def _title(row: Measurement) -> str:
+    return row.contestant if row.status == "unavailable" else f"{row.contestant}, {row.parameters['batch']}"
+
+
+# -- Page and picture --------------------------------------------------------------------------------------------------
+
+_BATCH = "samples of a batch on each process"
+_COLOURS: dict[Share, int] = {"compute": 2, "update": 5, "exchange": 0, "wait": 1, "copy": 3, "launch": 8}
+"""Of the shares, by number; first what is work."""
+
+
+def write_html(results: Results, path: str | os.PathLike[str]) -> None:
+    """Write the page, all of it or nothing. Raises OSError."""
+    charts = "".join(chart.html for chart in _charts(results))
+    figures = table(_lines(results), text_columns=("parallel", "device", "backend"))
+    sections = {
+        "What was measured": f"<p>{escape(_what_was_done(results))}</p>\n{charts}",
+        **_heat_maps(results),
+        "All figures": f'{figures}<p class="muted">{escape(_LEGEND)}</p>\n',
+    }
+    title = f"Batch sizes and parallel modes: {results.settings['preset']}"
+    write_page(results, path, title=title, sections=sections, row_title=_title)
+
+
+def _heat_maps(results: Results) -> dict[str, str]:
+    """Heading: HTML, one map of the rate and one of the score, where exactly two axes of the sweep vary."""
+    rows = sorted((row for row in _rows(results) if row.rate), key=lambda row: row.cell.batch)
+    values = {axis: [getattr(row.cell, axis) for row in rows] for axis in _AXES}
+    varying = sorted((axis for axis in _AXES if len(set(values[axis])) > 1), key=lambda axis: len(set(values[axis])))
+    if len(varying) != 2:
+        return {}
+    across, down = varying
+    places = list(zip(map(str, values[down]), map(str, values[across]), strict=True))
+    by, corner = f"by {_AXES[down]} and {_AXES[across]}", f"{_AXES[down]} \\ {_AXES[across]}"
+    rates = dict(zip(places, (row.speed for row in rows), strict=True))
+    maps = {f"{results.settings['unit']}/s {by}": heat_map(rates, corner=corner, show=number)}
+    if all(row.validation for row in rows):
+        scores = dict(zip(places, (row.score[1] for row in rows), strict=True))
+        maps[f"{rows[0].score[0]} {by}"] = heat_map(scores, corner=corner, show="{:.4f}".format)
+    return maps
+
+
+def write_png(results: Results, path: str | os.PathLike[str]) -> None:
+    """Both charts as one picture; of a sweep that measured something. Raises OSError."""
+    from fastload.tools.measure import charts
+
+    charts.write_png(_charts(results), path)
+
+
+def _charts(results: Results) -> list[Chart]:
+    """Two; none of a sweep that measured nothing."""
+    from fastload.tools.measure.charts import SERIES, Line, Stack, colours, curves, stacks
+
+    rows = [row for row in _rows(results) if row.rate]
+    if not rows:
+        return []
+    colour = colours([row.cell.name for row in _rows(results)])
+    points: dict[str, list[tuple[float, float, float, float]]] = {}
+    for row in rows:
+        points.setdefault(row.cell.name, []).append((row.cell.batch, row.speed, row.speed, row.speed))
+    lines = [Line(name, found, colour[name]) for name, found in points.items()]
+    bars = [Stack(f"{row.cell.name}, {row.cell.batch}", {str(k): v for k, v in row.shares.items()}) for row in rows]
+    parts = {str(name): SERIES[number] for name, number in _COLOURS.items()}
+    return [
+        curves("Throughput", _BATCH, f"{results.settings['unit']}/s", lines),
+        stacks("Where the time goes", "% of the time", bars, parts),
+    ]
+
+
+# -- Two sweeps --------------------------------------------------------------------------------------------------------
+
+
+def read_sweep(path: Path) -> Results:
+    """A file that `fastload sweep --json` wrote. Raises ConfigurationError if it is none, OSError."""
+    found = read_json(path)
+    if found.benchmark != "sweep":
+        raise ConfigurationError(f"{path}: is of `bench {found.benchmark}`; give two files of `fastload sweep --json`.")
+    return found
+
+
+def print_comparison(first: Results, second: Results, console: Console) -> None:
+    """What differs between the two, a row for each run that both have, and what it comes to."""
+    for line in conditions(first, second):
+        console.print(Text(line, "yellow"), soft_wrap=True)
+    found = [{row.cell: row for row in _rows(sweep) if row.rate} for sweep in (first, second)]
+    pairs = [(row, found[1][cell]) for cell, row in found[0].items() if cell in found[1]]
+    if pairs:
+        console.print()
+        print_fitting(console, [_pair(a, b) for a, b in pairs], droppable=("busy", "memory", "epoch"))
+        console.print()
+    for which, rows in zip(("first", "second"), found, strict=True):
+        only = [_name(cell) for cell in rows if cell not in {a.cell for a, _ in pairs}]
+        if only:
+            console.print(f"Only in the {which}: {'; '.join(only)}", soft_wrap=True)
+    console.print(_verdict(pairs, found), soft_wrap=True)
+
+
+def _name(cell: Cell) -> str:
+    return f"{cell.name}, batch {cell.batch}"
+
+
+def _pair(a: Row, b: Row) -> dict[str, str | Text]:
+    """Heading: cell, the second beside the first."""
+    shown = {
+        "samples/s": [number(row.speed) for row in (a, b)],
+        "times": [f"{b.speed / a.speed:.2f}"],
+        "epoch": [duration(row.epoch_seconds) if row.epoch_seconds else "" for row in (a, b)],
+        "score": [f"{row.score[1]:.4f}" if row.validation else "" for row in (a, b)],
+        "memory": [each(row.memory, gigabytes) for row in (a, b)],
+        "busy": [percentage(row.busy) for row in (a, b)],
+    }
+    return {"": _name(a.cell), **{name: " | ".join(cells) if any(cells) else "" for name, cells in shown.items()}}
+
+
+def _verdict(pairs: Sequence[tuple[Row, Row]], found: Sequence[dict[Cell, Row]]) -> str:
+    if not all(found):
+        return "One of the two has measured nothing: there is nothing to compare."
+    best = [max(rows.values(), key=lambda row: row.speed) for rows in found]
+    words = [f"{_name(row.cell)} ({number(row.speed)} samples/s)" for row in best]
+    times = best[1].speed / best[0].speed
+    fastest = f"Fastest in the first: {words[0]}; in the second: {words[1]}, {times:.2f} times it."
+    if not pairs:
+        return f"The two have no run in common. {fastest}"
+    ratios = summarise([b.speed / a.speed for a, b in pairs])
+    return (
+        f"Over the {counted(len(pairs), 'run')} that both have, the second is {ratios.median:.2f} times as fast as the "
+        f"first (quartiles {ratios.low:.2f} to {ratios.high:.2f}). {fastest} Each was measured once: "
+        "below 5% is no difference."
+    )
