@@ -79,6 +79,7 @@ class ObjectAssembler:
         for name in fields:
             values = [row[name] for row in rows]
             if name not in ("image", "mask"):
+                self._require_left_alone(name, values[0])
                 columns[name] = _collate(values)
                 continue
             for view, plan in enumerate(recipe.geometries):  # which the transform has made already, or are made here
@@ -93,6 +94,15 @@ class ObjectAssembler:
         if failures:
             columns = {name: _spread(column, good_rows, len(draws)) for name, column in columns.items()}
         return HostBatch(columns, failures, layout=layout)
+
+    def _require_left_alone(self, name: str, value: Any) -> None:
+        """Raises ConfigurationError: the images are moved, and boxes or points would stay where they are."""
+        if self._recipe.moves_pixels and _has_places(value):
+            raise ConfigurationError(
+                f"transform: it moves the pixels of the images of {self.source.name}, and {name!r} of its samples "
+                "holds boxes or points (torchvision tv_tensors), which would stay where they are. Let the dataset "
+                "apply the transform to both."
+            )
 
     def _rows(self, items: list[Any], draws: Draws, good_rows: list[int]) -> list[dict[str, Any]]:
         """The samples by fields. Raises ConfigurationError: they have different ones."""
@@ -221,6 +231,15 @@ def _fields_of(item: Any) -> tuple[dict[str, Any] | None, Layout]:
             names[1] = "mask"
         return dict(zip(names, item, strict=True)), "tuple"
     return {"image": item}, "single"
+
+
+def _has_places(value: Any) -> bool:
+    """Whether it is, or holds, boxes or points in an image that say so by their type."""
+    if isinstance(value, Mapping):
+        return any(map(_has_places, value.values()))
+    if isinstance(value, list | tuple):
+        return any(map(_has_places, value))
+    return isinstance(value, tv_tensors.BoundingBoxes | tv_tensors.KeyPoints)
 
 
 def _is_mask(value: Any) -> bool:

@@ -343,13 +343,22 @@ def _split(recipe: Recipe, config: LoaderConfig, source: Source) -> SplitRecipe:
             f"transform: {source.name} has no images (columns: {', '.join(source.columns)}); leave it out, or use "
             "batch_transform."
         )
+    primary = next(iter(source.images.values()), None)
     if config.collate_fn is not None:
-        return recipe.as_opaque(
+        split = recipe.as_opaque(
             f"the collate_fn {qualified_name(config.collate_fn)} takes finished samples; leave it out, or give "
             "from_dataloader a function of whole batches, batch_transform, in its place"
         )
-    primary = next(iter(source.images.values()), None)
-    return recipe.split(None if primary is None else primary.fixed_size)
+    else:
+        split = recipe.split(None if primary is None else primary.fixed_size)
+    for name in source.values if source.images and (split.moves_pixels or split.opaque is not None) else ():
+        if name in ("boxes", "keypoints"):
+            raise ConfigurationError(
+                f"transform: it moves the pixels of the images of {source.name}, and column {name!r} would stay where "
+                "it is. Leave crops, resizes and flips out of the transform, or serve the samples from a torch Dataset "
+                "that moves both; a column that geometry has nothing to do with can have any other name."
+            )
+    return split
 
 
 def _stacks(source: Source, split: SplitRecipe) -> bool:

@@ -64,6 +64,8 @@ class AugmentStep:
 class _Augment(PixelOperation):
     """What the two have in common; both have these fields, and define `steps`."""
 
+    moves_pixels = True  # it shears, shifts and turns
+
     num_magnitude_bins: int
     interpolation: Interpolation
     fill: Fill | None

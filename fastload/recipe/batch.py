@@ -147,6 +147,10 @@ class RandomApply(PixelOperation):
         check_settings(self)
 
     @property
+    def moves_pixels(self) -> bool:  # type: ignore[override]
+        return any(op.moves_pixels for op in self.ops)
+
+    @property
     def pointwise(self) -> bool:  # type: ignore[override]
         return all(op.pointwise for op in self.ops)
 

@@ -50,6 +50,8 @@ class Operation:
     """The transforms that `from_transform` takes: these very types, not their subclasses, which may do anything."""
     is_opaque: ClassVar[bool] = False
     """Whether only Python can run it, on one sample at a time."""
+    moves_pixels: ClassVar[bool] = True
+    """Whether it may put pixels elsewhere: then boxes and points in the image are no longer right."""
     pointwise: ClassVar[bool] = False
     """Whether it treats all pixels of a sample alike, each by itself. Crops, flips and nothing else that moves pixels
     may then run before it though they come behind it."""
@@ -134,6 +136,8 @@ class Operation:
 
 class PixelOperation(Operation):
     """Changes values of pixels and leaves them where they are. Define `apply`."""
+
+    moves_pixels = False
 
 
 class GeometryOperation(GeometryStep, Operation):

@@ -46,6 +46,8 @@ class SplitRecipe:
     """Why there is an opaque part: each transform that could not be placed, and why not."""
     forks: bool = False
     """Whether batches hold a tuple of views in place of images (`fastload.Views`)."""
+    moves_pixels: bool = False
+    """Whether an operation puts pixels elsewhere, wherever it runs. What opaque transforms do is not known."""
 
     @property
     def geometry(self) -> GeometryPlan:
@@ -143,6 +145,7 @@ class Recipe:
             opaque=opaque,
             reasons=reasons,
             forks=fork is not None,
+            moves_pixels=self._moves_pixels,
         )
 
     def as_opaque(self, reason: str) -> SplitRecipe:
@@ -161,7 +164,12 @@ class Recipe:
             opaque=opaque,
             reasons=() if opaque is None else (f"the transform ({reason})",),
             forks=self._fork is not None,
+            moves_pixels=self._moves_pixels,
         )
+
+    @property
+    def _moves_pixels(self) -> bool:
+        return any(op.moves_pixels and not op.is_opaque for op in self.ops)
 
     @property
     def _fork(self) -> Fork | None:
