@@ -1,4 +1,4 @@
-#include "jpeg/baseline.hpp"
+#include "jpeg/frame.hpp"
 
 #include <algorithm>
 #include <cstring>

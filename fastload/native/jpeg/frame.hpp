@@ -1,0 +1,55 @@
+// The headers of a JPEG: sizes, tables, and where the scan begins.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace fastload::jpeg {
+
+// Why an image goes to libjpeg-turbo. The numbers index the counts that Python reads.
+enum class Reason : int {
+    none = 0,     // decoded here
+    progressive,  // or arithmetic, or lossless
+    components,   // CMYK, YCCK, or anything but grey and three colours
+    layout,       // several scans, or sampling factors that hardly any file has
+    unusual,      // damaged, cut off, garbage between the markers, tables that make no sense: libjpeg's verdict counts
+    forced,       // asked for
+};
+constexpr int kReasons = 6;
+
+enum class Colour { grey, ycc, rgb };
+
+constexpr int kMostComponents = 3;
+
+struct Component {
+    int id = 0;
+    int h = 1, v = 1;  // blocks a MCU, across and down
+    int quantisers = 0;
+    int dc_table = 0, ac_table = 0;
+};
+
+struct Frame {
+    int width = 0, height = 0;
+    int components = 0;
+    Component component[kMostComponents];
+    int h = 1, v = 1;  // the largest sampling factors: 1 or 2
+    Colour colour = Colour::grey;
+    int restart_interval = 0;  // MCUs, 0 for none
+
+    // In the file's own order (zigzag), as they were when the scan began; null where not defined.
+    struct Quantisers {
+        const uint8_t* values = nullptr;
+        bool wide = false;  // two bytes each
+    };
+    Quantisers quantisers[4];
+    // 16 counts of codes by length, then the symbols.
+    const uint8_t* dc_codes[4] = {};
+    const uint8_t* ac_codes[4] = {};
+
+    size_t scan = 0;  // offset of the entropy-coded data
+};
+
+// Reads the headers. Anything but `Reason::none` means that the frame is not to be used. Points into `data`.
+Reason read_frame(const uint8_t* data, size_t size, Frame& frame);
+
+}  // namespace fastload::jpeg
