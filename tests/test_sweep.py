@@ -26,8 +26,10 @@ from fastload.tools.sweep import Cell, Row, SweepSettings, run_sweep
 from fastload.tools.sweep.advice import Situation, advice
 from fastload.tools.sweep.grid import SHARES, Mode, cells, modes, unavailable
 from fastload.tools.sweep.report import print_sweep
+from fastload.tools.sweep.reported import read_reported, reported_presets
 from fastload.tools.sweep.run import cell_config, environment, launcher, row_of
 from fastload.train import preset
+from fastload.train.settings import find_preset, preset_files
 from tests.measured import results
 
 CPU, GPU = Situation(device="cpu", cores=4), Situation(device="cuda", cores=16)
@@ -435,10 +437,56 @@ def test_compare_sets_two_sweeps_side_by_side(tmp_path: Path) -> None:
     for given, words in (
         (files, "is of `bench decode`; give two files of `fastload sweep --json`"),
         (files[:1], "compare: give two files that `fastload sweep --json` wrote, got 1"),
+        (["reported:cifar10-vgg19-sweep"] * 2, "compare: give two files"),
+        (["reported:cifar10", files[0]], "no reported figures of 'cifar10'; there are cifar10-pyramidnet-dp, "),
     ):
         done = CliRunner().invoke(app, ["sweep", "compare", *map(str, given)])
         assert done.exit_code == 1
         assert words in done.output
+
+
+def test_an_own_sweep_stands_beside_what_others_measured(tmp_path: Path) -> None:
+    rows = [row("none", 1, 512, 5000), row("ddp", 2, 512, 9000), row("dp", 2, 256, 4000)]
+    rows[0] = changed(rows[0], epoch_seconds=10.0, memory=(5 << 30,), utilisation=(0.99,))
+    own = constructed(rows)
+    own = replace(own, settings={**own.settings, "preset": "cifar10-vgg19-sweep"})
+    path = tmp_path / "mine.json"
+    path.write_text(to_json(own))
+    for given in (["reported:cifar10-vgg19-sweep", str(path)], [str(path), "reported:cifar10-vgg19-sweep"]):
+        done = CliRunner().invoke(app, ["sweep", "compare", *given])
+        assert done.exit_code == 0, done.output
+        said = done.output
+        lines = said.splitlines()
+        at = next(number for number, line in enumerate(lines) if line.startswith("dp x 1, 512 in all"))
+        assert "11 s" in lines[at], "200 epochs in 2,192 s"
+        assert "4,147 MiB" in lines[at]
+        assert lines[at + 1].split()[:5] == ["own", "(one", "process)", "10", "s"], (
+            "DataParallel on one GPU is one process"
+        )
+        two = next(number for number, line in enumerate(lines) if line.startswith("dp x 2, 512 in all"))
+        assert "19:43 min" in lines[two]
+        assert "own (dp x 2)" in lines[two + 1]
+        assert "nvidia-smi's figure" in said
+        assert "Only in the own sweep: ddp x 2, batch 512" in said
+    path.write_text(to_json(constructed(rows)))
+    done = CliRunner().invoke(app, ["sweep", "compare", "reported:cifar10-vgg19-sweep", str(path)])
+    assert "The own sweep is of cifar10-vgg19, not of cifar10-vgg19-sweep." in done.output
+
+
+@pytest.mark.parametrize("name", reported_presets())
+def test_every_reported_table_has_an_owner_and_conditions_and_is_in_the_manual(name: str) -> None:
+    manual = (Path(__file__).parents[1] / "docs/recipes.md").read_text()
+    assert name in preset_files()
+    assert f"fastload sweep compare reported:{name} mine.json" in find_preset(name).reported.replace("\n", " ")
+    for table in read_reported(name):
+        assert table.owner
+        assert table.conditions
+        for line in table.row:
+            told = [f"{size:,} MiB" for size in line.memory_mib if not line.note.startswith("2.98")]
+            told += [f"{share:.0%}" for share in line.utilisation]
+            told += [f"{100 * line.top1:.4g}"] if line.top1 is not None else []
+            told += [f"{line.seconds:,.0f}"] if line.seconds is not None and line.seconds % 60 else []
+            assert [figure for figure in told if figure not in manual] == []
 
 
 @pytest.mark.slow

@@ -187,3 +187,11 @@ def test_a_missing_tensorboard_is_said_before_anything_runs(tmp_path: Path, monk
 def test_without_tensorboard_its_files_are_not_there(tmp_path: Path) -> None:
     write(tmp_path, range(1))
     assert [path.name for path in tmp_path.iterdir()] == [EPOCHS_FILE]
+
+
+def test_a_rate_below_one_is_not_shown_as_zero(tmp_path: Path) -> None:
+    console = pipe()
+    config = TrainConfig(checkpoint=CheckpointConfig(out=str(tmp_path)), schedule=ScheduleConfig(epochs=1))
+    with RunLog(config, "images", rank=0, records=[], step=0, console=console) as log:
+        log.end_epoch(record(0, images_per_second=0.042))
+    assert "0.042 images/s" in text_of(console)

@@ -229,6 +229,15 @@ def test_a_documented_command_is_one(command: str) -> None:
     assert done.exit_code == 0, done.stderr
 
 
+def test_presets_have_only_settings_of_their_own_source() -> None:
+    """The search for unused parameters is of an interface's example, clipping at 20 of a list of settings."""
+    assert not preset("cracks-unet16").run.find_unused_parameters
+    assert preset("text-classification-roberta").optimizer.clip_norm is None
+    assert "never wraps its model" in find_preset("cracks-unet-resnet101").reported
+    assert "10,000 outputs" not in find_preset("cifar10-pyramidnet-dp").reported
+    assert "docs/trainer.md" in find_preset("text-roberta").data
+
+
 def test_a_preset_that_is_none_is_refused_with_the_nearest() -> None:
     with pytest.raises(ConfigurationError, match="the nearest: cifar10-vgg19"):
         find_preset("cifar-vgg19")

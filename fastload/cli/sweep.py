@@ -33,10 +33,13 @@ def sweep(
     preset: Annotated[
         str | None,
         typer.Argument(
-            help="A job with its settings (fastload train --presets lists them); or compare, and two files of --json."
+            help="A job with its settings (fastload train --presets lists them); or compare, and two files of --json, "
+            "or reported:PRESET and a file."
         ),
     ] = None,
-    files: Annotated[list[Path] | None, typer.Argument(help="Of compare.", metavar="[A.json B.json]")] = None,
+    files: Annotated[
+        list[str] | None, typer.Argument(help="Of compare.", metavar="[A.json|reported:PRESET B.json]")
+    ] = None,
     config: Annotated[Path | None, typer.Option(help="A TOML file of settings, as for fastload train.")] = None,
     batch_sizes: Annotated[
         str, typer.Option("--batch-sizes", help="Samples of a batch on each process, with commas between.")
@@ -72,7 +75,7 @@ def sweep(
 
     Each run trains for some steps, or to its end, in processes of its own. One that does not fit in memory is a row
     that says so. Ctrl-C ends it early and keeps what was measured. `fastload sweep compare A.json B.json` sets two
-    sweeps side by side.
+    sweeps side by side, `fastload sweep compare reported:PRESET B.json` one beside what others measured of the preset.
     """
     with plain_errors():
         if preset == "compare":
@@ -121,12 +124,23 @@ def _axes(**typed: str | None) -> dict[str, tuple[Any, ...]]:
     }
 
 
-def _compare(files: Sequence[Path]) -> None:
+def _compare(files: Sequence[str]) -> None:
     from fastload.tools.sweep.report import print_comparison, read_sweep
+    from fastload.tools.sweep.reported import PREFIX, print_beside_reported, read_reported
 
-    if len(files) != 2:
-        raise ConfigurationError(f"compare: give two files that `fastload sweep --json` wrote, got {len(files)}.")
-    print_comparison(read_sweep(files[0]), read_sweep(files[1]), output())
+    reported = [name for name in files if name.startswith(PREFIX)]
+    for name in reported:
+        read_reported(name)  # a name that is not known is said before anything else
+    own = [read_sweep(Path(name)) for name in files if name not in reported]
+    if (len(reported), len(own)) == (1, 1):
+        print_beside_reported(reported[0], own[0], output())
+    elif len(own) == 2 and not reported:
+        print_comparison(own[0], own[1], output())
+    else:
+        raise ConfigurationError(
+            f"compare: give two files that `fastload sweep --json` wrote, got {len(files)}; or one of them and "
+            f"{PREFIX}PRESET, for what others measured."
+        )
 
 
 @contextmanager
@@ -147,12 +161,14 @@ def _terminated_as_by_ctrl_c() -> Iterator[None]:
 @contextmanager
 def _progress(console: Console) -> Iterator[Callable[[Sequence[Row], Sequence[Cell]], None]]:
     """A line for each run that is done; on a terminal also what is under way."""
+    from fastload.tools.measure.table import number
+
     with console.status("") as status:
 
         def report(rows: Sequence[Row], grid: Sequence[Cell]) -> None:
             if rows:
                 row = rows[-1]
-                came = row.status if row.rate is None else f"{row.rate:,.0f} a second, busy {row.busy:.0%}"
+                came = row.status if row.rate is None else f"{number(row.rate)} a second, busy {row.busy:.0%}"
                 console.print(f"{len(rows)} of {len(grid)}: {_name(row.cell)}: {came}", style="dim")
             if len(rows) < len(grid):
                 status.update(f"{len(rows) + 1} of {len(grid)}: {_name(grid[len(rows)])}")

@@ -153,8 +153,10 @@ def _closing(summary: Summary) -> str:
     words = [f"{counted(summary.steps, 'step')} in all, {summary.seconds:,.1f} s"]
     if summary.images_per_second is not None and summary.idle is not None:
         idle = summary.idle
+        from fastload.tools.measure.table import number
+
         words.append(
-            f"{summary.images_per_second:,.0f} samples a second; of its time the device was busy "
+            f"{number(summary.images_per_second)} samples a second; of its time the device was busy "
             f"{idle.busy_share:.1%}, waited for data {idle.wait_share:.1%}, for the host {idle.launch_share:.1%}, for "
             f"other ranks {idle.exchange_share:.1%}"
         )

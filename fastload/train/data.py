@@ -132,8 +132,8 @@ def _open(config: TrainConfig) -> tuple[Opened, Validation]:
     if isinstance(settings.split, float):
         if isinstance(val, Opened):
             raise ConfigurationError(
-                f"split: {settings.data} is validated on {val.source.name}; leave split out, or --val-data and the "
-                "validation part."
+                f"split: {settings.split:g} of the data is to be trained on, but {settings.data} is validated on "
+                f"{val.source.name}; give --split none (a preset may set a split), or data without a validation part."
             )
         train, val = _split(train, settings.split, config.run.seed)
     return train, val if settings.val else "nothing is validated, as --no-val says"
@@ -147,7 +147,7 @@ def _split(opened: Opened, share: float, seed: int) -> tuple[Opened, Opened]:
     if not 0 < count < len(source):
         raise ConfigurationError(
             f"split: {share:g} of the {counted(len(source), 'sample')} of {source.name} leaves none to "
-            f"{'train' if not count else 'validate'} on; give another share."
+            f"{'train' if not count else 'validate'} on; give another share, or --split none and --val-data."
         )
     shuffled = np.argsort(keys, kind="stable")
     train, val = (replace(opened, source=source.take(np.sort(part))) for part in (shuffled[:count], shuffled[count:]))

@@ -16,6 +16,7 @@ import socket
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -86,6 +87,13 @@ def open_world(run: RunConfig) -> Iterator[World]:
     parallel = _parallel(run, number.get("WORLD_SIZE", 1), launched)
     device = _device(run, parallel, number.get("LOCAL_RANK", 0))
     gpu = device if device.type == "cuda" else None
+    if parallel == "dp" and gpu is None:
+        warnings.warn(
+            "parallel: dp (DataParallel) divides a batch among the GPUs of one process, and this runs on the "
+            f"processor: one device, which gets the whole batch. CPUs train together in several processes: {_TORCHRUN}",
+            stacklevel=2,
+        )
+        parallel = "none"
     if gpu is not None:
         torch.cuda.set_device(gpu)
     if parallel != "ddp":
@@ -146,7 +154,7 @@ def _parallel(run: RunConfig, world_size: int, launched: bool) -> Literal["none"
     if run.parallel != "ddp" and world_size > 1:
         raise ConfigurationError(
             f"parallel: {run.parallel} is for one process, but torchrun has started {world_size}, which would train "
-            f"{world_size} times the same; take ddp, or start without torchrun."
+            f"{world_size} times the same; give --parallel ddp, or start without torchrun."
         )
     return run.parallel
 
@@ -155,12 +163,6 @@ def _device(run: RunConfig, parallel: str, local_rank: int) -> torch.device:
     gpus = torch.cuda.device_count()
     wanted = ("cuda" if gpus else "cpu") if run.device == "auto" else run.device
     device = torch.device(wanted)
-    if parallel == "dp" and device.type == "cpu":
-        raise ConfigurationError(
-            "parallel: dp (DataParallel) copies the network to several GPUs of one process, and "
-            + ("the device is cpu" if gpus else "there is none here")
-            + f". CPUs train together in several processes: {_TORCHRUN}"
-        )
     if run.devices and (device.type != "cuda" or device.index is not None):
         raise ConfigurationError(
             f"devices: {run.devices} are GPUs by number, and the device is {wanted}; leave one of the two out."

@@ -14,6 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from fastload.errors import BackendUnavailableError
 from fastload.files import replacing
+from fastload.tools.measure.table import number
 from fastload.train.config import TrainConfig
 from fastload.train.results import EpochRecord
 
@@ -73,7 +74,7 @@ class RunLog(ExitStack):
 
     def progress(self, done: int, *, rate: float, wait: float, loss: float) -> None:
         """Move the bar."""
-        shown: dict[str, Any] = {"rate": f"{rate:,.0f}", "wait": f"{wait:.1%}", "loss": f"{loss:.4f}"}
+        shown: dict[str, Any] = {"rate": number(rate), "wait": f"{wait:.1%}", "loss": f"{loss:.4f}"}
         self._bar.update(self._task, completed=done, **shown)
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
@@ -109,7 +110,7 @@ class RunLog(ExitStack):
             if results
         ]
         if record.images_per_second:  # else the training of this epoch was over when the run was resumed
-            rate, wait = f"{record.images_per_second:,.0f} {self._unit}/s", f"wait {record.wait_share:.1%}"
+            rate, wait = f"{number(record.images_per_second)} {self._unit}/s", f"wait {record.wait_share:.1%}"
             parts.append(f"{rate}, {wait}, {record.seconds:.1f} s")
         return f"epoch {record.epoch + 1}/{self._epochs}: {'; '.join(parts)}"
 

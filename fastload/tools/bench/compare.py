@@ -12,7 +12,7 @@ from fastload.errors import ConfigurationError, counted
 from fastload.tools.measure import statistics
 from fastload.tools.measure.results import Measurement, Results
 from fastload.tools.measure.statistics import Summary
-from fastload.tools.measure.table import per_cent, print_fitting
+from fastload.tools.measure.table import number, per_cent, print_fitting
 
 _STYLE: dict[statistics.Change, str] = {
     "faster": "green",
@@ -144,7 +144,7 @@ def _verdict(comparison: Comparison) -> list[str]:
 def _cells(change: Change) -> dict[str, str | Text]:
     """Heading: cell."""
     rates = [
-        f"{rate.median:,.0f} ± {per_cent((rate.high - rate.low) / 2, rate.median)}"
+        f"{number(rate.median)} ± {per_cent((rate.high - rate.low) / 2, rate.median)}"
         for rate in (change.before, change.after)
     ]
     return {

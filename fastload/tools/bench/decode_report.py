@@ -15,7 +15,7 @@ from fastload.tools.bench.passes import MODES
 from fastload.tools.measure.page import table, write_page
 from fastload.tools.measure.results import Measurement, Results
 from fastload.tools.measure.statistics import difference_is_real
-from fastload.tools.measure.table import metric, print_report, spread
+from fastload.tools.measure.table import metric, number, print_report, spread
 
 _SOURCES = {"memory": "from memory", "page cache": "files in the page cache", "cold": "files on disk"}
 _DROPPABLE = ("mean", "MP/s", "memory", "p50", "max", "p99")
@@ -120,7 +120,7 @@ def _line(row: Measurement, best: float, source: str) -> dict[str, str | Text]:
         "decoder": row.contestant,
         "bytes from": source,
         "threads": str(_threads(row)),
-        "img/s": Text(f"{row.speed:,.0f}", "bold" if row.speed == best else ""),
+        "img/s": Text(f"{number(row.speed)}", "bold" if row.speed == best else ""),
         "±": spread(row),
         "MP/s": metric(row, "pixels_per_second", lambda rate: f"{rate / 1e6:,.0f}"),
         "CPU s/1,000": "" if cpu is None else f"{cpu:.2f}",
@@ -191,15 +191,15 @@ def _sentence(mode: str, rows: Sequence[Measurement]) -> str:
     best, *others = _with_most_threads([row for row in rows if _source(row) == _source(rows[0])])
     words = f"{_title(mode)} with {counted(_threads(best), 'thread')}: "
     if not others:
-        return f"{words}`{best.contestant}` gives {best.speed:,.0f} img/s."
+        return f"{words}`{best.contestant}` gives {number(best.speed)} img/s."
     second = others[0]
     words += {
-        True: f"`{best.contestant}` is the fastest, {best.speed:,.0f} img/s, {best.speed / second.speed:.2f} times the "
-        f"next, `{second.contestant}`",
-        False: f"`{best.contestant}` ({best.speed:,.0f} img/s) and `{second.contestant}` ({second.speed:,.0f}) lie "
-        "within the scatter of the rounds",
-        None: f"`{best.contestant}` ({best.speed:,.0f} img/s) before `{second.contestant}` ({second.speed:,.0f}), by "
-        "too few rounds to be sure",
+        True: f"`{best.contestant}` is the fastest, {number(best.speed)} img/s, {best.speed / second.speed:.2f} times "
+        f"the next, `{second.contestant}`",
+        False: f"`{best.contestant}` ({number(best.speed)} img/s) and `{second.contestant}` ({number(second.speed)})"
+        " lie within the scatter of the rounds",
+        None: f"`{best.contestant}` ({number(best.speed)} img/s) before `{second.contestant}` ({number(second.speed)}),"
+        " by too few rounds to be sure",
     }[_differ(best, second)]
     common = next((row for row in others[1:] if row.contestant == _COMMON and _differ(best, row)), None)
     return f"{words}; {best.speed / common.speed:.1f} times `{_COMMON}`." if common else f"{words}."

@@ -20,6 +20,7 @@ from fastload.tools.measure.table import (
     gigabytes,
     metric,
     milliseconds,
+    number,
     percentage,
     print_report,
     spread,
@@ -70,7 +71,7 @@ def _cells(row: Measurement, best: float = 0.0) -> dict[str, str | Text]:
         "loader": row.contestant,
         "workers": "" if workers == DEFAULT else str(workers),
         "prefetch": "" if prefetch == DEFAULT else str(prefetch),
-        "img/s": Text(f"{row.speed:,.0f}", "bold" if row.speed == best and loads else ""),
+        "img/s": Text(f"{number(row.speed)}", "bold" if row.speed == best and loads else ""),
         "±": spread(row),
         "waited": metric(row, "wait_share", percentage),
         "first batch": metric(row, "first_batch_seconds", milliseconds) if loads else "",
@@ -156,7 +157,9 @@ def _rates(results: Results, rows: Sequence[Measurement], colour: dict[str, str]
             waits.append(Bar(_name(row), 100 * wait.median, 100 * wait.low, 100 * wait.high, colour[row.contestant]))
     html = ""
     if rates:
-        limit = None if takes is None else (takes, f"{ALONE if consume is None else 'simulated trainer'}: {takes:,.0f}")
+        limit = (
+            None if takes is None else (takes, f"{ALONE if consume is None else 'simulated trainer'}: {number(takes)}")
+        )
         html += bars("Throughput through the training step", "images a second", rates, limit=limit).html
     if waits:
         waits.sort(key=lambda bar: bar.value)
@@ -211,12 +214,12 @@ def verdict(
     parts, said = [], []
     takes = _trainer_rate(measurements, consume)
     if takes is not None:
-        parts.append(f"{'Your' if consume is None else 'The simulated'} trainer takes {takes:,.0f} img/s")
+        parts.append(f"{'Your' if consume is None else 'The simulated'} trainer takes {number(takes)} img/s")
     if base:
         waiting = "" if best else f": {_waited(base)} waiting"
-        parts.append(f"the {DATALOADER}{_settings(base)} gives {base.speed:,.0f}{waiting}")
+        parts.append(f"the {DATALOADER}{_settings(base)} gives {number(base.speed)}{waiting}")
     if best:
-        parts.append(f"`{best.contestant}`{_settings(best)} gives {best.speed:,.0f}: {_waited(best)} waiting left")
+        parts.append(f"`{best.contestant}`{_settings(best)} gives {number(best.speed)}: {_waited(best)} waiting left")
     if cache:
         parts.append(_about_cache(cache, best, gigabytes(cache_bytes)))
     if base or best or cache:
@@ -250,7 +253,7 @@ def _trainer_rate(measurements: Sequence[Measurement], consume: float | None) ->
 
 
 def _about_cache(cache: Measurement, best: Measurement | None, size: str) -> str:
-    rate = f"{cache.speed:,.0f}: {_waited(cache)} waiting left"
+    rate = f"{number(cache.speed)}: {_waited(cache)} waiting left"
     if best is None or best.rate is None or cache.rate is None:
         return f"a cache ({size}) gives {rate}"
     turned = change(best.rate, cache.rate)
@@ -299,7 +302,7 @@ class Curve:
 
     def words(self) -> str:
         """Where it turns, for people: "turbojpeg 1,850 img/s with 2, no more with more"."""
-        rates = {value: f"{rate.median:,.0f}" for value, rate in self.points}
+        rates = {value: f"{number(rate.median)}" for value, rate in self.points}
         best, top = max(self.points, key=lambda point: point[1].median)
         real = {value: difference_is_real(rate, top) for value, rate in self.points if value != best}
         slower = [v for v, rate in self.points if v > best and real[v] and rate.median < _CLOSE * top.median]

@@ -39,7 +39,7 @@ from fastload.tools.measure.loaders import Batch, Feed, LoaderRunner, PlainLoade
 from fastload.tools.measure.photographs import write_photographs
 from fastload.tools.measure.results import Measurement
 from fastload.tools.measure.rounds import Entry, Work, measure
-from fastload.tools.measure.table import metric, percentage, print_fitting, progress_bar
+from fastload.tools.measure.table import metric, number, percentage, print_fitting, progress_bar
 
 _COMPARED = 64  # images whose pixels are compared
 _PLAIN = "(plain DataLoader)"
@@ -248,10 +248,10 @@ class _Tour:
             optimizer = torch.optim.AdamW(network.parameters(), lr=4e-3, weight_decay=0.05)
             steps = max(epochs * len(train_loader), 2)
             schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=4e-3, total_steps=steps, pct_start=0.25)
-            for number in range(1, epochs + 1):
+            for epoch in range(1, epochs + 1):
                 network.train()
                 begun, total, seen = time.perf_counter(), torch.zeros((), device=device), 0
-                with progress_bar(console, f"training, epoch {number}") as progress:
+                with progress_bar(console, f"training, epoch {epoch}") as progress:
                     for step, (images, labels) in enumerate(train_loader, 1):
                         loss = nn.functional.cross_entropy(network(images), labels)
                         optimizer.zero_grad()
@@ -263,8 +263,8 @@ class _Tour:
                         progress(step / len(train_loader))
                 mean, rate = float(total) / seen, seen / (time.perf_counter() - begun)
                 console.print(
-                    f"epoch {number}   loss {mean:.3f}   {_accuracy(network, val_loader):.0%} of {which} right   "
-                    f"{rate:,.0f} images/s",
+                    f"epoch {epoch}   loss {mean:.3f}   {_accuracy(network, val_loader):.0%} of {which} right   "
+                    f"{number(rate)} images/s",
                     soft_wrap=True,
                 )
 
@@ -299,7 +299,7 @@ class _Tour:
 
 
 def _run(row: Measurement, best: float) -> dict[str, str | Text]:
-    speed = Text(f"{row.speed:,.0f}", "bold" if row.speed == best else "") if row.rounds else Text("not run", "yellow")
+    speed = Text(number(row.speed), "bold" if row.speed == best else "") if row.rounds else Text("not run", "yellow")
     return {
         "backend": row.contestant,
         "images/s": speed,

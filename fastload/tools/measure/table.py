@@ -69,7 +69,7 @@ def metric_rows(title: str, rows: Sequence[Measurement]) -> list[dict[str, str]]
     names = dict.fromkeys(name for row in rows for r in row.rounds for name in r.metrics)
     columns = {name: name.removesuffix("_seconds").replace("_", " ") for name in names}
     return [
-        {title: row.contestant, "samples/s": f"{row.speed:,.0f}" if row.speed else ""}
+        {title: row.contestant, "samples/s": number(row.speed) if row.speed else ""}
         | {column: metric(row, name, _unit_of(name)) for name, column in columns.items()}
         for row in rows
     ]

@@ -10,7 +10,7 @@ from typing import Literal
 
 from fastload.errors import counted
 from fastload.terminal import duration
-from fastload.tools.measure.table import each, gigabytes, percentage
+from fastload.tools.measure.table import each, gigabytes, number, percentage
 from fastload.tools.sweep.grid import Row, Share
 
 _SAME = 0.05  # rates that differ by less are taken for the same: each was measured once
@@ -61,7 +61,7 @@ def _recommendation(rows: Sequence[Row], situation: Situation) -> str:
     good = [row for row in learning if row.speed >= (1 - _SAME) * best.speed]
     chosen = min(good, key=lambda row: (row.cell.processes, row.cell.global_batch))
     cell = chosen.cell
-    parts = [f"{chosen.speed:,.0f} {situation.unit}/s"]
+    parts = [f"{number(chosen.speed)} {situation.unit}/s"]
     if chosen.epoch_seconds is not None:
         parts.append(f"{duration(chosen.epoch_seconds)} an epoch")
     if chosen.memory:
@@ -69,14 +69,14 @@ def _recommendation(rows: Sequence[Row], situation: Situation) -> str:
     batch = f"batch {cell.batch}" + (f" a process ({cell.global_batch} in all)" if cell.processes > 1 else "")
     text = f"Recommended: {cell.name}, {batch}: {', '.join(parts)}, the device busy {chosen.busy:.0%} of the time."
     if best is not chosen:
-        text += f" The fastest, {best.cell.name} with batch {best.cell.batch}, gives {best.speed:,.0f}: no real gain"
+        text += f" The fastest, {best.cell.name} with batch {best.cell.batch}, gives {number(best.speed)}: no real gain"
         larger = " for a larger batch" if best.cell.global_batch > cell.global_batch else ""
         text += f"{' for more processes' if best.cell.processes > cell.processes else larger}."
     fastest = max(rows, key=lambda row: row.speed)
     if fastest.speed > best.speed:
         name, score = fastest.score
         text += (
-            f" {_capital(fastest.cell.name)} with batch {fastest.cell.batch} is faster, {fastest.speed:,.0f}, but "
+            f" {_capital(fastest.cell.name)} with batch {fastest.cell.batch} is faster, {number(fastest.speed)}, but "
             f"learns less: its {name} is {score:.4g} instead of {chosen.score[1]:.4g}."
         )
     if chosen.busy < _BUSY:
@@ -134,7 +134,7 @@ def _no_faster(enough: Row, largest: Row, situation: Situation) -> str:
     slower = largest.speed < (1 - _SAME) * enough.speed
     a, b = enough.cell.batch, largest.cell.batch
     what = f"{'slower' if slower else 'no faster'} than {a}"
-    rates = f"{enough.speed:,.0f} and {largest.speed:,.0f} {situation.unit}/s"
+    rates = f"{number(enough.speed)} and {number(largest.speed)} {situation.unit}/s"
     text = f"a batch of {b} is {what} ({rates})"
     if largest.busy >= _BUSY:
         text += (
@@ -157,10 +157,10 @@ def _no_faster(enough: Row, largest: Row, situation: Situation) -> str:
     if limit == "wait":
         free = largest.speed / (1 - share)
         return text + (
-            f", because the data is the limit: the loader gives about {largest.speed:,.0f} {situation.unit}/s "
+            f", because the data is the limit: the loader gives about {number(largest.speed)} {situation.unit}/s "
             f"{f'at {b}' if slower else 'whatever the batch'}, so a bigger one only waits longer, {seconds} "
-            f"({share:.0%} of the time). Without waiting it would be about {free:,.0f}: more workers or cores for the "
-            "loader, smaller images or a cache would help, a bigger batch would not."
+            f"({share:.0%} of the time). Without waiting it would be about {number(free)}: more workers or cores for "
+            "the loader, smaller images or a cache would help, a bigger batch would not."
         )
     return text + f", because of {_CAUSES[limit]}: {seconds}, {share:.0%} of the time."
 
@@ -185,7 +185,7 @@ def _scaling(one: Row, many: Row, how: str, part: float, situation: Situation) -
     count, gain = many.cell.processes, many.speed / one.speed
     text = (
         f"Against one process {many.cell.name} is {gain:.2f} times as fast {how} "
-        f"({one.speed:,.0f} and {many.speed:,.0f} {situation.unit}/s)"
+        f"({number(one.speed)} and {number(many.speed)} {situation.unit}/s)"
     )
     if gain > count / _NEAR:
         return f"{text}, more than the ideal {count}: something has disturbed the slower one, so measure again."
@@ -272,8 +272,8 @@ def _accumulation(rows: Sequence[Row], situation: Situation) -> Iterator[str]:
         ratio = many.speed / few.speed
         text = (
             f"{_capital(name)} with batch {batch}: {many.cell.accumulate} accumulated batches a step "
-            f"instead of {few.cell.accumulate} are {ratio:.2f} times as fast ({few.speed:,.0f} and {many.speed:,.0f} "
-            f"{situation.unit}/s)"
+            f"instead of {few.cell.accumulate} are {ratio:.2f} times as fast ({number(few.speed)} and "
+            f"{number(many.speed)} {situation.unit}/s)"
         )
         text += ", no more than such measurements scatter" if abs(ratio - 1) < _SAME else _less_of(few, many)
         # As if computing a sample took as long as before.
