@@ -7,6 +7,7 @@
 // Each line of input is answered by an epoch over all .jpg and .jpeg files below FOLDER, which are held in memory:
 // images, seconds, seconds of processor.
 #include <algorithm>
+#include <cctype>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -75,7 +76,8 @@ int main(int argc, char** argv) {
     }
     std::vector<std::vector<uint8_t>> contents;
     for (const auto& entry : std::filesystem::recursive_directory_iterator(argv[1])) {
-        const std::string suffix = entry.path().extension().string();
+        std::string suffix = entry.path().extension().string();
+        for (char& letter : suffix) letter = static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
         if (suffix != ".jpg" && suffix != ".jpeg") continue;
         std::ifstream file(entry.path(), std::ios::binary);
         contents.emplace_back(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());

@@ -13,7 +13,7 @@ from torchvision.datasets.folder import IMG_EXTENSIONS
 from fastload.errors import ConfigurationError, SourceError
 from fastload.sources import open_source
 from fastload.sources.base import EncodedImages, Source, Values
-from fastload.sources.folders import IMAGE_EXTENSIONS
+from fastload.sources.image_files import TORCHVISION_EXTENSIONS, is_image_name
 
 
 def touch(root: Path, *names: str) -> Path:
@@ -31,13 +31,14 @@ def samples(source: Source) -> list[tuple[str, int]]:
 
 
 def test_extensions_are_torchvisions() -> None:
-    assert IMAGE_EXTENSIONS == IMG_EXTENSIONS
+    assert TORCHVISION_EXTENSIONS == IMG_EXTENSIONS
+    assert all(is_image_name(f"x{suffix.upper()}") for suffix in IMG_EXTENSIONS)
 
 
 def test_same_samples_as_image_folder(tmp_path: Path) -> None:
     touch(
         tmp_path, "b/2.jpg", "b/10.JPEG", "b/notes.txt", "b/deep/er/x.png", "b/deep/a.webp", "b/deep.er/q.tif",
-        "b/Z.Bmp", "a b/é.ppm", "a b/.jpg", "C/x.tar.pgm", "C/y.gif", "beside.jpg",
+        "b/Z.Bmp", "a b/é.ppm", "a b/.jpg", "C/x.tar.pgm", "C/y.txt", "beside.jpg",
     )  # fmt: skip
     (tmp_path / "linked").symlink_to(tmp_path / "b" / "deep", target_is_directory=True)
     (tmp_path / "C" / "broken.jpg").symlink_to(tmp_path / "nowhere")
@@ -182,6 +183,8 @@ def test_bad_pairs(tmp_path: Path, files: tuple[str, ...], words: list[str]) -> 
         ("s3://bucket/train", ["s3://bucket/train", "only local files"]),
         ("shards-*.tar", ["shards-*.tar", "no file matches"]),
         ("shards-{000..002}.tar", ["shards-000.tar", "no such file"]),
+        ("shards-{0..99999999999}.tar", ["more than 1,000,000 files"]),
+        (f"shards-{{0..{'9' * 5000}}}.tar", ["more than 1,000,000 files"]),
     ],
 )
 def test_nothing_there(spec: str, words: list[str]) -> None:
@@ -191,7 +194,19 @@ def test_nothing_there(spec: str, words: list[str]) -> None:
         assert word in str(error.value)
 
 
-def test_a_file_of_no_known_kind(tmp_path: Path) -> None:
-    touch(tmp_path, "data.zip")
-    with pytest.raises(SourceError, match=r"data\.zip: not a data set that fastload knows.*class folder"):
-        open_source(tmp_path / "data.zip")
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("data.zip", ["data.zip", "unpack it (unzip", "give the folder"]),
+        ("labels.csv", ["labels.csv", "a table alone has no images; give the folder of the images"]),
+        ("one.jpg", ["one.jpg", "a single image is not a data set; give its folder"]),
+        ("arrays.npz", ["arrays.npz", "give the arrays"]),
+        ("data.xyz", ["data.xyz", "not a data set that fastload knows", "one folder a class"]),
+    ],
+)
+def test_a_file_that_is_no_data_set_says_what_to_give(tmp_path: Path, name: str, words: list[str]) -> None:
+    touch(tmp_path, name)
+    with pytest.raises(SourceError) as error:
+        open_source(tmp_path / name)
+    for word in [*words, str(tmp_path)]:
+        assert word in str(error.value)

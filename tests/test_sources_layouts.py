@@ -266,6 +266,21 @@ def test_pascal_voc(tmp_path: Path) -> None:
     assert "split='test'" in message(ConfigurationError, tmp_path, split="test")
 
 
+def test_a_list_that_names_an_image_twice(tmp_path: Path) -> None:
+    touch(tmp_path, *(f"JPEGImages/{n}.jpg" for n in range(3)), *(f"SegmentationClass/{n}.png" for n in range(3)))
+    lists = tmp_path / "ImageSets" / "Segmentation"
+    lists.mkdir(parents=True)
+    (lists / "train.txt").write_text("0\n2\n\n0\n0\n")
+    found = message(SourceError, tmp_path, split="train")
+    assert "train.txt: lines 1 and 4 both name 0" in found
+
+
+def test_a_list_whose_name_is_that_of_two_images(tmp_path: Path) -> None:
+    touch(tmp_path, *(f"{kind}/{part}/1.png" for kind in ("JPEGImages", "SegmentationClass") for part in "ab"))
+    (tmp_path / "train.txt").write_text("1\n")
+    assert "names 1, which may be a/1 or b/1" in message(SourceError, tmp_path, split="train")
+
+
 def test_a_list_of_the_validation_images_alone(tmp_path: Path) -> None:
     touch(tmp_path, *(f"images/{n}.png" for n in range(4)), *(f"labels/{n}_P.png" for n in range(4)))
     (tmp_path / "valid.txt").write_text("1.png\n")

@@ -58,6 +58,8 @@ def create_loader(
     tune: bool = False,
     options: BackendOptions | None = None,
     split: str | None = None,
+    strict: bool = False,
+    format: str | None = None,
     generator: torch.Generator | None = None,
     batch_sampler: Iterable[list[int]] | None = None,
     worker_init_fn: Callable[[int], None] | None = None,
@@ -102,6 +104,11 @@ def create_loader(
         options: the chosen backend's options (a frozen dataclass), or a BackendOptions for what all of them have.
         split: which part of a source that holds several: "train", "val", "test". None: the whole; of CIFAR, IDX and
             archives of splits, the training part.
+        strict: refuse a data set some of whose files are not served (formats that Pillow cannot read, images without
+            a label). False: `explain()` counts and names them, once.
+        format: what the source is, where that cannot be told from its names: "folder" (one folder a class), "images"
+            (without labels), "table", "pairs", "tar", "cifar", "idx", "arrays", "dataset", "cache", or a registered
+            one. None: what it looks like.
         generator: its seed, in place of `seed`; the generator itself is not drawn from.
         batch_sampler: this rank's own batches, lists of indices, in place of batch_size, shuffle, sampler, drop_last.
         worker_init_fn, multiprocessing_context, timeout: of worker processes, as DataLoader has them; a backend of
@@ -134,7 +141,9 @@ def assemble(config: LoaderConfig) -> LoaderParts:
     # What worker_init_fn does to the dataset must not be passed by, and a collate_fn has samples made in any case.
     trial = config.workers.init is None and config.collate_fn is None
     opened = (
-        open_indexed(config.source, trial=trial) if config.adopted else open_source(config.source, split=config.split)
+        open_indexed(config.source, trial=trial)
+        if config.adopted
+        else open_source(config.source, split=config.split, strict=config.strict, format=config.format)
     )
     source = opened.source
     if config.dtype is not None and not source.images and not source.objects:

@@ -52,6 +52,8 @@ class LoaderConfig:
     tune: bool = False
     options: BackendOptions | None = None
     split: str | None = None
+    strict: bool = False
+    format: str | None = None
 
     adopted: bool = False
     """Whether it stands for a DataLoader: samples are `source[index]`, whatever the source is; `num_workers` and
@@ -82,7 +84,7 @@ class LoaderConfig:
             value = getattr(self, name)
             if value is not None or name in ("batch_size", "seed"):
                 self._settle(name, _integer(name, value, least))
-        for name in ("shuffle", "drop_last", "tune"):
+        for name in ("shuffle", "drop_last", "tune", "strict"):
             self._settle(name, _flag(name, getattr(self, name)))
         shard, layouts = self.shard, (torch.channels_last, torch.contiguous_format)
         good = shard in (None, "auto") or isinstance(shard, Shard)

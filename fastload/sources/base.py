@@ -326,3 +326,5 @@ class OpenOptions:
     labels: Literal["fine", "coarse"] | None = None
     fields: tuple[str, ...] | None = None
     classes: tuple[str, ...] | None = None
+    strict: bool = False
+    """Whether files that would be left out are an error. Given to every format."""

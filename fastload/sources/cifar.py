@@ -14,7 +14,7 @@ import pickle
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -156,11 +156,11 @@ def _contents(path: str, folder: str, wanted: set[str]) -> dict[str, bytes]:
     found: dict[str, bytes] = {}
     if os.path.isfile(path):
         with open_archive(path) as members:
-            for member, archive in members:
+            for member, read in members:
                 file = os.path.basename(member.name)
-                if member.isfile() and file in wanted:
+                if file in wanted:
                     _check_size(path, file, member.size)
-                    found[file] = cast("Any", archive.extractfile(member)).read()
+                    found[file] = read()
         return found
     for file in wanted:
         place = os.path.join(folder, file)

@@ -18,11 +18,10 @@ from fastload.fingerprint import fingerprint_of
 from fastload.sources.base import Opened, OpenOptions, Source
 from fastload.sources.buffers import Int64Array, PathTable
 from fastload.sources.columns import EncodedFiles, ValueArray
+from fastload.sources.image_files import TORCHVISION_EXTENSIONS, LeftOut, is_debris, is_image_name
 
 logger = logging.getLogger("fastload")
 
-IMAGE_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
-"""torchvision.datasets.folder.IMG_EXTENSIONS, which a test compares."""
 SPLITS = {"train": ("train", "training"), "val": ("val", "valid", "validation", "dev"), "test": ("test", "testing")}
 """Likeliest first: what an example in a message says."""
 NO_SPLIT_NAMED = "the training split, as no split was named"
@@ -40,25 +39,34 @@ _ANNOTATED = re.compile(_SPLIT.pattern + r"[-_ ]?(annot|annotations?|masks?|labe
 # -- What is in a folder -----------------------------------------------------------------------------------------------
 
 
-def is_image_name(name: str) -> bool:
-    return name.lower().endswith(IMAGE_EXTENSIONS)
+def files_in(folder: str, left_out: LeftOut | None = None) -> list[str]:
+    """Names of what is not a folder in a folder, sorted, without debris, which is counted in `left_out`.
 
-
-def files_in(folder: str) -> list[str]:
-    """Names of what is not a folder in a folder, sorted. Raises SourceError if it cannot be read."""
-    return sorted(name for name, is_folder, _ in _entries(folder) if not is_folder)
+    Raises SourceError if the folder cannot be read.
+    """
+    names = []
+    for name, is_folder, _ in _entries(folder):
+        if is_debris(name):
+            if left_out is not None:
+                left_out.add(name)
+        elif not is_folder:
+            names.append(name)
+    return sorted(names)
 
 
 def subfolders(folder: str) -> list[str]:
-    """Names of the folders (and links to folders) in a folder, sorted. Raises SourceError if it cannot be read."""
-    return sorted(name for name, is_folder, _ in _entries(folder) if is_folder)
+    """Names of the folders (and links to folders) in a folder, sorted, without debris (`__MACOSX`).
+
+    Raises SourceError if it cannot be read.
+    """
+    return sorted(name for name, is_folder, _ in _entries(folder) if is_folder and not is_debris(name))
 
 
-def images_below(root: str, folder: str) -> Iterator[str]:
+def images_below(root: str, folder: str, left_out: LeftOut | None = None) -> Iterator[str]:
     """Paths relative to `root` of the images in `root/folder` and below, in ImageFolder's order.
 
     That is: the folders sorted by path, links to folders followed, the files of each sorted by name. No file costs a
-    system call.
+    system call. What is no image is counted in `left_out`.
 
     Raises:
         SourceError: a folder that cannot be read (torchvision leaves it out in silence), or a link to a folder that
@@ -71,9 +79,12 @@ def images_below(root: str, folder: str) -> Iterator[str]:
         prefix = f"{here}/" if here else ""
         names = []
         for name, is_folder, is_link in _entries(os.path.join(root, here)):
+            if is_debris(name) or (not is_folder and not is_image_name(name)):
+                if left_out is not None:
+                    left_out.add(prefix + name)
+                continue
             if not is_folder:
-                if is_image_name(name):
-                    names.append(name)
+                names.append(name)
                 continue
             if is_link:
                 _refuse_cycle(root, prefix + name)
@@ -272,15 +283,22 @@ def is_class_folder(spec: object) -> bool:
 def open_class_folder(root: str, options: OpenOptions) -> Opened:
     """Open a folder of classes: columns `image` and `label`, in ImageFolder's order, with ImageFolder's labels.
 
-    Classes are the subfolders, sorted; images are all files below with one of torchvision's extensions, nested
-    folders included. Files beside the class folders are ignored. Nothing but folder listings is read.
-    `options.classes` says that these folders, in this order, are the classes, whatever they are called.
+    Classes are the subfolders, sorted; images are all files below that Pillow reads, nested folders included. Other
+    files, and images beside the class folders, are left out, which the notes say; with `options.strict` they are an
+    error. Nothing but folder listings is read. `options.classes` says that these folders, in this order, are the
+    classes, whatever they are called.
     """
     notes: tuple[str, ...] = ()
     classes = subfolders(root)
     if not classes:
         names = files_in(root)
-        found = f"no class folders and no images in it (found {', '.join(names[:3])}{'...' if names[3:] else ''})"
+        listed = f"(found {', '.join(names[:3])}{'...' if names[3:] else ''})"
+        if any(map(is_image_name, names)):
+            raise SourceError(
+                f"{root}: the images in it lie in no class folders {listed}; expected one subfolder a class, with "
+                "images in it. format='images' serves them without labels."
+            )
+        found = f"no class folders and no images in it {listed}"
         raise SourceError(
             f"{root}: {found if names else 'the folder is empty'}; expected one subfolder a class, with images in it."
         )
@@ -301,10 +319,17 @@ def open_class_folder(root: str, options: OpenOptions) -> Opened:
     else:
         classes = list(options.classes)
     counts = np.zeros(len(classes), dtype=np.int64)
+    left_out = LeftOut(root, strict=options.strict)
+    for name, is_folder, _ in sorted(_entries(root)):
+        if is_debris(name):
+            left_out.add(name)
+        elif not is_folder and is_image_name(name):
+            left_out.add_unlabelled(name)
+        # Other files beside the class folders (README, class names, tables) are about the data, not of it.
 
     def paths() -> Iterator[str]:
         for label, name in enumerate(classes):
-            for path in images_below(root, name):
+            for path in images_below(root, name, left_out):
                 counts[label] += 1
                 yield path
 
@@ -314,12 +339,28 @@ def open_class_folder(root: str, options: OpenOptions) -> Opened:
         # torchvision's wording, so that a search for it finds the known answers.
         raise SourceError(
             f"{root}: found no valid file for the classes {', '.join(empty)}. "
-            f"Supported extensions are: {', '.join(IMAGE_EXTENSIONS)}. Remove these folders, or put images into them."
+            f"Supported extensions are: {', '.join(TORCHVISION_EXTENSIONS)}, and what else this Pillow reads. Remove "
+            "these folders, or put images into them."
         )
     labels = np.repeat(np.arange(len(classes), dtype=np.int64), counts)
-    return Opened(
-        classified_images(EncodedFiles(table), labels, classes, name=root, format="class folder"), notes=notes
-    )
+    source = classified_images(EncodedFiles(table), labels, classes, name=root, format="class folder")
+    return Opened(source, notes=(*notes, *left_out.notes()))
+
+
+# -- Images alone ------------------------------------------------------------------------------------------------------
+
+
+def open_images(root: str, options: OpenOptions) -> Opened:
+    """Open all images in a folder and below, without labels: one column `image`, in the order of their paths.
+
+    Never chosen by itself: only `format="images"` says that labels are not wanted.
+    """
+    left_out = LeftOut(root, strict=options.strict)
+    files = EncodedFiles(PathTable.of(images_below(root, "", left_out), root))
+    if not len(files):
+        raise SourceError(f"{root}: no images in it or below; give the folder that has them.")
+    fingerprint = fingerprint_of("images", files.paths.digest(), sampled_sizes(files), *sampled_bytes(files))
+    return Opened(Source({"image": files}, fingerprint, root, format="images"), notes=left_out.notes())
 
 
 def classified_images(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import glob
 import os
 import re
@@ -9,14 +10,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
-from fastload.errors import ConfigurationError, SourceError
+from fastload.errors import ConfigurationError, SourceError, counted
 from fastload.sources.arrays import is_arrays, open_arrays
 from fastload.sources.base import Opened, OpenOptions, Source
 from fastload.sources.built_cache import is_built_cache, open_cache
 from fastload.sources.cifar import is_cifar, open_cifar
 from fastload.sources.datasets import is_dataset, open_dataset, open_known_dataset, refuse_collections
-from fastload.sources.folders import is_class_folder, open_class_folder, split_folder
+from fastload.sources.folders import is_class_folder, open_class_folder, open_images, split_folder
 from fastload.sources.idx import is_idx, open_idx
+from fastload.sources.image_files import is_image_name
 from fastload.sources.pairs import is_pairs, open_pairs
 from fastload.sources.tables import is_labelled_by_table, open_labelled_by_table
 from fastload.sources.tar_shards import is_tar_shards, open_tar_shards
@@ -27,15 +29,25 @@ class Format:
     """One format: how to tell it, and how to open it."""
 
     name: str
+    """A short one: what `format=` takes."""
     recognise: Callable[[Any], bool]
     """Of an existing path (absolute str), a list of shard paths (str), or any other object; of a registered format,
     of the specification as it was given. Must be cheap."""
     open: Callable[[Any, OpenOptions], Opened | Source]
     options: frozenset[str] = frozenset()
-    """Names of the `OpenOptions` that mean something to it."""
+    """Names of the `OpenOptions` that mean something to it; `strict` is for all."""
+    title: str = ""
+    """What it is, in words, for messages."""
+    by_name_only: bool = False
+    """Whether it is opened only where `format=` asks for it, although it may be recognised."""
+
+    @property
+    def description(self) -> str:
+        return f"{self.name!r} ({self.title})" if self.title else repr(self.name)
 
 
 _RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
+_MOST_SHARDS = 1_000_000
 _REMOTE = re.compile(r"^(\w+://|pipe:)")
 
 
@@ -84,6 +96,8 @@ def _matches(pattern: str) -> list[str]:
     numbers = _RANGE.search(pattern)
     if numbers:
         first, last = numbers[1], numbers[2]
+        if len(last) > 9 or int(last) - int(first) >= _MOST_SHARDS:
+            raise SourceError(f"{pattern}: the range has more than {counted(_MOST_SHARDS, 'file')}; correct it.")
         names = [str(n).zfill(len(first)) for n in range(int(first), int(last) + 1)]
         return [path for name in names for path in _matches(pattern.replace(numbers[0], name, 1))]
     found = sorted(glob.glob(_absolute(pattern)))
@@ -93,15 +107,16 @@ def _matches(pattern: str) -> list[str]:
 
 
 FORMATS: tuple[Format, ...] = (
-    Format("fastload cache", is_built_cache, lambda directory, _: open_cache(directory)),
-    Format("CIFAR-10 or CIFAR-100", is_cifar, open_cifar, frozenset({"split", "labels"})),
-    Format("IDX", is_idx, open_idx, frozenset({"split", "classes"})),
-    Format("image and mask pairs", is_pairs, open_pairs, frozenset({"split"})),
-    Format("tar shards", is_tar_shards, open_tar_shards, frozenset({"split", "fields", "classes"})),
-    Format("images and a table", is_labelled_by_table, open_labelled_by_table),
-    Format("class folder", is_class_folder, open_class_folder, frozenset({"split", "classes"})),
-    Format("arrays", is_arrays, open_arrays, frozenset({"classes"})),
-    Format("torch dataset", is_dataset, open_known_dataset),
+    Format("cache", is_built_cache, lambda directory, _: open_cache(directory), title="a built cache"),
+    Format("cifar", is_cifar, open_cifar, frozenset({"split", "labels"}), "CIFAR-10 or CIFAR-100"),
+    Format("idx", is_idx, open_idx, frozenset({"split", "classes"}), "IDX files, as of MNIST"),
+    Format("pairs", is_pairs, open_pairs, frozenset({"split"}), "images and masks in two folders"),
+    Format("tar", is_tar_shards, open_tar_shards, frozenset({"split", "fields", "classes"}), "tar archives"),
+    Format("table", is_labelled_by_table, open_labelled_by_table, frozenset({"classes"}), "images and a table"),
+    Format("images", is_class_folder, open_images, title="images without labels", by_name_only=True),
+    Format("folder", is_class_folder, open_class_folder, frozenset({"split", "classes"}), "one folder a class"),
+    Format("arrays", is_arrays, open_arrays, frozenset({"classes"}), "arrays, tensors, .npy files"),
+    Format("dataset", is_dataset, open_known_dataset, title="a map-style torch Dataset"),
 )
 """In the order in which they are tried: the first that recognises a specification opens it."""
 
@@ -124,6 +139,8 @@ def open_source(
     labels: Literal["fine", "coarse"] | None = None,
     fields: Sequence[str] | None = None,
     classes: Sequence[str] | None = None,
+    strict: bool = False,
+    format: str | None = None,
 ) -> Opened:
     """Open a data set, whatever it is.
 
@@ -138,20 +155,32 @@ def open_source(
         labels: of CIFAR-100, "fine" (the default) or "coarse".
         fields: of tar shards, the extensions or column names to serve, in the order of the batch.
         classes: class names of arrays, IDX files and tar shards; labels beyond them are refused. Of a folder, which
-            subfolders are classes, by label: all, but whatever they are called.
+            subfolders are classes, by label: all, but whatever they are called. Of a table of labels, the names by
+            label, such as those of the training data for validation data: `classes=train.classes`.
+        strict: refuse what has files that are not served (formats that Pillow cannot read, images without a label);
+            otherwise the notes count and name them. What operating systems leave behind (`.DS_Store`, `__MACOSX`) is
+            left out in any case.
+        format: "folder" (one folder a class), "images" (all images in a folder, without labels), "table", "pairs",
+            "tar", "cifar", "idx", "arrays", "dataset", "cache", or the name of a registered format. None: the first
+            that recognises `spec`; "images" is never chosen.
 
     Returns:
         The source; the transform of a torchvision dataset that is served natively, still to be applied; and notes.
 
     Raises:
         SourceError: nothing there, not recognised, or not as its format wants it; the message names file and remedy.
-        ConfigurationError: an option that means nothing to this data set.
+        ConfigurationError: an option that means nothing to this data set; a format that there is not.
     """
-    options = OpenOptions(split, labels, _strings("fields", fields), _strings("classes", classes))
+    options = OpenOptions(split, labels, _strings("fields", fields), _strings("classes", classes), bool(strict))
+    wanted = None if format is None else format_named(format)
     if isinstance(spec, Source | Opened):
         _refuse_unused(options, frozenset(), "an opened source")
+        if wanted is not None:
+            raise ConfigurationError(f"format={format!r} means nothing to an opened source; leave it out.")
         return _opened(spec)
-    found = _opened_by(_registered, spec, options)
+    if wanted in _registered:
+        return _opened_as(wanted, spec, options)
+    found = None if wanted is not None else _opened_by(_registered, spec, options)
     if found is not None:
         return found
     place = locate(spec)
@@ -159,17 +188,53 @@ def open_source(
         folder = split_folder(place, options.split)
         if folder is not None:
             place, options = folder, replace(options, split=None)
+    if wanted is not None:
+        if not wanted.recognise(place):
+            shown = place if isinstance(place, str) else f"a {type(spec).__name__}"
+            other = next((form for form in FORMATS if not form.by_name_only and form.recognise(place)), None)
+            hint = "" if other is None else f" it looks like {other.description};"
+            raise SourceError(f"{shown}: is not what format={wanted.description} opens;{hint} leave format out.")
+        return _opened_as(wanted, place, options)
     found = _opened_by(FORMATS, place, options)
     if found is not None:
         return found
     if isinstance(place, str):
-        raise SourceError(
-            f"{place}: not a data set that fastload knows; it opens {', '.join(form.name for form in FORMATS)}. "
-            "Unpack other archives first; load .npz and other files of arrays yourself and give the arrays."
-        )
+        raise SourceError(f"{place}: {_advice(place)}")
     _refuse_unused(options, frozenset(), f"a {type(spec).__name__}")
     refuse_collections(spec)
     return open_dataset(spec)
+
+
+def format_named(name: Any) -> Format:
+    """The format of a name, built in or registered. Raises ConfigurationError: there is none."""
+    formats = {form.name: form for form in (*FORMATS, *_registered)}
+    if not isinstance(name, str) or name not in formats:
+        close = difflib.get_close_matches(str(name), formats, n=1, cutoff=0.5)
+        hint = f" Did you mean {close[0]!r}?" if close else ""
+        known = ", ".join(map(repr, formats))
+        raise ConfigurationError(f"format={name!r}: there is no such format; there are {known}.{hint}")
+    return formats[name]
+
+
+def _advice(path: str) -> str:
+    """Why a file is not a data set by itself, and what to give in its place."""
+    suffix = os.path.splitext(path)[1].lower()
+    folder = os.path.dirname(path)
+    if suffix in (".csv", ".tsv", ".txt"):
+        return (
+            f"a table alone has no images; give the folder of the images that it names ({folder!r}, if they are "
+            "there): the table is found in it or beside it."
+        )
+    if suffix in (".zip", ".rar", ".7z"):
+        unpack = {".zip": "unzip", ".rar": "unrar x", ".7z": "7z x"}[suffix]
+        return f"a {suffix} archive is not read; unpack it ({unpack} {path!r}) and give the folder."
+    if is_image_name(path):
+        return f"a single image is not a data set; give its folder ({folder!r})."
+    if suffix == ".npz":
+        return "load it yourself and give the arrays: create_loader((arrays['images'], arrays['labels']))."
+    known = ", ".join(form.title for form in FORMATS)
+    words = "Load other files of arrays yourself and give the arrays."
+    return f"not a data set that fastload knows; it opens {known}. {words}"
 
 
 def open_indexed(dataset: Any, *, trial: bool = True) -> Opened:
@@ -182,10 +247,14 @@ def open_indexed(dataset: Any, *, trial: bool = True) -> Opened:
 
 def _opened_by(formats: Sequence[Format], spec: Any, options: OpenOptions) -> Opened | None:
     for form in formats:
-        if form.recognise(spec):
-            _refuse_unused(options, form.options, f"the format {form.name!r}")
-            return _opened(form.open(spec, options))
+        if not form.by_name_only and form.recognise(spec):
+            return _opened_as(form, spec, options)
     return None
+
+
+def _opened_as(form: Format, spec: Any, options: OpenOptions) -> Opened:
+    _refuse_unused(options, form.options, f"the format {form.name!r}")
+    return _opened(form.open(spec, options))
 
 
 def _opened(found: Opened | Source) -> Opened:
@@ -201,5 +270,5 @@ def _strings(name: str, value: Sequence[str] | None) -> tuple[str, ...] | None:
 def _refuse_unused(options: OpenOptions, meant: frozenset[str], what: str) -> None:
     for option in fields(options):
         value = getattr(options, option.name)
-        if value is not None and option.name not in meant:
+        if value is not None and option.name not in (*meant, "strict"):
             raise ConfigurationError(f"{option.name}={value!r} means nothing to {what}; leave it out.")

@@ -12,6 +12,7 @@ from fastload.sources import folders
 from fastload.sources.base import Opened, OpenOptions, Source
 from fastload.sources.buffers import PathTable
 from fastload.sources.columns import EncodedFiles
+from fastload.sources.image_files import LeftOut, is_image_name
 
 _IMAGES = ("images", "image", "imgs", "img", "JPEGImages")
 _MASKS = ("masks", "mask", "labels", "label", "annotations", "annotation", "annot", "SegmentationClass")
@@ -46,7 +47,8 @@ def open_pairs(root: str, options: OpenOptions) -> Opened:
         listed = splits[name]
     elif options.split is not None:
         raise ConfigurationError(f"split={options.split!r}: the pairs in {root} have no splits; leave it out.")
-    images, masks = _by_stem(base, image_folder), _by_stem(base, mask_folder)
+    left_out = LeftOut(root, strict=options.strict)
+    images, masks = (_by_stem(base, folder, left_out) for folder in (image_folder, mask_folder))
     if not images or not masks:
         empty = mask_folder if images else image_folder
         names = ", ".join(folders.files_in(os.path.join(base, empty))[:3])
@@ -61,7 +63,15 @@ def open_pairs(root: str, options: OpenOptions) -> Opened:
             {stem: path for stem, path in files.items() if os.path.basename(stem) in listed}
             for files in (images, masks)
         )
-        missing = sorted(listed.difference(map(os.path.basename, images)))
+        named: dict[str, str] = {}
+        for stem in images:
+            other = named.setdefault(os.path.basename(stem), stem)
+            if other != stem:
+                raise SourceError(
+                    f"{os.path.join(base, image_folder)}: the list of the split {name!r} names "
+                    f"{os.path.basename(stem)}, which may be {other} or {stem}; rename one of the two."
+                )
+        missing = sorted(listed.difference(named))
         if missing:
             raise SourceError(
                 f"{os.path.join(base, image_folder)}: {missing[0]}.* is missing, which the list of the split {name!r} "
@@ -82,7 +92,8 @@ def open_pairs(root: str, options: OpenOptions) -> Opened:
     digests, sizes = [each.paths.digest() for each in columns.values()], map(folders.sampled_sizes, columns.values())
     some = itertools.chain.from_iterable(map(folders.sampled_bytes, columns.values()))
     source = Source(columns, fingerprint_of("pairs", *digests, *sizes, *some), root, format="image and mask pairs")
-    return Opened(source, notes=() if not splits else (f"the split {name!r}: {image_folder} and {mask_folder}",))
+    notes = () if not splits else (f"the split {name!r}: {image_folder} and {mask_folder}",)
+    return Opened(source, notes=(*notes, *left_out.notes()))
 
 
 def pair_splits(root: str) -> dict[str, frozenset[str] | None]:
@@ -105,7 +116,7 @@ def pair_splits(root: str) -> dict[str, frozenset[str] | None]:
             if folders.split_of(stem) or stem == "trainval"
         }
         if lists and "train" not in folders.splits_in(lists):
-            everything = frozenset(os.path.basename(stem) for stem in _by_stem(root, images))
+            everything = frozenset(os.path.basename(stem) for stem in _by_stem(root, images, LeftOut(root)))
             return {"train": everything.difference(*lists.values()), **lists}
         if lists:
             return {**lists}
@@ -123,24 +134,38 @@ def _folders(root: str) -> tuple[str, str, str] | None:
         return root, images, masks
     base, name = os.path.split(root.rstrip("/"))
     beside = next((name + ending for ending in _BESIDE if os.path.isdir(root + ending)), None)
-    if beside is None or folders.subfolders(root) or not any(map(folders.is_image_name, folders.files_in(root))):
+    if beside is None or folders.subfolders(root) or not any(map(is_image_name, folders.files_in(root))):
         return None
     return base, name, beside
 
 
 def _names(path: str) -> frozenset[str]:
-    """The names in a list of images, without folder and extension."""
+    """The names in a list of images, without folder and extension.
+
+    Raises:
+        SourceError: the list cannot be read, or names an image twice: how often it is wanted cannot be told.
+    """
     try:
         lines = read_regular(path, most=_LARGEST_LIST).decode("utf-8", "replace").splitlines()
     except OSError as error:
         raise SourceError(f"{path}: this list of images cannot be read ({error.strerror or error}).") from error
-    return frozenset(os.path.splitext(os.path.basename(line.split()[0]))[0] for line in lines if line.strip())
+    found: dict[str, int] = {}
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            name = os.path.splitext(os.path.basename(line.split()[0]))[0]
+            if name in found:
+                raise SourceError(
+                    f"{path}: lines {found[name]} and {number} both name {name}; an image is served once an epoch: "
+                    "remove one of the lines (or give the order yourself: sampler=)."
+                )
+            found[name] = number
+    return frozenset(found)
 
 
-def _by_stem(base: str, folder: str) -> dict[str, str]:
+def _by_stem(base: str, folder: str, left_out: LeftOut) -> dict[str, str]:
     """Path relative to `base` by path below `folder` without extension, sorted. Raises SourceError: two of one stem."""
     found: dict[str, str] = {}
-    for path in folders.images_below(base, folder):
+    for path in folders.images_below(base, folder, left_out):
         stem = os.path.splitext(path)[0][len(folder) + 1 :]
         if stem in found:
             raise SourceError(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import os
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,7 +18,8 @@ from fastload.files import read_regular
 from fastload.sources.base import Opened, OpenOptions
 from fastload.sources.buffers import PathTable
 from fastload.sources.columns import EncodedFiles
-from fastload.sources.folders import classified_images, files_in, is_image_name, split_folder, subfolders
+from fastload.sources.folders import classified_images, files_in, split_folder, split_of, subfolders
+from fastload.sources.image_files import LeftOut, is_image_name
 
 _FOLDERS = ("images", "image", "imgs", "img", "jpg", "jpeg", "JPEG", "png")
 """What a folder of all images is called, where the table is in the one above it."""
@@ -23,6 +27,10 @@ _TABLES = (".csv", ".tsv", ".txt")
 _LABELS = ("label", "labels", "class", "class_name", "category", "target", "breed", "species", "wnid")
 _LARGEST = 1 << 28
 """Bytes of a table; ten million rows have some 200 million."""
+_LONGEST_LINE = 1 << 16
+"""Characters: a line of a table of labels has some 50. Millions of cells in one line would take seconds to look up."""
+_LONGEST_NUMBER = 18
+"""Digits of a label: what fits into int64."""
 
 
 def is_labelled_by_table(spec: object) -> bool:
@@ -37,34 +45,61 @@ def open_labelled_by_table(root: str, options: OpenOptions) -> Opened:
     or without extension. If there are two columns the other is the label; of more it is the one called label, class,
     category, target or the like, or the second where none has a name (Tiny-ImageNet's `val_annotations.txt`).
 
-    Labels that are whole numbers are taken as they are. Words are classes: those of the class folders in the training
-    split beside it, if there is one, else all words in the table, sorted.
+    A label that is a name of a class is that class, whatever it looks like. Classes are `options.classes`, else the
+    class folders of the training split beside it, else those of the training split's own table. Without any of them,
+    labels that are whole numbers are taken as they are, and words are classes, sorted; but not for a folder that is
+    called val or test, in whose table some class may be missing, so that others would move up.
+
+    Raises:
+        SourceError: an empty cell; a column of words and numbers; a label that is no class. The message names the row.
     """
     folder = _images_in(root)
     assert folder is not None, "is_labelled_by_table said so"
-    images = [name for name in files_in(folder) if is_image_name(name)]
-    path, labels = _chosen(folder, images)
-    numbers = [int(label) for label in labels if label.lstrip("+").isdecimal()]
-    trained = _training_classes(folder)
-    notes = f"labels from {path}"
-    if len(numbers) == len(labels):
-        classes = trained or [str(number) for number in range(min(max(numbers), len(labels) << 4) + 1)]
+    left_out = LeftOut(root, strict=options.strict)
+    images = []
+    for name in files_in(folder, left_out):
+        if is_image_name(name):
+            images.append(name)
+        elif not name.lower().endswith(_TABLES):
+            left_out.add(name)
+    table = _chosen(folder, images)
+    labels = table.labels(images)
+    given = options.classes is not None
+    classes, whose = (list(options.classes or ()), "those given") if given else _training_classes(folder)
+    named = {title: number for number, title in enumerate(classes)}
+    # Folders called 0 to 11 are sorted as words: 0, 1, 10, 11, 2. There the label 2 is the folder 2, which is class 4.
+    counted_up = classes == [str(number) for number in range(len(classes))] or not any(map(_is_number, classes))
+    numbered = table.are_numbers(labels, known=() if counted_up else classes)
+    notes = f"labels from {table.path}"
+    if classes and not (numbered and counted_up):
+        notes += f", classes {whose}"
+        numbers = [named.get(label.text, -1) for label in labels]
+    elif numbered:
+        numbers = [_number(table, label) for label in labels]
+        classes = classes or [str(number) for number in range(min(max(numbers), len(labels) << 4) + 1)]
         notes += ", numbers taken as they are"
     else:
-        classes = trained or sorted(set(labels))
-        notes += f", classes those of {'the training split' if trained else 'this table, sorted'}"
-        label_of = {title: number for number, title in enumerate(classes)}
-        numbers = [label_of.get(label, -1) for label in labels]
-    wrong = next((row for row, number in enumerate(numbers) if not 0 <= number < len(classes)), None)
-    if wrong is not None:
-        raise SourceError(
-            f"{path}: {images[wrong]} has the label {labels[wrong]!r}, which is none of "
-            f"{counted(len(classes), 'class')} ({', '.join(classes[:3])}...); correct the table, or the training "
-            "split beside it."
-        )
+        split = _split_of(folder)
+        if split in ("val", "test"):
+            raise SourceError(
+                f"{table.path}: its labels are words, and which number each has is for the training data to say: a "
+                f"class may be missing in the {split} split. Put the training split beside it (train/ with a folder "
+                "a class, or its own table), or give the classes: fastload.open_source(folder, classes=[...])."
+            )
+        notes += ", classes those of this table, sorted"
+        classes = sorted({label.text for label in labels})
+        named = {title: number for number, title in enumerate(classes)}
+        numbers = [named[label.text] for label in labels]
+    for label, number, image in zip(labels, numbers, images, strict=True):
+        if not 0 <= number < len(classes):
+            raise SourceError(
+                f"{table.path}: row {label.row}: {image} has the label {_shown(label.text)}, which is none of "
+                f"{counted(len(classes), 'class')} ({', '.join(classes[:3])}{'...' if classes[3:] else ''}); numbers "
+                "count from 0. Correct the table, the training split beside it, or classes=."
+            )
     files = EncodedFiles(PathTable.of(images, folder))
     source = classified_images(files, np.array(numbers), classes, name=root, format="images and a table")
-    return Opened(source, notes=(notes,))
+    return Opened(source, notes=(notes, *left_out.notes()))
 
 
 def _images_in(root: str) -> str | None:
@@ -76,36 +111,95 @@ def _images_in(root: str) -> str | None:
     return folder
 
 
-def _training_classes(folder: str) -> list[str] | None:
-    """The class folders of the training split beside the folder, or beside the one above it."""
-    for above in (os.path.dirname(folder), os.path.dirname(os.path.dirname(folder))):
+def _training_classes(folder: str) -> tuple[list[str], str]:
+    """The classes of the training split beside the folder, or beside the one above it, and where they are from.
+
+    They are its class folders, or the labels in its table; none where there is no such split, or it is the folder.
+    """
+    for above in _above(folder):
         train = split_folder(above, "train")
-        classes = [] if train is None or train == folder else subfolders(train)
+        if train is None or f"{folder}/".startswith(f"{train}/"):
+            continue
+        if _images_in(train) is not None:
+            with contextlib.suppress(SourceError):  # it has no labels, so that it has no classes
+                opened = open_labelled_by_table(train, OpenOptions())
+                return list(opened.source.classes or ()), f"those of the table of {train}"
+            continue
+        classes = subfolders(train)
         if len(classes) > 1:
-            return classes
-    return None
+            return classes, f"the folders in {train}"
+    return [], ""
+
+
+def _above(folder: str) -> list[str]:
+    """The folders in which a training split may lie beside a folder of images: val, or val/images."""
+    above = os.path.dirname(folder)
+    return [above, os.path.dirname(above)] if os.path.basename(folder) in _FOLDERS else [above]
+
+
+def _split_of(folder: str) -> str | None:
+    names = [os.path.basename(folder), *(os.path.basename(above) for above in _above(folder)[:-1])]
+    return next(filter(None, map(split_of, names)), None)
+
+
+class _Label(NamedTuple):
+    row: int
+    """Of the table, counted from 1; a header is row 1."""
+    text: str
+
+
+def _is_number(text: str) -> bool:
+    """Whether it is written as a whole number: 7, +7, -1, 007."""
+    return re.fullmatch(r"[+-]?[0-9]+", text) is not None
+
+
+def _is_numeric(text: str) -> bool:
+    """Whether it looks like a number of any kind: 5.0, 1e3, nan."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _number(table: _Table, label: _Label) -> int:
+    if len(label.text) > _LONGEST_NUMBER:
+        raise SourceError(
+            f"{table.path}: row {label.row}: the label is a number of {counted(len(label.text), 'digit')} "
+            f"({_shown(label.text)}); labels are numbers of classes, counted from 0: correct it."
+        )
+    return int(label.text)
+
+
+def _shown(text: str) -> str:
+    return repr(text) if len(text) <= 40 else f"{text[:40]!r}..."
 
 
 @dataclass(frozen=True)
 class _Table:
     path: str
-    rows: list[tuple[int, list[str]]]
-    """Those that name an image, by its row; all with as many columns."""
+    rows: list[tuple[int, int, list[str]]]
+    """Those that name an image: number of the row, which image, cells; all with as many cells."""
     header: list[str] | None
     file_column: int
 
-    def labels(self, images: Sequence[str]) -> list[str]:
-        """The label of each image."""
+    def labels(self, images: Sequence[str]) -> list[_Label]:
+        """The label of each image. Raises SourceError: one has none, or two."""
         column = self._label_column()
         boxes = self.header is not None and self.header[column] == "predictionstring"  # ImageNet on Kaggle
-        found: dict[int, str] = {}
-        for place, row in self.rows:
+        found: dict[int, _Label] = {}
+        for number, place, row in self.rows:
             label = row[column].strip()
             label = label.partition(" ")[0] if boxes else label
-            if found.setdefault(place, label) != label:
+            if not label:
                 raise SourceError(
-                    f"{self.path}: {row[self.file_column]} comes twice, as {found[place]} and as {label}; an image has "
-                    "one class here. Boxes and several classes an image are for a Dataset of your own."
+                    f"{self.path}: row {number}: the label of {row[self.file_column]} is empty; write it, or remove "
+                    "the row and the image."
+                )
+            if found.setdefault(place, _Label(number, label)).text != label:
+                raise SourceError(
+                    f"{self.path}: {row[self.file_column]} comes twice, as {found[place].text} and as {label}; an "
+                    "image has one class here. Boxes and several classes an image are for a Dataset of your own."
                 )
         lacking = [name for place, name in enumerate(images) if place not in found]
         if lacking:
@@ -114,8 +208,35 @@ class _Table:
             )
         return [found[place] for place in range(len(images))]
 
+    def are_numbers(self, labels: Sequence[_Label], known: Collection[str]) -> bool:
+        """Whether all labels are whole numbers. Raises SourceError: some are, or look like numbers of another kind.
+
+        `known`: names of classes, which may look like anything.
+        """
+        others = [label for label in labels if label.text not in known]
+        whole = [_is_number(label.text) for label in others]
+        if all(whole):
+            return len(others) == len(labels)
+        odd = [label for label, is_number in zip(others, whole, strict=True) if not is_number]
+        if any(whole) and sum(whole) < len(odd):
+            odd, usual = [label for label, is_number in zip(others, whole, strict=True) if is_number], "words"
+        elif any(whole):
+            usual = "whole numbers"
+        else:
+            odd, usual = [label for label in others if _is_numeric(label.text)], "words"
+        if odd:
+            first = min(odd)
+            where = f", where others are {usual}" if len(odd) < len(others) else ""
+            raise SourceError(
+                f"{self.path}: row {first.row}: the label is {_shown(first.text)}{where} "
+                f"({counted(len(odd), 'row')} of this kind). Numbers count classes from 0, as 5 and not 5.0; words "
+                "are names of classes. Correct the table, or, where such texts are names, give all of them: "
+                "fastload.open_source(folder, classes=[...])."
+            )
+        return False
+
     def _label_column(self) -> int:
-        rows = [row for _, row in self.rows]
+        rows = [row for *_, row in self.rows]
         others = [column for column in range(len(rows[0])) if column != self.file_column]
         called = [column for column in others if self.header is not None and self.header[column] in _LABELS]
         for only in (others, called):
@@ -130,8 +251,8 @@ class _Table:
         )
 
 
-def _chosen(folder: str, images: Sequence[str]) -> tuple[str, list[str]]:
-    """The table that has the labels, and these."""
+def _chosen(folder: str, images: Sequence[str]) -> _Table:
+    """The table that has the labels."""
     places = {os.path.splitext(name)[0]: row for row, name in enumerate(images)}
     places |= {name: row for row, name in enumerate(images)}
     paths = [
@@ -140,28 +261,33 @@ def _chosen(folder: str, images: Sequence[str]) -> tuple[str, list[str]]:
         for name in files_in(place)
         if name.lower().endswith(_TABLES) and "submission" not in name.lower()
     ]
-    tables = [table for path in paths if (table := _read(path, places)) is not None]
+    read = {path: _read(path, places) for path in paths}
+    tables = [table for table in read.values() if isinstance(table, _Table)]
     if not tables:
-        beside = f" ({', '.join(map(os.path.basename, paths))} does not name them)" if paths else ""
+        reasons = [f"{os.path.basename(path)} {reason}" for path, reason in read.items()]
+        beside = f" ({', '.join(reasons)})" if paths else ""
         raise SourceError(
             f"{folder}: {counted(len(images), 'image')} ({images[0]}...) but no class folders, and no table of their "
-            f"labels{beside}. Move them into one subfolder a class ({folder}/<class>/{images[0]}), or put a labels.csv "
-            "with the columns file and label beside them."
+            f"labels{beside}. Move them into one subfolder a class ({folder}/<class>/{images[0]}), put a labels.csv "
+            "with the columns file and label beside them, or say that labels are not wanted: format='images'."
         )
     most = max(len(table.rows) for table in tables)
-    found = {table.path: table.labels(images) for table in tables if len(table.rows) == most}
-    path, labels = next(iter(found.items()))
-    if any(others != labels for others in found.values()):
-        raise SourceError(f"{folder}: {' and '.join(found)} give these images different labels; keep one of them.")
-    return path, labels
+    fullest = [table for table in tables if len(table.rows) == most]
+    texts = [[label.text for label in table.labels(images)] for table in fullest]
+    if any(others != texts[0] for others in texts):
+        names = " and ".join(table.path for table in fullest)
+        raise SourceError(f"{folder}: {names} give these images different labels; keep one of them.")
+    return fullest[0]
 
 
-def _read(path: str, places: dict[str, int]) -> _Table | None:
-    """The table, if one of its columns names these images."""
+def _read(path: str, places: dict[str, int]) -> _Table | str:
+    """The table, if one of its columns names these images; else why it is none, for a message."""
     try:
         rows = list(_cells(read_regular(path, most=_LARGEST).decode("utf-8-sig")))
     except (OSError, UnicodeDecodeError, csv.Error):
-        return None
+        return "does not name them"
+    except _TooLongError:
+        return f"has a line of more than {_LONGEST_LINE:,} characters, which no table of labels has"
     width = len(rows[0]) if rows else 0
     even = [row for row in rows if len(row) == width]
 
@@ -170,7 +296,7 @@ def _read(path: str, places: dict[str, int]) -> _Table | None:
 
     hits = [sum(place_of(row[column]) is not None for row in even) for column in range(width)]
     if width < 2 or not any(hits):
-        return None
+        return "does not name them"
     column = hits.index(max(hits))
     if len(even) != len(rows):
         odd = next(number for number, row in enumerate(rows, 1) if len(row) != width)
@@ -180,13 +306,22 @@ def _read(path: str, places: dict[str, int]) -> _Table | None:
     # The first row has names of columns if it names no file and no other split's, which would have an extension too.
     named = place_of(rows[0][column]) is None and not is_image_name(rows[0][column])
     header = [cell.strip().lower() for cell in rows[0]] if named else None
-    return _Table(path, [(place, row) for row in rows if (place := place_of(row[column])) is not None], header, column)
+    numbered = enumerate(rows, 1)
+    ours = [(number, place, row) for number, row in numbered if (place := place_of(row[column])) is not None]
+    return _Table(path, ours, header, column)
+
+
+class _TooLongError(Exception):
+    """A line that is too long for a table."""
 
 
 def _cells(text: str) -> Iterator[list[str]]:
     """The rows: with tabs, commas or semicolons between the cells, or, where there are none, spaces."""
-    first = text[: text.find("\n") + 1] or text
+    lines = text.splitlines(keepends=True)
+    if max(map(len, lines), default=0) > _LONGEST_LINE:
+        raise _TooLongError
+    first = lines[0] if lines else ""
     delimiter = next((mark for mark in "\t,;" if mark in first), None)
     if delimiter is None:
-        return (line.split() for line in text.splitlines() if line.strip())
+        return (line.split() for line in lines if line.strip())
     return (row for row in csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=False) if row)

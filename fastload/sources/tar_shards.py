@@ -7,11 +7,11 @@ index of offsets, without being extracted.
 
 from __future__ import annotations
 
-import contextlib
 import io
 import itertools
 import operator
 import os
+import re
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NoReturn, get_args
@@ -28,6 +28,7 @@ from fastload.sources.arrays import class_labels
 from fastload.sources.base import Opened, OpenOptions, Source
 from fastload.sources.buffers import PathTable, PathTableBuilder
 from fastload.sources.columns import EncodedFiles, ValueArray
+from fastload.sources.image_files import LeftOut, is_debris, is_image_name
 
 Kind = Literal["image", "mask", "array", "label"]
 Sample = dict[str, tuple[Kind, FileInTar]]
@@ -66,10 +67,12 @@ def open_tar_shards(spec: str | list[str], options: OpenOptions) -> Opened:
     paths = spec if isinstance(spec, list) else [spec] if single else _shards_in(spec)
     notes: tuple[str, ...] = ()
     packed = single and compression_of(name) is not None
-    if packed and all(folders.is_image_name(file) and "/" in file for file in peek(name, 8)):
+    if packed and all(is_image_name(file) and "/" in file for file in peek(name, 8)):
         paths = [uncompressed_copy(name)]
         notes = (f"unpacked to {paths[0]} until this process ends; to save that at each start: tar -xf {name}",)
-    columns = _index(paths, options)
+    left_out = LeftOut(name, strict=options.strict)
+    columns = _index(paths, options, left_out)
+    notes += left_out.notes()
     if not columns:
         what = f" with the fields {', '.join(options.fields)}" if options.fields else ""
         raise SourceError(f"{name}: no samples{what} in it; expected files named <key>.<extension>, such as 0001.jpg.")
@@ -94,7 +97,7 @@ def _shards_in(folder: str) -> list[str]:
     return [os.path.join(folder, name) for name in folders.files_in(folder) if name.endswith(".tar")]
 
 
-def _index(paths: list[str], options: OpenOptions) -> dict[str, TarColumn]:
+def _index(paths: list[str], options: OpenOptions, left_out: LeftOut) -> dict[str, TarColumn]:
     """The fields of all samples by column name. Every one has an entry for every sample."""
     columns: dict[str, TarColumn] = {}
     for shard, path in enumerate(paths):
@@ -104,7 +107,7 @@ def _index(paths: list[str], options: OpenOptions) -> dict[str, TarColumn]:
                 f"{path}: is compressed ({packed}) and cannot be read from the middle; decompress it first, images "
                 "hardly shrink anyway: gunzip, bunzip2, unxz or zstd -d."
             )
-        for key, sample in _samples_in(path, options.fields):
+        for key, sample in _samples_in(path, options.fields, left_out):
             if not columns:
                 columns = {name: TarColumn(kind) for name, kind in _ordered(sample, options.fields)}
             if sample.keys() != columns.keys():
@@ -132,9 +135,9 @@ def _ordered(sample: Sample, fields: tuple[str, ...] | None) -> list[tuple[str, 
     return [(name, sample[name][0]) for name in sorted(sample, key=place)]
 
 
-def _samples_in(path: str, fields: tuple[str, ...] | None) -> Iterator[tuple[str, Sample]]:
+def _samples_in(path: str, fields: tuple[str, ...] | None, left_out: LeftOut) -> Iterator[tuple[str, Sample]]:
     """(key, fields) of each sample of a shard that has any of the fields."""
-    for key, files in itertools.groupby(_named(path), key=operator.itemgetter(0)):
+    for key, files in itertools.groupby(_named(path, left_out), key=operator.itemgetter(0)):
         sample: Sample = {}
         for _, extension, file in files:
             name, kind = _column_of(extension)
@@ -155,21 +158,23 @@ def _samples_in(path: str, fields: tuple[str, ...] | None) -> Iterator[tuple[str
             yield key, sample
 
 
-def _named(path: str) -> Iterator[tuple[str, str, FileInTar]]:
+def _named(path: str, left_out: LeftOut) -> Iterator[tuple[str, str, FileInTar]]:
     """(key, extension, file) of those of a shard that are of samples, to WebDataset too: hidden files, read-me files
-    without an extension and its own metadata are not."""
+    without an extension and its own metadata are not. They are counted in `left_out`."""
     for file in files_in_tar(path):
         folder, base = os.path.split(file.name)
         stem, dot, extension = base.partition(".")
-        if stem and dot and not stem.startswith("__"):
+        if stem and dot and not stem.startswith("__") and not any(map(is_debris, file.name.split("/"))):
             yield os.path.join(folder, stem), extension.lower(), file
+        else:
+            left_out.add(file.name)
 
 
 def _column_of(extension: str) -> tuple[str, Kind | None]:
     """Name and kind of the column for an extension; kind None if it is not known."""
     prefix, _, last = extension.rpartition(".")
     name = prefix.replace(".", "_")
-    if folders.is_image_name(f".{last}"):
+    if is_image_name(f".{last}"):
         return ("mask", "mask") if name in _MASKS else (name or "image", "image")
     if last == "cls":
         return name or "label", "label"
@@ -231,12 +236,11 @@ def _contents(files: EncodedFiles) -> Iterator[bytes]:
 
 
 def _number(data: bytes, files: EncodedFiles, row: int) -> int:
-    with contextlib.suppress(ValueError):
-        number = int(data[:32])
-        if -(1 << 63) <= number < 1 << 63:
-            return number
+    text = data.strip()
+    if len(text) <= 19 and re.fullmatch(rb"[+-]?[0-9]+", text) and int(text) < 1 << 63:
+        return int(text)
     raise SourceError(
-        f"{files.describe(row)}: expected a label as a decimal number, got {data[:32]!r}; "
+        f"{files.describe(row)}: expected a label as a decimal number of at most 18 digits, got {data[:32]!r}; "
         "write the class's number, or leave the field out: open_source(..., fields=('jpg',))."
     )
 

@@ -25,7 +25,7 @@ from fastload.backends import BackendStatus, backend_class
 from fastload.backends.base import PixelDifference
 from fastload.errors import counted
 from fastload.machine import usable_cores
-from fastload.sources.folders import is_image_name
+from fastload.sources.image_files import is_image_name
 from fastload.tools.demo import DemoSettings
 from fastload.tools.measure.images import (
     ImageFolders,

@@ -1,0 +1,116 @@
+"""Which files of a data set are images, by their names, and an account of the files that are left out."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+from collections import Counter
+
+from PIL import Image, features
+
+from fastload.errors import SourceError, counted
+
+logger = logging.getLogger("fastload")
+
+TORCHVISION_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+"""torchvision.datasets.folder.IMG_EXTENSIONS, which a test compares."""
+
+_NOT_READ = frozenset({"BUFR", "GRIB", "HDF5", "MPEG", "WMF", "EPS"})
+"""Formats of Pillow that it recognises and cannot decode by itself; EPS is run as a program, by Ghostscript."""
+_FEATURES = {"AVIF": "avif", "JPEG2000": "jpg_2000"}
+"""Formats of Pillow that need a library which not every build of it has."""
+_OTHER_IMAGES = (
+    ".heic", ".heif", ".jxl", ".svg", ".svgz", ".eps", ".ps", ".wmf", ".emf", ".exr", ".hdr", ".jxr", ".dng", ".raw",
+    ".cr2", ".cr3", ".nef", ".arw", ".orf", ".raf", ".rw2", ".avif", ".jp2", ".dcm",
+)  # fmt: skip
+"""Images, too, that most builds of Pillow cannot read: leaving them out deserves a warning."""
+
+_DEBRIS = frozenset({"__macosx", ".ds_store", ".ipynb_checkpoints", "thumbs.db", "desktop.ini", "@eadir"})
+"""What macOS, Windows, Jupyter and network disks leave in folders and archives; compared in lower case."""
+
+
+def is_image_name(name: str) -> bool:
+    """Whether Pillow can read such a file here, by the ending of its name, in upper or lower case.
+
+    A plugin that the program has registered with Pillow counts: `pillow_heif.register_heif_opener()` adds `.heic`.
+    """
+    if name.lower().endswith(TORCHVISION_EXTENSIONS):
+        return True
+    _load_plugins()
+    kind = Image.EXTENSION.get(os.path.splitext(name)[1].lower())
+    if kind is None or kind not in Image.OPEN or kind in _NOT_READ:
+        return False
+    return kind not in _FEATURES or bool(features.check(_FEATURES[kind]))
+
+
+def is_debris(name: str) -> bool:
+    """Whether a file or folder is not part of the data: `__MACOSX`, `._1.jpg`, `.DS_Store`, `.ipynb_checkpoints`."""
+    return name.startswith("._") or name.lower() in _DEBRIS
+
+
+@functools.cache
+def _load_plugins() -> None:
+    Image.init()
+
+
+class LeftOut:
+    """Counts the files of one data set that are not served, to say so once."""
+
+    def __init__(self, name: str, *, strict: bool = False) -> None:
+        """`name`: of the data set, for messages. `strict`: a file that is left out is an error, unless it is debris."""
+        self._name, self._strict = name, strict
+        self._debris: list[str] = []
+        self._suffixes: Counter[str] = Counter()
+        self._first = ""
+        self._images = False
+        self._unlabelled: list[str] = []
+
+    def add(self, path: str) -> None:
+        """A file or folder that is no image, or one that cannot be read."""
+        name = os.path.basename(path)
+        if is_debris(name) or any(map(is_debris, path.split("/"))):
+            self._debris.append(path)
+            return
+        suffix = os.path.splitext(name)[1].lower()
+        is_image = suffix in _OTHER_IMAGES
+        if is_image == self._images:
+            self._first = min(path, self._first or path)  # whatever order the file system lists them in
+        elif is_image:
+            self._first = path
+        self._images |= is_image
+        self._suffixes[suffix or "no ending"] += 1
+
+    def add_unlabelled(self, path: str) -> None:
+        """An image that has no label."""
+        self._unlabelled.append(path)
+
+    def notes(self) -> tuple[str, ...]:
+        """What was left out, for `Opened.notes`; images among it are logged as a warning, too.
+
+        Raises:
+            SourceError: something was left out, and `strict` was asked for.
+        """
+        found = []
+        if self._suffixes:
+            kinds = ", ".join(f"{suffix}: {count:,}" for suffix, count in self._suffixes.most_common(8))
+            what = "of formats that Pillow cannot read here" if self._images else "other than images"
+            found.append(f"{counted(self._suffixes.total(), 'file')} {what} ({kinds}; first {self._first})")
+        if self._unlabelled:
+            words = f"{counted(len(self._unlabelled), 'image')} beside the class folders, without a label"
+            found.append(f"{words} (first {min(self._unlabelled)})")
+        if found and self._strict:
+            raise SourceError(
+                f"{self._name}: strict=True, and {' and '.join(found)} would be left out. Convert, label or remove "
+                "them; without strict they are left out, and explain() says so."
+            )
+        if self._images or self._unlabelled:
+            logger.warning(
+                "%s: left out: %s. Convert what you need, for example to .png; strict=True makes this an error.",
+                self._name,
+                " and ".join(found),
+            )
+        if self._debris:
+            words = counted(len(self._debris), "file or folder").replace("file or folders", "files or folders")
+            found.append(f"{words} that no data set needs (first {min(self._debris)})")
+        return tuple(f"left out: {words}" for words in found)

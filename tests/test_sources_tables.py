@@ -1,0 +1,138 @@
+"""Tables of labels: which number each label is, and what is refused because that cannot be told."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fastload.errors import SourceError
+from fastload.sources import open_source, tables
+from tests.test_sources_folders import touch
+
+TWELVE = [str(number) for number in range(12)]
+
+
+def table(root: Path, labels: list[str], name: str = "labels.csv") -> Path:
+    touch(root, *(f"{row:03}.jpg" for row in range(len(labels))))
+    rows = "".join(f"{row:03}.jpg,{label}\n" for row, label in enumerate(labels))
+    (root / name).write_text(f"file,label\n{rows}")
+    return root
+
+
+def numbers(root: Path, **options: Any) -> list[int]:
+    source = open_source(root, **options).source
+    found: list[int] = source.values["label"].at(np.arange(len(source))).tolist()
+    return found
+
+
+def refusal(root: Path, **options: Any) -> str:
+    with pytest.raises(SourceError) as error:
+        open_source(root, **options)
+    return str(error.value)
+
+
+def test_numbers_stay_numbers(tmp_path: Path) -> None:
+    assert numbers(table(tmp_path, TWELVE)) == list(range(12))
+
+
+@pytest.mark.parametrize(
+    ("odd", "words"),
+    [
+        ("-1", ["row 14: 012.jpg has the label '-1'", "count from 0"]),
+        ("5.0", ["row 14: the label is '5.0', where others are whole numbers"]),
+        ("", ["row 14: the label of 012.jpg is empty"]),
+        (" nan", ["row 14: the label is 'nan', where others are whole numbers"]),
+        ("ten", ["row 14: the label is 'ten', where others are whole numbers", "classes=[...]"]),
+        ("9" * 5000, ["row 14: the label is a number of 5,000 digits ('99999"]),
+    ],
+)
+def test_one_odd_row_does_not_renumber_the_others(tmp_path: Path, odd: str, words: list[str]) -> None:
+    found = refusal(table(tmp_path, [*TWELVE, odd]))
+    for word in [*words, str(tmp_path / "labels.csv")]:
+        assert word in found
+    assert len(found) < 700
+
+
+@pytest.mark.parametrize(("odd", "kind"), [("3", "words"), ("nan", "words"), ("1e3", "words")])
+def test_a_number_among_words(tmp_path: Path, odd: str, kind: str) -> None:
+    found = refusal(table(tmp_path, ["cat", "dog", odd, "cat"]))
+    assert f"row 4: the label is {odd!r}, where others are {kind}" in found
+
+
+def test_the_names_may_look_like_anything_where_they_are_given(tmp_path: Path) -> None:
+    table(tmp_path, ["cat", "101", "nan", "cat"])
+    assert numbers(tmp_path, classes=["nan", "101", "cat"]) == [2, 1, 0, 2]
+    assert "row 3: the label is '101', where others are words" in refusal(tmp_path, classes=["nan", "cat"])
+
+
+def test_labels_that_are_names_of_folders_are_those_folders(tmp_path: Path) -> None:
+    """ImageFolder sorts 0, 1, 10, 11, 2: the label 2 is the folder 2, whose number is 4."""
+    touch(tmp_path, *(f"train/{name}/1.jpg" for name in TWELVE))
+    classes = open_source(tmp_path, split="train").source.classes
+    assert classes is not None
+    assert classes[4] == "2"
+    table(tmp_path / "val", ["2", "10", "0"])
+    assert numbers(tmp_path, split="val") == [4, 2, 0]
+
+
+def test_numbers_count_the_folders_where_those_have_words(tmp_path: Path) -> None:
+    touch(tmp_path, "train/n01/1.jpg", "train/n02/1.jpg")
+    table(tmp_path / "val", ["1", "0"])
+    assert numbers(tmp_path, split="val") == [1, 0]
+
+
+def test_validation_has_the_classes_of_the_training_table(tmp_path: Path) -> None:
+    table(tmp_path / "train", ["bee", "cat", "ant"])
+    table(tmp_path / "val", ["cat", "bee"])  # by its own table bee would be 0
+    for place, options in ((tmp_path, {"split": "val"}), (tmp_path / "val", {})):
+        opened = open_source(place, **options)
+        assert opened.source.classes == ("ant", "bee", "cat")
+        assert numbers(place, **options) == [2, 1]
+    table(tmp_path / "val", ["cat", "cow"])
+    assert "row 3: 001.jpg has the label 'cow'" in refusal(tmp_path, split="val")
+
+
+def test_validation_never_has_classes_of_its_own(tmp_path: Path) -> None:
+    table(tmp_path / "val", ["cat", "bee"])
+    found = refusal(tmp_path / "val")
+    assert "a class may be missing in the val split" in found
+    assert "classes=[...]" in found
+    assert numbers(tmp_path / "val", classes=["ant", "bee", "cat"]) == [2, 1]
+    table(tmp_path / "val", ["2", "1"])
+    assert numbers(tmp_path / "val") == [2, 1], "numbers say what they are"
+
+
+def test_a_training_split_elsewhere_is_another_data_set(tmp_path: Path) -> None:
+    touch(tmp_path, "train/x/1.jpg", "train/y/1.jpg")
+    table(tmp_path / "birds" / "flat", ["b", "a"])
+    assert open_source(tmp_path / "birds" / "flat").source.classes == ("a", "b")
+
+
+def calls_in(module: Any, function: Callable[[], Any]) -> int:
+    """How many functions of a module are entered, comprehensions included: work, without a clock."""
+    entered = 0
+
+    def count(frame: FrameType, event: str, _: Any) -> None:
+        nonlocal entered
+        entered += event == "call" and frame.f_code.co_filename == module.__file__
+
+    sys.setprofile(count)
+    try:
+        function()
+    finally:
+        sys.setprofile(None)
+    return entered
+
+
+@pytest.mark.parametrize("mark", [",", "\t", " "])
+def test_a_line_of_a_million_cells_is_not_looked_at(tmp_path: Path, mark: str) -> None:
+    table(tmp_path, ["1"])
+    (tmp_path / "labels.csv").write_text(mark.join(["000.jpg"] * 1_000_000))
+    assert calls_in(tables, lambda: refusal(tmp_path)) < 500
+    assert "labels.csv has a line of more than 65,536 characters" in refusal(tmp_path)
