@@ -9,6 +9,7 @@ from fastload.cli.bench import bench, takes
 from fastload.cli.cache import cache
 from fastload.cli.doctor import doctor
 from fastload.cli.sweep import sweep
+from fastload.cli.watch import OWN_OPTIONS_FIRST, watch
 from fastload.terminal import output, plain_errors
 from fastload.tools.demo import DemoSettings
 from fastload.train.command import GroupedHelp, train
@@ -34,6 +35,7 @@ app.command()(demo)
 app.command()(doctor)
 app.command(cls=GroupedHelp)(train)
 app.command(cls=GroupedHelp)(sweep)
+app.command(context_settings=OWN_OPTIONS_FIRST)(watch)
 app.add_typer(bench, name="bench")
 app.add_typer(cache, name="cache")
 

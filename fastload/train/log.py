@@ -15,10 +15,16 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from fastload.errors import BackendUnavailableError
 from fastload.files import replacing
 from fastload.tools.measure.table import number
+from fastload.tools.monitor import IdleSummary
+from fastload.tools.monitor.idle import ACTIVITIES
+from fastload.tools.watch.beside import Beside
+from fastload.tools.watch.verdict import verdict, verdict_of_shares
 from fastload.train.config import TrainConfig
 from fastload.train.results import EpochRecord
 
 EPOCHS_FILE = "epochs.jsonl"
+WATCH_FILE = "watch.json"
+"""What GPUs, cores and disks did meanwhile: `fastload watch --show` makes a page of it."""
 
 
 class RunLog(ExitStack):
@@ -49,6 +55,7 @@ class RunLog(ExitStack):
         self._path = Path(config.checkpoint.out) / EPOCHS_FILE
         self._epochs, self._unit = config.schedule.epochs, unit
         self._writer: Any = None
+        self._beside: Beside | None = None
         self._bar = _bar(self._console, unit)
         self._task = self._bar.add_task("", visible=False, rate="-", loss="-", wait="-")
         if not self._tells:
@@ -62,10 +69,27 @@ class RunLog(ExitStack):
                 rest.write_bytes(b"".join(map(_json_line, records)))
         if config.log.progress and self._console.is_terminal:
             self.enter_context(self._bar)
+        self._beside = Beside()
+        self.callback(self._beside.stop)
 
     def say(self, line: str) -> None:
         """A line of text, above the bar. Never wrapped: a line is a line for `grep` too. Square brackets are text."""
         self._console.print(line, markup=False, highlight=False, emoji=False, soft_wrap=True)
+
+    def conclude(self, idle: IdleSummary | None) -> None:
+        """Say what the device waited for, and the option to change; keep that with what was seen, in watch.json."""
+        if self._beside is None:
+            return
+        watched = self._beside.stop()
+        watched.ended = "ended"
+        cause, watched.verdict, watched.change = verdict(watched)
+        if idle is not None:  # the phases that the trainer has marked say it exactly
+            cause, watched.verdict, watched.change = verdict_of_shares(
+                {name: getattr(idle, f"{name}_share") for name in ACTIVITIES}
+            )
+        if idle is not None and cause != "computing":
+            self.say(f"{watched.verdict} To change: {watched.change}.")
+        watched.write(self._path.with_name(WATCH_FILE))
 
     def begin_epoch(self, epoch: int, *, steps: int, done: int = 0) -> None:
         """Start the bar of an epoch, 0-based, of so many optimizer steps; `done` of them before the run was resumed."""

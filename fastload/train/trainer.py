@@ -127,6 +127,7 @@ class _Run:
             )
         self._profiler.close()
         self._write_trace()
+        self._log.conclude(self._throughput.idle)
         return self._summary(interrupted)
 
     @property

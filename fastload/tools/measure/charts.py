@@ -254,7 +254,7 @@ def curves(title: str, x: str, y: str, given: Sequence[Line]) -> Chart:
     return Chart(title, lambda width: (300 if width == WIDE else 250) + 22 * -(-len(given) // columns(width)), draw)
 
 
-def timelines(title: str, given: Sequence[Timeline]) -> Chart:
+def timelines(title: str, given: Sequence[Timeline], *, x: str = "seconds of the last round") -> Chart:
     """Strips under each other on one axis of seconds: high when busy, low when waiting."""
 
     def draw(figure: Any, width: int) -> None:
@@ -274,6 +274,6 @@ def timelines(title: str, given: Sequence[Timeline]) -> Chart:
                 axes.set_ylabel(line.name, rotation=0, ha="right", va="center", color=INK, labelpad=4)
             else:
                 axes.set_title(line.name, loc="left", fontsize=12, pad=6)
-        grid[-1, 0].set_xlabel("seconds of the last round")
+        grid[-1, 0].set_xlabel(x)
 
     return Chart(title, lambda width: (46 if width == WIDE else 66) * len(given) + 50, draw)

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 import fastload.train
-from fastload.errors import ConfigurationError
+from fastload.errors import ConfigurationError, counted
 from fastload.terminal import duration
 from fastload.tools.measure.results import Results
 from fastload.tools.measure.table import each, number, percentage, print_fitting
@@ -151,4 +151,4 @@ def _lines(theirs: ReportedRow, own: Sequence[Row]) -> Iterator[dict[str, str | 
 def _run(seconds: float | None, epochs: int | None) -> str:
     if seconds is None:
         return ""
-    return duration(seconds) + (f" ({epochs} epochs)" if epochs else "")
+    return duration(seconds) + (f" ({counted(epochs, 'epoch')})" if epochs else "")
