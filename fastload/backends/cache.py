@@ -18,12 +18,13 @@ from fastload.backends.base import BackendOptions, Context, Failure, Fit, HostBa
 from fastload.backends.engine import host_engine
 from fastload.backends.host import BATCHES_IN_FLIGHT, Engine, HostBackend, PendingBatch
 from fastload.cache.build import build_cache, default_directory
+from fastload.cache.manifest import Variant, read_manifest
+from fastload.cache.reading import open_cache
 from fastload.cache.resident import ResidentSource, arrays_of, in_memory, is_mapped, nbytes_of
 from fastload.cache.writing import verify_cache
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError, counted
 from fastload.sources.base import Source
-from fastload.sources.built_cache import Variant, open_cache, read_manifest
 
 Storage = Literal["auto", "disk", "ram", "device"]
 

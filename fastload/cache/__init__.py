@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from fastload.cache.build import build_cache
+from fastload.cache.manifest import is_cache
+from fastload.cache.reading import open_cache
 from fastload.cache.writing import verify_cache
-from fastload.sources.built_cache import is_cache, open_cache
 
 __all__ = ["build_cache", "is_cache", "open_cache", "verify_cache"]

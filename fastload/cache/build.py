@@ -19,21 +19,14 @@ from typing import Any, TypeVar
 import filelock
 import numpy as np
 
+from fastload.cache.manifest import ColumnEntry, Manifest, Variant, is_cache, read_manifest, write_manifest
+from fastload.cache.reading import source_of
 from fastload.cache.samples import Sample, Samples, samples_of, shrink, shrunk_sizes
 from fastload.cache.writing import ColumnWriter, write_values
 from fastload.errors import CacheError, ConfigurationError, DecodeError, OnError
 from fastload.files import DecodeSettings, sync_folder
 from fastload.machine import cache_home, usable_cores
 from fastload.sources.base import Source, Values
-from fastload.sources.built_cache import (
-    ColumnEntry,
-    Manifest,
-    Variant,
-    is_cache,
-    read_manifest,
-    source_of,
-    write_manifest,
-)
 from fastload.sources.columns import ValueArray
 from fastload.sources.opening import open_source
 from fastload.terminal import progress

@@ -14,19 +14,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fastload.cache.manifest import ArrayFile, ColumnEntry, Manifest, is_as_written, read_manifest, remedy
+from fastload.cache.reading import source_of
 from fastload.cache.samples import ImageSpec
 from fastload.errors import CacheError, DecodeError
 from fastload.files import open_regular
 from fastload.sources.base import Values
-from fastload.sources.built_cache import (
-    ArrayFile,
-    ColumnEntry,
-    Manifest,
-    is_as_written,
-    read_manifest,
-    remedy,
-    source_of,
-)
 
 _HEADER_BYTES = 256
 """Of the whole header: room for any shape; a multiple of 64, as the format asks, so that pixels are aligned."""

@@ -14,7 +14,7 @@ from fastload.errors import CacheError, FastloadError, counted
 from fastload.terminal import output, plain_errors
 
 if TYPE_CHECKING:
-    from fastload.sources.built_cache import Manifest
+    from fastload.cache.manifest import Manifest
 
 cache = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Samples decoded once, kept as tensors.")
 
@@ -36,7 +36,7 @@ def build(
     """Decode all samples of SOURCE once. A cache that is there already is left as it is."""
     with plain_errors():
         import fastload
-        from fastload.sources.built_cache import FILE_NAME
+        from fastload.cache.manifest import FILE_NAME
 
         began = time.time()
         built = fastload.build_cache(
@@ -115,8 +115,8 @@ def _listed() -> list[Path]:
 def _kept() -> dict[Path, Manifest | None]:
     """The caches where they are kept; without a manifest those that are damaged, or of another version."""
     from fastload.cache import is_cache
+    from fastload.cache.manifest import read_manifest
     from fastload.machine import cache_home
-    from fastload.sources.built_cache import read_manifest
 
     found: dict[Path, Manifest | None] = {}
     for directory in sorted(path for path in cache_home().glob("*") if path.is_dir()):
@@ -156,7 +156,7 @@ def _megabytes(directory: Path) -> str:
 
 def _describe(directory: Path) -> None:
     from fastload.cache import open_cache
-    from fastload.sources.built_cache import read_manifest
+    from fastload.cache.manifest import read_manifest
 
     open_cache(directory)  # refuses a cache that is damaged
     manifest = read_manifest(directory)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import glob
+import importlib
 import os
 import re
 from collections.abc import Callable, Sequence
@@ -13,7 +15,6 @@ from typing import Any, Literal
 from fastload.errors import ConfigurationError, SourceError, counted
 from fastload.sources.arrays import is_arrays, open_arrays
 from fastload.sources.base import Opened, OpenOptions, Source
-from fastload.sources.built_cache import is_built_cache, open_cache
 from fastload.sources.cifar import is_cifar, open_cifar
 from fastload.sources.datasets import is_dataset, open_dataset, open_known_dataset, refuse_collections
 from fastload.sources.folders import is_class_folder, open_class_folder, open_images, split_folder
@@ -107,7 +108,6 @@ def _matches(pattern: str) -> list[str]:
 
 
 FORMATS: tuple[Format, ...] = (
-    Format("cache", is_built_cache, lambda directory, _: open_cache(directory), title="a built cache"),
     Format("cifar", is_cifar, open_cifar, frozenset({"split", "labels"}), "CIFAR-10 or CIFAR-100"),
     Format("idx", is_idx, open_idx, frozenset({"split", "classes"}), "IDX files, as of MNIST"),
     Format("pairs", is_pairs, open_pairs, frozenset({"split"}), "images and masks in two folders"),
@@ -119,6 +119,9 @@ FORMATS: tuple[Format, ...] = (
     Format("dataset", is_dataset, open_known_dataset, title="a map-style torch Dataset"),
 )
 """In the order in which they are tried: the first that recognises a specification opens it."""
+_FORMATS_ELSEWHERE = ("fastload.cache.reading",)
+"""Modules that have a `FORMAT` of their own, tried before these: what reads a cache stands beside what writes it, in a
+package that imports this one, so that it is loaded at the first call."""
 
 _registered: list[Format] = []
 
@@ -191,11 +194,11 @@ def open_source(
     if wanted is not None:
         if not wanted.recognise(place):
             shown = place if isinstance(place, str) else f"a {type(spec).__name__}"
-            other = next((form for form in FORMATS if not form.by_name_only and form.recognise(place)), None)
+            other = next((form for form in built_in_formats() if not form.by_name_only and form.recognise(place)), None)
             hint = "" if other is None else f" it looks like {other.description};"
             raise SourceError(f"{shown}: is not what format={wanted.description} opens;{hint} leave format out.")
         return _opened_as(wanted, place, options)
-    found = _opened_by(FORMATS, place, options)
+    found = _opened_by(built_in_formats(), place, options)
     if found is not None:
         return found
     if isinstance(place, str):
@@ -205,9 +208,15 @@ def open_source(
     return open_dataset(spec)
 
 
+@functools.cache
+def built_in_formats() -> tuple[Format, ...]:
+    """All of fastload's own, in the order in which they are tried."""
+    return (*(importlib.import_module(name).FORMAT for name in _FORMATS_ELSEWHERE), *FORMATS)
+
+
 def format_named(name: Any) -> Format:
     """The format of a name, built in or registered. Raises ConfigurationError: there is none."""
-    formats = {form.name: form for form in (*FORMATS, *_registered)}
+    formats = {form.name: form for form in (*built_in_formats(), *_registered)}
     if not isinstance(name, str) or name not in formats:
         close = difflib.get_close_matches(str(name), formats, n=1, cutoff=0.5)
         hint = f" Did you mean {close[0]!r}?" if close else ""
@@ -232,7 +241,7 @@ def _advice(path: str) -> str:
         return f"a single image is not a data set; give its folder ({folder!r})."
     if suffix == ".npz":
         return "load it yourself and give the arrays: create_loader((arrays['images'], arrays['labels']))."
-    known = ", ".join(form.title for form in FORMATS)
+    known = ", ".join(form.title for form in built_in_formats())
     words = "Load other files of arrays yourself and give the arrays."
     return f"not a data set that fastload knows; it opens {known}. {words}"
 
