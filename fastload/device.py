@@ -146,9 +146,11 @@ class DeviceStage:
         self._spans: SpanLog | None = None
 
     @property
-    def stays_on_host(self) -> bool:
-        """Whether any thread may work on it, as batches end in ordinary memory."""
-        return self.device.type == "cpu" and not self._pinned
+    def light(self) -> bool:
+        """Whether it only converts numbers in ordinary memory, which takes less time than to hand a small batch from
+        thread to thread."""
+        converts = all(op.light for program in self._programs for _, op in program.ops)
+        return self.device.type == "cpu" and not self._pinned and self._mix is None and converts
 
     def prepare(self) -> None:
         """Called in the trainer's thread before another one works on the stage: what must be known from there."""

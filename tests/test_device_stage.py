@@ -123,7 +123,7 @@ def test_a_loader_prepares_its_stage_in_the_trainers_thread(monkeypatch: pytest.
     with fastload.create_loader((np.zeros((8, 4, 4, 3), np.uint8), np.arange(8)), 2, transform=crop) as loader:
         next(iter(loader))
     assert seen[0] == ("prepare", threading.current_thread().name)
-    assert ("claim_thread", "fastload-pipeline") in seen
+    assert ("claim_thread", "fastload-prefetcher") in seen
 
 
 def test_page_locked_buffers_are_made_on_their_gpu(cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""The Loader and its pipeline, over a backend made for the test: what has nothing to do with images."""
+"""The Loader, over a backend made for the test: what has nothing to do with images."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ import sys
 import threading
 import time
 import weakref
-from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,81 +25,16 @@ from torchvision.transforms import v2
 
 import fastload
 from fastload.backends import torch_workers
-from fastload.backends.base import Failure, HostBatch
+from fastload.backends.base import HostBatch
 from fastload.backends.torch_workers import TorchOptions
 from fastload.backends.turbojpeg import TurboJpegOptions
-from fastload.device import BufferPool, DeviceStage, use_one_thread_here
-from fastload.draws import Draws
-from fastload.errors import ConfigurationError, DecodeError, FastloadError, OnError, StateMismatchError, WorkerError
-from fastload.loader import Loader, LoaderConfig, LoaderParts
-from fastload.recipe.batch import BatchProgram
-from fastload.sampler import EpochOrder, ForeignOrder, Order, Shard
-from fastload.sources.base import Source
-from fastload.sources.columns import ValueArray
+from fastload.device import BufferPool, use_one_thread_here
+from fastload.errors import ConfigurationError, DecodeError, FastloadError, StateMismatchError, WorkerError
+from fastload.loader import Loader
+from fastload.sampler import EpochOrder, ForeignOrder, Shard
 from tests.images import write_photo_folder
+from tests.recorder import Recorder, indices_of, loader_over
 from tests.waiting import LIMIT, wait_until
-
-
-class Recorder:
-    """A backend that hands back the indices, and remembers what it was asked."""
-
-    name = "recorder"
-    background = True
-
-    def __init__(self, depth: int = 3, bad: frozenset[int] = frozenset()) -> None:
-        self.depth = depth
-        self.bad = bad
-        self.submitted: list[tuple[int, list[int]]] = []
-        self.cancelled = 0
-        self.closed = 0
-        self.hold: threading.Event | None = None
-        self._queue: deque[Draws] = deque()
-
-    def submit(self, draws: Draws) -> None:
-        self.submitted.append((draws.epoch, draws.indices.tolist()))
-        self._queue.append(draws)
-
-    def receive(self) -> HostBatch:
-        if self.hold is not None:
-            self.hold.wait()
-        return self.reread(self._queue.popleft())
-
-    def reread(self, draws: Draws) -> HostBatch:
-        failures = [
-            Failure(row, DecodeError(f"file {i}: broken."))
-            for row, i in enumerate(draws.indices.tolist())
-            if i in self.bad
-        ]
-        return HostBatch({"value": draws.indices.copy(), "noise": draws.uniform(0, 1)}, failures)
-
-    def cancel(self) -> None:
-        self.cancelled += 1
-        self._queue.clear()
-
-    def close(self) -> None:
-        self.closed += 1
-
-    def explain(self) -> Mapping[str, str]:
-        return {"recorder": "remembers"}
-
-
-def loader_over(backend: Any, order: Order, on_error: OnError = "raise") -> Loader:
-    values = np.arange(order.length)
-    source = Source({"value": ValueArray(values)}, "fingerprint", "numbers")
-    stage = DeviceStage(
-        device=torch.device("cpu"),
-        programs=(BatchProgram(()),),
-        roles={"value": "value"},
-        layout="tuple",
-    )
-    return Loader(
-        LoaderConfig(source=source, batch_size=order.batch_size, on_error=on_error),
-        LoaderParts(source=source, order=order, backend=backend, stage=stage, recipe_fingerprint="recipe"),
-    )
-
-
-def indices_of(loader: Loader) -> list[list[int]]:
-    return [values.tolist() for values, _ in loader]
 
 
 def test_the_next_epoch_is_under_way_when_one_ends() -> None:
@@ -111,31 +45,6 @@ def test_the_next_epoch_is_under_way_when_one_ends() -> None:
         second = indices_of(loader)
         assert backend.cancelled == 0
         assert [i for _, i in backend.submitted[:6]] == first + second
-
-
-def test_a_new_start_while_the_next_batch_is_about_to_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The thread then makes the first batch of the new start, which must not be thrown away with those of the old."""
-    about, sought = threading.Event(), threading.Event()
-    with loader_over(Recorder(depth=3), EpochOrder(60, 2)) as loader:
-        iterator = iter(loader)
-        next(iterator)
-        pipeline = loader._pipeline
-        produce, seek = pipeline._produce, pipeline.seek
-
-        def held() -> Any:
-            about.set()
-            assert sought.wait(60)
-            return produce()
-
-        def seek_and_tell(position: tuple[int, int]) -> None:
-            seek(position)
-            sought.set()
-
-        monkeypatch.setattr(pipeline, "_produce", held)
-        next(iterator)
-        assert about.wait(60)
-        monkeypatch.setattr(pipeline, "seek", seek_and_tell)
-        assert len(indices_of(loader)) == 30
 
 
 def test_no_more_is_submitted_than_the_backend_wants() -> None:
@@ -232,7 +141,7 @@ def test_losing_the_loader_stops_its_thread() -> None:
     gc.collect()
     assert gone() is None
     assert backend.closed == 1
-    assert not any(t.name == "fastload-pipeline" and t.is_alive() for t in threading.enumerate())
+    assert not any(t.name == "fastload-prefetcher" and t.is_alive() for t in threading.enumerate())
 
 
 def test_an_error_in_the_backend_reaches_the_trainer_and_the_loader_can_go_on() -> None:
@@ -713,95 +622,3 @@ def test_what_a_fork_server_cannot_be_sent_is_said(two_machines: None) -> None:
     options = TorchOptions(multiprocessing_context="fork")
     with fastload.create_loader(Local(), 4, backend="torch", num_workers=1, shard=shard, options=options) as loader:
         assert next(iter(loader))[0, 1] == os.getpid()
-
-
-# -- batches that take less than to hand them over
-
-
-class Light(Recorder):
-    """Notes which threads call it, and that no two do at once."""
-
-    light = True
-
-    def __init__(self, **given: Any) -> None:
-        super().__init__(**given)
-        self.threads: list[str] = []
-        self._busy = threading.Lock()
-
-    def receive(self) -> HostBatch:
-        assert self._busy.acquire(blocking=False)
-        try:
-            self.threads.append(threading.current_thread().name)
-            return super().receive()
-        finally:
-            self._busy.release()
-
-
-def test_a_trainer_that_asks_at_once_makes_light_batches_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fastload.loader.pipeline._AWAY", 1e9)
-    backend = Light()
-    with loader_over(backend, EpochOrder(40, 2, shuffle=True)) as loader:
-        found = indices_of(loader) + indices_of(loader)
-    assert found == [rows for _, rows in backend.submitted[:40]]
-    assert set(backend.threads[2:]) == {threading.current_thread().name}, "the thread may have been first"
-
-
-def test_a_trainer_that_is_away_finds_light_batches_made() -> None:
-    backend = Light()
-    with loader_over(backend, EpochOrder(40, 2)) as loader:
-        iterator = iter(loader)
-        next(iterator)
-        for _ in range(5):
-            wait_until(lambda: len(loader._pipeline._ready) == 2)
-            next(iterator)
-        assert threading.current_thread().name not in backend.threads[-3:]
-
-
-@pytest.mark.parametrize("away", [0.0, 0.0003, 1e9])
-def test_light_batches_are_those_of_any_backend(monkeypatch: pytest.MonkeyPatch, away: float) -> None:
-    """Whoever makes them: through early ends, chosen epochs, states and errors."""
-    monkeypatch.setattr("fastload.loader.pipeline._AWAY", away)
-
-    def story(backend: Any) -> list[Any]:
-        rng, found = np.random.default_rng(5), []
-        with loader_over(backend, EpochOrder(50, 3, shuffle=True)) as loader:
-            for _ in range(60):
-                for values, noise in itertools.islice(loader, int(rng.integers(0, 20))):
-                    found += [*values.tolist(), *noise.ravel().tolist()]
-                    if rng.random() < 0.1:
-                        time.sleep(0.001)
-                state = loader.state_dict()
-                match int(rng.integers(4)):
-                    case 0:
-                        loader.set_epoch(int(rng.integers(5)))
-                    case 1:
-                        loader.load_state_dict(state)
-        return found
-
-    assert story(Light(depth=4)) == story(Recorder(depth=4))
-    with loader_over(Light(bad=frozenset({7})), EpochOrder(12, 2)) as loader:
-        iterator = iter(loader)
-        assert [next(iterator)[0].tolist() for _ in range(3)] == [[0, 1], [2, 3], [4, 5]]
-        with pytest.raises(DecodeError, match="file 7: broken"):
-            next(iterator)
-
-
-def test_an_interrupt_while_the_trainer_makes_a_light_batch_leaves_nothing_behind(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("fastload.loader.pipeline._AWAY", 1e9)
-    with loader_over(Light(), EpochOrder(40, 2)) as loader:
-        next(iter(loader))
-        pipeline = loader._pipeline
-        produce = pipeline._produce
-
-        def interrupted() -> Any:
-            monkeypatch.setattr(pipeline, "_produce", produce)
-            raise KeyboardInterrupt
-
-        monkeypatch.setattr(pipeline, "_produce", interrupted)
-        wait_until(lambda: pipeline._producer is None)
-        pipeline._ready.clear()
-        with pytest.raises(KeyboardInterrupt):
-            pipeline._take()
-        assert pipeline._take().position is not None

@@ -58,7 +58,7 @@ def test_tuning_takes_the_fastest(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(
         import_module("fastload.loader.build"),
         "_samples_per_second",
-        lambda loader: 900.0 if loader.backend == fastest else 100.0,
+        lambda parts, config: 900.0 if parts.backend.name == fastest else 100.0,
     )
     with fastload.create_loader(write_photo_folder(tmp_path), 2, transform=CROP, tune=True) as loader:
         assert loader.backend == fastest

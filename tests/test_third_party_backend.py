@@ -124,7 +124,7 @@ def test_tuning_measures_it_as_it_does_ours(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(
         import_module("fastload.loader.build"),
         "_samples_per_second",
-        lambda loader: 900.0 if loader.backend == "mine" else 100.0,
+        lambda parts, config: 900.0 if parts.backend.name == "mine" else 100.0,
     )
     with fastload.create_loader(TOKENS, 4, num_workers=0, tune=True) as loader:
         assert loader.backend == "mine"

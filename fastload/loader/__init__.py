@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from fastload.loader.build import build, create_loader
+from fastload.loader.build import LoaderParts
 from fastload.loader.config import LoaderConfig
-from fastload.loader.iterator import Stats
-from fastload.loader.loader import Loader, LoaderParts
+from fastload.loader.create import create_loader
+from fastload.loader.loader import Loader
+from fastload.loader.stats import Stats
 
-__all__ = ["Loader", "LoaderConfig", "LoaderParts", "Stats", "build", "create_loader"]
+__all__ = ["Loader", "LoaderConfig", "LoaderParts", "Stats", "create_loader"]

@@ -1,28 +1,29 @@
-"""Assembly: from a `LoaderConfig` to a Loader, in one place; backend="auto" is decided here, by rule or by speed."""
+"""Assembly: from a `LoaderConfig` to the parts of a Loader; backend="auto" is decided here, by rule or by speed."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import logging
 import sys
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import replace
-from typing import Any, Literal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
 
 from fastload import native
 from fastload.backends import available_backends, backend_class
-from fastload.backends.base import BackendOptions, Context, Job, WorkerSettings, fit_of, traits_of
+from fastload.backends.base import Backend, BackendOptions, Context, Job, WorkerSettings, fit_of, traits_of
 from fastload.backends.objects import SharedStream, StreamBackend
 from fastload.device import BufferPool, DeviceStage
-from fastload.errors import BackendUnavailableError, ConfigurationError, FastloadError, OnError, counted
+from fastload.errors import BackendUnavailableError, ConfigurationError, FastloadError, counted
 from fastload.fingerprint import fingerprint_of
 from fastload.loader.config import LoaderConfig
-from fastload.loader.loader import Loader, LoaderParts
+from fastload.loader.feed import Feed
 from fastload.recipe import Recipe, SplitRecipe
 from fastload.recipe.mix import Mix
 from fastload.recipe.operation import qualified_name
@@ -35,103 +36,26 @@ from fastload.sources.inspection import Snapshot
 logger = logging.getLogger("fastload")
 
 
-def create_loader(
-    source: Any,
-    batch_size: int = 1,
-    *,
-    shuffle: bool = False,
-    drop_last: bool = False,
-    transform: Callable[..., Any] | Recipe | None = None,
-    batch_transform: Callable[..., Any] | None = None,
-    backend: str = "auto",
-    num_workers: int | None = None,
-    prefetch_factor: int | None = None,
-    pin_memory: bool | None = None,
-    sampler: Iterable[int] | None = None,
-    collate_fn: Callable[[list[Any]], Any] | None = None,
-    seed: int = 0,
-    shard: Shard | Literal["auto"] | None = None,
-    device: str | torch.device = "cpu",
-    dtype: torch.dtype | None = None,
-    memory_format: torch.memory_format = torch.channels_last,
-    on_error: OnError = "raise",
-    tune: bool = False,
-    options: BackendOptions | None = None,
-    split: str | None = None,
-    strict: bool = False,
-    format: str | None = None,
-    generator: torch.Generator | None = None,
-    batch_sampler: Iterable[list[int]] | None = None,
-    worker_init_fn: Callable[[int], None] | None = None,
-    multiprocessing_context: Any = None,
-    timeout: float = 0.0,
-    persistent_workers: bool = True,
-    in_order: bool = True,
-    pin_memory_device: str = "",
-) -> Loader:
-    """Make a Loader. Names and defaults are those of torch.utils.data.DataLoader where it has them.
+@dataclass(frozen=True)
+class LoaderParts:
+    """What was chosen and built for a configuration; the Loader puts it to work."""
 
-    Args:
-        source: a folder of classes, a folder with `images/` and `masks/`, images with a table of their labels, CIFAR or
-            IDX files, `.tar` shards, a built cache, arrays or tensors (a tuple (images, labels), or a dict), `.npy`
-            files, or any map-style Dataset.
-        batch_size: samples a batch on this rank.
-        shuffle: a new order every epoch, from (seed, epoch).
-        drop_last: leave out the last, incomplete global batch. If False, every sample comes exactly once an epoch,
-            the last batch spread over the ranks. With `shard=Shard(...)` a rank may then get an empty one (B = 0) when
-            not shuffling; where the rank was found, samples of the batch before it prevent that.
-        transform: torchvision transforms (v2 or v1), a Recipe, or any callable on one sample's image. None: the
-            dataset's own, or uint8 pixels as they are.
-        batch_transform: torchvision v2.MixUp or CutMix (the draws then depend on (seed, epoch, batch) alone), or any
-            callable taking the batch's parts; runs on the device.
-        backend: "auto", "torch", "turbojpeg", "cache", "dali", or one registered by a third party.
-        num_workers: threads or processes. None: what suits this machine.
-        prefetch_factor: batches in flight per worker. None: what suits the backend.
-        pin_memory: page-locked host memory. None: if `device` is a GPU.
-        sampler: the order, as this rank's own indices, in place of `shuffle`.
-        collate_fn: makes a batch from a list of samples; only a backend that runs Python on samples can run one.
-        seed: of the order and of every random choice.
-        shard: this process's rank among those that share the data. None: from torch.distributed, else torchrun's
-            environment, else 0 of 1. "auto": the same, but looked up at the first `iter()`, for loaders that are made
-            before `init_process_group`.
-        device: where the batches are delivered.
-        dtype: of the images delivered; values keep their range. None: as the transform says (uint8 if it converts
-            nothing).
-        memory_format: of the images delivered.
-        on_error: "raise", or "substitute": replace a sample that cannot be read by another one of this rank's, log it
-            once, and count it in `stats()`.
-        tune: with backend="auto", choose by measuring the candidates on this data for some seconds.
-        options: the chosen backend's options (a frozen dataclass), or a BackendOptions for what all of them have.
-        split: which part of a source that holds several: "train", "val", "test". None: the whole; of CIFAR, IDX and
-            archives of splits, the training part.
-        strict: refuse a data set some of whose files are not served (formats that Pillow cannot read, images without
-            a label). False: `explain()` counts and names them, once.
-        format: what the source is, where that cannot be told from its names: "folder" (one folder a class), "images"
-            (without labels), "table", "pairs", "tar", "cifar", "idx", "arrays", "dataset", "cache", or a registered
-            one. None: what it looks like.
-        generator: its seed, in place of `seed`; the generator itself is not drawn from.
-        batch_sampler: this rank's own batches, lists of indices, in place of batch_size, shuffle, sampler, drop_last.
-        worker_init_fn, multiprocessing_context, timeout: of worker processes, as DataLoader has them; a backend of
-            threads has none, and `explain()` says so.
-        persistent_workers, in_order: True is what there is: workers live as long as the Loader, batches come in order.
-        pin_memory_device: "", as in DataLoader; the place for batches is `device`.
+    source: Source
+    order: Order
+    backend: Backend
+    stage: DeviceStage
+    recipe_fingerprint: str
+    batch_transform: Callable[..., Any] | None = None
+    """Runs on each finished batch in the trainer's thread: what could not be lowered to mixup or cutmix."""
+    explanation: Mapping[str, str] = field(default_factory=dict)
+    renewed: bool = False
+    """Whether worker processes are started again with each epoch, and so get what the user has done to the data set."""
+    changed: Callable[[], bool] = bool
+    """Whether the data set of an adopted DataLoader is another one than it was."""
 
-    Returns:
-        A Loader yielding (images, labels): images (B, C, H, W), labels (B,) int64, on `device`; masks are (B, H, W)
-        uint8; dicts where the source has named columns.
-
-    Raises:
-        ConfigurationError: an argument that cannot be honoured.
-        SourceError: the data cannot be opened as a data set.
-        UnsupportedTransformError: the backend asked for cannot run this transform; the message names those that can.
-        BackendUnavailableError: the backend's package is not installed.
-    """
-    return build(LoaderConfig.of_arguments(**locals()))
-
-
-def build(config: LoaderConfig) -> Loader:
-    """The Loader of a configuration. Raises what `create_loader` raises."""
-    return Loader(config, assemble(config))
+    def feed(self, config: LoaderConfig) -> Feed:
+        """Gives their batches. Nothing is started yet."""
+        return Feed(self.backend, self.stage, self.order, config.on_error, ahead=not self.renewed)
 
 
 def assemble(config: LoaderConfig) -> LoaderParts:
@@ -169,7 +93,9 @@ def assemble(config: LoaderConfig) -> LoaderParts:
     if config.backend != "auto":
         return on(config.backend, "as asked")
     job = Job(source, split, config.collate_fn, config.device)
-    return on(*(_measured(job, lambda name: Loader(config, on(name, ""))) if config.tune else _by_rule(job)))
+    if not config.tune:
+        return on(*_by_rule(job))
+    return on(*_measured(job, lambda name: _samples_per_second(on(name, ""), config)))
 
 
 MEASURED_SECONDS = 2.0
@@ -186,8 +112,8 @@ def _by_rule(job: Job) -> tuple[str, str]:
     return best, fits[best].reason
 
 
-def _measured(job: Job, make: Callable[[str], Loader]) -> tuple[str, str]:
-    """(backend, reason), by running each candidate on this data for some seconds.
+def _measured(job: Job, measure: Callable[[str], float]) -> tuple[str, str]:
+    """(backend, reason), by running each candidate on this data for some seconds: `measure` gives its samples/s.
 
     One that has to prepare all of the data first (to build a cache) is no candidate.
     """
@@ -196,8 +122,7 @@ def _measured(job: Job, make: Callable[[str], Loader]) -> tuple[str, str]:
     for status in available_backends():
         if status.available and (job.arrays or not status.traits.prepares):
             try:
-                with make(status.name) as loader:
-                    rates[status.name] = _samples_per_second(loader)
+                rates[status.name] = measure(status.name)
             except FastloadError as error:
                 notes.append(f"{status.name}: not measured ({str(error).split('. ')[0]})")
     if not rates:
@@ -208,16 +133,20 @@ def _measured(job: Job, make: Callable[[str], Loader]) -> tuple[str, str]:
     return ranked[0], "\n".join(["the fastest measured here", *rows, *notes])
 
 
-def _samples_per_second(loader: Loader) -> float:
+def _samples_per_second(parts: LoaderParts, config: LoaderConfig) -> float:
     """In the steady state: batches finished ahead during the first one do not count."""
-    batches = itertools.chain.from_iterable(itertools.repeat(loader))  # epoch after epoch
-    for _ in itertools.islice(batches, loader.batches_in_flight):
-        pass
-    begin, before = time.perf_counter(), loader.stats().samples
-    for _ in batches:
-        if time.perf_counter() - begin > MEASURED_SECONDS:
-            break
-    return (loader.stats().samples - before) / (time.perf_counter() - begin)
+    order, samples, feed = parts.order, 0, parts.feed(config)
+    positions = ((epoch, step) for epoch in itertools.count() for step in range(order.steps))
+    with contextlib.closing(feed):
+        for position in itertools.islice(positions, feed.in_flight):
+            parts.stage.deliver(feed.batch(position))
+        started = time.perf_counter()
+        for position in positions:
+            parts.stage.deliver(feed.batch(position))
+            samples += len(order.batch(position[1]))
+            if (elapsed := time.perf_counter() - started) > MEASURED_SECONDS:
+                return samples / elapsed
+    raise AssertionError("positions never end")
 
 
 @functools.cache  # once a process

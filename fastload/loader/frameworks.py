@@ -233,20 +233,30 @@ def accelerate_place() -> tuple[Shard, torch.device, Any] | None:
     return rank, torch.device(state.device if placed else "cpu"), options
 
 
-def begin_epoch_of(loader: Any) -> None:
-    """Keep Accelerate's flags: whether the batch at hand is the last one, and how many of it are no padding."""
-    from accelerate.state import GradientState
+class AccelerateFlags:
+    """Keeps Accelerate's flags on a Loader: whether the batch at hand is the last one, and how many of its samples are
+    no padding. Called as `fastload.loader.iterator.Watcher` says."""
 
-    order: Order = loader.sampler.order
-    loader.end_of_dataloader = False
-    loader.remainder = 0 if order.drop_last or order.endless else order.length % order.global_batch_size
-    GradientState()._add_dataloader(loader)
+    def __init__(self, owner: Callable[[], Any]) -> None:
+        """`owner`: a weak reference to the Loader."""
+        self._owner = owner
 
+    def epoch_starts(self) -> None:
+        from accelerate.state import GradientState
 
-def end_epoch_of(loader: Any) -> None:
-    from accelerate.state import GradientState
+        loader = self._owner()
+        order: Order = loader.sampler.order
+        loader.end_of_dataloader = False
+        loader.remainder = 0 if order.drop_last or order.endless else order.length % order.global_batch_size
+        GradientState()._add_dataloader(loader)
 
-    GradientState()._remove_dataloader(loader)
+    def batch_comes(self, *, last: bool) -> None:
+        self._owner().end_of_dataloader = last
+
+    def epoch_ends(self) -> None:
+        from accelerate.state import GradientState
+
+        GradientState()._remove_dataloader(self._owner())
 
 
 class Relay:

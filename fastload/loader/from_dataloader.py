@@ -13,7 +13,6 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 from fastload.backends.base import BackendOptions, WorkerSettings
 from fastload.backends.objects import StreamBackend
 from fastload.errors import ConfigurationError, OnError
-from fastload.loader.build import build
 from fastload.loader.config import LoaderConfig, is_torchdatas
 from fastload.loader.loader import Loader
 from fastload.sampler import Shard
@@ -118,7 +117,7 @@ def from_dataloader(
         _refuse_of_streams(config, exact_evaluation=exact_evaluation)
     for note in config.notes:
         logger.info("from_dataloader %s", note)
-    loader = build(config)
+    loader = Loader(config)
     if _is_stateful(existing) and getattr(existing, "_iterator", None) is not None:
         loader.load_state_dict(existing.state_dict())  # type: ignore[attr-defined]  # goes on where that one is
     return loader

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, Dataset, default_collate
 
-from fastload.backends.base import Backend
-from fastload.device import DeviceStage
 from fastload.errors import ConfigurationError, StateMismatchError, counted
+from fastload.loader.build import LoaderParts, assemble
 from fastload.loader.config import LoaderConfig
 from fastload.loader.cursor import STATE_VERSION, Cursor, Position, checked_epoch, read_state, taken_over
+from fastload.loader.feed import Feed
 from fastload.loader.frameworks import (
     NO_WORKERS,
     REMEDY,
+    AccelerateFlags,
     LoaderBatchSampler,
     LoaderSampler,
     OnlyHere,
@@ -28,31 +29,12 @@ from fastload.loader.frameworks import (
     record_arguments,
     sampler_over,
 )
-from fastload.loader.iterator import LoaderIterator, OneThread, Stats
-from fastload.loader.pipeline import READY, Pipeline
-from fastload.sampler import Order, Shard, Tail
-from fastload.sources.base import Source
+from fastload.loader.iterator import LoaderIterator, Progress
+from fastload.loader.stats import Stats
+from fastload.sampler import Shard, Tail
 from fastload.spans import SpanLog
 
 logger = logging.getLogger("fastload")
-
-
-@dataclass(frozen=True)
-class LoaderParts:
-    """What `build` has chosen and built for a configuration; the Loader puts it to work."""
-
-    source: Source
-    order: Order
-    backend: Backend
-    stage: DeviceStage
-    recipe_fingerprint: str
-    batch_transform: Callable[..., Any] | None = None
-    """Runs on each finished batch in the trainer's thread: what could not be lowered to mixup or cutmix."""
-    explanation: Mapping[str, str] = field(default_factory=dict)
-    renewed: bool = False
-    """Whether worker processes begin anew with each epoch, and so get what the user has done to the data set."""
-    changed: Callable[[], bool] = bool
-    """Whether the data set of an adopted DataLoader is another one than it was."""
 
 
 class Loader(DataLoader[Any]):
@@ -107,18 +89,12 @@ class Loader(DataLoader[Any]):
             if batch_sampler is not None:
                 config = replace(config, drop_last=batch_sampler.drop_last)
         if parts is None or given is not None:
-            parts = _assembled(config)
+            parts = assemble(config)
         self.config = config
-        self._in_use = OneThread()
         self._settled = False
         """Whether the rank can no longer change, because an iterator was made."""
-        self._accelerated = False
-        """Whether Accelerate has seen it, and wants its flags kept."""
         self._relay = Relay(weakref.ref(self))
-        self._spans: SpanLog | None = None
-        self._stats = Stats()
-        self._cursor = Cursor()
-        self._iteration = 0
+        self._progress = Progress(parts, parts.feed(config))
         super().__init__(
             config.source if config.adopted or isinstance(config.source, Dataset) else SourceView(parts.source),
             batch_size=None if config.unbatched or config.batch_sampler is not None else parts.order.batch_size,
@@ -129,20 +105,31 @@ class Loader(DataLoader[Any]):
         )
         self.classes = names = parts.source.classes
         self.class_to_idx = None if names is None else {name: label for label, name in enumerate(names)}
-        self._use(parts)
+        self._show()
         self._seen = getattr(config.follows, "epoch", None)
         self._following = bool(self._seen)
         if self._following:
             self._cursor.choose(self._seen)  # type: ignore[arg-type]
         record_arguments(self, {"config": config, "shuffle": parts.order.shuffle})
 
-    def _use(self, parts: LoaderParts) -> None:
-        """Serve by these. Nothing has been started."""
-        self._parts, order = parts, parts.order
+    @property
+    def _parts(self) -> LoaderParts:
+        return self._progress.parts
+
+    @property
+    def _cursor(self) -> Cursor:
+        return self._progress.cursor
+
+    @property
+    def _feed(self) -> Feed:
+        return self._progress.feed
+
+    def _show(self) -> None:
+        """Have the attributes that follow from its parts. Nothing has been started."""
+        parts = self._parts
+        order = parts.order
         self.backend, self.device = parts.backend.name, parts.stage.device
-        self._pipeline = Pipeline(parts.backend, parts.stage, order, self.config.on_error, ahead=not parts.renewed)
-        self._pipeline.record(self._spans)
-        self._finalizer = weakref.finalize(self, self._pipeline.close)
+        self._finalizer = weakref.finalize(self, self._feed.close)
         sampler = sampler_over(order, self.dataset, weakref.ref(self))
         batches = LoaderBatchSampler(sampler, order.batch_size, order.drop_last)
         batches.relay = self._relay
@@ -155,14 +142,17 @@ class Loader(DataLoader[Any]):
         With shard="auto" that is the rank, until something has been started; of an adopted DataLoader it is the data
         set as it has become, between two epochs.
         """
-        auto = self.config.shard == "auto" and Shard.detect() != self._parts.order.shard
-        if auto or (self.config.adopted and not self._cursor.taken and self._parts.changed()):
-            self._make_anew()
+        progress = self._progress
+        auto = self.config.shard == "auto" and Shard.detect() != progress.parts.order.shard
+        if auto or (self.config.adopted and not progress.cursor.taken and progress.parts.changed()):
+            self._assemble_again()
 
-    def _make_anew(self) -> None:
-        parts = _assembled(self.config)  # which may raise, and leaves what there is
+    def _assemble_again(self) -> None:
+        parts = assemble(self.config)  # which may raise, and leaves what there is
         self._finalizer()
-        self._use(parts)
+        self._progress.parts, self._progress.feed = parts, parts.feed(self.config)
+        self._feed.record(self._progress.spans)
+        self._show()
 
     @property  # type: ignore[override]
     def sampler(self) -> LoaderSampler:
@@ -204,9 +194,9 @@ class Loader(DataLoader[Any]):
         The answer is yes, and the loader takes the place of this process among Accelerate's.
         """
         place = accelerate_place()
-        if place is not None and not self._accelerated:
+        if place is not None and self._progress.watcher is None:
             self._serve(*place)
-            self._accelerated = True
+            self._progress.watcher = AccelerateFlags(weakref.ref(self))
         return place is not None
 
     @_is_accelerate_prepared.setter
@@ -244,7 +234,7 @@ class Loader(DataLoader[Any]):
             seed=0 if config.own_seed and shard.world_size > 1 else config.seed,
             own_seed=False,
         )
-        self._make_anew()
+        self._assemble_again()
         # Whoever makes a DataLoader of the attributes of this one, as skip_first_batches, shall start no processes.
         for name, none in NO_WORKERS.items():
             object.__setattr__(self, name, none)
@@ -266,12 +256,6 @@ class Loader(DataLoader[Any]):
         self._settle()
         return self._parts.order.count()
 
-    def _end_epoch(self) -> None:
-        """All batches of the epoch have been handed out, and it was asked for one more."""
-        self._cursor.end()
-        if self._parts.renewed:
-            self._pipeline.rest()
-
     def __iter__(self) -> LoaderIterator:  # type: ignore[override]
         """One epoch of batches, from its start or, after `load_state_dict`, from where the state was taken.
 
@@ -282,17 +266,18 @@ class Loader(DataLoader[Any]):
             DecodeError: a sample could not be read (with `on_error="raise"`), or none could replace it.
             WorkerError: a worker process died.
         """
-        with self._in_use:
-            self._iteration += 1
-            if self._cursor.taken and self._parts.renewed:
-                self._pipeline.rest()
+        progress = self._progress
+        with progress.one_thread:
+            progress.iteration += 1
+            if progress.cursor.taken and progress.parts.renewed:
+                progress.feed.rest()
             self._begin_epoch()
             self._settle()
             if not self._settled:
                 self._warn_of_duplicates()
-                self.config = replace(self.config, shard=self._parts.order.shard if self.config.shard else None)
+                self.config = replace(self.config, shard=progress.parts.order.shard if self.config.shard else None)
             self._settled = True
-        return LoaderIterator(self, self._iteration)
+        return LoaderIterator(progress, self)
 
     def _begin_epoch(self) -> None:
         """The next epoch: where the user's own sampler has been told one, that."""
@@ -325,7 +310,7 @@ class Loader(DataLoader[Any]):
     @property
     def batches_in_flight(self) -> int:
         """How many batches may be under way or ready ahead of the trainer."""
-        return self._parts.backend.depth + READY
+        return self._feed.in_flight
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of the next `iter()`; one under way goes on. Optional: epochs count up by themselves.
@@ -354,7 +339,7 @@ class Loader(DataLoader[Any]):
         epoch, step = self._cursor.position
         order = self._parts.order
         # Orders that are not ours are remembered by a hash, so that resuming into another one is noticed.
-        fingerprint = order.fingerprint(self._pipeline.order_of(epoch)) if 0 < step < order.steps else None
+        fingerprint = order.fingerprint(self._feed.order_of(epoch)) if 0 < step < order.steps else None
         return {
             "version": STATE_VERSION,
             "epoch": epoch,
@@ -378,7 +363,7 @@ class Loader(DataLoader[Any]):
         place = taken_over(state, self._parts.order, self.epoch)
         self._cursor.move(*(self._read(state) if place is None else place))
         self._seen = getattr(self.config.follows, "epoch", None)  # of which the order may just have been asked
-        self._iteration += 1
+        self._progress.iteration += 1
 
     def _read(self, state: Mapping[str, Any]) -> Position:
         """The place that a state of ours names, if it is of a loader like this."""
@@ -387,7 +372,7 @@ class Loader(DataLoader[Any]):
             "recipe": self._parts.recipe_fingerprint,
         }
         (epoch, step), fingerprint, sampler = read_state(state, mine, self._parts.order.steps)
-        if fingerprint is not None and self._parts.order.fingerprint(self._pipeline.order_of(epoch)) != fingerprint:
+        if fingerprint is not None and self._parts.order.fingerprint(self._feed.order_of(epoch)) != fingerprint:
             raise StateMismatchError(
                 f"state: the sampler {sampler} gives another order for epoch {epoch} than it gave when "
                 "the state was taken, so the remaining batches cannot be known. Use a sampler whose order follows "
@@ -398,7 +383,7 @@ class Loader(DataLoader[Any]):
     def stats(self) -> Stats:
         """Counts and times so far; a snapshot."""
         decoded = getattr(self._parts.backend, "decoded", {})  # of those who count
-        return replace(self._stats, substituted=self._pipeline.substituted, decoded=decoded)
+        return replace(self._progress.stats, substituted=self._feed.substituted, decoded=decoded)
 
     def record(self, spans: SpanLog | None) -> None:
         """Write what each batch spends its time on to a log, from now on; None: no longer.
@@ -407,13 +392,17 @@ class Loader(DataLoader[Any]):
         loader's own thread (submit, receive, substitute, device stage); "copy", the device stage on the GPU's own
         timeline; "trainer", the time inside `next`. Each span has `epoch` and `step` (0-based).
         """
-        self._spans = spans
-        self._pipeline.record(spans)
+        self._progress.spans = spans
+        self._feed.record(spans)
 
     def explain(self) -> str:
         """For a person: which backend was chosen and why, what was measured, and where each transform runs."""
         self._settle()
-        rows = {**self._parts.explanation, "order": self._parts.order.describe(), **self._parts.backend.explain()}
+        rows = {
+            **self._parts.explanation,
+            "order": self._parts.order.describe(),
+            **self._parts.backend.explain(),
+        }
         width = max(map(len, rows))
         return "\n".join(
             f"{'' if line else key:<{width}}  {text}"
@@ -423,7 +412,7 @@ class Loader(DataLoader[Any]):
 
     def close(self) -> None:
         """Stop threads and workers and free the buffers; batches handed out stay valid. May be called twice."""
-        self._iteration += 1
+        self._progress.iteration += 1
         self._finalizer()
 
     def __enter__(self) -> Loader:
@@ -439,13 +428,7 @@ class Loader(DataLoader[Any]):
         )
 
 
-def _assembled(config: LoaderConfig) -> LoaderParts:
-    from fastload.loader.build import assemble  # which makes Loaders, to measure them
-
-    return assemble(config)
-
-
 def _copied(config: LoaderConfig, position: tuple[int, int]) -> Loader:
     loader = Loader(config)
-    loader._cursor.move(*position)
+    loader._progress.cursor.move(*position)
     return loader

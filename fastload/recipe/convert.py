@@ -23,6 +23,7 @@ from fastload.render.device import on_device
 @register
 @dataclass(frozen=True)
 class ToDtype(PixelOperation):
+    light = True
     transforms = (v2.ToDtype, v1.ConvertImageDtype, v2.ConvertImageDtype, v1.ToTensor, v2.ToTensor)
 
     dtype: torch.dtype = torch.float32
@@ -67,6 +68,7 @@ class ToDtype(PixelOperation):
 @dataclass(frozen=True)
 class Normalize(PixelOperation):
     transforms = (v1.Normalize, v2.Normalize)
+    light = True
     pointwise = True
 
     mean: tuple[float, ...]

@@ -52,6 +52,8 @@ class Operation:
     """Whether only Python can run it, on one sample at a time."""
     moves_pixels: ClassVar[bool] = True
     """Whether it may put pixels elsewhere: then boxes and points in the image are no longer right."""
+    light: ClassVar[bool] = False
+    """Whether it costs no more than a multiplication for each value."""
     pointwise: ClassVar[bool] = False
     """Whether it treats all pixels of a sample alike, each by itself. Crops, flips and nothing else that moves pixels
     may then run before it though they come behind it."""

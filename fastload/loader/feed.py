@@ -1,0 +1,179 @@
+"""The batches of a Loader, each by its position: made ahead by a `Prefetcher`, or on demand in the trainer's thread."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fastload.backends.base import Backend
+from fastload.device import DeviceStage, Staged
+from fastload.errors import FastloadError, OnError
+from fastload.loader.cursor import Position
+from fastload.loader.prefetcher import READY, Prefetcher
+from fastload.loader.production import Production
+from fastload.loader.schedule import Schedule
+from fastload.loader.substitution import Substitution
+from fastload.sampler import Order
+from fastload.spans import SpanLog
+
+
+class OnDemand:
+    """Makes each batch when the trainer asks for it, in the trainer's thread."""
+
+    stopping = False
+
+    def __init__(self, production: Production) -> None:
+        self._production = production
+
+    def begin(self, position: Position | None) -> None:
+        """Make the batch at this position next; None: the one that the production has begun with."""
+        if position is not None:
+            self._production.begin(position)
+
+    def next(self) -> Staged:
+        """The next batch. Raises what went wrong with it; `begin` must follow."""
+        try:
+            staged = self._production.make()
+        except BaseException:
+            with contextlib.suppress(FastloadError):
+                self._production.cancel()
+            raise
+        assert staged is not None
+        return staged
+
+    def stop(self) -> None:
+        """There is nothing to stop."""
+
+
+class Feed:
+    """Gives the batch at any position. Batches that follow each other come without a pause, also over an epoch's end.
+
+    Nothing is started before the first batch is asked for. That one is asked for in the trainer's thread: it may fork
+    workers, and no other thread of ours may hold a lock then. After an exception, of whatever kind and at whatever
+    line, the next call starts again from the position that it is given.
+    """
+
+    def __init__(
+        self, backend: Backend, stage: DeviceStage, order: Order, on_error: OnError = "raise", *, ahead: bool = True
+    ) -> None:
+        """`ahead`: whether batches are made before their epoch begins; not where its data may change until then."""
+        self._backend = backend
+        self._stage = stage
+        self._schedule = Schedule(order, ahead=ahead)
+        self._substitution = Substitution(backend, order, on_error)
+        self._production = Production(backend, stage, self._schedule, self._substitution)
+        self._maker: OnDemand | Prefetcher | None = None
+        """None: nothing has been started."""
+        self._expected: Position | None = None
+        """The position whose batch comes next if nobody asks for another; None: whatever is asked for is a start."""
+        self._closed = False
+        self._pid = os.getpid()
+
+    def batch(self, position: Position) -> Staged:
+        """The batch at this position. Raises what went wrong with it."""
+        if self._closed:
+            raise FastloadError("the loader is closed; create a new one.")
+        if os.getpid() != self._pid:
+            raise FastloadError("the loader was started in another process; create one after the fork.")
+        expected, self._expected = self._expected, None
+        if self._maker is not None and self._maker.stopping:
+            self._stop()  # which was interrupted
+        if self._maker is None:
+            self._schedule.ask_sampler(position)
+            self._maker = self._submitted(position)
+            self._maker.begin(None)
+        elif position != expected:
+            self._schedule.ask_sampler(position)
+            self._maker.begin(position)
+        staged = self._maker.next()
+        self._expected = self._schedule.after(position)
+        return staged
+
+    def order_of(self, epoch: int) -> npt.NDArray[np.int64]:
+        """The (global) order of an epoch, kept for the epochs under way."""
+        return self._schedule.order_of(epoch)
+
+    @property
+    def in_flight(self) -> int:
+        """How many batches may be under way or finished ahead of the trainer."""
+        return self._backend.depth + READY
+
+    @property
+    def substituted(self) -> int:
+        """Samples replaced so far because they could not be read, those prefetched included."""
+        return self._substitution.count
+
+    def record(self, spans: SpanLog | None) -> None:
+        """Write to a log, from the next step on, what each batch spends its time on; None: no longer."""
+        self._production.record(spans)
+
+    def rest(self) -> None:
+        """Stop the thread and the backend; the next `batch` starts them again."""
+        if not self._closed and os.getpid() == self._pid:
+            self._stop()
+
+    def close(self) -> None:
+        """Stop the thread and the backend. A second call does nothing; in a forked child nothing is touched."""
+        if not self._closed and os.getpid() == self._pid:
+            self._closed = True
+            self._stop()
+            self._stage.close()
+
+    def _submitted(self, position: Position) -> OnDemand | Prefetcher:
+        """Asks the backend for the first batches, and chooses what will make them."""
+        try:
+            self._production.begin(position)
+            self._production.submit()
+            return OnDemand(self._production) if self._on_demand else Prefetcher(self._production, self._stage)
+        except BaseException:
+            with contextlib.suppress(FastloadError):
+                self._production.cancel()
+            raise
+
+    @property
+    def _on_demand(self) -> bool:
+        """Whether there is nothing to gain from a thread: the backend works in its caller's, or a batch takes less time
+        than to hand it from thread to thread. Known from the first `submit` on."""
+        backend = self._backend
+        return not backend.background or (getattr(backend, "light", False) and self._stage.light)
+
+    def _stop(self) -> None:
+        maker = self._maker
+        self._expected = None
+        with _ignoring_ended_workers():
+            if maker is not None:
+                maker.stop()
+            # If the thread is stuck in the user's code, closing the backend is what frees it.
+            self._backend.close()
+            if maker is not None:
+                maker.stop()
+        self._production.cancel()
+        self._maker = None
+
+
+@contextlib.contextmanager
+def _ignoring_ended_workers() -> Iterator[None]:
+    """While workers are ended nobody wants to hear that one has died: torch's handler of SIGCHLD raises that in the
+    main thread, wherever it is. Whoever handled the signal before goes on doing so."""
+    before: Any = signal.getsignal(signal.SIGCHLD)
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield
+        return
+
+    def ignoring(number: int, frame: Any) -> None:
+        with contextlib.suppress(RuntimeError):
+            before(number, frame)
+
+    signal.signal(signal.SIGCHLD, ignoring)
+    try:
+        yield
+    finally:
+        if signal.getsignal(signal.SIGCHLD) is ignoring:
+            signal.signal(signal.SIGCHLD, before)

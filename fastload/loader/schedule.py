@@ -1,0 +1,69 @@
+"""Which batch follows which, over the ends of epochs, and what a backend is asked for each."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from fastload.draws import Draws
+from fastload.loader.cursor import Position
+from fastload.sampler import Order
+
+_Drawn = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64] | None]
+"""The (global) order of an epoch, and how often each index came earlier in it, see `Order.repeats`."""
+
+
+class Schedule:
+    """Batches one after the other from any position, endlessly where the order allows it."""
+
+    def __init__(self, order: Order, *, ahead: bool = True) -> None:
+        """`ahead`: whether batches may be made before their epoch begins. Not where the data may change until then."""
+        self._order = order
+        self._ahead = order.ahead and ahead
+        self._epochs: dict[int, _Drawn] = {}
+        """The epochs under way."""
+        self._next: Position | None = None
+
+    def ask_sampler(self, position: Position) -> None:
+        """Have the user's own sampler give the epoch that begins here. Called in the trainer's thread, and not ahead of
+        time, since the sampler may look at anything; our own orders are drawn when they are needed."""
+        epoch, step = position
+        # In the middle of an epoch the sampler was asked before: at its start, or when a saved state was loaded.
+        if not self._order.ahead and (step == 0 or epoch not in self._epochs):
+            self._epochs = {epoch: self._draw(epoch)}
+
+    def begin(self, position: Position) -> None:
+        """The batch at this position comes next."""
+        self._next = position
+
+    def next(self) -> tuple[Position, Draws] | None:
+        """The next batch; None where the epoch after this one has to wait until it begins."""
+        if self._next is None:
+            return None
+        position, self._next = self._next, self.after(self._next)
+        epoch, step = position
+        order, repeats = self._drawn(epoch)
+        return position, self._order.draws(epoch, step, order, repeats)
+
+    def after(self, position: Position) -> Position | None:
+        """The position behind it, as `next` gives them."""
+        epoch, step = position
+        if step + 1 < self._order.steps:
+            return epoch, step + 1
+        return (epoch + 1, 0) if self._ahead else None
+
+    def order_of(self, epoch: int) -> npt.NDArray[np.int64]:
+        """The (global) order of an epoch."""
+        return self._drawn(epoch)[0]
+
+    def _drawn(self, epoch: int) -> _Drawn:
+        found = self._epochs.get(epoch)
+        if found is None:
+            found = self._draw(epoch)
+            # The epoch before is kept: substitution still looks into it while the next one is being submitted.
+            self._epochs = {e: o for e, o in self._epochs.items() if e == epoch - 1} | {epoch: found}
+        return found
+
+    def _draw(self, epoch: int) -> _Drawn:
+        order = self._order.epoch(epoch)
+        return order, self._order.repeats(order)

@@ -1,0 +1,215 @@
+"""The prefetcher's thread: its table of states, and what the trainer gets whatever happens to either of the two."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import threading
+from typing import Any
+
+import pytest
+import torch
+
+from fastload.backends.base import HostBatch
+from fastload.device import DeviceStage
+from fastload.errors import DecodeError, FastloadError, WorkerError
+from fastload.loader import prefetcher
+from fastload.loader.prefetcher import READY, TRANSITIONS, Event, Prefetcher, State
+from fastload.loader.production import Production
+from fastload.loader.schedule import Schedule
+from fastload.loader.substitution import Substitution
+from fastload.recipe.batch import BatchProgram
+from fastload.sampler import EpochOrder
+from tests.recorder import Recorder
+from tests.waiting import wait_until
+
+ORDER = EpochOrder(24, 2, shuffle=True)
+
+
+class Prefetched:
+    """A prefetcher over a Recorder, which has begun at a position."""
+
+    def __init__(self, backend: Recorder, position: tuple[int, int] = (0, 0), *, ahead: bool = True) -> None:
+        self.stage = DeviceStage(
+            device=torch.device("cpu"), programs=(BatchProgram(()),), roles={"value": "value"}, layout="tuple"
+        )
+        schedule = Schedule(ORDER, ahead=ahead)
+        production = Production(backend, self.stage, schedule, Substitution(backend, ORDER, "raise"))
+        production.begin(position)
+        production.submit()
+        self.prefetcher = Prefetcher(production, self.stage)
+        self.prefetcher.begin(None)
+
+    def next(self) -> list[int]:
+        values, _ = self.prefetcher.next().batch
+        found: list[int] = values.tolist()
+        return found
+
+    def __enter__(self) -> Prefetched:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.prefetcher.stop()
+
+
+def batch_at(epoch: int, step: int) -> list[int]:
+    found: list[int] = ORDER.epoch(epoch)[ORDER.batch(step)].tolist()
+    return found
+
+
+def test_the_table_in_the_docstring_is_the_one_that_runs() -> None:
+    rows = [re.findall(r"[A-Z]+|(?<=\|) +(?=\|)", line) for line in (Prefetcher.__doc__ or "").splitlines()]
+    header, *states = [[cell.strip() for cell in row] for row in rows if len(row) > 5]
+    assert header == [event.name for event in Event]
+    drawn = {
+        (State[name], Event[event]): State[after]
+        for name, *cells in states
+        for event, after in zip(header, cells, strict=True)
+        if after
+    }
+    assert drawn == TRANSITIONS
+
+
+def test_batches_come_in_order_over_the_ends_of_epochs() -> None:
+    with Prefetched(Recorder(), (0, 10)) as prefetched:
+        positions = [(0, 10), (0, 11), *((1, step) for step in range(12)), (2, 0)]
+        assert [prefetched.next() for _ in positions] == [batch_at(*position) for position in positions]
+
+
+def test_it_makes_as_many_as_it_may_and_then_one_for_each_that_is_taken() -> None:
+    backend = Recorder(depth=3)
+    with Prefetched(backend) as prefetched:
+        for taken in range(5):
+            wait_until(lambda: prefetched.prefetcher.state is State.FULL)
+            # Those that the trainer has, those that are ready, and those in flight.
+            assert len(backend.submitted) == taken + READY + 3
+            prefetched.next()
+            wait_until(lambda taken=taken: len(backend.submitted) == taken + 1 + READY + 3)
+
+
+def test_it_waits_at_the_end_of_an_epoch_where_it_may_not_go_on() -> None:
+    backend = Recorder()
+    with Prefetched(backend, (0, 9), ahead=False) as prefetched:
+        assert [prefetched.next() for _ in range(3)] == [batch_at(0, step) for step in (9, 10, 11)]
+        wait_until(lambda: prefetched.prefetcher.state is State.WAITING)
+        assert len(backend.submitted) == 3
+        with pytest.raises(WorkerError, match="no batch is left"):
+            prefetched.next()
+        prefetched.prefetcher.begin((1, 0))
+        assert prefetched.next() == batch_at(1, 0)
+
+
+@pytest.mark.parametrize("moment", ["while it waits for the backend", "when it is full"])
+def test_a_new_start_throws_away_what_was_made_before(moment: str) -> None:
+    backend = Recorder()
+    with Prefetched(backend) as prefetched:
+        prefetched.next()
+        wait_until(lambda: prefetched.prefetcher.state is State.FULL)
+        if moment != "when it is full":
+            backend.hold = threading.Event()
+            prefetched.next()
+            wait_until(lambda: prefetched.prefetcher.state is State.MAKING)
+        prefetched.prefetcher.begin((4, 5))
+        prefetched.prefetcher.begin((7, 2))
+        if backend.hold is not None:
+            backend.hold.set()
+        assert [prefetched.next() for _ in range(3)] == [batch_at(7, step) for step in (2, 3, 4)]
+        assert backend.cancelled >= 1
+
+
+def test_after_an_error_it_waits_for_a_new_start() -> None:
+    bad = batch_at(0, 3)[0]
+    backend = Recorder(bad=frozenset({bad}))
+    with Prefetched(backend, (0, 1)) as prefetched:
+        assert [prefetched.next() for _ in range(2)] == [batch_at(0, 1), batch_at(0, 2)]
+        with pytest.raises(DecodeError, match=f"file {bad}: broken"):
+            prefetched.next()
+        wait_until(lambda: prefetched.prefetcher.state is State.WAITING)
+        cancelled = backend.cancelled
+        assert cancelled == 1
+        prefetched.prefetcher.begin((0, 4))
+        assert prefetched.next() == batch_at(0, 4)
+        assert backend.cancelled == cancelled, "there was nothing in flight"
+
+
+def test_stopping_ends_the_thread_and_the_wait_of_the_trainer() -> None:
+    backend = Recorder()
+    prefetched = Prefetched(backend)
+    prefetched.next()
+    wait_until(lambda: prefetched.prefetcher.state is State.FULL)
+    for _ in range(READY):
+        prefetched.next()
+    backend.hold = threading.Event()
+    said: list[str] = []
+
+    def wait() -> None:
+        try:
+            for _ in itertools.count():
+                prefetched.next()
+        except FastloadError as error:
+            said.append(str(error))
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    stopping = threading.Thread(target=prefetched.prefetcher.stop)
+    stopping.start()
+    waiting.join()
+    backend.hold.set()
+    stopping.join()
+    assert "closed while a batch was waited for" in said[0]
+    wait_until(lambda: prefetched.prefetcher.state is State.STOPPED)
+    assert prefetched.prefetcher.stopping
+    prefetched.prefetcher.stop()  # a second time
+
+
+def test_a_thread_that_is_gone_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prefetcher, "_PATIENCE", 0.01)
+    prefetched = Prefetched(Recorder())
+    prefetched.prefetcher.stop()
+    wait_until(lambda: prefetched.prefetcher.state is State.STOPPED)
+    prefetched.prefetcher.begin((0, 0))
+    with pytest.raises(WorkerError, match="own thread has ended"):
+        prefetched.next()
+
+
+def test_what_the_handler_of_a_dead_child_raises_is_a_worker_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Told:
+        def get(self, timeout: float) -> Any:
+            raise RuntimeError("DataLoader worker (pid 1) is killed by signal: Killed.")
+
+        def put(self, _: Any) -> None:
+            """Nobody reads it."""
+
+    with Prefetched(Recorder()) as prefetched:
+        monkeypatch.setattr(prefetched.prefetcher, "_made", Told())
+        with pytest.raises(WorkerError, match=r"killed by signal: Killed\. .*memory"):
+            prefetched.next()
+
+
+def test_the_stage_is_claimed_by_the_thread_that_works_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[str, bool]] = []
+    here = threading.get_ident()
+    for name in ("prepare", "claim_thread"):
+        monkeypatch.setattr(
+            DeviceStage, name, lambda self, name=name: seen.append((name, threading.get_ident() == here))
+        )
+    with Prefetched(Recorder()) as prefetched:
+        prefetched.next()
+    assert seen[0] == ("prepare", True)
+    assert ("claim_thread", False) in seen
+
+
+class Failing(Recorder):
+    """Whose cancellation fails, too."""
+
+    def receive(self) -> HostBatch:
+        raise WorkerError("worker 3 died.")
+
+    def cancel(self) -> None:
+        super().cancel()
+        raise WorkerError("and cannot be cancelled.")
+
+
+def test_the_first_error_is_the_one_that_is_raised() -> None:
+    with Prefetched(Failing()) as prefetched, pytest.raises(WorkerError, match="worker 3 died"):
+        prefetched.next()
