@@ -5,7 +5,8 @@
 #   make test WORKERS=1           one test at a time
 #   make setup PYTHON=python3.12  another interpreter
 #   make bench-peers DATA=folder  the comparison on your own JPEGs (one folder per class)
-#   make fuzz SECONDS=3600        attack the JPEG decoder for an hour (needs Clang)
+#   make fuzz SECONDS=3600        attack decoders and resampling for an hour each (needs Clang)
+#   make sanitize                 the contract suite with the native core under AddressSanitizer
 #   make image VARIANT=cpu        the Docker image without CUDA and DALI
 
 PYTHON ?= python3
@@ -81,12 +82,12 @@ corpora: $(INSTALLED) ## verdicts on the odd images of CORPORA=folder (scripts/f
 bench-peers: $(INSTALLED) ## fastload beside DataLoader, DALI and FFCV, about 12 minutes; DATA=folder for your own JPEGs
 	$(BIN)/python -m benchmarks.peers $(if $(DATA),--data "$(DATA)") --json benchmarks/results/peers.json
 
-fuzz: $(INSTALLED) ## the decoders under attack, with sanitizers, against libjpeg-turbo, libpng and libwebp; SECONDS=3600 for an hour each
+fuzz: $(INSTALLED) ## decoders and resampling under attack, with sanitizers, against libjpeg-turbo, libpng and libwebp; SECONDS=3600 for an hour each
 	cmake -S . -B build/fuzz -DCMAKE_CXX_COMPILER=clang++ -DCMAKE_BUILD_TYPE=RelWithDebInfo -DFASTLOAD_PYTHON=OFF \
 	    -DFASTLOAD_FUZZ=ON -DFASTLOAD_SANITIZE=address,undefined
 	cmake --build build/fuzz --parallel 2
-	$(BIN)/python -m tests.fuzz.make_corpus build/fuzz/seeds && mkdir -p build/fuzz/corpus/decode build/fuzz/corpus/formats
-	for target in decode formats; do \
+	$(BIN)/python -m tests.fuzz.make_corpus build/fuzz/seeds && mkdir -p build/fuzz/corpus/decode build/fuzz/corpus/formats build/fuzz/corpus/resample
+	for target in resample decode formats; do \
 	    [ -x build/fuzz/tests/fuzz/fuzz_$$target ] || { echo "fuzz_$$target needs libpng-dev and libwebp-dev"; continue; }; \
 	    build/fuzz/tests/fuzz/fuzz_$$target -max_len=4000 -max_total_time=$(SECONDS) \
 	        build/fuzz/corpus/$$target build/fuzz/seeds/$$target || exit 1; done

@@ -164,6 +164,22 @@ void Taps::build(const AxisRequest& request, const ResampleOptions& options) {
     for (int i = 0; i < count; ++i) first[i] -= input_start;
 }
 
+void Taps::keep_inside() {
+    if (copies) return;
+    // All `length[i]` positions from `first[i]` on are inputs, and no length is above `width`. So a position that moves
+    // back to `inputs() - width` keeps its last weight within `width`.
+    const int last = std::max(inputs() - width, 0);
+    for (int i = 0; i < count; ++i) {
+        const int back = first[i] - last;
+        if (back <= 0) continue;
+        int16_t* const row = weights.data() + static_cast<size_t>(i) * width;
+        std::copy_backward(row, row + length[i], row + back + length[i]);
+        std::fill_n(row, back, int16_t{0});
+        first[i] = last;
+        length[i] += back;
+    }
+}
+
 void Resampler::begin(const Geometry& geometry, const ResampleOptions& options, int shift, Size lead) {
     Box box = geometry.box;
     const Box& window = geometry.window;
@@ -181,6 +197,7 @@ void Resampler::begin(const Geometry& geometry, const ResampleOptions& options, 
     };
     plan(box.left, box.width, lead.width, geometry.size.width, window.left, window.width, geometry.mirror, columns_);
     plan(box.top, box.height, lead.height, geometry.size.height, window.top, window.height, geometry.upside_down, rows_);
+    columns_.keep_inside();
     is_split_ = false;
     if (kernels_.split != nullptr && !columns_.copies) {
         split_.resize(static_cast<size_t>(columns_.count) * 2 * static_cast<size_t>((columns_.width + 3) / 4));

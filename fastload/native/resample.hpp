@@ -48,17 +48,24 @@ class Taps {
   public:
     void build(const AxisRequest& request, const ResampleOptions& options);
 
+    // Moves each position whose `width` weights reach beyond the last input position in use back, with zeros before its
+    // first weight: the same sums, and nothing beyond `inputs()` is read, but for up to three positions where there are
+    // fewer inputs than weights, or four are read for two weights. `Kernels::horizontal` reads the full width.
+    void keep_inside();
+
+    int inputs() const { return input_stop - input_start; }
+
     // Positions [0, lead) and [lead + count, window_length) are constant padding; the `count` between have weights.
     int lead = 0;
     int count = 0;
-    int width = 0;      // weights stored per position, zeros behind the last: 2 or a multiple of 4
+    int width = 0;      // weights stored per position, zeros after the last: 2 or a multiple of 4
     int precision = 0;  // weights are fixed point with this many fractional bits
     bool copies = false;        // each position is one input position, unchanged
     bool contiguous = false;    // copies, and of ascending neighbours
     int input_start = 0;        // input positions in use: [input_start, input_stop)
     int input_stop = 0;
     std::vector<int32_t> first;    // relative to input_start
-    std::vector<int32_t> length;   // weights that matter
+    std::vector<int32_t> length;   // weights that matter, from `first` on
     std::vector<int16_t> weights;  // count * width
 
     const int16_t* at(int position) const { return weights.data() + static_cast<size_t>(position) * width; }

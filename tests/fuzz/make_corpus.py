@@ -63,8 +63,21 @@ def format_seeds() -> dict[str, bytes]:
     return found
 
 
+def resample_seeds() -> dict[str, bytes]:
+    """Any bytes choose an image and a geometry (`resample.cpp`); a third of these begin with a wide image."""
+    rng = np.random.default_rng(2)
+    found = {}
+    for number in range(300):
+        choices = bytearray(rng.bytes(32 + 32 * (number % 3)))
+        choices[0] = number % 4  # which way
+        if number % 3 == 0:  # a height of up to 40 rows, then a width by two bytes
+            choices[1], choices[2], choices[3] = 0, choices[2] % 40, 255
+        found[f"choices-{number}"] = bytes(choices)
+    return found
+
+
 if __name__ == "__main__":
-    for name, found in (("decode", seeds()), ("formats", format_seeds())):
+    for name, found in (("decode", seeds()), ("formats", format_seeds()), ("resample", resample_seeds())):
         directory = Path(sys.argv[1], name)
         directory.mkdir(parents=True, exist_ok=True)
         for seed, data in found.items():
