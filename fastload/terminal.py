@@ -25,7 +25,7 @@ _SHORT = 2.0
 
 
 def output() -> Console:
-    """Where commands print. Square brackets are text (`fastload[dali]`), not markup; numbers are not coloured."""
+    """Where commands print. Square brackets are text (`torch-fastload[dali]`), not markup; numbers are not coloured."""
     from rich.console import Console
 
     return Console(markup=False, highlight=False, emoji=False)

@@ -42,6 +42,7 @@ for python in $found; do
         --wheel-dir "$work/repaired-$version" "$work/plain-$version"/*.whl >"$work/auditwheel.log" 2>&1 \
         || { cat "$work/auditwheel.log" >&2; exit 1; }
     wheel=$(echo "$work/repaired-$version"/*.whl)
+    "$python" scripts/wheel_licences.py "$wheel"
     cp "$wheel" "$OUT/"
     say "Python $version: $(basename "$wheel"), $(($(stat -c %s "$wheel") / 1024)) KiB"
     if [ "$TRY" = yes ]; then scripts/try_wheel.sh "$python" "$OUT/$(basename "$wheel")"; fi

@@ -102,6 +102,7 @@ without_dali=$(printf '%s' "$EXTRAS" | tr ',' '\n' | grep -vx dali | paste -sd, 
 
 say "Installing fastload${EXTRAS:+[$EXTRAS]}; the first time, torch and its libraries are several GB"
 pip install --quiet --upgrade 'pip>=23.1'
+pip uninstall --quiet --yes fastload 2>/dev/null || true # the name of this distribution until version 0.1
 if ! pip install --quiet --editable ".${EXTRAS:+[$EXTRAS]}"; then
     # DALI has no build for some machines and Python versions, and the rest of fastload does not need it.
     [ "$without_dali" != "$EXTRAS" ] || exit 1

@@ -116,13 +116,13 @@ def test_demo_leaves_nothing_behind(tmp_path: Path, own_cache: Path, monkeypatch
 def test_demo_shows_the_install_command_of_an_absent_backend(
     photographs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    rows = [BackendStatus("torch", True), BackendStatus("dali", False, 'pip install "fastload[dali]"')]
+    rows = [BackendStatus("torch", True), BackendStatus("dali", False, 'pip install "torch-fastload[dali]"')]
     monkeypatch.setattr(fastload, "available_backends", lambda: rows)
     settings = DemoSettings(folder=photographs, batch_size=8, seconds=0.1, epochs=0)
     assert run_demo(settings, Console(markup=False, width=100))
     out = capsys.readouterr().out
     assert re.search(r"^dali\s+not run", out, re.MULTILINE)
-    assert 'dali: not installed. pip install "fastload[dali]"' in out
+    assert 'dali: not installed. pip install "torch-fastload[dali]"' in out
 
 
 @pytest.mark.slow

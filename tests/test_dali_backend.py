@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import subprocess
 import sys
 import threading
@@ -22,6 +23,7 @@ import fastload
 from fastload.backends.base import Context, HostBatch
 from fastload.backends.dali import DaliBackend, DaliOptions, _device_id
 from fastload.backends.dali_graph import DaliPipeline, decode_regions, regions_of
+from fastload.distribution import install_command
 from fastload.draws import Draws
 from fastload.errors import (
     BackendUnavailableError,
@@ -38,7 +40,7 @@ from fastload.sources.columns import DatasetItems, EncodedFiles, PixelArray, Val
 from tests.images import HTML, cmyk_jpeg, huge_png_header, jpeg, labels, photo, png, truncated
 from tests.waiting import LIMIT
 
-dali = pytest.importorskip("nvidia.dali", reason='DALI is not installed: pip install "fastload[dali]"')
+dali = pytest.importorskip("nvidia.dali", reason='DALI is not installed: pip install "torch-fastload[dali]"')
 
 Pixels = npt.NDArray[np.uint8]
 BOUND = 45.0
@@ -558,7 +560,7 @@ def test_without_dali_the_install_command_is_given(
     source = source_of(tmp_path, files)
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "nvidia.dali", None)
-        with pytest.raises(BackendUnavailableError, match=r'pip install "fastload\[dali\]"'):
+        with pytest.raises(BackendUnavailableError, match=re.escape(install_command("dali"))):
             backend_of(source, CROP_FLIP)
     monkeypatch.setattr(dali, "__version__", "1.40.0")
     with pytest.raises(BackendUnavailableError, match=r"1\.40\.0.*--upgrade"):

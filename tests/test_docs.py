@@ -190,7 +190,9 @@ def test_the_page_of_the_api_has_every_public_name() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not find_spec("mkdocs") or not find_spec("mkdocstrings"), reason="needs pip install fastload[docs]")
+@pytest.mark.skipif(
+    not find_spec("mkdocs") or not find_spec("mkdocstrings"), reason="needs pip install torch-fastload[docs]"
+)
 def test_the_manual_builds_without_a_warning(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
     environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}

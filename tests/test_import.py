@@ -119,7 +119,7 @@ def test_a_wrong_name_is_an_attribute_error() -> None:
 
 def test_the_version_is_that_of_the_installed_package() -> None:
     try:
-        installed = metadata.version("fastload")
+        installed = metadata.version("torch-fastload")
     except metadata.PackageNotFoundError:
         pytest.skip("fastload runs from its sources, not installed")
     assert fastload.__version__ == installed

@@ -16,6 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fastload.cli.app import app
+from fastload.distribution import install_command
 from fastload.errors import BackendUnavailableError
 from fastload.tools.bench import decode_report, loader_report
 from fastload.tools.measure import page as pages
@@ -24,7 +25,7 @@ from fastload.tools.sweep import report as sweep_report
 from tests.test_sweep import constructed
 
 needs_charts = pytest.mark.skipif(
-    find_spec("matplotlib") is None, reason="needs matplotlib: pip install fastload[report]"
+    find_spec("matplotlib") is None, reason="needs matplotlib: pip install torch-fastload[report]"
 )
 
 _MACHINE = Machine(
@@ -285,11 +286,11 @@ def test_a_run_stopped_at_once_has_a_page_too(results: Results, tmp_path: Path) 
 @pytest.mark.slow
 def test_without_matplotlib_it_says_so_before_measuring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pages, "find_spec", lambda name: None)
-    with pytest.raises(BackendUnavailableError, match=r"pip install \"fastload\[report\]\""):
+    with pytest.raises(BackendUnavailableError, match=re.escape(install_command("report"))):
         pages.require_charts()
     done = CliRunner().invoke(app, ["bench", "loader", str(tmp_path), "--html", str(tmp_path / "page.html")])
     assert done.exit_code == 1
-    assert "fastload[report]" in done.output
+    assert install_command("report") in done.output
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import textwrap
 import time
@@ -17,6 +18,7 @@ import torch
 from PIL import Image
 
 from fastload.backends.base import HostBatch
+from fastload.distribution import install_command
 from fastload.errors import BackendUnavailableError, ConfigurationError, FastloadError
 from fastload.sampler import EpochOrder
 from fastload.spans import Span, SpanLog
@@ -757,7 +759,7 @@ def _steps(wait: float, count: int) -> list[Step]:
 
 
 def test_timelines_share_one_scale(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib", reason='needs matplotlib: pip install "fastload[report]"')
+    pytest.importorskip("matplotlib", reason='needs matplotlib: pip install "torch-fastload[report]"')
     timelines = {"before": _steps(3.0, 4), "after": _steps(0.0, 20)}
     draw_timelines(tmp_path / "both.svg", timelines, title="Training", note="2 cores")
     svg = (tmp_path / "both.svg").read_text()
@@ -775,7 +777,7 @@ def test_timelines_share_one_scale(tmp_path: Path) -> None:
 def test_the_script_draws_before_and_after(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip("matplotlib", reason='needs matplotlib: pip install "fastload[report]"')
+    pytest.importorskip("matplotlib", reason='needs matplotlib: pip install "torch-fastload[report]"')
     from benchmarks import runs
 
     folder, picture = write_photo_folder(tmp_path / "images", per_class=8), tmp_path / "picture.svg"
@@ -796,5 +798,5 @@ def test_a_picture_that_cannot_be_drawn_says_why(tmp_path: Path, monkeypatch: py
     with pytest.raises(ConfigurationError, match="no steps of two"):
         draw_timelines(tmp_path / "a.png", {"one": _steps(1.0, 1), "two": []})
     monkeypatch.setattr("fastload.tools.monitor.timeline.find_spec", lambda name: None)
-    with pytest.raises(BackendUnavailableError, match=r'pip install "fastload\[report\]"'):
+    with pytest.raises(BackendUnavailableError, match=re.escape(install_command("report"))):
         draw_timelines(tmp_path / "a.png", {"one": _steps(1.0, 1)})

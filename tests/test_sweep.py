@@ -490,7 +490,7 @@ def test_every_reported_table_has_an_owner_and_conditions_and_is_in_the_manual(n
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(find_spec("matplotlib") is None, reason="needs matplotlib: pip install fastload[report]")
+@pytest.mark.skipif(find_spec("matplotlib") is None, reason="needs matplotlib: pip install torch-fastload[report]")
 def test_two_varying_axes_are_a_heat_map(tmp_path: Path) -> None:
     from fastload.tools.sweep.report import write_html
 
@@ -512,7 +512,7 @@ def test_two_varying_axes_are_a_heat_map(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(find_spec("matplotlib") is None, reason="needs matplotlib: pip install fastload[report]")
+@pytest.mark.skipif(find_spec("matplotlib") is None, reason="needs matplotlib: pip install torch-fastload[report]")
 def test_page_and_picture(tmp_path: Path) -> None:
     from fastload.tools.sweep.report import write_html, write_png
 

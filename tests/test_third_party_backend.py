@@ -11,6 +11,7 @@ import torch
 
 import fastload
 from fastload.backends.base import BackendOptions, Needs, PixelDifference, Tolerance, Traits
+from fastload.distribution import install_command
 from fastload.errors import BackendUnavailableError, ConfigurationError
 
 BACKEND = '''
@@ -153,7 +154,7 @@ def test_every_built_in_backend_describes_itself() -> None:
     found = {row.name: row.traits for row in fastload.available_backends()}
     assert all(traits.summary for traits in found.values())
     assert [name for name, traits in found.items() if traits.runs_opaque] == ["torch"]
-    assert found["dali"].needs == Needs("nvidia.dali", 'pip install "fastload[dali]"', "nvidia-dali")
+    assert found["dali"].needs == Needs("nvidia.dali", install_command("dali"), "nvidia-dali")
 
 
 def test_without_its_distribution_the_name_is_not_known() -> None:

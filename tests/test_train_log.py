@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import re
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from fastload.distribution import install_command
 from fastload.errors import BackendUnavailableError
 from fastload.train import CheckpointConfig, LogConfig, ScheduleConfig, TrainConfig
 from fastload.train.log import EPOCHS_FILE, RunLog
@@ -80,7 +82,7 @@ def test_without_validation_the_line_does_without(tmp_path: Path) -> None:
 
 def test_lines_are_told_as_they_are(tmp_path: Path) -> None:
     console = pipe()
-    line = 'pip install "fastload[train]": lr 0.1 for a batch of 256, times 512/256 = 0.2'
+    line = 'pip install "torch-fastload[train]": lr 0.1 for a batch of 256, times 512/256 = 0.2'
     with open_log(tmp_path, console=console) as log:
         log.say(line)
     assert text_of(console) == line + "\n"
@@ -179,7 +181,7 @@ def test_tensorboard_reads_the_curves_of_a_resumed_run(tmp_path: Path) -> None:
 
 def test_a_missing_tensorboard_is_said_before_anything_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    with pytest.raises(BackendUnavailableError, match=r'pip install "fastload\[train\]"'):
+    with pytest.raises(BackendUnavailableError, match=re.escape(install_command("train"))):
         write(tmp_path / "run", range(1), LogConfig(tensorboard=True))
     assert not (tmp_path / "run").exists()
 

@@ -31,6 +31,7 @@ from fastload.backends.base import (
 )
 from fastload.backends.dali_graph import DaliPipeline, Encoded, Regions, filter_of, import_dali, regions_of
 from fastload.decode.image import check_data
+from fastload.distribution import install_command
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError, DecodeError, WorkerError, counted
 from fastload.geometry import GeometryPlan, View
@@ -149,7 +150,7 @@ class DaliBackend:
         views=True,
         summary="an NVIDIA DALI pipeline fed with fastload's order and boxes, on the CPU or on a GPU",
         tolerance=Tolerance(psnr_cpu=45.0, psnr_gpu=40.0),
-        needs=Needs("nvidia.dali", 'pip install "fastload[dali]"', "nvidia-dali"),
+        needs=Needs("nvidia.dali", install_command("dali"), "nvidia-dali"),
     )
 
     @classmethod

@@ -18,6 +18,7 @@ import numpy.typing as npt
 import torch
 
 from fastload.backends.base import forget_in_children
+from fastload.distribution import install_command
 from fastload.errors import BackendUnavailableError, UnsupportedTransformError
 from fastload.geometry import Geometry, GeometryPlan
 
@@ -130,12 +131,12 @@ def import_dali() -> Any:
     except (ImportError, OSError) as error:
         raise BackendUnavailableError(
             f"backend 'dali' needs NVIDIA DALI, which cannot be imported ({error}); install it with: "
-            'pip install "fastload[dali]"'
+            f"{install_command('dali')}"
         ) from error
     if tuple(int(part) for part in dali.__version__.split(".")[:2]) < _OLDEST:
         raise BackendUnavailableError(
             f"backend 'dali' needs DALI {_OLDEST[0]}.{_OLDEST[1]} or newer, found {dali.__version__}; upgrade it with: "
-            'pip install --upgrade "fastload[dali]"'
+            f"{install_command('dali', upgrade=True)}"
         )
     return dali
 

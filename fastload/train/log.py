@@ -12,6 +12,7 @@ import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from fastload.distribution import install_command
 from fastload.errors import BackendUnavailableError
 from fastload.files import replacing
 from fastload.tools.measure.table import number
@@ -160,7 +161,7 @@ def _tensorboard(folder: Path, first_step: int) -> Any:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
         raise BackendUnavailableError(
-            f'tensorboard: the package is not installed ({error}): pip install "fastload[train]", or leave '
+            f"tensorboard: the package is not installed ({error}): {install_command('train')}, or leave "
             "--tensorboard out; epochs.jsonl is written without it."
         ) from error
     # TensorBoard hides what was written at this step and later before the run was stopped.

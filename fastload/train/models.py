@@ -19,6 +19,7 @@ import torch.nn.functional as F
 import torchvision
 from torch import nn
 
+from fastload.distribution import install_command
 from fastload.errors import BackendUnavailableError, ConfigurationError, counted
 from fastload.train.config import ModelConfig
 from fastload.train.settings import did_you_mean
@@ -94,7 +95,7 @@ def import_library(module: str) -> Any:
             raise  # it is there, and something that it needs is not
         package = module.replace("_", "-")
         raise BackendUnavailableError(
-            f'{package} is not installed, which this job needs: pip install "fastload[train]" (or {package}).'
+            f"{package} is not installed, which this job needs: {install_command('train')} (or: pip install {package})."
         ) from None
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.clients.processes import result, run_script
 
-pytest.importorskip("lightning", reason="pip install fastload[integrations]")
+pytest.importorskip("lightning", reason="pip install torch-fastload[integrations]")
 pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.clients.processes import result, run_script
 
-pytest.importorskip("ray", reason="pip install fastload[integrations]")
+pytest.importorskip("ray", reason="pip install torch-fastload[integrations]")
 
 
 @pytest.mark.slow

@@ -8,8 +8,8 @@ import pytest
 
 from tests.clients.processes import result, run_script
 
-pytest.importorskip("transformers", reason="pip install fastload[integrations]")
-pytest.importorskip("accelerate", reason="pip install fastload[integrations]")
+pytest.importorskip("transformers", reason="pip install torch-fastload[integrations]")
+pytest.importorskip("accelerate", reason="pip install torch-fastload[integrations]")
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ from importlib.util import find_spec
 
 from rich.text import Text
 
+from fastload.distribution import install_command
 from fastload.errors import BackendUnavailableError, counted
 from fastload.tools.measure.results import Measurement, Results, write_text
 from fastload.tools.measure.table import failures_by_file, not_measured
@@ -20,7 +21,7 @@ def require_charts(option: str = "--html") -> None:
     """Raises BackendUnavailableError, with the command: what draws the charts of `option` is not installed."""
     if find_spec("matplotlib") is None:
         raise BackendUnavailableError(
-            f'{option}: charts need matplotlib, which is not installed: pip install "fastload[report]"'
+            f"{option}: charts need matplotlib, which is not installed: {install_command('report')}"
         )
 
 

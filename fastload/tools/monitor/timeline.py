@@ -16,6 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from fastload.distribution import install_command
 from fastload.errors import BackendUnavailableError, ConfigurationError
 from fastload.files import replacing
 from fastload.spans import Span
@@ -220,7 +221,7 @@ def draw_timelines(
         raise ConfigurationError(f"timelines: no steps of {', '.join(empty) or 'any loader'}; measure some first.")
     if find_spec("matplotlib") is None:
         raise BackendUnavailableError(
-            'draw_timelines: it needs matplotlib, which is not installed: pip install "fastload[report]"'
+            f"draw_timelines: it needs matplotlib, which is not installed: {install_command('report')}"
         )
     import matplotlib
     from matplotlib.figure import Figure

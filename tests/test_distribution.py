@@ -1,0 +1,121 @@
+"""The command in messages that installs an extra: it fits how fastload was installed."""
+
+from __future__ import annotations
+
+import json
+import re
+import runpy
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from fastload import distribution
+from fastload.distribution import install_command
+
+ROOT = Path(__file__).parents[1]
+
+
+def installed(monkeypatch: pytest.MonkeyPatch, origin: dict[str, object] | None) -> None:
+    """As if it were installed from there; None: from the package index."""
+
+    class Installed(metadata.Distribution):
+        def read_text(self, filename: str) -> str | None:
+            assert filename == "direct_url.json"
+            return None if origin is None else json.dumps(origin)
+
+        def locate_file(self, path: object) -> Path:
+            raise NotImplementedError
+
+    def found(name: str) -> metadata.Distribution:
+        assert name == "torch-fastload"
+        return Installed()
+
+    monkeypatch.setattr(metadata, "distribution", found)
+
+
+def test_from_the_package_index(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed(monkeypatch, None)
+    assert install_command("dali") == 'pip install "torch-fastload[dali]"'
+    assert install_command("dali", upgrade=True) == 'pip install --upgrade "torch-fastload[dali]"'
+
+
+def test_from_a_checkout(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    folder = tmp_path / "my code"
+    folder.mkdir()
+    installed(monkeypatch, {"url": folder.as_uri(), "dir_info": {"editable": True}})
+    assert install_command("train") == f'pip install -e "{folder}[train]"'
+    installed(monkeypatch, {"url": folder.as_uri(), "dir_info": {}})
+    assert install_command("train") == f'pip install "{folder}[train]"'
+    folder.rmdir()
+    assert install_command("train") == 'pip install "torch-fastload[train]"'
+
+
+def test_from_a_wheel_or_a_repository(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    wheel = tmp_path / "torch_fastload-0.1.0-py3-none-any.whl"
+    wheel.touch()
+    installed(monkeypatch, {"url": wheel.as_uri(), "archive_info": {}})
+    assert install_command("dali") == f'pip install "torch-fastload[dali] @ {wheel.as_uri()}"'
+    installed(monkeypatch, {"url": "https://example.org/f.git", "vcs_info": {"vcs": "git", "commit_id": "0" * 40}})
+    assert install_command("dali") == 'pip install "torch-fastload[dali] @ git+https://example.org/f.git"'
+
+
+def test_a_checkout_without_installation(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(name: str) -> metadata.Distribution:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "distribution", absent)
+    assert install_command("dali") == f'pip install -e "{ROOT}[dali]"'
+
+
+def test_every_extra_that_a_message_names_is_one() -> None:
+    project = (ROOT / "pyproject.toml").read_text()
+    assert f'name = "{distribution.NAME}"' in project
+    extras = re.findall(
+        r"^(\w+) = \[", project.split("[project.optional-dependencies]")[1].split("\n\n")[0], re.MULTILINE
+    )
+    named = {
+        name
+        for path in (ROOT / "fastload").rglob("*.py")
+        for name in re.findall(r"install_command\([\"'](\w+)", path.read_text())
+    }
+    assert named == {"dali", "report", "train"}
+    assert named <= {*extras}
+
+
+def test_nothing_sends_people_to_another_project_of_the_index() -> None:
+    files = [
+        path
+        for folder in ("fastload", "docs", "scripts", "docker", "examples", "benchmarks")
+        for path in (ROOT / folder).rglob("*")
+        if path.suffix in (".py", ".md", ".sh", ".toml", ".yaml", "") and path.is_file()
+    ]
+    files += [*ROOT.glob("*.md"), ROOT / "Makefile"]
+    wrong = [
+        f"{path.relative_to(ROOT)}: {found[0]}"
+        for path in files
+        for found in re.finditer(r"pip install[^\n`]*?(?<![\w/.-])fastload\b(?!\.|/)", path.read_text(errors="ignore"))
+    ]
+    assert not wrong
+
+
+def test_the_licences_of_all_that_wheels_hold_are_there() -> None:
+    notice = (ROOT / "NOTICE").read_text()
+    named = re.findall(r"licenses/[\w.-]+\.txt", notice)
+    assert {*named} == {str(path.relative_to(ROOT)) for path in (ROOT / "licenses").iterdir()}
+    assert "based in part on the work of the Independent JPEG Group" in " ".join(notice.split())
+
+
+def test_a_wheel_without_the_licence_of_a_library_is_refused() -> None:
+    missing = runpy.run_path(str(ROOT / "scripts" / "wheel_licences.py"))["missing_licences"]
+    info = "torch_fastload-0.1.0.dist-info/licenses"
+    texts = [f"{info}/licenses/{name}.txt" for name in ("libjpeg-turbo", "isa-l", "libwebp", "nanobind", "robin-map")]
+    libraries = ["torch_fastload.libs/libjpeg-5c6a9a06.so.62.3.0", "torch_fastload.libs/libisal-0a1b2c3d.so.2.0.30"]
+    core = ["fastload/native/_core.cpython-312-x86_64-linux-gnu.so"]
+    assert missing([*core, *libraries, *texts, f"{info}/NOTICE"]) == []
+    assert missing([*libraries, *texts]) == ["NOTICE"]
+    assert missing([*core, *libraries, *texts[2:], f"{info}/NOTICE"]) == [
+        "libjpeg: licenses/libjpeg-turbo.txt",
+        "libisal: licenses/isa-l.txt",
+    ]
+    assert len(missing([*texts, f"{info}/NOTICE", "torch_fastload.libs/libfoo-1.so.1"])) == 1
