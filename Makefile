@@ -92,8 +92,8 @@ fuzz: $(INSTALLED) ## decoders and resampling under attack, with sanitizers, aga
 	    build/fuzz/tests/fuzz/fuzz_$$target -max_len=4000 -max_total_time=$(SECONDS) \
 	        build/fuzz/corpus/$$target build/fuzz/seeds/$$target || exit 1; done
 
-docs: $(INSTALLED) ## the manual as pages: build/manual/index.html
-	@$(BIN)/python -m mkdocs --version >/dev/null 2>&1 || $(BIN)/python -m pip install --quiet --editable ".[docs]"
+docs: $(INSTALLED) ## the manual as pages, to be opened as files: build/manual/index.html
+	@$(BIN)/python -c "import mkdocs, material, mkdocstrings" 2>/dev/null || $(BIN)/python -m pip install --quiet --editable ".[docs]"
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet --site-dir build/manual
 	@echo "build/manual/index.html"
 

@@ -1,7 +1,8 @@
 """Every block of code in the README and the manual runs, and every command in them is one that `fastload` takes.
 
-A page's Python blocks run one behind the other in one process, in a folder with small data under the names
-that the pages use. A comment before a block says what it needs that may not be here:
+A page's Python blocks run one after the other in one process, in a folder with photographs of many sizes under the
+names that the pages use. What must be true after a block is in `CHECKS` here; a user's snippet has no assert. A comment
+before a block says what it needs that may not be here:
 
     <!-- needs: lightning -->        run where the package is installed, only compiled elsewhere
     <!-- only compiled: a GPU -->    with the reason
@@ -9,11 +10,14 @@ that the pages use. A comment before a block says what it needs that may not be 
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
+import textwrap
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
@@ -28,6 +32,7 @@ import fastload
 from fastload.cli.app import app
 from tests import warm
 from tests.images import jpeg, photo, png
+from tests.waiting import LIMIT
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([ROOT / "README.md", ROOT / "README.zh-CN.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
@@ -73,15 +78,79 @@ def blocks_of(page: Path) -> list[Block]:
     return found
 
 
+CHECKS: dict[str, dict[str, str]] = {
+    "README.md": {
+        "for epoch in range(2)": "assert images.shape == (8, 3, 224, 224) and images.dtype == torch.float32",
+        "fastload.from_dataloader(loader)": "assert next(iter(loader))[0].shape == (8, 3, 224, 224)\nloader.close()",
+    },
+    "index.md": {
+        "for epoch in range(2)": "assert images.shape == (8, 3, 224, 224) and len(train) == 3",
+        "count = sum(": "assert count == 10",
+        "images, labels = next(iter(loader))": "assert images.shape == (8, 3, 224, 224) and labels.shape == (8,)",
+        "rest = list(train)": "assert len(rest) == 1",
+    },
+    "troubleshooting.md": {"found = clock.summary": "assert found.steps"},
+    "trainer.md": {"found = clock.summary": "assert found.steps"},
+    "backends.md": {"CacheOptions": "assert images.shape == (4, 3, 64, 64)"},
+    "data.md": {
+        "pair =": """
+            assert pair["train"].classes == pair["val"].classes == ("cat", "dog", "fox")
+            assert pair["train"].class_to_idx == pair["val"].class_to_idx == {"cat": 0, "dog": 1, "fox": 2}
+            for loader in pair.values():
+                assert next(iter(loader))[0].shape == (3, 3, 224, 224)
+                loader.close()
+        """,
+        "table =": """
+            assert images.shape == (3, 3, 224, 224)
+            assert labels.tolist() == [0, 3, 1]  # the table's numbers, as they are
+        """,
+        "opened =": """
+            assert loader.class_to_idx == {"fox": 0, "dog": 1, "cat": 2}
+            found = [label for _, labels in loader for label in labels.tolist()]
+            assert [found.count(label) for label in range(3)] == [7, 7, 15]
+            loader.close()
+        """,
+    },
+    "guarantees.md": {"remaining =": "assert len(remaining) == 7"},
+    "clients.md": {
+        "fastload.Views(": "assert [tuple(v.shape) for v in images] == [(4, 3, 224, 224)] * 2 + [(4, 3, 96, 96)] * 6",
+    },
+    "CONTRIBUTING.md": {
+        "source = Source(": """
+            assert images.shape[:2] == (1, 3)
+            from PIL import Image
+            from torchvision.transforms.v2.functional import pil_to_tensor
+            first = Image.open(sorted(Path("data/train").rglob("*.jpg"))[0])
+            assert int((images[0].int() - pil_to_tensor(ImageOps.invert(first)).int()).abs().max()) <= 2
+        """,
+    },
+}
+"""Of a page: what a block has in it, and what must be true after that block."""
+
+
 @pytest.fixture(scope="session")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`data/train`, `data/val` (three classes), `cracks/{images,masks}`."""
+    """As the pages name them: `data/train`, `data/val` (three classes), `kaggle` (a table), `cracks/{images,masks}`.
+
+    Photographs of many sizes, as people have them: upright and wide, smaller than a crop and larger, grey ones, turned
+    ones, progressive ones; classes of unequal size.
+    """
     root = tmp_path_factory.mktemp("manual")
-    for part, count in (("train", 24), ("val", 9)):
+
+    def photograph(path: Path, index: int) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        height, width = ((260, 280), (500, 375), (96, 64), (333, 499), (1, 1), (224, 640))[index % 6]
+        pixels = photo(height, width, seed=index, channels=1 if index % 11 == 5 else 3)
+        turned = 6 if index % 7 == 3 else None
+        path.write_bytes(jpeg(pixels, progressive=index % 5 == 4, orientation=turned))
+
+    for part, count in (("train", 29), ("val", 10)):
         for index in range(count):
-            path = root / "data" / part / ("cat", "dog", "fox")[index % 3] / f"{index:03d}.jpg"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(jpeg(photo(260, 280, seed=index)))
+            photograph(root / "data" / part / ("cat", "dog", "fox", "cat")[index % 4] / f"IMG {index:03d}.jpg", index)
+    for index in range(7):
+        photograph(root / "kaggle" / "train_images" / f"{index}.jpg", index)
+    rows = [f"{index}.jpg,{index * 3 % 5}" for index in range(7)]
+    (root / "kaggle" / "train.csv").write_text("\r\n".join(["image_id,label", *rows[::-1]]) + "\r\n")
     for index in range(8):
         for part, suffix in (("images", "jpg"), ("masks", "png")):
             (root / "cracks" / part).mkdir(parents=True, exist_ok=True)
@@ -92,13 +161,15 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def script_of(page: Path) -> str:
-    """The page's Python as a program whose lines have the numbers that they have on the page."""
-    lines: list[str] = []
+    """The page's Python and the checks of it as a program."""
+    checks = dict(CHECKS.get(page.name, {}))
+    parts = []
     for block in blocks_of(page):
         if block.language == "python" and block.runs:
-            lines += [""] * (block.line - len(lines))
-            lines += block.code.splitlines()
-    return "\n".join(lines) + "\n"
+            parts.append(f"# {page.name}:{block.line}\n{block.code}")
+            parts += [textwrap.dedent(checks.pop(text)) for text in [*checks] if text in block.code]
+    assert not checks, f"{page.name} has no block with {[*checks]}"
+    return "\n".join(parts)
 
 
 @pytest.mark.slow
@@ -106,11 +177,13 @@ def script_of(page: Path) -> str:
 def test_the_python_of_a_page_runs(page: Path, data: Path, tmp_path: Path) -> None:
     for block in blocks_of(page):
         if block.language == "python":
-            compile(block.code, f"{page.name}:{block.line}", "exec")
+            tree = ast.parse(block.code, f"{page.name}:{block.line}")
+            checked = any(isinstance(node, ast.Assert) for node in ast.walk(tree))
+            assert not checked, f"{page.name}:{block.line}: what is to be true after it belongs into CHECKS"
     script = script_of(page)
     if not script.strip():
         return
-    for name in ("data", "cracks"):
+    for name in ("data", "cracks", "kaggle"):
         (tmp_path / name).symlink_to(data / name)
     program = tmp_path / "page.py"
     program.write_text(script)
@@ -198,9 +271,57 @@ def test_the_manual_builds_without_a_warning(tmp_path: Path) -> None:
     environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
-    page = (tmp_path / "api" / "index.html").read_text()
+    page = (tmp_path / "api.html").read_text()
     for name in ("create_loader", "from_dataloader", "CacheOptions", "StateMismatchError"):
         assert re.search(rf'id="fastload[\w.]*\.{name}"', page), f"{name} is documented"
+    documented = re.findall(r'id="(fastload[\w.]*)"', page)
+    assert len(documented) == len({*documented}), "once each"
+    assert not [name for name in documented if re.search(r"\._(?!_)", name)], "private names"
+    for name in documented:
+        public = name.split(".")[1] in {*fastload.__all__, "errors", "monitor"}
+        assert (
+            public or name.split(".")[1:3] == ["loader", "Stats"] or re.search(r"\.backends\.\w+\.\w+Options", name)
+        ), name
+    for path in tmp_path.glob("*.html"):  # they are opened as files, where there is no network
+        loaded = re.findall(r'<(?:script|img|iframe)[^>]*\ssrc="?([^">\s]+)', path.read_text())
+        loaded += re.findall(r'<link[^>]*rel="?stylesheet"?[^>]*href="?([^">\s]+)', path.read_text())
+        assert loaded
+        assert [name for name in loaded if not (tmp_path / name.lstrip("/")).is_file()] == [], path.name
+        for target in re.findall(r'<a [^>]*href="?([^"#>\s]+)', path.read_text()):
+            if path.name != "404.html" and not target.startswith(("http", "mailto:")):
+                assert (tmp_path / target).is_file(), f"{path.name} leads to {target}"
+
+
+CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not find_spec("mkdocs") or not find_spec("mkdocstrings"), reason='pip install -e ".[docs]"')
+@pytest.mark.skipif(not CHROMIUM or not DRIVER, reason="needs chromium and chromedriver")
+def test_the_manual_opened_as_a_file_is_searched(tmp_path: Path) -> None:
+    webdriver = pytest.importorskip("selenium.webdriver")
+    support = import_module("selenium.webdriver.support.ui")
+    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", str(tmp_path / "manual")]
+    subprocess.run(command, cwd=ROOT, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"}, check=True)
+    options = webdriver.ChromeOptions()
+    options.binary_location = CHROMIUM
+    for flag in ("headless", "no-sandbox", "disable-gpu", "disable-dev-shm-usage", f"user-data-dir={tmp_path / 'me'}"):
+        options.add_argument(f"--{flag}")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    browser = webdriver.Chrome(options=options, service=webdriver.ChromeService(executable_path=DRIVER))
+    try:
+        browser.get((tmp_path / "manual" / "index.html").as_uri())
+        wait = support.WebDriverWait(browser, LIMIT)
+        box = wait.until(lambda page: page.find_element("css selector", "input.md-search__input"))
+        wait.until(lambda page: box.is_displayed())
+        box.click()
+        box.send_keys("state_dict")
+        found = wait.until(lambda page: page.find_elements("css selector", "a.md-search-result__link"))
+        browser.get(found[0].get_attribute("href"))
+        assert "state_dict" in browser.page_source
+        assert [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"] == []
+    finally:
+        browser.quit()
 
 
 @pytest.mark.parametrize(
