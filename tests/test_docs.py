@@ -104,6 +104,7 @@ CHECKS: dict[str, dict[str, str]] = {
             assert images.shape == (3, 3, 224, 224)
             assert labels.tolist() == [0, 3, 1]  # the table's numbers, as they are
         """,
+        "train = fastload.open_source": "assert val.source.classes == train.source.classes",
         "opened =": """
             assert loader.class_to_idx == {"fox": 0, "dog": 1, "cat": 2}
             found = [label for _, labels in loader for label in labels.tolist()]
@@ -305,7 +306,8 @@ def test_the_manual_opened_as_a_file_is_searched(tmp_path: Path) -> None:
     subprocess.run(command, cwd=ROOT, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"}, check=True)
     options = webdriver.ChromeOptions()
     options.binary_location = CHROMIUM
-    for flag in ("headless", "no-sandbox", "disable-gpu", "disable-dev-shm-usage", f"user-data-dir={tmp_path / 'me'}"):
+    flags = ("headless", "no-sandbox", "disable-gpu", "disable-dev-shm-usage", "window-size=1280,900")
+    for flag in (*flags, f"user-data-dir={tmp_path / 'me'}"):
         options.add_argument(f"--{flag}")
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     browser = webdriver.Chrome(options=options, service=webdriver.ChromeService(executable_path=DRIVER))
