@@ -33,7 +33,6 @@ from fastload.recipe.views import view_column
 from fastload.render.host import render_row
 from fastload.sampler import Shard
 from fastload.sources.base import ImageColumn, Source
-from fastload.trials import preserved_random_state
 
 Layout = Literal["tuple", "dict", "single"]
 
@@ -304,6 +303,18 @@ def _spread(column: Any, good_rows: list[int], length: int) -> Any:
     where = np.zeros(length, dtype=np.int64)
     where[good_rows] = np.arange(len(good_rows))
     return column[torch.from_numpy(where)] if isinstance(column, torch.Tensor) else column[where]
+
+
+@contextlib.contextmanager
+def preserved_random_state() -> Iterator[None]:
+    """The global generators of Python, numpy and torch are left as they were."""
+    python, numpy, of_torch = random.getstate(), np.random.get_state(), torch.random.get_rng_state()
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)
+        torch.random.set_rng_state(of_torch)
 
 
 def _seed_everything(seed: int) -> None:

@@ -22,6 +22,7 @@ from fastload.backends.objects import SharedStream, StreamBackend
 from fastload.device import BufferPool, DeviceStage
 from fastload.errors import BackendUnavailableError, ConfigurationError, FastloadError, counted
 from fastload.fingerprint import fingerprint_of
+from fastload.known_code import only_seeds
 from fastload.loader.config import LoaderConfig
 from fastload.loader.feed import Feed
 from fastload.recipe import Recipe, SplitRecipe
@@ -31,7 +32,8 @@ from fastload.sampler import BatchOrder, EpochOrder, ForeignOrder, Order, Shard,
 from fastload.sources import Opened, open_indexed, open_source
 from fastload.sources.base import Source
 from fastload.sources.columns import StreamItems
-from fastload.sources.inspection import Snapshot
+from fastload.sources.datasets import COST, is_dataset, open_dataset
+from fastload.sources.inspection import Snapshot, never_changed
 
 logger = logging.getLogger("fastload")
 
@@ -50,7 +52,7 @@ class LoaderParts:
     explanation: Mapping[str, str] = field(default_factory=dict)
     renewed: bool = False
     """Whether worker processes are started again with each epoch, and so get what the user has done to the data set."""
-    changed: Callable[[], bool] = bool
+    changed: Callable[..., bool] = never_changed
     """Whether the data set of an adopted DataLoader is another one than it was."""
 
     def feed(self, config: LoaderConfig) -> Feed:
@@ -62,13 +64,7 @@ def assemble(config: LoaderConfig) -> LoaderParts:
     """Open the source, choose the backend, and put together what a Loader puts to work."""
     if config.streamed:
         return _streaming(config)
-    # What worker_init_fn does to the dataset must not be passed by, and a collate_fn has samples made in any case.
-    trial = config.workers.init is None and config.collate_fn is None
-    opened = (
-        open_indexed(config.source, trial=trial)
-        if config.adopted
-        else open_source(config.source, split=config.split, strict=config.strict, format=config.format)
-    )
+    opened = _opened(config)
     source = opened.source
     if config.dtype is not None and not source.images and not source.objects:
         raise ConfigurationError(
@@ -86,6 +82,10 @@ def assemble(config: LoaderConfig) -> LoaderParts:
         if _stacks(source, without := _split(recipe, plain, source)):
             config, split = plain, without
             opened = replace(opened, notes=(*opened.notes, "what timm's fast_collate does to bytes is done without it"))
+    if is_dataset(config.source) and not source.objects and (config.collate_fn is not None or split.opaque is not None):
+        opened = _by_its_own_code(config, opened, split)
+        recipe = Recipe.from_transform(_both(opened.transform, config.transform))
+        split = _split(recipe, config, opened.source)
 
     def on(backend: str, reason: str) -> LoaderParts:
         return _on_backend(backend, reason, config=config, opened=opened, recipe=recipe, split=split, order=order)
@@ -96,6 +96,33 @@ def assemble(config: LoaderConfig) -> LoaderParts:
     if not config.tune:
         return on(*_by_rule(job))
     return on(*_measured(job, lambda name: _samples_per_second(on(name, ""), config)))
+
+
+def _opened(config: LoaderConfig) -> Opened:
+    if not config.adopted:
+        return open_source(config.source, split=config.split, strict=config.strict, format=config.format)
+    init = config.workers.init
+    if init is None or only_seeds(init):
+        return open_indexed(config.source)
+    return open_indexed(
+        config.source,
+        reason=f"the worker_init_fn {qualified_name(init)} may change it. {COST} Leave it out, if it only sets seeds: "
+        "fastload's own random numbers need none",
+    )
+
+
+def _by_its_own_code(config: LoaderConfig, native: Opened, split: SplitRecipe) -> Opened:
+    """A data set that fastload could read, by its own code: what runs in Python gets from it what it always got, such
+    as PIL images with all that Pillow knows of them, and labels of Python's types."""
+    if config.collate_fn is not None:
+        reason, dataset, transform = f"the collate_fn {qualified_name(config.collate_fn)} takes them", None, None
+    else:
+        reason, dataset, transform = f"{'; '.join(split.reasons)} takes them", native.bare, native.transform
+    if dataset is None:
+        dataset, transform = config.source, None
+    made = open_dataset(dataset, reason=f"{reason}. {COST}")
+    source = replace(made.source, fingerprint=native.source.fingerprint, classes=native.source.classes)
+    return Opened(source, transform, (*native.notes, *made.notes))
 
 
 MEASURED_SECONDS = 2.0
@@ -214,8 +241,15 @@ def _on_backend(
             "delivered": f"on {device}, {config.memory_format}".replace("torch.", ""),
         },
         renewed=renewed,
-        changed=Snapshot(config.source, only_length=bool(source.objects)).changed if config.adopted else bool,
+        changed=_changes(config, source),
     )
+
+
+def _changes(config: LoaderConfig, source: Source) -> Callable[..., bool]:
+    """Whether a data set of the user's is another one than it is now."""
+    if config.adopted or is_dataset(config.source):
+        return Snapshot(config.source, only_length=bool(source.objects)).changed
+    return never_changed
 
 
 def _streaming(config: LoaderConfig) -> LoaderParts:

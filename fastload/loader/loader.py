@@ -136,7 +136,7 @@ class Loader(DataLoader[Any]):
         # By their own names: Ray Train's wrapper takes over what it finds in here.
         vars(self).update(sampler=sampler, batch_sampler=None if self.config.unbatched else batches)
 
-    def _settle(self) -> None:
+    def _settle(self, *, thoroughly: bool = False) -> None:
         """Be what the arguments mean by now.
 
         With shard="auto" that is the rank, until something has been started; of an adopted DataLoader it is the data
@@ -144,7 +144,7 @@ class Loader(DataLoader[Any]):
         """
         progress = self._progress
         auto = self.config.shard == "auto" and Shard.detect() != progress.parts.order.shard
-        if auto or (self.config.adopted and not progress.cursor.taken and progress.parts.changed()):
+        if auto or (not progress.cursor.taken and progress.parts.changed(thoroughly=thoroughly)):
             self._assemble_again()
 
     def _assemble_again(self) -> None:
@@ -272,7 +272,7 @@ class Loader(DataLoader[Any]):
             if progress.cursor.taken and progress.parts.renewed:
                 progress.feed.rest()
             self._begin_epoch()
-            self._settle()
+            self._settle(thoroughly=True)
             if not self._settled:
                 self._warn_of_duplicates()
                 self.config = replace(self.config, shard=progress.parts.order.shard if self.config.shard else None)

@@ -1,9 +1,10 @@
 """From torchvision transforms, v2 and v1, to operations.
 
-A transform is known by its exact type: a subclass may do anything, so it stays opaque, unless its code proves, without
-being run, that it does nothing of its own. Images are taken to enter as PIL images, as torchvision's datasets give
-them, and to be tensors after ToImage, PILToTensor or ToTensor. It matters in two places: PIL always antialiases,
-whatever `antialias` says, and PIL's "nearest" is the tensors' "nearest-exact".
+A transform is known by its exact type: a subclass may do anything, so it stays opaque, unless it overrides nothing of
+its base. One that hands its image to a known one and returns the result is known by its code (`known_code`). Images are
+taken to enter as PIL images, as torchvision's datasets give them, and to be tensors after ToImage, PILToTensor or
+ToTensor. It matters in two places: PIL always antialiases, whatever `antialias` says, and PIL's "nearest" is the
+tensors' "nearest-exact".
 """
 
 from __future__ import annotations
@@ -14,21 +15,20 @@ from dataclasses import dataclass, replace
 from types import FunctionType
 from typing import Any, Generic, TypeVar
 
-import numpy as np
 import torch
 import torchvision.transforms as v1
-from PIL import Image
 from torch import nn
 from torchvision.transforms import _presets as presets
 from torchvision.transforms import v2
 
 from fastload.errors import ConfigurationError
+from fastload.known_code import delegate_of, is_untouched
 from fastload.recipe.attributes import read_antialias, read_floats, read_interpolation, read_pair
 from fastload.recipe.batch import RandomApply
 from fastload.recipe.convert import Normalize, ToDtype
 from fastload.recipe.crops import CenterCrop, Resize
 from fastload.recipe.operation import ImageState, NotLowerableError, Opaque, Operation, lowering_of, register_lowering
-from fastload.recipe.views import Fork, Views, written_as_views
+from fastload.recipe.views import Fork, Views
 
 _CONTAINERS = (v1.Compose, v2.Compose, nn.Sequential)
 _BATCH_ONLY = (v2.MixUp, v2.CutMix)
@@ -73,9 +73,17 @@ def known_kind(kind: type) -> type:
     for base in kind.__mro__:
         if lowering_of(base) is not None or base in _CONTAINERS:
             between = kind.__mro__[: kind.__mro__.index(base)]
-            changed = {name for derived in between for name in vars(derived) if hasattr(base, name)} - _HARMLESS
+            added = {name: value for derived in between for name, value in vars(derived).items()}
+            changed = any(name not in _HARMLESS and _changes(base, name, value) for name, value in added.items())
             return kind if changed else base
     return kind
+
+
+def _changes(base: type, name: str, value: Any) -> bool:
+    """Whether a name that a derived class adds may change what the code of its base does: it is one of the base's, or
+    of Python's, or makes an attribute that the base reads."""
+    made = hasattr(value, "__get__") and not isinstance(value, FunctionType | classmethod | staticmethod)
+    return made or hasattr(base, name) or (name.startswith("__") and name.endswith("__"))
 
 
 class _Plain(ABC, Generic[TypeVar("T")]):  # type: ignore[misc]
@@ -88,41 +96,23 @@ _HARMLESS = {*vars(_Plain), "__init__", "__repr__", "extra_repr"}
 """Those names, and how an object is made and shown."""
 
 
-def delegate_of(transform: Any) -> Any:
-    """The transform that one hands its image to and whose result it returns, doing nothing else, or None.
-
-    That is read off the compiled code of its `__call__` (or `forward`), as of torchvision's reference presets.
-    """
-    kind = type(transform)
-    call = kind.__call__
-    if isinstance(transform, nn.Module) and call is nn.Module.__call__:
-        if transform._forward_hooks or transform._forward_pre_hooks:
-            return None
-        call = kind.forward
-    if not isinstance(call, FunctionType) or _shape(call) != _DELEGATION:
-        return None
-    return getattr(transform, call.__code__.co_names[0], None)
-
-
-def _shape(function: Any) -> tuple[Any, ...]:
-    """Code but for the names in it."""
-    code = function.__code__
-    return code.co_code, code.co_argcount, code.co_kwonlyargcount, len(code.co_names), code.co_flags & 0x0C
-
-
-_DELEGATION = _shape(lambda self, image: self.inner(image))
-
-
 def _leaves(transform: Any) -> Iterator[Any]:
     if transform is None:
         return
-    if known_kind(type(transform)) in _CONTAINERS:
+    if _is_container(transform):
         for inner in transform if isinstance(transform, nn.Sequential) else transform.transforms:
             yield from _leaves(inner)
     elif (inner := delegate_of(transform)) is not None:
         yield from _leaves(inner)
     else:
         yield transform
+
+
+def _is_container(transform: Any) -> bool:
+    """Whether it is torchvision's, and does to an image what those in it do, in their order."""
+    if known_kind(type(transform)) not in _CONTAINERS or not is_untouched(transform):
+        return False
+    return isinstance(transform, nn.Sequential) or type(transform.transforms) in (list, tuple, nn.ModuleList)
 
 
 def _lower_leaf(transform: Any, image: ImageState) -> Origin:
@@ -141,7 +131,9 @@ def _lower_leaf(transform: Any, image: ImageState) -> Origin:
         if image.forked:
             raise NotLowerableError("it comes behind Views and is given all of them; put it into each")
         if lowering is None:
-            raise NotLowerableError(_why_unknown(transform, image))
+            raise NotLowerableError(_why_unknown(transform))
+        if not is_untouched(transform):
+            raise NotLowerableError("a hook is set on it, or a method of it was replaced; make a new one")
         lowered = lowering(transform, image)
     except (NotLowerableError, ConfigurationError) as error:
         image.known = False
@@ -153,12 +145,8 @@ def _lower_leaf(transform: Any, image: ImageState) -> Origin:
     return Origin(transform, lowered, kind in _CONVERSIONS or image.tensor != was_tensor)
 
 
-def _why_unknown(transform: Any, image: ImageState) -> str:
+def _why_unknown(transform: Any) -> str:
     kind = type(transform)
-    held = _held(transform)
-    views = written_as_views(transform, held, _noise(image)) if held else None
-    if views is not None:
-        return f"it makes {views}"
     for base in kind.__mro__[1:]:
         if lowering_of(base) is not None or base in _CONTAINERS:
             return (
@@ -167,6 +155,15 @@ def _why_unknown(transform: Any, image: ImageState) -> str:
             )
     if kind.__module__.startswith("torchvision."):
         return "fastload has no batched form of it"
+    held = _held(transform)
+    if held:
+        names = [f"x.{name}" for name in held]
+        views = ", ".join(names if len(names) > 1 else names * 2)
+        return (
+            f"it has code of its own around transforms that fastload knows ({', '.join(names)}, x being this object); "
+            f"if it makes views of an image by them, write fastload.Views({views}) in its place, one for each view; "
+            "else give those transforms themselves"
+        )
     if lowering_of(getattr(v2, kind.__name__, kind)) is not None:
         return (
             f"it is not torchvision's {kind.__name__}; use that one, or register an operation for it "
@@ -187,17 +184,9 @@ def _held(transform: Any) -> dict[str, Any]:
     return {name: value for name, value in found.items() if _is_known(value)}
 
 
-def _noise(image: ImageState) -> Any:
-    """An image such as a transform meets here."""
-    pixels = np.random.default_rng(0).integers(0, 256, (256, 256, 3), dtype=np.uint8)
-    if not image.tensor:
-        return Image.fromarray(pixels)
-    return v2.functional.to_dtype(torch.from_numpy(pixels).permute(2, 0, 1), image.dtype, scale=True)
-
-
 def _is_known(transform: Any) -> bool:
     kind = known_kind(type(transform))
-    return kind in _CONTAINERS or lowering_of(kind) is not None or delegate_of(transform) is not None
+    return _is_container(transform) or lowering_of(kind) is not None or delegate_of(transform) is not None
 
 
 def _views(transform: Any, image: ImageState) -> tuple[Operation, ...]:

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-from PIL import Image
-
 from fastload.errors import ConfigurationError, counted
 from fastload.recipe.operation import Operation, Size
-from fastload.trials import equal, random_state, restore_random_state, seeded
 
-__all__ = ["Fork", "Views", "view_column", "written_as_views"]
+__all__ = ["Fork", "Views", "view_column"]
 
 
 class Views:
@@ -86,52 +81,3 @@ class Fork(Operation):
 def view_column(name: str, view: int) -> str:
     """What the backends call a view, counted from 0, of the images of a column: the first one as the column itself."""
     return name if view == 0 else f"{name} (view {view + 1})"
-
-
-def written_as_views(transform: Any, held: Mapping[str, Callable[..., Any]], image: Any) -> str | None:
-    """What to write in place of a transform of somebody's own that makes several views of an image, or None.
-
-    It is tried on one image, and so are the transforms that it holds (`held`, by the name of the attribute), with the
-    same random numbers: so it shows which of them makes which view. Random generators are left as they were.
-    """
-    try:
-        with seeded(0):
-            views = transform(image)
-    except Exception:  # whatever its code may raise for an image that is not the user's
-        return None
-    if not isinstance(views, list | tuple) or len(views) < 2:
-        return None
-    if not all(isinstance(view, torch.Tensor | Image.Image) for view in views):
-        return None
-    with seeded(0):
-        makers = list(_makers(views, held, image))
-    made = f"{counted(len(views), 'view')} of an image; in its place write fastload.Views"
-    if None in makers:
-        return f"{made}(...) of the transforms of each"
-    runs = [(f"x.{name}", len(list(run))) for name, run in itertools.groupby(makers)]
-    listed = ", ".join(f"*[{name}] * {count}" if count > 2 else ", ".join([name] * count) for name, count in runs)
-    return f"{made}({listed}), x being this object"
-
-
-def _makers(views: Any, held: Mapping[str, Callable[..., Any]], image: Any) -> Iterator[str | None]:
-    """Of each view, which of the transforms makes it with the random numbers that are next. Those that have made none
-    are tried first, for two may differ in what they do rarely; then the last one, for views of a kind come together."""
-    unused, used = list(held), list[str]()
-    for view in views:
-        name = next((name for name in [*unused, *used] if _makes(held[name], image, view)), None)
-        if name is not None:
-            (unused if name in unused else used).remove(name)
-            used.insert(0, name)
-        yield name
-
-
-def _makes(transform: Callable[..., Any], image: Any, view: Any) -> bool:
-    """Only then its random numbers are used up."""
-    state = random_state()
-    try:
-        same = equal(transform(image), view)
-    except Exception:  # it is for what another one leaves
-        same = False
-    if not same:
-        restore_random_state(state)
-    return same

@@ -311,6 +311,9 @@ class Opened:
     it. None for everything else."""
     notes: tuple[str, ...] = ()
     """Decisions a person may want to know ("the training split, as no split was named"), for `explain()`."""
+    bare: Any = None
+    """The torch Dataset that the source stands for, without its transform: where Python must run on single samples, it
+    makes them. None for everything else."""
 
     def __repr__(self) -> str:
         transform = "" if self.transform is None else f" with the transform {type(self.transform).__name__}"

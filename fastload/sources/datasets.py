@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
+import copy
+import inspect
 import os
-import pickle
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,13 +17,13 @@ from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset
 
 from fastload.errors import SourceError, counted
 from fastload.fingerprint import fingerprint_of
+from fastload.known_code import depends_on_argument_alone, is_as_defined, opens_as_rgb, wrapped_by
 from fastload.sources.arrays import checked_array, labelled_pixels
 from fastload.sources.base import Column, Opened, OpenOptions, Source
 from fastload.sources.buffers import PathTable
 from fastload.sources.columns import DatasetItems, EncodedFiles, PixelArray, ValueArray
 from fastload.sources.folders import classified_images
-from fastload.sources.inspection import TRIED, content_of, first_difference, held_dataset
-from fastload.trials import equal, seeded
+from fastload.sources.inspection import content_of
 
 
 def open_dataset(dataset: Any, *, reason: str = "") -> Opened:
@@ -83,17 +82,17 @@ def is_dataset(spec: object) -> bool:
     return isinstance(spec, Dataset) and not isinstance(spec, IterableDataset)
 
 
-def open_known_dataset(dataset: Any, _: OpenOptions | None = None, *, trial: bool = True) -> Opened:
+def open_known_dataset(dataset: Any, _: OpenOptions | None = None) -> Opened:
     """Open a torch Dataset: the same samples in the same order, read by fastload instead of the dataset where it can.
 
-    It can where it knows the class and a native source stands for its samples: ImageFolder, CIFAR10, CIFAR100, MNIST,
-    FashionMNIST, KMNIST, TensorDataset, Subset and ConcatDataset of these, timm's ImageDataset, and classes derived
-    from them that leave the access to samples as it is. Of other classes samples made both ways decide.
-    `Opened.transform` is the dataset's transform, which the caller must apply. Anything else is left to the dataset's
-    own Python code, and the notes say why. `trial`: whether samples may be made to find out what a class does.
+    It can where every piece of code that makes a sample is known: that of ImageFolder, CIFAR10, CIFAR100, MNIST,
+    FashionMNIST, KMNIST, TensorDataset, Subset and ConcatDataset of these, timm's ImageDataset; of classes derived from
+    them that change nothing of it; and of data sets around one of these whose code `known_code` knows. No sample is
+    made to find that out. `Opened.transform` is the dataset's transform, which the caller must apply. Anything else is
+    left to the dataset's own Python code, and the notes say why.
     """
     try:
-        return _native(dataset, trial)
+        return _native(dataset)
     except _NotNativeError as error:
         return open_dataset(dataset, reason=str(error))
 
@@ -110,62 +109,43 @@ def _not_native_if_odd() -> Iterator[None]:
         raise _NotNativeError(str(error)) from error
 
 
-def _native(dataset: Any, trial: bool) -> Opened:
+def _native(dataset: Any) -> Opened:
     kind = type(dataset)
     openers = _openers()
     base = next((base for base in kind.__mro__ if base in openers), None)
-    if base is not None and _accesses_as(kind, base):
-        return openers[base](dataset, trial)
-    try:
-        length = len(dataset)
-    except (TypeError, NotImplementedError):
-        length = 0
-    if not trial or not length or not hasattr(dataset, "__dict__"):
+    if base is not None and _makes_samples_as(dataset, base):
+        return openers[base](dataset)
+    wrapped = wrapped_by(dataset)
+    if wrapped is not None:
+        return _wrapped(**wrapped)
+    if base is not None:
+        raise _NotNativeError(
+            f"{kind.__name__} makes them by code of its own, not by that of {base.__name__}. {COST} Put what it does "
+            "to images into the transform and what it does to labels into target_transform, and leave that code out"
+        )
+    if any(isinstance(value, Dataset) for value in getattr(dataset, "__dict__", {}).values()):
+        raise _NotNativeError(
+            f"{COST} If all that it does is to transform the samples of the data set in it, give that one the "
+            "transform and the target_transform"
+        )
+    raise _NotNativeError("")
+
+
+COST = "So each is read, decoded and transformed in Python, one at a time, as fast as under a DataLoader."
+
+
+def _wrapped(data: Any, rows: Any, transform: Any, target_transform: Any) -> Opened:
+    """The samples of a data set in another one, by its transform and then by these."""
+    if not isinstance(data, Dataset):
         raise _NotNativeError("")
-    if base is not None and base not in (Subset, ConcatDataset):
-        found = first_difference(dataset.__getitem__, partial(base.__getitem__, dataset), length)
-        if found is not None:
-            raise _NotNativeError(
-                f"its __getitem__ differs from that of {base.__name__} (sample {found}); put what it does to images "
-                "into the transform and what it does to labels into target_transform, and leave __getitem__ out"
-            )
-        note = f"{_tried(dataset)} those of {base.__name__}, which it derives from"
-        return _noted(openers[base](dataset, trial), note)
-    return _looked_through(dataset, trial)
-
-
-def _looked_through(dataset: Any, trial: bool) -> Opened:
-    """A wrapper of a dataset that is native itself, if samples made both ways agree, random transforms included."""
-    held = held_dataset(dataset)
-    if held is None:
-        raise _NotNativeError("")
-    inner, rows, *functions = held
-    whole, differing = _native(inner, trial), None
-    for transform, target_transform in itertools.product(*functions):
-
-        def imitation(index: int, transform: Any = transform, target_transform: Any = target_transform) -> Any:
-            image, label = inner[int(rows[index])]
-            image = image if transform is None else transform(image)
-            return image, label if target_transform is None else target_transform(label)
-
-        found = first_difference(dataset.__getitem__, imitation, len(dataset))
-        if found is None:
-            made = replace(whole, source=whole.source.take(rows), transform=_composed(whole.transform, transform))
-            made = _relabelled(made, target_transform)
-            return _noted(made, f"{_tried(dataset)} those of the {type(inner).__name__} in it, by its transforms")
-        differing = found if differing is None else differing
-    raise _NotNativeError(
-        f"its samples are not those of the {type(inner).__name__} in it by its own transforms (sample {differing}); "
-        "give that data set a transform and a target_transform that do the same"
-    )
-
-
-def _tried(dataset: Any) -> str:
-    return f"{type(dataset).__name__} was looked through: {min(TRIED, len(dataset))} of its samples were tried and are"
-
-
-def _noted(opened: Opened, note: str) -> Opened:
-    return replace(opened, notes=(*opened.notes, note))
+    whole = _native(data)
+    if (transform is not None and not whole.source.images) or (
+        target_transform is not None and len(whole.source.values) != 1
+    ):
+        raise _NotNativeError(f"its transforms are for other fields than those of the {type(data).__name__} in it")
+    if rows is not None:
+        whole = _taken(whole, rows, len(whole.source), "its indices are not integers")
+    return _relabelled(replace(whole, transform=_composed(whole.transform, transform), bare=None), target_transform)
 
 
 def _composed(first: Any, then: Any) -> Any:
@@ -177,26 +157,25 @@ def _composed(first: Any, then: Any) -> Any:
 
 
 _ACCESS = ("__getitem__", "__getitems__", "__len__", "__getattribute__", "__getattr__")
-_SETTINGS = (
-    "data",
-    "targets",
-    "samples",
-    "loader",
-    "transform",
-    "target_transform",
-    "transforms",
-    "classes",
-    "tensors",
-)
+"""What a DataLoader calls."""
+_SETTINGS = ("data", "targets", "samples", "loader", "transform", "target_transform", "transforms", "classes")
+_OF_OTHERS = ("tensors", "dataset", "datasets", "indices", "cumulative_sizes", "reader", "load_bytes")
+"""What the code of known data sets reads of `self`."""
 
 
-def _accesses_as(kind: type, base: type) -> bool:
-    """Whether samples of a class derived from a known one come about by the very code of that one."""
-    same = all(getattr(kind, name, None) is getattr(base, name, None) for name in _ACCESS)
-    return same and not any(isinstance(getattr(kind, name, None), property) for name in _SETTINGS)
+def _makes_samples_as(dataset: Any, base: type) -> bool:
+    """Whether the samples of a data set come about by the very code of a known class."""
+    kind = type(dataset)
+    for name in _ACCESS:
+        own, its = inspect.getattr_static(kind, name, None), inspect.getattr_static(base, name, None)
+        if own is not its or name in getattr(dataset, "__dict__", {}):
+            return False
+    made_by = [getattr(base, name) for name in ("__getitem__", "__getitems__") if hasattr(base, name)]
+    read = (inspect.getattr_static(kind, name, None) for name in (*_SETTINGS, *_OF_OTHERS))
+    return all(map(is_as_defined, made_by)) and not any(hasattr(value, "__get__") for value in read)
 
 
-def _openers() -> dict[type[Any], Callable[[Any, bool], Opened]]:
+def _openers() -> dict[type[Any], Callable[[Any], Opened]]:
     """By type. Packages are not imported for it: without their modules there is no instance of their classes."""
     found: dict[type[Any], Any] = {Subset: _subset, ConcatDataset: _joined, TensorDataset: _tensors}
     datasets = sys.modules.get("torchvision.datasets")
@@ -209,40 +188,46 @@ def _openers() -> dict[type[Any], Callable[[Any, bool], Opened]]:
     return found
 
 
-def _image_folder(dataset: Any, trial: bool) -> Opened:
-    from torchvision import get_image_backend
-    from torchvision.datasets.folder import default_loader, pil_loader
+def _bare(dataset: Any) -> Any:
+    """A shallow copy that leaves images as they are."""
+    made = copy.copy(dataset)
+    made.transform = None
+    return made
 
-    notes: tuple[str, ...] = ()
-    if dataset.loader not in (default_loader, pil_loader):
-        paths = [path for path, _ in dataset.samples]
-        theirs, ours = (lambda n: dataset.loader(paths[n])), (lambda n: pil_loader(paths[n]))
-        if not trial or first_difference(theirs, ours, len(paths)) is not None:
-            raise _NotNativeError("its loader is not torchvision's default; leave it out, if it need not be that one")
-        tried = counted(min(TRIED, len(paths)), "sample")
-        notes = (f"its loader gives what torchvision's default gives, in {tried} tried",)
-    if dataset.loader is default_loader and get_image_backend() != "PIL":
+
+def _image_folder(dataset: Any) -> Opened:
+    from torchvision import get_image_backend
+
+    if not opens_as_rgb(dataset.loader):
+        name = getattr(dataset.loader, "__qualname__", type(dataset.loader).__name__)
+        raise _NotNativeError(
+            f"its loader {name} is not torchvision's default. {COST} Leave it out, if you need not it"
+        )
+    if get_image_backend() != "PIL":
         backend = get_image_backend()
         raise _NotNativeError(f"torchvision's image backend is {backend}; set_image_backend('PIL') frees it")
     names = [name if isinstance(name, str) else ", ".join(name) for name in dataset.classes]  # ImageNet has tuples
     source = _listed_images(dataset.root, dataset.samples, names, "torchvision ImageFolder")
-    return _relabelled(Opened(source, dataset.transform, notes), dataset.target_transform)
+    return _relabelled(Opened(source, dataset.transform, bare=_bare(dataset)), dataset.target_transform)
 
 
-def _timm_images(dataset: Any, trial: bool) -> Opened:
+def _timm_images(dataset: Any) -> Opened:
     reader = dataset.reader
-    if type(reader).__name__ != "ReaderImageFolder":
+    folders = sys.modules.get("timm.data.readers.reader_image_folder")
+    if folders is None or type(reader) is not folders.ReaderImageFolder or not is_as_defined(type(reader).__getitem__):
         raise _NotNativeError(f"its reader is a {type(reader).__name__}; fastload reads folders and tar shards itself")
     if dataset.load_bytes or dataset.input_img_mode != "RGB" or dataset.additional_features is not None:
         raise _NotNativeError("it is set up for other than RGB images and their classes")
     names = sorted(reader.class_to_idx, key=reader.class_to_idx.get)
     source = _listed_images(reader.root, reader.samples, names, "timm ImageDataset")
     note = "an image that cannot be read is an error, where timm takes the next; on_error='substitute' replaces it"
-    return _relabelled(Opened(source, dataset.transform, (note,)), dataset.target_transform)
+    return _relabelled(Opened(source, dataset.transform, (note,), _bare(dataset)), dataset.target_transform)
 
 
-def _listed_images(root: Any, samples: list[tuple[str, int]], classes: list[str], kind: str) -> Source:
+def _listed_images(root: Any, samples: Any, classes: list[str], kind: str) -> Source:
     """Image files with their labels, as the dataset lists them."""
+    if type(samples) not in (list, tuple):
+        raise _NotNativeError(f"its samples are a {type(samples).__name__}, not a list")
     if not all(type(label) is int for _, label in samples):
         raise _NotNativeError("its samples have labels that are not integers")
     root = os.fspath(root)
@@ -257,11 +242,16 @@ def _listed_images(root: Any, samples: list[tuple[str, int]], classes: list[str]
     return classified_images(EncodedFiles(table), labels, classes, name=os.path.abspath(root), format=kind)
 
 
-def _pixels(dataset: Any, trial: bool) -> Opened:
+def _pixels(dataset: Any) -> Opened:
     """CIFAR: `data` is an array (N, 32, 32, 3) and `targets` a list; MNIST: both are tensors."""
     data, targets = dataset.data, dataset.targets
+    whole = type(targets) is list and all(type(label) is int for label in targets)
+    if not whole and not (type(targets) in (torch.Tensor, np.ndarray) and targets.dtype in (torch.int64, np.int64)):
+        raise _NotNativeError("its labels were changed to others than whole numbers of 64 bits")
     if isinstance(data, torch.Tensor):
         data, targets = data.numpy()[..., None], torch.as_tensor(targets).numpy()
+    elif dataset.target_transform is not None and not whole:
+        raise _NotNativeError("its target_transform is given elements of an array; make its targets a list")
     data, kind = np.asarray(data), type(dataset).__name__
     if data.dtype != np.uint8 or data.ndim != 4:
         raise _NotNativeError(f"its data were changed to {data.dtype} of shape {data.shape}")
@@ -269,42 +259,39 @@ def _pixels(dataset: Any, trial: bool) -> Opened:
         source = labelled_pixels(
             np.ascontiguousarray(data), targets, name=kind, format=f"torchvision {kind}", classes=dataset.classes
         )
-    return _relabelled(Opened(source, dataset.transform), dataset.target_transform)
-
-
-_MOST_LABELS = 10_000
-"""For which a target_transform is asked."""
+    return _relabelled(Opened(source, dataset.transform, bare=_bare(dataset)), dataset.target_transform)
 
 
 def _relabelled(opened: Opened, function: Callable[[int], Any] | None) -> Opened:
-    """With the labels that a target_transform makes: asked for each of them twice, as it may depend on more."""
+    """With the labels that a target_transform makes, if these follow from the label alone: it is asked for each label,
+    and again whenever an epoch starts with a data set, or a table in that function, that was changed."""
     if function is None:
         return opened
-    source = opened.source
-    known, where = np.unique(source.values["label"].at(np.arange(len(source))), return_inverse=True)
-    name = getattr(function, "__qualname__", type(function).__name__)
-    if len(known) > _MOST_LABELS:
-        raise _NotNativeError(f"its target_transform {name} works on {len(known):,} different labels")
-    made: list[Any] = []
-    for seed in (1, 2):
-        try:
-            with seeded(seed):
-                made.append(default_collate([function(label) for label in known.tolist()]))
-        except Exception as error:  # whatever it is, it belongs where the sample is made
-            raise _NotNativeError(f"its target_transform {name} raises {type(error).__name__}") from error
-    if not isinstance(made[0], torch.Tensor) or not equal(*made):
+    source, name = opened.source, getattr(function, "__qualname__", type(function).__name__)
+    if not depends_on_argument_alone(function):
         raise _NotNativeError(
-            f"its target_transform {name} gives no number or array that depends on the label alone; leave it out and "
-            "do the same to the labels of a batch, as batch_transform"
+            f"its target_transform {name} may depend on more than the label, so it is called for each sample. {COST} A "
+            "function of numbers and tables of them alone would free it, or the same done to the labels of a batch, as "
+            "batch_transform"
         )
-    table = made[0].numpy()
+    if source.classes is None:
+        raise _NotNativeError(f"its target_transform {name} comes after another one; make one of both")
+    known, where = np.unique(source.values["label"].at(np.arange(len(source))), return_inverse=True)
+    try:
+        answers = [function(label) for label in known.tolist()]
+        made = default_collate(answers)
+    except Exception as error:  # whatever it is, it belongs where the sample is made
+        raise _NotNativeError(f"its target_transform {name} raises {type(error).__name__}") from error
+    if not isinstance(made, torch.Tensor) or len({type(answer) for answer in answers}) > 1:
+        raise _NotNativeError(f"its target_transform {name} gives no number or array of one type")
+    table = made.numpy()
     columns = {**source.columns, "label": ValueArray(table[where])}
     relabelled = replace(source, columns=columns, fingerprint=fingerprint_of(source.fingerprint, table), classes=None)
-    note = f"target_transform {name} was called for each of {counted(len(known), 'label')}, and its results are served"
-    return _noted(replace(opened, source=relabelled), note)
+    note = f"target_transform {name} is a function of the label alone: it is asked for {counted(len(known), 'label')}"
+    return replace(opened, source=relabelled, notes=(*opened.notes, note))
 
 
-def _tensors(dataset: Any, trial: bool) -> Opened:
+def _tensors(dataset: Any) -> Opened:
     """As plain values, whatever they look like: batches must have the shapes and dtypes that they have in torch."""
     with _not_native_if_odd():
         arrays = [checked_array(tensor, f"tensor {n}") for n, tensor in enumerate(dataset.tensors)]
@@ -312,28 +299,37 @@ def _tensors(dataset: Any, trial: bool) -> Opened:
     return Opened(Source(columns, fingerprint_of("tensors", *arrays), "TensorDataset", format="torch TensorDataset"))
 
 
-def _subset(subset: Any, trial: bool) -> Opened:
-    whole = _native(subset.dataset, trial)
-    indices = np.asarray(subset.indices)
-    count = len(whole.source)
-    if indices.ndim != 1 or (len(indices) and indices.dtype.kind not in "iu"):
-        raise _NotNativeError("its indices are not integers")
-    if len(indices) and not -count <= indices.min() <= indices.max() < count:
+def _subset(subset: Any) -> Opened:
+    if type(subset.indices) not in (list, tuple, range, np.ndarray, torch.Tensor):
+        raise _NotNativeError(f"its indices are a {type(subset.indices).__name__}, not a list")
+    whole = _native(subset.dataset)
+    bare = None if whole.bare is None else Subset(whole.bare, subset.indices)
+    made = _taken(whole, subset.indices, len(whole.source), "its indices are not integers")
+    return replace(made, bare=bare)
+
+
+def _taken(whole: Opened, indices: Any, count: int, odd: str) -> Opened:
+    rows = np.asarray(indices)
+    if rows.ndim != 1 or (len(rows) and rows.dtype.kind not in "iu"):
+        raise _NotNativeError(odd)
+    if len(rows) and not -count <= rows.min() <= rows.max() < count:
         raise SourceError(
-            f"The Subset has the index {int(indices[np.argmax(np.abs(indices))])}, but its data set has "
+            f"The Subset has the index {int(rows[np.argmax(np.abs(rows))])}, but its data set has "
             f"{counted(count, 'sample')}; correct its indices."
         )
-    rows = indices.astype(np.int64)
+    rows = rows.astype(np.int64)
     return replace(whole, source=whole.source.take(np.where(rows < 0, rows + count, rows)))
 
 
-def _joined(dataset: Any, trial: bool) -> Opened:
-    parts = [_native(part, trial) for part in dataset.datasets]
+def _joined(dataset: Any) -> Opened:
+    parts = [_native(part) for part in dataset.datasets]
     first = parts[0]
-    if not all(_same_transform(part.transform, first.transform) for part in parts[1:]):
-        raise _NotNativeError("its data sets have different transforms; give all of them one")
+    if not all(part.transform is first.transform for part in parts[1:]):
+        raise _NotNativeError("its data sets have different transforms; give all of them one object")
     if len({tuple(part.source.columns) for part in parts}) > 1:
         raise _NotNativeError("its data sets have different fields")
+    if any(part.bare is None for part in parts) and first.transform is not None:
+        raise _NotNativeError("it joins data sets around others; join those in them, and put one around that")
     sources = [part.source for part in parts]
     source = Source(
         {name: _joined_column(name, [each.columns[name] for each in sources]) for name in sources[0].columns},
@@ -343,14 +339,9 @@ def _joined(dataset: Any, trial: bool) -> Opened:
         sources[0].classes if len({each.classes for each in sources}) == 1 else None,
         sources[0].format,
     )
-    return Opened(source, first.transform, tuple(dict.fromkeys(note for part in parts for note in part.notes)))
-
-
-def _same_transform(a: Any, b: Any) -> bool:
-    try:
-        return a is b or pickle.dumps(a) == pickle.dumps(b)
-    except Exception:  # a lambda
-        return False
+    notes = tuple(dict.fromkeys(note for part in parts for note in part.notes))
+    bare: Any = None if first.bare is None else ConcatDataset([part.bare for part in parts])
+    return Opened(source, first.transform, notes, bare)
 
 
 def _joined_column(name: str, parts: list[Column]) -> Column:

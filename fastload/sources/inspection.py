@@ -1,34 +1,32 @@
-"""What can be told of a data set that only its own Python code can read.
+"""What can be seen of a data set without running its code.
 
 `content_of` tells data sets of one class and length apart, for saved states; `Snapshot` whether one has been changed
-since it was looked at; `held_dataset` and `first_difference` whether one merely stands in front of another: what a
-class of the user's does in its `__getitem__` cannot be read off it, but it can be tried.
+since it was looked at.
 """
 
 from __future__ import annotations
 
-import contextlib
+import operator
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from numbers import Number
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch.utils.data import Dataset
 
 from fastload.fingerprint import fingerprint_of
-from fastload.sources.buffers import Int64Array, PathTable
+from fastload.sources.buffers import PathTable
 from fastload.sources.columns import EncodedFiles
 from fastload.sources.folders import sampled_bytes, sampled_rows, sampled_sizes
-from fastload.trials import equal, seeded
 
 SOME = 64
-"""Elements of a list that is looked into for changes."""
+"""Elements of a list that are looked into in turn; of a longer one it is noted which objects they are."""
 DEPTH = 6
 """How far to look into objects within objects."""
-TRIED = 8
-"""Samples that are made both ways: the first, the last, and others between them."""
+COPIED = 16 << 20
+"""Arrays up to this size [bytes] are copied, to tell later whether they were changed."""
 
 
 def content_of(dataset: Any, depth: int = DEPTH) -> str:
@@ -106,38 +104,82 @@ def _shown(value: Any, root: str) -> str:
 
 
 class Snapshot:
-    """What a data set and its transforms look like now, for telling later whether they were changed.
+    """What a data set, its transforms and the tables that their functions read look like now, for telling later whether
+    they were changed.
 
-    Nothing is copied: of large containers which one it is and its length counts, not every element. `only_length`: its
-    own code makes the samples, so that nothing else was taken from it.
+    Of containers it is noted which objects they hold, of arrays the values. An array of more than 16 MiB counts as
+    changed when it is another object, or a tensor that torch has written to: others are read where they are.
+    `only_length`: its own code makes the samples, so that nothing else was taken from it.
     """
 
     def __init__(self, dataset: Any, *, only_length: bool) -> None:
         self._dataset, self._only_length = dataset, only_length
-        self._seen = self._look()
+        self._length = len(dataset)
+        self._seen = [] if only_length else list(_within(dataset, DEPTH))
 
-    def changed(self) -> bool:
-        now = self._look()
-        return len(now) != len(self._seen) or any(
-            mine is not its and not (type(mine) in (int, float, str, bool) and mine == its)
-            for mine, its in zip(self._seen, now, strict=True)
-        )
+    def changed(self, *, thoroughly: bool = True) -> bool:
+        """`thoroughly`: look at more than the length; it takes some 20 ms for a million samples."""
+        if len(self._dataset) != self._length:
+            return True
+        if self._only_length or not thoroughly:
+            return False
+        now = list(_within(self._dataset, DEPTH))
+        return len(now) != len(self._seen) or not all(map(_unchanged, self._seen, now))
 
-    def _look(self) -> list[Any]:
-        return [len(self._dataset), *(() if self._only_length else _within(self._dataset, DEPTH))]
+
+def never_changed(*, thoroughly: bool = True) -> bool:
+    """`Snapshot.changed` of what cannot change."""
+    return False
+
+
+def _unchanged(seen: Any, now: Any) -> bool:
+    if type(seen) is _Elements:
+        return type(now) is _Elements and len(seen) == len(now) and all(map(operator.is_, seen, now))
+    return seen is now or (type(seen) is type(now) and type(seen) in (int, float, str, bytes, bool) and seen == now)
+
+
+class _Elements(tuple[Any, ...]):
+    """Those of a long container, in order."""
+
+    __slots__ = ()
 
 
 def _within(value: Any, depth: int) -> Iterator[Any]:
+    """What is to be compared of an object: the object itself, and what it holds."""
     yield value
-    yield _length(value)
-    if not depth or isinstance(value, str | bytes | Number | np.ndarray | torch.Tensor | type):
+    if isinstance(value, np.ndarray):
+        yield value.tobytes() if value.nbytes <= COPIED and value.dtype != object else None
         return
+    if isinstance(value, torch.Tensor):
+        yield value._version
+        return
+    if not depth or isinstance(value, str | bytes | Number | type):
+        return
+    inner: Any
     if isinstance(value, list | tuple):
-        inner: Any = value if len(value) <= SOME else ()
+        inner = value
+    elif isinstance(value, dict):
+        inner = [*value, *value.values()]
     else:
-        inner = (value if isinstance(value, dict) and len(value) <= SOME else _attributes(value)).values()
+        inner = [*getattr(value, "__dict__", {}).values(), *_read_by(value)]
+    if len(inner) > SOME:
+        yield _Elements(inner)
+        return
     for part in inner:
         yield from _within(part, depth - 1)
+
+
+def _read_by(function: Any) -> Iterator[Any]:
+    """The tables that a function reads: what its closure holds, and the globals that it names."""
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return
+    for cell in function.__closure__ or ():
+        yield getattr(cell, "cell_contents", None)
+    for name in code.co_names:
+        value = function.__globals__.get(name)
+        if isinstance(value, dict | list | tuple | np.ndarray | torch.Tensor | Number | str):
+            yield value
 
 
 def _attributes(thing: Any) -> dict[str, Any]:
@@ -149,57 +191,3 @@ def _length(thing: Any) -> int:
         return len(thing)
     except Exception:  # whatever an object's own __len__ may raise
         return -1
-
-
-class Held(NamedTuple):
-    """What a wrapper holds, and may be doing to it, the likely first."""
-
-    inner: Any
-    rows: Int64Array
-    """(N,): which sample of the inner dataset each of its own is."""
-    transforms: list[Callable[[Any], Any] | None]
-    target_transforms: list[Callable[[Any], Any] | None]
-
-
-def held_dataset(dataset: Any) -> Held | None:
-    """By the attributes of `dataset`; None if it does not hold one other dataset."""
-    own = vars(dataset)
-    held: list[Any] = [value for value in own.values() if isinstance(value, Dataset)]
-    rows = _rows(dataset, own, len(held[0])) if len(held) == 1 else None
-    if rows is None:
-        return None
-    calls = {name: value for name, value in own.items() if callable(value) and value is not held[0]}
-    for_labels = [value for name, value in calls.items() if "target" in name or "label" in name]
-    for_images = [value for value in calls.values() if value not in for_labels]
-    return Held(held[0], rows, [*for_images, None], [*for_labels, None])
-
-
-def _rows(dataset: Any, own: dict[str, Any], length: int) -> Int64Array | None:
-    for name, value in own.items():
-        if "ind" in name or "idx" in name or "ids" in name:
-            with contextlib.suppress(ValueError, TypeError):
-                rows = np.asarray(value)
-                if rows.shape == (len(dataset),) and rows.dtype.kind in "iu":
-                    rows = rows.astype(np.int64)
-                    rows = np.where(rows < 0, rows + length, rows)
-                    return rows if not len(rows) or 0 <= rows.min() <= rows.max() < length else None
-    return np.arange(length) if len(dataset) == length else None
-
-
-def first_difference(theirs: Callable[[int], Any], ours: Callable[[int], Any], length: int) -> int | None:
-    """The first of some samples that the two make differently; None if there is none.
-
-    Errors of either count as a difference. Random generators are left as they were.
-    """
-    middle = np.random.default_rng(0).integers(0, length, max(TRIED - 2, 0)).tolist()
-    for index in dict.fromkeys([0, length - 1, *middle]):
-        try:
-            with seeded(index):
-                expected = theirs(index)
-            with seeded(index):
-                same = equal(expected, ours(index))
-        except Exception:
-            same = False
-        if not same:
-            return int(index)
-    return None

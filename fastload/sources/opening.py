@@ -246,12 +246,15 @@ def _advice(path: str) -> str:
     return f"not a data set that fastload knows; it opens {known}. {words}"
 
 
-def open_indexed(dataset: Any, *, trial: bool = True) -> Opened:
+def open_indexed(dataset: Any, *, reason: str = "") -> Opened:
     """Open what a DataLoader has as its dataset: item by item, as the DataLoader would, whatever it is.
 
-    `open_source` would take a list of arrays for columns, and a tensor for images. `trial`: as of `open_known_dataset`.
+    `open_source` would take a list of arrays for columns, and a tensor for images. `reason`: why the data set's own
+    code must make the samples; empty: fastload may, where it knows that code.
     """
-    return open_known_dataset(dataset, trial=trial) if is_dataset(dataset) else open_dataset(dataset)
+    if reason or not is_dataset(dataset):
+        return open_dataset(dataset, reason=reason)
+    return open_known_dataset(dataset)
 
 
 def _opened_by(formats: Sequence[Format], spec: Any, options: OpenOptions) -> Opened | None:

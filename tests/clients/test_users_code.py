@@ -1,0 +1,254 @@
+"""The user's code runs, each sample, each epoch, where it is not known: however seldom it does something of its own."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image, ImageOps
+from torch.utils.data import DataLoader, Dataset
+from torchvision import datasets
+from torchvision import transforms as v1
+from torchvision.transforms import v2
+
+import fastload
+from fastload.known_code import depends_on_argument_alone, opens_as_rgb
+from tests.images import photo
+
+RESIZE = v1.Compose([v1.Resize((8, 8)), v1.ToTensor()])
+SAMPLES = 60
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Photographs of two classes; every tenth one is stored on its side, as its EXIF tag says."""
+    root = tmp_path_factory.mktemp("exif")
+    for n in range(SAMPLES):
+        path = root / "ab"[n % 2] / f"{n:03}.jpg"
+        path.parent.mkdir(exist_ok=True)
+        exif = Image.Exif()
+        if n % 10 == 7:
+            exif[0x0112] = 6
+        Image.fromarray(photo(20, 30, seed=n)).save(path, exif=exif)
+    return str(root)
+
+
+def upright(path: str) -> Any:
+    return ImageOps.exif_transpose(Image.open(path)).convert("RGB")
+
+
+class CropsSome(datasets.ImageFolder):
+    def __getitem__(self, index: int) -> Any:
+        path, label = self.samples[index]
+        image = self.loader(path)
+        if index % 20 == 13:
+            image = image.crop((0, 0, 5, 5))
+        return RESIZE(image), label
+
+
+class RelabelsSome(datasets.ImageFolder):
+    def __getitem__(self, index: int) -> Any:
+        image, label = super().__getitem__(index)
+        return image, 7 if index in (11, 23, 44) else label
+
+
+class OddLoader(datasets.ImageFolder):
+    """Overrides what `__getitem__` reads, and not `__getitem__`."""
+
+    @property
+    def loader(self) -> Any:
+        return upright
+
+    @loader.setter
+    def loader(self, value: Any) -> None: ...
+
+
+class WrapsAndCrops(Dataset[Any]):
+    def __init__(self, folder: str) -> None:
+        self.data, self.transform = datasets.ImageFolder(folder), RESIZE
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __getitem__(self, index: int) -> Any:
+        image, label = self.data[index]
+        if index == 31:
+            image = image.transpose(Image.Transpose.ROTATE_90)
+        return self.transform(image), label
+
+
+class TurnedResize(v2.Resize):
+    def __getattr__(self, name: str) -> Any:
+        return super().__getattr__(name)
+
+
+def hooked(folder: str) -> Any:
+    resize = v2.Resize((8, 8))
+    resize.register_forward_hook(lambda module, given, made: ImageOps.mirror(made))
+    return datasets.ImageFolder(folder, v2.Compose([resize, v1.ToTensor()]))
+
+
+def replaced(folder: str) -> Any:
+    resize = v1.Resize((8, 8))
+    resize.forward = lambda image: ImageOps.flip(image.resize((8, 8)))
+    return datasets.ImageFolder(folder, v1.Compose([resize, v1.ToTensor()]))
+
+
+class Backwards(list[Any]):
+    def __iter__(self) -> Any:
+        return reversed([*super().__iter__()])
+
+
+def backwards(folder: str) -> Any:
+    transform = v1.Compose(Backwards([v1.ToTensor(), ImageOps.mirror, v1.Resize((8, 8))]))
+    return datasets.ImageFolder(folder, transform)
+
+
+USERS: dict[str, Callable[[str], Any]] = {
+    "loader": lambda f: datasets.ImageFolder(f, RESIZE, loader=upright),
+    "a transform that looks at EXIF": lambda f: datasets.ImageFolder(
+        f, v1.Compose([v1.Lambda(ImageOps.exif_transpose), RESIZE])
+    ),
+    "a subclass that crops some": CropsSome,
+    "a subclass that relabels some": lambda f: RelabelsSome(f, RESIZE),
+    "a subclass with a loader": lambda f: OddLoader(f, RESIZE),
+    "a wrapper that turns one": WrapsAndCrops,
+    "a hook": hooked,
+    "a replaced method": replaced,
+    "a list that is none": backwards,
+    "a label by the name of a file": lambda f: RelabelsSome(f, RESIZE, target_transform=str),
+}
+
+
+@pytest.mark.parametrize("name", USERS)
+def test_batches_are_the_dataloaders_own(folder: str, name: str) -> None:
+    dataset = USERS[name](folder)
+    existing = DataLoader(dataset, 16)
+    with fastload.from_dataloader(existing) as loader:
+        for (images, labels), (others, other_labels) in zip(loader, existing, strict=True):
+            assert (images - others).abs().max() < 2.1 / 255, "steps after the user's may run on batches"
+            if isinstance(labels, torch.Tensor):
+                assert torch.equal(labels, other_labels)
+            else:
+                assert list(labels) == list(other_labels)
+        explained = " ".join(str(loader.explain()).split())
+    assert "as fast as under a DataLoader" in explained, "what it costs"
+
+
+def test_create_loader_of_a_data_set_runs_its_code_too(folder: str) -> None:
+    dataset = datasets.ImageFolder(folder, RESIZE, loader=upright)
+    with fastload.create_loader(dataset, 16, memory_format=torch.contiguous_format) as loader:
+        for (images, _), (others, _) in zip(loader, DataLoader(dataset, 16), strict=True):
+            assert torch.equal(images, others)
+
+
+def labels_of(loader: Any) -> list[Any]:
+    return torch.cat([labels for _, labels in loader]).tolist()
+
+
+def set_sample(dataset: Any, labels: dict[int, int], index: int) -> None:
+    dataset.samples[index] = (dataset.samples[index][0], 1 - dataset.samples[index][1])
+
+
+def set_table(dataset: Any, labels: dict[int, int], index: int) -> None:
+    labels[0] = index
+
+
+@pytest.mark.parametrize("change", [set_sample, set_table])
+@pytest.mark.parametrize("wrap", [fastload.from_dataloader, lambda e: fastload.create_loader(e.dataset, 16)])
+def test_labels_that_are_set_between_epochs_arrive(folder: str, change: Any, wrap: Any) -> None:
+    table = {0: 0, 1: 1}
+    dataset = datasets.ImageFolder(folder, RESIZE, target_transform=lambda label: table[label])
+    existing = DataLoader(dataset, 16)
+    with wrap(existing) as loader:
+        assert "turbojpeg" in str(loader.explain()).splitlines()[0]
+        for index in (40, 3):
+            assert labels_of(loader) == labels_of(existing)
+            change(dataset, table, index)
+        assert labels_of(loader) == labels_of(existing)
+
+
+def test_pseudo_labels_of_a_wrapper_arrive(folder: str) -> None:
+    class Pseudo(WrapsAndCrops):
+        labels: list[int]
+
+        def __getitem__(self, index: int) -> Any:
+            image, _ = super().__getitem__(index)
+            return image, self.labels[index]
+
+    dataset = Pseudo(folder)
+    with fastload.from_dataloader(DataLoader(dataset, 16)) as loader:
+        for epoch in range(3):
+            dataset.labels = [epoch * n for n in range(SAMPLES)]
+            assert labels_of(loader) == dataset.labels
+
+
+def test_noise_in_labels_occurs_and_differs_from_epoch_to_epoch(folder: str) -> None:
+    def noisy(label: int) -> int:
+        return 1 - label if random.random() < 0.2 else label
+
+    dataset = datasets.ImageFolder(folder, RESIZE, target_transform=noisy)
+    clean = [label for _, label in dataset.samples]
+    with fastload.from_dataloader(DataLoader(dataset, 16), seed=0) as loader:
+        wrong = [sum(a != b for a, b in zip(labels_of(loader), clean, strict=True)) for _ in range(4)]
+    assert all(2 < count < 30 for count in wrong)
+    assert len(set(wrong)) > 1
+
+
+# -- what is known, and what is not
+
+
+def to_rgb(path: Any) -> Any:
+    """Has a docstring, and names of its own."""
+    picture_of_mine = path
+    return Image.open(picture_of_mine).convert("RGB")
+
+
+def test_functions_that_open_images_are_known_by_their_code() -> None:
+    assert opens_as_rgb(datasets.folder.default_loader)
+    assert opens_as_rgb(datasets.folder.pil_loader)
+    assert opens_as_rgb(lambda name: Image.open(name).convert("RGB"))
+    for other in (upright, to_rgb, str, lambda path: Image.open(path).convert("L"), lambda path: Image.open(path)):
+        assert not opens_as_rgb(other)
+    names = {"Image": ImageOps}
+    exec("def fake(path):\n    return Image.open(path).convert('RGB')", names)
+    assert not opens_as_rgb(names["fake"])
+
+
+TABLE, COUNTER = {1: 2}, [0]
+
+
+def counting(label: int) -> int:
+    COUNTER[0] += 1
+    return label
+
+
+def growing(label: int) -> Any:
+    seen = COUNTER
+    seen += [label]
+    return label
+
+
+@pytest.mark.parametrize(
+    ("function", "known"),
+    [
+        (lambda y: y + 5, True),
+        (lambda y: TABLE[y], True),
+        (lambda y: 1 if y > 3 else 0, True),
+        (lambda y: torch.tensor(y, dtype=torch.float32), True),
+        (int, True),
+        (lambda y: random.random(), False),
+        (lambda y: torch.rand(()), False),
+        (lambda y: y.item(), False),
+        (lambda y, by=TABLE: by[y], False),
+        (lambda y: labels_of(y), False),
+        (counting, False),
+        (growing, False),
+        (str, False),
+    ],
+)
+def test_functions_of_a_label_are_known_where_they_only_compute(function: Any, known: bool) -> None:
+    assert depends_on_argument_alone(function) is known
