@@ -100,7 +100,7 @@ class Staged:
     """A batch on its device, perhaps not finished yet: `DeviceStage.deliver` orders the trainer behind it."""
 
     batch: Any
-    """The structure the trainer sees: a tuple, a dict, or what the user's collate function made."""
+    """The structure the trainer sees: a list, a dict, or what the user's collate function made."""
     ready: torch.cuda.Event | None
 
 
@@ -120,7 +120,7 @@ class DeviceStage:
         pinned: bool = False,
         forks: bool = False,
     ) -> None:
-        """`programs`: one for each view of the samples; `forks`: whether the trainer gets a tuple of the views."""
+        """`programs`: one for each view of the samples; `forks`: whether the trainer gets a list of the views."""
         self.device = device
         self._programs = programs
         pixels: dict[str, Role] = {name: role for name, role in roles.items() if role in ("image", "mask")}
@@ -275,10 +275,10 @@ class DeviceStage:
         )
 
     def _joined(self, columns: dict[Any, Any]) -> dict[Any, Any]:
-        """With a tuple of the views in place of the images, if the trainer gets one."""
+        """With a list of the views in place of the images, if the trainer gets one."""
         others = {name for views in self._together.values() for name in views[1:]}
         return {
-            name: tuple(columns[view] for view in self._together[name]) if name in self._together else value
+            name: [columns[view] for view in self._together[name]] if name in self._together else value
             for name, value in columns.items()
             if name not in others
         }
@@ -337,7 +337,7 @@ class _Parts:
 _REBUILD: Mapping[str, Callable[[dict[Any, Any]], Any]] = {
     "single": lambda columns: next(iter(columns.values())),
     "dict": lambda columns: columns,
-    "tuple": lambda columns: tuple(columns.values()),
+    "tuple": lambda columns: list(columns.values()),  # as torch's default_collate makes of tuples
 }
 
 

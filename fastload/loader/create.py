@@ -97,8 +97,9 @@ def create_loader(
         pin_memory_device: "", as in DataLoader; the place for batches is `device`.
 
     Returns:
-        A Loader yielding (images, labels): images (B, C, H, W), labels (B,) int64, on `device`; masks are (B, H, W)
-        uint8; dicts where the source has named columns.
+        A Loader yielding [images, labels]: images (B, C, H, W), labels (B,) int64, on `device`; masks are (B, H, W)
+        uint8; dicts where the source has named columns. A batch is a list where a sample is a tuple, as torch's
+        `default_collate` makes it.
 
     Raises:
         ConfigurationError: an argument that cannot be honoured.

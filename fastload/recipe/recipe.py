@@ -45,7 +45,7 @@ class SplitRecipe:
     reasons: tuple[str, ...] = ()
     """Why there is an opaque part: each transform that could not be placed, and why not."""
     forks: bool = False
-    """Whether batches hold a tuple of views in place of images (`fastload.Views`)."""
+    """Whether batches hold a list of views in place of images (`fastload.Views`)."""
     moves_pixels: bool = False
     """Whether an operation puts pixels elsewhere, wherever it runs. What opaque transforms do is not known."""
 

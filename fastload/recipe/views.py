@@ -17,7 +17,7 @@ class Views:
 
         transform = fastload.Views(v2.Compose([...]), v2.Compose([...]))
 
-    As `transform` of a loader (or of the data set), batches hold a tuple of tensors in place of the images: one
+    As `transform` of a loader (or of the data set), batches hold a list of tensors in place of the images: one
     (B, C, H, W) for each view, which may differ in size. What the views need of a file is decoded once. Shared steps
     may come first, in a Compose that ends with the Views. Called by itself it is a transform as any other.
     """

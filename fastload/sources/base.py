@@ -215,7 +215,8 @@ class Source:
     name: str
     """For messages: the folder or file it was opened from."""
     layout: Literal["tuple", "dict"] = "tuple"
-    """Whether a batch is a tuple in column order or a dict by column name."""
+    """Whether a sample is a tuple in column order or a dict by column name; of tuples a batch is a list, as torch's
+    `default_collate` makes it."""
     classes: tuple[str, ...] | None = None
     """Class names by label, where there are any."""
     format: str = "arrays"

@@ -145,6 +145,20 @@ def test_create_loader_of_a_data_set_runs_its_code_too(folder: str) -> None:
             assert torch.equal(images, others)
 
 
+@pytest.mark.parametrize("backend", ["turbojpeg", "torch"])
+@pytest.mark.parametrize("views", [False, True])
+def test_batches_are_lists_as_default_collate_makes_them(folder: str, backend: str, views: bool) -> None:
+    existing = DataLoader(datasets.ImageFolder(folder, fastload.Views(RESIZE, RESIZE) if views else RESIZE), 16)
+    with (
+        fastload.from_dataloader(existing, backend=backend) as loader,
+        fastload.create_loader(folder, 16, transform=existing.dataset.transform, backend=backend) as created,
+    ):
+        for batch in (next(iter(loader)), next(iter(created))):
+            assert type(batch) is type(next(iter(existing))) is list
+            assert type(batch[0]) is (list if views else torch.Tensor)
+            batch[0] = None
+
+
 def labels_of(loader: Any) -> list[Any]:
     return torch.cat([labels for _, labels in loader]).tolist()
 
