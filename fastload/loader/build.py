@@ -74,7 +74,6 @@ def assemble(config: LoaderConfig) -> LoaderParts:
     recipe = Recipe.from_transform(_both(opened.transform, config.transform))
     if source.encoded:
         _say_if_there_is_no_core()
-    order = order_of(config, source, config.shard_here())
     split = _split(recipe, config, source)
     timms = getattr(sys.modules.get("timm.data.loader"), "fast_collate", None)
     if timms is not None and config.collate_fn is timms:
@@ -85,7 +84,9 @@ def assemble(config: LoaderConfig) -> LoaderParts:
     if is_dataset(config.source) and not source.objects and (config.collate_fn is not None or split.opaque is not None):
         opened = _by_its_own_code(config, opened, split)
         recipe = Recipe.from_transform(_both(opened.transform, config.transform))
-        split = _split(recipe, config, opened.source)
+        source = opened.source
+        split = _split(recipe, config, source)
+    order = order_of(config, source, config.shard_here())
 
     def on(backend: str, reason: str) -> LoaderParts:
         return _on_backend(backend, reason, config=config, opened=opened, recipe=recipe, split=split, order=order)
@@ -120,9 +121,10 @@ def _by_its_own_code(config: LoaderConfig, native: Opened, split: SplitRecipe) -
         reason, dataset, transform = f"{'; '.join(split.reasons)} takes them", native.bare, native.transform
     if dataset is None:
         dataset, transform = config.source, None
+    bare = None if dataset is config.source else dataset
     made = open_dataset(dataset, reason=f"{reason}. {COST}")
     source = replace(made.source, fingerprint=native.source.fingerprint, classes=native.source.classes)
-    return Opened(source, transform, (*native.notes, *made.notes))
+    return Opened(source, transform, (*native.notes, *made.notes), bare)
 
 
 MEASURED_SECONDS = 2.0
@@ -241,14 +243,15 @@ def _on_backend(
             "delivered": f"on {device}, {config.memory_format}".replace("torch.", ""),
         },
         renewed=renewed,
-        changed=_changes(config, source),
+        changed=_changes(config, opened),
     )
 
 
-def _changes(config: LoaderConfig, source: Source) -> Callable[..., bool]:
-    """Whether a data set of the user's is another one than it is now."""
+def _changes(config: LoaderConfig, opened: Opened) -> Callable[..., bool]:
+    """Whether a data set of the user's is another one than it is now. One that makes its samples itself, and not by a
+    copy without its transform, changes as it will."""
     if config.adopted or is_dataset(config.source):
-        return Snapshot(config.source, only_length=bool(source.objects)).changed
+        return Snapshot(config.source, only_length=bool(opened.source.objects) and opened.bare is None).changed
     return never_changed
 
 

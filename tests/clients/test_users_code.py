@@ -185,6 +185,18 @@ def test_labels_that_are_set_between_epochs_arrive(folder: str, change: Any, wra
         assert labels_of(loader) == labels_of(existing)
 
 
+def test_a_transform_that_is_set_between_epochs_arrives(folder: str) -> None:
+    dataset = datasets.ImageFolder(folder, v1.Compose([ImageOps.mirror, RESIZE]))
+    with fastload.from_dataloader(DataLoader(dataset, 16)) as loader:
+        next(iter(loader))
+        dataset.transform = v1.Compose([ImageOps.flip, RESIZE])
+        dataset.target_transform = str
+        images, labels = next(iter(loader))
+    others, other_labels = next(iter(DataLoader(dataset, 16)))
+    assert (images - others).abs().max() < 2.1 / 255
+    assert labels == other_labels
+
+
 def test_pseudo_labels_of_a_wrapper_arrive(folder: str) -> None:
     class Pseudo(WrapsAndCrops):
         labels: list[int]
