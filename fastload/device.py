@@ -27,10 +27,10 @@ import torch
 from fastload.backends.base import HostBatch
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError
-from fastload.geometry import Role
 from fastload.recipe.batch import BatchProgram
 from fastload.recipe.mix import Mix
 from fastload.recipe.views import view_column
+from fastload.sources.kinds import IMAGE, VALUE, kind_named, pixel_kinds
 from fastload.spans import SpanLog
 
 _WORTH_KEEPING = 1 << 20
@@ -112,7 +112,7 @@ class DeviceStage:
         *,
         device: torch.device,
         programs: Sequence[BatchProgram],
-        roles: Mapping[str, Role],
+        roles: Mapping[str, str],
         layout: str,
         dtype: torch.dtype | None = None,
         memory_format: torch.memory_format = torch.channels_last,
@@ -120,16 +120,19 @@ class DeviceStage:
         pinned: bool = False,
         forks: bool = False,
     ) -> None:
-        """`programs`: one for each view of the samples; `forks`: whether the trainer gets a list of the views."""
+        """`programs`: one for each view of the samples; `roles`: the names of the kinds of the columns; `forks`:
+        whether the trainer gets a list of the views."""
         self.device = device
         self._programs = programs
-        pixels: dict[str, Role] = {name: role for name, role in roles.items() if role in ("image", "mask")}
-        self._views: list[dict[str, Role]] = [
-            {view_column(name, view): role for name, role in pixels.items()} for view in range(len(programs))
+        pixels = pixel_kinds(roles)
+        self._views: list[dict[str, str]] = [
+            {view_column(name, view): kind.name for name, kind in pixels.items()} for view in range(len(programs))
         ]
-        """Of each view the columns."""
+        """Of each view the columns of pixels."""
         self._roles = dict(roles) | {name: role for columns in self._views for name, role in columns.items()}
-        self._together = {name: [view_column(name, v) for v in range(len(programs))] for name in pixels if forks}
+        self._pixels = pixel_kinds(self._roles)
+        several = [name for name, role in roles.items() if name in pixels or kind_named(role).moves]
+        self._together = {name: [view_column(name, v) for v in range(len(programs))] for name in several if forks}
         """The columns that become one tuple."""
         self._layout = layout
         self._dtype = dtype
@@ -231,9 +234,8 @@ class DeviceStage:
             for name, value in parts.columns.items()
         }
         if not parts.finished:
-            for name, role in self._roles.items():
-                if name in columns and role in ("image", "mask"):
-                    columns[name] = columns[name].permute(0, 3, 1, 2)
+            for name in self._pixels.keys() & columns.keys():
+                columns[name] = columns[name].permute(0, 3, 1, 2)
             empty = self._recycled if self._outputs else None
             for program, names in zip(self._programs, self._views, strict=True):
                 pixels = {name: columns[name] for name in names if name in columns}
@@ -255,9 +257,11 @@ class DeviceStage:
                 f"dtype: it is for images (B, C, H, W), and {parts.described} are not known as such: first in a batch, "
                 "or named 'image'. Leave it out, or give a function of the batch as batch_transform."
             )
-        roles: Mapping[Any, Role] = {parts.images: "image"} if parts.finished else self._roles
+        roles: Mapping[Any, str] = {parts.images: IMAGE.name} if parts.finished else self._roles
+        memory_format = None if parts.foreign else self._memory_format
         for name in columns:
-            columns[name] = self._finish(columns[name], roles.get(name, "value"), as_it_is=parts.foreign)
+            kind = kind_named(roles.get(name, VALUE.name))
+            columns[name] = kind.delivered(columns[name], self._dtype, memory_format)
         return parts.rebuild(columns)
 
     def _parts_of(self, host: HostBatch) -> _Parts:
@@ -265,7 +269,7 @@ class DeviceStage:
         if host.collated is not None:
             return _taken_apart(host.collated, foreign=host.layout is None)
         names, rebuild = list(host.columns), _REBUILD[host.layout or self._layout]
-        images = next((name for name, role in self._roles.items() if role == "image" and name in host.columns), None)
+        images = next((name for name, kind in self._pixels.items() if kind.coloured and name in host.columns), None)
         return _Parts(
             host.columns,
             images=images,
@@ -292,16 +296,6 @@ class DeviceStage:
         if self._memory_format == torch.channels_last:
             return flat.view(batch, height, width, channels).permute(0, 3, 1, 2)
         return flat.view(shape)
-
-    def _finish(self, value: Any, role: Role, *, as_it_is: bool) -> Any:
-        """A column in the dtype and memory format to deliver; `as_it_is`: the memory format is the user's."""
-        if role == "mask":
-            return value[:, 0].contiguous()
-        if role != "image":
-            return value
-        if self._dtype is not None:
-            value = value.to(self._dtype)
-        return value if as_it_is else value.contiguous(memory_format=self._memory_format)
 
     def _to_device(self, tensor: torch.Tensor, keep: list[torch.Tensor] | None) -> torch.Tensor:
         if tensor.device == self.device:

@@ -178,7 +178,7 @@ def test_masks_keep_their_numbers() -> None:
         images.png(classes, mode="RGBA"),
         images.png(classes.astype(np.uint16)),
     ):
-        mask = decoded(data, role="mask")
+        mask = decoded(data, as_stored=True)
         assert mask.shape == (40, 60, 1)
         assert mask.flags.writeable
         assert np.array_equal(mask[..., 0], classes)
@@ -186,12 +186,12 @@ def test_masks_keep_their_numbers() -> None:
 
 def test_one_bit_masks_become_0_and_255() -> None:
     black_and_white = (images.labels(40, 60) > 2) * np.uint8(255)
-    assert np.array_equal(decoded(images.png(black_and_white, mode="1"), role="mask")[..., 0], black_and_white)
+    assert np.array_equal(decoded(images.png(black_and_white, mode="1"), as_stored=True)[..., 0], black_and_white)
 
 
 def test_grey_jpeg_as_a_mask() -> None:
     data = images.jpeg(PHOTO[..., 0])
-    assert np.array_equal(decoded(data, role="mask")[..., 0], np.asarray(Image.open(io.BytesIO(data))))
+    assert np.array_equal(decoded(data, as_stored=True)[..., 0], np.asarray(Image.open(io.BytesIO(data))))
 
 
 @pytest.mark.parametrize(
@@ -206,7 +206,7 @@ def test_grey_jpeg_as_a_mask() -> None:
 )
 def test_masks_that_have_no_numbers(data: bytes, words: str) -> None:
     with pytest.raises(DecodeError, match=words):
-        decoded(data, role="mask")
+        decoded(data, as_stored=True)
 
 
 # The registry

@@ -57,16 +57,18 @@ def assert_boxes(decoder: Decoder, data: bytes, whole: Pixels, boxes: list[Box],
             np.testing.assert_array_equal(pixels, wanted, err_msg=f"{note} {(top, left, height, width)}")
 
 
-def by_python(data: bytes, monkeypatch: pytest.MonkeyPatch, role: Any = "image") -> Pixels | None:
+def by_python(data: bytes, monkeypatch: pytest.MonkeyPatch, as_stored: bool = False) -> Pixels | None:
     """What there is without the core; None if it is refused."""
     with monkeypatch.context() as without:
         without.setattr("fastload.native.available", lambda: False)
-        return by_all(data, role)
+        return by_all(data, as_stored)
 
 
-def by_all(data: bytes, role: Any = "image") -> Pixels | None:
+def by_all(data: bytes, as_stored: bool = False) -> Pixels | None:
     try:
-        return decode_image(data, name="x", decoder=get_decoder("pillow"), settings=DecodeSettings(), role=role)
+        return decode_image(
+            data, name="x", decoder=get_decoder("pillow"), settings=DecodeSettings(), as_stored=as_stored
+        )
     except DecodeError:
         return None
 
@@ -348,7 +350,7 @@ def test_masks_keep_their_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     """The core makes colours of a palette; a mask wants its indices."""
     classes = images.labels(40, 50)
     for data in (images.palette_mask_png(classes), images.png(classes), images.png(classes.astype(np.uint16))):
-        for found in (by_all(data, "mask"), by_python(data, monkeypatch, "mask")):
+        for found in (by_all(data, as_stored=True), by_python(data, monkeypatch, as_stored=True)):
             assert found is not None
             np.testing.assert_array_equal(found[..., 0], classes)
 

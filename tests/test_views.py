@@ -18,7 +18,7 @@ import fastload
 from fastload import Views
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError
-from fastload.geometry import Resampling, View
+from fastload.geometry import View
 from fastload.native import NativePool, fuse
 from fastload.recipe import Recipe
 from fastload.sources import open_source
@@ -204,7 +204,7 @@ def test_one_decoding_makes_the_pixels_of_several(folder: Path, exif: bool) -> N
         def view(plan: Any, draws: Draws = draws) -> View:
             assert plan.out_size is not None
             out = np.empty((len(files), *plan.out_size, 3), np.uint8)
-            return View(fuse(plan, draws), Resampling.of(plan), out)
+            return View(fuse(plan, draws), plan.resampling, out)
 
         together, apart = [view(plan) for plan in plans], [view(plan) for plan in plans]
         assert pool.decode_views(files, together, settings=settings).wait() == []

@@ -21,14 +21,31 @@ from fastload.decode.libraries import get_decoder
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError, DecodeError
 from fastload.files import DecodeSettings
-from fastload.geometry import Geometry, GeometryPlan, Resampling, View
+from fastload.geometry import Geometry, GeometryPlan, View
+from fastload.geometry.points import POINT_COLUMNS, PointMap
+from fastload.recipe import SplitRecipe
 from fastload.recipe.views import view_column
 from fastload.render.host import EncodedRenderer, EncodedRow, PythonRenderer, render_row
 from fastload.sources.base import EncodedImages, PixelImages, Source
 
-Buffers = dict[str, npt.NDArray[Any]]
+Columns = dict[str, npt.NDArray[Any]]
 Int64Array = npt.NDArray[np.int64]
 Size = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Buffers:
+    """Where a batch is written to, row by row: all of it, or a slice."""
+
+    images: dict[str, npt.NDArray[Any]]
+    """(B, height, width, C), by column and view."""
+    points: tuple[npt.NDArray[np.float64], ...] = ()
+    """For each view the table of a `PointMap`, (B, 6, 2); none where no column is moved by geometry."""
+
+    def take(self, rows: slice) -> Buffers:
+        """A slice of it, to be written to."""
+        parts = {name: array[rows] for name, array in self.images.items()}
+        return Buffers(parts, tuple(table[rows] for table in self.points))
 
 
 @dataclass(frozen=True)
@@ -42,6 +59,8 @@ class Placed:
     """The samples that have no pixels, by row."""
     encoded: dict[str, dict[int, EncodedRow]] = field(default_factory=dict)
     """The compressed samples that were read, by column and row."""
+    points: tuple[PointMap, ...] = ()
+    """For each view, where points of the images go, if any column is moved with them."""
 
     def harmless(self, sizes: Sequence[Size]) -> list[Geometry]:
         """The geometries with rows that show one pixel and padding in place of those that failed, whatever they asked
@@ -60,52 +79,75 @@ class Assembler:
     def __init__(
         self,
         source: Source,
-        plans: Sequence[GeometryPlan],
+        recipe: SplitRecipe,
         *,
         settings: DecodeSettings,
         decoder: str = "auto",
         renderer: EncodedRenderer | None = None,
     ) -> None:
-        """The source has no objects; there is a plan for each view. Without a renderer of their own, compressed images
+        """The source has no objects, and the recipe no opaque part. Without a renderer of their own, compressed images
         are decoded and rendered in Python, with that decoder."""
-        self._source, self._plans, self.settings = source, plans, settings
+        self._source, self._recipe, self._plans, self.settings = source, recipe, recipe.geometries, settings
         if renderer is None:
             get_decoder(decoder)  # complains now rather than in a thread
             renderer = PythonRenderer(decoder, settings)
         self._renderer = renderer
 
     def buffers(self, count: int, sizes: Sequence[Size], allocate: BufferAllocator | None = None) -> Buffers:
-        """Uninitialised arrays (count, height, width, C) for the images of a batch, by column and view."""
+        """Uninitialised arrays for a batch."""
         take = allocate or partial(np.empty, dtype=np.uint8)
-        return {
+        images = {
             view_column(name, view): take((count, *size, column.channels))
             for name, column in self._source.images.items()
             for view, size in enumerate(sizes)
         }
+        views = len(self._plans) if self._source.moved and self._source.images else 0
+        return Buffers(images, tuple(np.empty((count, POINT_COLUMNS, 2)) for _ in range(views)))
 
-    def fill(self, draws: Draws, out: Mapping[str, npt.NDArray[np.uint8]]) -> list[Failure]:
-        """Write the images of `draws`, a slice of a batch or all of it, into rows of arrays as `buffers` makes them.
+    def points(self, sizes: Int64Array, draws: Draws) -> tuple[PointMap, ...]:
+        """For each view, where points of images of these (B, 2) sizes go; none where no column is moved with them."""
+        return tuple(self._recipe.points(view, sizes, draws) for view in range(len(self._plans)) if self._source.moved)
+
+    def fill(self, draws: Draws, out: Buffers) -> list[Failure]:
+        """Write the images of `draws`, a slice of a batch or all of it, into rows of what `buffers` makes.
 
         Returns the rows (0 to n - 1) that could not be read, one failure each; their images hold zeros.
         """
         return self._render(self.place(draws), out)
 
-    def finish(self, indices: Int64Array, images: Buffers, failures: list[Failure]) -> HostBatch:
-        """The batch of images that are there: with its values, in the source's order."""
-        values = {name: column.at(indices) for name, column in self._source.values.items()}
-        columns = images | values
-        names = [
-            view_column(name, view)
-            for name in self._source.columns
-            for view in range(len(self._plans) if name in self._source.images else 1)
-        ]
-        return HostBatch({name: columns[name] for name in names}, failures)
+    def finish(self, draws: Draws, out: Buffers, failures: list[Failure]) -> HostBatch:
+        """The batch of images that are there: with its values and what is moved with the images, in the source's
+        order."""
+        values = {name: c.at(draws.indices) for name, c in self._source.values.items() if not c.kind.moves}
+        moved = self.moved(draws.indices, [PointMap(table) for table in out.points], failures)
+        return self.in_order({**out.images, **values, **moved}, failures)
+
+    def in_order(self, columns: Mapping[str, Any], failures: list[Failure]) -> HostBatch:
+        """A batch of these columns, by name and view, in the order of the source."""
+        names = (view_column(name, view) for name in self._source.columns for view in range(len(self._plans)))
+        return HostBatch({name: columns[name] for name in names if name in columns}, failures)
+
+    def moved(self, indices: Int64Array, points: Sequence[PointMap], failures: Sequence[Failure]) -> Columns:
+        """The columns that are moved with the images, by name and view; failed rows hold zeros."""
+        columns: Columns = {}
+        for name, column in self._source.moved.items():
+            rows = column.at(indices)
+            for view, moves in enumerate(points or [PointMap.identity(np.ones((len(rows), 2)))]):
+                made = columns[view_column(name, view)] = column.kind.transform(rows, moves)
+                made[[failure.row for failure in failures]] = 0
+        return columns
+
+    def sizes_in(self, out: Buffers) -> list[Size]:
+        """(height, width) of the images of each view."""
+        first = next(iter(self._source.images))
+        shapes = (out.images[view_column(first, view)].shape for view in range(len(self._plans)))
+        return [(height, width) for _, height, width, _ in shapes]
 
     def batch(self, draws: Draws, allocate: BufferAllocator | None = None) -> HostBatch:
         """A whole batch in arrays of its own. Raises ConfigurationError: its images differ in size."""
         placed = self.place(draws)
-        images = self.buffers(len(draws), self.sizes_of(placed), allocate)
-        return self.finish(draws.indices, images, self._render(placed, images))
+        out = self.buffers(len(draws), self.sizes_of(placed), allocate)
+        return self.finish(draws, out, self._render(placed, out))
 
     def place(self, draws: Draws) -> Placed:
         """Read what must be decoded, and resolve the geometry for the sizes of all."""
@@ -130,7 +172,8 @@ class Assembler:
             for row, reason in geometries[-1].errors.items():
                 if row not in failures:
                     failures[row] = DecodeError(f"{self._source.describe(int(draws.indices[row]))}: {reason}")
-        return Placed(draws.indices, tuple(geometries), failures, encoded)
+        points = () if sizes is None else self.points(sizes, draws)
+        return Placed(draws.indices, tuple(geometries), failures, encoded, points)
 
     def sizes_of(self, placed: Placed) -> list[Size]:
         """(height, width) of all outputs, for each view. Raises ConfigurationError: they differ; names two samples."""
@@ -183,11 +226,13 @@ class Assembler:
             'or skip such samples with on_error="substitute".'
         )
 
-    def _render(self, placed: Placed, out: Mapping[str, npt.NDArray[np.uint8]]) -> list[Failure]:
+    def _render(self, placed: Placed, out: Buffers) -> list[Failure]:
         failures = dict(placed.failures)
+        for table, points in zip(out.points, placed.points, strict=True):
+            table[:] = points.table
         for name, column in self._source.images.items():
             views = [
-                View(geometry, Resampling.of(plan, column.role), out[view_column(name, view)])
+                View(geometry, column.kind.resampling(plan), out.images[view_column(name, view)])
                 for view, (plan, geometry) in enumerate(zip(self._plans, placed.geometries, strict=True))
             ]
             if name in placed.encoded:
@@ -195,7 +240,7 @@ class Assembler:
                 failures |= self._renderer.render(rows, views)
             else:
                 failures |= _render_pixels(self._source.pixels[name], placed, views)
-        for pixels in out.values():
+        for pixels in out.images.values():
             pixels[list(failures)] = 0
         return [Failure(row, failures[row]) for row in sorted(failures)]
 

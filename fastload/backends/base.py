@@ -144,6 +144,9 @@ class Traits:
     """Whether it runs Python on single samples: opaque transforms, a Dataset's own code, collate functions."""
     views: bool = False
     """Whether it makes several views of an image: `recipe.geometries`, each into `recipe.views.view_column`."""
+    moves_columns: bool = False
+    """Whether it moves columns with the images: those of `source.moved`, by `recipe.points` (or makes its batches with
+    what the built-in backends share, which does)."""
     tolerance: Tolerance = field(default_factory=Tolerance)
     needs: Needs | None = None
     """The module of the class must be importable without it."""
@@ -320,6 +323,8 @@ def fit_of(backend: type[Any], job: Job) -> Fit:
         return Fit(0.0, f"it runs no Python on samples, and {job.needs_python}")
     if job.recipe.forks and not traits_of(backend).views:
         return Fit(0.0, "it makes one view of an image")
+    if job.source.moved and job.recipe.moves_pixels and not traits_of(backend).moves_columns:
+        return Fit(0.0, "it does not move boxes with the images")
     own = getattr(backend, "fit", None)
     return Fit(0.1, "able to do it") if own is None else own(job)
 

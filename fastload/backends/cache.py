@@ -61,6 +61,7 @@ class CacheBackend(HostBackend):
     Options = CacheOptions
     traits = Traits(
         views=True,
+        moves_columns=True,
         summary="samples decoded once, then served from a memory map, from memory or on the GPU",
         prepares=True,
     )
@@ -91,7 +92,7 @@ class CacheBackend(HostBackend):
         if self._engine is None:
             source = self._source = self._open()
             context = replace(self._context, source=source)
-            assembler = Assembler(source, context.recipe.geometries, settings=self._options.decode_settings)
+            assembler = Assembler(source, context.recipe, settings=self._options.decode_settings)
             make = _DeviceEngine if self._storage == "device" else host_engine
             self._engine = make(context, assembler, self.name)
         return self._engine
@@ -173,7 +174,7 @@ class _DeviceEngine(Engine):
 
     def start(self, draws: Draws) -> PendingBatch:
         placed = self._assembler.place(draws)
-        return _DeviceBatch(self._resident, placed, self._assembler.sizes_of(placed))
+        return _DeviceBatch(self._assembler, self._resident, placed, self._assembler.sizes_of(placed))
 
     def now(self, draws: Draws) -> HostBatch:
         return self.start(draws).result()
@@ -186,6 +187,7 @@ class _DeviceEngine(Engine):
 class _DeviceBatch(PendingBatch):
     """Its kernels are launched when it is received: they need no time before."""
 
+    assembler: Assembler
     resident: ResidentSource
     placed: Placed
     sizes: list[tuple[int, int]]
@@ -194,4 +196,6 @@ class _DeviceBatch(PendingBatch):
         placed, rows = self.placed, sorted(self.placed.failures)
         geometries = placed.harmless(self.sizes) if placed.geometries else []
         columns = self.resident.batch(placed.indices, geometries, self.sizes, rows)
-        return HostBatch({**columns}, [Failure(row, placed.failures[row]) for row in rows])
+        failures = [Failure(row, placed.failures[row]) for row in rows]
+        moved = self.assembler.moved(placed.indices, placed.points, failures)
+        return self.assembler.in_order({**columns, **moved}, failures)

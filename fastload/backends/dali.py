@@ -96,7 +96,7 @@ class _Renderer:
 
     def render(self, rows: Sequence[EncodedRow], views: Sequence[View]) -> dict[int, DecodeError]:
         """See `EncodedRenderer`."""
-        if views[0].resampling.role == "mask":
+        if views[0].resampling.as_stored:
             return self.python.render(rows, views)
         damaged: dict[int, DecodeError] = {}
         direct: list[EncodedRow] = []
@@ -148,6 +148,7 @@ class DaliBackend:
     background = True
     traits = Traits(
         views=True,
+        moves_columns=True,
         summary="an NVIDIA DALI pipeline fed with fastload's order and boxes, on the CPU or on a GPU",
         tolerance=Tolerance(psnr_cpu=45.0, psnr_gpu=40.0),
         needs=Needs("nvidia.dali", install_command("dali"), "nvidia-dali"),
@@ -175,7 +176,9 @@ class DaliBackend:
         self._python = PythonRenderer(options.decoder, options.decode_settings)
         # A batch that stays on the GPU needs no page-locked buffer, only the addresses of one.
         self._allocate = context.allocate if self._device_id is None else None
-        self._plain = Assembler(context.source, self._plans, settings=options.decode_settings, decoder=options.decoder)
+        self._plain = Assembler(
+            context.source, context.recipe, settings=options.decode_settings, decoder=options.decoder
+        )
         self._pending: deque[Future[tuple[HostBatch, list[_Rows]]]] = deque()
         self._readers: ThreadPoolExecutor | None = None
         self._lock = Lock()
@@ -339,7 +342,7 @@ def _prepared(
 ) -> tuple[HostBatch, list[_Rows]]:
     """A batch but for what DALI makes, in a reader's thread. No method of the backend, which it would keep alive."""
     renderer = _Renderer(plans, python)
-    assembler = Assembler(context.source, plans, settings=python.settings, renderer=renderer)
+    assembler = Assembler(context.source, context.recipe, settings=python.settings, renderer=renderer)
     return assembler.batch(draws, allocate), renderer.found
 
 

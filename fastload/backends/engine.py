@@ -23,7 +23,8 @@ from fastload.cache.resident import is_mapped
 from fastload.decode.libraries import core_formats, others_by_pillow
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError, DecodeError, FastloadError, WorkerError, counted
-from fastload.geometry import Geometry, GeometryPlan, Resampling, View
+from fastload.geometry import Geometry, GeometryPlan, View
+from fastload.geometry.points import PointMap
 from fastload.native.pool import Compressed, FusedGeometry, NativeFailure, NativePool, Pending, fuse
 from fastload.recipe.views import view_column
 from fastload.sources.base import EncodedImages, Source
@@ -93,7 +94,7 @@ class NativeEngine(Engine):
     def serves(source: Source, plans: Sequence[GeometryPlan]) -> bool:
         """Whether the core can make the batches of this source."""
         if source.encoded:
-            one = len(source.images) == 1 and all(column.role == "image" for column in source.encoded.values())
+            one = len(source.images) == 1 and not any(column.kind.as_stored for column in source.encoded.values())
             return one and all(plan.out_size is not None for plan in plans)
         stored = [column.in_array() for column in source.pixels.values()]
         return bool(stored) and all(column is not None and column.array.flags.c_contiguous for column in stored)
@@ -129,21 +130,23 @@ class NativeEngine(Engine):
     def finish(self, task: _NativeBatch, failed: list[int]) -> HostBatch:
         """The batch, the rows that the core gave back made in Python on all threads."""
         failures = [Failure(row, error) for row, error in task.failures.items()]
-        for out in task.buffers.values():
+        for out in task.buffers.images.values():
             out[list(task.failures)] = 0
         if failed:
             parts = [part.tolist() for part in np.array_split(np.array(failed), min(self._threads, len(failed)))]
             for found in self._executor().map(partial(self._again, task.draws, task.buffers), parts):
                 failures += found
             self._remade += len(failed) + len(task.failures) - len(failures)
-        return self._assembler.finish(task.draws.indices, task.buffers, sorted(failures, key=lambda f: f.row))
+        return self._assembler.finish(task.draws, task.buffers, sorted(failures, key=lambda f: f.row))
 
     def _again(self, draws: Draws, out: Buffers, rows: list[int]) -> list[Failure]:
         """Make the pixels of some rows in Python; returns those that fail there as well."""
-        made = {name: np.empty((len(rows), *array.shape[1:]), dtype=np.uint8) for name, array in out.items()}
+        made = self._assembler.buffers(len(rows), self._assembler.sizes_in(out))
         failures = self._assembler.fill(draws.take(np.array(rows)), made)
-        for name, pixels in made.items():
-            out[name][rows] = pixels
+        for name, pixels in made.images.items():
+            out.images[name][rows] = pixels
+        for table, points in zip(out.points, made.points, strict=True):
+            table[rows] = points
         return [Failure(rows[failure.row], failure.error) for failure in failures]
 
     # Compressed images
@@ -152,37 +155,45 @@ class NativeEngine(Engine):
         sizes = [plan.out_size for plan in self._plans if plan.out_size is not None]  # all of them
         buffers = self._assembler.buffers(len(draws), sizes, self._allocate)
         ((name, column),) = self._source.encoded.items()
-        files, outs = column.in_files(draws.indices), [buffers[view_column(name, n)] for n in range(len(sizes))]
+        files = column.in_files(draws.indices)
         if files is None:
-            return _NativeBatch(self, draws, buffers, self._begin_reading(column, draws, outs))
+            return _NativeBatch(self, draws, buffers, self._begin_reading(name, column, draws, buffers))
         fused = self._fused(draws)
         if None not in fused:
-            return _NativeBatch(self, draws, buffers, [(0, self._submit(files, fused, outs))])
-        return _NativeBatch(self, draws, buffers, [(0, self._executor().submit(self._measure, draws, files, outs))])
+            return _NativeBatch(self, draws, buffers, [(0, self._submit(files, fused, self._outs(name, buffers)))])
+        measured = self._executor().submit(self._measure, name, draws, files, buffers)
+        return _NativeBatch(self, draws, buffers, [(0, measured)])
+
+    def _outs(self, name: str, buffers: Buffers) -> list[Pixels]:
+        """Where the images of a column go, for each view."""
+        return [buffers.images[view_column(name, view)] for view in range(len(self._plans))]
 
     def _fused(self, draws: Draws) -> Placements:
-        """For each view its geometries, where the core resolves them itself."""
-        return [fuse(plan, draws) for plan in self._plans]
+        """For each view its geometries, where the core resolves them itself. It keeps them to itself: where columns are
+        moved with the images, Python resolves them."""
+        return [None if self._source.moved else fuse(plan, draws) for plan in self._plans]
 
-    def _begin_reading(self, column: EncodedImages, draws: Draws, outs: list[Pixels]) -> Begun:
+    def _begin_reading(self, name: str, column: EncodedImages, draws: Draws, buffers: Buffers) -> Begun:
         """Bytes from anywhere: read by all threads, a slice each, and handed to the core as they come."""
         begun: Begun = []
         for start in range(0, len(draws), self._slice):
             rows = slice(start, min(start + self._slice, len(draws)))
-            parts = [out[rows] for out in outs]
-            begun.append((start, self._executor().submit(self._read, column, draws.take(rows), parts)))
+            part = buffers.take(rows)
+            begun.append((start, self._executor().submit(self._read, name, column, draws.take(rows), part)))
         return begun
 
-    def _read(self, column: EncodedImages, draws: Draws, outs: list[Pixels]) -> Pending:
+    def _read(self, name: str, column: EncodedImages, draws: Draws, out: Buffers) -> Pending:
         try:
             data = list(column.read_many(draws.indices))
         except OSError:
             # Of which sample, and in which words, the Assembler finds out: the core refuses an image of no bytes.
             data = [_bytes_or_none(column, index) for index in draws.indices.tolist()]
         fused = self._fused(draws)
-        return self._measure(draws, data, outs) if None in fused else self._submit(data, fused, outs)
+        if None in fused:
+            return self._measure(name, draws, data, out)
+        return self._submit(data, fused, self._outs(name, out))
 
-    def _measure(self, draws: Draws, images: Compressed, outs: list[Pixels]) -> Pending:
+    def _measure(self, name: str, draws: Draws, images: Compressed, buffers: Buffers) -> Pending:
         """Begin a batch whose boxes Python resolves: it needs to know the sizes of the images first."""
         settings = self._assembler.settings
         headers, failures = self._pool.read_headers(images, settings=settings)
@@ -190,7 +201,7 @@ class NativeEngine(Engine):
         if settings.exif_orientation:
             turned = headers[:, 3] >= 5
             sizes[turned] = sizes[turned][:, ::-1]
-        placed = self._fused(draws)
+        placed, outs = self._fused(draws), self._outs(name, buffers)
         for view, (plan, out) in enumerate(zip(self._plans, outs, strict=True)):
             if placed[view] is None:
                 # Whatever has no size gets one that fits every plan; decoding will find the same fault with it.
@@ -199,12 +210,13 @@ class NativeEngine(Engine):
                 geometry = placed[view] = plan.resolve(draws, sizes)
                 for row in geometry.errors:
                     geometry.box[row] = 0  # a box of nothing, which the core refuses: the Assembler has the words
+        for table, points in zip(buffers.points, self._assembler.points(sizes, draws), strict=True):
+            table[:] = points.table
         return self._submit(images, placed, outs)
 
     def _submit(self, images: Compressed, placed: Placements, outs: list[Pixels]) -> Pending:
         views = [
-            View(geometry, Resampling.of(plan), out)
-            for geometry, plan, out in zip(placed, self._plans, outs, strict=True)
+            View(geometry, plan.resampling, out) for geometry, plan, out in zip(placed, self._plans, outs, strict=True)
         ]
         settings, whole = self._assembler.settings, self._check_whole
         return self._pool.decode_views(images, views, settings=settings, check_whole=whole, draft=self._draft)
@@ -212,16 +224,18 @@ class NativeEngine(Engine):
     # Pixels in arrays
 
     def _gather(self, draws: Draws) -> PendingBatch:
-        if self.light and all(plan.is_identity for plan in self._plans):
+        if self.light and all(plan.is_identity for plan in self._plans) and not self._source.moved:
             return self._copy(draws)
         failures: dict[int, DecodeError] = {}
-        placed = self._fused(draws)
+        placed, points = self._fused(draws), tuple[PointMap, ...]()
         sizes = [size for size in self._settled if size is not None]
         if len(sizes) < len(self._plans) or None in placed:
             found = self._assembler.place(draws)
-            sizes, failures = self._assembler.sizes_of(found), found.failures
+            sizes, failures, points = self._assembler.sizes_of(found), found.failures, found.points
             placed = [*found.harmless(sizes)]
         buffers = self._assembler.buffers(len(draws), sizes, self._allocate)
+        for table, moves in zip(buffers.points, points, strict=True):
+            table[:] = moves.table
         begun: Begun = []
         for name, column in self._source.pixels.items() if len(draws) else ():
             stored = column.in_array()
@@ -232,8 +246,8 @@ class NativeEngine(Engine):
                     stored,
                     draws.indices,
                     geometry=geometry,
-                    out=buffers[view_column(name, view)],
-                    sampling=Resampling.of(plan, column.role),
+                    out=buffers.images[view_column(name, view)],
+                    sampling=column.kind.resampling(plan),
                     here=self.light,
                 )
                 begun.append((0, pending))
@@ -248,7 +262,7 @@ class NativeEngine(Engine):
             assert stored is not None
             for view in range(len(self._plans)):
                 # mode: to leave `out` alone if an index were out of bounds, which none is, numpy would copy twice.
-                out = buffers[view_column(name, view)]
+                out = buffers.images[view_column(name, view)]
                 np.take(stored.array, stored.rows_of(draws.indices), axis=0, out=out, mode="clip")
         return _NativeBatch(self, draws, buffers, [])
 

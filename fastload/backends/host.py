@@ -175,7 +175,7 @@ class ThreadEngine(Engine):
 
     def start(self, draws: Draws) -> PendingBatch:
         if not self._source.images:
-            return _Slices(self.backend, self._assembler, draws, {}, [])
+            return _Slices(self.backend, self._assembler, draws, Buffers({}), [])
         if self._sizes is None:
             whole = self._executor().submit(self._assembler.batch, draws, self._allocate)
             return _Slices(self.backend, self._assembler, draws, None, [(0, whole)])
@@ -183,8 +183,7 @@ class ThreadEngine(Engine):
         tasks: list[tuple[int, Future[Any]]] = []
         for start in range(0, len(draws), self._slice):
             rows = slice(start, min(start + self._slice, len(draws)))
-            views = {name: array[rows] for name, array in buffers.items()}
-            tasks.append((start, self._executor().submit(self._assembler.fill, draws.take(rows), views)))
+            tasks.append((start, self._executor().submit(self._assembler.fill, draws.take(rows), buffers.take(rows))))
         return _Slices(self.backend, self._assembler, draws, buffers, tasks)
 
     def explain(self) -> Mapping[str, str]:
@@ -220,7 +219,7 @@ class _Slices(PendingBatch):
             whole: HostBatch = found[0][1]
             return whole
         failures = [Failure(start + one.row, one.error) for start, failed in found for one in failed]
-        return self.assembler.finish(self.draws.indices, self.buffers, failures)
+        return self.assembler.finish(self.draws, self.buffers, failures)
 
     def cancel(self) -> None:
         for _, task in self.tasks:

@@ -27,7 +27,7 @@ from fastload.decode.image import reader_of
 from fastload.draws import Draws, Stream
 from fastload.errors import ConfigurationError, DecodeError, FastloadError, SampleError
 from fastload.files import DecodeSettings
-from fastload.geometry import GeometryPlan, Resampling, View
+from fastload.geometry import GeometryPlan, View
 from fastload.recipe import SplitRecipe
 from fastload.recipe.views import view_column
 from fastload.render.host import render_row
@@ -161,7 +161,7 @@ class ObjectAssembler:
 
     def _picture(self, column: ImageColumn, index: int) -> Any:
         pixels = reader_of(column, self._settings, self._decoder).pixels(index)
-        if column.role == "mask":
+        if column.kind.as_stored:
             return tv_tensors.Mask(torch.from_numpy(np.ascontiguousarray(pixels)).permute(2, 0, 1))
         return Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)
 
@@ -207,7 +207,7 @@ class ObjectAssembler:
         out = np.zeros((len(arrays), height, width, arrays[0].shape[2]), dtype=np.uint8)
         for row, array in enumerate(arrays):
             if row not in geometry.errors:
-                render_row(array, row, View(geometry, Resampling.of(plan), out))
+                render_row(array, row, View(geometry, plan.resampling, out))
         return out
 
     def _require_one_size(self, sizes: Sequence[tuple[int, ...]], draws: Draws) -> None:

@@ -78,6 +78,7 @@ class TorchBackend:
     Options = TorchOptions
     traits = Traits(
         views=True,
+        moves_columns=True,
         summary="torch's DataLoader, tuned: worker processes that run any transform and any Dataset",
         processes=True,
         runs_opaque=True,
@@ -354,7 +355,7 @@ def _assembler_for(context: Context, settings: DecodeSettings, decoder: str) -> 
     source, recipe = context.source, context.recipe
     if source.objects or recipe.opaque is not None or context.collate_fn is not None:
         return ObjectAssembler(source, recipe, settings=settings, decoder=decoder, collate_fn=context.collate_fn)
-    return Assembler(source, recipe.geometries, settings=settings, decoder=decoder)
+    return Assembler(source, recipe, settings=settings, decoder=decoder)
 
 
 class _BatchDataset(Dataset[Any]):

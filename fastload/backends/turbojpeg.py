@@ -10,7 +10,6 @@ from fastload.backends.base import BackendOptions, Context, Fit, Job, Traits
 from fastload.backends.engine import NativeEngine, host_engine
 from fastload.backends.host import HostBackend
 from fastload.errors import ConfigurationError
-from fastload.geometry import Resampling
 
 
 @dataclass(frozen=True)
@@ -35,7 +34,9 @@ class TurboJpegBackend(HostBackend):
     name = "turbojpeg"
     Options = TurboJpegOptions
     traits = Traits(
-        views=True, summary="JPEG straight from files, decoded by threads: only the crop, no worker processes"
+        views=True,
+        moves_columns=True,
+        summary="JPEG straight from files, decoded by threads: only the crop, no worker processes",
     )
 
     @classmethod
@@ -56,7 +57,7 @@ class TurboJpegBackend(HostBackend):
             _require_draft(context, options.decoder)
         assembler = Assembler(
             context.source,
-            context.recipe.geometries,
+            context.recipe,
             settings=options.decode_settings,
             decoder="auto" if options.decoder == "native" else options.decoder,
         )
@@ -69,7 +70,7 @@ class TurboJpegBackend(HostBackend):
 def _require_draft(context: Context, decoder: str) -> None:
     """Raises ConfigurationError where JPEGs cannot be decoded smaller than they are, or would not be."""
     source, plans = context.source, context.recipe.geometries
-    samplings = [Resampling.of(plan) for plan in plans]
+    samplings = [plan.resampling for plan in plans]
     why = ""
     if not source.encoded:
         why = f"the images of {source.name} are arrays, not JPEGs"

@@ -18,13 +18,16 @@ from typing import Any, TypeVar
 
 import filelock
 import numpy as np
+import numpy.typing as npt
 
-from fastload.cache.manifest import ColumnEntry, Manifest, Variant, is_cache, read_manifest, write_manifest
+from fastload.cache.manifest import ColumnEntry, Manifest, Variant, is_cache, read_manifest, remedy, write_manifest
 from fastload.cache.reading import source_of
 from fastload.cache.samples import Sample, Samples, samples_of, shrink, shrunk_sizes
 from fastload.cache.writing import ColumnWriter, write_values
 from fastload.errors import CacheError, ConfigurationError, DecodeError, OnError
 from fastload.files import DecodeSettings, sync_folder
+from fastload.geometry import Geometry
+from fastload.geometry.points import PointMap
 from fastload.machine import cache_home, usable_cores
 from fastload.sources.base import Source, Values
 from fastload.sources.columns import ValueArray
@@ -144,7 +147,13 @@ class _Build:
                 f"{self.source.name} ({self.source.fingerprint}, {wanted}). "
                 f"Give another directory, or delete this one (rm -r '{target}')."
             )
-        source_of(target, manifest)
+        columns = source_of(target, manifest).columns
+        for name, column in self.source.columns.items():
+            if name in columns and columns[name].role != column.role:
+                raise CacheError(
+                    f"{target}: column {name!r} is cached as {columns[name].role}, and it is {column.role} by now (an "
+                    f"older fastload built this cache). {remedy(target)}"
+                )
         return manifest
 
     def run(self) -> Manifest:
@@ -161,12 +170,12 @@ class _Build:
             if threads is None:
                 threads = usable_cores() if samples.parallel else 1
             with _Pool(max(1, threads)) as pool:
-                needed, typical = self._survey(samples, pool)
+                needed, typical, sizes = self._survey(samples, pool)
                 free = _free(self.target.parent)
                 if needed > free:
                     raise CacheError(self._no_space(needed, free))
                 partial.mkdir()
-                manifest = self._write(samples, pool, partial, typical)
+                manifest = self._write(samples, pool, partial, typical, sizes)
             sync_folder(partial)
             os.rename(partial, self.target)
             sync_folder(self.target.parent)
@@ -190,9 +199,10 @@ class _Build:
             f"{free:,} ({free / 1e9:.1f} GB) are free. Make room, give a directory on another disk, or {smaller}."
         )
 
-    def _survey(self, samples: Samples, pool: _Pool) -> tuple[int, list[tuple[int, int]]]:
+    def _survey(self, samples: Samples, pool: _Pool) -> tuple[int, list[tuple[int, int]], npt.NDArray[np.int64]]:
         """The bytes that the cache will take, from the headers of the images; (height, width) of one good image of each
-        column: what the row of a bad one gets. A bad header is found here, before hours of decoding."""
+        column: what the row of a bad one gets; and (N, columns, 2) those of all images, 0 where they are not known. A
+        bad header is found here, before hours of decoding."""
         count, images = len(self.source), samples.images
         sizes = np.zeros((count, len(images), 2), dtype=np.int64)
         if not samples.has_headers:
@@ -211,9 +221,16 @@ class _Build:
             kept = shrunk_sizes(known, self.variant.short_side)
             typical.append((int(kept[0, 0]), int(kept[0, 1])) if len(kept) else (1, 1))
             needed += int(kept.prod(axis=1).sum()) * column.channels + count * _BYTES_PER_SAMPLE
-        return needed, typical
+        return needed, typical, sizes
 
-    def _write(self, samples: Samples, pool: _Pool, directory: Path, typical: list[tuple[int, int]]) -> Manifest:
+    def _write(
+        self,
+        samples: Samples,
+        pool: _Pool,
+        directory: Path,
+        typical: list[tuple[int, int]],
+        sizes: npt.NDArray[np.int64],
+    ) -> Manifest:
         """Decode and write everything, the manifest last."""
         started = time.monotonic()
         source = self.source
@@ -226,7 +243,9 @@ class _Build:
         if labels:
             values["label"] = ValueArray(np.array(labels, dtype=np.int64))
         for name, column in values.items():
-            entries[name] = write_values(stems[name], column)
+            moved = self.variant.short_side is not None and column.kind.moves and bool(samples.images)
+            shrinking = _Shrinking(sizes[:, 0], self.variant.short_side) if moved else None
+            entries[name] = write_values(stems[name], column, shrinking)
         manifest = Manifest(
             fingerprint=source.fingerprint,
             source=source.name,
@@ -271,6 +290,22 @@ class _Build:
                     if sample.label is not None:
                         labels.append(sample.label)
             return {column.name: writer.finish() for column, writer in zip(columns, writers, strict=True)}
+
+
+@dataclass
+class _Shrinking:
+    """What the reduction to a short side does to rows that go with the images."""
+
+    sizes: npt.NDArray[np.int64]
+    """(N, 2): of the images; 0 where they could not be read."""
+    short_side: int | None
+
+    def __call__(self, indices: npt.NDArray[np.int64]) -> PointMap:
+        before = np.maximum(self.sizes[indices], 1)
+        after = np.maximum(shrunk_sizes(before, self.short_side), 1)
+        whole = [np.concatenate([np.zeros_like(part), part], axis=1) for part in (before, after)]
+        shrunk = Geometry(whole[0], after, whole[1], np.zeros(before.shape, dtype=np.bool_))
+        return PointMap.identity(before).then(shrunk)
 
 
 class _Pool(ThreadPoolExecutor):

@@ -71,7 +71,8 @@ class ColumnEntry:
     """One column of the cached source."""
 
     kind: Literal["pixels", "values"]
-    role: Literal["image", "mask", "value"]
+    role: str
+    """Name of its kind (`fastload.sources.kinds`)."""
     arrays: Mapping[str, ArrayFile]
     """By field: "array" always; "sizes" and "offsets" where the images differ in size; "name_blob", "name_ends" and
     perhaps "name_rows" where they have names."""

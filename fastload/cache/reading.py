@@ -15,6 +15,7 @@ from fastload.sources.arrays import class_labels
 from fastload.sources.base import Source
 from fastload.sources.buffers import AnyArray, PathTable
 from fastload.sources.columns import PixelArray, ValueArray
+from fastload.sources.kinds import pixel_kind
 from fastload.sources.opening import Format
 
 
@@ -66,7 +67,7 @@ def _open_column(directory: Path, entry: ColumnEntry) -> PixelArray | ValueArray
         key: _map_npy(directory / item.file, item.dtype, item.shape) for key, item in entry.arrays.items()
     }
     if entry.kind == "values":
-        return ValueArray(arrays["array"])
+        return ValueArray(arrays["array"], role=entry.role)
     if not 1 <= entry.channels <= 4:
         raise CacheError(f"{directory}: images of {counted(entry.channels, 'channel')}, where 1 to 4 are possible")
     pixels, sizes, offsets = arrays["array"], arrays.get("sizes"), arrays.get("offsets")
@@ -76,7 +77,7 @@ def _open_column(directory: Path, entry: ColumnEntry) -> PixelArray | ValueArray
         raise CacheError(f"{directory}: of sizes and offsets, one is there without the other")
     return PixelArray(
         pixels,
-        "mask" if entry.role == "mask" else "image",
+        pixel_kind(entry.role).name,
         sizes,
         offsets,
         entry.channels,

@@ -12,7 +12,7 @@ import psutil
 import torch
 
 from fastload.errors import CacheError
-from fastload.geometry import Geometry, GeometryPlan, Resampling
+from fastload.geometry import Geometry, GeometryPlan
 from fastload.recipe.views import view_column
 from fastload.render.device import on_device, render_on_device
 from fastload.sources.base import Column, Source, Values
@@ -74,7 +74,9 @@ class ResidentSource:
         self._columns = list(source.columns)
         self._images = {n: stored for n, column in source.pixels.items() if (stored := column.in_array()) is not None}
         self._pixels = {name: _upload_pixels(stored, device) for name, stored in self._images.items()}
-        self._values = {name: _upload_values(column, device) for name, column in source.values.items()}
+        # What geometry moves is moved on the host.
+        values = {name: column for name, column in source.values.items() if name not in source.moved}
+        self._values = {name: _upload_values(column, device) for name, column in values.items()}
         if device.type == "cuda":
             # Batches may be made on another stream than the one that uploads.
             torch.cuda.current_stream(device).synchronize()
@@ -82,7 +84,8 @@ class ResidentSource:
     def batch(
         self, indices: Int64Array, geometries: Sequence[Geometry], sizes: Sequence[tuple[int, int]], zeroed: list[int]
     ) -> dict[str, torch.Tensor]:
-        """Images (B, h, w, C) uint8 and values (B, ...), by column; of `zeroed` rows images of zeros.
+        """Images (B, h, w, C) uint8 and values (B, ...) that geometry does not move, by column; of `zeroed` rows images
+        of zeros.
 
         `geometries` and `sizes`, (height, width) of the windows, are of each view; none where there are no images.
         """
@@ -90,7 +93,7 @@ class ResidentSource:
         for name in self._columns:
             if name in self._values:
                 columns[name] = self._values[name].index_select(0, on_device(indices, self._device))
-            else:
+            elif name in self._images:
                 for view, (plan, geometry, size) in enumerate(zip(self._plans, geometries, sizes, strict=True)):
                     pixels = self._render(name, indices, plan, geometry, size)
                     if zeroed:
@@ -110,7 +113,7 @@ class ResidentSource:
             start=start,
             width=sizes[:, 1],
             geometry=geometry,
-            resampling=Resampling.of(plan, images.role),
+            resampling=images.kind.resampling(plan),
             out_size=out_size,
         )
 

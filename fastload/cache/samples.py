@@ -14,11 +14,12 @@ from fastload.decode.image import ImageReader, or_error, reader_of
 from fastload.decode.libraries import Pixels, describe_decoder, get_decoder
 from fastload.errors import CacheError, DecodeError, counted
 from fastload.files import DecodeSettings
-from fastload.geometry import Resampling
+from fastload.geometry import GeometryPlan
 from fastload.geometry.boxes import resized_sizes
 from fastload.render.host import render_into
-from fastload.sources.base import ImageRole, Source, Values
+from fastload.sources.base import Source, Values
 from fastload.sources.buffers import PathTable
+from fastload.sources.kinds import pixel_kind
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class ImageSpec:
     """A column of pixels to be."""
 
     name: str
-    role: ImageRole
+    role: str
     channels: int
     names: PathTable | None = None
 
@@ -172,13 +173,13 @@ def shrunk_sizes(sizes: npt.NDArray[np.int64], short_side: int | None) -> npt.ND
     return np.where(small, sizes, resized_sizes(sizes, shorter=short_side))
 
 
-def shrink(pixels: Pixels, role: ImageRole, short_side: int | None) -> Pixels:
+def shrink(pixels: Pixels, role: str, short_side: int | None) -> Pixels:
     """(H, W, C) uint8 reduced as torchvision's antialiased Resize(short_side) does; masks nearest."""
     height, width = pixels.shape[:2]
     new_height, new_width = shrunk_sizes(np.array([[height, width]]), short_side)[0].tolist()
     if (new_height, new_width) == (height, width):
         return pixels
     out = np.empty((new_height, new_width, pixels.shape[2]), dtype=np.uint8)
-    resampling = Resampling("nearest" if role == "mask" else "bilinear")
+    resampling = pixel_kind(role).resampling(GeometryPlan())
     render_into(pixels, box=(0, 0, height, width), size=(new_height, new_width), resampling=resampling, out=out)
     return out

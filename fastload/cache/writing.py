@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from fastload.cache.reading import source_of
 from fastload.cache.samples import ImageSpec
 from fastload.errors import CacheError, DecodeError
 from fastload.files import open_regular
+from fastload.geometry.points import PointMap
 from fastload.sources.base import Values
 
 _HEADER_BYTES = 256
@@ -127,15 +129,23 @@ class ColumnWriter:
             self._pixels.close()
 
 
-def write_values(stem: Path, column: Values) -> ColumnEntry:
-    """Write a column of values, some 16 MiB at a time: it may be larger than memory. Raises OSError."""
-    one = column.at(np.zeros(1, dtype=np.int64))
+def write_values(
+    stem: Path, column: Values, points: Callable[[npt.NDArray[np.int64]], PointMap] | None = None
+) -> ColumnEntry:
+    """Write a column of values, some 16 MiB at a time: it may be larger than memory. `points`: how samples of these
+    indices are transformed, if they are. Raises OSError."""
+
+    def rows(indices: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+        found = column.at(indices)
+        return found if points is None else column.kind.transform(found, points(indices))
+
+    one = rows(np.zeros(1, dtype=np.int64))
     step, count = max(1, (16 << 20) // max(1, one.nbytes)), len(column)
-    parts = (column.at(np.arange(start, min(start + step, count))) for start in range(0, count, step))
+    parts = (rows(np.arange(start, min(start + step, count))) for start in range(0, count, step))
     with contextlib.closing(NpyWriter(Path(f"{stem}.npy"))) as writer:
         for part in parts:
             writer.append(part)
-        return ColumnEntry("values", "value", {"array": writer.finish(one.dtype, (count, *one.shape[1:]))})
+        return ColumnEntry("values", column.role, {"array": writer.finish(one.dtype, (count, *one.shape[1:]))})
 
 
 def _save(path: str, array: npt.NDArray[Any]) -> ArrayFile:

@@ -28,7 +28,7 @@ from fastload.decode.libraries import (
 )
 from fastload.errors import DecodeError
 from fastload.files import DecodeSettings
-from fastload.sources.base import EncodedImages, ImageRole
+from fastload.sources.base import EncodedImages
 
 A = TypeVar("A")
 T = TypeVar("T")
@@ -85,7 +85,7 @@ def decode_image(
     name: str,
     decoder: Decoder,
     settings: DecodeSettings,
-    role: ImageRole = "image",
+    as_stored: bool = False,
     header: ImageHeader | None = None,
     scratch: Scratch | None = None,
 ) -> Pixels:
@@ -95,7 +95,7 @@ def decode_image(
         data: the bytes of the file.
         name: what to call it in messages: its path.
         decoder: for JPEGs of one or three components.
-        role: "image" gives RGB; "mask" the stored numbers: grey values, palette indices, 0 and 255 of one bit.
+        as_stored: not RGB, but the numbers in the file: grey values, palette indices, 0 and 255 of one bit.
         header: what `read_header` said, if it was asked before.
         scratch: memory to decode into; the result is then valid until the scratch is used again, and may be read-only.
 
@@ -113,16 +113,16 @@ def decode_image(
     try:
         if header.format == "JPEG" and header.components in (1, 3):
             pixels = _jpeg(data, decoder, None if scratch is None else scratch.take(shape))
-            if role == "mask":
+            if as_stored:
                 pixels = _one_channel(pixels)
-        elif role == "mask" or header.format not in core_formats():
-            pixels = _with_pillow(data, header.format, role)
+        elif as_stored or header.format not in core_formats():
+            pixels = _with_pillow(data, header.format, as_stored)
         else:
             out = np.empty(shape, dtype=np.uint8) if scratch is None else scratch.take(shape)
             try:
                 pixels = CoreDecoder().decode(data, out=out)
             except ValueError:  # odd or damaged, which is for Pillow to say
-                pixels = _with_pillow(data, header.format, role)
+                pixels = _with_pillow(data, header.format, as_stored)
     except MemoryError:
         raise
     except Exception as error:  # what libraries raise on damaged data is not limited to any list
@@ -188,21 +188,21 @@ def _jpeg(data: bytes, decoder: Decoder, out: Pixels | None) -> Pixels:
         raise
 
 
-def _with_pillow(data: bytes, format: str, role: ImageRole) -> Pixels:
+def _with_pillow(data: bytes, format: str, as_stored: bool) -> Pixels:
     with open_lazily(data, format) as image:
         image.load()
         if image.mode.startswith("I;16") or (image.mode == "I" and format == "PNG"):
             values = np.asarray(image)
-            if role == "mask" and values.max() > 255:
+            if as_stored and values.max() > 255:
                 most = values.max()
                 raise ValueError(f"a mask of 16 bits with the number {most}; fastload keeps masks as uint8, 0 to 255")
-            if role == "mask":
+            if as_stored:
                 return values.astype(np.uint8)[..., None]
             # The high byte, as for 16-bit colour and in torchvision; Pillow's own conversion would clip at 255.
             return np.repeat((values >> 8).astype(np.uint8)[..., None], 3, axis=2)
         if image.mode in ("I", "F"):
             raise ValueError(f"pixels of 32 bits (Pillow's mode {image.mode}) have no scale that fits 8 bits")
-        if role == "image":
+        if not as_stored:
             # Only for alpha, which is dropped; and Pillow warns about it when a palette has it.
             image.info.pop("transparency", None)
             return np.asarray(image if image.mode == "RGB" else image.convert("RGB"))
@@ -249,7 +249,7 @@ class ImageReader(Protocol):
 
 def reader_of(column: Any, settings: DecodeSettings, decoder: str = "auto") -> ImageReader:
     """Of a column of images; pixels read themselves."""
-    reader: ImageReader = EncodedReader(column, settings, decoder) if column.kind == "encoded" else column
+    reader: ImageReader = EncodedReader(column, settings, decoder) if column.storage == "encoded" else column
     return reader
 
 
@@ -294,8 +294,10 @@ class EncodedReader:
 
     def pixels(self, index: int) -> Pixels:
         data, header, name = self.fetch(index)
-        decoder, role = get_decoder(self.decoder), self.column.role
-        return decode_image(data, name=name, decoder=decoder, settings=self.settings, role=role, header=header)
+        decoder, as_stored = get_decoder(self.decoder), self.column.kind.as_stored
+        return decode_image(
+            data, name=name, decoder=decoder, settings=self.settings, as_stored=as_stored, header=header
+        )
 
     def _header(self, index: int) -> ImageHeader:
         """The header, reading no more than it takes. Raises DecodeError and OSError."""

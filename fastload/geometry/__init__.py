@@ -6,16 +6,15 @@ and the same `Resampling`.
 
 from __future__ import annotations
 
+from fastload.geometry.boxes import PaddingMode
 from fastload.geometry.plan import (
     Fill,
     Geometry,
     GeometryPlan,
     Interpolation,
     Padding,
-    PaddingMode,
     Resampling,
-    Role,
     View,
 )
 
-__all__ = ["Fill", "Geometry", "GeometryPlan", "Interpolation", "Padding", "PaddingMode", "Resampling", "Role", "View"]
+__all__ = ["Fill", "Geometry", "GeometryPlan", "Interpolation", "Padding", "PaddingMode", "Resampling", "View"]

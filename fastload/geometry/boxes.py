@@ -8,16 +8,15 @@ another language that is compiled without contraction into fused multiply-adds g
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from fastload.draws import BoolArray, Float64Array, Int64Array
 
-if TYPE_CHECKING:
-    from fastload.geometry.plan import PaddingMode
-
+PaddingMode = Literal["constant", "edge", "reflect", "symmetric"]
+"""What lies outside an image: a constant, its edge repeated, or its mirror image without or with the edge row."""
 
 _ATTEMPTS = 10
 RANDOM_RESIZED_CROP_UNIFORMS = 2 * _ATTEMPTS + 2

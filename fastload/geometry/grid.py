@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from fastload.geometry.plan import PaddingMode, Resampling
+from fastload.geometry.boxes import PaddingMode
+from fastload.geometry.plan import Resampling
 
 Positions = TypeVar("Positions", npt.NDArray[np.int64], torch.Tensor)
 

@@ -13,18 +13,14 @@ import numpy as np
 import numpy.typing as npt
 
 from fastload.draws import BoolArray, Draws, Float64Array
-from fastload.geometry.boxes import Composition
+from fastload.geometry.boxes import Composition, PaddingMode
 
 Int32Array = npt.NDArray[np.int32]
 
 Interpolation = Literal["nearest", "nearest-exact", "bilinear", "bicubic"]
-PaddingMode = Literal["constant", "edge", "reflect", "symmetric"]
 Fill = tuple[float, ...]
 """One value for every channel, or one a channel, on the scale of the pixels that an operation meets, as torchvision
 has it: 0..255 before a scaling ToDtype, 0..1 after it. (A `GeometryPlan` always speaks of 0..255.)"""
-Role = Literal["image", "mask", "value", "object"]
-"""Of a column. `image`: geometry and colour apply. `mask`: the same geometry, nearest, never colour. Others: left
-alone."""
 
 
 class Padding(NamedTuple):
@@ -47,15 +43,8 @@ class Resampling:
     """How the part of a window outside its grid is made."""
     fill: Fill = (0.0,)
     """One value, or one a channel, of "constant" padding."""
-    role: Literal["image", "mask"] = "image"
-    """What the column holds: masks are decoded to one channel."""
-
-    @classmethod
-    def of(cls, plan: GeometryPlan, role: Literal["image", "mask"] = "image") -> Resampling:
-        """What a plan means for images, or for the masks that belong to them: nearest, with a fill of their own."""
-        if role == "mask":
-            return cls("nearest", False, plan.padding_mode, plan.mask_fill, role)
-        return cls(plan.interpolation, plan.antialias, plan.padding_mode, plan.fill, role)
+    as_stored: bool = False
+    """Whether compressed pixels are decoded to one channel, the numbers in the file (masks), and not to RGB."""
 
 
 @dataclass(frozen=True)
@@ -162,6 +151,16 @@ class GeometryPlan:
     fill: Fill = (0.0,)
     """Whole numbers 0..255, one or one a channel: the constant outside the grid, in uint8 pixels of images."""
     mask_fill: Fill = (0.0,)
+
+    @property
+    def resampling(self) -> Resampling:
+        """How it makes the pixels of images."""
+        return Resampling(self.interpolation, self.antialias, self.padding_mode, self.fill)
+
+    @property
+    def mask_resampling(self) -> Resampling:
+        """How it makes those of the masks that belong to them: nearest, with a fill of their own."""
+        return Resampling("nearest", False, self.padding_mode, self.mask_fill, as_stored=True)
 
     @property
     def is_identity(self) -> bool:

@@ -34,6 +34,7 @@ from fastload.sources.base import Source
 from fastload.sources.columns import StreamItems
 from fastload.sources.datasets import COST, is_dataset, open_dataset
 from fastload.sources.inspection import Snapshot, never_changed
+from fastload.sources.kinds import IMAGE, MASK
 
 logger = logging.getLogger("fastload")
 
@@ -223,6 +224,11 @@ def _on_backend(
             f"transform: backend {backend!r} makes one view of an image, Views asks for {len(split.geometries)}; use "
             "another backend."
         )
+    if source.moved and split.moves_pixels and not traits.moves_columns:
+        raise ConfigurationError(
+            f"transform: it moves the images of {source.name}, and backend {backend!r} does not move "
+            f"{', '.join(map(repr, source.moved))} with them; use another backend."
+        )
     if split.forks and isinstance(config.batch_transform, Mix):
         raise ConfigurationError(
             f"batch_transform: {type(config.batch_transform).__name__} mixes one image with its label, and a sample "
@@ -293,7 +299,9 @@ def _parts(
         device=config.device,
         programs=split.programs,
         # Object samples get these names.
-        roles={"image": "image", "mask": "mask"} if source.objects else {n: c.role for n, c in source.columns.items()},
+        roles={k.name: k.name for k in (IMAGE, MASK)}
+        if source.objects
+        else {n: c.role for n, c in source.columns.items()},
         layout=source.layout,
         dtype=config.dtype,
         memory_format=config.memory_format,
@@ -326,13 +334,12 @@ def _split(recipe: Recipe, config: LoaderConfig, source: Source) -> SplitRecipe:
         )
     else:
         split = recipe.split(None if primary is None else primary.fixed_size)
-    for name in source.values if source.images and (split.moves_pixels or split.opaque is not None) else ():
-        if name in ("boxes", "keypoints"):
-            raise ConfigurationError(
-                f"transform: it moves the pixels of the images of {source.name}, and column {name!r} would stay where "
-                "it is. Leave crops, resizes and flips out of the transform, or serve the samples from a torch Dataset "
-                "that moves both; a column that geometry has nothing to do with can have any other name."
-            )
+    for name, column in source.moved.items() if split.loses_points else ():
+        raise ConfigurationError(
+            f"transform: column {name!r} of {source.name} ({column.role}) goes with the images, and "
+            f"{split.loses_points}, so that it is not known where it would be. Leave that out, or serve the samples "
+            "from a torch Dataset that transforms both."
+        )
     return split
 
 

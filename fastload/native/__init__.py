@@ -3,7 +3,7 @@
 It is an optional C++ extension, imported at the first use and never by `import fastload`.
 
     pool = NativePool(threads=8)
-    pending = pool.decode_batch(images, geometry=geometry, sampling=Resampling.of(plan), out=out)
+    pending = pool.decode_batch(images, geometry=geometry, sampling=plan.resampling, out=out)
     for failure in pending.wait(): ...
 """
 

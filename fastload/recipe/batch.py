@@ -16,10 +16,11 @@ import torch
 
 from fastload.draws import Draws, Int64Array
 from fastload.errors import ConfigurationError, UnsupportedTransformError
-from fastload.geometry import Role
+from fastload.geometry.points import PointMap
 from fastload.recipe.attributes import check_settings
 from fastload.recipe.operation import Operation, PixelOperation, Size
 from fastload.render.device import on_device
+from fastload.sources.kinds import PixelKind, pixel_kinds
 
 Empty: TypeAlias = Callable[[tuple[int, ...], torch.dtype], torch.Tensor]
 
@@ -58,7 +59,7 @@ class BatchProgram:
     def __call__(
         self,
         columns: Mapping[str, torch.Tensor],
-        roles: Mapping[str, Role],
+        roles: Mapping[str, str],
         draws: Draws,
         *,
         empty: Empty | None = None,
@@ -68,7 +69,7 @@ class BatchProgram:
         Args:
             columns: images (B, C, H, W), uint8 unless the program starts with operations on floats; masks (B, H, W) or
                 (B, 1, H, W); anything else. Images and masks have one height and width.
-            roles: of the columns; columns without a role are left alone.
+            roles: the names of the kinds of columns; columns without one are left alone.
             draws: of the B samples.
             empty: makes the tensor (B, C, H, W), of this shape and dtype, that a batch on a CPU is put together in;
                 None: a new one each time. Above some 32 MB, page faults make a new one dearer than what is done to it.
@@ -77,8 +78,8 @@ class BatchProgram:
             The columns, masks as (B, 1, H, W), in their memory formats unless `empty` chooses. Inputs are never
             changed, but where there is nothing to do they are returned as they are.
         """
-        named = [name for name in columns if roles.get(name) in ("image", "mask")]
-        pixels = {name: _pixels(name, columns[name], roles[name]) for name in named}
+        kinds = pixel_kinds({name: roles[name] for name in columns if name in roles})
+        pixels = {name: kind.planes(name, columns[name]) for name, kind in kinds.items()}
         sizes = {name: (len(tensor), *tensor.shape[-2:]) for name, tensor in pixels.items()}
         if len(set(sizes.values())) > 1:
             raise ConfigurationError(
@@ -86,10 +87,10 @@ class BatchProgram:
                 "resize the masks to the size of their images."
             )
         assert all(size[0] == len(draws) for size in sizes.values()), "one row of draws for each sample"
-        return {**columns, **(self._in_pieces(pixels, roles, draws, empty) if pixels and self.ops else pixels)}
+        return {**columns, **(self._in_pieces(pixels, kinds, draws, empty) if pixels and self.ops else pixels)}
 
     def _in_pieces(
-        self, pixels: dict[str, torch.Tensor], roles: Mapping[str, Role], draws: Draws, empty: Empty | None
+        self, pixels: dict[str, torch.Tensor], kinds: Mapping[str, PixelKind], draws: Draws, empty: Empty | None
     ) -> dict[str, torch.Tensor]:
         """On a CPU, a few samples at a time, so that they stay in its cache; elsewhere all at once."""
         batch = len(draws)
@@ -98,12 +99,12 @@ class BatchProgram:
             sample = sum(tensor[:1].numel() for tensor in pixels.values())
             piece = max(1, _CACHE_BYTES * torch.get_num_threads() // max(sample, 1))
         if piece >= batch:  # then so small that memory of its own costs no page faults
-            return {name: self._run(tensor, roles[name], draws) for name, tensor in pixels.items()}
+            return {name: self._run(tensor, kinds[name], draws) for name, tensor in pixels.items()}
         result: dict[str, torch.Tensor] = {}
         for name, tensor in pixels.items():
             for start in range(0, batch, piece):
                 rows = slice(start, start + piece)
-                part = self._run(tensor[rows], roles[name], draws.take(rows))
+                part = self._run(tensor[rows], kinds[name], draws.take(rows))
                 if start == 0:
                     whole = (batch, *part.shape[1:])
                     result[name] = (
@@ -114,11 +115,10 @@ class BatchProgram:
                 result[name][rows] = part
         return result
 
-    def _run(self, tensor: torch.Tensor, role: Role, draws: Draws) -> torch.Tensor:
+    def _run(self, tensor: torch.Tensor, kind: PixelKind, draws: Draws) -> torch.Tensor:
         memory_format = _format_of(tensor)
         for stream, op in self._passes(tensor.dtype):
-            run = op.apply_to_masks if role == "mask" else op.apply
-            tensor = run(tensor, draws, stream)
+            tensor = kind.apply(op, tensor, draws, stream)
         return tensor.contiguous(memory_format=memory_format)
 
     def _passes(self, dtype: torch.dtype) -> Iterator[tuple[int, Operation]]:
@@ -157,6 +157,19 @@ class RandomApply(PixelOperation):
     def size_after(self, size: Size | None) -> Size | None:
         return reduce(lambda known, op: op.size_after(known), self.ops, size)
 
+    @property
+    def loses_points(self) -> str:
+        return next((op.loses_points for op in self.ops if op.loses_points), "")
+
+    def move(self, points: PointMap, draws: Draws, stream: int) -> PointMap:
+        rows = self.rows(draws, stream)
+        inner, moved = draws.take(rows).within(stream), points.take(rows)
+        for number, op in enumerate(self.ops):
+            moved = op.move(moved, inner, number)
+        table = points.table.copy()
+        table[rows] = moved.table
+        return PointMap(table)
+
     def rows(self, draws: Draws, stream: int) -> Int64Array:
         """Which samples of a batch."""
         return np.flatnonzero(draws.uniform(stream, 1)[:, 0] < self.p)
@@ -190,23 +203,6 @@ class RandomApply(PixelOperation):
     @property
     def identity(self) -> str:
         return f"RandomApply({', '.join(op.identity for op in self.ops)}; {self.p!r})"
-
-
-def _pixels(name: str, tensor: torch.Tensor, role: Role) -> torch.Tensor:
-    """Images and masks as (B, C, H, W)."""
-    if role == "mask" and tensor.ndim == 3:
-        return tensor.unsqueeze(1)
-    if tensor.ndim != 4:
-        raise ConfigurationError(
-            f"column {name!r} ({role}) must be a batch (B, C, H, W), got shape {tuple(tensor.shape)}; "
-            "add the missing dimension."
-        )
-    if role == "mask" and tensor.shape[1] != 1:
-        raise ConfigurationError(
-            f"column {name!r} (mask) must be (B, H, W) or (B, 1, H, W), got shape {tuple(tensor.shape)}; "
-            "give one class number for each pixel."
-        )
-    return tensor
 
 
 def _format_of(tensor: torch.Tensor) -> torch.memory_format:

@@ -12,7 +12,7 @@ import dataclasses
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
+from typing import Any, ClassVar, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from fastload.draws import Draws
 from fastload.errors import ConfigurationError, counted
 from fastload.geometry import GeometryPlan, Padding, Resampling
 from fastload.geometry.plan import GeometryStep
+from fastload.geometry.points import PointMap
 from fastload.render.device import render_batch
 
 Size = tuple[int, int]
@@ -110,6 +111,16 @@ class Operation:
         """The same for the (B, 1, H, W) masks of the same samples. Here: masks stay as they are."""
         return masks
 
+    @property
+    def loses_points(self) -> str:
+        """Why nobody can say where it puts a point of an image; empty where `move` can."""
+        return f"{self.describe()} does not say where it puts pixels" if self.moves_pixels else ""
+
+    def move(self, points: PointMap, draws: Draws, stream: int) -> PointMap:
+        """Where points of the source images are after the operation, if `points` says where they are before; for
+        operations that lose no points. Samples that it does not fit get any points: they fail where pixels are made."""
+        return points
+
     def fuse(self, following: Operation, dtype: torch.dtype) -> Operation | None:
         """One operation that does to images of `dtype` what this one and the following do, in one pass; or None. For
         operations without random numbers."""
@@ -171,17 +182,27 @@ class GeometryOperation(GeometryStep, Operation):
                 f"{type(self).__name__}(fill={padding.fill}) has {counted(len(padding.fill), 'value')} for images of "
                 f"{counted(channels, 'channel')}; give 1 or {channels}."
             )
-        return self._render(images, draws, stream, "image")
+        return self._render(images, draws, stream, self._plan(stream).resampling)
 
     def apply_to_masks(self, masks: torch.Tensor, draws: Draws, stream: int) -> torch.Tensor:
-        return self._render(masks, draws, stream, "mask")
+        return self._render(masks, draws, stream, self._plan(stream).mask_resampling)
 
-    def _render(self, pixels: torch.Tensor, draws: Draws, stream: int, role: Literal["image", "mask"]) -> torch.Tensor:
-        plan = self._plan(stream)
-        geometry = plan.resolve(draws, np.broadcast_to(np.array(pixels.shape[-2:]), (len(draws), 2)))
+    @property
+    def loses_points(self) -> str:
+        padding = self.padding_for(None)
+        if padding is None or padding.mode == "constant":
+            return ""
+        return f"{padding.mode!r} padding shows parts of an image more than once"
+
+    def move(self, points: PointMap, draws: Draws, stream: int) -> PointMap:
+        return points.then(self._plan(stream).resolve(draws, points.sizes))
+
+    def _render(self, pixels: torch.Tensor, draws: Draws, stream: int, resampling: Resampling) -> torch.Tensor:
+        sizes = np.broadcast_to(np.array(pixels.shape[-2:]), (len(draws), 2))
+        geometry = self._plan(stream).resolve(draws, sizes)
         if geometry.errors:
             raise ConfigurationError(next(iter(geometry.errors.values())))
-        return render_batch(pixels, geometry, Resampling.of(plan, role))
+        return render_batch(pixels, geometry, resampling)
 
     def _plan(self, stream: int) -> GeometryPlan:
         """Of this operation alone: the same boxes, windows, flips and pixels that a backend would make."""

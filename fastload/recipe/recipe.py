@@ -9,9 +9,11 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torchvision.transforms import v2
 
+from fastload.draws import Draws, Int64Array
 from fastload.errors import ConfigurationError, UnsupportedTransformError
 from fastload.fingerprint import fingerprint_of
 from fastload.geometry import Fill, GeometryPlan, Padding, Resampling
+from fastload.geometry.points import PointMap
 from fastload.recipe.batch import BatchProgram
 from fastload.recipe.lower import Origin, keeps_kind, lower
 from fastload.recipe.operation import GeometryOperation, Operation, Size
@@ -46,8 +48,8 @@ class SplitRecipe:
     """Why there is an opaque part: each transform that could not be placed, and why not."""
     forks: bool = False
     """Whether batches hold a list of views in place of images (`fastload.Views`)."""
-    moves_pixels: bool = False
-    """Whether an operation puts pixels elsewhere, wherever it runs. What opaque transforms do is not known."""
+    paths: tuple[tuple[Step, ...], ...] = ()
+    """For each view all operations, in order, wherever they run."""
 
     @property
     def geometry(self) -> GeometryPlan:
@@ -58,6 +60,26 @@ class SplitRecipe:
     def batch(self) -> BatchProgram:
         """Of the first view."""
         return self.programs[0]
+
+    @property
+    def moves_pixels(self) -> bool:
+        """Whether an operation puts pixels elsewhere, wherever it runs. What opaque transforms do is not known."""
+        return any(op.moves_pixels and not op.is_opaque for path in self.paths for _, op in path)
+
+    @property
+    def loses_points(self) -> str:
+        """Why it is not known where a point of an image is after the transform; empty where `points` knows."""
+        if self.opaque is not None:
+            return "; ".join(self.reasons) or "the transform runs as Python code of its own"
+        return next((op.loses_points for path in self.paths for _, op in path if op.loses_points), "")
+
+    def points(self, view: int, sizes: Int64Array, draws: Draws) -> PointMap:
+        """Where points of B source images of these (B, 2) sizes are in what the trainer gets of a view. All operations
+        count, those that run on the device later too: their draws are known."""
+        points = PointMap.identity(sizes)
+        for stream, op in self.paths[view]:
+            points = op.move(points, draws, stream)
+        return points
 
     def require_no_opaque(self, backend: str, capable: Sequence[str]) -> None:
         """For backends that cannot run Python on samples: raises UnsupportedTransformError if there is such a part."""
@@ -110,9 +132,7 @@ class Recipe:
             ConfigurationError: operations that no image can go through in this order.
             UnsupportedTransformError: a recipe made by hand whose operations cannot all be placed.
         """
-        fork = self._fork
-        # Each view of a fork as a recipe of its own, whose streams are those of its operations in this one.
-        paths = [list(enumerate(self.ops))] if fork is None else fork.paths(self.ops[:-1])
+        fork, paths = self._fork, self._paths
         placed = [_place(path, fixed_size) for path in paths]
         unplaced = [
             (path[n][0], path[n][1].why_unplaced(path[n - 1][1] if n else None))
@@ -145,7 +165,7 @@ class Recipe:
             opaque=opaque,
             reasons=reasons,
             forks=fork is not None,
-            moves_pixels=self._moves_pixels,
+            paths=tuple(map(tuple, paths)),
         )
 
     def as_opaque(self, reason: str) -> SplitRecipe:
@@ -164,12 +184,13 @@ class Recipe:
             opaque=opaque,
             reasons=() if opaque is None else (f"the transform ({reason})",),
             forks=self._fork is not None,
-            moves_pixels=self._moves_pixels,
+            paths=tuple(map(tuple, self._paths)),
         )
 
     @property
-    def _moves_pixels(self) -> bool:
-        return any(op.moves_pixels and not op.is_opaque for op in self.ops)
+    def _paths(self) -> list[list[Step]]:
+        """Each view of a fork as a recipe of its own, whose streams are those of its operations in this one."""
+        return [list(enumerate(self.ops))] if self._fork is None else self._fork.paths(self.ops[:-1])
 
     @property
     def _fork(self) -> Fork | None:

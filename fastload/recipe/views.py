@@ -54,10 +54,6 @@ class Fork(Operation):
     def is_opaque(self) -> bool:  # type: ignore[override]
         return any(op.is_opaque for branch in self.branches for op in branch)
 
-    @property
-    def moves_pixels(self) -> bool:  # type: ignore[override]
-        return any(op.moves_pixels and not op.is_opaque for branch in self.branches for op in branch)
-
     def size_after(self, size: Size | None) -> Size | None:
         return None
 

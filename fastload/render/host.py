@@ -50,7 +50,7 @@ class EncodedRenderer(Protocol):
     """Decodes and renders. Picklable; called from several threads at once."""
 
     def render(self, rows: Sequence[EncodedRow], views: Sequence[View]) -> dict[int, DecodeError]:
-        """Write row `sample.row` of each view, all of one role, for each sample, whose header has been accepted.
+        """Write row `sample.row` of each view, all of one kind, for each sample, whose header has been accepted.
         Returns the samples that are damaged, by row; what the views hold there is undefined."""
         ...
 
@@ -83,7 +83,7 @@ class PythonRenderer:
                     name=sample.name,
                     decoder=decoder,
                     settings=self.settings,
-                    role=views[0].resampling.role,
+                    as_stored=views[0].resampling.as_stored,
                     header=sample.header,
                     scratch=_local.decoded,
                 )

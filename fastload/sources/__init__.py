@@ -12,6 +12,7 @@ from fastload.fingerprint import fingerprint_of
 from fastload.sources.base import EncodedImages, Objects, Opened, OpenOptions, PixelImages, Source, Values
 from fastload.sources.buffers import share
 from fastload.sources.columns import DatasetItems, EncodedFiles, PixelArray, ValueArray
+from fastload.sources.kinds import Kind, register_kind
 from fastload.sources.opening import FORMATS, Format, open_indexed, open_source, register_format
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "EncodedFiles",
     "EncodedImages",
     "Format",
+    "Kind",
     "Objects",
     "OpenOptions",
     "Opened",
@@ -32,5 +34,6 @@ __all__ = [
     "open_indexed",
     "open_source",
     "register_format",
+    "register_kind",
     "share",
 ]

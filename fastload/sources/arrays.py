@@ -13,14 +13,13 @@ import torch
 from fastload.errors import SourceError, counted
 from fastload.files import check_regular
 from fastload.fingerprint import fingerprint_of
-from fastload.sources.base import ImageRole, Opened, OpenOptions, Source
+from fastload.sources.base import Opened, OpenOptions, Source
 from fastload.sources.columns import PixelArray, ValueArray
+from fastload.sources.kinds import VALUE, PixelKind, kind_of_key
 
 AnyArray = npt.NDArray[Any]
 Stored = PixelArray | ValueArray
 _CHANNELS = (1, 3)
-_ROLES: dict[str, ImageRole] = {"image": "image", "images": "image", "mask": "mask", "masks": "mask"}
-"""By the keys of a dict of arrays."""
 
 
 def is_arrays(spec: object) -> bool:
@@ -43,7 +42,7 @@ def open_arrays(spec: Any, options: OpenOptions) -> Opened:
     int64, >= 0, and below len(options.classes) if given.
 
     A dict gives dicts, and every array is passed on as it is (token ids), but for the keys `image`, `images`, `mask`
-    and `masks`, which are read as above when they are uint8.
+    and `masks`, which are read as above when they are uint8, and those of other kinds (`boxes`), which geometry moves.
     """
     named = isinstance(spec, Mapping)
     items = dict(spec) if named else dict(enumerate(spec if isinstance(spec, tuple | list) else (spec,)))
@@ -131,7 +130,7 @@ def _columns(arrays: Mapping[Any, AnyArray], given: Mapping[Any, Any], options: 
         pixels = _images(array, given[position]) if looked_at else None
         if pixels is not None and size in (None, pixels.shape[1:3]):
             size = pixels.shape[1:3]
-            role: ImageRole = "mask" if position and pixels.shape[3] == 1 else "image"
+            role = "mask" if position and pixels.shape[3] == 1 else "image"
             name, column = role, PixelArray(pixels, role, channels=pixels.shape[3])
         elif size is not None and array.ndim == 1 and array.dtype.kind in "iu":
             count = None if options.classes is None else len(options.classes)
@@ -145,12 +144,13 @@ def _columns(arrays: Mapping[Any, AnyArray], given: Mapping[Any, Any], options: 
 def _named_columns(arrays: Mapping[Any, AnyArray], given: Mapping[Any, Any]) -> dict[str, Stored]:
     columns: dict[str, Stored] = {}
     for name, array in arrays.items():
-        role = _ROLES.get(name)
-        pixels = None if role is None else _images(array, given[name])
-        if role is None or pixels is None:
-            columns[name] = ValueArray(array)
-        else:
-            columns[name] = PixelArray(pixels, role, channels=pixels.shape[3])
+        kind = kind_of_key(name)
+        pixels = _images(array, given[name]) if isinstance(kind, PixelKind) else None
+        if pixels is not None:
+            columns[name] = PixelArray(pixels, kind.name, channels=pixels.shape[3])
+            continue
+        columns[name] = ValueArray(array, role=VALUE.name if isinstance(kind, PixelKind) else kind.name)
+        columns[name].kind.check(array, f"array {name!r}")
     return columns
 
 

@@ -20,25 +20,30 @@ import numpy.typing as npt
 
 from fastload.errors import DecodeError, SourceError, counted
 from fastload.fingerprint import fingerprint_of
-from fastload.geometry import Role
 from fastload.sources.buffers import Int64Array, PathTable
+from fastload.sources.kinds import Kind, PixelKind, kind_named, pixel_kind
 
 if TYPE_CHECKING:
     from fastload.sources.columns import EncodedFiles, PixelArray, ValueArray
 
-Kind = Literal["encoded", "pixels", "values", "object"]
-ImageRole = Literal["image", "mask"]
+Storage = Literal["encoded", "pixels", "values", "object"]
 
 
 class Column(ABC):
     """One field of every sample. Read by several threads at once; pickled for the workers of the `torch` backend, so
     that metadata belong into numpy arrays (see `buffers.PickledByReference`)."""
 
-    kind: ClassVar[Kind]
+    storage: ClassVar[Storage]
 
     @property
     @abstractmethod
-    def role(self) -> Role: ...
+    def role(self) -> str:
+        """Name of its kind."""
+
+    @property
+    def kind(self) -> Kind:
+        """What becomes of its rows: how geometry moves them, how they are handed over."""
+        return kind_named(self.role)
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -56,13 +61,18 @@ class ImageColumn(Column):
     """Images or masks, however they are stored."""
 
     @property
-    def role(self) -> ImageRole:
+    def role(self) -> str:
         return "image"
+
+    @property
+    def kind(self) -> PixelKind:
+        """Raises SourceError: it is of no kind of pixels."""
+        return pixel_kind(self.role)
 
     @property
     def channels(self) -> int:
         """Of the pixels that are served."""
-        return 1 if self.role == "mask" else 3
+        return self.kind.channels
 
     @property
     def fixed_size(self) -> tuple[int, int] | None:
@@ -77,7 +87,7 @@ class ImageColumn(Column):
 class EncodedImages(ImageColumn):
     """Images still compressed: JPEG, PNG and whatever else Pillow reads."""
 
-    kind = "encoded"
+    storage = "encoded"
 
     @abstractmethod
     def read(self, index: int) -> bytes:
@@ -102,7 +112,7 @@ class EncodedImages(ImageColumn):
 class PixelImages(ImageColumn):
     """Images that are decoded already, as uint8 arrays."""
 
-    kind = "pixels"
+    storage = "pixels"
 
     @abstractmethod
     def pixels(self, index: int) -> npt.NDArray[np.uint8]:
@@ -137,8 +147,11 @@ class PixelImages(ImageColumn):
 class Values(Column):
     """One row of numbers a sample, passed on as it is: labels (N,) int64, token ids (N, length)..."""
 
-    kind = "values"
-    role: ClassVar[Role] = "value"
+    storage = "values"
+
+    @property
+    def role(self) -> str:
+        return "value"
 
     @abstractmethod
     def at(self, indices: Int64Array) -> npt.NDArray[Any]:
@@ -155,8 +168,8 @@ class Values(Column):
 class Objects(Column):
     """Samples that only Python code can produce, one at a time."""
 
-    kind = "object"
-    role: ClassVar[Role] = "object"
+    storage = "object"
+    role: ClassVar[str] = "object"
 
     @property
     def producer(self) -> str:
@@ -181,7 +194,7 @@ class _EncodedRows(EncodedImages):
     rows: Int64Array
 
     @property
-    def role(self) -> ImageRole:
+    def role(self) -> str:
         return self.column.role
 
     def __len__(self) -> int:
@@ -226,11 +239,15 @@ class Source:
 
     def __post_init__(self) -> None:
         for name, column in self.columns.items():
-            if getattr(column, "kind", None) not in get_args(Kind):
+            if getattr(column, "storage", None) not in get_args(Storage):
                 raise SourceError(
                     f"{self.name}: column {name!r} is a {type(column).__name__}, which is no column; derive its class "
                     "from EncodedImages, PixelImages, Values or Objects of fastload.sources."
                 )
+            try:
+                column.kind  # noqa: B018  # which complains of a role that nobody has registered
+            except SourceError as error:
+                raise SourceError(f"{self.name}: column {name!r}: {error}") from None
         lengths = {name: len(column) for name, column in self.columns.items()}
         if len(set(lengths.values())) != 1:
             raise SourceError(f"{self.name}: the columns must have one length each other, got {lengths}.")
@@ -243,26 +260,31 @@ class Source:
     @cached_property
     def images(self) -> dict[str, ImageColumn]:
         """The columns that geometry applies to: images and masks, compressed or not."""
-        return self._of_kind("encoded", "pixels")
+        return self._stored_as("encoded", "pixels")
 
     @cached_property
     def encoded(self) -> dict[str, EncodedImages]:
-        return self._of_kind("encoded")
+        return self._stored_as("encoded")
 
     @cached_property
     def pixels(self) -> dict[str, PixelImages]:
-        return self._of_kind("pixels")
+        return self._stored_as("pixels")
 
     @cached_property
     def values(self) -> dict[str, Values]:
-        return self._of_kind("values")
+        return self._stored_as("values")
 
     @cached_property
     def objects(self) -> dict[str, Objects]:
-        return self._of_kind("object")
+        return self._stored_as("object")
 
-    def _of_kind(self, *kinds: Kind) -> dict[str, Any]:
-        return {name: column for name, column in self.columns.items() if column.kind in kinds}
+    @cached_property
+    def moved(self) -> dict[str, Values]:
+        """The columns that say where something is in the images, so that geometry moves them."""
+        return {name: column for name, column in self.values.items() if column.kind.moves}
+
+    def _stored_as(self, *storages: Storage) -> dict[str, Any]:
+        return {name: column for name, column in self.columns.items() if column.storage in storages}
 
     @cached_property
     def class_count(self) -> int | None:

@@ -12,7 +12,7 @@ from torch.utils.data import Subset
 
 from fastload.errors import DecodeError, SourceError
 from fastload.files import open_regular
-from fastload.sources.base import EncodedImages, ImageRole, Objects, PixelImages, Values
+from fastload.sources.base import EncodedImages, Objects, PixelImages, Values
 from fastload.sources.buffers import InRows, Int64Array, PathTable, PickledByReference
 
 
@@ -22,7 +22,7 @@ class EncodedFiles(PickledByReference, EncodedImages):
 
     paths: PathTable
     """One path a sample; of a shard, the path of the shard."""
-    role: ImageRole = "image"
+    role: str = "image"
     offsets: Int64Array | None = None
     """(N,) int64: first byte within the file, or None for whole files."""
     lengths: Int64Array | None = None
@@ -82,7 +82,7 @@ class PixelArray(InRows, PickledByReference, PixelImages):
 
     array: npt.NDArray[np.uint8]
     """(N, H, W, C) uint8; or (total bytes,) uint8 when `sizes` and `offsets` are given. May be a memory map."""
-    role: ImageRole = "image"
+    role: str = "image"
     sizes: npt.NDArray[np.int32] | None = None
     """(N, 2) int32: height, width of each image in the flat buffer."""
     offsets: Int64Array | None = None
@@ -151,6 +151,7 @@ class ValueArray(InRows, PickledByReference, Values):
     array: npt.NDArray[Any]
     """(N, ...) of any dtype that torch has. May be a memory map."""
     rows: Int64Array | None = None
+    role: str = "value"
 
     def __len__(self) -> int:
         return len(self.array) if self.rows is None else len(self.rows)

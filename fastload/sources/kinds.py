@@ -1,0 +1,196 @@
+"""What becomes of the rows of a column: one class a kind, and the registry of them.
+
+A column has its rows from somewhere (files, arrays, a Dataset's code), and a kind, which says how rows are transformed
+under the geometry of a recipe, and how they are handed over. Nothing outside a kind asks which one it is; a package of
+your own adds one with `register_kind`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from fastload.draws import Draws
+from fastload.errors import ConfigurationError, SourceError
+from fastload.geometry import GeometryPlan, Resampling
+from fastload.geometry.points import PointMap
+
+AnyArray = npt.NDArray[Any]
+
+
+class BatchOperation(Protocol):
+    """What a kind of pixels asks of an operation (`fastload.recipe.Operation`)."""
+
+    def apply(self, images: torch.Tensor, draws: Draws, stream: int) -> torch.Tensor: ...
+
+    def apply_to_masks(self, masks: torch.Tensor, draws: Draws, stream: int) -> torch.Tensor: ...
+
+
+class Kind:
+    """Rows of numbers that geometry has nothing to do with: labels, token ids. The base of all kinds."""
+
+    name: ClassVar[str] = "value"
+    keys: ClassVar[tuple[str, ...]] = ()
+    """Names by which an array in a dict of arrays is known to be of this kind."""
+    moves: ClassVar[bool] = False
+    """Whether rows say where something is in the image: then `transform` is called for each batch."""
+
+    def check(self, rows: AnyArray, name: str) -> None:
+        """Raise SourceError if some of (n, ...) rows cannot be of this kind; `name`: of the column, for messages."""
+
+    def transform(self, rows: AnyArray, points: PointMap) -> AnyArray:
+        """(B, ...) rows of the source images as they are for the images that the trainer gets."""
+        return rows
+
+    def delivered(self, column: Any, dtype: torch.dtype | None, memory_format: torch.memory_format | None) -> Any:
+        """A column of a batch as the trainer gets it; `dtype` and `memory_format` are of images, None where those stay
+        as they are."""
+        return column
+
+
+class PixelKind(Kind):
+    """Images of some sort: made by a renderer, under the geometry, and then changed by operations on batches."""
+
+    channels: ClassVar[int]
+    """That are served."""
+    as_stored: ClassVar[bool] = False
+    """Whether compressed pixels are taken as the numbers in the file (grey values, palette indices), not as RGB."""
+    coloured: ClassVar[bool] = False
+    """Whether mixing and a dtype asked for apply."""
+
+    def resampling(self, plan: GeometryPlan) -> Resampling:
+        """How the pixels are made under a plan."""
+        raise NotImplementedError
+
+    def planes(self, name: str, pixels: torch.Tensor) -> torch.Tensor:
+        """A batch as (B, C, H, W). Raises ConfigurationError: it is none; `name`: of the column, for messages."""
+        if pixels.ndim != 4:
+            raise ConfigurationError(
+                f"column {name!r} ({self.name}) must be a batch (B, C, H, W), got shape {tuple(pixels.shape)}; "
+                "add the missing dimension."
+            )
+        return pixels
+
+    def apply(self, op: BatchOperation, pixels: torch.Tensor, draws: Draws, stream: int) -> torch.Tensor:
+        """What an operation does to (B, C, H, W) pixels of this kind."""
+        raise NotImplementedError
+
+
+class ImageKind(PixelKind):
+    name = "image"
+    keys = ("image", "images")
+    channels = 3
+    coloured = True
+
+    def resampling(self, plan: GeometryPlan) -> Resampling:
+        return plan.resampling
+
+    def apply(self, op: BatchOperation, pixels: torch.Tensor, draws: Draws, stream: int) -> torch.Tensor:
+        return op.apply(pixels, draws, stream)
+
+    def delivered(self, column: Any, dtype: torch.dtype | None, memory_format: torch.memory_format | None) -> Any:
+        column = column if dtype is None else column.to(dtype)
+        return column if memory_format is None else column.contiguous(memory_format=memory_format)
+
+
+class MaskKind(PixelKind):
+    """A class number for each pixel: the same geometry, the nearest pixel, never colour. Delivered as (B, H, W)."""
+
+    name = "mask"
+    keys = ("mask", "masks")
+    channels = 1
+    as_stored = True
+
+    def resampling(self, plan: GeometryPlan) -> Resampling:
+        return plan.mask_resampling
+
+    def planes(self, name: str, pixels: torch.Tensor) -> torch.Tensor:
+        pixels = super().planes(name, pixels.unsqueeze(1) if pixels.ndim == 3 else pixels)
+        if pixels.shape[1] != 1:
+            raise ConfigurationError(
+                f"column {name!r} (mask) must be (B, H, W) or (B, 1, H, W), got shape {tuple(pixels.shape)}; "
+                "give one class number for each pixel."
+            )
+        return pixels
+
+    def apply(self, op: BatchOperation, pixels: torch.Tensor, draws: Draws, stream: int) -> torch.Tensor:
+        return op.apply_to_masks(pixels, draws, stream)
+
+    def delivered(self, column: Any, dtype: torch.dtype | None, memory_format: torch.memory_format | None) -> Any:
+        return column[:, 0].contiguous()
+
+
+class ObjectKind(Kind):
+    """Samples that only Python code can make; what they hold is known by the samples themselves."""
+
+    name = "object"
+
+
+IMAGE, MASK, VALUE, OBJECT = ImageKind(), MaskKind(), Kind(), ObjectKind()
+
+_kinds: dict[str, Kind] = {kind.name: kind for kind in (IMAGE, MASK, VALUE, OBJECT)}
+_ELSEWHERE = {"boxes": "fastload.sources.boxes", "keypoints": "fastload.sources.keypoints"}
+"""Names and keys of kinds that are registered by a module of ours, loaded when the first column of them is met."""
+
+
+def pixel_kinds(roles: Mapping[str, str]) -> dict[str, PixelKind]:
+    """The columns that hold pixels, among columns and the names of their kinds."""
+    found = {name: kind_named(role) for name, role in roles.items()}
+    return {name: kind for name, kind in found.items() if isinstance(kind, PixelKind)}
+
+
+def register_kind(kind: Kind) -> None:
+    """Make a kind known: columns may have its name as `role`, and arrays named by its `keys` are of it.
+
+    Raises:
+        ConfigurationError: another kind has its name or one of its keys.
+    """
+    for known in _kinds.values():
+        if type(known) is not type(kind) and (known.name == kind.name or set(known.keys) & set(kind.keys)):
+            raise ConfigurationError(
+                f"register_kind({type(kind).__name__}): {type(known).__name__} has the name {known.name!r} and the "
+                f"keys {', '.join(known.keys) or 'none'} already; choose others."
+            )
+    _kinds[kind.name] = kind
+
+
+def kind_named(name: str) -> Kind:
+    """Raises SourceError: there is none of this name."""
+    found = _found(name)
+    if found is None:
+        raise SourceError(
+            f"{name!r} is no kind of column; there are {', '.join(sorted({*_kinds, *_ELSEWHERE}))}. Derive one from "
+            "fastload.sources.Kind and make it known with fastload.sources.register_kind."
+        )
+    return found
+
+
+def pixel_kind(name: str) -> PixelKind:
+    """Raises SourceError: there is none of this name, or it is not of pixels."""
+    found = kind_named(name)
+    if not isinstance(found, PixelKind):
+        raise SourceError(f"{name!r} is no kind of pixels; give the role 'image' or 'mask', or one of your own.")
+    return found
+
+
+def kind_of_key(key: str) -> Kind:
+    """Of an array in a dict of arrays, by its name; plain values where no kind has that name among its keys."""
+    _found(key)
+    return next((kind for kind in _kinds.values() if key in kind.keys), VALUE)
+
+
+def _found(name: str) -> Kind | None:
+    if name not in _kinds and name in _ELSEWHERE:
+        importlib.import_module(_ELSEWHERE[name])
+    return _kinds.get(name)
+
+
+def first_bad_row(bad: npt.NDArray[np.bool_]) -> int | None:
+    """The first of (n, ...) rows in which anything is True."""
+    rows = np.flatnonzero(bad.reshape(len(bad), -1).any(axis=1))
+    return int(rows[0]) if len(rows) else None
