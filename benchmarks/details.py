@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import math
 import multiprocessing
 import tempfile
 import time
@@ -262,7 +263,7 @@ def beside_the_first(rows: Sequence[Measurement]) -> list[dict[str, str]]:
     cells = metric_rows(rows[0].mode, rows)
     for shown, row in zip(cells, rows, strict=True):
         shown["processor ms each"] = f"{row.cpu_seconds_per_1000 or 0:.3f}"
-        for title, cost in (("time", lambda r: r.seconds), ("processor time", lambda r: r.cpu_seconds)):
+        for title, cost in (("time", lambda r: r.seconds), ("processor time", lambda r: r.cpu_seconds or math.nan)):
             found = ratios(row, rows[0], lambda r, cost=cost: cost(r) / r.samples)
             shown[f"{title} / {rows[0].contestant}"] = f"{median(found):.2f}" if found else row.note
     return cells

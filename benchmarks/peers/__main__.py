@@ -10,6 +10,7 @@ a contestant), `comparison.py` (what is measured, in order), this file (what mus
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -56,7 +57,7 @@ def _rate(r: Round) -> float:
 
 
 def _images_per_cpu_second(r: Round) -> float:
-    return r.samples / r.cpu_seconds
+    return r.samples / (r.cpu_seconds or math.nan)
 
 
 def bars(measurements: Sequence[Measurement]) -> Iterator[Verdict]:

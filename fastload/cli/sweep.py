@@ -21,7 +21,20 @@ if TYPE_CHECKING:
 
     from fastload.tools.sweep import Cell, Row
 
-_OWN = ("batch_size", "parallel", "max_steps", "epochs", "accumulate", "device", "backend", "num_workers")
+_OWN = (
+    "batch_size",
+    "parallel",
+    "max_steps",
+    "epochs",
+    "accumulate",
+    "device",
+    "backend",
+    "num_workers",
+    "prefetch_factor",
+    "amp",
+    "cudnn_benchmark",
+    "compile",
+)
 """What each run of a sweep has of its own."""
 _MOOT = ("out", "resume", "save_epochs", "save_steps", "progress", "tensorboard", "trace", "profile_steps")
 """What a run of a sweep does not do."""
@@ -55,9 +68,19 @@ def sweep(
     device: Annotated[str | None, typer.Option(help=f"Where it runs{_SEVERAL}", metavar="cpu,cuda")] = None,
     backend: Annotated[str | None, typer.Option(help=f"The loader's{_SEVERAL}", metavar="cache,torch")] = None,
     num_workers: Annotated[str | None, typer.Option(help=f"The loader's{_SEVERAL}", metavar="1,2,4")] = None,
+    prefetch_factor: Annotated[str | None, typer.Option(help=f"The loader's{_SEVERAL}", metavar="2,4")] = None,
+    amp: Annotated[str | None, typer.Option(help=f"Mixed precision{_SEVERAL}", metavar="none,bf16")] = None,
+    cudnn_benchmark: Annotated[
+        str | None, typer.Option("--cudnn-benchmark", help=f"cuDNN tries its algorithms{_SEVERAL}", metavar="yes,no")
+    ] = None,
+    compile: Annotated[str | None, typer.Option("--compile", help=f"torch.compile{_SEVERAL}", metavar="yes,no")] = None,
     epochs: Annotated[
         int | None,
         typer.Option(min=1, help="Make each run a whole one, with validation. Without it: some steps of it."),
+    ] = None,
+    rounds: Annotated[
+        int | None,
+        typer.Option(min=1, help="Times that each run is made, in turn with all others. [3; of whole runs 1]"),
     ] = None,
     steps: Annotated[int, typer.Option(min=1, help="Steps that are measured in each run.")] = 30,
     warmup: Annotated[int, typer.Option(min=1, help="Steps before them, which compile and warm up.")] = 5,
@@ -96,9 +119,19 @@ def sweep(
             config=merged(find_preset(preset).settings if preset else {}, config, given),
             batch_sizes=numbers(batch_sizes, "--batch-sizes"),
             parallel=modes(names(parallel)),
-            axes=_axes(accumulate=accumulate, device=device, backend=backend, num_workers=num_workers),
+            axes=_axes(
+                accumulate=accumulate,
+                device=device,
+                backend=backend,
+                num_workers=num_workers,
+                prefetch_factor=prefetch_factor,
+                amp=amp,
+                cudnn_benchmark=cudnn_benchmark,
+                compile=compile,
+            ),
             processes=processes,
             epochs=epochs,
+            rounds=rounds,
             steps=steps,
             warmup=warmup,
             timeout=timeout,
@@ -118,10 +151,21 @@ def _axes(**typed: str | None) -> dict[str, tuple[Any, ...]]:
     from fastload.train.settings import convert, find_field
 
     return {
-        name: tuple(convert(find_field(name), part) for part in names(text))
+        name: tuple(convert(find_field(name), _yes_or_no(name, part)) for part in names(text))
         for name, text in typed.items()
         if text is not None
     }
+
+
+def _yes_or_no(name: str, text: str) -> str | bool:
+    """What was typed; of a setting that is true or false, which."""
+    from fastload.train.settings import find_field
+
+    if find_field(name).kind is not bool:
+        return text
+    if text not in ("yes", "no"):
+        raise ConfigurationError(f"--{name.replace('_', '-')}: must be yes, no or yes,no, got {text!r}.")
+    return text == "yes"
 
 
 def _compare(files: Sequence[str]) -> None:

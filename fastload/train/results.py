@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import torch
 
-from fastload.tools.measure.clock import peak_memory
+from fastload.tools.measure.clock import cpu_seconds, peak_memory
 from fastload.tools.monitor import GpuMonitor, GpuReading, IdleSummary, Step, StepClock, profile_steps
 from fastload.tools.monitor.profiler import Profiling
 from fastload.train.distributed import World
@@ -71,6 +71,8 @@ class Summary:
     """Samples trained on a second, over all ranks, the first steps left out; None where there were no others."""
     measured_steps: int
     """Steps that `images_per_second` and `idle` are of."""
+    cpu_seconds: float | None
+    """User and system time in those steps, workers included, of all ranks on rank 0; None where there were none."""
     idle: IdleSummary | None
     """What the device's time went to in those steps; None where there were none."""
     gpu: GpuReading | None
@@ -136,6 +138,9 @@ class Throughput:
         self._began = 0.0
         self._ended: float | None = 0.0
         """Of the latest epoch's training [seconds]; None while it is under way."""
+        self.cpu_seconds = 0.0
+        """Of this process and its workers in all that counts."""
+        self._cpu_at = 0.0
         self.idle: IdleSummary | None = None
         """Of all that counts; None if nothing does."""
         self.timeline: list[Step] = []
@@ -144,6 +149,7 @@ class Throughput:
         self._clock.restart()
         self._epoch_samples = 0
         self._began, self._ended = time.perf_counter(), None
+        self._cpu_at = cpu_seconds()
 
     def step(self, samples: int) -> None:
         """A step of so many samples, over all ranks, has ended."""
@@ -153,6 +159,7 @@ class Throughput:
             if not self._left_out:
                 self._keep_timeline()
                 self._clock.restart()
+                self._cpu_at = cpu_seconds()
         else:
             self._samples += samples
 
@@ -163,6 +170,7 @@ class Throughput:
         self._ended = time.perf_counter()
         summary = self._clock.summary(wait=True)
         if summary.steps and not self._left_out:
+            self.cpu_seconds += cpu_seconds() - self._cpu_at
             self.idle = summary if self.idle is None else _joined(self.idle, summary)
         self._keep_timeline()
 

@@ -333,12 +333,15 @@ class _Run:
     def _summary(self, interrupted: bool) -> Summary:
         device, idle, data = self._world.device, self._throughput.idle, self._components.data
         uses = self._watch.stop()
+        spent = self._throughput.cpu_seconds
+        cpu = sum(self._world.gather(spent) or [spent])
         return Summary(
             epochs=tuple(self._progress.records),
             steps=self._progress.step,
             seconds=time.perf_counter() - self._began,
             images_per_second=self._throughput.rate,
             measured_steps=0 if idle is None else idle.steps,
+            cpu_seconds=None if idle is None else cpu,
             idle=idle,
             gpu=self._watch.reading,
             peak_device_memory=torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None,

@@ -85,22 +85,6 @@ def table(rows: Sequence[Mapping[str, str | Text]], *, text_columns: Sequence[st
     return _scrolling(head, lines, len(headings))
 
 
-def heat_map(values: Mapping[tuple[str, str], float], *, corner: str, show: Callable[[float], str]) -> str:
-    """HTML of a table of numbers by (row, column), the larger the darker behind; what is not there stays empty."""
-    rows, columns = (list(dict.fromkeys(place[axis] for place in values)) for axis in (0, 1))
-    low, high = min(values.values()), max(values.values())
-
-    def cell(place: tuple[str, str]) -> str:
-        if place not in values:
-            return "<td></td>"
-        share = (values[place] - low) / (high - low) if high > low else 1.0
-        return f'<td class="number heat" style="--heat: {5 + 55 * share:.0f}%">{escape(show(values[place]))}</td>'
-
-    head = "".join(f'<th scope="col" class="number">{escape(name)}</th>' for name in columns)
-    lines = [f'<th scope="row">{escape(row)}</th>' + "".join(cell((row, name)) for name in columns) for row in rows]
-    return _scrolling(f'<th scope="col">{escape(corner)}</th>{head}', lines, 1 + len(columns))
-
-
 def _scrolling(head: str, lines: Sequence[str], columns: int) -> str:
     """A table that scrolls within itself; its shadow shows that it does, and on a phone a line says so."""
     hint = f'<p class="hint">Scroll sideways: {counted(columns, "column")}.</p>\n' if columns > _ON_A_PHONE else ""

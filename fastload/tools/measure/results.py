@@ -42,7 +42,7 @@ class Round(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     samples: int  # delivered; failed ones do not count
     seconds: float
-    cpu_seconds: float  # user and system time of this process and its children
+    cpu_seconds: float | None = None  # user and system time of this process and its children; None: not measured
     metrics: Mapping[str, float | None] = {}
     """Further numbers, named with their unit: `pixels_per_second`, `wait_share`, `first_batch_seconds`."""
 
@@ -107,7 +107,8 @@ class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def cpu_seconds_per_1000(self) -> float | None:
         """CPU seconds per 1,000 samples, over all rounds."""
         samples = sum(r.samples for r in self.rounds)
-        return 1000 * sum(r.cpu_seconds for r in self.rounds) / samples if samples else None
+        spent = [r.cpu_seconds for r in self.rounds if r.cpu_seconds is not None]
+        return 1000 * sum(spent) / samples if samples and len(spent) == len(self.rounds) else None
 
     def metric(self, name: str) -> Summary | None:
         """A further number over the rounds that have it; None if none has."""

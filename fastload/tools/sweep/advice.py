@@ -10,14 +10,18 @@ from typing import Literal
 
 from fastload.errors import counted
 from fastload.terminal import duration
+from fastload.tools.measure.statistics import difference_is_real
 from fastload.tools.measure.table import each, gigabytes, number, percentage
 from fastload.tools.sweep.grid import Row, Share
 
-_SAME = 0.05  # rates that differ by less are taken for the same: each was measured once
+_SAME = 0.05  # shares of the time and scores' costs below this are not named
+_FOREIGN = 0.25  # of the cores, taken by others: from here on the reader is warned
 _BUSY = 0.85  # share of the time from which on computing is the limit
 _MAIN = 0.2  # share of the time from which on a single cause of idleness is the limit
 _NEAR = 0.9  # of the ideal speed-up, from which on nothing is worth explaining
 _NOTABLE = 0.1  # share of the time lost from which on a cause is named
+
+ROUNDS = 3  # from which on a difference can be told from noise: `statistics.difference_is_real`
 
 _CAUSES: dict[Share, str] = {
     "wait": "data wait",
@@ -43,22 +47,87 @@ def advice(rows: Sequence[Row], situation: Situation) -> tuple[str, ...]:
     measured = [row for row in rows if row.status == "measured" and row.rate]
     if not measured:
         return ("Nothing was measured, so there is nothing to recommend: see why at each row.",)
-    said = [_recommendation(measured, situation)]
+    refusals = {row.cell: reason for row in measured if (reason := refused(row, measured, situation))}
+    trusted = [row for row in measured if row.cell not in refusals]
+    said = [_recommendation(trusted, situation), *_disturbed(measured, situation), *refusals.values()]
     names = list(dict.fromkeys(row.cell.name for row in rows))
     for name in names:
-        said += _bigger_batch([row for row in rows if row.cell.name == name], situation)
+        of_name = [row for row in rows if row.cell.name == name and row.cell not in refusals]
+        said += _bigger_batch(of_name, situation) if of_name else ()
     for name in names:
-        said += _more_processes(measured, [row for row in measured if row.cell.name == name], situation)
-    said += _dp_against_ddp(measured)
+        said += _more_processes(trusted, [row for row in trusted if row.cell.name == name], situation)
+    said += _dp_against_ddp(trusted)
     said += _first_gpu(measured)
-    said += _accumulation(measured, situation)
+    said += _accumulation(trusted, situation)
     return tuple(said)
 
 
+def refused(row: Row, rows: Sequence[Row], situation: Situation) -> str | None:
+    """Why a speed-up over one process cannot be true; None if it can be.
+
+    N processes on N GPUs can be N times as fast. On a processor it is the cores that allow it: N times at most, no more
+    than there are cores, and no more than the cores over those that one process took already.
+    """
+    cell = row.cell
+    if cell.processes == 1:
+        return None
+    ones = [one for one in rows if one.cell.mode == "none" and one.cell.like(cell, "mode", "processes", "batch")]
+    same = [one for one in ones if cell.batch == one.cell.batch or cell.global_batch == one.cell.global_batch]
+    for one in same:
+        gain, allowed, why = row.speed / one.speed, float(cell.processes), counted(cell.processes, "process")
+        if (cell.device or situation.device).startswith("cpu"):
+            allowed, why = min(allowed, situation.cores), f"{counted(situation.cores, 'core')}"
+            if one.cores and situation.cores / one.cores < allowed:
+                allowed = max(1.0, situation.cores / one.cores)
+                why = f"{counted(situation.cores, 'core')}, of which one process took {one.cores:.1f}"
+        if gain > allowed / _NEAR:
+            return (
+                f"Refused: {cell.name} with batch {cell.batch} came to {gain:.2f} times one process with batch "
+                f"{one.cell.batch}, more than the {allowed:.3g} that {why} allow: something has disturbed one of the "
+                "two, so measure again on a quiet machine."
+            )
+    return None
+
+
+def _disturbed(rows: Sequence[Row], situation: Situation) -> Iterator[str]:
+    """That others worked on the machine."""
+    most = max((row.foreign for row in rows if row.foreign is not None), default=0.0)
+    if most >= _FOREIGN * situation.cores:
+        yield (
+            f"Other work took up to {most:.1f} of the {counted(situation.cores, 'core')} meanwhile: rates are too low, "
+            "and by how much differs from row to row. Measure again on a quiet machine."
+        )
+
+
+def _as_fast(row: Row, best: Row) -> bool:
+    """Whether the rounds do not show it to be slower."""
+    ours, theirs = row.spread, best.spread
+    return ours is not None and theirs is not None and not (difference_is_real(ours, theirs) and row.speed < best.speed)
+
+
+def _told_apart(*rows: Row) -> bool:
+    """Whether they have rounds enough to say that one is faster than another."""
+    return all(len(row.rates) >= ROUNDS for row in rows)
+
+
 def _recommendation(rows: Sequence[Row], situation: Situation) -> str:
+    if not rows:
+        return "No recommendation: what was measured cannot be true."
     learning = [row for row in rows if not _learns_less(row, rows)]
     best = max(learning, key=lambda row: row.speed)
-    good = [row for row in learning if row.speed >= (1 - _SAME) * best.speed]
+    if len(rows) > 1 and not _told_apart(*rows):
+        return (
+            f"No recommendation: {counted(min(len(row.rates) for row in rows), 'round')} of a row say nothing of how "
+            f"much rates scatter; give --rounds {ROUNDS} or more. The highest rate was {number(best.speed)} "
+            f"{situation.unit}/s, {best.cell.name} with batch {best.cell.batch}."
+        )
+    good = [row for row in learning if _as_fast(row, best)]
+    if len(rows) > 1 and len(good) == len(rows):
+        return (
+            f"No recommendation: the rates of all {counted(len(rows), 'row')} lie within the spread of their rounds "
+            f"({number(min(row.speed for row in good))} to {number(best.speed)} {situation.unit}/s). Choose by memory "
+            f"or accuracy, or measure more rounds.{_what_is_lost(best)}"
+        )
     chosen = min(good, key=lambda row: (row.cell.processes, row.cell.global_batch))
     cell = chosen.cell
     parts = [f"{number(chosen.speed)} {situation.unit}/s"]
@@ -69,9 +138,8 @@ def _recommendation(rows: Sequence[Row], situation: Situation) -> str:
     batch = f"batch {cell.batch}" + (f" a process ({cell.global_batch} in all)" if cell.processes > 1 else "")
     text = f"Recommended: {cell.name}, {batch}: {', '.join(parts)}, the device busy {chosen.busy:.0%} of the time."
     if best is not chosen:
-        text += f" The fastest, {best.cell.name} with batch {best.cell.batch}, gives {number(best.speed)}: no real gain"
-        larger = " for a larger batch" if best.cell.global_batch > cell.global_batch else ""
-        text += f"{' for more processes' if best.cell.processes > cell.processes else larger}."
+        text += f" The fastest, {best.cell.name} with batch {best.cell.batch}, gives {number(best.speed)}: within the "
+        text += "spread of the rounds."
     fastest = max(rows, key=lambda row: row.speed)
     if fastest.speed > best.speed:
         name, score = fastest.score
@@ -79,10 +147,15 @@ def _recommendation(rows: Sequence[Row], situation: Situation) -> str:
             f" {_capital(fastest.cell.name)} with batch {fastest.cell.batch} is faster, {number(fastest.speed)}, but "
             f"learns less: its {name} is {score:.4g} instead of {chosen.score[1]:.4g}."
         )
-    if chosen.busy < _BUSY:
-        loss = _largest_loss(chosen)
-        text += f" Most of what is lost is {_CAUSES[loss]}, {chosen.shares.get(loss, 0.0):.0%} of the time."
-    return text
+    return text + _what_is_lost(chosen)
+
+
+def _what_is_lost(row: Row) -> str:
+    """What the device waited for most, if it waited."""
+    if row.busy >= _BUSY:
+        return ""
+    loss = _largest_loss(row)
+    return f" Most of what is lost is {_CAUSES[loss]}, {row.shares.get(loss, 0.0):.0%} of the time."
 
 
 def _learns_less(row: Row, rows: Sequence[Row]) -> bool:
@@ -106,9 +179,11 @@ def _bigger_batch(rows: Sequence[Row], situation: Situation) -> Iterator[str]:
     fitting = sorted((row for row in rows if row.status == "measured" and row.rate), key=lambda row: row.cell.batch)
     if len(fitting) > 1:
         *_, before, largest = fitting
-        best = max(row.speed for row in fitting)
-        enough = next(row for row in fitting if row.speed >= (1 - _SAME) * best)
-        if enough is not largest:
+        best = max(fitting, key=lambda row: row.speed)
+        enough = next(row for row in fitting if _as_fast(row, best))
+        if not _told_apart(*fitting):
+            pass  # which is faster, nobody knows
+        elif enough is not largest:
             yield f"{name} {_no_faster(enough, largest, situation)}"
         else:
             gain, less = largest.speed / before.speed, _less_of(before, largest)
@@ -131,7 +206,7 @@ def _less_of(before: Row, after: Row) -> str:
 
 def _no_faster(enough: Row, largest: Row, situation: Situation) -> str:
     """The largest batch against the smallest that is as fast as any."""
-    slower = largest.speed < (1 - _SAME) * enough.speed
+    slower = not _as_fast(largest, enough)
     a, b = enough.cell.batch, largest.cell.batch
     what = f"{'slower' if slower else 'no faster'} than {a}"
     rates = f"{number(enough.speed)} and {number(largest.speed)} {situation.unit}/s"
@@ -169,13 +244,19 @@ def _more_processes(rows: Sequence[Row], spread: Sequence[Row], situation: Situa
     """A mode against one process: with the same batch on each rank, and with the same global batch."""
     if not spread or spread[0].cell.mode == "none":
         return
+    spread = [row for row in spread if _told_apart(row)]
     one = [
-        row for row in rows if row.cell.mode == "none" and row.cell.like(spread[0].cell, "mode", "processes", "batch")
+        row
+        for row in rows
+        for many in spread[:1]
+        if row.cell.mode == "none" and row.cell.like(many.cell, "mode", "processes", "batch") and _told_apart(row)
     ]
     pairs = sorted(((a, b) for a in one for b in spread), key=lambda pair: -pair[1].cell.batch)
     for a, b in [pair for pair in pairs if pair[0].cell.batch == pair[1].cell.batch][:1]:
         yield _scaling(a, b, f"with the same batch of {b.cell.batch} on each rank", 1.0, situation)
     for a, b in [pair for pair in pairs if pair[0].cell.global_batch == pair[1].cell.global_batch][:1]:
+        if b.cell.processes == 1:
+            return  # said already
         how = f"with the same global batch of {b.cell.global_batch}, {b.cell.batch} on each rank"
         yield _scaling(a, b, how, 1 / b.cell.processes, situation)
 
@@ -187,8 +268,8 @@ def _scaling(one: Row, many: Row, how: str, part: float, situation: Situation) -
         f"Against one process {many.cell.name} is {gain:.2f} times as fast {how} "
         f"({number(one.speed)} and {number(many.speed)} {situation.unit}/s)"
     )
-    if gain > count / _NEAR:
-        return f"{text}, more than the ideal {count}: something has disturbed the slower one, so measure again."
+    if count == 1:
+        return f"{text}: on one device DataParallel passes each batch on to the network as it is."
     if gain >= _NEAR * count:
         return f"{text}, close to the ideal {count}."
     lost = many.step_seconds - part * one.step_seconds
@@ -235,7 +316,7 @@ def _dp_against_ddp(rows: Sequence[Row]) -> Iterator[str]:
         (dp, ddp)
         for dp in rows
         for ddp in rows
-        if (dp.cell.mode, ddp.cell.mode) == ("dp", "ddp") and dp.cell.like(ddp.cell, "mode")
+        if (dp.cell.mode, ddp.cell.mode) == ("dp", "ddp") and dp.cell.like(ddp.cell, "mode") and _told_apart(dp, ddp)
     ]
     if pairs:
         dp, ddp = max(pairs, key=lambda pair: pair[0].cell.global_batch)
@@ -275,7 +356,12 @@ def _accumulation(rows: Sequence[Row], situation: Situation) -> Iterator[str]:
             f"instead of {few.cell.accumulate} are {ratio:.2f} times as fast ({number(few.speed)} and "
             f"{number(many.speed)} {situation.unit}/s)"
         )
-        text += ", no more than such measurements scatter" if abs(ratio - 1) < _SAME else _less_of(few, many)
+        if not _told_apart(few, many):
+            text += ", each measured once: whether that is more than they scatter is not known"
+        elif _as_fast(few, many) and _as_fast(many, few):
+            text += ", no more than their rounds scatter"
+        else:
+            text += _less_of(few, many)
         # As if computing a sample took as long as before.
         possible = many.shares.get("compute", 0.0) / max(few.shares.get("compute", 0.0), 1e-9)
         if max(ratio, 1 / ratio) > max(possible, 1) / _NEAR:

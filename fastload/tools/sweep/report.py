@@ -15,32 +15,25 @@ from rich.text import Text
 from fastload.errors import ConfigurationError, counted
 from fastload.terminal import duration
 from fastload.tools.bench.compare import conditions
-from fastload.tools.measure.page import heat_map, table, write_page
+from fastload.tools.measure.page import table, write_page
 from fastload.tools.measure.results import Measurement, Results, read_json
-from fastload.tools.measure.statistics import summarise
-from fastload.tools.measure.table import each, gigabytes, number, percentage, print_fitting, print_report
+from fastload.tools.measure.statistics import Summary, summarise
+from fastload.tools.measure.table import each, gigabytes, number, per_cent, percentage, print_fitting, print_report
 from fastload.tools.sweep.grid import SHARES, Cell, Row, Share
 
 if TYPE_CHECKING:
     from fastload.tools.measure.charts import Chart
 
-_DROPPABLE = ("update", "launch", "copy", "memory", "whole run", "epoch")
+_DROPPABLE = ("update", "launch", "copy", "memory", "whole run", "whole job", "foreign", "CPU", "epoch")
 """Columns that a narrow terminal does without, in this order; --csv has them all."""
 _LEGEND = (
+    "spread: half the range between the quartiles of the rounds. CPU: seconds of all processes for 1,000 samples. "
+    "foreign: cores that everything else on the machine took. whole job: training in all its epochs, extrapolated. "
     "batch: samples of a batch on each process; in all: of a step. memory: the peak of every GPU in turn, or, on the "
     "CPU, of every process. GPU: the utilisation of each that the driver tells. busy: compute and update. The other "
     "shares are of the time in which the device had nothing to do: wait, no batch was there; copy, it was on its way; "
     "launch, the host had queued no work; exchange, gradients were under way."
 )
-_AXES = {
-    "parallel": "parallel",
-    "device": "device",
-    "backend": "backend",
-    "num_workers": "workers",
-    "accumulate": "accumulated",
-    "batch": "batch",
-}
-"""What may vary from cell to cell, and its heading."""
 
 
 def print_sweep(results: Results, console: Console) -> None:
@@ -64,6 +57,8 @@ def _what_was_done(results: Results) -> str:
     samples = settings.get("samples")
     epoch = f", {counted(samples, 'sample')} an epoch" if isinstance(samples, int) else ""
     what = f"{settings['preset']}: {settings['model']} on {settings['data']}{epoch}, on {settings['device']}; each row "
+    turns = settings.get("rounds") or 1
+    what += f"{counted(turns, 'round')} in turn with all others, of " if turns > 1 else ""
     if settings.get("epochs"):
         return (
             f"{what}a whole run of {counted(settings['epochs'], 'epoch')} in processes of its own. epoch: training in "
@@ -90,19 +85,43 @@ def _line(row: Row, unit: str) -> dict[str, str]:
         "device": cell.device or "",
         "backend": cell.backend or "",
         "workers": "" if cell.num_workers is None else str(cell.num_workers),
+        "prefetch": "" if cell.prefetch_factor is None else str(cell.prefetch_factor),
+        "amp": cell.amp or "",
+        "cudnn benchmark": _yes(cell.cudnn_benchmark),
+        "compile": _yes(cell.compile),
         "accumulated": str(cell.accumulate) if cell.accumulate > 1 else "",
         "batch": str(cell.batch) if possible else "",
         "in all": str(cell.global_batch) if possible else "",
         f"{unit}/s": "" if row.rate is None else number(row.rate),
+        "spread": "" if row.spread is None or row.spread.count < 2 else _half_range(row.spread),
+        "CPU": "" if row.cores is None or not row.rate else f"{number(1000 * row.cores / row.rate)} s",
+        "foreign": "" if row.foreign is None else f"{row.foreign:.1f}",
         "epoch": "" if row.epoch_seconds is None else duration(row.epoch_seconds),
         "whole run": "" if row.run_seconds is None else duration(row.run_seconds),
+        "whole job": "" if row.job_seconds is None else duration(row.job_seconds),
+        **({f"train {row.score[0]}": _train_score(row)} if row.validation else {}),
         **score,
+        **({"best": "" if row.best is None else f"{row.best:.4f}"} if row.validation else {}),
         "memory": each(row.memory, gigabytes),
         "GPU": each(row.utilisation, percentage),
         "busy": percentage(row.busy) if row.shares else "",
         **{str(share): percentage(row.shares[share]) if share in row.shares else "" for share in SHARES},
         "": "" if row.status == "measured" else row.status,
     }
+
+
+def _yes(wanted: bool | None) -> str:
+    return "" if wanted is None else "yes" if wanted else "no"
+
+
+def _half_range(spread: Summary) -> str:
+    """Between the quartiles, relative to the median: "± 3%"."""
+    return f"± {per_cent((spread.high - spread.low) / 2, spread.median) or '0%'}"
+
+
+def _train_score(row: Row) -> str:
+    value = row.train.get(row.score[0])
+    return "" if value is None else f"{value:.4f}"
 
 
 def _title(row: Measurement) -> str:
@@ -122,29 +141,10 @@ def write_html(results: Results, path: str | os.PathLike[str]) -> None:
     figures = table(_lines(results), text_columns=("parallel", "device", "backend"))
     sections = {
         "What was measured": f"<p>{escape(_what_was_done(results))}</p>\n{charts}",
-        **_heat_maps(results),
         "All figures": f'{figures}<p class="muted">{escape(_LEGEND)}</p>\n',
     }
     title = f"Batch sizes and parallel modes: {results.settings['preset']}"
     write_page(results, path, title=title, sections=sections, row_title=_title)
-
-
-def _heat_maps(results: Results) -> dict[str, str]:
-    """Heading: HTML, one map of the rate and one of the score, where exactly two axes of the sweep vary."""
-    rows = sorted((row for row in _rows(results) if row.rate), key=lambda row: row.cell.batch)
-    values = {axis: [getattr(row.cell, axis) for row in rows] for axis in _AXES}
-    varying = sorted((axis for axis in _AXES if len(set(values[axis])) > 1), key=lambda axis: len(set(values[axis])))
-    if len(varying) != 2:
-        return {}
-    across, down = varying
-    places = list(zip(map(str, values[down]), map(str, values[across]), strict=True))
-    by, corner = f"by {_AXES[down]} and {_AXES[across]}", f"{_AXES[down]} \\ {_AXES[across]}"
-    rates = dict(zip(places, (row.speed for row in rows), strict=True))
-    maps = {f"{results.settings['unit']}/s {by}": heat_map(rates, corner=corner, show=number)}
-    if all(row.validation for row in rows):
-        scores = dict(zip(places, (row.score[1] for row in rows), strict=True))
-        maps[f"{rows[0].score[0]} {by}"] = heat_map(scores, corner=corner, show="{:.4f}".format)
-    return maps
 
 
 def write_png(results: Results, path: str | os.PathLike[str]) -> None:
@@ -164,7 +164,9 @@ def _charts(results: Results) -> list[Chart]:
     colour = colours([row.cell.name for row in _rows(results)])
     points: dict[str, list[tuple[float, float, float, float]]] = {}
     for row in rows:
-        points.setdefault(row.cell.name, []).append((row.cell.batch, row.speed, row.speed, row.speed))
+        spread = row.spread
+        if spread is not None:
+            points.setdefault(row.cell.name, []).append((row.cell.batch, spread.median, spread.low, spread.high))
     lines = [Line(name, found, colour[name]) for name, found in points.items()]
     bars = [Stack(f"{row.cell.name}, {row.cell.batch}", {str(k): v for k, v in row.shares.items()}) for row in rows]
     parts = {str(name): SERIES[number] for name, number in _COLOURS.items()}
@@ -231,6 +233,6 @@ def _verdict(pairs: Sequence[tuple[Row, Row]], found: Sequence[dict[Cell, Row]])
     ratios = summarise([b.speed / a.speed for a, b in pairs])
     return (
         f"Over the {counted(len(pairs), 'run')} that both have, the second is {ratios.median:.2f} times as fast as the "
-        f"first (quartiles {ratios.low:.2f} to {ratios.high:.2f}). {fastest} Each was measured once: "
-        "below 5% is no difference."
+        f"first (quartiles {ratios.low:.2f} to {ratios.high:.2f}). {fastest} What lies within the "
+        "spread of the rounds is no difference."
     )

@@ -1,4 +1,4 @@
-"""A whole sweep: the cells one after the other, each in processes of its own, and what they say together.
+"""A whole sweep: the cells in turn, round after round, each in processes of its own, and what they say together.
 
 A run that takes all memory, crashes or hangs must not take the sweep with it, and what it leaves behind (a CUDA
 context, compiled kernels, a warm allocator) must not flatter the next one.
@@ -25,7 +25,8 @@ from fastload.machine import usable_cores
 from fastload.tools.measure import process
 from fastload.tools.measure.results import Results, new_results
 from fastload.tools.sweep.advice import Situation, advice
-from fastload.tools.sweep.grid import AXES, SHARES, Cell, Mode, Row, cells, unavailable
+from fastload.tools.sweep.grid import AXES, SHARES, Cell, Mode, Row, cells, joined, unavailable
+from fastload.tools.watch.beside import Beside
 from fastload.train import train
 from fastload.train.config import TrainConfig
 from fastload.train.data import open_data
@@ -49,10 +50,16 @@ class SweepSettings:
     axes: Mapping[str, Sequence[Any]] = field(default_factory=dict)  # values of other settings, by the names of `AXES`
     processes: int | None = None  # of ddp, and GPUs of dp; None: all GPUs, and 2 where there are fewer
     epochs: int | None = None  # run each cell to its end, so many epochs; None: some steps of it
+    rounds: int | None = None  # of all cells in turn; None: 3, and 1 where each is run to its end
     steps: int = 30  # measured in each cell, where it is not run to its end
     warmup: int = 5  # steps before those
     timeout: float | None = None
     """After which a cell is given up [seconds]. None: 600 for some steps, and never where it is run to its end."""
+
+    @property
+    def turns(self) -> int:
+        """Rounds, as a number."""
+        return self.rounds or (3 if self.epochs is None else 1)
 
     @property
     def limit(self) -> float:
@@ -61,8 +68,11 @@ class SweepSettings:
 
 
 def run_sweep(settings: SweepSettings, *, on_progress: Callable[[Sequence[Row], Sequence[Cell]], None]) -> Results:
-    """Run every cell; before each and at the end `on_progress` gets the rows so far and all cells. Ctrl-C ends it early
-    and keeps what was measured. Raises ConfigurationError: a setting that cannot be honoured."""
+    """Run every cell in interleaved rounds, every second one backwards, so that what changes on the machine meets all.
+
+    Before each run and at the end `on_progress` gets the runs so far and the cells of all runs in their order. Ctrl-C
+    ends it early and keeps what was measured. Raises ConfigurationError: a setting that cannot be honoured.
+    """
     # What has one value is no axis, but a setting of all runs.
     fixed = {name: values[0] for name, values in settings.axes.items() if len(set(values)) == 1}
     axes = {name: values for name, values in settings.axes.items() if name not in fixed}
@@ -74,20 +84,28 @@ def run_sweep(settings: SweepSettings, *, on_progress: Callable[[Sequence[Row], 
     for cell in asked:  # what cannot be is refused before anything runs
         cell_config(cell, settings, out="")
         _missing(cell.backend or settings.config.data.backend)
-    first = {(cell.mode, cell.device): cell for cell in reversed(asked)}
+    first = {(cell.mode, cell.device, cell.processes): cell for cell in reversed(asked)}
     # A mode that this machine does not have is one row, whatever the batches.
-    grid = [cell for cell in asked if cell is first[cell.mode, cell.device] or not unavailable(cell, device, gpus)]
+    grid = [
+        cell
+        for cell in asked
+        if cell is first[cell.mode, cell.device, cell.processes] or not unavailable(cell, device, gpus)
+    ]
     check(settings.config)
-    rows: list[Row] = []
+    runs: list[Row] = []
     complete = True
+    turns = [cell for turn in range(settings.turns) for cell in (reversed(grid) if turn % 2 else grid)]
     try:
-        for cell in grid:
-            on_progress(rows, grid)
-            rows.append(_row(cell, rows, settings, device, gpus))
-        on_progress(rows, grid)
+        for number, cell in enumerate(turns):
+            on_progress(runs, turns)
+            first_run = next((run for run in runs if run.cell == cell), None) if number >= len(grid) else None
+            lost = first_run is not None and first_run.status != "measured"
+            runs.append(first_run if first_run and lost else _row(cell, runs, settings, device, gpus))
+        on_progress(runs, turns)
     except KeyboardInterrupt:
         complete = False
-        rows += [Row(cell, "not run") for cell in grid[len(rows) :]]
+        runs += [Row(cell, "not run") for cell in grid if all(run.cell != cell for run in runs)]
+    rows = [joined([run for run in runs if run.cell == cell]) for cell in grid]
     samples = next((row.samples for row in rows if row.samples), None)
     unit = {"masked-lm": "sequences", "text-classification": "texts"}.get(settings.config.task, "img")
     return new_results(
@@ -99,6 +117,7 @@ def run_sweep(settings: SweepSettings, *, on_progress: Callable[[Sequence[Row], 
             "parallel": ", ".join(settings.parallel),
             "processes": processes,
             "epochs": settings.epochs,
+            "rounds": settings.turns,
             "steps": settings.steps,
             "warmup": settings.warmup,
             "timeout": settings.timeout,
@@ -132,7 +151,8 @@ def _row(cell: Cell, before: Sequence[Row], settings: SweepSettings, device: str
     if reason := unavailable(cell, device, gpus) or _missing(cell.backend or settings.config.data.backend):
         return Row(cell, "unavailable", reason)
     for row in before:
-        if row.status == "out of memory" and row.cell.like(cell, "batch", "accumulate"):
+        too_large = row.status == "out of memory" and row.cell.batch <= cell.batch
+        if too_large and row.cell.like(cell, "batch", "accumulate"):
             return Row(cell, "not run", f"a batch of {row.cell.batch} did not fit in memory.")
     return run_cell(cell, settings)
 
@@ -173,14 +193,21 @@ def run_cell(cell: Cell, settings: SweepSettings) -> Row:
     """Train for some steps, or to the end, in processes of its own."""
     with tempfile.TemporaryDirectory(prefix="fastload-sweep-") as folder:
         config = cell_config(cell, settings, out=str(Path(folder) / "run"))
-        outcome = process.run(
-            f"{__name__}:train_cell",
-            *(cell, config, settings.warmup),
-            limit=settings.limit,
-            launcher=launcher(cell),
-            environment=environment(cell),
-        )
-    return row_of(cell, outcome, settings.limit)
+        beside = Beside(period=0.5)  # this process and all that it starts: what is left of the machine is foreign
+        try:
+            outcome = process.run(
+                f"{__name__}:train_cell",
+                *(cell, config, settings.warmup),
+                limit=settings.limit,
+                launcher=launcher(cell),
+                environment=environment(cell),
+            )
+        finally:
+            moments = beside.stop().moments
+    row = row_of(cell, outcome, settings.limit)
+    seconds = sum(moment.seconds for moment in moments)
+    foreign = sum(moment.foreign * moment.seconds for moment in moments) / seconds if seconds else None
+    return replace(row, foreign=foreign, job_epochs=settings.config.schedule.epochs) if row.rate else row
 
 
 def cell_config(cell: Cell, settings: SweepSettings, *, out: str) -> TrainConfig:
@@ -234,11 +261,14 @@ def train_cell(cell: Cell, config: TrainConfig, warmup: int) -> Row:
     return Row(
         cell,
         rate=summary.images_per_second,
+        cpu_seconds=summary.cpu_seconds,
         steps=summary.measured_steps,
         samples=summary.samples,
         val_samples=summary.val_samples,
         epoch_seconds=sum(trained) / len(trained) if whole else summary.samples / summary.images_per_second,
         run_seconds=summary.seconds if whole else None,
+        train=dict(summary.epochs[-1].train) if whole and summary.epochs else {},
+        best=summary.best if whole else None,
         validation=dict(sorted(results.items(), key=lambda item: item[0] != summary.best_by)),
         memory=tuple(use.peak_memory for use in summary.devices),
         utilisation=tuple(use.utilisation for use in summary.devices if use.utilisation is not None),

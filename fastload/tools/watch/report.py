@@ -139,7 +139,7 @@ def _timelines(watched: Watched) -> Iterator[Timeline]:
     for number, (name, of, whole, unit) in enumerate(strips):
         points = [(m.at - m.seconds, value) for m in moments if (value := of(m)) is not None]
         most = max((value for _, value in points), default=0.0)
-        if not most:
+        if not most or (not whole and most < 1e5):  # below 0.1 MB/s there is nothing to see
             continue
         if not whole:
             whole, unit = most, f"of {most / 1e6:,.1f} MB/s"
