@@ -14,14 +14,16 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing
 import torch.nn.functional as F
+from PIL import Image
 from torch import nn
 
 import fastload
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError, DecodeError, SourceError, StateMismatchError
 from fastload.sources import open_source
-from fastload.train.config import OptimizerConfig, TrainConfig
-from fastload.train.tasks import MetricSums, Task, create_task, draws_of
+from fastload.train.config import DataConfig, OptimizerConfig, TrainConfig
+from fastload.train.data import open_data
+from fastload.train.tasks import MetricSums, Task, create_task, draws_of, mask_classes
 from fastload.train.trainer import validate
 from tests import images
 
@@ -194,7 +196,7 @@ def test_masks_that_cannot_be_meant_are_refused(tmp_path: Path) -> None:
         folder = pairs_folder(tmp_path / name, masks, "png")
         task_of("segmentation", num_classes=1).study(open_source(str(folder)).source)
 
-    with pytest.raises(ConfigurationError, match="values up to 4, which look like class numbers"):
+    with pytest.raises(ConfigurationError, match=r"values up to 4, .*, got 1; say --num-classes 5"):
         study("classes", [images.png(images.labels(24, 32))])
     with pytest.raises(SourceError, match="every pixel of 2 masks is 0"):
         study("empty", [images.png(np.zeros((24, 32), np.uint8))] * 2)
@@ -203,6 +205,110 @@ def test_masks_that_cannot_be_meant_are_refused(tmp_path: Path) -> None:
     # One that can be read is enough; what becomes of the other is the loader's business.
     good = images.png(cracks(1)[0].astype(np.uint8))
     study("one", [images.truncated(good), good])
+
+
+def rotated_classes(count: int, *, void: bool) -> list[np.ndarray[Any, Any]]:
+    """Masks of the classes 0 to 4, 255 in a column where `void`."""
+    masks = [images.labels(24, 32, seed=seed) for seed in range(count)]
+    for mask in masks:
+        mask[:, 3] = 255 if void else mask[:, 3]
+    return masks
+
+
+def voc(root: Path) -> Path:
+    """As PASCAL VOC unpacks: palette masks, 255 for borders, lists of the images of a split."""
+    folder = root / "VOC2012"
+    for part in ("JPEGImages", "SegmentationClass", "ImageSets/Segmentation"):
+        (folder / part).mkdir(parents=True)
+    for number, mask in enumerate(rotated_classes(6, void=True)):
+        name = f"2007_00{number}"
+        (folder / "JPEGImages" / f"{name}.jpg").write_bytes(images.jpeg(images.photo(24, 32, seed=number)))
+        indexed = Image.fromarray(mask)
+        indexed.putpalette([value * 7 % 256 for value in range(768)])  # which makes it one of palette indices
+        indexed.save(folder / "SegmentationClass" / f"{name}.png")
+    for split, numbers in (("train", range(4)), ("val", range(4, 6))):
+        (folder / "ImageSets" / "Segmentation" / f"{split}.txt").write_text("".join(f"2007_00{n}\n" for n in numbers))
+    return folder
+
+
+def camvid(root: Path) -> Path:
+    """As CamVid unpacks: train, trainannot, val, valannot, grey masks of class numbers."""
+    for number, mask in enumerate(rotated_classes(6, void=False)):
+        split = "train" if number < 4 else "val"
+        for part in (split, f"{split}annot"):
+            (root / "CamVid" / part).mkdir(parents=True, exist_ok=True)
+        (root / "CamVid" / split / f"{number}.png").write_bytes(images.png(images.photo(24, 32, seed=number)))
+        (root / "CamVid" / f"{split}annot" / f"{number}.png").write_bytes(images.png(mask))
+    return root / "CamVid"
+
+
+@pytest.mark.parametrize("unpack", [voc, camvid])
+def test_several_classes_are_told_from_the_masks(tmp_path: Path, unpack: Callable[[Path], Path]) -> None:
+    config = TrainConfig(task="segmentation", data=DataConfig(data=str(unpack(tmp_path)), image_size=(24, 32)))
+    data = open_data(config, shard=fastload.Shard(0, 1), device=torch.device("cpu"))
+    assert data.shape.num_classes == 5
+    assert data.val is not None
+    task = create_task(config, num_classes=data.shape.num_classes)
+    line = task.study(data.source)
+    assert line is not None
+    assert "5 classes of pixels, of which 5 occur" in line
+    assert "in 4 masks" in line
+    with data.val as loader:
+        (batch,) = loader
+        inputs = task.prepare(batch, draws_of(loader, epoch=0, step=0))
+        perfect = F.one_hot(torch.where(inputs.target == 255, 0, inputs.target), 5).movedim(-1, 1) * 50.0
+        result = results_of(task, [(perfect, inputs.target)])
+    data.train.close()
+    assert result["mean_iou"] == result["accuracy"] == 1.0
+    assert result["loss"] == pytest.approx(0, abs=1e-6)
+
+
+def test_several_classes_are_counted_as_by_hand() -> None:
+    generator = torch.Generator().manual_seed(5)
+    output = torch.randn(4, 3, 6, 9, generator=generator)
+    target = torch.randint(0, 3, (4, 6, 9), generator=generator)
+    target[0, 0] = 255
+    target[3] = 255  # an image without any class counts nothing
+    task = task_of("segmentation", num_classes=3)
+    losses = task.losses(output, target)
+    pixels = F.cross_entropy(output, target, ignore_index=255, reduction="none")
+    torch.testing.assert_close(losses[:3], pixels[:3].sum((1, 2)) / (target[:3] != 255).sum((1, 2)))
+    assert losses[3] == 0
+    known, guess = target != 255, output.argmax(1)
+    ious = [
+        float(((guess == k) & (target == k)).sum()) / float((((guess == k) & known) | (target == k)).sum())
+        for k in range(3)
+    ]
+    result = results_of(task, [(output[:2], target[:2]), (output[2:], target[2:])])
+    assert result["mean_iou"] == pytest.approx(np.mean(ious), rel=1e-12)
+    assert result["accuracy"] == pytest.approx(float((guess == target)[known].float().mean()), rel=1e-6)
+    target[1, 2, 3] = 7
+    with pytest.raises(SourceError, match="1 pixel of this epoch have 3 or more"):
+        results_of(task, [(output, target)])
+
+
+@pytest.mark.parametrize(
+    ("values", "classes"),
+    [([0, 1], 1), ([0, 255], 1), ([0, 1, 255], 2), ([0, 1, 2], 3), ([0, 20, 255], 21), ([0, 127], 128)],
+)
+def test_what_the_values_of_masks_mean(tmp_path: Path, values: list[int], classes: int) -> None:
+    mask = np.resize(np.array(values, np.uint8), (24, 32))
+    folder = pairs_folder(tmp_path, [images.png(mask)] * 2, "png")
+    assert mask_classes(open_source(str(folder)).source) == classes
+
+
+def test_masks_that_may_be_classes_or_shades_are_refused(tmp_path: Path) -> None:
+    shades = pairs_folder(tmp_path, [images.png(np.resize(np.arange(151, dtype=np.uint8), (24, 32)))] * 2, "png")
+    source = open_source(str(shades)).source
+    with pytest.raises(ConfigurationError, match=r"class numbers or shades of grey; say --num-classes 151"):
+        mask_classes(source)
+    with pytest.raises(ConfigurationError, match=r"values up to 150, got 20 classes; say --num-classes 151"):
+        task_of("segmentation", num_classes=20).study(source)
+    assert "151 classes" in str(task_of("segmentation", num_classes=151).study(source))
+    with pytest.raises(ConfigurationError, match=r"needs scores \(B, 3, 4, 4\), got an output \(2, 1, 4, 4\)"):
+        task_of("segmentation", num_classes=3).losses(torch.zeros(2, 1, 4, 4), torch.zeros(2, 4, 4).long())
+    with pytest.raises(StateMismatchError, match="it is of 4 classes, the network has 3"):
+        task_of("segmentation", num_classes=3).load_state_dict({"classes": 4})
 
 
 # -- Masked language ---------------------------------------------------------------------------------------------------

@@ -106,7 +106,7 @@ class ModelConfig(_Group):
     model_option: tuple[str, ...] = ()
     """What its library is to be told besides, NAME=VALUE, such as zero_init_residual=true of torchvision:resnet50."""
     num_classes: int | None = None
-    """Outputs. Without it: as many as the data has classes."""
+    """Outputs. Without it: as many as the data has classes. Of segmentation: 1 for masks of one class."""
     weights: str | None = None
     """Pretrained weights to download, by the library's name for them ("DEFAULT"; of smp "imagenet"). Without it: none,
     from scratch."""
@@ -147,7 +147,8 @@ class OptimizerConfig(_Group):
     label_smoothing: Annotated[float, _PART] = 0.0
     """Of the classification loss, 0 to 1."""
     positive_weight: Literal["masks", "none"] = "masks"
-    """Of the segmentation loss. masks: negative pixels to positive ones in the training masks; none: plain BCE."""
+    """Of the loss of segmentation into one class. masks: negative pixels to positive ones in the training masks; none:
+    plain BCE."""
     mixup: Annotated[float, _FROM_0] = 0.0
     """Alpha of MixUp; 0: none."""
     cutmix: Annotated[float, _FROM_0] = 0.0

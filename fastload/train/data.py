@@ -24,6 +24,7 @@ from fastload.sources.folders import sampled_rows, split_of, splits_of
 from fastload.train.config import TrainConfig
 from fastload.train.models import Shape
 from fastload.train.settings import NONE, did_you_mean
+from fastload.train.tasks import mask_classes
 from fastload.train.texts import TOKENS, VALIDATION, open_texts
 
 _NO_VALIDATION = (
@@ -261,6 +262,8 @@ def _check_tokens(source: Source, vocabulary: int | None) -> None:
 def _num_classes(sources: Sequence[Source], config: TrainConfig) -> int:
     """Of the training data and, where there are any, of the validation data, whose labels must mean the same."""
     asked = config.model.num_classes
+    if config.task == "segmentation":
+        return mask_classes(sources[0]) if asked is None else asked
     if config.task not in ("classification", "text-classification"):
         return 1 if asked is None else asked
     names = sources[0].classes or ()

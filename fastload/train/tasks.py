@@ -29,8 +29,10 @@ from fastload.sources.base import Source
 from fastload.train.config import TrainConfig
 from fastload.train.texts import PADDING, TOKENS
 
+NO_CLASS = 255
+"""In a mask of class numbers: a pixel that has none, as PASCAL VOC, Cityscapes and ADE20K have it."""
 _COUNTED_MASKS = 2_000
-"""Masks that the positive weight is counted on, at most: enough for it, and seconds of decoding."""
+"""Masks that the classes and the positive weight are counted on, at most: enough for it, and seconds of decoding."""
 _HIDDEN_SHARE = 0.15
 _MASK_SHARE, _RANDOM_SHARE = 0.8, 0.1
 """Of the hidden tokens: replaced by the mask token, by a random one; the rest are left as they are."""
@@ -41,8 +43,10 @@ def create_task(config: TrainConfig, *, num_classes: int) -> Task:
     match config.task:
         case "classification":
             return Classification(num_classes, config.optimizer.label_smoothing)
-        case "segmentation":
+        case "segmentation" if num_classes == 1:
             return Segmentation(weighted=config.optimizer.positive_weight == "masks")
+        case "segmentation":
+            return MultiClassSegmentation(num_classes, config.optimizer.label_smoothing)
         case "masked-lm":
             return MaskedLanguage(num_classes)
         case "text-classification":
@@ -216,13 +220,12 @@ class Segmentation(Task):
 
     def study(self, source: Source) -> str:
         """Count the training masks: at most 2,000 of them, evenly spread. Raises DecodeError if none can be read."""
-        masks = {name: column for name, column in source.images.items() if column.role == "mask"}
-        pixels, seen = _histogram(Source(masks, source.fingerprint, source.name))
+        pixels, seen = mask_values(source)
         largest = int(np.flatnonzero(pixels)[-1])
         if 1 < largest < 128:
             raise ConfigurationError(
-                f"task: the masks of {source.name} have values up to {largest}, which look like class numbers; "
-                "segmentation is of one class here: give masks of 0 and 1, or of 0 and 255."
+                f"num_classes: the masks of {source.name} have values up to {largest}, which look like class numbers, "
+                f"got 1; say --num-classes {largest + 1}, or give masks of 0 and 1, or of 0 and 255."
             )
         threshold = largest // 2
         positive, negative = int(pixels[threshold + 1 :].sum()), int(pixels[: threshold + 1].sum())
@@ -267,6 +270,147 @@ class Segmentation(Task):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)
         self._threshold, self._positive_weight = int(state["threshold"]), float(state["positive_weight"])
+
+
+class MultiClassSegmentation(Task):
+    """A class for each pixel: cross entropy [nats a pixel], mean IoU and accuracy [0 to 1].
+
+    Output (B, K, H, W) scores; target (B, H, W) int64 class numbers, 255 where a pixel has no class (PASCAL VOC's
+    borders), which counts nowhere.
+
+    The loss of a sample is the mean over its pixels that have a class; all classes have the same weight. The IoU of a
+    class is that of all pixels of the set together: pixels that are both of it and found / pixels that are either. The
+    mean is over the classes that occur or were found; the accuracy is the share of the pixels that were found right.
+    """
+
+    results = ("loss", "mean_iou", "accuracy")
+    best: tuple[str, Literal["min", "max"]] = ("mean_iou", "max")
+
+    def __init__(self, num_classes: int, label_smoothing: float) -> None:
+        if num_classes > NO_CLASS:
+            raise ConfigurationError(
+                f"num_classes: masks have one byte a pixel, of which 255 is no class: 255 at most, got {num_classes}."
+            )
+        self._classes = num_classes
+        self._label_smoothing = label_smoothing
+        self._names = [f"{kind}_{k}" for kind in ("intersection", "predicted", "true") for k in range(num_classes)]
+        self.counted = ("samples", "loss", "unknown", *self._names)
+
+    def study(self, source: Source) -> str:
+        """Check the training masks: at most 2,000 of them, evenly spread."""
+        pixels, seen = mask_values(source)
+        values = np.flatnonzero(pixels[:NO_CLASS])
+        if len(values) and values[-1] >= self._classes:
+            raise ConfigurationError(
+                f"num_classes: the masks of {source.name} have values up to {values[-1]}, got "
+                f"{counted(self._classes, 'class')}; say --num-classes {values[-1] + 1}. 255 is a pixel without class."
+            )
+        of_all = ("" if seen == len(source) else f"{seen:,} of ") + counted(len(source), "mask")
+        without = f", {pixels[NO_CLASS] / pixels.sum():.1%} of the pixels without" if pixels[NO_CLASS] else ""
+        return f"{counted(self._classes, 'class')} of pixels, of which {len(values)} occur{without}, in {of_all}"
+
+    def prepare(self, batch: Any, draws: Draws) -> Inputs:
+        images, masks = batch
+        return Inputs(images, masks.long())
+
+    def losses(self, output: torch.Tensor, target: torch.Tensor, *, training: bool = True) -> torch.Tensor:
+        size = ", ".join(map(str, target.shape[1:]))
+        if output.ndim != 4 or output.shape[1] != self._classes or output.shape[2:] != target.shape[1:]:
+            raise ConfigurationError(
+                f"model: segmentation of {counted(self._classes, 'class')} needs scores (B, {self._classes}, {size}), "
+                f"got an output {tuple(output.shape)}; choose a segmentation network (smp:Unet/resnet34)."
+            )
+        known = target < self._classes
+        # Flat, because over (B, K, H, W) the device has no deterministic algorithm.
+        losses = F.cross_entropy(
+            output.float().movedim(1, -1).flatten(0, 2),
+            torch.where(known, target, NO_CLASS).flatten(),
+            ignore_index=NO_CLASS,
+            reduction="none",
+            label_smoothing=self._label_smoothing if training else 0.0,
+        )
+        return losses.view_as(target).sum((1, 2)) / known.sum((1, 2)).clamp(min=1)
+
+    def _counts(self, output: torch.Tensor, target: torch.Tensor) -> dict[str, torch.Tensor]:
+        known = target < self._classes
+        predicted = output.argmax(1)
+        # The last place takes the pixels that do not count.
+        counts = torch.zeros(3, self._classes + 1, dtype=torch.int64, device=output.device)
+        chosen = (
+            torch.where(known & (predicted == target), target, self._classes),
+            torch.where(known, predicted, self._classes),
+            torch.where(known, target, self._classes),
+        )
+        for row, classes in zip(counts, chosen, strict=True):
+            row.scatter_add_(0, classes.flatten(), torch.ones_like(classes).flatten())
+        sums = dict(zip(self._names, counts[:, :-1].flatten().unbind(), strict=True))
+        return {"unknown": (~known & (target != NO_CLASS)).sum(), **sums}
+
+    def result(self, sums: Mapping[str, float]) -> dict[str, float]:
+        if sums["unknown"]:
+            raise SourceError(
+                f"masks: {counted(int(sums['unknown']), 'pixel')} of this epoch have {self._classes} or more, which is "
+                "no class of this network and not 255; correct the masks, or say --num-classes."
+            )
+        both, found, true = np.array([sums[name] for name in self._names]).reshape(3, self._classes)
+        union = found + true - both
+        return {
+            "loss": sums["loss"] / sums["samples"],
+            "mean_iou": float((both[union > 0] / union[union > 0]).mean()) if union.any() else 1.0,
+            "accuracy": float(both.sum() / true.sum()) if true.any() else 1.0,
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"classes": self._classes}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        super().load_state_dict(state)
+        if state["classes"] != self._classes:
+            raise StateMismatchError(
+                f"state: it is of {counted(state['classes'], 'class')}, the network has {self._classes}; resume with "
+                f"--num-classes {state['classes']}."
+            )
+
+
+def mask_classes(source: Source) -> int:
+    """How many classes the masks of a data set have; 1 where pixels are of one class or are not.
+
+    Masks of 0 and 1, and of 0 and 255, also with the noise that JPEG leaves around these, are of one class. Masks of 0
+    to K - 1, K <= 128, are of K classes, and 255 beside them is a pixel without class.
+
+    Raises:
+        ConfigurationError: the values can be class numbers or shades of grey.
+    """
+    pixels, _ = mask_values(source)
+    values = np.flatnonzero(pixels[:NO_CLASS])
+    largest = int(values[-1]) if len(values) else 0
+    if largest < 128:
+        return 1 if largest == 0 or (largest == 1 and not pixels[NO_CLASS]) else largest + 1
+    near = pixels[:16].sum() + pixels[240:].sum()
+    if near >= 0.9 * pixels.sum() and pixels[240:].sum() > pixels[128:240].sum():
+        return 1
+    raise ConfigurationError(
+        f"num_classes: the masks of {source.name} have values up to {largest}, which may be class numbers or shades of "
+        f"grey; say --num-classes {largest + 1} for the former, --num-classes 1 for one class, the brighter half."
+    )
+
+
+_counted_masks: dict[tuple[str, int], tuple[npt.NDArray[np.int64], int]] = {}
+"""What `mask_values` found last: the number of classes and the positive weight need the same."""
+
+
+def mask_values(source: Source) -> tuple[npt.NDArray[np.int64], int]:
+    """Of at most 2,000 masks, evenly spread: (256,) pixels of each value, and how many masks these were.
+
+    Raises DecodeError if none can be read.
+    """
+    key = source.fingerprint, _COUNTED_MASKS
+    if key not in _counted_masks:
+        masks = {name: column for name, column in source.images.items() if column.role == "mask"}
+        found = _histogram(Source(masks, source.fingerprint, source.name))
+        _counted_masks.clear()
+        _counted_masks[key] = found
+    return _counted_masks[key]
 
 
 def _histogram(masks: Source) -> tuple[npt.NDArray[np.int64], int]:
