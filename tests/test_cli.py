@@ -65,6 +65,41 @@ def test_help_names_every_command() -> None:
         assert re.search(rf"^\s+{command}\s", done.out, re.MULTILINE)
 
 
+@pytest.mark.parametrize("command", ["", "demo", "doctor", "train", "sweep", "bench decode", "cache build"])
+def test_short_help_is_help(command: str) -> None:
+    short, long = (fastload_command(*command.split(), option) for option in ("-h", "--help"))
+    assert short.code == long.code == 0
+    assert short.out == long.out
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("do", {"doctor"}),
+        ("train --optimize", {"--optimizer"}),
+        ("train --optimizer ad", {"adam", "adamw"}),
+        ("train cifar10-vgg19-s", {"cifar10-vgg19-sweep"}),
+    ],
+)
+def test_the_shell_completes(
+    typed: str, offered: set[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("_FASTLOAD_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", f"fastload {typed}")
+    monkeypatch.setenv("COMP_CWORD", str(len(typed.split())))
+    with pytest.raises(SystemExit):
+        app(prog_name="fastload")
+    assert offered == {*capsys.readouterr().out.split()}
+
+
+def test_what_is_misspelt_gets_the_nearest_name(tmp_path: Path) -> None:
+    assert "Did you mean 'train'" in fastload_command("tran").err
+    assert "--lr" in fastload_command("train", "--lrr", "0.1").err
+    (tmp_path / "job.toml").write_text("[optimizer]\nlrr = 0.1\n")
+    done = fastload_command("train", "--config", str(tmp_path / "job.toml"))
+    assert (done.code, "[optimizer] lrr: no such setting; the nearest: lr" in done.err) == (1, True)
+
+
 def test_version() -> None:
     assert fastload_command("--version").out.strip() == fastload.__version__
 

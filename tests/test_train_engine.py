@@ -229,8 +229,9 @@ def test_max_steps_ends_a_run_that_can_go_on(
     assert torch.equal(weights(tmp_path / "parts"), weights(tmp_path / "whole"))
     assert [record.train for record in rest.epochs] == [record.train for record in whole.epochs]
     console = quiet()
-    again = train(config(**data, out=tmp_path / "parts"), console=console)
-    assert "nothing is left of its 3 epochs" in told(console)
+    again = train(config(**data, out=tmp_path / "parts", save_epochs=2), console=console)
+    assert "parts is finished: nothing is left of its 3 epochs" in told(console)
+    assert "changed since the checkpoint, without effect on a finished run: --save-epochs 2 (was None)" in told(console)
     assert (again.steps, again.measured_steps, again.idle) == (30, 0, None)
 
 

@@ -29,7 +29,11 @@ def demo(settings: DemoSettings) -> None:
 
 
 app = typer.Typer(
-    name="fastload", no_args_is_help=True, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False
+    name="fastload",
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},  # of all commands
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
 )
 app.command()(demo)
 app.command()(doctor)

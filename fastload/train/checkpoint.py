@@ -29,7 +29,7 @@ from fastload.train.components import Components, seed_generators
 from fastload.train.config import TrainConfig
 from fastload.train.distributed import World
 from fastload.train.results import EpochRecord
-from fastload.train.settings import find_field
+from fastload.train.settings import all_fields, find_field
 from fastload.train.tasks import MetricSums
 
 VERSION = 1
@@ -131,6 +131,19 @@ def state_to_resume(config: TrainConfig) -> dict[str, Any] | None:
             "--resume never to begin anew in this one."
         )
     return state
+
+
+def changed_settings(config: TrainConfig, state: Mapping[str, Any]) -> list[str]:
+    """Options that are not what they were when the checkpoint was written: "--lr 0.2 (was 0.1)"."""
+    now, changed = asdict(config), []
+    for field in all_fields().values():
+        if field.name == "resume":
+            continue
+        mine, theirs = (group[field.table] if field.table else group for group in (now, state["config"]))
+        value, before = mine[field.name], theirs.get(field.name, field.default)
+        if value != before:
+            changed.append(f"{field.option} {value} (was {before})")
+    return changed
 
 
 def _binding(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -72,6 +72,7 @@ def _parameter(field: Field) -> inspect.Parameter:
         metavar=None if field.kind is bool else _metavar(field),
         rich_help_panel=f"[{field.table}]" if field.table else "Options",
         show_default=False,
+        autocompletion=(lambda: [*field.choices]) if field.choices else None,
     )
     # Words may be typed one by one as well: --backend-option storage=device --backend-option short_side=256.
     kind = bool if field.kind is bool else list[str] if field.kind == tuple[str, ...] else str
@@ -108,7 +109,8 @@ def train(
     preset: Annotated[
         str | None,
         typer.Argument(
-            help="A job with its settings: a name (see --presets) or a TOML file. Without it: the defaults below."
+            help="A job with its settings: a name (see --presets) or a TOML file. Without it: the defaults below.",
+            autocompletion=lambda: list(preset_files()),
         ),
     ] = None,
     config: Annotated[

@@ -103,7 +103,8 @@ class _Run:
         """The sums of this epoch, over all ranks, when it was last told of."""
         self._told_at = (0.0, 0)
         """When that was [seconds], and after how many steps of the epoch."""
-        self._introduce(remark, resumed=state is not None)
+        changed = [] if state is None else checkpoint.changed_settings(config, state)
+        self._introduce(remark, resumed=state is not None, changed=changed)
 
     def go_on(self) -> Summary:
         """Train, from wherever the run is."""
@@ -294,7 +295,7 @@ class _Run:
         self._log.progress(done, rate=self._throughput.epoch_rate, wait=self._throughput.epoch_wait_share, loss=mean)
         self._log.scalars(self._progress.step, {"step/loss": mean, "step/lr": self._lr})
 
-    def _introduce(self, remark: str | None, *, resumed: bool) -> None:
+    def _introduce(self, remark: str | None, *, resumed: bool, changed: list[str]) -> None:
         """What the run is, in some lines."""
         world, config, components, progress = self._world, self._config, self._components, self._progress
         schedule, data, say = config.schedule, components.data, self._log.say
@@ -318,10 +319,16 @@ class _Run:
         )
         if resumed:
             say(f"resumed at epoch {progress.epoch}, batch {progress.batch}, step {progress.step:,}")
+        if changed:
+            finished = ", without effect on a finished run" if progress.epoch >= schedule.epochs else ""
+            say(f"changed since the checkpoint{finished}: {', '.join(changed)}")
         if remark is not None:
             say(remark)
         if progress.epoch >= schedule.epochs:
-            say(f"nothing is left of its {epochs}; give more with --epochs, or another folder with --out.")
+            say(
+                f"the run in {self._out} is finished: nothing is left of its {epochs}; give more with --epochs, or "
+                "another folder with --out."
+            )
 
     def _write_trace(self) -> None:
         if self._spans is not None and self._config.log.trace is not None:
