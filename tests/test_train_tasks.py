@@ -23,7 +23,8 @@ from fastload.errors import ConfigurationError, DecodeError, SourceError, StateM
 from fastload.sources import open_source
 from fastload.train.config import DataConfig, OptimizerConfig, TrainConfig
 from fastload.train.data import open_data
-from fastload.train.tasks import MetricSums, Task, create_task, draws_of, mask_classes
+from fastload.train.masks import mask_classes
+from fastload.train.tasks import MetricSums, Task, create_task, draws_of
 from fastload.train.trainer import validate
 from tests import images
 
@@ -182,7 +183,7 @@ def test_positive_weight_and_masks_as_the_loader_gives_them(tmp_path: Path, enco
 
 
 def test_of_many_masks_some_are_counted_evenly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fastload.train.tasks._COUNTED_MASKS", 3)
+    monkeypatch.setattr("fastload.train.masks._COUNTED_MASKS", 3)
     shares = [4, 0, 6, 0, 8]  # positive columns of 32; the first, middle and last are counted
     masks = [np.broadcast_to(np.arange(32) < share, (24, 32)).astype(np.uint8) for share in shares]
     folder = pairs_folder(tmp_path, [images.png(mask) for mask in masks], "png")

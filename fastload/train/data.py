@@ -22,9 +22,9 @@ from fastload.sources import Opened, open_source
 from fastload.sources.base import Source
 from fastload.sources.folders import sampled_rows, split_of, splits_of
 from fastload.train.config import TrainConfig
+from fastload.train.masks import mask_classes
 from fastload.train.models import Shape
 from fastload.train.settings import NONE, did_you_mean
-from fastload.train.tasks import mask_classes
 from fastload.train.texts import TOKENS, VALIDATION, open_texts
 
 _NO_VALIDATION = (

@@ -9,30 +9,22 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 
-from fastload.cache.samples import samples_of
 from fastload.draws import Draws, Stream
-from fastload.errors import ConfigurationError, DecodeError, SourceError, StateMismatchError, counted
-from fastload.files import DecodeSettings
+from fastload.errors import ConfigurationError, SourceError, StateMismatchError, counted
 from fastload.loader import Loader
-from fastload.machine import usable_cores
 from fastload.render.device import on_device
 from fastload.sources.base import Source
 from fastload.train.config import TrainConfig
+from fastload.train.masks import NO_CLASS, mask_values
 from fastload.train.texts import PADDING, TOKENS
 
-NO_CLASS = 255
-"""In a mask of class numbers: a pixel that has none, as PASCAL VOC, Cityscapes and ADE20K have it."""
-_COUNTED_MASKS = 2_000
-"""Masks that the classes and the positive weight are counted on, at most: enough for it, and seconds of decoding."""
 _HIDDEN_SHARE = 0.15
 _MASK_SHARE, _RANDOM_SHARE = 0.8, 0.1
 """Of the hidden tokens: replaced by the mask token, by a random one; the rest are left as they are."""
@@ -370,69 +362,6 @@ class MultiClassSegmentation(Task):
                 f"state: it is of {counted(state['classes'], 'class')}, the network has {self._classes}; resume with "
                 f"--num-classes {state['classes']}."
             )
-
-
-def mask_classes(source: Source) -> int:
-    """How many classes the masks of a data set have; 1 where pixels are of one class or are not.
-
-    Masks of 0 and 1, and of 0 and 255, also with the noise that JPEG leaves around these, are of one class. Masks of 0
-    to K - 1, K <= 128, are of K classes, and 255 beside them is a pixel without class.
-
-    Raises:
-        ConfigurationError: the values can be class numbers or shades of grey.
-    """
-    pixels, _ = mask_values(source)
-    values = np.flatnonzero(pixels[:NO_CLASS])
-    largest = int(values[-1]) if len(values) else 0
-    if largest < 128:
-        return 1 if largest == 0 or (largest == 1 and not pixels[NO_CLASS]) else largest + 1
-    near = pixels[:16].sum() + pixels[240:].sum()
-    if near >= 0.9 * pixels.sum() and pixels[240:].sum() > pixels[128:240].sum():
-        return 1
-    raise ConfigurationError(
-        f"num_classes: the masks of {source.name} have values up to {largest}, which may be class numbers or shades of "
-        f"grey; say --num-classes {largest + 1} for the former, --num-classes 1 for one class, the brighter half."
-    )
-
-
-_counted_masks: dict[tuple[str, int], tuple[npt.NDArray[np.int64], int]] = {}
-"""What `mask_values` found last: the number of classes and the positive weight need the same."""
-
-
-def mask_values(source: Source) -> tuple[npt.NDArray[np.int64], int]:
-    """Of at most 2,000 masks, evenly spread: (256,) pixels of each value, and how many masks these were.
-
-    Raises DecodeError if none can be read.
-    """
-    key = source.fingerprint, _COUNTED_MASKS
-    if key not in _counted_masks:
-        masks = {name: column for name, column in source.images.items() if column.role == "mask"}
-        found = _histogram(Source(masks, source.fingerprint, source.name))
-        _counted_masks.clear()
-        _counted_masks[key] = found
-    return _counted_masks[key]
-
-
-def _histogram(masks: Source) -> tuple[npt.NDArray[np.int64], int]:
-    """(256,) pixels of each value over evenly spread masks, and how many masks these were. Unreadable ones: without."""
-    samples = samples_of(masks, DecodeSettings())
-    chosen = np.linspace(0, len(masks) - 1, min(len(masks), _COUNTED_MASKS)).round().astype(np.int64)
-
-    def count(index: int) -> npt.NDArray[np.int64] | DecodeError:
-        (pixels,) = samples.read(index).pixels
-        return pixels if isinstance(pixels, DecodeError) else np.bincount(pixels.ravel(), minlength=256)
-
-    total, seen, error = np.zeros(256, dtype=np.int64), 0, None
-    with ThreadPoolExecutor(usable_cores()) as pool:
-        for one in pool.map(count, chosen.tolist()):
-            if isinstance(one, DecodeError):
-                error = error or one
-            else:
-                total += one
-                seen += 1
-    if error is not None and not seen:
-        raise error
-    return total, seen
 
 
 def _one_channel(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
