@@ -195,7 +195,7 @@ def test_exif_orientation_is_pillows(pool: Any, orientation: int) -> None:
     assert_close(out[0], upright[top : top + height, left : left + width])
     headers, failures = pool.read_headers([data])
     assert failures == []
-    assert headers.tolist() == [[48, 66, 3, orientation, 0]]
+    assert headers.tolist() == [[48, 66, 3, orientation, 0, 0]]
 
 
 def test_files_and_byte_ranges(pool: Any, tmp_path: Any) -> None:
@@ -238,5 +238,5 @@ def test_headers(pool: Any) -> None:
     headers, failures = pool.read_headers(data)
     here = pool.read_headers(data, here=True)
     assert (here[0].tolist(), here[1]) == (headers.tolist(), failures)
-    assert headers.tolist() == [[33, 47, 3, 1, 0], [8, 9, 1, 1, 1], [10, 11, 4, 1, 0], [0] * 5, [0] * 5]
+    assert headers.tolist() == [[33, 47, 3, 1, 0, 0], [8, 9, 1, 1, 1, 0], [10, 11, 4, 1, 0, 0], [0] * 6, [0] * 6]
     assert [(f.row, f.status) for f in failures] == [(3, native.Status.OTHER_FORMAT), (4, native.Status.DAMAGED)]

@@ -330,8 +330,8 @@ def test_headers_and_orientation(orientation: int) -> None:
     headers, failures = pool.read_headers(data)
     pool.close()
     assert failures == []
-    assert headers[:2].tolist() == [[45, 70, 3, orientation, 0]] * 2
-    assert headers[2].tolist() == [200, 300, 3, orientation, 0]
+    assert headers[:2].tolist() == [[45, 70, 3, orientation, 0, 0]] * 2
+    assert headers[2].tolist() == [200, 300, 3, orientation, 0, 0]
 
 
 @pytest.mark.parametrize("make", [images.png, lambda pixels: webp(pixels, "lossless")], ids=["PNG", "WebP"])

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from fastload import native
 from fastload.backends.assemble import Assembler
 from fastload.backends.base import (
     BackendOptions,
@@ -31,6 +32,7 @@ from fastload.backends.base import (
 )
 from fastload.backends.dali_graph import DaliPipeline, Encoded, Regions, filter_of, import_dali, regions_of
 from fastload.decode.image import check_data
+from fastload.decode.libraries import core_pool
 from fastload.distribution import install_command
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError, DecodeError, WorkerError, counted
@@ -52,6 +54,10 @@ class DaliOptions(BackendOptions):
     """Batches inside DALI at once: one being decoded while the next one waits for it."""
     decoder: str = "auto"
     """Which JPEG decoder takes what DALI cannot decode; see `fastload doctor`."""
+    check: bool = True
+    """Whether the native core reads the headers of JPEGs first: those that are not as a sound encoder writes them are
+    decoded without DALI, and get the verdict that they get from other backends. Damage within the data of the pixels is
+    not looked for. Without the native core nothing is checked."""
 
     @property
     def risk(self) -> str:
@@ -92,6 +98,7 @@ class _Renderer:
 
     plans: Sequence[GeometryPlan]
     python: PythonRenderer
+    check: bool
     found: list[_Rows] = field(default_factory=list)
 
     def render(self, rows: Sequence[EncodedRow], views: Sequence[View]) -> dict[int, DecodeError]:
@@ -109,12 +116,25 @@ class _Renderer:
                 damaged[sample.row] = error
             else:
                 (direct if self._decoded_alike(sample) else others).append(sample)
+        if self.check and (odd := self._odd(direct)):
+            others += [sample for sample in direct if sample.row in odd]
+            direct = [sample for sample in direct if sample.row not in odd]
         if direct:
             numbers = np.array([sample.row for sample in direct], dtype=np.intp)
             regions = [regions_of(v.geometry, numbers, plan) for plan, v in zip(self.plans, views, strict=True)]
             encoded = [np.frombuffer(sample.data, dtype=np.uint8) for sample in direct]
             self.found.append(_Rows(direct, encoded, regions, views))
         return damaged | self.python.render(others, views)
+
+    def _odd(self, samples: list[EncodedRow]) -> set[int]:
+        """The rows of JPEGs whose headers are not as a sound encoder writes them."""
+        jpegs = [sample for sample in samples if sample.header.format == "JPEG"]
+        if not jpegs or not native.available():
+            return set()
+        settings = self.python.settings
+        headers, failures = core_pool().read_headers([one.data for one in jpegs], settings=settings, here=True)
+        refused = {failure.row for failure in failures}
+        return {one.row for n, one in enumerate(jpegs) if n in refused or headers[n, 5]}
 
     def _decoded_alike(self, sample: EncodedRow) -> bool:
         """Whether DALI gives the very pixels that the decoders of `fastload.decode` give.
@@ -195,7 +215,9 @@ class DaliBackend:
         if self._readers is None:
             self._readers = ThreadPoolExecutor(self.depth, thread_name_prefix="fastload-dali")
         self._pending.append(
-            self._readers.submit(_prepared, draws, self._context, self._plans, self._python, self._allocate)
+            self._readers.submit(
+                _prepared, draws, self._context, self._plans, self._python, self._allocate, self._options.check
+            )
         )
 
     def receive(self) -> HostBatch:
@@ -339,9 +361,10 @@ def _prepared(
     plans: Sequence[GeometryPlan],
     python: PythonRenderer,
     allocate: BufferAllocator | None,
+    check: bool,
 ) -> tuple[HostBatch, list[_Rows]]:
     """A batch but for what DALI makes, in a reader's thread. No method of the backend, which it would keep alive."""
-    renderer = _Renderer(plans, python)
+    renderer = _Renderer(plans, python, check)
     assembler = Assembler(context.source, context.recipe, settings=python.settings, renderer=renderer)
     return assembler.batch(draws, allocate), renderer.found
 

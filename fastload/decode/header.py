@@ -15,8 +15,9 @@ from dataclasses import dataclass
 
 from PIL import Image, UnidentifiedImageError
 
-from fastload.decode.libraries import open_lazily
+from fastload.decode.libraries import core_formats, core_pool, open_lazily
 from fastload.errors import DecodeError
+from fastload.files import DecodeSettings
 
 REMEDY = 'Delete or re-encode the file, or skip such samples with on_error="substitute".'
 
@@ -25,6 +26,7 @@ _PNG = b"\x89PNG\r\n\x1a\n"
 _SOS, _EOI, _APP1 = 0xDA, 0xD9, 0xE1
 _SOF = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # those three are tables: DHT, JPG, DAC
 _PROGRESSIVE = frozenset({0xC2, 0xC6, 0xCA, 0xCE})
+_ARITHMETIC = frozenset({0xC9, 0xCA, 0xCB, 0xCD, 0xCE, 0xCF})
 _BARE = frozenset({0x01, *range(0xD0, 0xD9)})  # markers without a length: TEM, RST0 to RST7, SOI
 _SCAN_END = re.compile(rb"\xff[\x01-\xcf\xd8-\xfe]")
 """A marker that ends entropy-coded data: neither a stuffed zero, nor a restart, nor padding."""
@@ -32,6 +34,8 @@ _ORIENTATION = 0x0112
 _PNG_COMPONENTS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
 _PNG_DEPTHS = {0: (1, 2, 4, 8, 16), 2: (8, 16), 3: (1, 2, 4, 8), 4: (8, 16), 6: (8, 16)}
 _PNG_PIXELS = (b"IHDR", b"PLTE", b"IDAT")
+_DEFLATED = 258 * 4
+"""Bytes that a byte of deflated data makes at most."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,8 @@ class ImageHeader:
     orientation: int = 1
     """EXIF orientation, 1 to 8; 1 is upright."""
     progressive: bool = False
+    arithmetic: bool = False
+    """A JPEG whose entropy coding is arithmetic, not Huffman's."""
 
 
 def read_header(data: bytes, name: str) -> ImageHeader:
@@ -69,7 +75,7 @@ def read_header(data: bytes, name: str) -> ImageHeader:
         ) from error
     except ValueError as error:
         raise DecodeError(f"{name}: {error}. {REMEDY}") from error
-    return _other(data, name)
+    return _webp_by_core(data) or _other(data, name)
 
 
 def scan_offset(data: bytes) -> int:
@@ -126,7 +132,8 @@ def _jpeg(data: bytes) -> ImageHeader:
             _, height, width, components = struct.unpack_from(">BHHB", data, position + 2)
             if not (height and width and components):
                 raise ValueError(f"a JPEG of {width} x {height} pixels and {components} components")
-            return ImageHeader("JPEG", height, width, components, orientation, marker in _PROGRESSIVE)
+            progressive, arithmetic = marker in _PROGRESSIVE, marker in _ARITHMETIC
+            return ImageHeader("JPEG", height, width, components, orientation, progressive, arithmetic)
         if marker == _APP1 and data.startswith(b"Exif\0\0", position + 2):
             length = int.from_bytes(data[position : position + 2], "big")
             orientation = _exif_orientation(data[position + 8 : position + length]) or orientation
@@ -189,8 +196,13 @@ def pixel_chunks(data: bytes) -> bytes:
         raise ValueError("damaged: it has no pixels, or no palette for them")
     # Data that take more room than the pixels are made to keep a decoder busy: one block of them may cost a thousand
     # times what its bytes would otherwise.
-    raw = ((width * _PNG_COMPONENTS[colour] * depth + 7) // 8 + 1) * height
-    if compressed > 4 * raw + (64 << 10):  # interlaced, it is up to twice as much
+    # The same are in fastload/native/png.cpp, for images that are not interlaced: those have up to twice as many bytes.
+    row = (width * _PNG_COMPONENTS[colour] * depth + 7) // 8
+    raw, interlaced = (row + 1) * height, methods[2]
+    # Deflate makes at most 258 bytes of two bits (RFC 1951, 3.2.5). Interlaced rows have no fewer bytes than `row`.
+    if (row * height if interlaced else raw) > _DEFLATED * compressed:
+        raise ValueError(f"truncated: {compressed:,} bytes of data cannot hold {width} x {height} pixels")
+    if compressed > (4 if interlaced else 2) * raw + (64 << 10):
         raise ValueError(f"{compressed:,} bytes of data for {width} x {height} pixels: made to keep a decoder busy")
     return b"".join([*kept, b"\0\0\0\0IEND\xaeB`\x82"])
 
@@ -219,6 +231,18 @@ def _exif_orientation(tiff: bytes) -> int | None:
     except struct.error:
         return None
     return None
+
+
+def _webp_by_core(data: bytes) -> ImageHeader | None:
+    """Of a WebP that the native core takes: what decodes it also says its size. Others are for Pillow to judge.
+
+    The two differ in what they forgive: a RIFF container of another length than it says, odd flags in VP8X.
+    """
+    if not (data.startswith(b"RIFF") and data[8:12] == b"WEBP" and "WEBP" in core_formats()):
+        return None
+    headers, failures = core_pool().read_headers([data], settings=DecodeSettings(max_pixels=1 << 60), here=True)
+    height, width, components, orientation = headers[0, :4].tolist()
+    return None if failures else ImageHeader("WEBP", height, width, components, orientation)
 
 
 def _other(data: bytes, name: str) -> ImageHeader:

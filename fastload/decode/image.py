@@ -150,6 +150,14 @@ def check_data(data: bytes, header: ImageHeader, name: str, settings: DecodeSett
         # bytes, while a thumbnail before the scan has one of its own.
         complete = data.endswith(_EOI) or 0 < scan_offset(data) < data.rfind(_EOI)
         _check_work(data, header, name, settings)
+        # A block of 8 x 8 samples takes a bit at least, and 16 x 16 pixels have one whatever the sampling; arithmetic
+        # coding has no such bound. So nothing is allocated for pixels that cannot be there. The same, with the
+        # derivation, is in fastload/native/decoder.cpp.
+        bits = (header.height // 16) * (header.width // 16)
+        if not header.arithmetic and bits // 8 > len(data):
+            raise DecodeError(
+                f"{name}: truncated: {len(data)} bytes cannot hold {header.width} x {header.height} pixels. {REMEDY}"
+            )
         if not complete:
             raise DecodeError(f"{name}: truncated: the end of the image is missing ({len(data)} bytes). {REMEDY}")
     elif header.format == "PNG":

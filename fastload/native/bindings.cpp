@@ -266,7 +266,7 @@ std::unique_ptr<Ticket> decode(Pool& pool, const Encoded& images, const std::vec
 
 std::unique_ptr<Ticket> read_headers(Pool& pool, const Encoded& images, Array<int32_t, 2> out, int64_t max_pixels,
                                      bool here) {
-    require(out.shape(0) == static_cast<size_t>(images.count) && out.shape(1) == kHeaderColumns, "out (B, 5) is needed");
+    require(out.shape(0) == static_cast<size_t>(images.count) && out.shape(1) == kHeaderColumns, "out (B, 6) is needed");
     return submit(pool, header_job(images.open(), {max_pixels}, out.data()), kept(images.kept, out), here);
 }
 

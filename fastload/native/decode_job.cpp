@@ -165,7 +165,7 @@ class HeaderJob final : public Job {
         const ImageHeader& header = worker.decoder.header();
         worker.decoder.close();
         const int32_t values[kHeaderColumns] = {header.size.height, header.size.width, header.components,
-                                                header.orientation, header.progressive};
+                                                header.orientation, header.progressive, header.odd};
         std::copy(values, values + kHeaderColumns, out_ + kHeaderColumns * int64_t{row});
         return {};
     }
@@ -206,6 +206,7 @@ Outcome decode_image(Worker& worker, const Bytes& file, const std::vector<View>&
                      const DecodeOptions& options) {
     Decoder& decoder = worker.decoder;
     if (Outcome opened = decoder.open(file.data, file.size, options.limits); !opened.ok()) return opened;
+    if (Outcome checked = decoder.check_length(); !checked.ok()) return checked;
     const Orientation orientation(options.exif_orientation ? decoder.header().orientation : 1);
     Size stored = decoder.header().size;
     worker.geometries.resize(views.size());

@@ -115,11 +115,22 @@ Outcome Decoder::open_jpeg() {
     return limits_.check(header_.size);
 }
 
+Outcome Decoder::check_length() const {
+    // A block of 8 x 8 samples takes one bit at least (its DC coefficient, by Huffman's codes). Of the components, one has as
+    // many blocks across as the image, and at least a quarter as many down (sampling factors are 1 to 4), or the reverse: so
+    // that 16 x 16 pixels take a bit. PNG checks its own (`parse`); WebP's lossless format has no such bound. The same is in
+    // fastload/decode/image.py.
+    const int64_t bits = int64_t{header_.size.height / 16} * (header_.size.width / 16);
+    if (other_ != nullptr || header_.arithmetic || bits / 8 <= static_cast<int64_t>(size_)) return {};
+    return {Status::damaged, "Premature end of JPEG file"};
+}
+
 Outcome Decoder::open_libjpeg() {
     Outcome outcome = libjpeg_->open(data_, size_, limits_);
     libjpeg_->reduce(shift_);
     header_ = libjpeg_->header();
     header_.orientation = exif_orientation(data_, size_);
+    header_.odd = reason_ == jpeg::Reason::unusual;
     return outcome;
 }
 

@@ -18,6 +18,8 @@ struct ImageHeader {
     int components = 0;
     bool progressive = false;
     int orientation = 1;  // of EXIF, 1 to 8; 1 where there is none or it makes no sense
+    bool arithmetic = false;  // a JPEG whose entropy coding is arithmetic, not Huffman's
+    bool odd = false;         // a JPEG with headers that are not as a sound encoder writes them: libjpeg-turbo judges it
 };
 
 struct DecodeLimits {
@@ -95,6 +97,8 @@ class Decoder final : public ImageDecoder {
     Decoder(const Kernels& kernels, DecoderCounts& counts);
 
     Outcome open(const uint8_t* data, size_t size, const DecodeLimits& limits) override;
+    // Of a whole file: `damaged` where it is too short for its pixels, so that nothing is allocated for what is not there.
+    Outcome check_length() const;
     // As LibJpegDecoder's. False where that cannot be; then the image stays as it is.
     bool reduce(int shift);
     Outcome read(const Box& box, bool whole, RowSink& sink) override;

@@ -41,8 +41,9 @@ std::unique_ptr<EncodedSource> open_buffers(std::vector<Bytes> rows);
 // Files, opened and announced to the system a few samples ahead, so that the disk works while we decode.
 std::unique_ptr<EncodedSource> open_files(PathRows paths);
 
-// Height, width (as stored), components, EXIF orientation, progressive or not, for each row; zeros where it fails.
-constexpr int kHeaderColumns = 5;
+// Height, width (as stored), components, EXIF orientation, progressive or not, odd or not (ImageHeader), for each row; zeros
+// where it fails.
+constexpr int kHeaderColumns = 6;
 std::shared_ptr<Job> header_job(std::unique_ptr<EncodedSource> images, const DecodeLimits& limits, int32_t* out);
 
 // What is made of each image: a batch of images of one size. Their windows have that size, too.

@@ -205,6 +205,7 @@ Outcome TurboDecoder::open(const uint8_t* data, size_t size, const DecodeLimits&
     header_.size = {static_cast<int>(info_.image_height), static_cast<int>(info_.image_width)};
     header_.components = info_.num_components;
     header_.progressive = info_.progressive_mode != 0;
+    header_.arithmetic = info_.arith_code != 0;
     Outcome outcome = limits.check(header_.size);
     if (!outcome.ok()) close();
     return outcome;

@@ -101,6 +101,7 @@ struct Frame {
     const uint8_t* palette = nullptr;  // RGB
     int colours = 0;                   // in it
     Pieces data;
+    int64_t compressed = 0;  // bytes of them
     const uint8_t* exif = nullptr;
     size_t exif_size = 0;
 
@@ -110,6 +111,7 @@ struct Frame {
     }
     // Of a row, less the number of its filter in front.
     int64_t row_bytes(int columns) const { return (int64_t{columns} * components() * depth + 7) / 8; }
+    int64_t raw_bytes() const { return (row_bytes(width) + 1) * height; }
 };
 
 bool is(const uint8_t* chunk, const char* kind) { return std::memcmp(chunk + 4, kind, 4) == 0; }
@@ -169,8 +171,9 @@ bool parse(const uint8_t* data, size_t size, Frame& frame) {
         }
     }
     if (frame.data.count == 0 || (frame.colour == Colour::palette && frame.palette == nullptr)) return false;
-    // Data that take more room than the pixels are made to keep the decoder busy. The same is in fastload/decode/header.py.
-    const int64_t raw = (frame.row_bytes(frame.width) + 1) * frame.height;
+    // Data that take more room than the pixels are made to keep the decoder busy. The same are in fastload/decode/header.py.
+    const int64_t raw = frame.raw_bytes();
+    frame.compressed = compressed;
     if (compressed > 2 * raw + (64 << 10)) return false;
     // Distances that reach beyond the window which the stream announces are damage to zlib, but not to ISA-L.
     const uint8_t* first = frame.data.next;
@@ -188,11 +191,10 @@ bool is_sound(const uint8_t* chunk) {
 // Whether the checksums of the chunks that pixels need are right.
 bool is_sound(const Frame& frame) {
     if (!is_sound(frame.header) || (frame.palette != nullptr && !is_sound(frame.palette - 8))) return false;
-    Pieces pieces = frame.data;
-    const uint8_t* data;
-    size_t size;
-    while (pieces.take(&data, &size)) {
-        if (!is_sound(data - 8)) return false;
+    // Those of empty chunks, too.
+    const uint8_t* chunk = frame.data.next;
+    for (int i = 0; i < frame.data.count; ++i, chunk += 12 + u32(chunk)) {
+        if (!is_sound(chunk)) return false;
     }
     return true;
 }
@@ -206,7 +208,10 @@ class PngDecoder final : public ImageDecoder {
         header_.size = {frame_.height, frame_.width};
         header_.components = frame_.components();
         header_.orientation = frame_.exif == nullptr ? 1 : tiff_orientation(frame_.exif, frame_.exif_size);
-        return limits.check(header_.size);
+        if (Outcome checked = limits.check(header_.size); !checked.ok()) return checked;
+        // Deflate makes at most 258 bytes of two bits (RFC 1951, 3.2.5): shorter data are cut off.
+        const bool fits = frame_.raw_bytes() <= 1032 * frame_.compressed;
+        return fits ? Outcome{} : refused("a PNG with too few data for its pixels");
     }
 
     Outcome read(const Box& box, bool whole, RowSink& sink) override {

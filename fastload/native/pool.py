@@ -189,11 +189,11 @@ class NativePool:
         """Sizes and kinds of many images.
 
         Returns:
-            (N, 5) int32: height, width (as stored), components, EXIF orientation, progressive (0 or 1), zeros for
-            rows that failed; and the failures.
+            (N, 6) int32: height, width (as stored), components, EXIF orientation, progressive (0 or 1), odd (1: a JPEG
+            with headers that are not as a sound encoder writes them), zeros for rows that failed; and the failures.
         """
         encoded = _encoded(images)
-        out = np.zeros((len(encoded), 5), dtype=np.int32)
+        out = np.zeros((len(encoded), 6), dtype=np.int32)
         limit = (settings or DecodeSettings()).max_pixels
         return out, Pending(self._pool.read_headers(encoded, out, limit, here)).wait()
 
