@@ -345,6 +345,14 @@ def test_every_page_of_the_manual_is_in_its_contents() -> None:
     assert set(re.findall(r": (\S+\.md)$", contents, re.MULTILINE)) == {p.name for p in (ROOT / "docs").glob("*.md")}
 
 
+def test_the_glossary_is_sorted_and_names_each_word_once() -> None:
+    words = re.findall(r"^\| ([^|]+?) \| [^|]+ \|$", (ROOT / "docs" / "glossary.md").read_text(), re.MULTILINE)[1:]
+    assert len(words) >= 40
+    assert words == sorted({*words}, key=lambda word: word.replace("_", " ").lower())
+    package = " ".join(path.read_text() for path in (ROOT / "fastload").rglob("*.py")).lower()
+    assert [word for word in words if re.split(r"[ _]", word)[-1].lower() not in package] == [], "used nowhere"
+
+
 def test_the_chinese_readme_is_in_step() -> None:
     english, chinese = (ROOT / name for name in ("README.md", "README.zh-CN.md"))
 

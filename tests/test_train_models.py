@@ -179,6 +179,17 @@ def test_weights_are_taken_over_but_for_what_has_another_shape(
 
 
 @pytest.mark.slow
+def test_weights_without_a_network_are_an_error_of_ours(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def no_network(*_: Any, **__: Any) -> Any:
+        raise OSError("[Errno -3] Temporary failure in name resolution")
+
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    monkeypatch.setattr(socket, "getaddrinfo", no_network)
+    expected = r"weights 'DEFAULT': those of torchvision:resnet18 cannot be downloaded.*name resolution.*TORCH_HOME"
+    with pytest.raises(ConfigurationError, match=expected):
+        create("torchvision:resnet18", weights="DEFAULT")
+
+
 def test_weights_of_a_language_model_come_from_a_folder_too(tmp_path: Path) -> None:
     first: Any = create("transformers:roberta-tiny", num_classes=50)
     first.network.save_pretrained(tmp_path)

@@ -9,6 +9,7 @@ import importlib
 import logging
 import math
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +21,7 @@ import torchvision
 from torch import nn
 
 from fastload.distribution import install_command
-from fastload.errors import BackendUnavailableError, ConfigurationError, counted
+from fastload.errors import BackendUnavailableError, ConfigurationError, FastloadError, counted
 from fastload.train.config import ModelConfig
 from fastload.train.settings import did_you_mean
 
@@ -63,11 +64,22 @@ def create_model(config: ModelConfig, shape: Shape) -> nn.Module:
     options = _options(config.model_option)
     try:
         network: nn.Module = build(name, config.weights, options, shape)
+    except FastloadError:
+        raise
     except TypeError as error:
         if not options:
             raise
         raise ConfigurationError(
             f"model_option {', '.join(config.model_option)}: {config.model} does not take them: {error}."
+        ) from error
+    except Exception as error:
+        if config.weights is None or not _is_of_the_network(error):
+            raise
+        found = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise ConfigurationError(
+            f"weights {config.weights!r}: those of {config.model} cannot be downloaded here ({found}). Run once where "
+            "there is a network and copy what was downloaded (the folders TORCH_HOME, by default ~/.cache/torch, and "
+            "HF_HOME, by default ~/.cache/huggingface), or leave --weights out."
         ) from error
     return network
 
@@ -107,6 +119,12 @@ def _unknown(what: str, name: str, names: Iterable[str]) -> ConfigurationError:
 
 
 # -- Libraries ---------------------------------------------------------------------------------------------------------
+
+
+def _is_of_the_network(error: BaseException) -> bool:
+    """Whether a download failed: an OSError (urllib, requests, Hugging Face's), or httpx's, which is none."""
+    httpx = sys.modules.get("httpx")
+    return isinstance(error, OSError) or (httpx is not None and isinstance(error, httpx.HTTPError))
 
 
 def _torchvision(name: str, weights: str | None, options: Options, shape: Shape) -> Any:
