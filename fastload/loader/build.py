@@ -28,7 +28,7 @@ from fastload.loader.feed import Feed
 from fastload.recipe import Recipe, SplitRecipe
 from fastload.recipe.mix import Mix
 from fastload.recipe.operation import qualified_name
-from fastload.sampler import BatchOrder, EpochOrder, ForeignOrder, Order, Shard, StreamOrder
+from fastload.sampler import BatchOrder, EpochOrder, ForeignOrder, Order, Shard, StreamOrder, UncountedOrder, has_length
 from fastload.sources import Opened, open_indexed, open_source
 from fastload.sources.base import Source
 from fastload.sources.columns import StreamItems
@@ -359,7 +359,24 @@ def order_of(config: LoaderConfig, source: Source, shard: Shard) -> Order:
     """Which samples come when, on this rank. Raises ConfigurationError: there would be none."""
     order: Order
     keyed = config.adopted and bool(source.objects)
-    if config.batch_sampler is not None:
+    given = config.sampler if config.batch_sampler is None else config.batch_sampler
+    if given is not None and not has_length(given):
+        if config.on_error != "raise":
+            raise ConfigurationError(
+                f"on_error: {type(given).__name__} has no __len__, so it is not known which other samples its epoch has, "
+                "to replace one that cannot be read. Give it one, or leave on_error out."
+            )
+        order = UncountedOrder(
+            given,
+            config.batch_size if config.batch_sampler is None else 1,
+            len(source),
+            config.drop_last,
+            config.seed,
+            shard,
+            in_batches=config.batch_sampler is not None,
+            keyed=keyed,
+        )
+    elif config.batch_sampler is not None:
         order = BatchOrder(config.batch_sampler, len(source), config.seed, shard, keyed=keyed)
     elif config.sampler is not None:
         order = ForeignOrder(

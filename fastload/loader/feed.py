@@ -67,6 +67,7 @@ class Feed:
         self._backend = backend
         self._stage = stage
         self._schedule = Schedule(order, ahead=ahead)
+        self._endless = order.endless
         self._substitution = Substitution(backend, order, on_error)
         self._production = Production(backend, stage, self._schedule, self._substitution)
         self._maker: OnDemand | Prefetcher | None = None
@@ -142,6 +143,8 @@ class Feed:
         """Whether there is nothing to gain from a thread: the backend works in its caller's, or a batch takes less time
         than to hand it from thread to thread. Known from the first `submit` on."""
         backend = self._backend
+        if self._endless:
+            return True  # the user's sampler is read in the trainer's thread, and no further than the backend wants
         return not backend.background or (getattr(backend, "light", False) and self._stage.light)
 
     def _stop(self) -> None:

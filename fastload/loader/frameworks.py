@@ -17,7 +17,7 @@ import torch
 from torch.utils.data import BatchSampler, Dataset, DistributedSampler, Sampler, get_worker_info
 
 from fastload.errors import ConfigurationError, counted
-from fastload.sampler import Order, Shard
+from fastload.sampler import EpochOrder, Order, Shard, UncountedOrder
 from fastload.sources.base import Source
 
 REMEDY = (
@@ -104,10 +104,18 @@ class LoaderSampler(Sampler[int]):
         for step in range(self.order.steps):
             yield order[self.order.batch(step)].tolist()
 
+    @property
+    def _all_are_ours(self) -> bool:
+        """Whether this rank has all samples. The sampler then gives those of an incomplete last batch, too, as torch's
+        does; `drop_last` leaves them out of the batches."""
+        return isinstance(self.order, EpochOrder) and self.order.shard.world_size == 1
+
     def __len__(self) -> int:
-        return self.num_samples
+        return self.order.length if self._all_are_ours else self.num_samples
 
     def __iter__(self) -> Iterator[int]:
+        if self._all_are_ours:
+            return iter(self.order.epoch(self.epoch).tolist())
         return itertools.chain.from_iterable(self.batches())
 
 
@@ -125,8 +133,23 @@ class _StreamSampler(LoaderSampler):
         return itertools.repeat([None] * self.order.batch_size)
 
 
+class _UncountedSampler(LoaderSampler):
+    """Of a sampler of the user's that has no length."""
+
+    order: UncountedOrder
+
+    def __len__(self) -> int:
+        return self.order.count()
+
+    def batches(self) -> Iterator[Any]:
+        given, size = iter(self.order.sampler), self.order.batch_size
+        return given if self.order.in_batches else iter(lambda: list(itertools.islice(given, size)), [])
+
+
 def sampler_over(order: Order, dataset: Any, owner: Callable[[], Any]) -> LoaderSampler:
     """What `loader.sampler` is for this order."""
+    if isinstance(order, UncountedOrder):
+        return _UncountedSampler(order, dataset, owner)
     if order.endless:
         return _StreamSampler(order, dataset, owner)
     kind = _DistributedLoaderSampler if order.shard.world_size > 1 else LoaderSampler

@@ -151,9 +151,17 @@ def _refuse_what_would_change(existing: Any) -> None:
     if isinstance(existing, Loader):
         said = "this DataLoader cannot be taken over, because it is a fastload Loader already."
     elif isinstance(existing, DataLoader):
-        if type(existing).__iter__ is DataLoader.__iter__ or _is_stateful(existing):
+        if _iterates_as_torchs(type(existing)) or _is_stateful(existing):
             return
         said = f"its class {kind} overrides __iter__, which would be bypassed, so it cannot be taken over."
+        if type(existing).__module__ == "accelerate.data_loader":
+            said = (
+                f"it is a {kind}: Accelerate has prepared it already. Adopt first, prepare then: accelerator.prepare("
+                "fastload.from_dataloader(loader)). In a Trainer's get_train_dataloader write, in place of "
+                "fastload.from_dataloader(super().get_train_dataloader()): return self.accelerator.prepare("
+                "fastload.from_dataloader(DataLoader(self.train_dataset, self.args.train_batch_size, shuffle=True, "
+                "collate_fn=self.data_collator, num_workers=self.args.dataloader_num_workers)))"
+            )
     elif isinstance(getattr(existing, "loader", None), DataLoader):  # as timm's PrefetchLoader
         said = (
             f"this {kind} does something of its own to the batches of a DataLoader. "
@@ -162,6 +170,10 @@ def _refuse_what_would_change(existing: Any) -> None:
     else:
         said = f"from_dataloader takes a torch DataLoader, got {kind}. To start from data, use fastload.create_loader."
     raise ConfigurationError(f"existing: {said}")
+
+
+def _iterates_as_torchs(kind: Any) -> bool:
+    return all(getattr(kind, name) is getattr(DataLoader, name) for name in ("__iter__", "_get_iterator"))
 
 
 def _is_stateful(existing: DataLoader[Any]) -> bool:

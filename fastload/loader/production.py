@@ -9,7 +9,7 @@ import time
 from collections import deque
 from typing import NamedTuple
 
-from fastload.backends.base import Backend
+from fastload.backends.base import Backend, EndOfData
 from fastload.device import DeviceStage, Staged
 from fastload.draws import Draws
 from fastload.loader.cursor import Position
@@ -62,9 +62,12 @@ class Production:
             self._submitted.append(_Submitted(position, draws, at))
 
     def make(self) -> Staged | None:
-        """The next batch; None if the schedule has no more. Raises what went wrong with it; `cancel` must follow."""
+        """The next batch; None if the schedule has no more. Raises EndOfData: the user's sampler has no more; and what
+        went wrong with a batch. `cancel` must follow."""
         self.submit()
         if not self._submitted:
+            if self._schedule.ended:
+                raise EndOfData
             return None
         spans, (position, draws, at) = self._spans, self._submitted[0]
         with span(spans, "receive", "loader", position):

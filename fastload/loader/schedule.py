@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from fastload.draws import Draws
 from fastload.loader.cursor import Position
-from fastload.sampler import Order
+from fastload.sampler import EndOfOrder, Order
 
 _Drawn = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64] | None]
 """The (global) order of an epoch, and how often each index came earlier in it, see `Order.repeats`."""
@@ -23,6 +23,8 @@ class Schedule:
         self._epochs: dict[int, _Drawn] = {}
         """The epochs under way."""
         self._next: Position | None = None
+        self.ended = False
+        """Whether the sampler had no more batches, which it did not say before."""
 
     def ask_sampler(self, position: Position) -> None:
         """Have the user's own sampler give the epoch that begins here. Called in the trainer's thread, and not ahead of
@@ -34,7 +36,7 @@ class Schedule:
 
     def begin(self, position: Position) -> None:
         """The batch at this position comes next."""
-        self._next = position
+        self._next, self.ended = position, False
 
     def next(self) -> tuple[Position, Draws] | None:
         """The next batch; None where the epoch after this one has to wait until it begins."""
@@ -43,7 +45,11 @@ class Schedule:
         position, self._next = self._next, self.after(self._next)
         epoch, step = position
         order, repeats = self._drawn(epoch)
-        return position, self._order.draws(epoch, step, order, repeats)
+        try:
+            return position, self._order.draws(epoch, step, order, repeats)
+        except EndOfOrder:
+            self._next, self.ended = None, True
+            return None
 
     def after(self, position: Position) -> Position | None:
         """The position behind it, as `next` gives them."""

@@ -63,6 +63,10 @@ class Shard:
             ) from None
 
 
+class EndOfOrder(Exception):  # noqa: N818
+    """An epoch has no such batch: what `draws` raises where only the sampler can know."""
+
+
 class Order:
     """Which samples come when, on this rank. Whoever works with an order asks it, and not which kind it is."""
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 import sys
-from collections.abc import Iterable, Sized
+from collections.abc import Iterable, Iterator, Sized
 from dataclasses import dataclass, field, replace
 from operator import index
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -17,7 +18,7 @@ from torch.utils.data import RandomSampler, SubsetRandomSampler, WeightedRandomS
 from fastload.draws import Draws, Stream
 from fastload.errors import ConfigurationError, counted
 from fastload.fingerprint import fingerprint_of
-from fastload.sampler.order import Int64Array, Order, Shard, count_repeats
+from fastload.sampler.order import EndOfOrder, Int64Array, Order, Shard, count_repeats
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,6 +224,106 @@ class BatchOrder(_UsersOrder):
             "seed": self.seed,
             "batch_sampler": type(self.sampler).__name__,
         }
+
+
+@dataclass(frozen=True)
+class UncountedOrder(_UsersOrder):
+    """The order of a sampler, or batch sampler, that has no length: an infinite one, or one that cannot know.
+
+    It is read batch by batch, in the trainer's thread, no further ahead than a DataLoader's workers would be: the
+    batches that the backend has in flight. The epoch ends when it does. A loaded state is found again by reading up to
+    it.
+    """
+
+    argument = "sampler"
+    instead = "a list of indices"
+    endless: ClassVar[bool] = True
+    steps: ClassVar[int] = sys.maxsize
+    ahead: ClassVar[bool] = False
+    shared: ClassVar[bool] = True
+    sampler: Any
+    batch_size: int
+    length: int
+    drop_last: bool = False
+    seed: int = 0
+    shard: Shard = Shard()  # noqa: RUF009
+    in_batches: bool = False
+    """Whether the sampler gives whole batches."""
+    _reading: _Reading = field(default_factory=lambda: _Reading(), compare=False)
+
+    def __post_init__(self) -> None:
+        """It needs no length."""
+
+    def count(self) -> int:
+        raise TypeError(f"object of type {type(self.sampler).__name__!r} has no len()")
+
+    def epoch(self, epoch: int) -> Int64Array:
+        for told in (self.sampler, getattr(self.sampler, "sampler", None)):
+            if told is not None and hasattr(told, "set_epoch"):
+                told.set_epoch(epoch)
+        self._reading.begin(self.sampler)
+        return np.empty(0, dtype=np.int64)
+
+    def draws(self, epoch: int, step: int, indices: Int64Array, repeats: Int64Array | None) -> Draws:
+        given = self._reading.batch(step, None if self.in_batches else self.batch_size, self.drop_last)
+        order = self._settled(self.sampler, given)
+        keys = list(self._keys) or None
+        return Draws(self.seed, epoch, order, repeats=count_repeats(order), keys=keys)
+
+    def batch(self, step: int) -> Int64Array:
+        return np.empty(0, dtype=np.int64)
+
+    def fingerprint(self, indices: Int64Array) -> None:  # type: ignore[override]
+        """Its batches are not known before they come."""
+
+    @property
+    def _kind(self) -> str:
+        return f"by {type(self.sampler).__name__}, which has no length, read batch by batch"
+
+    def describe(self) -> str:
+        return f"{self._kind}; a loaded state is found again by reading up to it"
+
+    def reproducible(self) -> dict[str, Any]:
+        return {
+            "length": self.length,
+            "batch_size": self.batch_size,
+            "rank": self.shard.rank,
+            "world_size": self.shard.world_size,
+            "sampler": type(self.sampler).__name__,
+        }
+
+
+class _Reading:
+    """How far a sampler without a length was read, and the last batches that it gave."""
+
+    KEPT = 1024
+
+    def __init__(self) -> None:
+        self._given: Iterator[Any] = iter(())
+        self._kept: dict[int, list[Any]] = {}
+        self._step = 0
+
+    def begin(self, sampler: Any) -> None:
+        self._given, self._kept, self._step = iter(sampler), {}, 0
+
+    def batch(self, step: int, size: int | None, drop_last: bool) -> list[Any]:
+        """Raises EndOfOrder: there are no more."""
+        while step >= self._step:
+            batch = list(itertools.islice(self._given, size)) if size else next(self._given, None)
+            if not batch or (size and drop_last and len(batch) < size):
+                raise EndOfOrder
+            self._kept[self._step] = list(batch)
+            self._kept.pop(self._step - self.KEPT, None)
+            self._step += 1
+        return self._kept[step]
+
+
+def has_length(sampler: Any) -> bool:
+    """Whether `len` of it works."""
+    try:
+        return len(sampler) >= 0
+    except (TypeError, NotImplementedError):
+        return False
 
 
 def _checked(sampler: Any, indices: Iterable[int], length: int) -> Int64Array:
