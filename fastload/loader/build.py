@@ -6,7 +6,6 @@ import contextlib
 import functools
 import itertools
 import logging
-import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -19,6 +18,7 @@ from fastload import native
 from fastload.backends import available_backends, backend_class
 from fastload.backends.base import Backend, BackendOptions, Context, Job, WorkerSettings, fit_of, traits_of
 from fastload.backends.objects import SharedStream, StreamBackend
+from fastload.compat.timm import is_fast_collate
 from fastload.device import BufferPool, DeviceStage
 from fastload.errors import BackendUnavailableError, ConfigurationError, FastloadError, counted
 from fastload.fingerprint import fingerprint_of
@@ -76,8 +76,7 @@ def assemble(config: LoaderConfig) -> LoaderParts:
     if source.encoded:
         _say_if_there_is_no_core()
     split = _split(recipe, config, source)
-    timms = getattr(sys.modules.get("timm.data.loader"), "fast_collate", None)
-    if timms is not None and config.collate_fn is timms:
+    if is_fast_collate(config.collate_fn):
         plain = replace(config, collate_fn=None)
         if _stacks(source, without := _split(recipe, plain, source)):
             config, split = plain, without
@@ -117,7 +116,11 @@ def _by_its_own_code(config: LoaderConfig, native: Opened, split: SplitRecipe) -
     """A data set that fastload could read, by its own code: what runs in Python gets from it what it always got, such
     as PIL images with all that Pillow knows of them, and labels of Python's types."""
     if config.collate_fn is not None:
-        reason, dataset, transform = f"the collate_fn {qualified_name(config.collate_fn)} takes them", None, None
+        reason = (
+            f"the collate_fn {qualified_name(config.collate_fn)} takes them; leave it out, or give from_dataloader a "
+            "function of whole batches, batch_transform, in its place"
+        )
+        dataset, transform = None, None
     else:
         reason, dataset, transform = f"{'; '.join(split.reasons)} takes them", native.bare, native.transform
     if dataset is None:
@@ -363,8 +366,8 @@ def order_of(config: LoaderConfig, source: Source, shard: Shard) -> Order:
     if given is not None and not has_length(given):
         if config.on_error != "raise":
             raise ConfigurationError(
-                f"on_error: {type(given).__name__} has no __len__, so it is not known which other samples its epoch has, "
-                "to replace one that cannot be read. Give it one, or leave on_error out."
+                f"on_error: {type(given).__name__} has no __len__, so it is not known which other samples its epoch "
+                "has, to replace one that cannot be read. Give it one, or leave on_error out."
             )
         order = UncountedOrder(
             given,

@@ -14,8 +14,9 @@ import torch
 from torch.utils.data import DistributedSampler, IterableDataset, RandomSampler, SequentialSampler, default_collate
 
 from fastload.backends.base import BackendOptions, WorkerSettings
+from fastload.compat.dataloader import LoaderSampler
+from fastload.compat.torchdata import is_torchdatas
 from fastload.errors import ConfigurationError, OnError, counted
-from fastload.loader.frameworks import LoaderSampler
 from fastload.recipe import Recipe
 from fastload.recipe.mix import lower_batch_transform
 from fastload.sampler import Shard, Tail
@@ -223,12 +224,6 @@ _TAILS = {
     "pad": "the first samples come twice, as there, to make ranks equal",
     "drop": "the last samples are dropped, as there, to make ranks equal",
 }
-
-
-def is_torchdatas(thing: Any) -> bool:
-    """Whether it is, or is of, one of the classes that torchdata has in place of torch's, and that do the same."""
-    kind = thing if isinstance(thing, type) else type(thing)
-    return kind.__module__.startswith("torchdata.stateful_dataloader")
 
 
 def _is_plain_shuffle(sampler: Any, length: int) -> bool:

@@ -11,7 +11,6 @@ from numbers import Integral
 from typing import Any
 
 from fastload.errors import ConfigurationError, StateMismatchError, counted
-from fastload.sampler import Order
 
 Position = tuple[int, int]
 """(epoch, step), both 0-based; the step counts the batches of the epoch handed out."""
@@ -120,30 +119,6 @@ def read_state(state: Any, mine: Mapping[str, Any], steps: int) -> tuple[Positio
             f"state: epoch {epoch!r}, step {step!r} is not a place in epochs of {counted(steps, 'batch')}."
         )
     return (epoch, step), fingerprint, theirs.get("sampler")
-
-
-def taken_over(state: Any, order: Order, epoch: int) -> Position | None:
-    """The place in a state of torchdata's StatefulDataLoader, which names no epoch; None: it is no such state.
-
-    Raises StateMismatchError: the order is a random one or the user's own, which is another one here.
-    """
-    if not isinstance(state, Mapping) or "_iterator_finished" not in state:
-        return None
-    snapshot = state.get("_snapshot")
-    if isinstance(snapshot, Mapping):  # of worker processes
-        counts: list[Any] = [snapshot.get("_snapshot_step"), state.get("_steps_since_snapshot")]
-    else:
-        counts = [state.get("_num_yielded")]
-    if any(type(count) is not int for count in counts):
-        raise StateMismatchError("state: it is of torchdata's StatefulDataLoader, but does not say how far it came.")
-    steps = sum(counts)
-    if not order.sequential or not 0 <= steps <= order.steps:
-        raise StateMismatchError(
-            f"state: it is of torchdata's StatefulDataLoader, after {counted(steps, 'batch')}, and this loader "
-            f"({order.describe()}) does not give them in that order. Finish that epoch there, or begin one here with "
-            "set_epoch()."
-        )
-    return (epoch + 1, 0) if state["_iterator_finished"] else (epoch, steps)
 
 
 def _same(mine: Any, theirs: Any) -> bool:

@@ -12,8 +12,10 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
 from fastload.backends.base import BackendOptions, WorkerSettings
 from fastload.backends.objects import StreamBackend
+from fastload.compat.accelerate import already_prepared
+from fastload.compat.torchdata import is_torchdatas
 from fastload.errors import ConfigurationError, OnError
-from fastload.loader.config import LoaderConfig, is_torchdatas
+from fastload.loader.config import LoaderConfig
 from fastload.loader.loader import Loader
 from fastload.sampler import Shard
 
@@ -154,14 +156,7 @@ def _refuse_what_would_change(existing: Any) -> None:
         if _iterates_as_torchs(type(existing)) or _is_stateful(existing):
             return
         said = f"its class {kind} overrides __iter__, which would be bypassed, so it cannot be taken over."
-        if type(existing).__module__ == "accelerate.data_loader":
-            said = (
-                f"it is a {kind}: Accelerate has prepared it already. Adopt first, prepare then: accelerator.prepare("
-                "fastload.from_dataloader(loader)). In a Trainer's get_train_dataloader write, in place of "
-                "fastload.from_dataloader(super().get_train_dataloader()): return self.accelerator.prepare("
-                "fastload.from_dataloader(DataLoader(self.train_dataset, self.args.train_batch_size, shuffle=True, "
-                "collate_fn=self.data_collator, num_workers=self.args.dataloader_num_workers)))"
-            )
+        said = already_prepared(type(existing)) or said
     elif isinstance(getattr(existing, "loader", None), DataLoader):  # as timm's PrefetchLoader
         said = (
             f"this {kind} does something of its own to the batches of a DataLoader. "

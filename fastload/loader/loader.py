@@ -8,36 +8,34 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-import torch
 from torch.utils.data import DataLoader, Dataset, default_collate
 
+from fastload.compat.accelerate import PreparedByAccelerate, SkippedBatches
+from fastload.compat.dataloader import (
+    REMEDY,
+    GuardedCollate,
+    LoaderBatchSampler,
+    LoaderSampler,
+    SourceView,
+    sampler_over,
+    shown_collate,
+)
+from fastload.compat.lightning import record_arguments
+from fastload.compat.torchdata import taken_over
 from fastload.errors import ConfigurationError, StateMismatchError, counted
 from fastload.loader.build import LoaderParts, assemble
 from fastload.loader.config import LoaderConfig
-from fastload.loader.cursor import STATE_VERSION, Cursor, Position, checked_epoch, read_state, taken_over
+from fastload.loader.cursor import STATE_VERSION, Cursor, Position, checked_epoch, read_state
 from fastload.loader.feed import Feed
-from fastload.loader.frameworks import (
-    NO_WORKERS,
-    REMEDY,
-    AccelerateFlags,
-    LoaderBatchSampler,
-    LoaderSampler,
-    OnlyHere,
-    Relay,
-    SourceView,
-    accelerate_place,
-    record_arguments,
-    sampler_over,
-)
-from fastload.loader.iterator import LoaderIterator, Progress
+from fastload.loader.iterator import LoaderIterator, Progress, Watcher
 from fastload.loader.stats import Stats
-from fastload.sampler import Shard, Tail
+from fastload.sampler import Shard
 from fastload.spans import SpanLog
 
 logger = logging.getLogger("fastload")
 
 
-class Loader(DataLoader[Any]):
+class Loader(PreparedByAccelerate, DataLoader[Any]):
     """Iterates over batches of a source, epoch after epoch. Made by `create_loader` and `from_dataloader`.
 
     Iterating is lazy: nothing is read, no thread started before the first `next`. An epoch may be abandoned at any
@@ -93,14 +91,14 @@ class Loader(DataLoader[Any]):
         self.config = config
         self._settled = False
         """Whether the rank can no longer change, because an iterator was made."""
-        self._relay = Relay(weakref.ref(self))
+        self._skipped = SkippedBatches(weakref.ref(self))
         self._progress = Progress(parts, parts.feed(config))
         super().__init__(
             config.source if config.adopted or isinstance(config.source, Dataset) else SourceView(parts.source),
             batch_size=None if config.unbatched or config.batch_sampler is not None else parts.order.batch_size,
             sampler=None if config.streamed else (),  # ours comes with the order
             drop_last=parts.order.drop_last,
-            collate_fn=OnlyHere(config.collate_fn or default_collate, self._relay),
+            collate_fn=GuardedCollate(config.collate_fn or default_collate, self._skipped),
             **{"pin_memory": config.pinned, "num_workers": 0, **config.shown},
         )
         self.classes = names = parts.source.classes
@@ -132,7 +130,7 @@ class Loader(DataLoader[Any]):
         self._finalizer = weakref.finalize(self, self._feed.close)
         sampler = sampler_over(order, self.dataset, weakref.ref(self))
         batches = LoaderBatchSampler(sampler, order.batch_size, order.drop_last)
-        batches.relay = self._relay
+        batches.skipped = self._skipped
         # By their own names: Ray Train's wrapper takes over what it finds in here.
         vars(self).update(sampler=sampler, batch_sampler=None if self.config.unbatched else batches)
 
@@ -187,59 +185,28 @@ class Loader(DataLoader[Any]):
         """The epoch under way, or the next one if none is; 0-based."""
         return self._cursor.position[0]
 
-    @property
-    def _is_accelerate_prepared(self) -> bool:
-        """What Accelerate asks before it would put a DataLoader of its own in place of this one.
-
-        The answer is yes, and the loader takes the place of this process among Accelerate's.
-        """
-        place = accelerate_place()
-        if place is not None and self._progress.watcher is None:
-            self._serve(*place)
-            self._progress.watcher = AccelerateFlags(weakref.ref(self))
-        return place is not None
-
-    @_is_accelerate_prepared.setter
-    def _is_accelerate_prepared(self, value: bool) -> None:
-        """Accelerate notes it on whatever it has seen."""
-
-    def _serve(self, shard: Shard, device: torch.device, options: Any) -> None:
-        """Be the loader of this rank, on this device, with the batches that an Accelerator's options ask for."""
-        config, order = self.config, self._parts.order
+    def _reconfigure(self, config: LoaderConfig, asked_by: str) -> None:
+        """A hook for frameworks: be a loader of another configuration. Raises ConfigurationError: it was iterated."""
         if self._settled:
             raise ConfigurationError(
-                "accelerator.prepare: this loader has been iterated already, by one rank. Prepare it before its first "
-                "iter(), or make a new one."
+                f"{asked_by}: this loader has been iterated already, by one rank. Prepare it before its first iter(), "
+                "or make a new one."
             )
-        sampled = config.sampler is not None or config.batch_sampler is not None
-        if sampled and shard.world_size > 1 and not order.shared:
-            raise ConfigurationError(
-                f"accelerator.prepare: {type(config.sampler).__name__} gives every rank all of its samples, and "
-                "fastload cannot share them. Give the loader shuffle=True in place of the sampler."
-            )
-        batch_size, odd = divmod(config.batch_size, shard.world_size if getattr(options, "split_batches", False) else 1)
-        if odd:
-            raise ConfigurationError(
-                f"batch_size: with split_batches=True it is shared by {counted(shard.world_size, 'process')}, and "
-                f"{config.batch_size} cannot be. Use a multiple of {shard.world_size}."
-            )
-        tail: Tail = "pad" if getattr(options, "even_batches", True) else "filled"  # the first samples come twice
-        self.config = replace(
-            config,
-            batch_size=batch_size,
-            shard=shard,
-            tail=config.tail if config.tail in ("pad", "drop") else tail,
-            interleaved=False,
-            device=device,
-            seed=0 if config.own_seed and shard.world_size > 1 else config.seed,
-            own_seed=False,
-        )
+        self.config = config
         self._assemble_again()
-        # Whoever makes a DataLoader of the attributes of this one, as skip_first_batches, shall start no processes.
-        for name, none in NO_WORKERS.items():
-            object.__setattr__(self, name, none)
-        if getattr(options, "use_stateful_dataloader", False):
-            self.use_stateful_dataloader = True
+
+    def _watch(self, watcher: Watcher) -> None:
+        """A hook for frameworks: tell the watcher of epochs and batches."""
+        self._progress.watcher = watcher
+
+    @property
+    def collate_fn(self) -> Any:
+        """The collate function: torch's `default_collate`, or the user's."""
+        return shown_collate(vars(self)["collate_fn"])
+
+    @collate_fn.setter
+    def collate_fn(self, value: Any) -> None:
+        vars(self)["collate_fn"] = value
 
     def check_worker_number_rationality(self) -> None:
         """DataLoader's warning of too many workers: backends choose their own."""

@@ -76,7 +76,7 @@ def test_it_has_the_attributes_of_the_loader_it_was_made_from() -> None:
         for name in ATTRIBUTES:
             if hasattr(existing, name):  # in_order is not in every torch
                 assert getattr(loader, name) == getattr(existing, name), name
-        assert loader.collate_fn == default_collate
+        assert loader.collate_fn is default_collate
         assert isinstance(loader.sampler, Sampler)
         assert isinstance(loader.batch_sampler, BatchSampler)
         assert loader.batch_sampler.sampler is loader.sampler

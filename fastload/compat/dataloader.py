@@ -1,8 +1,7 @@
 """What scripts and frameworks look for on a DataLoader, and find on a Loader.
 
-Samplers to look at, a data set with a length, the arguments to make it anew with (Lightning), a collate function that
-tells when a plain DataLoader was made of it all, and for Accelerate a place among its processes, its flags, and what
-its `skip_first_batches` needs.
+Samplers to look at, a data set with a length, and a collate function. This file looks at who its caller is: a plain
+DataLoader that somebody makes of a Loader's attributes would load every sample in Python, and is refused.
 """
 
 from __future__ import annotations
@@ -10,14 +9,14 @@ from __future__ import annotations
 import contextlib
 import itertools
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
-import torch
-from torch.utils.data import BatchSampler, Dataset, DistributedSampler, Sampler, get_worker_info
+from torch.utils.data import BatchSampler, Dataset, DistributedSampler, Sampler, default_collate
 
+from fastload.compat.accelerate import SkippedBatches, is_accelerate
 from fastload.errors import ConfigurationError, counted
-from fastload.sampler import EpochOrder, Order, Shard, UncountedOrder
+from fastload.sampler import EpochOrder, Order, UncountedOrder
 from fastload.sources.base import Source
 
 REMEDY = (
@@ -25,16 +24,6 @@ REMEDY = (
     "fastload.from_dataloader(..., shard='auto'), and let it wrap nothing around it (see docs/clients.md). In place of "
     "Accelerate's skip_first_batches there is loader.skip(n)."
 )
-
-NO_WORKERS = {
-    "num_workers": 0,
-    "persistent_workers": False,
-    "prefetch_factor": None,
-    "timeout": 0,
-    "worker_init_fn": None,
-    "_DataLoader__multiprocessing_context": None,
-}
-"""The attributes of a DataLoader that starts no processes."""
 
 
 class SourceView(Dataset[Any]):
@@ -163,7 +152,7 @@ class LoaderBatchSampler(BatchSampler):
     """
 
     sampler: Any
-    relay: Relay
+    skipped: SkippedBatches
 
     def set_epoch(self, epoch: int) -> None:
         self.sampler.set_epoch(epoch)
@@ -174,13 +163,17 @@ class LoaderBatchSampler(BatchSampler):
     def __iter__(self) -> Iterator[list[int]]:
         if not isinstance(self.sampler, LoaderSampler):
             return super().__iter__()
-        return self.relay.requests(len(self)) if Relay.wanted() else self.sampler.batches()
+        if SkippedBatches.wanted():
+            return self.skipped.requests(len(self))
+        if sys._getframe(1).f_globals.get("__name__") == "torch.utils.data.dataloader":
+            return _refusal()
+        return self.sampler.batches()
 
 
-# -- The collate function, and Lightning's record ----------------------------------------------------------------------
+# -- The collate function ----------------------------------------------------------------------------------------------
 
 
-class OnlyHere:
+class GuardedCollate:
     """The collate function as an attribute: it works, but not in a plain DataLoader made of a Loader's attributes.
 
     Some frameworks make one without a word, and it would load every sample in Python. The exception is Accelerate's
@@ -188,10 +181,10 @@ class OnlyHere:
     """
 
     function: Callable[[list[Any]], Any]
-    relay: Relay
+    skipped: SkippedBatches
 
-    def __init__(self, function: Callable[[list[Any]], Any], relay: Relay) -> None:
-        vars(self).update(function=function, relay=relay)
+    def __init__(self, function: Callable[[list[Any]], Any], skipped: SkippedBatches) -> None:
+        vars(self).update(function=function, skipped=skipped)
 
     @property  # type: ignore[misc]
     def __class__(self) -> type[Any]:
@@ -199,7 +192,7 @@ class OnlyHere:
         return type(self.function)
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("function", "relay"):  # of a copy that is being made
+        if name in ("function", "skipped"):  # of a copy that is being made
             raise AttributeError(name)
         return getattr(self.function, name)
 
@@ -210,116 +203,29 @@ class OnlyHere:
         if sys._getframe(1).f_globals.get("__name__") == "torch.utils.data._utils.fetch":
             if not samples:
                 with contextlib.suppress(LookupError):
-                    return self.relay.batch()
-            raise ConfigurationError(f"collate_fn: a plain DataLoader was made out of a fastload Loader. {REMEDY}")
+                    return self.skipped.batch()
+            raise _plain_dataloader("collate_fn")
         return self.function(samples)
 
     def __eq__(self, other: object) -> bool:
-        return self.function == (other.function if type(other) is OnlyHere else other)
+        return self.function == (other.function if type(other) is GuardedCollate else other)
 
     def __hash__(self) -> int:
         return hash(self.function)
 
 
-def record_arguments(loader: Any, arguments: Mapping[str, Any]) -> None:
-    """Lightning makes loaders anew from the arguments that its hooks have recorded.
-
-    Those need not be ours, for it cannot know of a class that is imported within a hook.
-    """
-    recorded = {"args": (), "kwargs": dict(arguments), "arg_names": (), "default_kwargs": {}}
-    for name, value in recorded.items():
-        object.__setattr__(loader, f"__pl_saved_{name}", value)
-    object.__setattr__(loader, "__pl_attrs_record", [])
-    object.__setattr__(loader, "__dataset", loader.dataset)
+def shown_collate(guarded: GuardedCollate) -> Any:
+    """What `loader.collate_fn` is to whoever asks: torch's `default_collate` is that very function, but to Accelerate,
+    whose `skip_first_batches` makes a DataLoader of it. To be called by the property."""
+    asking = sys._getframe(2).f_globals.get("__name__", "")
+    return guarded.function if guarded.function is default_collate and not is_accelerate(asking) else guarded
 
 
-# -- Accelerate --------------------------------------------------------------------------------------------------------
+def _refusal() -> Iterator[list[int]]:
+    """Raises at the first `next`: by then a DataLoader with workers can end them."""
+    raise _plain_dataloader("batch_sampler")
+    yield []
 
 
-def accelerate_place() -> tuple[Shard, torch.device, Any] | None:
-    """Where Accelerate has put this process, and its DataLoaderConfiguration; None if no Accelerator was made.
-
-    The options are those of the Accelerator that asks, which alone knows them: called from a property of the Loader
-    that `Accelerator.prepare_data_loader` looks at. `dispatch_batches`, one process reading for all, changes nothing in
-    what each of them gets, which here it reads itself.
-    """
-    module = sys.modules.get("accelerate.state")
-    if module is None or not module.PartialState._shared_state:
-        return None
-    state = module.PartialState()
-    asking = sys._getframe(2).f_locals
-    options = getattr(asking.get("self"), "dataloader_config", None)
-    placed = asking.get("device_placement")
-    if placed is None:
-        placed = getattr(asking.get("self"), "device_placement", True)
-    rank = Shard(state.process_index, state.num_processes)
-    return rank, torch.device(state.device if placed else "cpu"), options
-
-
-class AccelerateFlags:
-    """Keeps Accelerate's flags on a Loader: whether the batch at hand is the last one, and how many of its samples are
-    no padding. Called as `fastload.loader.iterator.Watcher` says."""
-
-    def __init__(self, owner: Callable[[], Any]) -> None:
-        """`owner`: a weak reference to the Loader."""
-        self._owner = owner
-
-    def epoch_starts(self) -> None:
-        from accelerate.state import GradientState
-
-        loader = self._owner()
-        order: Order = loader.sampler.order
-        loader.end_of_dataloader = False
-        loader.remainder = 0 if order.drop_last or order.endless else order.length % order.global_batch_size
-        GradientState()._add_dataloader(loader)
-
-    def batch_comes(self, *, last: bool) -> None:
-        self._owner().end_of_dataloader = last
-
-    def epoch_ends(self) -> None:
-        from accelerate.state import GradientState
-
-        GradientState()._remove_dataloader(self._owner())
-
-
-class Relay:
-    """Batches of a Loader through the plain DataLoader that `skip_first_batches` makes of its attributes.
-
-    That one asks the Loader's batch sampler for the indices of a batch, leaves out the first ones, and gives the
-    samples to the Loader's collate function. Here the batch sampler hands out empty lists, for which nothing is read,
-    and the collate function returns the Loader's own batch, from the first one on that was not left out.
-    """
-
-    def __init__(self, owner: Callable[[], Any]) -> None:
-        self._owner = owner
-        self._step = 0
-        self._batches: Iterator[Any] | None = None
-
-    @staticmethod
-    def wanted() -> bool:
-        """Whether the caller's caller is Accelerate's SkipBatchSampler."""
-        caller = sys._getframe(2)
-        module = caller.f_globals.get("__name__")
-        return module == "accelerate.data_loader" and "skip_batches" in vars(caller.f_locals.get("self"))
-
-    def requests(self, steps: int) -> Iterator[list[int]]:
-        self._batches = None
-        for self._step in range(steps):
-            yield []
-        self._end()
-
-    def _end(self) -> None:
-        """The end of the epoch, with all that belongs to it."""
-        if self._batches is not None:
-            next(self._batches, None)
-            self._batches = None
-
-    def batch(self) -> Any:
-        """The Loader's batch for the request made last. Raises LookupError: none was made in this process."""
-        loader = self._owner()
-        if loader is None or get_worker_info() is not None:
-            raise LookupError
-        if self._batches is None:
-            loader.skip(self._step)
-            self._batches = iter(loader)
-        return next(self._batches)
+def _plain_dataloader(attribute: str) -> ConfigurationError:
+    return ConfigurationError(f"{attribute}: a plain DataLoader was made out of a fastload Loader. {REMEDY}")
