@@ -223,8 +223,11 @@ def shown_collate(guarded: GuardedCollate) -> Any:
 
 def _refusal() -> Iterator[list[int]]:
     """Raises at the first `next`: by then a DataLoader with workers can end them."""
-    raise _plain_dataloader("batch_sampler")
-    yield []
+    return map(_refuse, ["batch_sampler"])
+
+
+def _refuse(attribute: str) -> list[int]:
+    raise _plain_dataloader(attribute)
 
 
 def _plain_dataloader(attribute: str) -> ConfigurationError:
