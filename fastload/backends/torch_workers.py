@@ -190,6 +190,13 @@ class TorchBackend:
         options, context = self._options, self._context
         given = options.multiprocessing_context or context.workers.start_method
         asked = given or _start_method()
+        if not all(column.survives_fork for column in context.source.encoded.values()):
+            if given == "fork":
+                raise ConfigurationError(
+                    f"multiprocessing_context: {context.source.name} is read by a client with threads, which a forked "
+                    "process does not have; leave it out, or say 'spawn'."
+                )
+            asked = given or "spawn"
         method = asked or multiprocessing.get_start_method()
         assembler = self._assembler
         if method != "fork":

@@ -22,8 +22,9 @@ from functools import partial
 from itertools import islice
 from typing import IO, Any, NamedTuple, cast
 
+from fastload import stores
 from fastload.errors import FastloadError, SourceError
-from fastload.files import open_regular, read_regular
+from fastload.files import open_regular
 from fastload.sources.image_files import is_debris
 
 _SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst")
@@ -45,13 +46,13 @@ _MOST_RECORDS = 1000
 
 def is_archive_name(path: str) -> bool:
     """Whether the name is one of a tar archive and there is such a file."""
-    return path.lower().endswith(_SUFFIXES) and os.path.isfile(path)
+    return path.lower().endswith(_SUFFIXES) and stores.is_file(path)
 
 
 def compression_of(path: str) -> str | None:
     """ "gzip", "bzip2", "xz" or "zstd" by the file's first bytes; None for anything else. Raises SourceError."""
     try:
-        head = read_regular(path, most=6)
+        head = stores.read_up_to(path, 6)
     except OSError as error:
         raise _unopened(path, error) from error
     return next((name for magic, name in _MAGIC.items() if head.startswith(magic)), None)
@@ -127,8 +128,23 @@ class _Forward:
         return bytes(data)
 
 
+class _Ahead:
+    """Reads a remote archive from front to back, a MiB a request: the headers of small files come with the files."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._start, self._block = 0, b""
+
+    def read(self, position: int, size: int) -> bytes:
+        start = position - self._start
+        if not 0 <= start <= start + size <= len(self._block):
+            self._start, start = position, 0
+            self._block = stores.read_up_to(self._path, max(1 << 20, size), position)
+        return self._block[start : start + size]
+
+
 def _unopened(path: str, error: OSError) -> SourceError:
-    return SourceError(f"{path}: cannot be opened ({error.strerror}); check the path and its permissions.")
+    return SourceError(f"{path}: cannot be opened ({error.strerror or error}); check the path and its permissions.")
 
 
 _copies: dict[tuple[str, int, int], str] = {}
@@ -190,6 +206,12 @@ def files_in_tar(path: str) -> Iterator[FileInTar]:
     Raises:
         SourceError: the archive is truncated or damaged, or holds links or sparse files, whose content lies elsewhere.
     """
+    if stores.is_remote(path):
+        try:
+            yield from _files(path, _Ahead(path).read, max(0, stores.size_of(path)))
+        except OSError as error:
+            raise _unopened(path, error) from error
+        return
     try:
         opened = open_regular(path, buffering=0)
     except OSError as error:

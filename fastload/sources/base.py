@@ -101,6 +101,11 @@ class EncodedImages(ImageColumn):
         """At least the first `length` bytes, or all there are: for the header."""
         return self.read(index)
 
+    @property
+    def survives_fork(self) -> bool:
+        """Whether a forked process may read them; clients of object stores have threads, which do not fork."""
+        return True
+
     def in_files(self, indices: Int64Array) -> EncodedFiles | None:
         """These samples as files or parts of files, if that is what they are: the native core then opens them."""
         return None

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from torch.utils.data import Subset
 
+from fastload import stores
 from fastload.errors import DecodeError, SourceError
-from fastload.files import open_regular
 from fastload.sources.base import EncodedImages, Objects, PixelImages, Values
 from fastload.sources.buffers import InRows, Int64Array, PathTable, PickledByReference
 
@@ -41,20 +42,24 @@ class EncodedFiles(PickledByReference, EncodedImages):
 
     def read(self, index: int) -> bytes:
         path, offset, length = self.locate(index)
-        with open_regular(path, buffering=0) as file:
-            if length < 0:
-                return file.read()
-            file.seek(offset)
-            data = file.read(length)
-        if len(data) != length:
-            raise OSError(f"{self.describe(index)}: the file ends after {len(data)} of {length} bytes.")
-        return data
+        return stores.read(path, offset, None if length < 0 else length)
+
+    def read_many(self, indices: Int64Array) -> Sequence[bytes]:
+        located = [self.locate(index) for index in indices.tolist()]
+        return stores.read_many([(path, offset, None if length < 0 else length) for path, offset, length in located])
+
+    @cached_property
+    def is_remote(self) -> bool:
+        """Whether they lie in a store, and not in files: the native core opens only files."""
+        return len(self) > 0 and stores.is_remote(self.paths[0])
+
+    @property
+    def survives_fork(self) -> bool:
+        return not self.is_remote
 
     def read_start(self, index: int, length: int) -> bytes:
         path, offset, whole = self.locate(index)
-        with open_regular(path, buffering=0) as file:
-            file.seek(offset)
-            return file.read(length if whole < 0 else min(length, whole))
+        return stores.read_up_to(path, length if whole < 0 else min(length, whole), offset)
 
     def describe(self, index: int) -> str:
         """Its path, or `shard.tar:member`."""
@@ -63,8 +68,8 @@ class EncodedFiles(PickledByReference, EncodedImages):
     def name_table(self) -> PathTable:
         return self.paths if self.names is None else PathTable.of(map(self.describe, range(len(self))))
 
-    def in_files(self, indices: Int64Array) -> EncodedFiles:
-        return self.take(indices)
+    def in_files(self, indices: Int64Array) -> EncodedFiles | None:
+        return None if self.is_remote else self.take(indices)
 
     def take(self, indices: Int64Array) -> EncodedFiles:
         return EncodedFiles(

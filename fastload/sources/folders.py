@@ -12,8 +12,8 @@ from typing import NoReturn
 import numpy as np
 import numpy.typing as npt
 
+from fastload import stores
 from fastload.errors import ConfigurationError, SourceError
-from fastload.files import open_regular
 from fastload.fingerprint import fingerprint_of
 from fastload.sources.base import Opened, OpenOptions, Source
 from fastload.sources.buffers import Int64Array, PathTable
@@ -90,6 +90,7 @@ def images_below(root: str, folder: str, left_out: LeftOut | None = None) -> Ite
                 _refuse_cycle(root, prefix + name)
             todo.append(prefix + name)
         found[here] = sorted(names)
+        stores.list_ahead([f"{root}/{folder}" for folder in todo] if stores.is_remote(root) else [])
     for here in sorted(found):
         prefix = f"{here}/" if here else ""
         for name in found[here]:
@@ -110,7 +111,7 @@ def sampled_sizes(files: EncodedFiles) -> Int64Array:
     rows = sampled_rows(len(files))
     if files.lengths is not None:
         return files.lengths[rows]
-    return np.array([_size(files.paths[row]) for row in rows.tolist()], dtype=np.int64)
+    return np.array([stores.size_of(files.paths[row]) for row in rows.tolist()], dtype=np.int64)
 
 
 def sampled_bytes(files: EncodedFiles, count: int = 32, most: int = 512) -> Iterator[bytes]:
@@ -119,25 +120,26 @@ def sampled_bytes(files: EncodedFiles, count: int = 32, most: int = 512) -> Iter
     For fingerprints: they tell whether files were replaced by others of the same names and sizes. So few cost a
     fraction of what the sizes cost, on any disk.
     """
+    ranges: list[tuple[str, int, int | None]] = []
     for row in sampled_rows(len(files), count).tolist():
         path, start, length = files.locate(row)
-        try:
-            with open_regular(path, buffering=0) as file:
-                length = os.fstat(file.fileno()).st_size if length < 0 else length
-                yield os.pread(file.fileno(), min(most, length), start + max(0, length - most) // 2)
-        except OSError:
-            yield b""
-
-
-def _size(path: str) -> int:
+        length = max(0, stores.size_of(path)) if length < 0 else length
+        ranges.append((path, start + max(0, length - most) // 2, min(most, length)))
     try:
-        return os.stat(path).st_size
+        yield from stores.read_many(ranges)
     except OSError:
-        return -1
+        for each in ranges:
+            try:
+                yield stores.read(*each)
+            except OSError:
+                yield b""
 
 
 def _entries(folder: str) -> Iterator[tuple[str, bool, bool]]:
     """(name, is a folder, is a link to one) of what a folder holds."""
+    if stores.is_remote(folder):
+        yield from ((name, is_folder, False) for name, is_folder in stores.entries(folder))
+        return
     try:
         with os.scandir(folder) as entries:
             for entry in entries:
@@ -205,7 +207,7 @@ def splits_of(root: str) -> dict[str, str]:
 
 def split_folder(root: str, split: str) -> str | None:
     """The folder of a split in a folder: of this name, or of another one for the same; None if there is none."""
-    name = split if os.path.isdir(os.path.join(root, split)) else split_named(subfolders(root), split)
+    name = split if stores.is_folder(os.path.join(root, split)) else split_named(subfolders(root), split)
     return None if name is None else os.path.join(root, name)
 
 
@@ -277,7 +279,7 @@ def refuse_reserved(root: str, classes: Sequence[str], below: Collection[str]) -
 
 def is_class_folder(spec: object) -> bool:
     """Any folder: what is wrong with it is `open_class_folder`'s to say."""
-    return isinstance(spec, str) and os.path.isdir(spec)
+    return isinstance(spec, str) and stores.is_folder(spec)
 
 
 def open_class_folder(root: str, options: OpenOptions) -> Opened:
@@ -333,6 +335,8 @@ def open_class_folder(root: str, options: OpenOptions) -> Opened:
                 counts[label] += 1
                 yield path
 
+    if stores.is_remote(root):
+        stores.list_ahead([f"{root}/{name}" for name in classes])
     table = PathTable.of(paths(), root)
     empty = [name for name, count in zip(classes, counts, strict=True) if not count]
     if empty:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
+from fastload import stores
 from fastload.errors import ConfigurationError, SourceError, counted
 from fastload.sources.arrays import is_arrays, open_arrays
 from fastload.sources.base import Opened, OpenOptions, Source
@@ -39,6 +40,8 @@ class Format:
     """Names of the `OpenOptions` that mean something to it; `strict` is for all."""
     title: str = ""
     """What it is, in words, for messages."""
+    remote: bool = False
+    """Whether it reads URLs as well as paths (`fastload.stores`)."""
     by_name_only: bool = False
     """Whether it is opened only where `format=` asks for it, although it may be recognised."""
 
@@ -49,7 +52,7 @@ class Format:
 
 _RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
 _MOST_SHARDS = 1_000_000
-_REMOTE = re.compile(r"^(\w+://|pipe:)")
+_PIPE = re.compile(r"^pipe:")
 
 
 def locate(spec: Any) -> Any:
@@ -58,6 +61,7 @@ def locate(spec: Any) -> Any:
         path = os.fspath(spec)
         if not isinstance(path, str):
             raise SourceError(f"The path {path!r} is bytes; decode it first: os.fsdecode(path).")
+        path = stores.located(path) if stores.is_remote(path) else path
         return _matches(path) if _is_pattern(path) else _existing(path)
     if isinstance(spec, list | tuple) and spec and all(_is_shard_path(item) for item in spec):
         return [path for item in map(os.fspath, spec) for path in _matches(item)]
@@ -77,21 +81,33 @@ def _absolute(path: str) -> str:
 
 
 def _existing(path: str) -> str:
+    if stores.is_remote(path):
+        return _there(stores.located(path))
     absolute = _absolute(path)
     if not path:
         raise SourceError("The source is an empty string; give the path of a data set.")
     if not os.path.exists(absolute):
-        if _REMOTE.match(path):
+        if _PIPE.match(path):
             raise SourceError(
-                f"{path}: only local files can be read at random; download the data, mount them, or register a format "
-                "that reads them (fastload.sources.register_format)."
+                f"{path}: only what can be read at random can be opened; download the data, mount them, or register a "
+                "format that reads them (fastload.sources.register_format)."
             )
         raise SourceError(f"{absolute}: no such file or folder; check the path.")
     return absolute
 
 
+def _there(url: str) -> str:
+    """A URL, if there is something. Raises SourceError."""
+    with stores.listings_kept():
+        if not (stores.is_folder(url) or stores.is_file(url)):
+            raise SourceError(f"{url}: no such file or folder; check the URL and that the credentials may list it.")
+    return url
+
+
 def _matches(pattern: str) -> list[str]:
     """Files of a pattern, sorted; every one of a numbered range must be there. Of a plain path the file itself."""
+    if stores.is_remote(pattern):
+        pattern = stores.located(pattern)
     if not _is_pattern(pattern):
         return [_existing(pattern)]
     numbers = _RANGE.search(pattern)
@@ -101,6 +117,10 @@ def _matches(pattern: str) -> list[str]:
             raise SourceError(f"{pattern}: the range has more than {counted(_MOST_SHARDS, 'file')}; correct it.")
         names = [str(n).zfill(len(first)) for n in range(int(first), int(last) + 1)]
         return [path for name in names for path in _matches(pattern.replace(numbers[0], name, 1))]
+    if stores.is_remote(pattern):
+        raise SourceError(
+            f"{pattern}: patterns with * and ? are for local files; give the folder, or name{{000..012}}."
+        )
     found = sorted(glob.glob(_absolute(pattern)))
     if not found:
         raise SourceError(f"{pattern}: no file matches this pattern; check it, and the folder {os.getcwd()!r}.")
@@ -110,11 +130,11 @@ def _matches(pattern: str) -> list[str]:
 FORMATS: tuple[Format, ...] = (
     Format("cifar", is_cifar, open_cifar, frozenset({"split", "labels"}), "CIFAR-10 or CIFAR-100"),
     Format("idx", is_idx, open_idx, frozenset({"split", "classes"}), "IDX files, as of MNIST"),
-    Format("pairs", is_pairs, open_pairs, frozenset({"split"}), "images and masks in two folders"),
-    Format("tar", is_tar_shards, open_tar_shards, frozenset({"split", "fields", "classes"}), "tar archives"),
-    Format("table", is_labelled_by_table, open_labelled_by_table, frozenset({"classes"}), "images and a table"),
-    Format("images", is_class_folder, open_images, title="images without labels", by_name_only=True),
-    Format("folder", is_class_folder, open_class_folder, frozenset({"split", "classes"}), "one folder a class"),
+    Format("pairs", is_pairs, open_pairs, frozenset({"split"}), "images and masks in two folders", remote=True),
+    Format("tar", is_tar_shards, open_tar_shards, frozenset({"split", "fields", "classes"}), "tar archives", True),
+    Format("table", is_labelled_by_table, open_labelled_by_table, frozenset({"classes"}), "images and a table", True),
+    Format("images", is_class_folder, open_images, title="images without labels", remote=True, by_name_only=True),
+    Format("folder", is_class_folder, open_class_folder, frozenset({"split", "classes"}), "one folder a class", True),
     Format("arrays", is_arrays, open_arrays, frozenset({"classes"}), "arrays, tensors, .npy files"),
     Format("dataset", is_dataset, open_known_dataset, title="a map-style torch Dataset"),
 )
@@ -175,6 +195,11 @@ def open_source(
         ConfigurationError: an option that means nothing to this data set; a format that there is not.
     """
     options = OpenOptions(split, labels, _strings("fields", fields), _strings("classes", classes), bool(strict))
+    with stores.listings_kept():
+        return _open(spec, options, format)
+
+
+def _open(spec: Any, options: OpenOptions, format: str | None) -> Opened:
     wanted = None if format is None else format_named(format)
     if isinstance(spec, Source | Opened):
         _refuse_unused(options, frozenset(), "an opened source")
@@ -187,14 +212,14 @@ def open_source(
     if found is not None:
         return found
     place = locate(spec)
-    if options.split is not None and isinstance(place, str) and os.path.isdir(place):
+    if options.split is not None and isinstance(place, str) and stores.is_folder(place):
         folder = split_folder(place, options.split)
         if folder is not None:
             place, options = folder, replace(options, split=None)
     if wanted is not None:
-        if not wanted.recognise(place):
+        if not _suits(wanted, place):
             shown = place if isinstance(place, str) else f"a {type(spec).__name__}"
-            other = next((form for form in built_in_formats() if not form.by_name_only and form.recognise(place)), None)
+            other = next((form for form in built_in_formats() if not form.by_name_only and _suits(form, place)), None)
             hint = "" if other is None else f" it looks like {other.description};"
             raise SourceError(f"{shown}: is not what format={wanted.description} opens;{hint} leave format out.")
         return _opened_as(wanted, place, options)
@@ -259,9 +284,15 @@ def open_indexed(dataset: Any, *, reason: str = "") -> Opened:
 
 def _opened_by(formats: Sequence[Format], spec: Any, options: OpenOptions) -> Opened | None:
     for form in formats:
-        if not form.by_name_only and form.recognise(spec):
+        if not form.by_name_only and _suits(form, spec):
             return _opened_as(form, spec, options)
     return None
+
+
+def _suits(form: Format, place: Any) -> bool:
+    at = place[0] if isinstance(place, list) and place else place
+    remote = isinstance(at, str) and stores.is_remote(at) and form not in _registered
+    return (form.remote or not remote) and form.recognise(place)
 
 
 def _opened_as(form: Format, spec: Any, options: OpenOptions) -> Opened:

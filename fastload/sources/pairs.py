@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 import os
 
+from fastload import stores
 from fastload.errors import ConfigurationError, SourceError, and_more
-from fastload.files import read_regular
 from fastload.fingerprint import fingerprint_of
 from fastload.sources import folders
 from fastload.sources.base import Opened, OpenOptions, Source
@@ -107,8 +107,8 @@ def pair_splits(root: str) -> dict[str, frozenset[str] | None]:
     _, images, masks = found
     parts = folders.subfolders(os.path.join(root, images))
     if parts and all(map(folders.split_of, parts)):
-        return {part: None for part in parts if os.path.isdir(os.path.join(root, masks, part))}
-    for folder in filter(os.path.isdir, (os.path.join(root, place) for place in _LISTS)):
+        return {part: None for part in parts if stores.is_folder(os.path.join(root, masks, part))}
+    for folder in filter(stores.is_folder, (os.path.join(root, place) for place in _LISTS)):
         stems = [name[:-4] for name in folders.files_in(folder) if name.endswith(".txt")]
         lists = {
             stem: _names(os.path.join(folder, f"{stem}.txt"))
@@ -127,13 +127,17 @@ def _folders(root: str) -> tuple[str, str, str] | None:
     """(base, folder of the images, folder of the masks), both relative to the base."""
 
     def first(names: tuple[str, ...]) -> str | None:
-        return next((name for name in names if os.path.isdir(os.path.join(root, name))), None)
+        return next((name for name in names if stores.is_folder(os.path.join(root, name))), None)
 
     images, masks = first(_IMAGES), first(_MASKS)
     if images and masks:
         return root, images, masks
-    base, name = os.path.split(root.rstrip("/"))
-    beside = next((name + ending for ending in _BESIDE if os.path.isdir(root + ending)), None)
+    root = root.rstrip("/")
+    base = stores.parent_of(root)
+    if base == root:
+        return None
+    name = os.path.basename(root)
+    beside = next((name + ending for ending in _BESIDE if stores.is_folder(root + ending)), None)
     if beside is None or folders.subfolders(root) or not any(map(is_image_name, folders.files_in(root))):
         return None
     return base, name, beside
@@ -146,7 +150,7 @@ def _names(path: str) -> frozenset[str]:
         SourceError: the list cannot be read, or names an image twice: how often it is wanted cannot be told.
     """
     try:
-        lines = read_regular(path, most=_LARGEST_LIST).decode("utf-8", "replace").splitlines()
+        lines = stores.read_up_to(path, _LARGEST_LIST).decode("utf-8", "replace").splitlines()
     except OSError as error:
         raise SourceError(f"{path}: this list of images cannot be read ({error.strerror or error}).") from error
     found: dict[str, int] = {}

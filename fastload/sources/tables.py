@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fastload import stores
 from fastload.errors import SourceError, and_more, counted
-from fastload.files import read_regular
 from fastload.sources.base import Opened, OpenOptions
 from fastload.sources.buffers import PathTable
 from fastload.sources.columns import EncodedFiles
@@ -35,7 +35,7 @@ _LONGEST_NUMBER = 18
 
 def is_labelled_by_table(spec: object) -> bool:
     """A folder without folders and with images in it, or with one folder of all images."""
-    return isinstance(spec, str) and os.path.isdir(spec) and _images_in(spec) is not None
+    return isinstance(spec, str) and stores.is_folder(spec) and _images_in(spec) is not None
 
 
 def open_labelled_by_table(root: str, options: OpenOptions) -> Opened:
@@ -133,8 +133,8 @@ def _training_classes(folder: str) -> tuple[list[str], str]:
 
 def _above(folder: str) -> list[str]:
     """The folders in which a training split may lie beside a folder of images: val, or val/images."""
-    above = os.path.dirname(folder)
-    return [above, os.path.dirname(above)] if os.path.basename(folder) in _FOLDERS else [above]
+    above = stores.parent_of(folder)
+    return [above, stores.parent_of(above)] if os.path.basename(folder) in _FOLDERS else [above]
 
 
 def _split_of(folder: str) -> str | None:
@@ -257,7 +257,7 @@ def _chosen(folder: str, images: Sequence[str]) -> _Table:
     places |= {name: row for row, name in enumerate(images)}
     paths = [
         os.path.join(place, name)
-        for place in (folder, os.path.dirname(folder))
+        for place in (folder, stores.parent_of(folder))
         for name in files_in(place)
         if name.lower().endswith(_TABLES) and "submission" not in name.lower()
     ]
@@ -283,7 +283,7 @@ def _chosen(folder: str, images: Sequence[str]) -> _Table:
 def _read(path: str, places: dict[str, int]) -> _Table | str:
     """The table, if one of its columns names these images; else why it is none, for a message."""
     try:
-        rows = list(_cells(read_regular(path, most=_LARGEST).decode("utf-8-sig")))
+        rows = list(_cells(stores.read_up_to(path, _LARGEST).decode("utf-8-sig")))
     except (OSError, UnicodeDecodeError, csv.Error):
         return "does not name them"
     except _TooLongError:

@@ -19,6 +19,7 @@ from typing import Any, Literal, NoReturn, get_args
 import numpy as np
 import numpy.typing as npt
 
+from fastload import stores
 from fastload.errors import ConfigurationError, SourceError
 from fastload.files import open_regular
 from fastload.fingerprint import fingerprint_of
@@ -35,6 +36,8 @@ Sample = dict[str, tuple[Kind, FileInTar]]
 """Kind and file by column name."""
 
 _MASKS = ("mask", "seg")
+_LABELS_AT_ONCE = 4096
+"""Labels and arrays asked of a store together."""
 
 
 def is_tar_shards(spec: object) -> bool:
@@ -43,7 +46,7 @@ def is_tar_shards(spec: object) -> bool:
         return bool(spec) and all(isinstance(path, str) and path.endswith(".tar") for path in spec)
     if not isinstance(spec, str):
         return False
-    if os.path.isdir(spec):
+    if stores.is_folder(spec):
         return bool(_shards_in(spec)) and not folders.subfolders(spec)
     return is_archive_name(spec)
 
@@ -63,7 +66,7 @@ def open_tar_shards(spec: str | list[str], options: OpenOptions) -> Opened:
     A single archive of nothing but images in several folders is one of class folders: see `_class_folders`.
     """
     name = spec if isinstance(spec, str) else f"{spec[0]} and {len(spec) - 1} more shards"
-    single = isinstance(spec, str) and os.path.isfile(spec)
+    single = isinstance(spec, str) and stores.is_file(spec)
     paths = spec if isinstance(spec, list) else [spec] if single else _shards_in(spec)
     notes: tuple[str, ...] = ()
     packed = single and compression_of(name) is not None
@@ -229,9 +232,14 @@ class TarColumn:
 
 def _contents(files: EncodedFiles) -> Iterator[bytes]:
     """The files one after the other, each shard opened once for as long as they come from it."""
-    for path, located in itertools.groupby(map(files.locate, range(len(files))), key=operator.itemgetter(0)):
+    located = [files.locate(row) for row in range(len(files))]
+    if located and stores.is_remote(located[0][0]):
+        for start in range(0, len(located), _LABELS_AT_ONCE):
+            yield from stores.read_many(located[start : start + _LABELS_AT_ONCE])
+        return
+    for path, parts in itertools.groupby(located, key=operator.itemgetter(0)):
         with open_regular(path, buffering=0) as shard:
-            for _, offset, length in located:
+            for _, offset, length in parts:
                 yield os.pread(shard.fileno(), length, offset)
 
 

@@ -1,0 +1,41 @@
+"""Whatever fsspec reads, for the schemes that obstore does not have: `hf://`, `memory://`, `sftp://`..."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from fastload.stores.base import Entry, Store
+
+
+class FileSystemStore(Store):
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self._system: Any = importlib.import_module("fsspec").filesystem(url.partition("://")[0])
+
+    def _path(self, name: str) -> str:
+        return str(self._system._strip_protocol(f"{self.url}/{name}" if name else self.url))
+
+    def _read(self, name: str, start: int, length: int | None) -> bytes:
+        end = None if length is None else start + length
+        return bytes(self._system.cat_file(self._path(name), start=start or None, end=end))
+
+    def _list(self, folder: str) -> list[Entry]:
+        try:
+            found = self._system.ls(self._path(folder), detail=True)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        return [_entry(item) for item in found if item["name"].strip("/") != self._path(folder).strip("/")]
+
+    def _info(self, name: str) -> Entry | None:
+        try:
+            item = self._system.info(self._path(name))
+        except FileNotFoundError:
+            return None
+        return None if item["type"] == "directory" else _entry(item)
+
+
+def _entry(item: dict[str, Any]) -> Entry:
+    etag = str(item.get("ETag") or item.get("etag") or item.get("blob_id") or "")
+    name = item["name"].rstrip("/").rpartition("/")[2]
+    return Entry(name, item["type"] == "directory", int(item.get("size") or 0), etag)

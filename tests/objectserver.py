@@ -1,0 +1,130 @@
+"""An S3 and web server on loopback for tests: objects in memory, ranges, listings, and faults on demand."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+from xml.sax.saxutils import escape
+
+
+@dataclass
+class ObjectServer:
+    objects: dict[str, bytes] = field(default_factory=dict)
+    """By `bucket/name`."""
+    faults: dict[str, list[str]] = field(default_factory=dict)
+    """By `bucket/name` (or "list"), what the next requests get: "503", "403", "reset", "truncated", "slow"."""
+    requests: list[tuple[str, str, str]] = field(default_factory=list)
+    """(method, path with query, range) of every request."""
+    url: str = ""
+
+    def reads_of(self, name: str) -> list[str]:
+        """The ranges that were asked of an object."""
+        return [asked for method, path, asked in self.requests if method == "GET" and path == f"/{name}"]
+
+
+@contextmanager
+def object_server() -> Iterator[ObjectServer]:
+    state = ObjectServer()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def log_message(self, *_: Any) -> None: ...
+
+        def do_HEAD(self) -> None:
+            self._object(with_body=False)
+
+        def do_GET(self) -> None:
+            if "list-type=2" in self.path:
+                self._list()
+            else:
+                self._object(with_body=True)
+
+        def _object(self, *, with_body: bool) -> None:
+            asked = self.headers.get("Range", "")
+            state.requests.append((self.command, self.path, asked))
+            name = unquote(urlsplit(self.path).path).lstrip("/")
+            fault = (state.faults.get(name) or [""]).pop(0) if with_body else ""
+            if self._failed(fault):
+                return
+            data = state.objects.get(name)
+            if data is None:
+                self._send(404, b"")
+                return
+            whole, status = len(data), 200
+            found = re.fullmatch(r"bytes=(\d+)-(\d*)", asked)
+            headers = {"ETag": f'"{hash(data)}"', "Last-Modified": "Sun, 22 Nov 2026 10:00:00 GMT"}
+            if found is not None:
+                start, end = int(found[1]), int(found[2] or whole - 1)
+                if start >= whole:
+                    self._send(416, b"")
+                    return
+                data, status = data[start : end + 1], 206
+                headers["Content-Range"] = f"bytes {start}-{start + len(data) - 1}/{whole}"
+            self._send(status, data, headers, with_body=with_body, cut=fault == "truncated")
+
+        def _list(self) -> None:
+            state.requests.append((self.command, self.path, ""))
+            if self._failed((state.faults.get("list") or [""]).pop(0)):
+                return
+            query = {key: values[0] for key, values in parse_qs(urlsplit(self.path).query).items()}
+            bucket = urlsplit(self.path).path.strip("/")
+            prefix = query.get("prefix", "")
+            names = [name.removeprefix(f"{bucket}/") for name in state.objects if name.startswith(f"{bucket}/{prefix}")]
+            folders = sorted(
+                {prefix + name[len(prefix) :].partition("/")[0] + "/" for name in names if "/" in name[len(prefix) :]}
+            )
+            items = "".join(
+                f"<Contents><Key>{escape(name)}</Key><LastModified>2026-11-22T10:00:00.000Z</LastModified>"
+                f"<ETag>&quot;1&quot;</ETag><Size>{len(state.objects[f'{bucket}/{name}'])}</Size></Contents>"
+                for name in sorted(names)
+                if "/" not in name[len(prefix) :]
+            )
+            items += "".join(
+                f"<CommonPrefixes><Prefix>{escape(folder)}</Prefix></CommonPrefixes>" for folder in folders
+            )
+            text = f"<ListBucketResult><IsTruncated>false</IsTruncated>{items}</ListBucketResult>"
+            self._send(200, text.encode(), {"Content-Type": "application/xml"})
+
+        def _failed(self, fault: str) -> bool:
+            if fault == "slow":
+                time.sleep(0.3)
+            if fault == "reset":
+                self.close_connection = True
+                return True
+            if fault.isdigit():
+                self._send(int(fault), b"secret details")
+                return True
+            return False
+
+        def _send(
+            self, status: int, data: bytes, headers: Any = None, *, with_body: bool = True, cut: bool = False
+        ) -> None:
+            self.send_response(status)
+            for name, value in (headers or {}).items():
+                self.send_header(name, value)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            if with_body:
+                self.wfile.write(data[: len(data) // 2] if cut else data)
+            if cut:
+                self.close_connection = True
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    state.url = f"http://127.0.0.1:{server.server_address[1]}"
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+    thread.start()
+    try:
+        yield state
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

@@ -1,0 +1,276 @@
+"""Bytes from object stores, web servers and fsspec, on loopback: the samples that local files give, and faults."""
+
+from __future__ import annotations
+
+import io
+import os
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torchvision.transforms import v2
+
+import fastload
+from fastload import stores
+from fastload.errors import ConfigurationError, DecodeError, SourceError
+from fastload.sources import open_source
+from fastload.stores import base
+from fastload.stores.base import Range, StoreError, joined
+from tests import images
+from tests.backends import Contestant, contestants
+from tests.objectserver import ObjectServer, object_server
+
+CROP = v2.Compose([v2.RandomResizedCrop(32), v2.RandomHorizontalFlip()])
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectServer]:
+    pytest.importorskip("obstore", reason="obstore, of the extra `remote`, is not installed")
+    monkeypatch.setattr(base, "_FIRST_WAIT", 0.001)
+    with object_server() as started:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", started.url)
+        for name, value in {"ALLOW_HTTP": "true", "SKIP_SIGNATURE": "true", "REGION": "us-east-1"}.items():
+            monkeypatch.setenv(f"AWS_{name}", value)
+        stores.forget()
+        yield started
+        stores.forget()
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> Path:
+    """Two classes of four photographs, in `train`."""
+    return images.write_photo_folder(tmp_path / "data" / "train", classes=2, per_class=4)
+
+
+def upload(folder: Path, server: ObjectServer, bucket: str = "bucket") -> None:
+    for path in folder.rglob("*"):
+        if path.is_file():
+            server.objects[f"{bucket}/{path.relative_to(folder)}"] = path.read_bytes()
+
+
+def batches(loader: fastload.Loader) -> list[tuple[torch.Tensor, ...]]:
+    with loader:
+        return [tuple(column.cpu().clone() for column in batch) for batch in loader]
+
+
+def check_equal(ours: list[Any], theirs: list[Any]) -> None:
+    assert len(ours) == len(theirs) > 1
+    for one, other in zip(ours, theirs, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+@pytest.mark.slow
+@contestants()
+def test_class_folders_in_s3_are_those_on_disk(
+    contestant: Contestant, local: Path, server: ObjectServer, tmp_path: Path
+) -> None:
+    """Samples, labels, order and fingerprint: a state that was saved with one fits the other."""
+    upload(local.parent, server)
+    arguments: dict[str, Any] = {"batch_size": 3, "shuffle": True, "seed": 3, "transform": CROP}
+    remote = contestant.create("s3://bucket/train", tmp_path / "remote", **arguments)
+    check_equal(batches(remote), batches(contestant.create(local, tmp_path / "local", **arguments)))
+    there, here = open_source("s3://bucket/train").source, open_source(local).source
+    assert (there.fingerprint, there.classes) == (here.fingerprint, here.classes)
+    assert there.describe(0) == "s3://bucket/train/class_0/0.jpg"
+
+
+def test_a_split_of_a_bucket(local: Path, server: ObjectServer) -> None:
+    upload(local.parent, server)
+    assert len(open_source("s3://bucket", split="train").source) == 8
+    assert len(open_source("s3://bucket/train/").source) == 8
+    with pytest.raises(SourceError, match=r"s3://bucket/nothing: no such file or folder"):
+        open_source("s3://bucket/nothing")
+
+
+def shard_of(local: Path) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for row, path in enumerate(sorted(local.rglob("*.jpg"))):
+            for ending, data in (("jpg", path.read_bytes()), ("cls", str(row % 3).encode())):
+                info = tarfile.TarInfo(f"{row:04}.{ending}")
+                info.size = len(data)
+                archive.addfile(info, io.BytesIO(data))
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    "place", ["s3://bucket/shards/s-{00..01}.tar", "{web}/bucket/shards/s-{{00..01}}.tar", "s3://bucket/shards"]
+)
+def test_tar_shards(place: str, local: Path, server: ObjectServer, tmp_path: Path) -> None:
+    (tmp_path / "shards").mkdir()
+    for number in range(2):
+        (tmp_path / "shards" / f"s-0{number}.tar").write_bytes(shard_of(local))
+        server.objects[f"bucket/shards/s-0{number}.tar"] = shard_of(local)
+    spec = place.format(web=server.url) if "web" in place else place
+    arguments: dict[str, Any] = {"batch_size": 5, "shuffle": True, "transform": CROP, "backend": "turbojpeg"}
+    check_equal(
+        batches(fastload.create_loader(spec, **arguments)),
+        batches(fastload.create_loader(tmp_path / "shards", **arguments)),
+    )
+
+
+def test_pairs_tables_and_images_by_fsspec(tmp_path: Path) -> None:
+    fsspec = pytest.importorskip("fsspec", reason="fsspec, of the extra `remote`, is not installed")
+    system = fsspec.filesystem("memory")
+    for name in ("pairs/images/1.jpg", "pairs/images/2.jpg", "table/1.jpg", "table/2.jpg"):
+        data = images.jpeg(images.photo(8, 8, seed=len(name)))
+        system.pipe_file(f"/here/{name}", data)
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(data)
+    for name, data in {
+        "pairs/masks/1.png": images.png(np.full((8, 8), 1, np.uint8)),
+        "pairs/masks/2.png": images.png(np.full((8, 8), 2, np.uint8)),
+        "table/labels.csv": b"file,label\n1.jpg,b\n2.jpg,a\n",
+    }.items():
+        system.pipe_file(f"/here/{name}", data)
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(data)
+    for name, options in (("pairs", {}), ("table", {}), ("table", {"format": "images"})):
+        there, here = (open_source(f"{place}/{name}", **options).source for place in ("memory://here", tmp_path))
+        assert there.fingerprint == here.fingerprint
+        ours, theirs = (next(iter(fastload.create_loader(source, 2))) for source in (there, here))
+        ours, theirs = ((x if isinstance(x, tuple | list) else (x,)) for x in (ours, theirs))
+        assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+    system.rm("/here", recursive=True)
+
+
+def test_a_file_url_is_a_path(local: Path) -> None:
+    assert open_source(f"file://{local}").source.describe(0) == str(local / "class_0" / "0.jpg")
+
+
+# -- Requests ----------------------------------------------------------------------------------------------------------
+
+
+def test_ranges_that_lie_together_are_one_request() -> None:
+    ranges = [Range("a", 100, 10), Range("b", 0, 5), Range("a", 0, 50), Range("a", 1 << 20, 4), Range("c")]
+    assert joined(ranges) == [
+        (Range("a", 0, 110), [2, 0]), (Range("a", 1 << 20, 4), [3]), (Range("b", 0, 5), [1]), (Range("c"), [4])
+    ]  # fmt: skip
+
+
+def test_joined_ranges_give_their_own_bytes(server: ObjectServer) -> None:
+    data = server.objects["bucket/x"] = os.urandom(300_000)
+    wanted = [(200_000, 100), (10, 90), (200_050, 1000), (0, 0), (150, 7)]
+    found = stores.read_many([("s3://bucket/x", start, length) for start, length in wanted])
+    assert found == [data[start : start + length] for start, length in wanted]
+    assert sorted(server.reads_of("bucket/x")) == ["bytes=0-156", "bytes=200000-201049"]
+
+
+def test_opening_lists_each_folder_once(local: Path, server: ObjectServer) -> None:
+    upload(local.parent, server)
+    open_source("s3://bucket/train")
+    listed = [path for _, path, _ in server.requests if "list-type=2" in path]
+    assert len(listed) <= 2 * len(set(listed))
+    assert not any(method == "HEAD" for method, _, _ in server.requests), "sizes are in the listings"
+
+
+# -- Faults ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fault", ["503", "reset", "truncated", "slow"])
+def test_what_passes_is_tried_again(fault: str, server: ObjectServer) -> None:
+    data = server.objects["bucket/x"] = os.urandom(10_000)
+    server.faults["bucket/x"] = [fault, fault]
+    assert stores.read("s3://bucket/x", 0, len(data)) == data
+    assert len(server.reads_of("bucket/x")) == (1 if fault == "slow" else 3)
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind", "words"),
+    [
+        ("503", StoreError, r"s3://bucket/x: .*tried 5 times"),
+        ("truncated", StoreError, r"s3://bucket/x: .*tried 5 times"),
+        ("403", PermissionError, r"access denied; check the credentials in the environment \(s3://bucket/x\)"),
+    ],
+)
+def test_what_does_not_pass_is_an_error_with_the_url(
+    fault: str, kind: type[Exception], words: str, server: ObjectServer
+) -> None:
+    server.objects["bucket/x"] = os.urandom(10_000)
+    server.faults["bucket/x"] = [fault] * 20
+    with pytest.raises(kind, match=words) as caught:
+        stores.read("s3://bucket/x")
+    assert "secret details" not in str(caught.value)
+    assert len(server.reads_of("bucket/x")) == (1 if fault == "403" else 5)
+
+
+def test_an_object_that_ends_before_its_range(server: ObjectServer) -> None:
+    server.objects["bucket/x"] = b"short"
+    with pytest.raises(StoreError, match=r"s3://bucket/x: 5 of 10 bytes came; tried 5 times"):
+        stores.read("s3://bucket/x", 0, 10)
+
+
+@pytest.mark.slow
+@contestants()
+def test_an_object_that_vanished_is_an_error_that_names_it(
+    contestant: Contestant, local: Path, server: ObjectServer, tmp_path: Path
+) -> None:
+    upload(local.parent, server)
+    opened = open_source("s3://bucket/train")
+    del server.objects["bucket/train/class_1/1.jpg"]
+    with contestant.create(opened, tmp_path, batch_size=4, transform=v2.Resize((16, 16))) as loader:
+        with pytest.raises(DecodeError, match=r"s3://bucket/train/class_1/1\.jpg"):
+            list(loader)
+
+
+@pytest.mark.parametrize("url", ["s3://key:SECRET@bucket/x", "https://host/x.tar?sig=SECRET", "az://c/x#SECRET"])
+def test_credentials_in_a_url_are_refused_and_not_shown(url: str) -> None:
+    with pytest.raises(SourceError, match=r"credentials and parameters in a URL") as caught:
+        open_source(url)
+    assert "SECRET" not in str(caught.value)
+    with pytest.raises(SourceError) as caught:
+        open_source([f"{url}.tar"])
+    assert "SECRET" not in str(caught.value)
+
+
+def test_a_web_server_lists_nothing(server: ObjectServer) -> None:
+    with pytest.raises(SourceError, match=r"no such file or folder"):
+        open_source(f"{server.url}/bucket/train")
+
+
+# -- Processes ---------------------------------------------------------------------------------------------------------
+
+
+def test_workers_are_not_forked(local: Path, server: ObjectServer) -> None:
+    upload(local.parent, server)
+    loader = fastload.create_loader(
+        "s3://bucket/train",
+        4,
+        backend="torch",
+        num_workers=1,
+        multiprocessing_context="fork",
+        transform=v2.Resize((8, 8)),
+    )
+    with loader, pytest.raises(ConfigurationError, match=r"a forked process does not have; .*'spawn'"):
+        next(iter(loader))
+
+
+@pytest.mark.slow
+def test_workers_are_spawned(local: Path, server: ObjectServer) -> None:
+    upload(local.parent, server)
+    arguments: dict[str, Any] = {"backend": "torch", "num_workers": 1, "transform": v2.Resize((8, 8))}
+    check_equal(
+        batches(fastload.create_loader("s3://bucket/train", 4, **arguments)),
+        batches(fastload.create_loader(local, 4, **arguments)),
+    )
+
+
+def test_a_forked_process_says_why_it_cannot_read(server: ObjectServer) -> None:
+    server.objects["bucket/x"] = b"data"
+    assert stores.read("s3://bucket/x") == b"data"
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            stores.read_many([("s3://bucket/x", 0, 2), ("s3://bucket/x", 2, 2)])
+        except StoreError as error:
+            os.write(writer, str(error).encode())
+        os._exit(0)
+    os.close(writer)
+    os.waitpid(child, 0)
+    with os.fdopen(reader, "rb") as pipe:
+        assert b"was forked from one that reads from there" in pipe.read()
