@@ -32,7 +32,7 @@ BUILD_INPUTS := pyproject.toml scripts/setup.sh $(wildcard CMakeLists.txt) \
 MODULES := build/modules
 
 .DEFAULT_GOAL := help
-.PHONY: FORCE help setup reinstall demo doctor test test-fast test-reliability soak corpora bench-peers fuzz docs wheels image image-verify lint format clean
+.PHONY: FORCE help setup reinstall demo doctor test test-fast test-reliability soak corpora bench-peers fuzz sanitize docs wheels image image-verify lint format clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -91,6 +91,10 @@ fuzz: $(INSTALLED) ## decoders and resampling under attack, with sanitizers, aga
 	    [ -x build/fuzz/tests/fuzz/fuzz_$$target ] || { echo "fuzz_$$target needs libpng-dev and libwebp-dev"; continue; }; \
 	    build/fuzz/tests/fuzz/fuzz_$$target -max_len=4000 -max_total_time=$(SECONDS) \
 	        build/fuzz/corpus/$$target build/fuzz/seeds/$$target || exit 1; done
+
+sanitize: $(INSTALLED) ## the native core with AddressSanitizer and UBSan, under its tests and the contract suite (needs GCC)
+	scripts/sanitize.sh $(BIN)/python tests/test_native_gather.py tests/test_native_decode.py tests/test_native_formats.py \
+	    tests/test_decode_verdicts.py tests/test_contract.py $(PYTEST)
 
 docs: $(INSTALLED) ## the manual as pages, to be opened as files: build/manual/index.html
 	@$(BIN)/python -c "import mkdocs, material, mkdocstrings" 2>/dev/null || $(BIN)/python -m pip install --quiet --editable ".[docs]"
