@@ -44,7 +44,7 @@ from fastload.tools.bench.passes import (
 from fastload.tools.bench.pillow import Pillow, RemotePillow, build_pillow_simd, pillow_simd_folder
 from fastload.tools.measure.photographs import write_photographs
 from fastload.tools.measure.results import Measurement, Results, read_json
-from tests.waiting import LIMIT
+from tests.waiting import LIMIT, has_ended, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -438,7 +438,7 @@ def test_it_is_measured_once_it_is_built(
 ) -> None:
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
 
-    def pip(command: list[str], env: dict[str, str]) -> tuple[int, str]:
+    def pip(folder: Path, command: list[str], env: dict[str, str]) -> tuple[int, str]:
         assert env["CC"] == "cc -mavx2"
         target = Path(command[command.index("--target") + 1])
         assert target.is_relative_to(tmp_path / "xdg"), "not into this environment"
@@ -457,7 +457,7 @@ def test_it_is_measured_once_it_is_built(
 def test_where_it_cannot_be_built_the_row_says_why(photographs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
     failed = (1, "...\n  The headers or library files could not be found: required zlib")
-    monkeypatch.setattr("fastload.tools.bench.pillow._run", lambda command, environment: failed)
+    monkeypatch.setattr("fastload.tools.bench.pillow._run", lambda folder, command, environment: failed)
     results = run_decode_benchmark(small(photographs, images=8, decoders=("pillow", "pillow-simd")))
     (row,) = [row for row in results.measurements if row.contestant == "pillow-simd"]
     assert row.status == "unavailable"
@@ -529,3 +529,24 @@ def test_warnings_of_libraries_are_counted_instead_of_shown(capfd: pytest.Captur
         os.write(2, b"the reason\n")
         raise RuntimeError("stop")
     assert capfd.readouterr().err == "the reason\n"
+
+
+@pytest.mark.slow
+def test_a_build_that_is_killed_leaves_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "building-x"
+    folder.mkdir()
+    (folder / "half").touch()
+    pid = str(tmp_path / "pid")
+    work = f"import os, time; print(os.getpid(), file=open({pid!r}, 'w'), flush=True); time.sleep(300)"
+    code = (
+        "import os, sys\nfrom pathlib import Path\nfrom fastload.tools.bench.pillow import _run\n"
+        f"_run(Path({str(folder)!r}), [sys.executable, '-c', {work!r}], dict(os.environ))\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], cwd=Path(__file__).parents[1])
+    try:
+        wait_until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text().strip() != "")
+    finally:
+        process.kill()  # nothing of its own can run any more
+        process.wait()
+    wait_until(lambda: not folder.exists())
+    assert has_ended(int((tmp_path / "pid").read_text()))

@@ -74,7 +74,7 @@ def build_pillow_simd() -> Path:
         # Its SIMD code is chosen when it is compiled. No cache: a wheel in there may have been compiled without.
         command = [sys.executable, "-m", "pip", "install", "--no-deps", "--no-binary", "pillow-simd", "--no-cache-dir"]
         command += ["--disable-pip-version-check", "--quiet", "--target", str(room), "pillow-simd"]
-        code, output = _run(command, os.environ | {"CC": "cc -mavx2"})
+        code, output = _run(room, command, os.environ | {"CC": "cc -mavx2"})
         if code:
             raise BackendUnavailableError(
                 f"Pillow-SIMD could not be built ({_reason(output)}). It needs pip, a network, a C compiler and "
@@ -87,10 +87,21 @@ def build_pillow_simd() -> Path:
     return folder
 
 
-def _run(command: list[str], environment: dict[str, str]) -> tuple[int, str]:
-    """(exit code, error output)"""
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    return done.returncode, done.stderr
+def _run(folder: Path, command: list[str], environment: dict[str, str]) -> tuple[int, str]:
+    """(exit code, error output). Where this process is killed meanwhile, the command ends and the folder goes."""
+    guarded = [sys.executable, "-I", str(Path(__file__).with_name("guarded.py")), str(folder), *command]
+    with subprocess.Popen(
+        guarded,
+        env=environment,
+        stdin=subprocess.PIPE,  # open as long as this process lives
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        assert process.stderr is not None
+        output = process.stderr.read()
+        return process.wait(), output
 
 
 def _reason(output: str) -> str:
