@@ -69,7 +69,7 @@ def decoded(source: Source, index: int, name: str = "image", **settings: Any) ->
         name="sample",
         decoder=get_decoder("auto"),
         settings=DecodeSettings(**settings),
-        role=column.role,
+        as_stored=column.kind.as_stored,
     )
 
 
