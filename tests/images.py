@@ -75,7 +75,7 @@ def jpeg(
     data = _save(image, format="JPEG", quality=quality, progressive=progressive, **options)
     if not upended:
         return data
-    at = data.index(b"\xff\xc0") + 5
+    at = data.index(b"\xff\xc2" if progressive else b"\xff\xc0") + 5
     return data[:at] + data[at + 2 : at + 4] + data[at : at + 2] + data[at + 4 :].replace(b"\x01\x21", b"\x01\x12", 1)
 
 

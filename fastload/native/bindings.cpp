@@ -301,7 +301,7 @@ std::unique_ptr<Ticket> gather(Pool& pool, nb::ndarray<const uint8_t, nb::c_cont
 
 // Images decoded: JPEGs by our own decoder, or by the reason why libjpeg-turbo was it; those of other formats.
 std::map<std::string, int64_t> decoded(const Pool& pool) {
-    static constexpr const char* kNames[jpeg::kReasons] = {"own", "progressive", "components", "layout", "unusual", "forced"};
+    static constexpr const char* kNames[jpeg::kReasons] = {"own", "coding", "components", "layout", "unusual", "forced"};
     std::map<std::string, int64_t> result;
     for (int i = 0; i < jpeg::kReasons; ++i) result[kNames[i]] = pool.decoded().of[i].load(std::memory_order_relaxed);
     result["png"] = pool.decoded().png.load(std::memory_order_relaxed);

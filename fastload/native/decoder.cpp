@@ -108,10 +108,10 @@ Outcome Decoder::open_jpeg() {
         return {Status::other_format, "no format that the core reads"};
     }
     shift_ = 0;
-    reason_ = always_libjpeg_ ? jpeg::Reason::forced : own_.open(data_, size_);
+    reason_ = always_libjpeg_ ? jpeg::Reason::forced : own_.open(data_, size_, limits_.max_work());
     if (reason_ != jpeg::Reason::none) return open_libjpeg();
     const jpeg::Frame& frame = own_.frame();
-    header_ = {{frame.height, frame.width}, frame.components, false, exif_orientation(data_, size_)};
+    header_ = {{frame.height, frame.width}, frame.components, frame.progressive, exif_orientation(data_, size_)};
     return limits_.check(header_.size);
 }
 

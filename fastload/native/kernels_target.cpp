@@ -1,5 +1,6 @@
 // The inner loops for one instruction set: compiled once for each, with its flags, the name of the variable
 // FASTLOAD_KERNELS, and the name that users know it by, FASTLOAD_KERNELS_NAME.
+#include "jpeg/bands.inl.hpp"
 #include "jpeg/blocks.inl.hpp"
 #include "jpeg/samples.inl.hpp"
 #include "kernels.hpp"

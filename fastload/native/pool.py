@@ -169,8 +169,8 @@ class NativePool:
         """Images decoded so far: "png", "webp", and JPEGs: "own" by the core's own decoder, the rest by libjpeg-turbo,
         by the reason why.
 
-        The reasons: "progressive" (or arithmetic coding), "components" (CMYK and the like), "layout" (several scans,
-        rare samplings) and "unusual" (damaged, or anything that a plain file has not).
+        The reasons: "coding" (arithmetic or lossless), "components" (CMYK and the like), "layout" (rare samplings) and
+        "unusual" (damaged, or anything that a plain file has not).
         """
         return self._pool.decoded
 

@@ -23,9 +23,10 @@ int divide_up(int a, int b) { return (a + b - 1) / b; }
 
 }  // namespace
 
-Reason BaselineDecoder::open(const uint8_t* data, size_t size) {
+Reason BaselineDecoder::open(const uint8_t* data, size_t size, int64_t max_work) {
     data_ = data;
     size_ = size;
+    max_work_ = max_work;
     const Reason reason = read_frame(data, size, frame_);
     if (reason != Reason::none) return reason;
     return reduce(0) ? Reason::none : Reason::layout;
@@ -50,7 +51,12 @@ bool BaselineDecoder::reduce(int shift) {
 }
 
 // What depends on the image, but not on the box.
-bool BaselineDecoder::prepare() {
+Reason BaselineDecoder::prepare() {
+    if (!frame_.one_scan) {
+        const int64_t pixels = int64_t{frame_.width} * frame_.height;
+        const Reason reason = scans_.read(data_, size_, frame_, max_work_ / pixels);
+        if (reason != Reason::none) return reason;
+    }
     blocks_ = 0;
     for (int i = 0; i < frame_.components; ++i) {
         const Component& component = frame_.component[i];
@@ -58,19 +64,24 @@ bool BaselineDecoder::prepare() {
         plane.first_block = blocks_;
         plane.dc = 0;
         for (int k = 0; k < component.h * component.v; ++k) component_of_[blocks_++] = i;
-        const Frame::Quantisers& from = frame_.quantisers[component.quantisers];
+        const Frame::Quantisers& from = frame_.one_scan ? frame_.quantisers[component.quantisers] : scans_.quantisers(i);
         for (int k = 0; k < 64; ++k) {
             const int value = from.wide ? from.values[2 * k] << 8 | from.values[2 * k + 1] : from.values[k];
             plane.quantisers[kPlaces.at[k + 1]] = static_cast<int16_t>(value);
         }
-        if (!dc_tables_[component.dc_table].make(frame_.dc_codes[component.dc_table], true)) return false;
-        if (!ac_tables_[component.ac_table].make(frame_.ac_codes[component.ac_table], false)) return false;
     }
     columns_ = divide_up(frame_.width, 8 * frame_.h);
     rows_ = divide_up(frame_.height, 8 * frame_.v);
+    return frame_.one_scan && !prepare_tables() ? Reason::unusual : Reason::none;
+}
+
+// For entropy decoding with the pixels.
+bool BaselineDecoder::prepare_tables() {
     most_mcus_ = kMostBlocks / blocks_;
     for (int i = 0; i < frame_.components; ++i) {
         const Component& component = frame_.component[i];
+        if (!dc_tables_[component.dc_table].make(frame_.dc_codes[component.dc_table], true)) return false;
+        if (!ac_tables_[component.ac_table].make(frame_.ac_codes[component.ac_table], false)) return false;
         for (int k = 0; k < most_mcus_ * component.h; ++k) {
             const int block = k / component.h * blocks_ + planes_[i].first_block + k % component.h;
             planes_[i].order[0][k] = static_cast<uint16_t>(block);
@@ -100,6 +111,22 @@ void BaselineDecoder::plan(const Box& box) {
     // verdict on that data is to be ours).
     if (is_context() && (bottom - 1) % mcu_height_ >= mcu_height_ - 2) last_row_ = std::min(last_row_ + 1, rows_ - 1);
 
+    if (frame_.one_scan) plan_blocks();
+    const int mcus = stop_column_ - first_column_;
+    for (int i = 0; i < frame_.components; ++i) {
+        const Component& component = frame_.component[i];
+        const int width = planes_[i].block * component.h * mcus, height = planes_[i].block * component.v + 1;
+        planes_[i].stride = static_cast<ptrdiff_t>(padded(kRowLead + static_cast<size_t>(width) + kRowTail));
+        grow(planes_[i].samples, static_cast<size_t>(planes_[i].stride) * static_cast<size_t>(height));
+    }
+    const size_t width = static_cast<size_t>(box.width) + 2;
+    for (auto& rows : upsampled_) grow(rows, width + kRowTail);
+    grow(scratch_, width + kRowTail);
+    grow(pixels_, kChunkRows * padded(4 * width + kRowTail));
+}
+
+// The blocks of a chunk, and the tables that they are looked up in.
+void BaselineDecoder::plan_blocks() {
     // Entries for skipping take time to make, and are not needed for a whole image.
     const int64_t all = int64_t{rows_} * columns_;
     const bool skips = int64_t{last_row_ - first_row_ + 1} * (stop_column_ - first_column_) < all;
@@ -117,18 +144,6 @@ void BaselineDecoder::plan(const Box& box) {
         decoded_[i] = {&kIdle<DoubleEntry>, &kIdle<DoubleEntry>, coefficients_.data() + 64 * kMostBlocks};
         skipped_[i] = {&kIdle<Entry>, &kIdle<Entry>};
     }
-
-    const int mcus = stop_column_ - first_column_;
-    for (int i = 0; i < frame_.components; ++i) {
-        const Component& component = frame_.component[i];
-        const int width = planes_[i].block * component.h * mcus, height = planes_[i].block * component.v + 1;
-        planes_[i].stride = static_cast<ptrdiff_t>(padded(kRowLead + static_cast<size_t>(width) + kRowTail));
-        grow(planes_[i].samples, static_cast<size_t>(planes_[i].stride) * static_cast<size_t>(height));
-    }
-    const size_t width = static_cast<size_t>(box.width) + 2;
-    for (auto& rows : upsampled_) grow(rows, width + kRowTail);
-    grow(scratch_, width + kRowTail);
-    grow(pixels_, kChunkRows * padded(4 * width + kRowTail));
 }
 
 // Steps over the next chunk: up to `stop`, but not over a restart marker. How many MCUs it has; 0 where the marker that has
@@ -192,10 +207,8 @@ bool BaselineDecoder::decode_row(int row, const Box& box) {
             }
             plane.dc = dc;
             for (int down = 0; down < component.v; ++down) {
-                // Luma above or below the box is in a MCU row for its chroma only.
-                const int y = plane.block * (row * frame_.v + down);
-                if (i == 0 && (y + plane.block <= box.top || y >= box.top + box.height)) continue;
-                uint8_t* out = plane.row(plane.block * down) + plane.block * component.h * (column - first_column_);
+                uint8_t* const out = samples_of(plane, i, row, down, component.h * column, box);
+                if (out == nullptr) continue;
                 kernels_.to_samples({task.blocks, plane.order[down], mcus * component.h, plane.quantisers, out, plane.stride,
                                      plane.block});
             }
@@ -203,6 +216,37 @@ bool BaselineDecoder::decode_row(int row, const Box& box) {
         column += mcus;
     }
     return true;
+}
+
+// Where the samples of a block of a MCU row go; null where they are not needed.
+uint8_t* BaselineDecoder::samples_of(Plane& plane, int component, int row, int down, int column, const Box& box) {
+    // Luma above or below the box is in a MCU row for its chroma only.
+    const int y = plane.block * (row * frame_.v + down);
+    if (component == 0 && (y + plane.block <= box.top || y >= box.top + box.height)) return nullptr;
+    return plane.row(plane.block * down) + plane.block * (column - frame_.component[component].h * first_column_);
+}
+
+void BaselineDecoder::place_row(int row, const Box& box) {
+    uint16_t order[kMostBlocks];
+    for (int i = 0; i < kMostBlocks; ++i) order[i] = static_cast<uint16_t>(i);
+    for (int i = 0; i < frame_.components; ++i) {
+        const Component& component = frame_.component[i];
+        Plane& plane = planes_[i];
+        for (int down = 0; down < component.v; ++down) {
+            const int stop = component.h * stop_column_;
+            for (int column = component.h * first_column_; column < stop; column += kMostBlocks) {
+                uint8_t* const out = samples_of(plane, i, row, down, column, box);
+                if (out == nullptr) break;
+                const int count = std::min(stop - column, kMostBlocks), y = row * component.v + down;
+                Block<DoubleEntry> blocks[kMostBlocks];
+                for (int k = 0; k < count; ++k) {
+                    blocks[k].coefficients = scans_.block(i, y, column + k);
+                    blocks[k].result = kEndAdvance | scans_.reach(i, y, column + k);
+                }
+                kernels_.to_samples({blocks, order, count, plane.quantisers, out, plane.stride, plane.block});
+            }
+        }
+    }
 }
 
 // Copies of the outermost chroma samples of the image beside them: upsampling has no special cases then.
@@ -267,11 +311,18 @@ void BaselineDecoder::emit(int row, const Box& box, RowSink& sink) {
 }
 
 Reason BaselineDecoder::read(const Box& box, bool whole, RowSink& sink) {
-    if (!prepare()) return Reason::unusual;
+    if (const Reason reason = prepare(); reason != Reason::none) {
+        scans_.release();
+        return reason;
+    }
     plan(box);
     next_y_ = box.top;
     for (int row = first_row_; row <= last_row_; ++row) {
-        if (!skip_to(int64_t{row} * columns_ + first_column_) || !decode_row(row, box)) return Reason::unusual;
+        if (!frame_.one_scan) {
+            place_row(row, box);
+        } else if (!skip_to(int64_t{row} * columns_ + first_column_) || !decode_row(row, box)) {
+            return Reason::unusual;
+        }
         if (across_ == 2) pad_edges();
         emit(row, box, sink);
         if (is_context()) {
@@ -282,6 +333,8 @@ Reason BaselineDecoder::read(const Box& box, bool whole, RowSink& sink) {
             }
         }
     }
+    scans_.release();
+    if (!frame_.one_scan) return Reason::none;
     if (!skip_to(int64_t{whole ? rows_ : last_row_ + 1} * columns_)) return Reason::unusual;
     return source_.ends() ? Reason::none : Reason::unusual;
 }

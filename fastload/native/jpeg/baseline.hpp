@@ -1,7 +1,8 @@
-// A decoder for the JPEGs that nearly all photographs are: baseline Huffman, one interleaved scan, 8 bits.
+// A decoder for the JPEGs that nearly all photographs are: Huffman coding, 8 bits, baseline or progressive.
 //
-// Decodes a box and no more: of the blocks above and beside it only the DC coefficients are summed up, the rows below are
-// not read. The pixels are those of libjpeg-turbo's full decode with its defaults, cropped. It has no words for what is
+// Decodes a box and no more. Of an image in one scan, the blocks above and beside the box are only stepped over, for their DC
+// coefficients, and the rows below are not read. Of one in several scans all coefficients are read, and pixels are made of
+// the box. The pixels are those of libjpeg-turbo's full decode with its defaults, cropped. It has no words for what is
 // wrong with a file: whatever it does not like it leaves to libjpeg-turbo.
 #pragma once
 
@@ -12,15 +13,16 @@
 #include "jpeg/frame.hpp"
 #include "jpeg/huffman.hpp"
 #include "jpeg/kernels.hpp"
+#include "jpeg/scans.hpp"
 
 namespace fastload::jpeg {
 
 class BaselineDecoder {
   public:
-    explicit BaselineDecoder(const Kernels& kernels) : kernels_(kernels) {}
+    explicit BaselineDecoder(const Kernels& kernels) : kernels_(kernels), scans_(kernels) {}
 
-    // Reads the headers. The data must live until the last `read`.
-    Reason open(const uint8_t* data, size_t size);
+    // Reads the headers. The data must live until the last `read`. `max_work`: pixels times scans that are allowed.
+    Reason open(const uint8_t* data, size_t size, int64_t max_work);
     const Frame& frame() const { return frame_; }
     // As ImageDecoder's. The pixels are those of libjpeg-turbo at this scale.
     bool reduce(int shift);
@@ -44,11 +46,16 @@ class BaselineDecoder {
     };
     // Whether rows are blended with chroma rows above and below.
     bool is_context() const { return down_ == 2 && smooth_; }
-    bool prepare();
+    Reason prepare();
+    bool prepare_tables();
     void plan(const Box& box);
+    void plan_blocks();
     int begin_chunk(int64_t stop);
     bool skip_to(int64_t mcu);
     bool decode_row(int row, const Box& box);
+    // The same of coefficients that are there.
+    void place_row(int row, const Box& box);
+    uint8_t* samples_of(Plane& plane, int component, int row, int down, int column, const Box& box);
     void pad_edges();
     void emit(int row, const Box& box, RowSink& sink);
     const uint8_t* chroma_row(Plane& plane, int row, int y, const Box& box, std::vector<uint8_t>& out);
@@ -57,6 +64,8 @@ class BaselineDecoder {
     const uint8_t* data_ = nullptr;
     size_t size_ = 0;
     Frame frame_;
+    int64_t max_work_ = 0;
+    Scans scans_;  // where there are several
     BitSource source_;
     CodeTables dc_tables_[4], ac_tables_[4];
 

@@ -45,6 +45,12 @@ class BitSource {
         return true;
     }
 
+    // The marker that ends the data, where all bits before it are used but for the padding of the last byte; else null.
+    const uint8_t* marker() {
+        reserve();
+        return dry_ && left() >= 0 && left() <= 7 && raw_ != end_ ? raw_ : nullptr;
+    }
+
     // Whether an end marker follows somewhere. Nearly always it is next, or in the last two bytes of the file.
     bool ends() const {
         for (const uint8_t* at = end_; at - raw_ >= 2; --at) {

@@ -6,39 +6,11 @@
 // the block and the block itself are all chosen by arithmetic. What is left as branches is rare.
 #pragma once
 
-#include <cstring>
-
+#include "jpeg/bits.inl.hpp"
 #include "jpeg/kernels.hpp"
 
 namespace fastload::jpeg {
 namespace {
-
-inline uint64_t load_big_endian(const uint8_t* from) {
-    uint64_t value;
-    std::memcpy(&value, from, 8);
-    return __builtin_bswap64(value);
-}
-
-// The state with nothing beyond the bits that count: what was loaded there may have been overwritten since.
-inline BitState begin(BitState state) {
-    state.bits &= ~(~uint64_t{0} >> state.count);
-    return state;
-}
-
-// At least 56 bits. Those of `bits` beyond `count` are the same as those loaded once more. Of `count`, only the low six bits
-// mean something: `drop` subtracts whole entries.
-inline void refill(BitState& state) {
-    state.count &= 63;
-    state.bits |= load_big_endian(state.next) >> state.count;
-    state.next += (63 - state.count) >> 3;
-    state.count |= 56;
-}
-
-template <typename E>
-inline void drop(BitState& state, E entry) {
-    state.bits <<= entry & 63;
-    state.count -= static_cast<uint32_t>(entry);
-}
 
 // A chunk's place in its blocks.
 template <typename E>

@@ -7,6 +7,7 @@ namespace fastload::jpeg {
 namespace {
 
 constexpr int kLargestSide = 65500;  // libjpeg's own limit
+constexpr int kStartOfScan = 0xda, kEndOfImage = 0xd9;
 
 int two_bytes(const uint8_t* at) { return at[0] << 8 | at[1]; }
 
@@ -108,17 +109,14 @@ struct Parser {
         return true;
     }
 
+    // The first scan; of others only `read_scan` looks.
     bool start_of_scan(const uint8_t* at, const uint8_t* end) {
         if (!saw_frame || end - at < 1) return false;
         const int count = at[0];
-        if (end - at != 4 + 2 * count) return false;
-        if (count < frame.components) {
-            reason = Reason::layout;
-            return false;
-        }
-        if (count != frame.components) return false;
+        if (end - at != 4 + 2 * count || count > frame.components) return false;
+        frame.one_scan = !frame.progressive && count == frame.components;
         ++at;
-        for (int i = 0; i < count; ++i, at += 2) {
+        for (int i = 0; frame.one_scan && i < count; ++i, at += 2) {
             Component& component = frame.component[i];
             component.dc_table = at[1] >> 4;
             component.ac_table = at[1] & 15;
@@ -126,9 +124,53 @@ struct Parser {
             if (frame.dc_codes[component.dc_table] == nullptr || frame.ac_codes[component.ac_table] == nullptr) return false;
             if (component.quantisers > 3 || frame.quantisers[component.quantisers].values == nullptr) return false;
         }
-        return at[0] == 0 && at[1] == 63 && at[2] == 0 && sampling() && colour();
+        const bool whole = !frame.one_scan || (at[0] == 0 && at[1] == 63 && at[2] == 0);
+        return whole && sampling() && colour();
     }
 };
+
+
+// A marker and its segment.
+struct Segment {
+    int marker = 0;
+    const uint8_t* length = nullptr;  // the two bytes that declare it
+    const uint8_t* from = nullptr;
+    const uint8_t* end = nullptr;
+};
+
+// The segment at `at`, with any number of 0xff before its marker. False where there is none. The end of the image has no bytes.
+bool next_segment(const uint8_t* at, const uint8_t* stop, Segment& segment) {
+    if (at == stop || *at != 0xff) return false;
+    while (at != stop && *at == 0xff) ++at;
+    if (at == stop) return false;
+    segment.marker = *at++;
+    segment.length = segment.from = segment.end = at;
+    if (segment.marker == kEndOfImage) return true;
+    if (stop - at < 2) return false;
+    const int length = two_bytes(at);
+    if (length < 2 || stop - at < length) return false;
+    segment.from = at + 2;
+    segment.end = at + length;
+    return true;
+}
+
+// Tables, comments and application data. `known` is false for any other marker.
+bool read_tables(Parser& parser, const Segment& segment, bool& known) {
+    known = true;
+    if (segment.marker == 0xc4) return parser.codes(segment.from, segment.end);
+    if (segment.marker == 0xdb) return parser.quantisers(segment.from, segment.end);
+    if (segment.marker == 0xdd) {
+        if (segment.end - segment.from != 2) return false;
+        parser.frame.restart_interval = two_bytes(segment.from);
+        return true;
+    }
+    if (segment.marker >= 0xe0 && segment.marker <= 0xef) {
+        parser.application(segment.marker - 0xe0, segment.from, segment.end);
+        return true;
+    }
+    known = segment.marker == 0xfe;  // a comment
+    return known;
+}
 
 }  // namespace
 
@@ -139,37 +181,69 @@ Reason read_frame(const uint8_t* data, size_t size, Frame& frame) {
     const uint8_t* at = data + 2;
     const uint8_t* const stop = data + size;
     for (;;) {
-        if (at == stop || *at != 0xff) return Reason::unusual;
-        while (at != stop && *at == 0xff) ++at;  // any number of 0xff may come before a marker
-        if (stop - at < 3) return Reason::unusual;
-        const int marker = *at++;
-        const int length = two_bytes(at);
-        if (length < 2 || stop - at < length) return Reason::unusual;
-        const uint8_t* const from = at + 2;
-        const uint8_t* const end = at + length;
-        at = end;
-        bool good = true;
-        if (marker == 0xc0 || marker == 0xc1) {
-            good = parser.start_of_frame(from, end);
-        } else if (marker == 0xc4) {
-            good = parser.codes(from, end);
-        } else if (marker == 0xdb) {
-            good = parser.quantisers(from, end);
-        } else if (marker == 0xdd) {
-            good = length == 4;
-            if (good) frame.restart_interval = two_bytes(from);
-        } else if (marker == 0xda) {
-            good = parser.start_of_scan(from, end);
-            frame.scan = static_cast<size_t>(end - data);
-            if (good) return Reason::none;
-        } else if (marker >= 0xe0 && marker <= 0xef) {
-            parser.application(marker - 0xe0, from, end);
-        } else if (marker >= 0xc2 && marker <= 0xcf && marker != 0xc8 && marker != 0xcc) {
-            return Reason::progressive;
+        Segment segment;
+        if (!next_segment(at, stop, segment) || segment.marker == kEndOfImage) return Reason::unusual;
+        at = segment.end;
+        bool known = false;
+        if (read_tables(parser, segment, known)) continue;
+        if (known) return parser.reason;
+        if (segment.marker >= 0xc0 && segment.marker <= 0xc2) {
+            frame.progressive = segment.marker == 0xc2;
+            if (!parser.start_of_frame(segment.from, segment.end)) return parser.reason;
+        } else if (segment.marker == kStartOfScan) {
+            if (!parser.start_of_scan(segment.from, segment.end)) return parser.reason;
+            frame.scan_header = static_cast<size_t>(segment.length - data);
+            frame.scan = static_cast<size_t>(segment.end - data);
+            return Reason::none;
         } else {
-            good = marker == 0xfe;  // a comment
+            const bool frame_of_others = segment.marker >= 0xc3 && segment.marker <= 0xcf && segment.marker != 0xc8 &&
+                                         segment.marker != 0xcc;
+            return frame_of_others ? Reason::coding : Reason::unusual;
         }
-        if (!good) return parser.reason;
+    }
+}
+
+bool read_scan(const uint8_t* data, size_t size, const Frame& frame, size_t& at, Scan& scan) {
+    if (at > size || size - at < 2) return false;
+    const uint8_t* from = data + at;
+    const int length = two_bytes(from);
+    if (length < 3 || size - at < static_cast<size_t>(length)) return false;
+    scan = Scan();
+    scan.components = from[2];
+    if (scan.components < 1 || scan.components > frame.components || length != 6 + 2 * scan.components) return false;
+    from += 3;
+    for (int i = 0; i < scan.components; ++i, from += 2) {
+        // In the order of the frame; libjpeg takes no other.
+        int k = i == 0 ? 0 : scan.component[i - 1] + 1;
+        while (k < frame.components && frame.component[k].id != from[0]) ++k;
+        if (k == frame.components) return false;
+        scan.component[i] = k;
+        scan.dc_table[i] = from[1] >> 4;
+        scan.ac_table[i] = from[1] & 15;
+        if (scan.dc_table[i] > 3 || scan.ac_table[i] > 3) return false;
+    }
+    scan.first = from[0];
+    scan.last = from[1];
+    scan.high = from[2] >> 4;
+    scan.low = from[2] & 15;
+    at += static_cast<size_t>(length);
+    return true;
+}
+
+Next read_next(const uint8_t* data, size_t size, Frame& frame, size_t& at) {
+    Parser parser{frame};
+    const uint8_t* const stop = data + size;
+    for (;;) {
+        Segment segment;
+        if (at > size || !next_segment(data + at, stop, segment)) return Next::unusual;
+        at = static_cast<size_t>(segment.end - data);
+        if (segment.marker == kEndOfImage) return Next::end;
+        if (segment.marker == kStartOfScan) {
+            at = static_cast<size_t>(segment.length - data);
+            return Next::scan;
+        }
+        bool known = false;
+        if (!read_tables(parser, segment, known)) return Next::unusual;
     }
 }
 

@@ -113,27 +113,42 @@ void fill_runs(const Code& code, Entry* runs) {
 
 }  // namespace
 
+bool make_code(const uint8_t* codes, bool dc, Code& made) {
+    int count = 0;
+    for (int i = 0; i < 16; ++i) count += codes[i];
+    made.dc = dc;
+    std::memset(made.symbols, 0, sizeof made.symbols);
+    std::memcpy(made.symbols, codes + 16, static_cast<size_t>(count));
+    if (dc && std::any_of(made.symbols, made.symbols + count, [](int symbol) { return symbol > 15; })) return false;
+    int code = 0, index = 0;
+    for (int length = 1; length <= 16; ++length, code <<= 1) {
+        made.offset[length] = index - code;
+        code += codes[length - 1];
+        index += codes[length - 1];
+        // No code is all ones.
+        if (codes[length - 1] > 0 && code >= 1 << length) return false;
+        made.limit[length] = static_cast<uint32_t>(code) << (16 - length);
+    }
+    return true;
+}
+
+void fill_partial(const Code& code, Entry* entries) {
+    fill_singles(code, entries);
+    if (code.dc) return;
+    for_each_code(code, [&](uint32_t from, uint32_t count, int symbol, int length) {
+        const bool ends = (symbol & 15) == 0 && symbol != 0xf0;
+        if (ends) std::fill_n(entries + from, count, entry(length, kEndAdvance + (symbol >> 4), 0));
+    });
+}
+
 bool CodeTables::make(const uint8_t* codes, bool dc) {
     int count = 0;
     for (int i = 0; i < 16; ++i) count += codes[i];
     const auto bytes = static_cast<size_t>(16 + count);
     if (made_ && code_.dc == dc && std::memcmp(source_, codes, bytes) == 0) return true;
-    made_ = full_.made = skipping_.made = passing_.made = false;
+    full_.made = skipping_.made = passing_.made = false;
     std::memcpy(source_, codes, bytes);
-    code_.dc = dc;
-    std::memset(code_.symbols, 0, sizeof code_.symbols);
-    std::memcpy(code_.symbols, codes + 16, static_cast<size_t>(count));
-    if (dc && std::any_of(code_.symbols, code_.symbols + count, [](int symbol) { return symbol > 15; })) return false;
-    int code = 0, index = 0;
-    for (int length = 1; length <= 16; ++length, code <<= 1) {
-        code_.offset[length] = index - code;
-        code += codes[length - 1];
-        index += codes[length - 1];
-        // No code is all ones.
-        if (codes[length - 1] > 0 && code >= 1 << length) return false;
-        code_.limit[length] = static_cast<uint32_t>(code) << (16 - length);
-    }
-    return made_ = true;
+    return made_ = make_code(codes, dc, code_);
 }
 
 template <typename E, typename Function>

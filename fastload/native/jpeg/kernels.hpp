@@ -148,6 +148,19 @@ struct BlocksTask {
     bool passes = false;  // decode_blocks: whether some of the tables are of CodeTables::passing
 };
 
+// Blocks of one component, side by side in the image, of which a scan sends coefficients `first` to `last`, in zigzag order,
+// down to bit `low`.
+struct BandTask {
+    BitState bits;         // in and out; readable as those of BlocksTask
+    const Entry* entries;  // as `fill_partial` makes them
+    const Code* code;
+    int first, last, low;  // first is at least 1
+    int16_t* coefficients;
+    uint64_t* known;  // of each block: bit k is set where coefficient k is not zero
+    int count;
+    uint32_t end_run;  // in and out: blocks that end before their next coefficient
+};
+
 // Blocks of one component, side by side in the image, from coefficients to samples.
 struct SamplesTask {
     const Block<DoubleEntry>* blocks;  // as decode_blocks leaves them, but that the first coefficient is the DC coefficient
@@ -168,6 +181,9 @@ struct Kernels {
     // Both false where the data are not what a sound encoder makes.
     bool (*decode_blocks)(BlocksTask<DoubleEntry>&);
     bool (*skip_blocks)(BlocksTask<Entry>&);
+    // The first scan of a band, and one that adds a bit to each coefficient; false as the others.
+    bool (*first_of_band)(BandTask&);
+    bool (*next_of_band)(BandTask&);
     void (*to_samples)(const SamplesTask&);
     // libjpeg's "fancy" upsampling of a row. Samples at -1 and `width` are the neighbours, or copies of the outermost.
     void (*double_width)(const uint8_t* row, uint8_t* out, int width);

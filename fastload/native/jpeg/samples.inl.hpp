@@ -366,8 +366,8 @@ void rgb_to_rgbx(const uint8_t* const* rows, uint8_t* out, int width) {
     }
 }
 
-constexpr Kernels kKernels = {decode_blocks, skip_blocks,      to_samples,  double_width,
-                              blend_rows,    blend_and_double, ycc_to_rgbx, rgb_to_rgbx};
+constexpr Kernels kKernels = {decode_blocks, skip_blocks, first_of_band,    next_of_band, to_samples,
+                              double_width,  blend_rows,  blend_and_double, ycc_to_rgbx,  rgb_to_rgbx};
 
 }  // namespace
 }  // namespace fastload::jpeg

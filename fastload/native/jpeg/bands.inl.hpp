@@ -1,0 +1,130 @@
+// Entropy decoding of a band of coefficients in a progressive scan. Included once per instruction set: BMI2 finds the n-th set
+// bit of a number in one instruction.
+#pragma once
+
+#if defined(__BMI2__)
+#include <immintrin.h>
+#endif
+
+#include "jpeg/bits.inl.hpp"
+#include "jpeg/kernels.hpp"
+
+namespace fastload::jpeg {
+namespace {
+
+// Bits k to `last`.
+inline uint64_t bits_from(int k, int last) { return ~uint64_t{0} << k & ~uint64_t{0} >> (63 - last); }
+
+// The n-th set bit, counted from 0, from the lowest on; 0 where there are no more than n.
+inline uint64_t nth_bit(uint64_t bits, int n) {
+#if defined(__BMI2__)
+    return _pdep_u64(uint64_t{1} << n, bits);
+#else
+    for (; n > 0; --n) bits &= bits - 1;
+    return bits & -bits;
+#endif
+}
+
+// The next `count` bits, up to 63 of them.
+inline uint64_t take_many(BitState& state, int count) {
+    uint64_t high = 0;
+    if (count > 32) {
+        refill(state);
+        high = uint64_t{take(state, 32)} << (count - 32);
+        count -= 32;
+    }
+    refill(state);
+    return high | take(state, count);
+}
+
+bool first_of_band(BandTask& task) {
+    BitState state = task.bits;
+    const Entry* const entries = task.entries;
+    int16_t* block = task.coefficients;
+    for (int i = 0; i < task.count; ++i, block += 64) {
+        if (task.end_run > 0) {
+            const auto skipped = static_cast<int>(task.end_run < static_cast<uint32_t>(task.count - i)
+                                                      ? task.end_run : static_cast<uint32_t>(task.count - i));
+            task.end_run -= static_cast<uint32_t>(skipped);
+            i += skipped - 1;
+            block += 64 * (skipped - 1);
+            continue;
+        }
+        uint64_t known = 0;
+        for (int k = task.first; k <= task.last; ++k) {
+            const Entry found = next_symbol(state, entries, *task.code);
+            if (found == 0) return false;
+            if ((found & kEnd) != 0) {
+                task.end_run = ending(state, found) - 1;
+                break;
+            }
+            k += static_cast<int>(advance_of(found)) - 1;
+            const int32_t value = value_of(found);
+            if (k > task.last) return false;
+            if (value == 0) continue;  // 16 zeros
+            block[kPlaces.at[k + 1]] = static_cast<int16_t>(value * (1 << task.low));
+            known |= uint64_t{1} << k;
+        }
+        task.known[i] |= known;
+    }
+    task.bits = state;
+    return true;
+}
+
+// Corrections of a block, in order: one bit for each of the `which` coefficients, the first in the highest of `count` bits.
+inline void correct(int16_t* block, uint64_t which, uint64_t corrections, int count, int low) {
+    const int bit = 1 << low;
+    for (int shift = count - 1; which != 0; which &= which - 1, --shift) {
+        int16_t& coefficient = block[kPlaces.at[__builtin_ctzll(which) + 1]];
+        const int value = coefficient, sign = value >> 15;
+        // Away from zero, unless it has this bit already.
+        const int wanted = -static_cast<int>(corrections >> shift & 1) & ((value & bit) - 1) >> 31;
+        coefficient = static_cast<int16_t>(value + (((bit ^ sign) - sign) & wanted));
+    }
+}
+
+// Among the corrections of coefficients that are known, new ones of 1 and -1 stand.
+bool next_of_band(BandTask& task) {
+    BitState state = task.bits;
+    const Entry* const entries = task.entries;
+    const int last = task.last;
+    int16_t* block = task.coefficients;
+    uint32_t end_run = task.end_run;
+    for (int i = 0; i < task.count; ++i, block += 64) {
+        const uint64_t all = bits_from(task.first, last), before = task.known[i] & all;
+        uint64_t corrections = 0, known = 0;
+        uint64_t left = all;  // of the band
+        while (end_run == 0 && left != 0) {
+            const Entry found = next_symbol(state, entries, *task.code);
+            if (found == 0) return false;
+            if ((found & kEnd) != 0) {
+                end_run = ending(state, found);
+                break;
+            }
+            // The zero that the run ends at; 0 where it goes on to the end of the band.
+            const uint64_t at = nth_bit(left & ~before, static_cast<int>(advance_of(found)) - 1);
+            const uint64_t passed = at == 0 ? left : left & (at - 1);
+            const int count = __builtin_popcountll(before & passed);
+            corrections = corrections << count | take_many(state, count);
+            left &= ~(passed | at);
+            const int32_t value = value_of(found);
+            if (value == 0) continue;  // 16 zeros
+            if (at == 0 || value < -1 || value > 1) return false;
+            block[kPlaces.at[__builtin_ctzll(at) + 1]] = static_cast<int16_t>(value * (1 << task.low));
+            known |= at;
+        }
+        if (end_run > 0) {
+            const int count = __builtin_popcountll(before & left);
+            corrections = corrections << count | take_many(state, count);
+            --end_run;
+        }
+        if (before != 0) correct(block, before, corrections, __builtin_popcountll(before), task.low);
+        task.known[i] |= known;
+    }
+    task.end_run = end_run;
+    task.bits = state;
+    return true;
+}
+
+}  // namespace
+}  // namespace fastload::jpeg

@@ -1,0 +1,73 @@
+// Taking bits and symbols from data without stuffing. In a namespace of each file that includes it, as the loops are compiled once per
+// instruction set.
+#pragma once
+
+#include <cstring>
+
+#include "jpeg/kernels.hpp"
+
+namespace fastload::jpeg {
+namespace {
+
+inline uint64_t load_big_endian(const uint8_t* from) {
+    uint64_t value;
+    std::memcpy(&value, from, 8);
+    return __builtin_bswap64(value);
+}
+
+// The state with nothing beyond the bits that count: what was loaded there may have been overwritten since.
+inline BitState begin(BitState state) {
+    state.bits &= ~(~uint64_t{0} >> state.count);
+    return state;
+}
+
+// At least 56 bits. Those of `bits` beyond `count` are the same as those loaded once more. Of `count`, only the low six bits
+// mean something: `drop` subtracts whole entries.
+inline void refill(BitState& state) {
+    state.count &= 63;
+    state.bits |= load_big_endian(state.next) >> state.count;
+    state.next += (63 - state.count) >> 3;
+    state.count |= 56;
+}
+
+template <typename E>
+inline void drop(BitState& state, E entry) {
+    state.bits <<= entry & 63;
+    state.count -= static_cast<uint32_t>(entry);
+}
+
+// The next `count` bits, 0 to 32 of them, of which there must be so many in `state`.
+inline uint32_t take(BitState& state, int count) {
+    const auto value = static_cast<uint32_t>(state.bits >> 32 >> (32 - count));
+    drop(state, static_cast<Entry>(count));
+    return value;
+}
+
+// The symbol at the top of `state`, with its value where it has one; 0 where the data are bad. The end of blocks is as
+// `fill_partial` has it.
+inline Entry next_symbol(BitState& state, const Entry* entries, const Code& code) {
+    refill(state);
+    Entry found = entries[state.bits >> (64 - kLookupBits)];
+    if (__builtin_expect((found & kLong) != 0, 0)) {
+        found = code.resolve(state.bits, found);
+        if ((found & kEnd) != 0 && !code.dc) {
+            // Its run says how many blocks end, and `resolve` has dropped it.
+            const auto length = static_cast<int>(found & kLengthMask);
+            const auto top = static_cast<int32_t>(state.bits >> 48 >> (16 - length));
+            found = entry(length, kEndAdvance + (code.symbols[(code.offset[length] + top) & 255] >> 4), 0);
+        }
+    }
+    drop(state, found);
+    return found;
+}
+
+inline int32_t value_of(Entry found) { return static_cast<int32_t>(found) >> 16; }
+
+// Blocks that end here, this one included.
+inline uint32_t ending(BitState& state, Entry found) {
+    const int bits = static_cast<int>(advance_of(found)) - kEndAdvance;
+    return (1u << bits) + take(state, bits);
+}
+
+}  // namespace
+}  // namespace fastload::jpeg
