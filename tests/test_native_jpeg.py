@@ -146,9 +146,8 @@ def test_other_kinds_go_to_libjpeg_and_are_counted() -> None:
     assert counts == {"own": 1, "coding": 1, "components": 1, "layout": 1, "unusual": 1, "forced": 0}
 
 
-def in_scans(planes: list[Pixels], groups: list[list[int]]) -> bytes:
-    """A baseline JPEG of three components of one size, each in a scan of its own in this order, RGB by its Adobe marker."""
-    assert all(len(group) == 1 for group in groups)
+def in_scans(planes: list[Pixels], order: list[int]) -> bytes:
+    """A baseline JPEG of three components of one size, each in a scan of its own, in this order; RGB by its marker."""
     parts = [images.jpeg(plane, quality=90) for plane in planes]
     first = parts[0]
     frame = first.index(b"\xff\xc0")
@@ -159,7 +158,7 @@ def in_scans(planes: list[Pixels], groups: list[list[int]]) -> bytes:
     header += b"\x01\x11\x00\x02\x11\x00\x03\x11\x00"
     adobe = b"\xff\xee\x00\x0eAdobe\x00\x64\x00\x00\x00\x00\x00"
     whole = first[:2] + adobe + first[first.index(b"\xff\xdb") : frame] + header + first[tables:scan]
-    for (component,) in groups:
+    for component in order:
         data = parts[component][parts[component].index(b"\xff\xda") + 10 : -2]
         whole += b"\xff\xda\x00\x08\x01" + bytes([component + 1]) + b"\x00\x00\x3f\x00" + data
     return whole + b"\xff\xd9"
@@ -169,14 +168,14 @@ def in_scans(planes: list[Pixels], groups: list[list[int]]) -> bytes:
 def test_a_scan_for_each_component(order: list[int]) -> None:
     """The first picture's standard tables serve all: Pillow writes the same ones into every grey file."""
     planes = [images.photo(45, 70, channels=1, seed=seed)[..., 0] for seed in range(3)]
-    data = in_scans(planes, [[component] for component in order])
+    data = in_scans(planes, order)
     decoder = Decoder()
     assert_equals_full_decode(decoder, data, boxes_of(45, 70, 20))
     assert decoder.pool.decoded["own"] == 23
     # A component that is missing, or comes twice, is libjpeg's to judge.
     theirs = Decoder(always_libjpeg=True)
     for odd in ([0, 1], [0, 1, 2, 1]):
-        data = in_scans(planes, [[component] for component in odd])
+        data = in_scans(planes, odd)
         assert decoder.verdict(data, (0, 0, 45, 70)) == theirs.verdict(data, (0, 0, 45, 70))
     assert decoder.pool.decoded["own"] == 23
 

@@ -29,6 +29,8 @@ KINDS = {
     "wide-tables": {"qtables": [[900] * 64, [3] * 64]},
     "upside-down": {"orientation": 6},
     "progressive": {"progressive": True},
+    "progressive-444": {"progressive": True, "subsampling": "4:4:4"},
+    "progressive-restarts": {"progressive": True, "subsampling": "4:2:2", "restart_marker_blocks": 2},
 }
 
 
