@@ -194,7 +194,9 @@ Reason read_frame(const uint8_t* data, size_t size, Frame& frame) {
             if (!parser.start_of_scan(segment.from, segment.end)) return parser.reason;
             frame.scan_header = static_cast<size_t>(segment.length - data);
             frame.scan = static_cast<size_t>(segment.end - data);
-            return Reason::none;
+            size_t scan_at = frame.scan_header;
+            Scan scan;
+            return read_scan(data, size, frame, scan_at, scan) ? Reason::none : Reason::unusual;
         } else {
             const bool frame_of_others = segment.marker >= 0xc3 && segment.marker <= 0xcf && segment.marker != 0xc8 &&
                                          segment.marker != 0xcc;
