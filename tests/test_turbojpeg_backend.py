@@ -60,8 +60,8 @@ def context_of(source: Source, transform: Any, **options: Any) -> Context:
 
 
 def assembler_of(source: Source, transform: Any, **options: Any) -> Assembler:
-    plan = Recipe.from_transform(transform).split().geometry
-    return Assembler(source, (plan,), settings=DecodeSettings(), **options)
+    options.setdefault("settings", DecodeSettings())
+    return Assembler(source, Recipe.from_transform(transform).split(), **options)
 
 
 def draws_of(*indices: int, epoch: int = 0) -> Draws:
@@ -136,8 +136,8 @@ def test_slices_are_the_rows_of_the_batch(folder: Path) -> None:
     assert size == (32, 32)
     buffers = assembler.buffers(len(draws), [size])
     for rows in (slice(0, 3), slice(3, 4), slice(4, 7)):
-        assert not assembler.fill(draws.take(rows), {name: array[rows] for name, array in buffers.items()})
-    for name, array in buffers.items():
+        assert not assembler.fill(draws.take(rows), buffers.take(rows))
+    for name, array in buffers.images.items():
         assert np.array_equal(array, whole.columns[name])
 
 
@@ -242,10 +242,9 @@ def test_size_known_only_from_the_files(folder: Path) -> None:
 
 def test_exif_orientation_changes_the_size_before_geometry(tmp_path: Path) -> None:
     (tmp_path / "a.jpg").write_bytes(images.jpeg(images.photo(40, 60), orientation=6))
-    plan = Recipe.from_transform(None).split().geometry
     source = photos_of([tmp_path / "a.jpg"])
-    upright = Assembler(source, (plan,), settings=DecodeSettings(exif_orientation=True)).batch(draws_of(0))
-    stored = Assembler(source, (plan,), settings=DecodeSettings()).batch(draws_of(0))
+    upright = assembler_of(source, None, settings=DecodeSettings(exif_orientation=True)).batch(draws_of(0))
+    stored = assembler_of(source, None).batch(draws_of(0))
     assert np.array_equal(
         np.asarray(upright.columns["image"])[0], np.rot90(np.asarray(stored.columns["image"])[0], k=-1)
     )
