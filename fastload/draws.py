@@ -38,6 +38,8 @@ class Stream:
     """Which tokens the trainer hides, and behind what; the index is the sample's place in the epoch's order."""
     SPLIT = 0xFFF8
     """Which samples the trainer keeps for validation; the index is the sample's."""
+    WORKERS = 0xFFF7
+    """Seeds of the worker processes; the index is the rank."""
 
 
 _U32 = np.uint64(0xFFFFFFFF)

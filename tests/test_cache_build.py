@@ -609,3 +609,12 @@ def test_a_source_of_values_alone(tmp_path: Path) -> None:
     source = Source({"input_ids": ValueArray(tokens)}, "b" * 32, "tokens", layout="dict")
     cached = open_cache(build_cache(source.take(np.arange(300)[::-1].copy()), tmp_path / "cache"))
     np.testing.assert_array_equal(cached.columns["input_ids"].array, tokens[::-1])  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("folder", ["/proc", "/sys"])
+def test_a_lock_that_cannot_be_made_is_an_error_and_no_wait(folder: str) -> None:
+    with (
+        pytest.raises(CacheError, match=rf"{folder}/fastload\.lock: cannot be locked"),
+        exclusive_lock(Path(folder, "fastload.lock")),
+    ):
+        pass

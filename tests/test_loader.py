@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import itertools
 import multiprocessing
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -21,6 +23,7 @@ import numpy as np
 import pytest
 import torch
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
+from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 
 import fastload
@@ -555,6 +558,95 @@ def test_a_default_device_of_the_users_changes_nothing(tmp_path: Path) -> None:
         ):
             for images, labels in loader:
                 assert images.device.type == labels.device.type == "cpu"
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.bool])
+@pytest.mark.parametrize("opaque", [False, True])
+def test_a_dtype_that_would_cut_off_fractions_is_refused(dtype: torch.dtype, opaque: bool, tmp_path: Path) -> None:
+    steps = [v2.Resize((8, 8)), v2.ToImage(), v2.ToDtype(torch.float32, scale=True)]
+    transform = v2.Compose([*steps, *([v2.Lambda(lambda image: image / 2)] if opaque else [])])
+    folder = write_photo_folder(tmp_path)
+    with (
+        pytest.raises(ConfigurationError, match=r"dtype: .*torch\.float32"),
+        fastload.create_loader(folder, 2, transform=transform, dtype=dtype, num_workers=0) as loader,
+    ):
+        next(iter(loader))
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.bool])
+def test_a_dtype_that_cannot_hold_pixels_is_refused(dtype: torch.dtype) -> None:
+    images = np.full((4, 8, 8, 3), 200, np.uint8)
+    with pytest.raises(ConfigurationError, match="dtype: .*uint8"):
+        fastload.create_loader((images, np.arange(4)), 2, dtype=dtype)
+    with fastload.create_loader((images, np.arange(4)), 2, dtype=torch.int64) as loader:
+        assert int(next(iter(loader))[0].max()) == 200
+
+
+@pytest.mark.parametrize("device", ["mps", "xpu", "meta", "hpu", torch.device("mps", 0)])
+def test_a_device_that_is_not_here_is_refused(device: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"device: '.*' was asked for, and torch cannot use it here .*'cpu'"):
+        fastload.create_loader((np.zeros((4, 8, 8, 3), np.uint8), np.arange(4)), 2, device=device)
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda loader: pickle.loads(pickle.dumps(loader))])
+def test_the_copy_of_a_started_loader_begins_with_the_first_batch(copied: Any) -> None:
+    arrays = (np.zeros((12, 8, 8, 3), np.uint8), np.arange(12))
+    with fastload.create_loader(arrays, 2, shuffle=True) as loader:
+        loader.set_epoch(3)
+        whole = [labels.tolist() for _, labels in copied(loader)]
+        assert len(whole) == 6
+        iterator = iter(loader)
+        for _ in range(4):
+            next(iterator)
+        with copied(loader) as other:
+            assert [labels.tolist() for _, labels in other] == whole
+        state = loader.state_dict()
+        assert [labels.tolist() for _, labels in iterator] == whole[4:], "the first one goes on undisturbed"
+        loader.load_state_dict(state)
+        with copied(loader) as other:
+            assert [labels.tolist() for _, labels in other] == whole[4:], "nothing was taken since the state was loaded"
+
+
+def test_single_samples_are_as_the_data_set_gives_them(tmp_path: Path) -> None:
+    folder = write_photo_folder(tmp_path)
+    transform = v2.Compose([v2.Resize((8, 8)), v2.ToImage()])
+    plain = torch.utils.data.DataLoader(ImageFolder(folder, transform=transform), batch_size=None)
+    with fastload.from_dataloader(plain) as loader:
+        for (image, label), (expected, wanted) in zip(loader, plain, strict=True):
+            assert type(label) is type(wanted) is int
+            assert label == wanted
+            assert torch.equal(image, expected)
+
+
+@pytest.mark.parametrize("skipped", [0, 1, 3])
+def test_a_saved_position_counts_skipped_batches(skipped: int) -> None:
+    order = EpochOrder(12, 2, shuffle=True)
+    batches = [order.epoch(0)[order.batch(step)].tolist() for step in range(6)]
+    with loader_over(Recorder(), order) as loader:
+        loader.skip(skipped)
+        assert loader.state_dict()["step"] == skipped
+        iterator = iter(loader)
+        assert next(iterator)[0].tolist() == batches[skipped]
+        state = loader.state_dict()
+        assert (state["epoch"], state["step"]) == (0, skipped + 1)
+    with loader_over(Recorder(), order) as other:
+        other.load_state_dict(state)
+        assert indices_of(other) == batches[skipped + 1 :]
+
+
+def test_batches_skipped_during_an_epoch_are_those_of_the_next_one() -> None:
+    order = EpochOrder(12, 2, shuffle=True)
+    with loader_over(Recorder(), order) as loader:
+        next(iter(loader))
+        loader.skip(4)
+        state = loader.state_dict()
+        assert (state["epoch"], state["step"]) == (1, 4)
+        with loader_over(Recorder(), order) as other:
+            other.load_state_dict(state)
+            assert indices_of(other) == [order.epoch(1)[order.batch(step)].tolist() for step in (4, 5)]
+        for wrong in (-1, 7):
+            with pytest.raises(ConfigurationError, match="batches: must be from 0 to 6"):
+                loader.skip(wrong)
 
 
 # -- worker processes beside ranks on other machines

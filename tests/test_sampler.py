@@ -11,7 +11,7 @@ from torch.utils.data import RandomSampler, SubsetRandomSampler, WeightedRandomS
 
 import fastload
 from fastload.errors import ConfigurationError, StateMismatchError
-from fastload.sampler import EpochOrder, ForeignOrder, Shard
+from fastload.sampler import EpochOrder, ForeignOrder, Shard, Tail
 from fastload.sampler.order import _argsort, count_repeats
 
 
@@ -168,3 +168,59 @@ def test_who_found_its_rank_by_itself_evaluates_no_empty_batch(monkeypatch: pyte
     monkeypatch.delenv("RANK")
     with fastload.create_loader(torch.arange(17), 8) as loader, pytest.raises(StateMismatchError, match="lent"):
         loader.load_state_dict(state)
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 8])
+@pytest.mark.parametrize("batch_size", [1, 2, 4])
+@pytest.mark.parametrize("tail", ["exact", "filled", "pad", "drop"])
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_the_table_of_tails(world: int, batch_size: int, tail: Tail, shuffle: bool, drop_last: bool) -> None:
+    """Of docs/guarantees.md, "What each rank gets"."""
+    for length in range(1, 70):
+        ranks = [
+            EpochOrder(length, batch_size, Shard(rank, world), shuffle, drop_last, tail=tail) for rank in range(world)
+        ]
+        assert len({order.steps for order in ranks}) == 1
+        if not ranks[0].steps:
+            assert drop_last or tail == "drop"
+            continue
+        batches = [all_batches(order) for order in ranks]
+        order = ranks[0].epoch(0)
+        seen = np.bincount([i for rank in batches for batch in rank for i in batch], minlength=length)
+        last = [len(rank[-1]) for rank in batches]
+        assert all(len(batch) == batch_size for rank in batches for batch in rank[:-2])
+        if drop_last:
+            assert set(last) == {batch_size}
+            if tail != "pad":
+                usable = length // world * world if tail == "drop" else length
+                left_out = order[usable - usable % (world * batch_size) :]
+                assert set(np.flatnonzero(seen == 0)) >= set(left_out.tolist())
+                assert seen.max() == 1
+                assert seen.sum() == usable - usable % (world * batch_size)
+        elif tail == "pad":
+            assert seen.min() >= 1
+            assert seen.sum() == -(-length // world) * world
+            assert min(last) >= 1
+        elif tail == "drop":
+            assert seen.max() == 1
+            assert seen.sum() == length // world * world
+            assert min(last) >= 1
+        elif shuffle:
+            assert seen.min() >= 1
+            left = length % (world * batch_size)
+            assert seen.sum() - length == (world - left if 0 < left < world else 0) <= world - 1
+            assert min(last) >= 1
+        else:
+            assert set(seen) == {1}
+            if tail == "filled" and batch_size > 1 and ranks[0].steps > 1:
+                assert min(last) >= 1
+
+
+def test_37_samples_on_8_ranks() -> None:
+    """The example of docs/guarantees.md."""
+    ranks = [all_batches(EpochOrder(37, 4, Shard(rank, 8), shuffle=True)) for rank in range(8)]
+    seen = np.bincount([i for rank in ranks for batch in rank for i in batch])
+    assert [len(rank[-1]) for rank in ranks] == [1] * 8
+    assert sorted(seen.tolist(), reverse=True)[:3] == [3, 2, 1]
+    assert seen.sum() == 40

@@ -201,6 +201,9 @@ class WorkerSettings:
     """"fork", "spawn" or "forkserver"; None: Python's default on this machine."""
     timeout: float = 0.0
     """Give up on a batch after this long [seconds]; 0: wait as long as the workers live."""
+    seeds: Callable[[int], torch.Generator | None] | None = None
+    """The generator that the seed of the workers is drawn from that start in an epoch, as DataLoader's `generator`: its
+    None is torch's global one. None: always the same seed."""
 
 
 @dataclass(frozen=True)

@@ -106,7 +106,7 @@ class TorchBackend:
         self._waiting.append(_Request(draws))
         self._requests.queue.append(self._waiting[-1])
         if self._workers and self._batches is None and len(self._waiting) >= self.depth:
-            self._start()
+            self._start(draws.epoch)
 
     def receive(self) -> HostBatch:
         assert self._waiting
@@ -115,7 +115,7 @@ class TorchBackend:
             self._requests.queue.popleft()
             return self._assembler.batch(request.draws)
         if self._batches is None:
-            self._start()
+            self._start(request.draws.epoch)
         return self._answer(request)
 
     def reread(self, draws: Draws) -> HostBatch:
@@ -185,7 +185,9 @@ class TorchBackend:
             f"{free / 1e6:.0f} MB are free. {_MORE_ROOM}; or {smaller}."
         )
 
-    def _start(self) -> None:
+    def _start(self, epoch: int) -> None:
+        """Start the workers; `epoch`: of the first batch. After an exception, KeyboardInterrupt included, none is left
+        and nothing is submitted."""
         self._check_shared_memory()
         options, context = self._options, self._context
         given = options.multiprocessing_context or context.workers.start_method
@@ -213,10 +215,12 @@ class TorchBackend:
             multiprocessing_context=asked,
             worker_init_fn=_WorkerStart(context.workers.init),
             timeout=options.worker_timeout or context.workers.timeout,
-            generator=torch.Generator(),  # or it would take a number from the global one
+            generator=torch.Generator() if context.workers.seeds is None else context.workers.seeds(epoch),
         )
         # A fork server may be started here, which keeps the mask, and so outlives a SIGTERM to the process group.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        children: set[Any] = multiprocessing.process._children  # type: ignore[attr-defined]
+        before = set(children)
         try:
             # Where the sockets are through which batches travel. Without this each worker makes a folder of its own,
             # which stays when the worker is killed; this one goes with the trainer, or with its workers after it.
@@ -224,8 +228,12 @@ class TorchBackend:
             with torch.device("cpu"):  # torch draws its seed on the user's default device, which may have no generator
                 self._batches = iter(loader)
             forget_in_children(self)
-        except (PicklingError, AttributeError, TypeError) as error:
-            if asked == given:
+        except BaseException as error:
+            self.close()
+            for worker in children - before:  # of an iterator that was not finished, which nobody can ask to end them
+                worker.kill()
+                worker.join()
+            if asked == given or not isinstance(error, PicklingError | AttributeError | TypeError):
                 raise
             raise ConfigurationError(
                 f"multiprocessing_context: workers are started by {asked!r} here, because to fork beside ranks on "
@@ -239,7 +247,8 @@ class TorchBackend:
     def _answer(self, request: _Request) -> HostBatch:
         """What the workers make of it. Raises WorkerError; what the user's own code has raised."""
         while request.answer is None:
-            assert self._batches is not None
+            if self._batches is None:
+                raise WorkerError("backend 'torch': its workers were ended while a batch was waited for.")
             taken, error = self._requests.taken, None
             try:
                 answer: HostBatch | Exception | None = next(self._batches)

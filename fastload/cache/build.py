@@ -357,12 +357,17 @@ def exclusive_lock(path: Path) -> Iterator[None]:
     The kernel drops it when its holder dies, so that it cannot go stale. Raises CacheError: there can be none.
     """
     lock = filelock.FileLock(path, fallback_to_soft=False)
+    waiting = False
     try:
-        try:
-            lock.acquire(timeout=_SILENT_WAIT, poll_interval=0.1)
-        except filelock.Timeout:
-            logger.warning("waiting for another process, which is building the cache behind %s", path)
-            lock.acquire(poll_interval=0.1)
+        while not lock.is_locked:
+            # filelock tries for ever where the file cannot be made, because another process may have just removed it.
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o644))
+            try:
+                lock.acquire(timeout=_SILENT_WAIT, poll_interval=0.1)
+            except filelock.Timeout:
+                if not waiting:
+                    logger.warning("waiting for another process, which is building the cache behind %s", path)
+                waiting = True
     except OSError as error:
         raise CacheError(
             f"{path}: cannot be locked ({error.strerror}). Give a cache directory that is writable and on a file "

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
@@ -20,6 +21,7 @@ from fastload.backends.base import Backend, BackendOptions, Context, Job, Worker
 from fastload.backends.objects import SharedStream, StreamBackend
 from fastload.compat.timm import is_fast_collate
 from fastload.device import BufferPool, DeviceStage
+from fastload.draws import Draws, Stream
 from fastload.errors import BackendUnavailableError, ConfigurationError, FastloadError, counted
 from fastload.fingerprint import fingerprint_of
 from fastload.known_code import only_seeds
@@ -76,6 +78,7 @@ def assemble(config: LoaderConfig) -> LoaderParts:
     if source.encoded:
         _say_if_there_is_no_core()
     split = _split(recipe, config, source)
+    _check_dtype(config.dtype, split)
     if is_fast_collate(config.collate_fn):
         plain = replace(config, collate_fn=None)
         if _stacks(source, without := _split(recipe, plain, source)):
@@ -218,7 +221,12 @@ def _on_backend(
             # Delivered on the CPU, a batch leaves our hands before the trainer's copies out of it are done.
             allocate=BufferPool(pinned_for=device if config.pinned and device.type == "cuda" else None).allocate,
             collate_fn=config.collate_fn,
-            workers=config.workers,
+            workers=replace(
+                config.workers,
+                seeds=_ScriptSeeds(config.shown.get("generator"))
+                if config.script_seeds
+                else _WorkerSeeds(config.seed, order.shard.rank),
+            ),
         ),
         _options_for(backend, cls, config.options),
     )
@@ -287,6 +295,28 @@ def _streaming(config: LoaderConfig) -> LoaderParts:
     )
 
 
+@dataclass(frozen=True)
+class _WorkerSeeds:
+    """Seeds of worker processes by (seed, epoch, rank): no two epochs and no two ranks have the same ones."""
+
+    seed: int
+    rank: int
+
+    def __call__(self, epoch: int) -> torch.Generator:
+        bits = Draws(self.seed, epoch, np.array([self.rank], dtype=np.int64)).integers(Stream.WORKERS)[0]
+        return torch.Generator().manual_seed(int(bits) >> 1)
+
+
+@dataclass(frozen=True)
+class _ScriptSeeds:
+    """Seeds of worker processes as a DataLoader draws them, from its own generator or torch's global one."""
+
+    generator: torch.Generator | None
+
+    def __call__(self, epoch: int) -> torch.Generator | None:
+        return self.generator
+
+
 def _parts(
     config: LoaderConfig,
     split: SplitRecipe,
@@ -344,6 +374,19 @@ def _split(recipe: Recipe, config: LoaderConfig, source: Source) -> SplitRecipe:
             "from a torch Dataset that transforms both."
         )
     return split
+
+
+def _check_dtype(wanted: torch.dtype | None, split: SplitRecipe) -> None:
+    """Raise ConfigurationError if images would lose their values in this dtype."""
+    if wanted is None or wanted.is_floating_point or split.opaque is not None:  # an opaque one is seen when it has run
+        return
+    for program in split.programs:
+        made = program.output_dtype()
+        if made.is_floating_point or torch.iinfo(wanted if wanted != torch.bool else torch.int8).max < 255:
+            raise ConfigurationError(
+                f"dtype: the transform makes images of {made}, whose values {wanted} cannot hold. Give a floating "
+                "point dtype, or leave dtype out."
+            )
 
 
 def _stacks(source: Source, split: SplitRecipe) -> bool:

@@ -62,6 +62,8 @@ class LoaderConfig:
     shard every rank gets all samples."""
     own_seed: bool = False
     """Whether the seed is this process's own, so that ranks that share the data need another one."""
+    script_seeds: bool = False
+    """Whether worker processes are seeded as a DataLoader does it, from its generator or torch's global one."""
     batch_sampler: Any = None
     """A batch sampler of the user's own, whose batches are served; `batch_size` and `drop_last` then mean nothing."""
     unbatched: bool = False
@@ -260,7 +262,7 @@ def _device(device: Any) -> torch.device:
             f"device: {device!r} is not a device; say 'cuda', 'cuda:1' or 'cpu' ({error})."
         ) from None
     if resolved.type != "cuda":
-        return resolved
+        return _other_device(resolved)
     if not torch.cuda.is_available():
         raise ConfigurationError(
             f"device: {str(device)!r} was asked for, but torch sees no CUDA device here. Use device='cpu', or see "
@@ -283,3 +285,18 @@ def _device(device: Any) -> torch.device:
             *(rank, rank, rank),
         )
     return torch.device("cuda", current)
+
+
+def _other_device(device: torch.device) -> torch.device:
+    """A device that is no GPU of CUDA's. Raises ConfigurationError: it is not here, or keeps no data."""
+    found: Exception | str = "tensors there have no data"
+    if device.type != "meta":
+        try:
+            torch.empty(1, device=device)
+            return device
+        except Exception as error:  # RuntimeError, NotImplementedError, AssertionError, by device
+            found = str(error).splitlines()[0]
+    raise ConfigurationError(
+        f"device: {str(device)!r} was asked for, and torch cannot use it here ({found}). Use device='cpu' or 'cuda'; "
+        "`fastload doctor` shows what this machine has."
+    )

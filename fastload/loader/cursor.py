@@ -44,6 +44,11 @@ class Cursor:
         """Where the trainer is, for a saved state: where the epoch under way goes on, or the next one begins."""
         return (self.epoch, self.step) if self.chosen is None or self.went_on else self.chosen
 
+    @property
+    def start(self) -> Position:
+        """Where a copy of the Loader begins: where it would without the batches that were handed out of this one."""
+        return self.chosen or ((self.epoch, 0) if self.taken else (self.epoch, self.step))
+
     def begin(self) -> int:
         """`iter()` was called: the epoch that comes."""
         if self.chosen is not None:

@@ -89,6 +89,7 @@ def from_dataloader(
         collate_fn=_Single(collate_fn) if batches is None and not streamed else collate_fn,
         seed=_seed_of(existing, cut.sampler, shared=shard is not None),
         own_seed=shard is None,
+        script_seeds=shard is None and seed is None,
         shard=shard,
         tail=None if shard is None else "pad",  # as a DistributedSampler would: no empty batch on any rank
         interleaved=shard is not None,

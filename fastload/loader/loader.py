@@ -27,6 +27,7 @@ from fastload.loader.build import LoaderParts, assemble
 from fastload.loader.config import LoaderConfig
 from fastload.loader.cursor import STATE_VERSION, Cursor, Position, checked_epoch, read_state
 from fastload.loader.feed import Feed
+from fastload.loader.following import FollowedSampler
 from fastload.loader.iterator import LoaderIterator, Progress, Watcher
 from fastload.loader.stats import Stats
 from fastload.sampler import Shard
@@ -43,7 +44,7 @@ class Loader(PreparedByAccelerate, DataLoader[Any]):
     one. Epochs count up by themselves; `set_epoch` overrides.
 
     It is a DataLoader to whoever asks, with all attributes of one, but shares no code with it. An unstarted one can be
-    pickled and deep-copied; of a started one the copy is unstarted and stands where it stands.
+    pickled and deep-copied; the copy of a started one is unstarted, and begins with the first batch of the epoch.
     """
 
     dataset: Any
@@ -104,10 +105,9 @@ class Loader(PreparedByAccelerate, DataLoader[Any]):
         self.classes = names = parts.source.classes
         self.class_to_idx = None if names is None else {name: label for label, name in enumerate(names)}
         self._show()
-        self._seen = getattr(config.follows, "epoch", None)
-        self._following = bool(self._seen)
-        if self._following:
-            self._cursor.choose(self._seen)  # type: ignore[arg-type]
+        self._followed = FollowedSampler(config.follows)
+        if self._followed.chosen is not None:
+            self._cursor.choose(self._followed.chosen)
         record_arguments(self, {"config": config, "shuffle": parts.order.shuffle})
 
     @property
@@ -212,7 +212,7 @@ class Loader(PreparedByAccelerate, DataLoader[Any]):
         """DataLoader's warning of too many workers: backends choose their own."""
 
     def __reduce__(self) -> Any:
-        return _copied, (self.config, self._cursor.position)
+        return _copied, (self.config, self._cursor.start)
 
     def __len__(self) -> int:
         """Batches an epoch on this rank; the same on every rank and in every epoch.
@@ -247,17 +247,14 @@ class Loader(PreparedByAccelerate, DataLoader[Any]):
         return LoaderIterator(progress, self)
 
     def _begin_epoch(self) -> None:
-        """The next epoch: where the user's own sampler has been told one, that."""
-        config, follows = self.config, self.config.follows
-        told = getattr(follows, "epoch", None)
-        self._following = self._following or told != self._seen
-        if self._following and isinstance(told, int):
-            self._cursor.choose(told)
+        """The next epoch: where the script has set one on its own sampler, that."""
+        config, followed = self.config, self._followed
+        if followed.chosen is not None:
+            self._cursor.choose(followed.chosen)
         epoch = self._cursor.begin()
-        asked = config.sampler is not None or config.batch_sampler is not None
-        if asked and hasattr(follows, "set_epoch"):
-            follows.set_epoch(epoch)  # which its order will do too; from here on, what differs was told by the user
-        self._seen = getattr(follows, "epoch", None)
+        if config.sampler is not None or config.batch_sampler is not None:
+            followed.set_epoch(epoch)  # which its order will do, too
+        followed.note()
 
     def _warn_of_duplicates(self) -> None:
         """Once: several processes, and each of them gets all the data without anybody having asked for it."""
@@ -329,7 +326,7 @@ class Loader(PreparedByAccelerate, DataLoader[Any]):
         self._settle()
         place = taken_over(state, self._parts.order, self.epoch)
         self._cursor.move(*(self._read(state) if place is None else place))
-        self._seen = getattr(self.config.follows, "epoch", None)  # of which the order may just have been asked
+        self._followed.note()  # the order may just have set its epoch
         self._progress.iteration += 1
 
     def _read(self, state: Mapping[str, Any]) -> Position:

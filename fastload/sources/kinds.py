@@ -94,6 +94,11 @@ class ImageKind(PixelKind):
         return op.apply(pixels, draws, stream)
 
     def delivered(self, column: Any, dtype: torch.dtype | None, memory_format: torch.memory_format | None) -> Any:
+        if dtype is not None and column.is_floating_point() and not dtype.is_floating_point:
+            raise ConfigurationError(
+                f"dtype: the images are {column.dtype}, and {dtype} would cut off their fractions. Give a floating "
+                "point dtype, or leave dtype out."
+            )
         column = column if dtype is None else column.to(dtype)
         return column if memory_format is None else column.contiguous(memory_format=memory_format)
 

@@ -1,0 +1,151 @@
+"""Worker processes of the torch backend: their seeds, and what an interrupted start leaves behind."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, get_worker_info
+
+import fastload
+from tests.interrupts import interrupted_at
+from tests.reliability.outside import outside
+
+SAMPLES, EPOCHS = 6, 3
+
+
+class Augmented(Dataset[Any]):
+    """As MONAI's: the transform has a random state of its own, which `worker_init_fn` sets to the worker's seed."""
+
+    def __init__(self) -> None:
+        self.random = np.random.RandomState(0)
+        self.seed = 0
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.tensor([index, int(self.random.randint(1 << 30)), self.seed])
+
+
+def set_random_state(_: int) -> None:
+    info = get_worker_info()
+    assert info is not None
+    dataset: Any = info.dataset
+    dataset.random.seed(info.seed % (1 << 32))
+    dataset.seed = info.seed
+
+
+def plain(generator: torch.Generator | None, *, persistent: bool = False) -> DataLoader[Any]:
+    return DataLoader(
+        Augmented(),
+        2,
+        num_workers=1,
+        generator=generator,
+        worker_init_fn=set_random_state,
+        persistent_workers=persistent,
+    )
+
+
+def epochs_of(loader: Any) -> list[list[list[int]]]:
+    """Rows [index, random number, seed of the worker] of some epochs."""
+    return [torch.cat(list(loader)).tolist() for _ in range(EPOCHS)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("own_generator", [True, False])
+def test_an_adopted_loader_seeds_its_workers_as_the_plain_one(own_generator: bool, persistent: bool) -> None:
+    def generator() -> torch.Generator | None:
+        torch.manual_seed(7)
+        return torch.Generator().manual_seed(3) if own_generator else None
+
+    expected = epochs_of(plain(generator(), persistent=persistent))
+    with fastload.from_dataloader(plain(generator(), persistent=persistent)) as loader:
+        torch.manual_seed(7)
+        found = epochs_of(loader)
+    assert found == expected
+    assert len({row[1] for epoch in found for row in epoch}) == SAMPLES * EPOCHS, "no two samples are augmented alike"
+
+
+@pytest.mark.slow
+def test_the_global_seed_reaches_the_workers() -> None:
+    seeds = set()
+    for seed in (1, 2):
+        with fastload.from_dataloader(plain(None)) as loader:
+            torch.manual_seed(seed)
+            seeds |= {row[2] for epoch in epochs_of(loader) for row in epoch}
+    assert len(seeds) == 2 * EPOCHS
+
+
+@pytest.mark.slow
+def test_where_fastload_owns_the_order_seeds_follow_seed_epoch_and_rank() -> None:
+    def seeds(rank: int, seed: int, epochs: tuple[int, ...]) -> list[int]:
+        found = []
+        for epoch in epochs:
+            with fastload.create_loader(
+                Augmented(),
+                1,
+                seed=seed,
+                num_workers=1,
+                shard=fastload.Shard(rank, 2),
+                worker_init_fn=set_random_state,
+            ) as loader:
+                loader.set_epoch(epoch)
+                found.append(int(next(iter(loader))[0, 2]))
+        return found
+
+    state = torch.random.get_rng_state()
+    runs = [seeds(rank, seed, (0, 1)) for rank in range(2) for seed in (0, 5)]
+    assert len({seed for run in runs for seed in run}) == 8
+    assert seeds(1, 5, (1,)) == [runs[3][1]], "the same again"
+    assert torch.equal(torch.random.get_rng_state(), state)
+
+
+@pytest.mark.slow
+def test_ranks_that_share_an_adopted_loader_have_seeds_of_their_own() -> None:
+    found = set()
+    for rank in range(2):
+        loader = plain(torch.Generator())
+        with fastload.from_dataloader(loader, shard=fastload.Shard(rank, 2)) as shared:
+            found |= {row[2] for epoch in epochs_of(shared) for row in epoch}
+    assert len(found) == 2 * EPOCHS
+
+
+# -- an interrupt while workers start
+
+STARTING = ("backends/torch_workers.py", "data/dataloader.py", "loader/feed.py", "loader/prefetcher.py", "process.py")
+
+
+def interrupt_starts(first: int, stride: int) -> int:
+    """Interrupts the start at each `stride`-th step, then goes on with the iterator and the next epoch. How often."""
+    interrupted = 0
+    os.register_at_fork(after_in_child=lambda: sys.settrace(None))  # the trainer is interrupted, not its workers
+    for step in range(first, 10_000, stride):
+        with fastload.create_loader(Augmented(), 2, backend="torch", num_workers=1) as loader:
+            iterator = iter(loader)
+            if not interrupted_at(step, STARTING, lambda iterator=iterator: next(iterator)):  # type: ignore[misc]
+                return interrupted
+            interrupted += 1
+            rest = [int(row[0]) for batch in iterator for row in batch]
+            assert rest in ([*range(SAMPLES)], [*range(2, SAMPLES)]), (step, rest)
+            assert [int(row[0]) for batch in loader for row in batch] == [*range(SAMPLES)], step
+        assert not multiprocessing.active_children(), step
+    return interrupted
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_interrupt_while_workers_start_leaves_nothing_behind() -> None:
+    assert outside(interrupt_starts, 3, 29).answer > 5
+
+
+@pytest.mark.reliability
+@pytest.mark.parametrize("first", range(4))
+def test_an_interrupt_at_any_step_of_the_workers_start_leaves_nothing_behind(first: int) -> None:
+    assert outside(interrupt_starts, first, 4, limit=900).answer > 50
