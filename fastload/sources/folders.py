@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import os
@@ -125,14 +126,15 @@ def sampled_bytes(files: EncodedFiles, count: int = 32, most: int = 512) -> Iter
         path, start, length = files.locate(row)
         length = max(0, stores.size_of(path)) if length < 0 else length
         ranges.append((path, start + max(0, length - most) // 2, min(most, length)))
-    try:
-        yield from stores.read_many(ranges)
-    except OSError:
-        for each in ranges:
-            try:
-                yield stores.read(*each)
-            except OSError:
-                yield b""
+    if ranges and stores.is_remote(ranges[0][0]):
+        with contextlib.suppress(OSError):  # some cannot be read: one by one, below
+            yield from stores.read_many(ranges)
+            return
+    for each in ranges:
+        try:
+            yield stores.read(*each)
+        except OSError:
+            yield b""
 
 
 def _entries(folder: str) -> Iterator[tuple[str, bool, bool]]:
