@@ -1,7 +1,8 @@
 """From a host batch to what the trainer gets: one copy, the batch part of the recipe, on the target device.
 
-On CUDA all of it runs on a stream of its own, ahead of the trainer. Events order the two streams; the host never
-waits for the device.
+On CUDA all of it runs on a stream of its own, ahead of the trainer. Events order the two streams. The host waits for
+the device in one case only: the trainer has been given so many batches that it has not worked through yet that their
+memory would grow without a bound (`DeviceStage._bound_lent`).
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ import contextlib
 import copy
 import ctypes
 import math
+import mmap
 import os
 import re
 import threading
 import weakref
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,14 +37,27 @@ from fastload.spans import SpanLog
 
 _WORTH_KEEPING = 1 << 20
 """Bytes. Smaller arrays of ordinary memory come from malloc, which keeps and reuses such pieces itself, and sooner."""
+_LARGEST_FIT = 4
+"""A block of a pool is used for arrays down to a quarter of its size. So the last batch of an epoch needs none of its
+own, and labels do not take the blocks of images."""
+_FEWEST_LENT = 4
+"""Batches that the trainer may always be behind by, whatever their size."""
+_MOST_LENT_BYTES = 512 << 20
+"""Bytes of batches that the trainer has been given and has not worked through. Small batches may be many: at CIFAR's 6
+MB some 80, so that a pause of the host of some ten milliseconds does not stop the GPU."""
 _OPENMP = re.compile(r"/(?:.*/)?lib(?:gomp|iomp5|omp)[^/\n]*\.so[^/\n]*$", re.MULTILINE)
 
 
 class BufferPool:
     """uint8 arrays, page-locked if asked, that return to the pool when their last view is gone.
 
-    A fresh 40 MB array for every batch costs page faults and, when pinned, a system call that stops the GPU. A trainer
-    may keep a batch as long as it likes: numpy slices, and torch tensors made from the array, are views as well.
+    A fresh 40 MB array for every batch costs page faults and, when page-locked, a system call that stops the GPU. A
+    trainer may keep a batch as long as it likes: numpy slices, and torch tensors made from the array, are views as
+    well.
+
+    Page-locked blocks have the size that was asked for, in whole pages, and are registered once. (torch's own allocator
+    rounds up to a power of two: 38 MB become 67.) A smaller batch takes a block of a larger one, so that after the
+    first batches of a run nothing is registered any more: such calls would break the capture of a CUDA graph.
     """
 
     def __init__(self, *, pinned_for: torch.device | None = None, least: int = _WORTH_KEEPING) -> None:
@@ -52,7 +67,7 @@ class BufferPool:
         self._least = least
         self.allocated = 0
         """Bytes allocated so far, free or lent."""
-        self._free: dict[int, list[torch.Tensor]] = defaultdict(list)
+        self._free: list[_Block] = []
         self._lock = threading.Lock()
 
     def allocate(self, shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
@@ -61,15 +76,18 @@ class BufferPool:
         if nbytes == 0 or (self._pinned_for is None and nbytes < self._least):
             return np.empty(shape, dtype=np.uint8)
         with self._lock:
-            free = self._free[nbytes]
-            memory = free.pop() if free else None
-        if memory is None:
-            memory = self._fresh(nbytes)
-            self.allocated += nbytes
+            # A copy of the list: finalizers append to it at any moment.
+            fitting = [b for b in list(self._free) if nbytes <= b.memory.numel() <= _LARGEST_FIT * nbytes]
+            block = min(fitting, key=lambda b: b.memory.numel(), default=None)
+            if block is not None:
+                self._free.remove(block)
+        if block is None:
+            block = _Block(self._fresh(nbytes))
+            self.allocated += block.memory.numel()
         # numpy points the views of an array at the outermost array it finds. Through a memoryview that is `lease`
         # itself, so `lease` lives exactly as long as the last view.
-        lease = np.frombuffer(memory.numpy().data, dtype=np.uint8)
-        weakref.finalize(lease, self._free[nbytes].append, memory).atexit = False
+        lease = np.frombuffer(block.memory.numpy().data, dtype=np.uint8, count=nbytes)
+        weakref.finalize(lease, self._free.append, block).atexit = False
         return lease.reshape(shape)
 
     def _fresh(self, nbytes: int) -> torch.Tensor:
@@ -77,7 +95,27 @@ class BufferPool:
             return torch.empty(nbytes, dtype=torch.uint8, device="cpu")
         # Page-locking opens a context on the current GPU if the process has none yet, and any thread may be first.
         with torch.cuda.device(self._pinned_for):
-            return torch.empty(nbytes, dtype=torch.uint8, device="cpu", pin_memory=True)
+            return _page_locked(nbytes)
+
+
+@dataclass(eq=False)
+class _Block:
+    """Memory of a pool."""
+
+    memory: torch.Tensor
+    """(n,) uint8."""
+
+
+def _page_locked(nbytes: int) -> torch.Tensor:
+    """(n,) uint8, n rounded up to whole pages, page-locked for the current GPU until it is freed."""
+    pages = mmap.mmap(-1, -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE)
+    memory = torch.frombuffer(pages, dtype=torch.uint8)
+    cuda = torch.cuda.cudart()
+    if int(cuda.cudaHostRegister(memory.data_ptr(), memory.numel(), 0)) != 0:
+        # Some systems allow no registering; torch's allocator has other ways, and says what it lacks.
+        return torch.empty(nbytes, dtype=torch.uint8, device="cpu", pin_memory=True)
+    weakref.finalize(memory, cuda.cudaHostUnregister, memory.data_ptr()).atexit = False
+    return memory
 
 
 def use_one_thread_here() -> None:
@@ -97,7 +135,7 @@ def use_one_thread_here() -> None:
 
 @dataclass
 class Staged:
-    """A batch on its device, perhaps not finished yet: `DeviceStage.deliver` orders the trainer behind it."""
+    """A batch on its device, perhaps not finished yet: `DeviceStage.deliver` has the trainer's stream wait for it."""
 
     batch: Any
     """The structure the trainer sees: a list, a dict, or what the user's collate function made."""
@@ -146,6 +184,12 @@ class DeviceStage:
         self._home: int | None = None
         """The trainer's GPU, where the batches stay on the CPU but are page-locked."""
         self._copying: deque[tuple[torch.cuda.Event, list[torch.Tensor]]] = deque()
+        """Host tensors that are copied from, until the event after the copy has happened."""
+        self._ring = BufferPool(pinned_for=device) if device.type == "cuda" else None
+        """Page-locked memory for what comes in ordinary memory (batches of worker processes)."""
+        self._lent: deque[tuple[torch.cuda.Event, int]] = deque()
+        """Of each batch that was delivered: an event after the trainer's work on the batches before it, and its bytes
+        on the device."""
         self._spans: SpanLog | None = None
 
     @property
@@ -160,6 +204,13 @@ class DeviceStage:
         if self._pinned and self.device.type == "cpu" and self._home is None:
             self._home = torch.cuda.current_device()
 
+    @property
+    def stream(self) -> torch.cuda.Stream:
+        """All that the stage does on a GPU is queued here."""
+        if self._stream is None:
+            self._stream = torch.cuda.Stream(self.device)
+        return self._stream
+
     def claim_thread(self) -> None:
         """Let all that the calling thread does on the device, the backend's work included, go to the stage's stream.
 
@@ -168,7 +219,7 @@ class DeviceStage:
         GPU 0, where page-locking would open a context.
         """
         if self.device.type == "cuda":
-            torch.cuda.set_stream(self._own_stream())
+            torch.cuda.set_stream(self.stream)
         elif self._home is not None:
             torch.cuda.set_device(self._home)
 
@@ -178,7 +229,8 @@ class DeviceStage:
         if self.device.type != "cuda":
             batch = self._assemble(host, draws, batch_number, keep=None)
             return Staged(_map_tensors(batch, torch.Tensor.pin_memory) if self._pinned else batch, None)
-        own, spans = self._own_stream(), self._spans
+        own, spans = self.stream, self._spans
+        self._bound_lent()
         while self._copying and self._copying[0][0].query():
             self._copying.popleft()
         keep: list[torch.Tensor] = []
@@ -187,7 +239,7 @@ class DeviceStage:
             # All others need not wait: in the trainer's thread (no workers) that would be for all that it has queued.
             own.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.device(self.device), torch.cuda.stream(own):
-            begin, ready = (torch.cuda.Event(enable_timing=spans is not None) for _ in range(2))
+            begin, ready = (torch.cuda.Event(enable_timing=spans is not None, blocking=True) for _ in range(2))
             if spans is not None:
                 spans.anchor(self.device)
                 begin.record(own)
@@ -204,10 +256,16 @@ class DeviceStage:
         """The batch, safe to use on the caller's current stream and to keep as long as it likes."""
         if staged.ready is not None:
             stream = torch.cuda.current_stream(self.device)
+            before = torch.cuda.Event(blocking=True)
+            before.record(stream)
             stream.wait_event(staged.ready)
+            nbytes = 0
             for tensor in _tensors(staged.batch):
                 if tensor.is_cuda:
+                    # Memory that the trainer lets go of is not written again before its stream has come so far.
                     tensor.record_stream(stream)
+                    nbytes += tensor.nbytes
+            self._lent.append((before, nbytes))
         return staged.batch
 
     def record(self, spans: SpanLog | None) -> None:
@@ -218,11 +276,23 @@ class DeviceStage:
         """Wait for copies under way and let go of the host buffers."""
         while self._copying:
             self._copying.popleft()[0].synchronize()
+        self._lent.clear()
 
-    def _own_stream(self) -> torch.cuda.Stream:
-        if self._stream is None:
-            self._stream = torch.cuda.Stream(self.device)
-        return self._stream
+    def _bound_lent(self) -> None:
+        """Wait, without spinning, until the trainer is not too many batches behind.
+
+        The memory of a batch that the trainer has let go of is free when the trainer's stream has come so far. A host
+        that runs far ahead (CUDA graphs need next to no time of it) would take new memory for each of its batches.
+        """
+        lent = sum(nbytes for _, nbytes in list(self._lent))  # a copy: the trainer's thread appends
+        while self._lent:
+            event, nbytes = self._lent[0]
+            if not event.query():
+                if len(self._lent) <= _FEWEST_LENT or lent <= _MOST_LENT_BYTES:
+                    return
+                event.synchronize()
+            self._lent.popleft()
+            lent -= nbytes
 
     def _assemble(self, host: HostBatch, draws: Draws, batch_number: int, keep: list[torch.Tensor] | None) -> Any:
         parts = self._parts_of(host)
@@ -239,7 +309,9 @@ class DeviceStage:
             empty = self._recycled if self._outputs else None
             for program, names in zip(self._programs, self._views, strict=True):
                 pixels = {name: columns[name] for name in names if name in columns}
-                columns.update(program(pixels, names, draws, empty=empty))
+                # What mixing still works on stays in the recipe's dtype.
+                dtype = self._dtype if self._mix is None else None
+                columns.update(program(pixels, names, draws, empty=empty, dtype=dtype))
         if self._mix is not None:
             if parts.images is None or parts.targets is None:
                 raise ConfigurationError(
@@ -304,9 +376,18 @@ class DeviceStage:
             return tensor
         if keep is not None and tensor.device.type == "cpu":
             if not tensor.is_pinned():
-                tensor = tensor.pin_memory()
+                tensor = self._page_lock(tensor)
             keep.append(tensor)
         return tensor.to(self.device, non_blocking=True)
+
+    def _page_lock(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A copy in page-locked memory, with the same strides where the tensor fills its memory."""
+        assert self._ring is not None
+        if tensor.nbytes < _WORTH_KEEPING or tensor.layout != torch.strided:
+            return tensor.pin_memory()
+        like = torch.empty_like(tensor, device="meta")  # of dense strides
+        flat = torch.from_numpy(self._ring.allocate((like.nbytes,))).view(tensor.dtype)
+        return flat.as_strided(like.shape, like.stride()).copy_(tensor)
 
 
 @dataclass(frozen=True)

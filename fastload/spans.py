@@ -124,7 +124,7 @@ class SpanLog:
         index = torch.cuda.current_device() if device.index is None else device.index
         if index not in self._anchors:
             # On a stream of its own, where it happens at once: the work queued on others is not waited for.
-            event = torch.cuda.Event(enable_timing=True)
+            event = torch.cuda.Event(enable_timing=True, blocking=True)
             event.record(torch.cuda.Stream(index))
             event.synchronize()
             self._anchors[index] = event, time.perf_counter()

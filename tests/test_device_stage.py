@@ -3,6 +3,7 @@ functions, and the meta device in the place of one."""
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,8 +24,7 @@ from fastload.draws import Draws
 from fastload.errors import ConfigurationError
 from fastload.recipe import Recipe
 from fastload.sources import open_source
-
-GPU = torch.device("cuda", 3)
+from tests.simulated_gpu import GPU, LazyGpu, LazyStream
 
 
 class FakeCuda:
@@ -126,18 +126,160 @@ def test_a_loader_prepares_its_stage_in_the_trainers_thread(monkeypatch: pytest.
     assert ("claim_thread", "fastload-prefetcher") in seen
 
 
-def test_page_locked_buffers_are_made_on_their_gpu(cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[tuple[list[Any], bool]] = []
-    empty = torch.empty
+@pytest.mark.parametrize("allowed", [True, False])
+def test_page_locked_buffers_are_registered_once_at_their_size(
+    cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch, allowed: bool
+) -> None:
+    """torch's own allocator takes 64 MB for 38; and a call to register stops the GPU, or breaks a graph's capture."""
+    registered: dict[int, int] = {}
+    within: list[Any] = []
+
+    def register(address: int, nbytes: int, flags: int) -> int:
+        within.append(list(cuda.within))
+        registered[address] = nbytes
+        return 0 if allowed else 801
+
+    empty, torchs = torch.empty, []
 
     def spy(*size: Any, pin_memory: bool = False, **given: Any) -> torch.Tensor:
-        made.append((list(cuda.within), pin_memory))
+        torchs.append(pin_memory)
         return empty(*size, **given)
 
     monkeypatch.setattr(torch, "empty", spy)
-    for pinned_for in (GPU, None):
-        BufferPool(pinned_for=pinned_for, least=1).allocate((2, 3))
-    assert made == [([GPU], True), ([], False)]
+    monkeypatch.setattr(
+        torch.cuda,
+        "cudart",
+        lambda: SimpleNamespace(cudaHostRegister=register, cudaHostUnregister=registered.pop),
+    )
+    pool = BufferPool(pinned_for=GPU)
+    first, second = (pool.allocate((38 << 20,)) for _ in range(2))
+    assert within == [[GPU], [GPU]], "page-locking opens a context on the current GPU"
+    if not allowed:
+        assert torchs == [True, True], "torch has other ways"
+        return
+    assert sorted(registered) == sorted(array.ctypes.data for array in (first, second))
+    assert set(registered.values()) == {38 << 20}
+    del first, second
+    for nbytes in (38 << 20, 20 << 20, 30_000_001):
+        last = pool.allocate((nbytes,))
+        assert last.ctypes.data in registered, "the last batch of an epoch, which is smaller"
+        del last
+    assert len(within) == 2
+    small = pool.allocate((2048,))
+    assert registered[small.ctypes.data] == 4096, "labels do not take the memory of images"
+    del small, pool
+    gc.collect()
+    assert not registered
+
+
+def test_ordinary_buffers_are_not_page_locked(cuda: FakeCuda) -> None:
+    assert BufferPool(least=1).allocate((2, 3)).shape == (2, 3)
+    assert not cuda.within
+
+
+# -- what streams do late ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def lazy(monkeypatch: pytest.MonkeyPatch) -> LazyGpu:
+    return LazyGpu(monkeypatch)
+
+
+def filled(pool: BufferPool, value: int) -> HostBatch:
+    array = pool.allocate((64,))
+    array[:] = value
+    return HostBatch({"a": array})
+
+
+def deliver(stage: DeviceStage, host: HostBatch, number: int) -> torch.Tensor:
+    (batch,) = stage.deliver(stage.run(host, Draws(0, 0, np.arange(2)), number))
+    return batch
+
+
+def test_a_page_locked_buffer_is_not_refilled_before_it_is_copied(lazy: LazyGpu) -> None:
+    stage, pool = stage_on(GPU), BufferPool(pinned_for=GPU, least=1)
+    reads = [lazy.read(deliver(stage, filled(pool, value), value)) for value in range(1, 6)]
+    gc.collect()
+    assert [read() for read in reads] == [1, 2, 3, 4, 5]
+    for value in range(6, 9):
+        assert lazy.read(deliver(stage, filled(pool, value), value))() == value
+    assert pool.allocated <= 6 * 64, "what has been copied is used again"
+    stage.close()
+    assert not stage._copying
+
+
+def test_a_batch_that_is_let_go_of_is_not_overwritten_before_it_is_read(lazy: LazyGpu) -> None:
+    """The trainer queues its work and drops the batch; the loader's stream goes on at once."""
+    stage, pool = stage_on(GPU), BufferPool(pinned_for=GPU, least=1)
+    reads = []
+    for value in range(1, 6):
+        batch = deliver(stage, filled(pool, value), value)
+        reads.append(lazy.read(batch))
+        del batch
+        gc.collect()
+        stage.stream.run()
+    assert [read() for read in reads] == [1, 2, 3, 4, 5]
+
+
+def test_a_batch_of_the_backends_own_stream_is_read_when_it_is_there_and_kept_as_long(lazy: LazyGpu) -> None:
+    """What was made on a device comes from another stream than the stage's."""
+    stage, backend = stage_on(GPU), LazyStream(77)
+    reads, sources = [], []
+    for value in range(1, 6):
+        with torch.cuda.stream(backend):  # type: ignore[arg-type]
+            source = torch.full((64,), value, dtype=torch.uint8)
+            sources.append(source)
+            made = lazy.copy(source)
+            staged = stage.run(HostBatch({"a": made}), Draws(0, 0, np.arange(2)), value)
+        (batch,) = stage.deliver(staged)
+        assert batch is made
+        assert made.recorded == [stage.stream, lazy.trainer]
+        reads.append(lazy.read(batch))
+        del batch, made, staged
+        gc.collect()
+    assert [read() for read in reads] == [1, 2, 3, 4, 5]
+
+
+def test_the_trainers_own_stream_is_the_one_that_waits(lazy: LazyGpu) -> None:
+    stage, pool, side = stage_on(GPU), BufferPool(pinned_for=GPU, least=1), LazyStream(5)
+    with torch.cuda.stream(side):  # type: ignore[arg-type]
+        batch = deliver(stage, filled(pool, 3), 0)
+    assert lazy.read(batch, side)() == 3
+    assert batch.recorded == [side]  # type: ignore[attr-defined]
+    assert not lazy.trainer.work
+
+
+def test_a_host_that_runs_ahead_is_held_back_before_memory_runs_out(
+    lazy: LazyGpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage, pool = stage_on(GPU), BufferPool(pinned_for=GPU, least=1)
+    for value in range(20):
+        lazy.read(deliver(stage, filled(pool, value), value))
+    assert lazy.waits == 0, "small batches may be many"
+    monkeypatch.setattr("fastload.device._MOST_LENT_BYTES", 2 * 64)
+    for value in range(20):
+        lazy.read(deliver(stage, filled(pool, value), value))
+        assert len(stage._lent) <= 6
+    assert lazy.waits >= 20
+    assert lazy.spinning == 0, "a core of the host is for decoding"
+
+
+def test_what_workers_send_is_page_locked_in_memory_that_is_used_again(
+    lazy: LazyGpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pinned: list[int] = []
+    monkeypatch.setattr(torch.Tensor, "is_pinned", lambda tensor: False)
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: pinned.append(tensor.nbytes) or tensor.clone())
+    stage = stage_on(GPU)
+    for value in range(4):
+        images = torch.full((2, 3, 1000, 700), value, dtype=torch.uint8).contiguous(memory_format=torch.channels_last)
+        (batch,) = stage.deliver(stage.run(HostBatch({"a": images}), Draws(0, 0, np.arange(2)), value))
+        assert lazy.read(batch)() == value
+    assert stage._ring is not None
+    assert stage._ring.allocated <= 3 * 4_200_000 + 8192
+    assert pinned == []
+    deliver(stage, HostBatch({"a": torch.zeros(3)}), 9)
+    assert pinned == [12], "torch's allocator, which keeps small blocks"
 
 
 @pytest.mark.parametrize("transform", [v2.RandomCrop(6, padding=2), v2.RandomResizedCrop(5)], ids=["crop", "resized"])

@@ -312,6 +312,7 @@ def test_on_a_gpu_time_is_counted_by_the_device(monkeypatch: pytest.MonkeyPatch,
     for _ in range(1000):  # the host runs ahead of the device, as it should
         _step(clock, gpu, wait=0.01, copy=0.0, work=0.1)
     assert gpu.waits >= 990, "but no more than 8 steps"
+    assert gpu.spinning == 0, "a host that waits needs no core for it"
     busy = clock.summary(wait=True)
     assert busy.first_batch_seconds == pytest.approx(7.0, rel=1e-3)
     assert busy.compute_seconds == pytest.approx(100.1, rel=1e-3)

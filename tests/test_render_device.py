@@ -249,24 +249,33 @@ def rounded_to(bits: int, values: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
-@pytest.mark.parametrize(("precision", "bits"), [("high", 10), ("medium", 7)])
-def test_products_with_rounded_operands_change_nothing(
-    monkeypatch: pytest.MonkeyPatch, interpolation: str, precision: str, bits: int
-) -> None:
+def test_products_with_rounded_operands_change_nothing(monkeypatch: pytest.MonkeyPatch, interpolation: str) -> None:
     """Trainers allow them for the sake of their own products: TF32 has 10 bits, bfloat16 7."""
     images = photographs(4, 100, 130)
     rows = np.arange(24) % 4
     geometry = random_resizes(24, (100, 130), (24, 32), 0)
     resampling = Resampling(interpolation)  # type: ignore[arg-type]
-    expected = on_device(images, rows, geometry, resampling)
-    bmm, before = torch.bmm, torch.get_float32_matmul_precision()
-    monkeypatch.setattr(torch, "bmm", lambda a, b: bmm(rounded_to(bits, a), rounded_to(bits, b)))
-    assert not np.array_equal(on_device(images, rows, geometry, resampling), expected), "rounding would show"
-    torch.set_float32_matmul_precision(precision)
+    bmm, found = torch.bmm, {}
+    for bits in (23, 10, 7, 4):
+        monkeypatch.setattr(torch, "bmm", lambda a, b, bits=bits: bmm(rounded_to(bits, a), rounded_to(bits, b)))
+        found[bits] = on_device(images, rows, geometry, resampling)
+    np.testing.assert_array_equal(found[10], found[23])
+    np.testing.assert_array_equal(found[7], found[23])
+    assert not np.array_equal(found[4], found[23]), "rounding would show"
+
+
+def test_the_newer_switch_for_tf32_changes_nothing() -> None:
+    """After it torch refuses to say what the older one is set to."""
+    images, rows = photographs(2, 40, 50), np.arange(6) % 2
+    geometry, before = random_resizes(6, (40, 50), (12, 16), 0), torch.backends.cuda.matmul.fp32_precision
+    expected = on_device(images, rows, geometry, Resampling("bilinear"))
+    torch.backends.cuda.matmul.fp32_precision = "tf32"
     try:
-        found = on_device(images, rows, geometry, resampling)
+        with pytest.raises(RuntimeError):
+            torch.get_float32_matmul_precision()
+        found = on_device(images, rows, geometry, Resampling("bilinear"))
     finally:
-        torch.set_float32_matmul_precision(before)
+        torch.backends.cuda.matmul.fp32_precision = before
     np.testing.assert_array_equal(found, expected)
 
 

@@ -14,7 +14,7 @@ from torch import nn
 
 from fastload.errors import ConfigurationError
 from fastload.train.checkpoint import Progress
-from fastload.train.components import average, create_optimizer, create_schedule, parameter_groups, scaled_lr
+from fastload.train.components import MovingAverage, create_optimizer, create_schedule, parameter_groups, scaled_lr
 from fastload.train.config import OptimizerConfig, ScheduleConfig
 
 
@@ -210,7 +210,7 @@ def test_a_cosine_does_not_rise_again_after_its_end() -> None:
 
 def test_the_average_is_an_exponential_one_of_weights_and_statistics() -> None:
     network = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
-    averaged = average(network, 0.9)
+    averaged = MovingAverage(network, 0.9)
     torch.manual_seed(0)
     expected: dict[str, torch.Tensor] = {}
     for _ in range(4):
@@ -218,7 +218,7 @@ def test_the_average_is_an_exponential_one_of_weights_and_statistics() -> None:
             for value in network.state_dict().values():
                 if value.is_floating_point():
                     value.copy_(torch.randn_like(value))
-        averaged.update_parameters(network)
+        averaged.update(network)
         for name, value in network.state_dict().items():
             if value.is_floating_point():
                 expected[name] = 0.9 * expected[name] + 0.1 * value if name in expected else value.clone()

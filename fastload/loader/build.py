@@ -346,10 +346,17 @@ def _parts(
         source=source,
         order=order,
         stage=stage,
-        recipe_fingerprint=fingerprint_of(*prints, repr(mix), str(config.dtype)),
+        recipe_fingerprint=fingerprint_of(*prints, repr(mix), str(_beyond_rounding(config.dtype, split))),
         batch_transform=None if mix is not None else config.batch_transform,
         **parts,
     )
+
+
+def _beyond_rounding(dtype: torch.dtype | None, split: SplitRecipe) -> torch.dtype | None:
+    """The dtype to deliver, where it does more than round the recipe's floating-point numbers: a run may go on in
+    another precision."""
+    rounds = dtype is not None and dtype.is_floating_point and split.programs[0].output_dtype().is_floating_point
+    return None if rounds else dtype
 
 
 def _split(recipe: Recipe, config: LoaderConfig, source: Source) -> SplitRecipe:

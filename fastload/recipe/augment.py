@@ -28,7 +28,7 @@ from fastload.recipe.colour import (
     solarize,
 )
 from fastload.recipe.operation import ImageState, NotLowerableError, PixelOperation, register
-from fastload.render.device import on_device
+from fastload.render.device import constants
 
 _GEOMETRIC = ("ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate")
 _RECOLOUR: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
@@ -181,10 +181,12 @@ def _draw_steps(draws: Draws, stream: int, count: int, table: Float64Array, magn
 def _magnitude_table(bins: int, geometric: tuple[float, ...], *, strength: float, lost_bits: int) -> Float64Array:
     """(operations, bins) float64: the magnitudes that torchvision lists, float32 as there, from the largest ones of the
     five geometric operations, and of the others."""
-    none = torch.zeros(bins)
-    rows = [none, *(torch.linspace(0.0, end, bins) for end in geometric)]
-    rows += [torch.linspace(0.0, strength, bins)] * 4
-    rows += [(8 - torch.arange(bins) / ((bins - 1) / lost_bits)).round(), torch.linspace(1.0, 0.0, bins), none, none]
+    with torch.device("cpu"):  # whatever the process's default device is
+        none = torch.zeros(bins)
+        rows = [none, *(torch.linspace(0.0, end, bins) for end in geometric)]
+        rows += [torch.linspace(0.0, strength, bins)] * 4
+        bits = (8 - torch.arange(bins) / ((bins - 1) / lost_bits)).round()
+        rows += [bits, torch.linspace(1.0, 0.0, bins), none, none]
     result: Float64Array = torch.stack(rows).numpy().astype(np.float64)
     return result
 
@@ -239,7 +241,7 @@ def _affine(pixels: torch.Tensor, matrices: torch.Tensor, interpolation: str, fi
     result = grid_sample(source, grid, mode=interpolation, padding_mode="zeros", align_corners=False)
     if fill is not None:
         result, inside = result[:, :-1], result[:, -1:]
-        colour = on_device(np.array(fill, dtype=np.float32), pixels.device).view(1, -1, 1, 1)
+        colour = constants(np.array(fill, dtype=np.float32), pixels.device).view(1, -1, 1, 1)
         if interpolation == "nearest":
             result = torch.where(inside < 0.5, colour, result)
         else:

@@ -63,6 +63,7 @@ class BatchProgram:
         draws: Draws,
         *,
         empty: Empty | None = None,
+        dtype: torch.dtype | None = None,
     ) -> dict[str, torch.Tensor]:
         """Run the operations.
 
@@ -73,6 +74,7 @@ class BatchProgram:
             draws: of the B samples.
             empty: makes the tensor (B, C, H, W), of this shape and dtype, that a batch on a CPU is put together in;
                 None: a new one each time. Above some 32 MB, page faults make a new one dearer than what is done to it.
+            dtype: that images are to have in the end, as if `.to(dtype)` followed; None: as the operations leave them.
 
         Returns:
             The columns, masks as (B, 1, H, W), in their memory formats unless `empty` chooses. Inputs are never
@@ -87,10 +89,15 @@ class BatchProgram:
                 "resize the masks to the size of their images."
             )
         assert all(size[0] == len(draws) for size in sizes.values()), "one row of draws for each sample"
-        return {**columns, **(self._in_pieces(pixels, kinds, draws, empty) if pixels and self.ops else pixels)}
+        return {**columns, **(self._in_pieces(pixels, kinds, draws, empty, dtype) if pixels and self.ops else pixels)}
 
     def _in_pieces(
-        self, pixels: dict[str, torch.Tensor], kinds: Mapping[str, PixelKind], draws: Draws, empty: Empty | None
+        self,
+        pixels: dict[str, torch.Tensor],
+        kinds: Mapping[str, PixelKind],
+        draws: Draws,
+        empty: Empty | None,
+        dtype: torch.dtype | None,
     ) -> dict[str, torch.Tensor]:
         """On a CPU, a few samples at a time, so that they stay in its cache; elsewhere all at once."""
         batch = len(draws)
@@ -99,12 +106,12 @@ class BatchProgram:
             sample = sum(tensor[:1].numel() for tensor in pixels.values())
             piece = max(1, _CACHE_BYTES * torch.get_num_threads() // max(sample, 1))
         if piece >= batch:  # then so small that memory of its own costs no page faults
-            return {name: self._run(tensor, kinds[name], draws) for name, tensor in pixels.items()}
+            return {name: self._run(tensor, kinds[name], draws, dtype) for name, tensor in pixels.items()}
         result: dict[str, torch.Tensor] = {}
         for name, tensor in pixels.items():
             for start in range(0, batch, piece):
                 rows = slice(start, start + piece)
-                part = self._run(tensor[rows], kinds[name], draws.take(rows))
+                part = self._run(tensor[rows], kinds[name], draws.take(rows), dtype)
                 if start == 0:
                     whole = (batch, *part.shape[1:])
                     result[name] = (
@@ -115,10 +122,12 @@ class BatchProgram:
                 result[name][rows] = part
         return result
 
-    def _run(self, tensor: torch.Tensor, kind: PixelKind, draws: Draws) -> torch.Tensor:
+    def _run(self, tensor: torch.Tensor, kind: PixelKind, draws: Draws, dtype: torch.dtype | None) -> torch.Tensor:
         memory_format = _format_of(tensor)
         for stream, op in self._passes(tensor.dtype):
             tensor = kind.apply(op, tensor, draws, stream)
+        if kind.coloured and dtype is not None:
+            tensor = tensor.to(dtype)
         return tensor.contiguous(memory_format=memory_format)
 
     def _passes(self, dtype: torch.dtype) -> Iterator[tuple[int, Operation]]:

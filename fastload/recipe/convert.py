@@ -17,7 +17,7 @@ from fastload.draws import Draws, Float64Array
 from fastload.errors import ConfigurationError, counted
 from fastload.recipe.attributes import read_floats, read_for_images
 from fastload.recipe.operation import ImageState, Operation, PixelOperation, register
-from fastload.render.device import on_device
+from fastload.render.device import constants, stream_of
 
 
 @register
@@ -122,10 +122,8 @@ class _ConvertAndNormalize(PixelOperation):
         return self.convert.dtype
 
     def apply(self, images: torch.Tensor, draws: Draws, stream: int) -> torch.Tensor:
-        # On a CPU they are made once for all batches; elsewhere they belong to the stream that they are sent on.
-        factors = _factors if images.device.type == "cpu" else _factors.__wrapped__
         width = None if images.is_contiguous() else images.shape[3]
-        scale, offset = factors(self, images.shape[1], width, images.device)
+        scale, offset = _factors(self, images.shape[1], width, images.device, stream_of(images.device))
         if width is None:  # whole planes with one number each, which addcmul does not vectorise
             return images.to(torch.float32).mul_(scale).add_(offset).to(self.convert.dtype)
         return torch.addcmul(offset, images, scale).to(self.convert.dtype)
@@ -136,9 +134,10 @@ class _ConvertAndNormalize(PixelOperation):
 
 @lru_cache(maxsize=64)
 def _factors(
-    step: _ConvertAndNormalize, channels: int, width: int | None, device: torch.device
+    step: _ConvertAndNormalize, channels: int, width: int | None, device: torch.device, stream: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """What uint8 pixels are multiplied by, and what is added; the shapes are those of `_along`."""
+    """What uint8 pixels are multiplied by, and what is added; the shapes are those of `_along`. Made once for all
+    batches; on a GPU once for each stream that they are used on."""
     mean, std = step.normalize.per_channel(channels)
     scale = 1.0 / (std * (255.0 if step.convert.scale else 1.0))
     return tuple(_along(values.astype(np.float32), width, device) for values in (scale, -mean / std))  # type: ignore[return-value]
@@ -148,5 +147,5 @@ def _along(values: npt.NDArray[Any], width: int | None, device: torch.device) ->
     """(1, C, 1, 1); or (1, C, 1, width), for channels_last memory, where one value a channel would break every loop
     into pieces of C numbers: a whole row of them keeps it long enough to vectorise."""
     if width is None:
-        return on_device(values, device).view(1, -1, 1, 1)
-    return on_device(np.tile(values, width), device).view(1, 1, width, -1).permute(0, 3, 1, 2)
+        return constants(values, device).view(1, -1, 1, 1)
+    return constants(np.tile(values, width), device).view(1, 1, width, -1).permute(0, 3, 1, 2)

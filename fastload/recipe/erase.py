@@ -15,7 +15,7 @@ from fastload.draws import Draws, Int64Array, UInt64Array
 from fastload.errors import ConfigurationError, counted
 from fastload.recipe.attributes import check, check_settings, read_bounds, read_floats
 from fastload.recipe.operation import ImageState, PixelOperation, register
-from fastload.render.device import on_device
+from fastload.render.device import constants, on_device
 
 _ATTEMPTS = 10
 
@@ -73,7 +73,7 @@ class RandomErasing(PixelOperation):
             return images
         if self.value == "random":
             return _fill_with_noise(images, boxes, draws.integers(stream))
-        value = on_device(np.array(self.value, dtype=np.float32), images.device).to(images.dtype).view(-1, 1, 1)
+        value = constants(np.array(self.value, dtype=np.float32), images.device).to(images.dtype).view(-1, 1, 1)
         if images.device.type != "cpu":
             return torch.where(inside_boxes(boxes, images), value, images)
         # Where no kernels are launched, a slice a sample is ten times faster than a mask for all pixels.

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,6 +34,25 @@ def on_device(values: npt.NDArray[Any], device: torch.device) -> torch.Tensor:
     host = torch.from_numpy(np.ascontiguousarray(values))
     # The caching host allocator keeps the pinned block until the copy is done.
     return host.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else host.to(device)
+
+
+def constants(values: npt.NDArray[Any], device: torch.device) -> torch.Tensor:
+    """The same for numbers that belong to an operation, not to a batch: sent once. Not to be changed.
+
+    On CUDA there is one copy for each stream: another stream could read it before it is there.
+    """
+    values = np.ascontiguousarray(values)
+    return _constants(values.tobytes(), values.dtype.str, values.shape, device, stream_of(device))
+
+
+def stream_of(device: torch.device) -> int:
+    """The handle of the current stream of a GPU; 0 for other devices. For keys of what is kept on a device."""
+    return torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
+
+
+@lru_cache(maxsize=256)
+def _constants(data: bytes, dtype: str, shape: tuple[int, ...], device: torch.device, stream: int) -> torch.Tensor:
+    return on_device(np.frombuffer(bytearray(data), dtype=dtype).reshape(shape), device)
 
 
 def column(values: torch.Tensor) -> torch.Tensor:
@@ -137,7 +157,9 @@ def render_batch(pixels: torch.Tensor, geometry: Geometry, resampling: Resamplin
         return _by_filter(
             geometry,
             resampling,
-            lambda rows, part, filtering: render_batch(pixels[torch.from_numpy(rows)], part, filtering),
+            lambda rows, part, filtering: render_batch(
+                pixels.index_select(0, on_device(rows, pixels.device)), part, filtering
+            ),
         )
     filters = geometry.resamples and resampling.interpolation in ("bilinear", "bicubic")
     if filters and (pixels.device.type == "cpu" or pixels.dtype != torch.uint8):
@@ -270,11 +292,10 @@ def _resample(
 def _product(weights: torch.Tensor, pixels: torch.Tensor) -> torch.Tensor:
     """Batched matrix product of float32 weights in multiples of 2^-15 and whole pixels, exact.
 
-    Where the process lets matrix products round their operands (torch.set_float32_matmul_precision: to 11 bits, or to
-    8), the weights go in two parts that have no more than 8, as pixels have.
+    A process may let matrix products round their operands to 11 bits (TF32), or to 8 (bfloat16). torch has several
+    switches for that, and refuses to say what holds when they were set in two ways. So the weights always go in two
+    parts of no more than 8 bits, as pixels have.
     """
-    if torch.get_float32_matmul_precision() == "highest":
-        return torch.bmm(weights, pixels)
     upper = weights.mul(2.0**7).round_().mul_(2.0**-7)
     return torch.bmm(upper, pixels).add_(torch.bmm(weights - upper, pixels))
 

@@ -212,7 +212,7 @@ class Progress:
             "records": [asdict(record) for record in self.records],
             "model": components.network.state_dict(),
             "ema": None if components.average is None else components.average.module.state_dict(),
-            "ema_updates": 0 if components.average is None else int(components.average.n_averaged),
+            "ema_updates": 0 if components.average is None else components.average.updates,
             "optimizer": components.optimizer.state_dict(),
             "scheduler": components.schedule.state_dict(),
             "scaler": components.scaler.state_dict(),
@@ -238,7 +238,7 @@ class Progress:
         components.network.load_state_dict(state["model"])
         if components.average is not None:
             components.average.module.load_state_dict(state["ema"])
-            components.average.n_averaged.fill_(state["ema_updates"])
+            components.average.updates = int(state["ema_updates"])
         if components.scaler.is_enabled() and state["scaler"]:
             components.scaler.load_state_dict(state["scaler"])
         self.epoch, self.batch, self.step = state["epoch"], state["batch"], state["step"]

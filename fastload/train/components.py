@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import copy
 import math
 import random
 from contextlib import ExitStack
@@ -15,13 +16,12 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import LambdaLR
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError
 from fastload.tools.monitor import StepClock, mark_exchange, step_clock
 from fastload.train.config import OptimizerConfig, ScheduleConfig, TrainConfig
-from fastload.train.data import open_data
+from fastload.train.data import AMP_DTYPES, open_data
 from fastload.train.distributed import World
 from fastload.train.models import create_model
 from fastload.train.tasks import Task, create_task
@@ -53,7 +53,7 @@ class Components:
         memory_format = torch.channels_last if config.model.channels_last else torch.contiguous_format
         self.network = network.to(world.device).to(memory_format=memory_format)
         """The plain network, on its device."""
-        self.average = None if config.model.ema is None else average(self.network, config.model.ema)
+        self.average = None if config.model.ema is None else MovingAverage(self.network, config.model.ema)
         self.clock = step_clock(world.device, keep=None if config.log.trace else 0)
         self.model = parallelise(self.network, world, self.clock, unused=config.run.find_unused_parameters)
         """What the steps call: the network, or what spreads it over devices."""
@@ -69,8 +69,7 @@ class Components:
         self.schedule = create_schedule(self.optimizer, config.schedule, steps_per_epoch=self.windows)
         amp = config.optimizer.amp
         self.scaler = torch.amp.GradScaler(world.device.type, enabled=amp == "fp16")
-        dtype = {"none": None, "bf16": torch.bfloat16, "fp16": torch.float16}[amp]
-        self.precision = torch.autocast(world.device.type, dtype=dtype, enabled=amp != "none")
+        self.precision = torch.autocast(world.device.type, dtype=AMP_DTYPES[amp], enabled=amp != "none")
         """May be entered again and again."""
 
     @property
@@ -178,9 +177,39 @@ def create_schedule(optimizer: torch.optim.Optimizer, config: ScheduleConfig, *,
     return LambdaLR(optimizer, share)
 
 
-def average(model: nn.Module, decay: float) -> AveragedModel:
-    """An exponential moving average of the weights and of the running statistics. The first update copies."""
-    return AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(decay), use_buffers=True)
+class MovingAverage:
+    """An exponential moving average of the weights and of the running statistics of a network.
+
+    average <- average + (1 - decay) * (value - average), in one kernel for all tensors of a kind. The first update
+    copies, and so does every update of what is no floating-point number (counters of batch normalisation). Nothing
+    waits for the device. (torch's AveragedModel keeps its counter in a tensor, and reads it in every step.)
+    """
+
+    def __init__(self, network: nn.Module, decay: float) -> None:
+        """`decay`: share of the average that an update leaves, 0 to 1."""
+        self.module = copy.deepcopy(network)
+        """The averaged network."""
+        self.updates = 0
+        self._decay = decay
+
+    @torch.no_grad()
+    def update(self, network: nn.Module) -> None:
+        """Take in the values of the network after a step."""
+        kept, found = _values(self.module), _values(network)
+        averaged = [self.updates > 0 and tensor.is_floating_point() for tensor in kept]
+        for average, tensors in ((False, torch._foreach_copy_), (True, self._approach)):
+            chosen = [number for number, said in enumerate(averaged) if said is average]
+            if chosen:
+                tensors([kept[number] for number in chosen], [found[number] for number in chosen])
+        self.updates += 1
+
+    def _approach(self, kept: list[torch.Tensor], found: list[torch.Tensor]) -> None:
+        torch._foreach_lerp_(kept, found, 1.0 - self._decay)
+
+
+def _values(network: nn.Module) -> list[torch.Tensor]:
+    """All that a network has learnt or counted."""
+    return [*(parameter.detach() for parameter in network.parameters()), *network.buffers()]
 
 
 # -- One network on several devices ------------------------------------------------------------------------------------

@@ -32,6 +32,10 @@ _NO_VALIDATION = (
 )
 
 
+AMP_DTYPES = {"none": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+"""What autocast computes in, by the setting `amp`."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class TrainingData:
     """What a run reads. Batches are on the device: (images, labels), (images, masks), or {"input_ids": tokens}."""
@@ -79,6 +83,8 @@ def open_data(config: TrainConfig, *, shard: fastload.Shard, device: torch.devic
         "shard": shard,
         "device": device,
     }
+    if images is not None and (dtype := AMP_DTYPES[config.optimizer.amp]) is not None:
+        common["dtype"] = dtype  # what autocast would make of the images at once
     train = fastload.create_loader(
         opened,
         batch,

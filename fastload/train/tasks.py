@@ -83,15 +83,45 @@ class MetricSums:
 
     def total(self) -> dict[str, float]:
         """The sums over all ranks, on every rank. A collective; without a process group, those of this process."""
+        return self.total_later().values()
+
+    def total_later(self) -> PendingSums:
+        """The same as of now, without waiting for the device. A collective."""
         sums = self._sums.clone()
         if dist.is_available() and dist.is_initialized():
             dist.all_reduce(sums)
-        return dict(zip(self._names, sums.tolist(), strict=True))
+        return PendingSums(self._names, sums)
 
     def load(self, state: Mapping[str, float]) -> None:
         """Go on from what `read` gave."""
         values = [state[name] for name in self._names]
         self._sums = torch.tensor(values, dtype=torch.float64, device=self._sums.device)
+
+
+class PendingSums:
+    """Sums on their way from a device to the host."""
+
+    def __init__(self, names: Sequence[str], sums: torch.Tensor) -> None:
+        """`sums`: (names,) on any device."""
+        self._names = names
+        self._host = sums
+        self._copied: torch.cuda.Event | None = None
+        if sums.is_cuda:
+            self._host = torch.empty_like(sums, device="cpu", pin_memory=True)
+            self._host.copy_(sums, non_blocking=True)
+            self._copied = torch.cuda.Event(blocking=True)
+            self._copied.record()
+
+    @property
+    def ready(self) -> bool:
+        """Whether they have arrived."""
+        return self._copied is None or self._copied.query()
+
+    def values(self) -> dict[str, float]:
+        """By name; waits for them."""
+        if self._copied is not None:
+            self._copied.synchronize()
+        return dict(zip(self._names, self._host.tolist(), strict=True))
 
 
 class Task(ABC):

@@ -12,10 +12,11 @@ import math
 import os
 import time
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -33,7 +34,7 @@ from fastload.train.config import TrainConfig
 from fastload.train.distributed import Stopped, Stopping, World, open_world
 from fastload.train.log import RunLog
 from fastload.train.results import DeviceWatch, EpochRecord, StepProfiler, Summary, Throughput
-from fastload.train.tasks import MetricSums, Task, draws_of
+from fastload.train.tasks import MetricSums, PendingSums, Task, draws_of
 
 
 def train(config: TrainConfig, *, console: Console | None = None, warmup: int = 1) -> Summary:
@@ -75,6 +76,20 @@ def algorithms(*, deterministic: bool, benchmark: bool) -> Iterator[None]:
         torch.backends.cudnn.benchmark = before[1]
 
 
+class _Report(NamedTuple):
+    """What is to be told of some steps."""
+
+    sums: PendingSums
+    """Of the epoch so far."""
+    step: int
+    """Optimizer steps of the run."""
+    done: int
+    """Optimizer steps of the epoch."""
+    at: float
+    """When that was [seconds of time.perf_counter]."""
+    lr: float
+
+
 class _Run:
     """A run on this rank."""
 
@@ -103,6 +118,8 @@ class _Run:
         """The sums of this epoch, over all ranks, when it was last told of."""
         self._told_at = (0.0, 0)
         """When that was [seconds], and after how many steps of the epoch."""
+        self._reports: deque[_Report] = deque()
+        """What is to be told, in order, when its sums have come from the device."""
         changed = [] if state is None else checkpoint.changed_settings(config, state)
         self._introduce(remark, resumed=state is not None, changed=changed)
 
@@ -120,6 +137,7 @@ class _Run:
                 self._log.part_epoch(self._record())
         except Stopped:
             interrupted = True
+            self._tell_reports(pending=0)
             self._throughput.end()
             self._save()
             self._log.say(
@@ -157,10 +175,11 @@ class _Run:
             if progress.batch == len(self._train):
                 next(batches, None)  # the loader's epoch ends when it is asked for more
             if progress.step % self._config.log.log_steps == 0 or progress.batch == len(self._train):
-                self._tell_loss(done)
+                self._report_loss(done)
             self._stopping.check()
             if every is not None and progress.step % every == 0 and progress.batch < len(self._train):
                 self._save()
+        self._tell_reports(pending=0)
         self._throughput.end()
 
     def _end_epoch(self) -> None:
@@ -200,7 +219,7 @@ class _Run:
     def _save(self, *copies: str) -> None:
         """Write last.pt, and the same under other names. A collective."""
         # A state that cannot be gone on with must not take the place of one that can.
-        self._require_finite(self._progress.sums.read())
+        self._require_finite(self._progress.sums.read(), self._progress.step)
         state = self._progress.state()
         if state is not None:
             checkpoint.save(self._out / checkpoint.LAST, state)
@@ -264,7 +283,7 @@ class _Run:
         else:
             components.schedule.step()
         if components.average is not None:
-            components.average.update_parameters(components.network)
+            components.average.update(components.network)
 
     # -- What is told --------------------------------------------------------------------------------------------------
 
@@ -272,28 +291,39 @@ class _Run:
     def _lr(self) -> float:
         return float(self._components.optimizer.param_groups[0]["lr"])
 
-    def _require_finite(self, sums: Mapping[str, float]) -> None:
-        """Raise FastloadError where the sum of an epoch's losses is infinite or not a number."""
+    def _require_finite(self, sums: Mapping[str, float], step: int) -> None:
+        """Raise FastloadError where the sum of an epoch's losses, as of a step, is infinite or not a number."""
         if not math.isfinite(sums["loss"]):
             raise FastloadError(
-                f"step {self._progress.step:,}: the loss is {sums['loss']}. The learning rate "
-                f"{self._components.rate.value:g} may be too high (--lr, --warmup-epochs, --clip-norm), or a sample "
-                "broken; the last checkpoint is from before."
+                f"step {step:,}: the loss is {sums['loss']}. The learning rate {self._components.rate.value:g} may be "
+                "too high (--lr, --warmup-epochs, --clip-norm), or a sample broken; the last checkpoint is from before."
             )
 
-    def _tell_loss(self, done: int) -> None:
-        """The mean since the last time, over all ranks. A collective."""
-        sums, now = self._progress.sums.total(), time.perf_counter()
-        self._require_finite(sums)
-        mean = (sums["loss"] - self._told["loss"]) / (sums["samples"] - self._told["samples"])
-        seconds = (now - self._told_at[0]) / (done - self._told_at[1])
-        self._told, self._told_at = sums, (now, done)
-        if self._config.log.step_lines:
-            results = self._components.task.result(sums).items()
-            told = ", ".join(f"{name} {value:.4f}" for name, value in results)
-            self._log.say(f"step {done}/{self._components.windows}: {told}; {seconds:.3f} s a step")
-        self._log.progress(done, rate=self._throughput.epoch_rate, wait=self._throughput.epoch_wait_share, loss=mean)
-        self._log.scalars(self._progress.step, {"step/loss": mean, "step/lr": self._lr})
+    def _report_loss(self, done: int) -> None:
+        """Ask for the sums after so many steps of the epoch, over all ranks. A collective.
+
+        The device is not waited for: what has not come yet is told at the next report, or at the end of the epoch.
+        """
+        sums, step = self._progress.sums.total_later(), self._progress.step
+        self._reports.append(_Report(sums, step=step, done=done, at=time.perf_counter(), lr=self._lr))
+        self._tell_reports(pending=1)
+
+    def _tell_reports(self, *, pending: int) -> None:
+        """Tell of each report: the mean since the one before. Up to `pending` may be left whose sums have not come."""
+        while self._reports and (len(self._reports) > pending or self._reports[0].sums.ready):
+            report = self._reports.popleft()
+            sums, done = report.sums.values(), report.done
+            self._require_finite(sums, report.step)
+            mean = (sums["loss"] - self._told["loss"]) / (sums["samples"] - self._told["samples"])
+            seconds = (report.at - self._told_at[0]) / (done - self._told_at[1])
+            self._told, self._told_at = sums, (report.at, done)
+            if self._config.log.step_lines:
+                results = self._components.task.result(sums).items()
+                told = ", ".join(f"{name} {value:.4f}" for name, value in results)
+                self._log.say(f"step {done}/{self._components.windows}: {told}; {seconds:.3f} s a step")
+            rate, wait = self._throughput.epoch_rate, self._throughput.epoch_wait_share
+            self._log.progress(done, rate=rate, wait=wait, loss=mean)
+            self._log.scalars(report.step, {"step/loss": mean, "step/lr": report.lr})
 
     def _introduce(self, remark: str | None, *, resumed: bool, changed: list[str]) -> None:
         """What the run is, in some lines."""

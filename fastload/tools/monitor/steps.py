@@ -16,7 +16,7 @@
         clock.end()
     print(clock.summary(wait=True).wait_share)
 
-A GPU works behind the host's back: the time that Python spends in a step says nothing about it. So on CUDA marks are
+A GPU works while the host goes on: the time that Python spends in a step says nothing about it. So on CUDA marks are
 events between the kernels, and gaps of microseconds show, which a utilisation sampled every 100 ms hides. What goes on
 within a phase they do not tell; `fastload.tools.monitor.profile_steps` does.
 """
@@ -266,6 +266,10 @@ class CudaStamps(HostStamps):
         return at
 
     def _record(self, stream: torch.cuda.Stream) -> Any:
-        event = self._spare.pop() if self._spare else torch.cuda.Event(enable_timing=True)
+        event = self._spare.pop() if self._spare else self._fresh()
         event.record(stream)
         return event
+
+    def _fresh(self) -> Any:
+        # Without `blocking` the host would spin while it waits, on a core that decoding needs.
+        return torch.cuda.Event(enable_timing=True, blocking=True)
