@@ -10,6 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -19,13 +20,17 @@ from benchmarks.gpu.run import goals, summary
 from benchmarks.gpu.setting import DRY, Found, Setting
 from benchmarks.gpu.training import small_resnet
 from benchmarks.inputs import ROOT
+from fastload.backends.base import HostBatch
 from fastload.device import DeviceStage
+from fastload.draws import Draws
 from fastload.errors import BackendUnavailableError
+from fastload.recipe import Recipe
 from fastload.tools.measure.child import report
 from fastload.tools.measure.images import training_pixels
 from fastload.tools.measure.results import Measurement, Round, new_results, read_json
 from fastload.tools.measure.statistics import summarise
 from tests.images import write_photo_folder
+from tests.simulated_gpu import GPU, LazyGpu
 from tests.waiting import has_ended, wait_until
 
 SETTING = replace(
@@ -141,6 +146,19 @@ def test_the_loaders_own_stream_is_held_up_or_the_check_fails(
     checks.run_streams(setting, found)
     (row,) = found.rows.values()
     assert (row.status, "not held up" in row.note) == ("failed", True)
+
+
+def test_on_a_gpu_it_is_the_stages_own_stream_that_is_held_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another one would hold up nothing of a backend that delivers memory of the host."""
+    gpu = LazyGpu(monkeypatch)
+    program = Recipe.from_transform(None).split().batch
+    stage = DeviceStage(device=GPU, programs=[program], roles={}, layout="tuple")
+    with checks.stage_held_up(GPU) as held:
+        for number in range(3):
+            stage.run(HostBatch({"a": np.zeros(4)}), Draws(0, 0, np.arange(4)), number)
+    assert held == [0, 1, 2]
+    assert gpu.sleeps == [stage.stream] * 3
+    assert gpu.current is gpu.trainer
 
 
 def test_one_pixel_that_is_wrong_or_elsewhere_changes_the_checksum() -> None:

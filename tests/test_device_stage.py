@@ -7,6 +7,7 @@ import gc
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,11 +19,14 @@ from torchvision.transforms import v2
 
 import fastload
 from fastload.backends.base import HostBatch
+from fastload.backends.cache import fits_on_gpu
 from fastload.cache import resident
 from fastload.device import BufferPool, DeviceStage
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError
+from fastload.geometry import Resampling
 from fastload.recipe import Recipe
+from fastload.render import device as device_rendering
 from fastload.sources import open_source
 from tests.simulated_gpu import GPU, LazyGpu, LazyStream
 
@@ -320,6 +324,83 @@ def test_resident_batches_get_nothing_by_a_copy_that_waits(monkeypatch: pytest.M
         columns = held.batch(np.arange(4), [geometry], [size], [1, 2])
     assert columns["image"].device == columns["label"].device == meta
     assert not waited
+
+
+OPERATIONS: dict[str, Any] = {
+    "rand augment": v2.RandAugment(fill=7),
+    "trivial augment": v2.TrivialAugmentWide(),
+    "jitter": v2.ColorJitter(0.4, 0.4, 0.4, 0.1),
+    "blur": v2.GaussianBlur(3),
+    "erasing": v2.RandomErasing(1.0),
+    "noise": v2.RandomErasing(1.0, value="random"),
+    "affine": v2.RandomResizedCrop(6, antialias=True),
+}
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_batches_do_not_depend_on_the_default_device(name: str) -> None:
+    """A script may have set it to "cuda"; what is made for the host stays on the host."""
+    program = Recipe.from_transform(v2.Compose([v2.RandomHorizontalFlip(), OPERATIONS[name]])).split((8, 8)).programs[0]
+    images = torch.randint(0, 256, (6, 3, 8, 8), dtype=torch.uint8)
+    draws, roles = Draws(0, 0, np.arange(6)), {"image": "image"}
+    expected = program({"image": images}, roles, draws)["image"]  # type: ignore[arg-type]
+    with torch.device("meta"):
+        found = program({"image": images}, roles, draws)["image"]  # type: ignore[arg-type]
+    assert found.device.type == "cpu"
+    assert torch.equal(found, expected)
+
+
+def test_constants_are_sent_once_for_each_stream(lazy: LazyGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[tuple[int, ...]] = []
+
+    def on_device(values: Any, device: torch.device) -> torch.Tensor:
+        sent.append(values.shape)
+        return torch.from_numpy(values)
+
+    monkeypatch.setattr(device_rendering, "on_device", on_device)
+    device_rendering._constants.cache_clear()
+    mean = np.array([0.5, 0.25, 0.125], dtype=np.float32)
+    for _ in range(3):
+        assert torch.equal(device_rendering.constants(mean, GPU), torch.tensor([0.5, 0.25, 0.125]))
+    assert sent == [(3,)]
+    with torch.cuda.stream(LazyStream(9)):  # type: ignore[arg-type]
+        device_rendering.constants(mean, GPU)
+    assert sent == [(3,), (3,)], "another stream might read it before it is there"
+    device_rendering._constants.cache_clear()
+
+
+def test_two_filters_in_a_batch_are_chosen_by_an_index_on_the_device() -> None:
+    """An index on the host would make it wait for the device."""
+    geometry = (
+        Recipe.from_transform(v2.RandomResizedCrop(6, antialias=True))
+        .split()
+        .geometry.resolve(Draws(0, 0, np.arange(4)), np.full((4, 2), 9))
+    )
+    geometry = replace(geometry, bicubic=np.array([True, False, True, False]))
+    pixels = torch.zeros((4, 3, 9, 9), dtype=torch.uint8, device="meta")
+    seen: list[str] = []
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if function._schema.name == "aten::index" and any(
+                i is not None and i.device.type == "cpu" for i in args[1]
+            ):
+                seen.append(str(function))
+            return function(*args, **(kwargs or {}))
+
+    with Watch():
+        device_rendering.render_batch(pixels, geometry, Resampling("bilinear"))
+    assert not seen
+
+
+@pytest.mark.parametrize("free", [1 << 10, 70 << 30])
+def test_where_a_cache_is_served_from_is_the_same_on_every_rank(monkeypatch: pytest.MonkeyPatch, free: int) -> None:
+    """Not a question of what happens to be free there."""
+    total = 80 << 30
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free, total))
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(total_memory=total))
+    assert fits_on_gpu(total // 4 - 1, GPU)
+    assert not fits_on_gpu(total // 4 + 1, GPU)
 
 
 # -- which GPU ---------------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import json
 import re
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +16,19 @@ import pytest
 import torch
 from rich.console import Console
 from torch import nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import Dataset
 
 import fastload
 from fastload.errors import ConfigurationError, FastloadError
-from fastload.train import TrainConfig, components, train
+from fastload.train import TrainConfig, components, train, trainer
 from fastload.train.data import TrainingData, open_data
 from fastload.train.distributed import open_world
 from fastload.train.models import Shape
 from fastload.train.results import Summary
+from fastload.train.tasks import MetricSums, PendingSums
+from tests.backends import DEVICE
 from tests.images import write_photo_folder
 from tests.train_job import SIDE, Network, config, write_arrays
 
@@ -429,3 +434,151 @@ def test_the_same_source_behind_prefetch_costs_no_waiting(
     assert summary.measured_steps == 15
     assert summary.idle.wait_seconds < 0.05 * 15 * 4 * 0.040
     assert summary.idle.compute_seconds >= 15 * 0.160
+
+
+# -- What never waits for the GPU --------------------------------------------------------------------------------------
+
+_READS = {"aten::_local_scalar_dense", "aten::nonzero", "aten::is_nonzero", "aten::equal", "aten::masked_select"}
+"""Operators whose result the host needs before it can go on."""
+
+
+class _Waits(TorchDispatchMode):
+    """Notes what would make the host wait, if the tensors were a GPU's: reading one, or copying one to the CPU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = function._schema.name
+        device = (kwargs or {}).get("device")
+        moved = name == "aten::_to_copy" and device is not None and device != args[0].device
+        if name in _READS or moved:
+            self.found.append(name)
+        return function(*args, **(kwargs or {}))
+
+
+class _Calls(TorchFunctionMode):
+    """The same, by the methods that are called: on a CPU they need no operator."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        to_cpu = function is torch.Tensor.to and args[1:2] == ("cpu",)  # not the device of another tensor
+        if to_cpu or function in (torch.Tensor.cpu, torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.item):
+            self.found.append(function.__name__)
+        return function(*args, **(kwargs or {}))
+
+
+STEP_PATHS: dict[str, dict[str, Any]] = {
+    "fp32": {},
+    "bf16": {"amp": "bf16"},
+    "fp16": {"amp": "fp16"},
+    "average": {"ema": 0.9},
+    "accumulation": {"accumulate": 2},
+    "clipping": {"clip_norm": 0.5},
+    "adamw": {"optimizer": "adamw"},
+    "all": {"amp": "fp16", "ema": 0.9, "accumulate": 2, "clip_norm": 0.5, "optimizer": "adamw"},
+    "compile": {"compile": True, "ema": 0.9},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", STEP_PATHS)
+def test_no_step_waits_for_the_device(
+    data: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    """On a GPU torch itself raises where something waits (FASTLOAD_TEST_DEVICE=cuda); elsewhere the operators tell."""
+    gpu = DEVICE.type == "cuda"
+    use_network(monkeypatch, lambda: Network(dropout=0.1, normalise=True))
+    step, waits, calls = trainer._Run._step, _Waits(), _Calls()
+    make, compile_it = components.create_optimizer, nn.Module.compile
+    # As on a GPU: the kernels that look at a gradient scaler's verdict themselves.
+    monkeypatch.setattr(components, "create_optimizer", lambda *given, **named: make(*given, **named | {"fused": True}))
+    if not gpu:
+        monkeypatch.setattr(nn.Module, "compile", lambda module: compile_it(module, backend="eager"))
+    number = [0]
+
+    def watched(run: Any, batches: Any) -> int:
+        number[0] += 1
+        if number[0] <= 2:  # the first ones compile and choose algorithms
+            return step(run, batches)
+        if gpu:
+            torch.cuda.set_sync_debug_mode("error")
+            try:
+                return step(run, batches)
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
+        with waits, nullcontext() if path == "compile" else calls:  # which dynamo would trace
+            return step(run, batches)
+
+    monkeypatch.setattr(trainer._Run, "_step", watched)
+    train(config(**data, out=tmp_path, epochs=1, device=DEVICE.type, **STEP_PATHS[path]), console=quiet())
+    assert number[0] >= 5
+    assert waits.found == calls.found == []
+
+
+def test_a_step_that_waits_for_the_device_is_found() -> None:
+    tensor = torch.ones(3)
+    operators: list[Callable[[], Any]] = [tensor.nonzero, lambda: tensor.to("meta"), lambda: bool(tensor[0])]
+    for wait in operators:
+        with _Waits() as waits:
+            wait()
+        assert waits.found
+    methods: list[Callable[[], Any]] = [tensor.cpu, tensor.tolist, tensor[0].item, lambda: tensor.to("cpu")]
+    for wait in methods:
+        with _Calls() as calls:
+            wait()
+        assert calls.found
+
+
+def test_losses_are_told_when_they_have_come_from_the_device(
+    data: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a GPU that is behind: at the next report, the last one at the end of the epoch."""
+    events: list[str] = []
+
+    class Late(PendingSums):
+        ready = False  # type: ignore[assignment]
+
+        def values(self) -> dict[str, float]:
+            events.append("read")
+            return super().values()
+
+    later = MetricSums.total_later
+
+    def total_later(sums: MetricSums) -> PendingSums:
+        events.append("asked")
+        found = later(sums)
+        return Late(found._names, found._host)
+
+    use_network(monkeypatch)
+    on_time, late = quiet(), quiet()
+    given: dict[str, Any] = {"epochs": 1, "log_steps": 3, "step_lines": True}
+    train(config(**data, out=tmp_path / "a", **given), console=on_time)
+    monkeypatch.setattr(MetricSums, "total_later", total_later)
+    train(config(**data, out=tmp_path / "b", **given), console=late)
+    # The epoch begins with a reading; then steps 3, 6, 9, 10; then the record of the epoch, and its validation.
+    assert events[:2] == ["asked", "read"]
+    assert events[2:10] == ["asked", "asked", "read", "asked", "read", "asked", "read", "read"]
+    lines = [re.findall(r"^(step .*); [\d.]+ s a step$", told(console), re.MULTILINE) for console in (on_time, late)]
+    assert len(lines[0]) == 4
+    assert lines[0] == lines[1]
+
+
+@pytest.mark.parametrize(("amp", "dtype"), [("none", torch.float32), ("bf16", torch.bfloat16), ("fp16", torch.float16)])
+def test_images_come_in_the_dtype_that_autocast_computes_in(
+    data: dict[str, str], tmp_path: Path, amp: str, dtype: torch.dtype
+) -> None:
+    """The same bits as those of autocast's own conversion, which then has nothing to do."""
+    where: dict[str, Any] = {"shard": fastload.Shard(), "device": torch.device("cpu")}
+    plain, narrow = (open_data(config(**data, out=tmp_path, amp=a), **where) for a in ("none", amp))
+    with plain.train, narrow.train:
+        state = plain.train.state_dict()
+        narrow.train.load_state_dict(state)  # a run may go on in another precision
+        for (images, labels), (narrow_images, narrow_labels) in zip(plain.train, narrow.train, strict=True):
+            assert narrow_images.dtype == dtype
+            assert torch.equal(narrow_images, images.to(dtype))
+            assert torch.equal(labels, narrow_labels)

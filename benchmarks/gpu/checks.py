@@ -311,12 +311,11 @@ def stage_held_up(device: torch.device) -> Iterator[list[int]]:
         if device.type != "cuda":
             time.sleep(0.001)
             return run(stage, host, draws, batch_number)
-        # The stage's stream waits for the one that is current here, on which the backend may have worked.
-        slow = torch.cuda.Stream(device)
-        slow.wait_stream(torch.cuda.current_stream(device))
-        with torch.cuda.stream(slow):
+        # Its own stream, on which the copy comes after this: one that reads the batch before it is there, or refills
+        # the page-locked buffer before it is copied, gives wrong pixels.
+        with torch.cuda.stream(stage.stream):
             torch.cuda._sleep(_HOLD_CYCLES)
-            return run(stage, host, draws, batch_number)
+        return run(stage, host, draws, batch_number)
 
     DeviceStage.run = late  # type: ignore[method-assign]
     try:

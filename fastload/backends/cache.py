@@ -28,8 +28,14 @@ from fastload.sources.base import Source
 
 Storage = Literal["auto", "disk", "ram", "device"]
 
-_OF_FREE = 0.25
-"""Share of a GPU's free memory that "auto" takes at most: the network comes later, and needs the rest."""
+_OF_GPU = 0.25
+"""Share of a GPU's memory that "auto" takes at most: the network comes later, and needs the rest. Of all of it, not of
+what is free: that would be another decision on each rank, and in each run."""
+
+
+def fits_on_gpu(nbytes: int, device: torch.device) -> bool:
+    """Whether "auto" serves so many bytes from the memory of this GPU."""
+    return nbytes <= _OF_GPU * torch.cuda.get_device_properties(device).total_memory
 
 
 @dataclass(frozen=True)
@@ -43,7 +49,7 @@ class CacheOptions(BackendOptions):
     samples of the other backends. None: full resolution, exact."""
     storage: Storage = "disk"
     """Where batches are made from: memory-mapped files, the host's memory, or the memory of the loader's device. auto:
-    of a GPU, where the samples take less than a quarter of what is free there; otherwise files."""
+    of a GPU, where the samples take less than a quarter of its memory; otherwise files."""
     progress: bool = True
     """Say on standard error how long building will take and how far it is: a bar, or lines if that is no terminal."""
     verify: bool = False
@@ -105,7 +111,7 @@ class CacheBackend(HostBackend):
         rows = {"cache": self._explain_origin(), "resolution": self._explain_resolution()}
         source, storage = self._source, self._storage or "auto"
         where = {
-            "auto": f"{self._context.device} if it is a GPU with room, which the first batch shows, else files",
+            "auto": f"{self._context.device} if it is a GPU with four times the memory that they need, else files",
             "disk": "memory-mapped files: the first epoch reads them, later ones find them in the page cache",
             "ram": "the host's memory",
             "device": f"the memory of {self._context.device}",
@@ -136,8 +142,7 @@ class CacheBackend(HostBackend):
             verify_cache(source.details["cache"])
         if self._storage is None:
             gpu = context.device if context.device.type == "cuda" else None
-            roomy = gpu is not None and nbytes_of(source) < _OF_FREE * torch.cuda.mem_get_info(gpu)[0]
-            self._storage = "device" if roomy else "disk"
+            self._storage = "device" if gpu is not None and fits_on_gpu(nbytes_of(source), gpu) else "disk"
         return in_memory(source) if self._storage == "ram" else source
 
     def _explain_origin(self) -> str:

@@ -18,6 +18,7 @@ from fastload.draws import Draws, Int64Array
 from fastload.errors import ConfigurationError, UnsupportedTransformError
 from fastload.geometry.points import PointMap
 from fastload.recipe.attributes import check_settings
+from fastload.recipe.convert import ToDtype
 from fastload.recipe.operation import Operation, PixelOperation, Size
 from fastload.render.device import on_device
 from fastload.sources.kinds import PixelKind, pixel_kinds
@@ -124,20 +125,19 @@ class BatchProgram:
 
     def _run(self, tensor: torch.Tensor, kind: PixelKind, draws: Draws, dtype: torch.dtype | None) -> torch.Tensor:
         memory_format = _format_of(tensor)
-        for stream, op in self._passes(tensor.dtype):
+        last = () if not kind.coloured or dtype is None else ((0, ToDtype(dtype, scale=False)),)
+        for stream, op in BatchProgram((*self.ops, *last))._passes(tensor.dtype):
             tensor = kind.apply(op, tensor, draws, stream)
-        if kind.coloured and dtype is not None:
-            tensor = tensor.to(dtype)
         return tensor.contiguous(memory_format=memory_format)
 
     def _passes(self, dtype: torch.dtype) -> Iterator[tuple[int, Operation]]:
-        """(stream, operation) of each pass over images of `dtype`; two operations may share one."""
+        """(stream, operation) of each pass over images of `dtype`; several operations may share one."""
         index = 0
         while index < len(self.ops):
             stream, op = self.ops[index]
             index += 1
-            if index < len(self.ops) and (fused := op.fuse(self.ops[index][1], dtype)) is not None:
-                op = fused
+            while index < len(self.ops) and (both := op.fuse(self.ops[index][1], dtype)) is not None:
+                op = both
                 index += 1
             yield stream, op
             dtype = op.output_dtype(dtype)

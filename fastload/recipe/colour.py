@@ -24,6 +24,7 @@ from fastload.draws import Draws, Float64Array, Int64Array
 from fastload.errors import ConfigurationError
 from fastload.recipe.attributes import check, check_settings, read_bounds, read_floats, read_pair
 from fastload.recipe.operation import ImageState, PixelOperation, Size, register
+from fastload.render import fused
 from fastload.render.device import choose_rows, column, on_device
 
 Kernel = Callable[[int, torch.Tensor, torch.Tensor], torch.Tensor]
@@ -67,6 +68,11 @@ class ColorJitter(PixelOperation):
         adjust = (adjust_brightness, adjust_contrast, adjust_saturation, adjust_hue)
         active = [k for k, name in enumerate(_PROPERTIES) if getattr(self, name) is not None]
         order = order[np.isin(order, active)].reshape(len(draws), len(active))
+        if images.dtype == torch.uint8 and fused.active(images):
+            given = np.take_along_axis(factors, order, axis=1).astype(np.float64)
+            turns = order == _PROPERTIES.index("hue")
+            numbers = np.stack([np.where(turns, 6.0 * given, given), 1.0 - given], axis=-1).astype(np.float32)
+            return fused.recolour(images, order.astype(np.int32), numbers)
         for kinds in order.T:
             chosen = np.take_along_axis(factors, kinds[:, None], axis=1).astype(np.float64)
             images = map_groups(images, kinds, chosen, lambda kind, rows, factor: adjust[kind](rows, factor[:, 0]))
@@ -157,6 +163,8 @@ class GaussianBlur(PixelOperation):
         self.size_after((images.shape[2], images.shape[3]))
         sigmas = self.sigmas(draws, stream)
         width, height = self.kernel_size
+        if images.dtype == torch.uint8 and fused.active(images):
+            return fused.blur(images, _blur_weights(sigmas, height), _blur_weights(sigmas, width))
         # Planar, as the rows that are added up lie side by side then.
         pixels = images.contiguous().to(torch.float32)
         pixels = pad(pixels, (width // 2, width // 2, height // 2, height // 2), mode="reflect")
@@ -168,8 +176,7 @@ class GaussianBlur(PixelOperation):
 def _smoothed(pixels: torch.Tensor, axis: int, sigmas: Float64Array, taps: int) -> torch.Tensor:
     """Weighted sums of the pixels and those that follow along an axis, which gets shorter. Tap by tap, and not as a
     convolution, whose sums depend on how many samples there are; it is also several times as fast on a CPU."""
-    weights = np.exp(-0.5 * ((np.arange(taps)[:, None] - taps // 2) / sigmas) ** 2)
-    weights = (weights / weights.sum(axis=0)).astype(np.float32)
+    weights = _blur_weights(sigmas, taps)
     length = pixels.shape[axis] - taps + 1
     # A row of each weight: with two numbers a sample beside the pixels, the CPU's multiply-add is not vectorised.
     columns = pixels.shape[3] if axis == 2 else length
@@ -178,6 +185,13 @@ def _smoothed(pixels: torch.Tensor, axis: int, sigmas: Float64Array, taps: int) 
     for place, row in enumerate(rows[1:], 1):
         total.addcmul_(pixels.narrow(axis, place, length), row)
     return total
+
+
+def _blur_weights(sigmas: Float64Array, taps: int) -> npt.NDArray[np.float32]:
+    """(taps, B): of a Gaussian, with sum 1."""
+    weights = np.exp(-0.5 * ((np.arange(taps)[:, None] - taps // 2) / sigmas) ** 2)
+    result: npt.NDArray[np.float32] = (weights / weights.sum(axis=0)).astype(np.float32)
+    return result
 
 
 def require_grey_or_rgb(op: object, images: torch.Tensor) -> None:

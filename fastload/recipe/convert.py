@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -17,6 +17,7 @@ from fastload.draws import Draws, Float64Array
 from fastload.errors import ConfigurationError, counted
 from fastload.recipe.attributes import read_floats, read_for_images
 from fastload.recipe.operation import ImageState, Operation, PixelOperation, register
+from fastload.render import fused
 from fastload.render.device import constants, stream_of
 
 
@@ -117,16 +118,33 @@ class _ConvertAndNormalize(PixelOperation):
 
     convert: ToDtype
     normalize: Normalize
+    deliver: torch.dtype | None = None
+    """What that is rounded to in the end; None: not again."""
 
     def output_dtype(self, dtype: torch.dtype) -> torch.dtype:
-        return self.convert.dtype
+        return self.deliver or self.convert.dtype
+
+    def fuse(self, following: Operation, dtype: torch.dtype) -> Operation | None:
+        narrower = isinstance(following, ToDtype) and following.dtype.is_floating_point and self.deliver is None
+        return replace(self, deliver=following.dtype) if narrower and isinstance(following, ToDtype) else None
 
     def apply(self, images: torch.Tensor, draws: Draws, stream: int) -> torch.Tensor:
+        once = self.deliver is None or self.convert.dtype == torch.float32
+        if images.dtype == torch.uint8 and once and fused.active(images):
+            return fused.normalise(images, *self._numbers(images.shape[1]), self.output_dtype(images.dtype))
         width = None if images.is_contiguous() else images.shape[3]
         scale, offset = _factors(self, images.shape[1], width, images.device, stream_of(images.device))
         if width is None:  # whole planes with one number each, which addcmul does not vectorise
-            return images.to(torch.float32).mul_(scale).add_(offset).to(self.convert.dtype)
-        return torch.addcmul(offset, images, scale).to(self.convert.dtype)
+            result = images.to(torch.float32).mul_(scale).add_(offset)
+        else:
+            result = torch.addcmul(offset, images, scale)
+        return result.to(self.convert.dtype).to(self.output_dtype(images.dtype))
+
+    def _numbers(self, channels: int) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+        """(C,) each: what uint8 pixels are multiplied by, and what is added."""
+        mean, std = self.normalize.per_channel(channels)
+        scale = 1.0 / (std * (255.0 if self.convert.scale else 1.0))
+        return scale.astype(np.float32), (-mean / std).astype(np.float32)
 
     def describe(self) -> str:
         return f"{self.convert.describe()} + {self.normalize.describe()}"
@@ -138,9 +156,8 @@ def _factors(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """What uint8 pixels are multiplied by, and what is added; the shapes are those of `_along`. Made once for all
     batches; on a GPU once for each stream that they are used on."""
-    mean, std = step.normalize.per_channel(channels)
-    scale = 1.0 / (std * (255.0 if step.convert.scale else 1.0))
-    return tuple(_along(values.astype(np.float32), width, device) for values in (scale, -mean / std))  # type: ignore[return-value]
+    scale, offset = step._numbers(channels)
+    return _along(scale, width, device), _along(offset, width, device)
 
 
 def _along(values: npt.NDArray[Any], width: int | None, device: torch.device) -> torch.Tensor:

@@ -24,6 +24,7 @@ from torchvision.transforms.v2 import InterpolationMode, functional
 from fastload.draws import BoolArray, Int64Array
 from fastload.geometry import Fill, Geometry, Resampling
 from fastload.geometry.grid import filter_weights, fold, nearest
+from fastload.render import fused
 
 _WORKING_BYTES = 512 << 20
 """Intermediate memory of resampling that a part of a batch may take."""
@@ -125,6 +126,9 @@ def render_on_device(
                 pixels, start=start[rows], width=width[rows], geometry=part, resampling=filtering, out_size=out_size
             ),
         )
+    if pixels.dtype == torch.uint8 and fused.active(pixels):
+        table = on_device(fused.table_of(geometry, start, width), pixels.device)
+        return fused.render(pixels, table, geometry, resampling, out_size)
     filters = geometry.resamples and resampling.interpolation in ("bilinear", "bicubic")
     # Alike boxes together: a part works on boxes as large as its largest.
     area = geometry.box[:, 2].astype(np.int64) * geometry.box[:, 3]

@@ -1,0 +1,146 @@
+"""The kernels for GPUs, in Triton's interpreter on the CPU, against the operations that they take the place of: the
+very bits. On a GPU (FASTLOAD_TEST_DEVICE=cuda) the kernels themselves."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torchvision.transforms import v2
+
+from fastload.draws import Draws
+from fastload.geometry import Resampling
+from fastload.recipe import Recipe
+from fastload.render import fused
+from tests.backends import DEVICE
+from tests.test_render_device import boxed, on_device, photographs, random_resizes, random_windows
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        DEVICE.type == "cpu" and os.environ.get("TRITON_INTERPRET") != "1", reason="TRITON_INTERPRET is set to 0"
+    ),
+]
+
+pytest.importorskip("triton", reason="needs Triton, which comes with torch for CUDA")
+
+
+@pytest.fixture(autouse=True)
+def switched_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(fused.SWITCH, "1")
+
+
+class Both:
+    """Runs something with the kernels and without."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._patch = monkeypatch
+        self.launched: list[str] = []
+        launch = fused.launch
+
+        def spy(kernel: Any, *given: Any, **named: Any) -> None:
+            self.launched.append(kernel.fn.__name__)
+            launch(kernel, *given, **named)
+
+        monkeypatch.setattr(fused, "launch", spy)
+
+    def __call__(self, work: Any, *kernels: str) -> None:
+        """The results are equal, and these kernels were launched for the first."""
+        self.launched.clear()
+        found = work()
+        assert tuple(self.launched) == kernels
+        with self._patch.context() as patch:
+            patch.setenv(fused.SWITCH, "0")
+            expected = work()
+        assert tuple(self.launched) == kernels, "switched off"
+        np.testing.assert_array_equal(np.asarray(found), np.asarray(expected))
+
+
+@pytest.fixture
+def both(monkeypatch: pytest.MonkeyPatch) -> Both:
+    return Both(monkeypatch)
+
+
+@pytest.mark.parametrize("mode", ["constant", "edge", "reflect", "symmetric"])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_crops_with_padding(both: Both, mode: Any, channels: int) -> None:
+    images, rows = photographs(5, 20, 31, channels), np.arange(6) % 5
+    fill = (9.0, 120.0, 250.0)[:channels] if mode == "constant" else (0.0,)
+    geometry = boxed(random_windows(6, (20, 31), (17, 40), 9), 1)
+    resampling = Resampling(padding_mode=mode, fill=fill)
+    both(lambda: on_device(images, rows, geometry, resampling), "render")
+
+
+@pytest.mark.parametrize("interpolation", ["nearest", "nearest-exact", "bilinear", "bicubic"])
+@pytest.mark.parametrize("antialias", [True, False])
+@pytest.mark.parametrize("size", [(40, 52), (9, 6)])
+def test_resized_crops(both: Both, interpolation: Any, antialias: bool, size: tuple[int, int]) -> None:
+    images, rows = photographs(2, *size), np.arange(3) % 2
+    geometry = random_resizes(3, size, (7, 9), 2)
+    resampling = Resampling(interpolation, antialias)
+    both(lambda: on_device(images, rows, geometry, resampling), "render")
+
+
+def program(transform: Any) -> Any:
+    (found,) = Recipe.from_transform(transform).split((19, 23)).programs
+    return found
+
+
+def batch(count: int = 9, channels: int = 3, seed: int = 0) -> torch.Tensor:
+    """(B, C, H, W), channels last in memory, with grey, black and white pixels among them."""
+    images = torch.from_numpy(np.random.default_rng(seed).integers(0, 256, (count, 19, 23, channels), dtype=np.uint8))
+    images[:, :4] = images[:, :4, :, :1]
+    images[:, 4], images[:, 5] = 0, 255
+    return images.to(DEVICE).permute(0, 3, 1, 2)
+
+
+def run(transform: Any, images: torch.Tensor, **given: Any) -> Any:
+    draws = Draws(3, 0, np.arange(len(images)))
+    done = program(transform)({"image": images}, {"image": "image"}, draws, **given)["image"].cpu()
+    return done.view(torch.int16).numpy() if done.dtype == torch.bfloat16 else done.numpy()
+
+
+FLOATS = [v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize((0.48, 0.45, 0.4), (0.22, 0.23, 0.25))]
+
+
+@pytest.mark.parametrize("dtype", [None, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("channels_last", [True, False])
+def test_normalised_images_in_the_dtype_to_deliver(both: Both, dtype: Any, channels_last: bool) -> None:
+    images = batch(12)
+    # The operations of torch round planar images twice on a CPU, so all are compared with what channels_last gives.
+    given = images if channels_last else images.contiguous()
+
+    def work() -> Any:
+        on = os.environ.get(fused.SWITCH) != "0"
+        return run(v2.Compose(FLOATS), given if on else images, dtype=dtype)
+
+    both(work, "normalise")
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+def test_colour_jitter_in_one_launch(both: Both, channels: int, count: int) -> None:
+    jitter = v2.ColorJitter(*[0.8, 0.7, 0.9, 0.4][:count])
+    for seed in range(2):
+        images = batch(6, channels, seed)
+        both(lambda images=images: run(jitter, images), "recolour")
+
+
+@pytest.mark.parametrize("kernel", [3, (5, 9), (1, 7)])
+def test_blur_along_both_axes(both: Both, kernel: Any) -> None:
+    images = batch(4)
+    both(lambda: run(v2.GaussianBlur(kernel, (0.3, 3.0)), images), "blur", "blur")
+
+
+def test_kernels_are_left_alone_where_there_is_neither_a_gpu_nor_the_interpreter() -> None:
+    code = (
+        "import sys, torch; from fastload.render import fused; assert not fused.active(torch.zeros(1));"
+        "assert 'triton' not in sys.modules"
+    )
+    environment = {name: value for name, value in os.environ.items() if name not in ("TRITON_INTERPRET", fused.SWITCH)}
+    subprocess.run([sys.executable, "-c", code], check=True, env=environment)
