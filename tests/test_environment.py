@@ -205,3 +205,25 @@ def test_the_doctor_says_it_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
     found = {finding.name: finding for finding in hardware()}
     assert found["NVIDIA driver"].status == "warning"
     assert {"/dev/shm", "cache folder", "torch.cuda"} <= found.keys()
+
+
+def test_the_package_of_dali_that_fits_driver_and_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fastload.cli import doctor
+    from fastload.cli.environment import Driver
+
+    assert doctor.dali_package((13, 0), (13, 2)) == "dali-cuda130"
+    assert doctor.dali_package((13, 0), (12, 8)) == "dali"
+    assert doctor.dali_package((12, 4), (13, 0)) == "dali"
+    assert doctor.dali_package((0, 0), None) == "dali"
+    installed = {"nvidia-dali-cuda120"}
+    monkeypatch.setattr(doctor, "installed_distribution", lambda name: name if name in installed else None)
+    monkeypatch.setattr(doctor, "installed_driver", lambda: Driver("590.1", (13, 1)))
+    monkeypatch.setattr(doctor, "torch_cuda", lambda: (13, 2))
+    (found,) = doctor.dali()
+    assert found.value == "nvidia-dali-cuda120"
+    assert "[dali-cuda130]" in found.advice
+    installed.add("nvidia-dali-cuda130")
+    (found,) = doctor.dali()
+    assert (found.status, "the same modules" in found.advice) == ("warning", True)
+    installed.remove("nvidia-dali-cuda120")
+    assert not list(doctor.dali())

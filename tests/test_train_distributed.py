@@ -17,9 +17,11 @@ from typing import Any
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
+from fastload.cli.app import app
 from fastload.errors import ConfigurationError, FastloadError
-from fastload.train.distributed import meet, require_own_gpus
+from fastload.train.distributed import World, idle_gpus, launch_command, meet, require_own_gpus
 from fastload.train.settings import to_toml
 from tests import warm
 from tests.images import write_photo_folder
@@ -255,3 +257,37 @@ def test_two_machines_on_loopback(data: dict[str, str], tmp_path: Path) -> None:
     assert any("2 processes" in text and "epoch 3/3" in text for text in said_by)
     written = [sorted(path.name for path in tmp_path.glob(f"out{node}/*")) for node in range(2)]
     assert sorted(written) == [[], ["best.pt", "epochs.jsonl", "last.pt"]]
+
+
+# -- One machine with several GPUs -------------------------------------------------------------------------------------
+
+
+def test_gpus_that_a_run_leaves_idle_are_named_with_what_to_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    gpu = torch.device("cuda", 0)
+    assert idle_gpus(World(device=gpu)) == "3 GPUs of this machine are idle: --processes all trains on all."
+    assert idle_gpus(World(device=gpu, parallel="dp", devices=(0, 1, 2))) == (
+        "1 GPU of this machine is idle: --processes all trains on all."
+    )
+    assert idle_gpus(World(device=gpu, parallel="ddp", world_size=4)) is None
+    assert idle_gpus(World(device=torch.device("cpu"))) is None
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    assert idle_gpus(World(device=gpu)) is None
+
+
+def test_ranks_are_started_by_the_command_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[list[str]] = []
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    monkeypatch.setattr("os.execv", lambda path, arguments: started.append(arguments) or sys.exit(0))
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
+    for typed, count in ((["--processes", "all"], "4"), (["--processes=2"], "2")):
+        monkeypatch.setattr(sys, "argv", ["fastload", "train", "--data", "photos", *typed, "--epochs", "3"])
+        CliRunner().invoke(app, sys.argv[1:])
+        wanted = [*launcher, count, "-m", "fastload.train", "--data", "photos", "--epochs", "3"]
+        assert started.pop() == wanted
+    with pytest.raises(ConfigurationError, match="processes: must be all, or a number of 1 or more, got '0'"):
+        launch_command("0", [])
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ConfigurationError, match="a rank already"):
+        launch_command("2", [])

@@ -15,7 +15,8 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from fastload.cli.environment import Finding, environment
+from fastload.cli.environment import Finding, environment, installed_driver, torch_cuda
+from fastload.distribution import install_command
 from fastload.errors import BackendUnavailableError
 from fastload.machine import (
     affinity_cores,
@@ -78,10 +79,31 @@ def software() -> Iterator[Finding]:
     """Versions, decoders, libjpeg-turbo, Pillow, backends, the native core."""
     yield from versions()
     yield from backends()
+    yield from dali()
     yield native_core()
     yield from decoders()
     yield libjpeg_turbo()
     yield pillow()
+
+
+def dali_package(driver: tuple[int, int], torch_cuda: tuple[int, int] | None) -> str:
+    """The extra whose DALI fits: of CUDA 13 where both the driver (0, 0: none) and torch are, else of CUDA 12, which
+    newer drivers run as well."""
+    return "dali-cuda130" if driver[0] >= 13 and (torch_cuda or (0, 0))[0] >= 13 else "dali"
+
+
+def dali() -> Iterator[Finding]:
+    """Which package of DALI fits, where another one is installed, or two."""
+    found = [name for name in ("cuda110", "cuda120", "cuda130") if installed_distribution(f"nvidia-dali-{name}")]
+    fits = dali_package(installed_driver().cuda, torch_cuda())
+    named = {"dali": "cuda120", "dali-cuda130": "cuda130"}[fits]
+    if len(found) > 1:
+        names = " and ".join(f"nvidia-dali-{name}" for name in found)
+        advice = f"They are the same modules: uninstall all, then {install_command(fits)}."
+        yield Finding.advised("backends", "DALI package", names, advice)
+    elif found and found != [named]:
+        advice = f"For this driver and torch: uninstall it, then {install_command(fits)}."
+        yield Finding.advised("backends", "DALI package", f"nvidia-dali-{found[0]}", advice, "note")
 
 
 def versions() -> Iterator[Finding]:

@@ -6,7 +6,8 @@ import functools
 import inspect
 import os
 import signal
-from collections.abc import Callable, Collection
+import sys
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -121,13 +122,18 @@ def train(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print what the settings come to, as TOML, and end.")
     ] = False,
+    processes: Annotated[
+        str | None,
+        typer.Option(metavar="N|all", help="Start so many ranks on this machine; all: one for each GPU."),
+    ] = None,
     *,
     given: dict[str, Any],
 ) -> None:
     """Train a network.
 
-    On one device as it is; on several with torchrun: torchrun --nproc-per-node N -m fastload.train, and the same
-    options. Where `none` is among an option's values, it takes back what a preset or a file sets.
+    On one device as it is; on all GPUs of a machine with --processes all; on several machines with torchrun:
+    torchrun --nproc-per-node N -m fastload.train, and the same options. Where `none` is among an option's values, it
+    takes back what a preset or a file sets.
     """
     with plain_errors():
         if presets:
@@ -138,6 +144,12 @@ def train(
         if dry_run:
             print(to_toml(settings), end="")
             return
+        if processes is not None:
+            from fastload.train.distributed import launch_command
+
+            command = launch_command(processes, without_processes(_typed(sys.argv)))
+            # In the place of this process, so that Ctrl-C and SIGTERM reach the launcher.
+            os.execv(command[0], command)
         # For torchrun, which shows the error of the rank that failed first.
         from torch.distributed.elastic.multiprocessing.errors import record
 
@@ -148,6 +160,23 @@ def train(
             output().print(_closing(summary), soft_wrap=True)
         if summary is not None and summary.stopped_by == signal.SIGINT and "TORCHELASTIC_RUN_ID" not in os.environ:
             raise typer.Exit(130)
+
+
+def _typed(argv: Sequence[str]) -> Sequence[str]:
+    """The arguments of this command: of `fastload train ...`, or of `python -m fastload.train ...`."""
+    return argv[2:] if argv[1:2] == ["train"] else argv[1:]
+
+
+def without_processes(arguments: Sequence[str]) -> list[str]:
+    """What was typed after `train`, but for --processes and its value."""
+    rest = iter(arguments)
+    kept = []
+    for word in rest:
+        if word == "--processes":
+            next(rest, None)
+        elif not word.startswith("--processes="):
+            kept.append(word)
+    return kept
 
 
 def _closing(summary: Summary) -> str:

@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -74,6 +74,35 @@ class World:
         values = [value]
         dist.broadcast_object_list(values, group=self.control)
         return values[0]
+
+
+def idle_gpus(world: World) -> str | None:
+    """How many GPUs a run in one process leaves idle, and what to type; None where there are none."""
+    idle = torch.cuda.device_count() - max(1, len(world.devices))
+    if world.device.type != "cuda" or world.parallel == "ddp" or idle < 1:
+        return None
+    return f"{counted(idle, 'GPU')} of this machine {'is' if idle == 1 else 'are'} idle: --processes all trains on all."
+
+
+def launch_command(processes: str, arguments: Sequence[str]) -> list[str]:
+    """The command that starts the ranks of a run on this machine.
+
+    Args:
+        processes: how many, or "all": one for each GPU, or one where there is none.
+        arguments: of `fastload train`, without `--processes`.
+
+    Raises:
+        ConfigurationError: it is neither, or torchrun has started this process already.
+    """
+    if processes != "all" and not (processes.isdecimal() and int(processes) > 0):
+        raise ConfigurationError(f"processes: must be all, or a number of 1 or more, got {processes!r}.")
+    if "WORLD_SIZE" in os.environ:
+        raise ConfigurationError(
+            "processes: this process is a rank already, started by torchrun; leave --processes out."
+        )
+    count = max(1, torch.cuda.device_count()) if processes == "all" else int(processes)
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count)]
+    return [*launcher, "-m", "fastload.train", *arguments]
 
 
 @contextmanager

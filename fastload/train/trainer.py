@@ -31,7 +31,7 @@ from fastload.tools.monitor import phase_range, rank_path, write_trace
 from fastload.train import checkpoint
 from fastload.train.components import Components
 from fastload.train.config import TrainConfig
-from fastload.train.distributed import Stopped, Stopping, World, open_world
+from fastload.train.distributed import Stopped, Stopping, World, idle_gpus, open_world
 from fastload.train.log import RunLog
 from fastload.train.results import DeviceWatch, EpochRecord, StepProfiler, Summary, Throughput
 from fastload.train.tasks import MetricSums, PendingSums, Task, draws_of
@@ -335,6 +335,8 @@ class _Run:
             f"{config.model.model}, {counted(count, 'parameter')}, on {world.device.type}, {ranks}; "
             f"{data.source.name}: {data.source.summary}"
         )
+        if (idle := idle_gpus(world)) is not None:
+            say(idle)
         if schedule.warmup != schedule.warmup_epochs:
             say(
                 f"warm-up: half of this run, {schedule.warmup:g} of {epochs}, in place of the "

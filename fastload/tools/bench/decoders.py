@@ -275,6 +275,8 @@ class DaliCpu(Contestant):
                 pixels = fn.decoders.image(
                     encoded,
                     device="mixed" if self.gpu else "cpu",
+                    # The hardware engine is reported not to keep to the order of the stream.
+                    **({"hw_decoder_load": 0.0} if self.gpu else {}),
                     output_type=types.RGB,
                     jpeg_fancy_upsampling=True,
                     use_fast_idct=False,
