@@ -76,7 +76,7 @@ class BufferPool:
         if nbytes == 0 or (self._pinned_for is None and nbytes < self._least):
             return np.empty(shape, dtype=np.uint8)
         with self._lock:
-            # A copy of the list: finalizers append to it at any moment. Of equal ones the last used, which is in caches.
+            # A copy of the list: finalizers append to it at any moment. Of equal blocks the last used: it is in caches.
             fitting = [b for b in reversed(list(self._free)) if nbytes <= b.memory.numel() <= _LARGEST_FIT * nbytes]
             block = min(fitting, key=lambda b: b.memory.numel(), default=None)
             if block is not None:

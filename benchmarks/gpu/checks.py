@@ -7,7 +7,7 @@ import gc
 import os
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
 from importlib.util import find_spec
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from msgspec import structs
 
 from benchmarks.gpu.feeds import Variant, every_variant, of_loader, synchronize, variants
 from benchmarks.gpu.setting import Found, Setting
@@ -72,8 +73,51 @@ def _suite(setting: Setting, chosen: str, seconds: float) -> Measurement:
     return tally(name, reports, done.words if done.code else ended)
 
 
+MARKED = "tests for a GPU"
+"""The mode of the rows of `run_marked`."""
+_MARKED: dict[str, tuple[str, ...]] = {
+    "pytest -m gpu": ("tests", "-m", "gpu"),
+    "the fused kernels, bit for bit": ("tests/test_render_fused.py",),
+    "steps that never wait": ("tests/test_train_engine.py", "-k", "no_step_waits"),
+}
+
+
+def run_marked(setting: Setting, found: Found) -> None:
+    """All tests that need a GPU, those of the kernels and those of the trainer's steps. On a CPU the first are skipped,
+    and the kernels run in Triton's interpreter."""
+    for number, (name, options) in enumerate(_MARKED.items()):
+        reports: list[tuple[str, str, str]] = []
+        seconds = found.left / (len(_MARKED) - number)
+        if find_spec("pytest") is None or seconds < 1:
+            reason = "no time was left" if seconds < 1 else "pytest is not installed"
+            found.save(Measurement(name, MARKED, status="not run", note=reason))
+            continue
+        done = process.run(
+            "benchmarks.gpu.checks:pytest_reports",
+            options,
+            limit=seconds,
+            environment={**os.environ, "FASTLOAD_TEST_DEVICE": setting.device},
+            cwd=ROOT,
+            output=Path(setting.out) / "log.txt",
+            on_report=reports.append,
+        )
+        ended = f"interrupted after {seconds:.0f} s" if done.code is None else ""
+        row = tally(name, reports, done.words if done.code else ended)
+        if row.status == "failed" and not setting.gpu and reports and name == "pytest -m gpu":
+            row = structs.replace(row, status="measured")  # without a GPU all of them are skipped
+        found.save(structs.replace(row, mode=MARKED))
+
+
 def suite(expression: str, processes: int) -> None:
-    """Run it, in a process of its own, and report each test: its name, what came of it, and what it said."""
+    """The contract suite, in a process of its own."""
+    options = ["tests/test_contract.py", "-k", expression]
+    if find_spec("xdist") is not None:
+        options += ["-n", str(processes)]
+    pytest_reports(options)
+
+
+def pytest_reports(options: Sequence[str]) -> None:
+    """Run tests, and report each: its name, what came of it, and what it said."""
     import pytest
 
     class Reporter:
@@ -84,12 +128,9 @@ def suite(expression: str, processes: int) -> None:
                 tell((report.nodeid.rpartition("::")[2], report.outcome, str(getattr(said, "message", said))))
 
     # The project's own settings make errors of warnings, which here may be those of another version of torch.
-    options = ["tests/test_contract.py", "-q", "-W", "default", "--tb=short", "-p", "no:cacheprovider"]
-    options += ["-k", expression]
+    options = [*options, "-q", "-W", "default", "--tb=short", "-p", "no:cacheprovider"]
     if find_spec("pytest_timeout") is None:
         options += ["-c", os.devnull, f"--rootdir={ROOT}"]
-    if find_spec("xdist") is not None:
-        options += ["-n", str(processes)]
     pytest.main(options, plugins=[Reporter()])
 
 

@@ -23,7 +23,7 @@ from benchmarks.gpu.training import Training, of_torchvision, train
 from fastload.tools.measure.clock import cpu_seconds
 from fastload.tools.measure.images import training
 from fastload.tools.measure.results import Measurement
-from fastload.tools.measure.rounds import Entry, Work, measure
+from fastload.tools.measure.rounds import Entry, Work, measure, status_of
 from fastload.tools.monitor import GpuMonitor, GpuReading, Step, draw_timelines, profile_steps
 from fastload.tools.monitor.gpu import reading_of
 
@@ -73,8 +73,13 @@ def run(setting: Setting, found: Found) -> None:
 
         for number, network in enumerate(setting.networks):
             reserve = found.left * (1 - 1 / (len(setting.networks) - number))  # must be left at the end of this one
-            trainer = of_torchvision(network, setting.where())
-            trainer.warm_up(next(synthetic(setting)), compiled=setting.compile)
+            try:
+                trainer = of_torchvision(network, setting.where())
+                trainer.warm_up(next(synthetic(setting)), compiled=setting.compile)
+            except Exception as error:  # one network, and not those that come after
+                status, words = status_of(error)
+                found.save(Measurement(SYNTHETIC, mode(network), status=status, note=f"warming up: {words}"))
+                continue
             if trainer.note:
                 found.note(f"{network}: {trainer.note}")
             turns = {name: _Turn(partial(opened, name), trainer, setting, monitor) for name in every}

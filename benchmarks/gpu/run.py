@@ -25,6 +25,7 @@ from rich.console import Console
 from benchmarks.gpu import checks, cifar, idle
 from benchmarks.gpu.decode import decoders
 from benchmarks.gpu.feeds import every_variant
+from benchmarks.gpu.kernels import KERNELS
 from benchmarks.gpu.setting import DRY, FULL, Found, Setting
 from benchmarks.gpu.training import COMPILED
 from benchmarks.inputs import ROOT, photographs, sample_set
@@ -66,13 +67,25 @@ def _decoders(setting: Setting) -> list[str]:
 PARTS: dict[str, Part] = {  # in order of worth: what comes first is found even if the machine is taken away
     "native": Part("the native core, and what the machine has", "native:run", 6),
     "contract": Part("the contract suite and the checks on photographs", "checks:run", 16, _backends),
+    "tests": Part("tests that need a GPU, the kernels, the trainer's steps", "checks:run_marked", 12),
     "streams": Part("batches, used at once and kept", "checks:run_streams", 10, _backends),
+    "kernels": Part("kernels against the operations of torch", "kernels:run", 4),
     "compile": Part("the compiler's cache, filled before anything is timed", "training:run", 10),
     "idle": Part("idle time of the GPU while networks are trained", "idle:run", 45, _backends),
     "cifar": Part("CIFAR-10 resident on the GPU", "cifar:run", 10),
     "decode": Part("decoding on the GPU, on the CPU, on both", "decode:run", 8, _decoders),
     "threads": Part("the loader's threads and the trainer's steps", "threads:run", 11),
 }
+LEASES: dict[str, tuple[str, ...]] = {
+    "1": ("contract", "tests", "streams", "kernels", "idle"),
+    "2": ("cifar", "decode", "threads"),
+}
+"""What is done in each of two leases of a machine; `native` and `compile` come by themselves."""
+_LEASE_MINUTES = 22.0
+"""Of each lease: together 45 minutes with what it takes to start."""
+_LEAST_APART = 45.0
+"""Seconds that a contestant with a process of its own has at least, if there are so many: importing torch and opening a
+GPU takes up to 20."""
 _COMPILE_FIRST = ("idle", "cifar", "threads")
 
 
@@ -107,9 +120,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 1
         for number, name in enumerate(given.parts):
             run.part(name, given.parts[number + 1 :])
-    text = summary(run.results)
-    (given.out / "summary.txt").write_text(text + "\n")
-    print(f"\n{text}")
+            # After each part: a machine that is taken away leaves what was found.
+            write_text(given.out / "summary.txt", summary(run.results) + "\n")
+    print(f"\n{summary(run.results)}")
     return 0
 
 
@@ -120,12 +133,16 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--out", type=Path, required=True, help="folder of the results: JSON, text, pictures, log")
     add("--photos", type=Path, help="class folders of JPEG files (default: photographs that are made)")
     add("--parts", default=",".join(every), help="some only, in this order: %(default)s")
-    add("--minutes", type=float, default=8.5, help="for everything, shared out among the parts (default: %(default)s)")
+    add("--lease", choices=[*LEASES], help="the parts of the first or the second of two leases of a machine")
+    add("--minutes", type=float, help=f"for all parts together (default: 8.5; a lease: {_LEASE_MINUTES:g})")
     add("--device", help="cuda, cuda:1, cpu (default: cuda; cpu for a dry run)")
     add("--dry-run", action="store_true", help="all of the code with the smallest sizes; the figures mean nothing")
     add("--jpeg-headers", default="", help="folder with unpacked packages, for building the native core")
     add("--work", type=Path, help="keep input and build here (default: a temporary folder)")
     given = parser.parse_args(arguments)
+    if given.minutes is None:
+        given.minutes = _LEASE_MINUTES if given.lease else 8.5
+    given.parts = ",".join(LEASES[given.lease]) if given.lease else given.parts
     given.parts = [name.strip() for name in given.parts.split(",") if name.strip()]
     unknown = [name for name in given.parts if name not in every]
     if unknown or not given.parts:
@@ -172,7 +189,10 @@ class Run:
         weights = [part.weight, *[_APART * part.weight] * len(apart)]
         for number, only in enumerate([(), *((contestant,) for contestant in apart)]):
             rest = sum(weights[number:]) + sum(PARTS[other].weight for other in later)
-            seconds = (self._deadline - time.monotonic()) * weights[number] / rest
+            left = self._deadline - time.monotonic()
+            seconds = left * weights[number] / rest
+            if only:
+                seconds = min(max(seconds, _LEAST_APART), left)
             self._process(name, replace(self.setting, only=only), seconds)
         broken = [row.note for row in self._rows.values() if row.mode == COMPILED and row.note]
         if broken:  # nobody need try again
@@ -232,6 +252,10 @@ def _right(rows: Rows) -> Iterator[Verdict]:
     suite = [row for row in rows if row.mode == checks.SUITE and row.status in ("measured", "failed")]
     failed = [1.0 if row.status == "failed" else value for row in suite for value in row.metrics("failed") or [1.0]]
     yield judge("contract tests that fail on the device", failed, 0, at_least=False)
+    marked = [row for row in rows if row.mode == checks.MARKED and row.status in ("measured", "failed")]
+    failed = [1.0 if row.status == "failed" else value for row in marked for value in row.metrics("failed")]
+    yield judge("tests for a GPU that fail", failed, 0, at_least=False)
+    yield judge("kernels whose bits are not those of torch's operations", _wrong(rows, (KERNELS,)), 0, at_least=False)
     wrong = _wrong(rows, (checks.PIXELS, checks.RESUME, checks.OTHER_GPUS))
     yield judge("checks on photographs that are not right", wrong, 0, at_least=False)
     yield judge("backends whose batches change", _wrong(rows, (checks.STREAMS,)), 0, at_least=False)
