@@ -75,7 +75,7 @@ def loader_over(backend: Any, order: Order, on_error: OnError = "raise") -> Load
     )
     return Loader(
         LoaderConfig(source=source, batch_size=order.batch_size, on_error=on_error),
-        LoaderParts(source=source, order=order, backend=backend, stage=stage, recipe_fingerprint="recipe"),
+        LoaderParts(source=source, order=order, backend=backend, stage=stage, recipe_fingerprints=("recipe",)),
     )
 
 

@@ -33,7 +33,9 @@ from fastload.backends.torch_workers import TorchOptions
 from fastload.backends.turbojpeg import TurboJpegOptions
 from fastload.device import BufferPool, use_one_thread_here
 from fastload.errors import ConfigurationError, DecodeError, FastloadError, StateMismatchError, WorkerError
+from fastload.fingerprint import fingerprint_of
 from fastload.loader import Loader
+from fastload.recipe import Recipe
 from fastload.sampler import EpochOrder, ForeignOrder, Shard
 from tests.images import write_photo_folder
 from tests.recorder import Recorder, indices_of, loader_over
@@ -133,6 +135,26 @@ def test_a_damaged_state_is_refused_and_changes_nothing(change: dict[str, Any]) 
         with pytest.raises(StateMismatchError):
             loader.load_state_dict(state | change)
         assert loader.state_dict() == state
+
+
+@pytest.mark.parametrize("dtype", [None, torch.float32, torch.bfloat16])
+def test_a_state_goes_on_in_another_precision(dtype: torch.dtype | None) -> None:
+    images = torch.zeros(8, 3, 4, 4, dtype=torch.uint8)
+    floats = v2.ToDtype(torch.float32, scale=True)
+
+    def create(**given: Any) -> fastload.Loader:
+        return fastload.create_loader({"image": images}, 2, **given)
+
+    with create(transform=floats, dtype=torch.float16) as one, create(transform=floats, dtype=dtype) as other:
+        next(iter(one))
+        state = one.state_dict()
+        # States once counted the dtype: BLAKE2b of the transform's fingerprint, no mixing, and the dtype's name.
+        older = fingerprint_of(Recipe.from_transform(floats).fingerprint, "None", "torch.float16")
+        for recipe in (state["recipe"], older):
+            other.load_state_dict(state | {"recipe": recipe})
+            assert other.state_dict()["step"] == 1
+    with create() as one, create(dtype=torch.float16) as other, pytest.raises(StateMismatchError, match="recipe"):
+        other.load_state_dict(one.state_dict())  # floats from bytes: not only rounded
 
 
 def test_losing_the_loader_stops_its_thread() -> None:

@@ -40,6 +40,8 @@ from fastload.sources.kinds import IMAGE, MASK
 
 logger = logging.getLogger("fastload")
 
+_PRECISIONS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+
 
 @dataclass(frozen=True)
 class LoaderParts:
@@ -49,7 +51,8 @@ class LoaderParts:
     order: Order
     backend: Backend
     stage: DeviceStage
-    recipe_fingerprint: str
+    recipe_fingerprints: tuple[str, ...]
+    """The one that states get, and others that are accepted."""
     batch_transform: Callable[..., Any] | None = None
     """Runs on each finished batch in the trainer's thread: what could not be lowered to mixup or cutmix."""
     explanation: Mapping[str, str] = field(default_factory=dict)
@@ -346,17 +349,22 @@ def _parts(
         source=source,
         order=order,
         stage=stage,
-        recipe_fingerprint=fingerprint_of(*prints, repr(mix), str(_beyond_rounding(config.dtype, split))),
+        recipe_fingerprints=_recipe_fingerprints(config.dtype, split, (*prints, repr(mix))),
         batch_transform=None if mix is not None else config.batch_transform,
         **parts,
     )
 
 
-def _beyond_rounding(dtype: torch.dtype | None, split: SplitRecipe) -> torch.dtype | None:
-    """The dtype to deliver, where it does more than round the recipe's floating-point numbers: a run may go on in
-    another precision."""
-    rounds = dtype is not None and dtype.is_floating_point and split.programs[0].output_dtype().is_floating_point
-    return None if rounds else dtype
+def _recipe_fingerprints(dtype: torch.dtype | None, split: SplitRecipe, prints: tuple[str, ...]) -> tuple[str, ...]:
+    """Of the recipe with the dtype to deliver: the one that states get, and others that are accepted.
+
+    Where the recipe gives floating-point numbers, a dtype of such only rounds them, and a run may go on in another
+    precision. Older states count such a dtype.
+    """
+    rounded = all(program.output_dtype().is_floating_point for program in split.programs)
+    if not rounded or (dtype is not None and not dtype.is_floating_point):
+        return (fingerprint_of(*prints, str(dtype)),)
+    return tuple(fingerprint_of(*prints, str(given)) for given in (None, *_PRECISIONS))
 
 
 def _split(recipe: Recipe, config: LoaderConfig, source: Source) -> SplitRecipe:

@@ -310,7 +310,7 @@ class Loader(PreparedByAccelerate, DataLoader[Any]):
             "step": step,
             "order": order.reproducible() | ({} if fingerprint is None else {"fingerprint": fingerprint}),
             "source": self._parts.source.fingerprint,
-            "recipe": self._parts.recipe_fingerprint,
+            "recipe": self._parts.recipe_fingerprints[0],
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -331,10 +331,10 @@ class Loader(PreparedByAccelerate, DataLoader[Any]):
 
     def _read(self, state: Mapping[str, Any]) -> Position:
         """The place that a state of ours names, if it is of a loader like this."""
-        mine = self._parts.order.reproducible() | {
-            "source": self._parts.source.fingerprint,
-            "recipe": self._parts.recipe_fingerprint,
-        }
+        recipe, *others = self._parts.recipe_fingerprints
+        if isinstance(state, Mapping) and str(state.get("recipe")) in others:
+            recipe = str(state["recipe"])
+        mine = self._parts.order.reproducible() | {"source": self._parts.source.fingerprint, "recipe": recipe}
         (epoch, step), fingerprint, sampler = read_state(state, mine, self._parts.order.steps)
         if fingerprint is not None and self._parts.order.fingerprint(self._feed.order_of(epoch)) != fingerprint:
             raise StateMismatchError(

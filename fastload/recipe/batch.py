@@ -136,8 +136,8 @@ class BatchProgram:
         while index < len(self.ops):
             stream, op = self.ops[index]
             index += 1
-            while index < len(self.ops) and (both := op.fuse(self.ops[index][1], dtype)) is not None:
-                op = both
+            while index < len(self.ops) and (fused := op.fuse(self.ops[index][1], dtype)) is not None:
+                op = fused
                 index += 1
             yield stream, op
             dtype = op.output_dtype(dtype)

@@ -269,6 +269,7 @@ def recolour(images, kinds, numbers, plane, STEPS: tl.constexpr, CHANNELS: tl.co
     base = images + row.to(tl.int64) * CHANNELS * plane
     lane = tl.arange(0, BLOCK)
     for step in tl.static_range(STEPS):
+        tl.debug_barrier()  # a step reads what the one before wrote, perhaps in another thread of the program
         kind = tl.load(kinds + row * STEPS + step)
         factor = tl.load(numbers + (row * STEPS + step) * 2)
         other = tl.load(numbers + (row * STEPS + step) * 2 + 1)
