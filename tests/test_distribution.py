@@ -119,3 +119,20 @@ def test_a_wheel_without_the_licence_of_a_library_is_refused() -> None:
         "libisal: licenses/isa-l.txt",
     ]
     assert len(missing([*texts, f"{info}/NOTICE", "torch_fastload.libs/libfoo-1.so.1"])) == 1
+
+
+def test_the_image_is_built_from_files_that_its_context_holds() -> None:
+    let_through = re.findall(r"^!(\S+)$", (ROOT / ".dockerignore").read_text(), flags=re.MULTILINE)
+    copies = re.findall(r"^COPY (?!--from)(.*) \S+$", (ROOT / "docker" / "Dockerfile").read_text(), flags=re.MULTILINE)
+    copied = [path for line in copies for path in line.split() if not path.startswith("--")]
+    assert {"NOTICE", "licenses"} <= {*copied}
+    for path in copied:
+        assert (ROOT / path).exists()
+        assert path.split("/")[0] in let_through, f"{path} is copied by the Dockerfile, but .dockerignore leaves it out"
+
+
+def test_setup_removes_the_distribution_of_the_old_name_before_it_installs() -> None:
+    """Two editable installations that import as `fastload` shadow each other."""
+    lines = (ROOT / "scripts" / "setup.sh").read_text().splitlines()
+    (removed,) = [number for number, line in enumerate(lines) if re.match(r"pip uninstall .*--yes fastload\b", line)]
+    assert removed < min(number for number, line in enumerate(lines) if "install --quiet --editable" in line)
