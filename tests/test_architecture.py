@@ -1,4 +1,4 @@
-"""The house stands as `docs/architecture.md` draws it: its table is read here and held against the code."""
+"""The layout of the code is that of `docs/architecture.md`: its table is read here and compared with the imports."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ TYPE_TESTS = 10
 """`isinstance` on operations or columns, in all."""
 
 
-def rooms_on_the_page() -> list[str]:
-    """Names in the first column of the first table, from the ground up."""
-    table = PAGE.read_text().split("## Rooms, from the ground up")[1].split("\n## ")[0]
+def packages_on_the_page() -> list[str]:
+    """Names in the first column of the first table, lowest layer first."""
+    table = PAGE.read_text().split("## Packages, lowest layer first")[1].split("\n## ")[0]
     return re.findall(r"^\| `([\w/]+)` \|", table, re.MULTILINE)
 
 
@@ -31,12 +31,12 @@ def python_files() -> list[Path]:
     return sorted(PACKAGE.rglob("*.py"))
 
 
-def room_of(path: Path) -> str:
+def package_of(path: Path) -> str:
     """Of a file: the folder or file of the package that it is in; of `tools`, the folder there."""
-    return room_of_parts(path.relative_to(PACKAGE).parts)
+    return package_of_parts(path.relative_to(PACKAGE).parts)
 
 
-def room_of_parts(parts: tuple[str, ...]) -> str:
+def package_of_parts(parts: tuple[str, ...]) -> str:
     if parts[0] == "tools" and len(parts) > 1:
         return f"tools/{parts[1].removesuffix('.py')}"
     return parts[0].removesuffix(".py")
@@ -55,27 +55,29 @@ def imports_of(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def arrows() -> Iterator[tuple[str, str, str]]:
-    """(place, room that imports, room that is imported)."""
-    rooms = set(rooms_on_the_page())
+    """(place, package that imports, package that is imported)."""
+    packages = set(packages_on_the_page())
     for path in python_files():
         if path.name in ("__init__.py", "__main__.py") and path.parent in (PACKAGE, PACKAGE / "tools"):
             continue
         for line, name in imports_of(path):
             parts = name.split(".")
-            imported = room_of_parts(tuple(parts[1:])) if parts[0] == "fastload" and len(parts) > 1 else ""
-            if imported in rooms:
-                yield f"{path.relative_to(ROOT)}:{line}", room_of(path), imported
+            imported = package_of_parts(tuple(parts[1:])) if parts[0] == "fastload" and len(parts) > 1 else ""
+            if imported in packages:
+                yield f"{path.relative_to(ROOT)}:{line}", package_of(path), imported
 
 
-def test_every_room_is_on_the_page_and_every_room_on_the_page_is_there() -> None:
-    found = {room_of(path) for path in python_files()} - {"__init__", "__main__", "tools/__init__"}
-    assert found == set(rooms_on_the_page())
+def test_every_package_is_on_the_page_and_every_package_on_the_page_is_there() -> None:
+    found = {package_of(path) for path in python_files()} - {"__init__", "__main__", "tools/__init__"}
+    assert found == set(packages_on_the_page())
 
 
-def test_rooms_import_only_what_stands_on_lower_ground() -> None:
-    height = {room: number for number, room in enumerate(rooms_on_the_page())}
+def test_packages_import_only_those_above_them_in_the_table() -> None:
+    position = {package: number for number, package in enumerate(packages_on_the_page())}
     wrong = [
-        f"{place}: {importer} imports {room}" for place, importer, room in arrows() if height[room] > height[importer]
+        f"{place}: {importer} imports {package}"
+        for place, importer, package in arrows()
+        if position[package] > position[importer]
     ]
     assert not wrong, "\n".join(wrong)
 
