@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
+from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from torchvision.transforms import RandomResizedCrop
 
 from benchmarks import inputs
 from benchmarks.peers.__main__ import bars, other_pixels
-from benchmarks.peers.comparison import Peer
+from benchmarks.peers.comparison import Comparison, Peer
 from benchmarks.peers.contestants import (
     CONTESTANTS,
     FASTLOAD_TURBOJPEG,
@@ -24,7 +25,9 @@ from benchmarks.peers.contestants import (
     PILLOW_SMALL,
     Row,
     Setting,
+    _beton,
     _crop,
+    fastload,
 )
 from fastload.errors import SourceError, WorkerError
 from fastload.tools.measure.results import Measurement, Round
@@ -35,7 +38,7 @@ HERE = [sys.executable]
 @pytest.fixture
 def setting(tmp_path: Path) -> Setting:
     small = inputs.small_images(tmp_path, 96)
-    return Setting(photographs="", small=str(small), work="", batch_size=16, threads=1)
+    return Setting(photographs="", small=str(small), files="", batch_size=16, threads=1)
 
 
 def rounds(*rates: float) -> tuple[Round, ...]:
@@ -172,3 +175,23 @@ def test_every_bar_is_about_rows_that_take_part() -> None:
     compared = [verdict for verdict in bars(made_up) if "/" in verdict.what]
     assert compared
     assert all(verdict.found is not None for verdict in compared)
+
+
+def test_other_photographs_get_a_cache_of_their_own_in_the_same_work_folder(tmp_path: Path) -> None:
+    """So does a FFCV file of photographs; that of the small images, which are made here, is written once."""
+    settings = []
+    for number in range(2):
+        folder = tmp_path / f"photographs {number}" / "cat"
+        folder.mkdir(parents=True)
+        pixels = np.random.default_rng(number).integers(0, 256, (300, 300, 3), np.uint8)
+        Image.fromarray(pixels).save(folder / "1.jpg")
+    for number in (0, 1, 0):
+        given = Namespace(work=tmp_path / "work", data=tmp_path / f"photographs {number}", threads=1)
+        settings.append(Comparison(given, [], lambda line: None).setting)
+        assert Path(settings[-1].files, "cache").is_dir()
+    first, second, again = settings
+    assert first == again
+    assert first.files != second.files
+    assert _beton(first, "jpeg") != _beton(second, "jpeg")
+    assert _beton(first, "small") == _beton(second, "small")
+    assert next(iter(fastload(second, "cache").epoch())).shape[1:] == (3, 224, 224)

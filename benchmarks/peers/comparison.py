@@ -55,9 +55,11 @@ class Comparison:
         work.mkdir(parents=True, exist_ok=True)
         self.photographs = photographs(given.data or sample_set(work, 1000, say), work, LEAST)
         folder = str(self.photographs.folder)
-        self.setting = Setting(folder, str(small_images(work, SMALL)), str(work), BATCH, given.threads)
+        # Its name is a hash of the photographs: other ones get a cache and FFCV files of their own.
+        files = self.photographs.folder.parent
+        self.setting = Setting(folder, str(small_images(work, SMALL)), str(files), BATCH, given.threads)
         say("building fastload's cache, unless it is there")
-        build_cache(folder, work / "cache", short_side=256)
+        build_cache(folder, files / "cache", short_side=256)
         self._folders: dict[str, str] = {}
         for task, count, side, suffix in (("PNG photographs", 256, PNG, ".png"), ("small JPEGs", 1024, TINY, ".jpg")):
             if any(row.task == task for row in rows):

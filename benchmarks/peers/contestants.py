@@ -31,7 +31,7 @@ class Setting:
 
     photographs: str  # a folder of class folders of image files
     small: str  # a folder with images.npy (N, 32, 32, 3) uint8 and labels.npy (N,) int64
-    work: str  # the folder of FFCV's files, fastload's cache and the environments
+    files: str  # the folder of FFCV's files and fastload's cache of these photographs
     batch_size: int
     threads: int  # threads or worker processes that decode
     crop: int = CROP  # RandomResizedCrop to this many pixels
@@ -214,7 +214,7 @@ def ffcv(setting: Setting, kind: str) -> Batches:
 
 
 def _beton(setting: Setting, kind: str) -> Path:
-    return Path(setting.work, "ffcv-files", f"{kind}.beton")
+    return Path(setting.small if kind == "small" else setting.files, "ffcv-files", f"{kind}.beton")
 
 
 def write_ffcv(setting: Setting, kind: str) -> None:
@@ -277,7 +277,7 @@ def fastload(setting: Setting, backend: str, *, small: bool = False) -> Batches:
     from fastload import __version__, create_loader
     from fastload.backends.cache import CacheOptions
 
-    cache = CacheOptions(directory=Path(setting.work, "cache"), short_side=256, progress=False)
+    cache = CacheOptions(directory=Path(setting.files, "cache"), short_side=256, progress=False)
     arrays = [Path(setting.small, f"{name}.npy") for name in ("images", "labels")]
     crop = v2.RandomCrop(SIDE, padding=PADDING) if small else v2.RandomResizedCrop(setting.crop)
     loader = create_loader(
