@@ -364,3 +364,21 @@ def test_a_preset_in_python_takes_values_and_refuses_names_that_are_none() -> No
 def test_reading_gives_only_what_the_file_says(tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_text("task = 'masked-lm'\n[log]\nprogress = false\n")
     assert read_toml(tmp_path / "a.toml") == ({"task": "masked-lm", "progress": False}, {})
+
+
+@pytest.mark.parametrize(("cores", "workers"), [(1, 1), (2, 2), (64, 4)])
+def test_a_preset_starts_no_more_workers_than_there_are_cores(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cores: int, workers: int
+) -> None:
+    """The preset says 4. What a user says on the command line, in a file or in code is taken as it is."""
+    monkeypatch.setattr("fastload.train.settings.usable_cores", lambda: cores)
+    assert preset("cracks-unet16").data.num_workers == workers
+    assert preset("cracks-unet16", num_workers=7).data.num_workers == 7
+    like = tmp_path / "like.toml"
+    like.write_text('[preset]\nlike = "cracks-unet16"\n')
+    assert preset(str(like)).data.num_workers == workers
+    own = tmp_path / "own.toml"
+    own.write_text('[preset]\nlike = "cracks-unet16"\n\n[data]\nnum_workers = 5\n')
+    assert preset(str(own)).data.num_workers == 5
+    assert merged(find_preset("cracks-unet16").settings, own).data.num_workers == 5
+    assert merged(find_preset("cracks-unet16").settings, given={"num_workers": "6"}).data.num_workers == 6

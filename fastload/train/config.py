@@ -82,7 +82,7 @@ class DataConfig(_Group):
     tune: bool = False
     """Choose the backend by measuring the candidates on this data for some seconds."""
     num_workers: int | None = None
-    """Threads or processes of the loader. Without it: what suits this machine."""
+    """Threads or processes of the loader. Without it: what suits this machine; a preset's own is at most its cores."""
     prefetch_factor: int | None = None
     """Batches in flight for each worker. Without it: what suits the backend."""
     on_error: Literal["raise", "substitute"] = "raise"

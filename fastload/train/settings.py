@@ -10,6 +10,9 @@ presets come with fastload; another package adds its own by naming the package t
     [project.entry-points."fastload.presets"]
     mine = "my_package.presets"
 
+The `num_workers` of a preset with a name is at most the cores that this process may use; that of a file, a command line
+or a call is taken as it is.
+
 A path that ends in .toml stands for a name anywhere: `fastload train ~/jobs/mine.toml`.
 """
 
@@ -30,6 +33,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 import msgspec
 
 from fastload.errors import ConfigurationError
+from fastload.machine import usable_cores
 from fastload.train.config import TrainConfig
 
 NONE = "none"
@@ -313,7 +317,15 @@ def find_preset(name: str) -> Preset:
     if name not in files:
         rest = did_you_mean(name, files) or "; there are " + ", ".join(files)
         raise ConfigurationError(f"preset {name!r}: not known{rest}. A file of your own ends in .toml.")
-    return read_preset(files[name], files)
+    return _on_this_machine(read_preset(files[name], files))
+
+
+def _on_this_machine(job: Preset) -> Preset:
+    """A preset's `num_workers` is for the machine of its author: here no more than there are cores for this process."""
+    wanted = job.settings.get("num_workers")
+    if not isinstance(wanted, int) or wanted <= usable_cores():
+        return job
+    return replace(job, settings={**job.settings, "num_workers": usable_cores()})
 
 
 def read_preset(path: Path, files: Mapping[str, Path]) -> Preset:
@@ -329,5 +341,5 @@ def read_preset(path: Path, files: Mapping[str, Path]) -> Preset:
     if like not in files:
         raise ConfigurationError(f"{path}: like {like!r}: no such preset{did_you_mean(like, files)}.")
     rest = {name: file for name, file in files.items() if name != like}  # nobody twice: none is like itself
-    other = read_preset(files[like], rest)
+    other = _on_this_machine(read_preset(files[like], rest))
     return replace(other, name=path.stem, settings={**other.settings, **settings}, **texts)
