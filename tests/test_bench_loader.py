@@ -35,6 +35,7 @@ from fastload.tools.measure.loaders import (
     gaps,
 )
 from fastload.tools.measure.results import Measurement, Results, Round, from_json, to_json
+from fastload.tools.measure.table import number
 
 from .images import truncated, write_photo_folder
 
@@ -111,7 +112,7 @@ def test_results_are_as_the_schema_says_and_come_back(trained: Results) -> None:
 def test_verdict_takes_its_numbers_from_the_rows(trained: Results) -> None:
     alone = _row(trained, "trainer alone").rate
     assert alone is not None
-    assert trained.notes[0].startswith(f"Your trainer takes {alone.median:,.0f} img/s; the DataLoader (")
+    assert trained.notes[0].startswith(f"Your trainer takes {number(alone.median)} img/s; the DataLoader (")
     assert any("not measured, the batches go to the CPU" in note for note in trained.notes)
 
 

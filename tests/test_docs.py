@@ -93,6 +93,7 @@ CHECKS: dict[str, dict[str, str]] = {
     "trainer.md": {"found = clock.summary": "assert found.steps"},
     "backends.md": {"CacheOptions": "assert images.shape == (4, 3, 64, 64)"},
     "data.md": {
+        "flipped =": 'assert batch["boxes"][0].tolist() == [12, 2, 28, 18]',
         "pair =": """
             assert pair["train"].classes == pair["val"].classes == ("cat", "dog", "fox")
             assert pair["train"].class_to_idx == pair["val"].class_to_idx == {"cat": 0, "dog": 1, "fox": 2}
@@ -117,6 +118,7 @@ CHECKS: dict[str, dict[str, str]] = {
         "fastload.Views(": "assert [tuple(v.shape) for v in images] == [(4, 3, 224, 224)] * 2 + [(4, 3, 96, 96)] * 6",
     },
     "CONTRIBUTING.md": {
+        "register_kind(Centres())": 'assert batch["centre"].tolist() == [[2.0, 2.0]]',
         "source = Source(": """
             assert images.shape[:2] == (1, 3)
             from PIL import Image

@@ -143,9 +143,3 @@ def interrupt_starts(first: int, stride: int) -> int:
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_an_interrupt_while_workers_start_leaves_nothing_behind() -> None:
     assert outside(interrupt_starts, 3, 29).answer > 5
-
-
-@pytest.mark.reliability
-@pytest.mark.parametrize("first", range(4))
-def test_an_interrupt_at_any_step_of_the_workers_start_leaves_nothing_behind(first: int) -> None:
-    assert outside(interrupt_starts, first, 4, limit=900).answer > 50

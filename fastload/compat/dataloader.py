@@ -14,7 +14,7 @@ from typing import Any
 
 from torch.utils.data import BatchSampler, Dataset, DistributedSampler, Sampler, default_collate
 
-from fastload.compat.accelerate import SkippedBatches, is_accelerate
+from fastload.compat.accelerate import SkippedBatches
 from fastload.errors import ConfigurationError, counted
 from fastload.sampler import EpochOrder, Order, UncountedOrder
 from fastload.sources.base import Source
@@ -24,6 +24,10 @@ REMEDY = (
     "fastload.from_dataloader(..., shard='auto'), and let it wrap nothing around it (see docs/clients.md). In place of "
     "Accelerate's skip_first_batches there is loader.skip(n)."
 )
+
+
+_REBUILDING = ("accelerate", "lightning", "pytorch_lightning", "ray", "torchdata", "transformers")
+"""Packages that may make a DataLoader of a Loader's attributes."""
 
 
 class SourceView(Dataset[Any]):
@@ -215,10 +219,11 @@ class GuardedCollate:
 
 
 def shown_collate(guarded: GuardedCollate) -> Any:
-    """What `loader.collate_fn` is to whoever asks: torch's `default_collate` is that very function, but to Accelerate,
-    whose `skip_first_batches` makes a DataLoader of it. To be called by the property."""
-    asking = sys._getframe(2).f_globals.get("__name__", "")
-    return guarded.function if guarded.function is default_collate and not is_accelerate(asking) else guarded
+    """What `loader.collate_fn` is to whoever asks: torch's `default_collate` is that very function, but to frameworks
+    that make a DataLoader of it, as Accelerate's `skip_first_batches` and Ray's `prepare_data_loader`. To be called by
+    the property."""
+    asking = sys._getframe(2).f_globals.get("__name__", "").split(".")[0]
+    return guarded.function if guarded.function is default_collate and asking not in _REBUILDING else guarded
 
 
 def _refusal() -> Iterator[list[int]]:
