@@ -368,11 +368,11 @@ def test_storage_ram_reads_the_files_once(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_storage_auto_is_a_gpu_with_room_and_otherwise_the_files(monkeypatch: pytest.MonkeyPatch) -> None:
     backend = cache_backend(array_source(), storage="auto")
-    assert backend.explain()["storage"].startswith("auto: cpu if it is a GPU with room")
+    assert backend.explain()["storage"].startswith("auto: cpu if it is a GPU with four times the memory")
     backend.engine()
     assert backend.explain()["storage"].startswith("disk: ")
     backend.close()
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1000, 4000))
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(total_memory=1000))
     monkeypatch.setattr("fastload.backends.cache._DeviceEngine", lambda *parts: parts)
     monkeypatch.setattr("fastload.backends.cache.ResidentSource", lambda *parts: parts[2])
     for needed, storage in ((249, "device"), (251, "disk")):

@@ -126,9 +126,6 @@ def test_what_a_collate_function_makes_keeps_its_type() -> None:
     batch = first_batch(Items(lambda i: i), collate_fn=lambda items: Encoding(ids=torch.tensor(items)))
     assert type(batch) is Encoding
     assert batch.ids.tolist() == [0, 1, 2, 3]
-    moved = first_batch(Items(lambda i: i), collate_fn=lambda items: Encoding(ids=torch.tensor(items)), device="meta")
-    assert type(moved) is Encoding
-    assert moved.ids.device.type == "meta"
 
 
 def test_samples_of_different_fields_are_refused_and_not_cut() -> None:

@@ -256,7 +256,7 @@ def test_two_machines_on_loopback(data: dict[str, str], tmp_path: Path) -> None:
     assert codes == [0, 0], "".join(said_by)
     assert any("2 processes" in text and "epoch 3/3" in text for text in said_by)
     written = [sorted(path.name for path in tmp_path.glob(f"out{node}/*")) for node in range(2)]
-    assert sorted(written) == [[], ["best.pt", "epochs.jsonl", "last.pt"]]
+    assert sorted(written) == [[], ["best.pt", "epochs.jsonl", "last.pt", "watch.json"]]
 
 
 # -- One machine with several GPUs -------------------------------------------------------------------------------------

@@ -111,7 +111,8 @@ class ForeignOrder(_UsersOrder):
 
     def epoch(self, epoch: int) -> Int64Array:
         sampler = self.sampler
-        if hasattr(sampler, "set_epoch"):
+        # Where it has this epoch already, nobody is to take it for one that the script has set since.
+        if hasattr(sampler, "set_epoch") and getattr(sampler, "epoch", None) != epoch:
             sampler.set_epoch(epoch)
         if type(sampler) in _SEEDABLE:
             sampler = copy.copy(sampler)
@@ -195,7 +196,7 @@ class BatchOrder(_UsersOrder):
     def epoch(self, epoch: int) -> Int64Array:
         sampler = self.sampler
         for told in (sampler, getattr(sampler, "sampler", None)):
-            if told is not None and hasattr(told, "set_epoch"):
+            if told is not None and hasattr(told, "set_epoch") and getattr(told, "epoch", None) != epoch:
                 told.set_epoch(epoch)
         batches = [list(batch) for batch in sampler]
         if len(batches) != self.steps:

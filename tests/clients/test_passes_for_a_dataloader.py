@@ -128,9 +128,9 @@ def test_it_can_be_copied_and_pickled(tmp_path: Path, duplicate: Any) -> None:
             assert all(torch.equal(a, b) for x, y in zip(loader, other, strict=True) for a, b in zip(x, y, strict=True))
             iterator = iter(loader)
             next(iterator)
-            with duplicate(loader) as third:  # stands where that one stands
-                rest = list(iterator)
-                assert len(rest) == len(list(third)) == 3
+            with duplicate(loader) as third:  # starts with the first batch, as a copy of a DataLoader
+                assert len(list(iterator)) == 3
+                assert len(list(third)) == 4
 
 
 # -- when frameworks make it anew
