@@ -12,6 +12,7 @@ from typing import NamedTuple
 from fastload.backends.base import Backend, EndOfData
 from fastload.device import DeviceStage, Staged
 from fastload.draws import Draws
+from fastload.errors import FastloadError
 from fastload.loader.cursor import Position
 from fastload.loader.schedule import Schedule
 from fastload.loader.substitution import Substitution
@@ -75,7 +76,10 @@ class Production:
         if spans is not None:
             args = {"epoch": position[0], "step": position[1]}
             spans.add("batch in the backend", at, time.perf_counter(), track="backend", args=args)
-        self._submitted.popleft()
+        try:
+            self._submitted.popleft()
+        except IndexError:  # another thread has closed the loader meanwhile
+            raise FastloadError("the loader was closed while a batch was waited for; create a new one.") from None
         self.submit()  # before the device stage, so that the backend is never without work
         if host.failures:
             with span(spans, "substitute", "loader", position):
