@@ -59,9 +59,12 @@ demo: $(INSTALLED) ## images through every backend into a training loop; PHOTOS=
 doctor: $(INSTALLED) ## what this machine has, and what to change
 	@$(BIN)/fastload doctor
 
-lint: $(INSTALLED) ## ruff and mypy --strict
+CPP_FILES := $(shell find fastload tests benchmarks -name '*.cpp' -o -name '*.hpp')
+
+lint: $(INSTALLED) ## ruff, clang-format and mypy --strict
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/clang-format --dry-run --Werror $(CPP_FILES)
 	$(BIN)/mypy
 
 test: lint ## lint, then all tests but those of test-reliability; PYTEST="-k resume" passes options on
@@ -113,6 +116,7 @@ image-verify: ## build the Docker image, run it and report (gigabytes); see dock
 format: $(INSTALLED) ## rewrite sources to the house format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $(CPP_FILES)
 
 clean: ## remove the environment and everything built
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache

@@ -73,11 +73,17 @@ class Taker:
 
 def decoding(folder: Path, transform: Any, batch_size: int, **options: Any) -> fastload.Loader:
     """One thread of the core."""
-    given: dict[str, Any] = {"backend": "turbojpeg", "options": TurboJpegOptions(**options), "num_workers": 1}
-    return fastload.create_loader(folder, batch_size, shuffle=True, drop_last=True, transform=transform, **given)
+    given: dict[str, Any] = {
+        "backend": "turbojpeg",
+        "options": TurboJpegOptions(**options),
+        "num_workers": 1,
+    }
+    return fastload.create_loader(
+        folder, batch_size, shuffle=True, drop_last=True, transform=transform, **given
+    )
 
 
-# -- several views of an image ----------------------------------------------------------------------------------------
+# -- several views of an image ---------------------------------------------------------------------
 
 
 def view(size: int, least: float, most: float = 1.0) -> Any:
@@ -104,7 +110,7 @@ def views(folder: Path) -> Iterator[Entry]:
             yield Entry(name, mode, {}, partial(opened, transforms))
 
 
-# -- large photographs, exactly and reduced ---------------------------------------------------------------------------
+# -- large photographs, exactly and reduced --------------------------------------------------------
 
 
 def draft(folder: Path) -> Iterator[Entry]:
@@ -114,9 +120,16 @@ def draft(folder: Path) -> Iterator[Entry]:
         transform = v2.RandomResizedCrop(224, scale=area)
         metrics = {}
         if draft:
-            with decoding(folder, transform, 12) as exact, decoding(folder, transform, 12, draft=True) as reduced:
+            with (
+                decoding(folder, transform, 12) as exact,
+                decoding(folder, transform, 12, draft=True) as reduced,
+            ):
                 off = PixelDifference.between(next(iter(reduced))[0], next(iter(exact))[0])
-            metrics = {"mean_difference": off.mean, "largest_difference": off.largest, "psnr_db": off.psnr}
+            metrics = {
+                "mean_difference": off.mean,
+                "largest_difference": off.largest,
+                "psnr_db": off.psnr,
+            }
         return Taker(of_loader(decoding(folder, transform, 12, draft=draft)), 12, metrics=metrics)
 
     for mode, area in (("whole images", (1.0, 1.0)), ("crops of 8% to 100%", (0.08, 1.0))):
@@ -137,7 +150,7 @@ def enlarged(folder: Path, room: Path) -> Path:
     return room / "large"
 
 
-# -- small batches of small arrays: 28x28 grey, normalised ------------------------------------------------------------
+# -- small batches of small arrays: 28x28 grey, normalised -----------------------------------------
 
 SAMPLES = 60_000
 MEAN, STD = 0.2860, 0.3530
@@ -150,8 +163,13 @@ STEP = 0.001
 def small() -> Iterator[Entry]:
     torch.set_num_threads(1)
     rng = np.random.default_rng(0)
-    images, labels = rng.integers(0, 256, (SAMPLES, 28, 28), dtype=np.uint8), rng.integers(0, 10, SAMPLES)
-    transform = v2.Compose([v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize([MEAN], [STD])])
+    images, labels = (
+        rng.integers(0, 256, (SAMPLES, 28, 28), dtype=np.uint8),
+        rng.integers(0, 10, SAMPLES),
+    )
+    transform = v2.Compose(
+        [v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize([MEAN], [STD])]
+    )
 
     def indexing(size: int) -> Iterator[object]:
         pixels, classes = torch.from_numpy(images).unsqueeze(1), torch.from_numpy(labels)
@@ -163,7 +181,9 @@ def small() -> Iterator[Entry]:
         given: dict[str, Any] = {"shuffle": True, "drop_last": True, "transform": transform}
         with fastload.create_loader((images, labels), size, **given) as loader:
             metrics = {"trainer_waits_share": waiting(of_loader(loader))}
-        return Taker(of_loader(fastload.create_loader((images, labels), size, **given)), 1, BATCHES, metrics)
+        return Taker(
+            of_loader(fastload.create_loader((images, labels), size, **given)), 1, BATCHES, metrics
+        )
 
     for size in (64, 128, 512):
         mode = f"batches of {size}"
@@ -182,11 +202,12 @@ def waiting(batches: Iterator[object]) -> float:
     return waited / (time.perf_counter() - begun)
 
 
-# -- opening a folder of many files -----------------------------------------------------------------------------------
+# -- opening a folder of many files ----------------------------------------------------------------
 
 
 def memory(files: int) -> Iterator[Measurement]:
-    """Empty files in 1,000 classes with names as long as ImageNet's; each contestant in a process of its own."""
+    """Empty files in 1,000 classes with names as long as ImageNet's; each contestant in a process
+    of its own."""
     with tempfile.TemporaryDirectory(prefix="fastload-files-") as room:
         for label in range(1000):
             folder = Path(room, f"n{label:08}")
@@ -195,7 +216,11 @@ def memory(files: int) -> Iterator[Measurement]:
                 (folder / f"{folder.name}_{number:07}.JPEG").touch()
         for name in ("torchvision", "fastload"):
             done = process.run("benchmarks.details:opening", name, room, cwd=ROOT)
-            found = {"rounds": (done.answer,)} if done.answer else {"status": "failed", "note": done.words}
+            found = (
+                {"rounds": (done.answer,)}
+                if done.answer
+                else {"status": "failed", "note": done.words}
+            )
             yield Measurement(name, "opening", **found)
 
 
@@ -208,7 +233,9 @@ def opening(name: str, folder: str) -> Round:
     took, burnt = time.perf_counter() - clock, time.process_time() - processor
     metrics: dict[str, float | None] = {"peak_bytes": peak_memory() - before}
     for method in ("fork", "spawn"):
-        metrics[f"worker_by_{method}_bytes"] = worker_memory(data, method) - worker_memory(None, method)
+        metrics[f"worker_by_{method}_bytes"] = worker_memory(data, method) - worker_memory(
+            None, method
+        )
     return Round(len(data), took, burnt, metrics)
 
 
@@ -223,7 +250,8 @@ def worker_memory(data: Any, method: str) -> int:
 
 
 def visit(data: Any, answer: Any) -> None:
-    """A worker goes through all samples, and tells its memory that is shared with no other process (USS)."""
+    """A worker goes through all samples, and tells its memory that is shared with no other process
+    (USS)."""
     if isinstance(data, ImageFolder):
         sum(len(path) + label for path, label in data.samples)
     elif data is not None:
@@ -232,15 +260,19 @@ def visit(data: Any, answer: Any) -> None:
     answer.send(psutil.Process().memory_full_info().uss)
 
 
-# -- the command ------------------------------------------------------------------------------------------------------
+# -- the command -----------------------------------------------------------------------------------
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("question", choices=["views", "draft", "small", "memory"])
     parser.add_argument("--data", type=Path, help="class folders of JPEGs")
     parser.add_argument("--rounds", type=int, default=9, help="(default: %(default)s)")
-    parser.add_argument("--files", type=int, default=1_300_000, help="to make (default: %(default)s)")
+    parser.add_argument(
+        "--files", type=int, default=1_300_000, help="to make (default: %(default)s)"
+    )
     given = parser.parse_args()
     console = Console(highlight=False)
     if given.question == "memory":
@@ -253,7 +285,9 @@ def main() -> None:
             entries = views(given.data or sample_set(Path(room), 256, print) / "train")
         else:
             entries = draft(enlarged(given.data or sample_set(Path(room), 24, print), Path(room)))
-        rows = measure(list(entries), rounds=given.rounds, seconds=1.0, keep_open=False).measurements
+        rows = measure(
+            list(entries), rounds=given.rounds, seconds=1.0, keep_open=False
+        ).measurements
     for mode in dict.fromkeys(row.mode for row in rows):
         print_fitting(console, beside_the_first([row for row in rows if row.mode == mode]))
 
@@ -263,7 +297,10 @@ def beside_the_first(rows: Sequence[Measurement]) -> list[dict[str, str]]:
     cells = metric_rows(rows[0].mode, rows)
     for shown, row in zip(cells, rows, strict=True):
         shown["processor ms each"] = f"{row.cpu_seconds_per_1000 or 0:.3f}"
-        for title, cost in (("time", lambda r: r.seconds), ("processor time", lambda r: r.cpu_seconds or math.nan)):
+        for title, cost in (
+            ("time", lambda r: r.seconds),
+            ("processor time", lambda r: r.cpu_seconds or math.nan),
+        ):
             found = ratios(row, rows[0], lambda r, cost=cost: cost(r) / r.samples)
             shown[f"{title} / {rows[0].contestant}"] = f"{median(found):.2f}" if found else row.note
     return cells

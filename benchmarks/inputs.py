@@ -45,7 +45,8 @@ def sample_set(work: Path, count: int, say: Callable[[str], None]) -> Path:
 
 
 def reduced(source: Path, work: Path, count: int, *, side: int, suffix: str) -> Path:
-    """Some images of the class folders in `source`, with `side` pixels on their longer side, in the format of `suffix`.
+    """Some images of the class folders in `source`, with `side` pixels on their longer side, in the
+    format of `suffix`.
 
     Where that is 64, they are squares, as in Tiny ImageNet.
     """
@@ -58,13 +59,20 @@ def reduced(source: Path, work: Path, count: int, *, side: int, suffix: str) -> 
         target.parent.mkdir(parents=True, exist_ok=True)
         with Image.open(path) as image:
             scale = side / max(image.size)
-            size = (side, side) if side == 64 else (round(image.width * scale), round(image.height * scale))
+            size = (
+                (side, side)
+                if side == 64
+                else (round(image.width * scale), round(image.height * scale))
+            )
             image.convert("RGB").resize(size, Image.Resampling.BICUBIC).save(target)
     return folder
 
 
-def photographs(source: Path, work: Path, least: int, suffixes: tuple[str, ...] = (".jpg", ".jpeg")) -> Photographs:
-    """All files of these kinds in the class folders of `source` (or in its `train` and `val`), perhaps repeatedly.
+def photographs(
+    source: Path, work: Path, least: int, suffixes: tuple[str, ...] = (".jpg", ".jpeg")
+) -> Photographs:
+    """All files of these kinds in the class folders of `source` (or in its `train` and `val`),
+    perhaps repeatedly.
 
     Epochs of few images would measure how epochs begin and end, which is measured apart.
 
@@ -72,10 +80,14 @@ def photographs(source: Path, work: Path, least: int, suffixes: tuple[str, ...] 
         SourceError: there are none.
     """
     parts = [source / part for part in ("train", "val") if (source / part).is_dir()] or [source]
-    files = sorted(path for part in parts for path in part.glob("*/*") if path.suffix.lower() in suffixes)
+    files = sorted(
+        path for part in parts for path in part.glob("*/*") if path.suffix.lower() in suffixes
+    )
     if not files:
         kinds = " or ".join(suffixes)
-        raise SourceError(f"{source}: no {kinds} files in folders of classes. Give another one: DATA=folder.")
+        raise SourceError(
+            f"{source}: no {kinds} files in folders of classes. Give another one: DATA=folder."
+        )
     sizes = [path.stat().st_size for path in files]
     names = "\n".join(f"{path.resolve()} {size}" for path, size in zip(files, sizes, strict=True))
     key = hashlib.sha256(f"{least}\n{names}".encode())
@@ -85,7 +97,9 @@ def photographs(source: Path, work: Path, least: int, suffixes: tuple[str, ...] 
         _link(files, folder / "few", 1)
         _link(files, folder / "all", times)
         (folder / "complete").touch()
-    return Photographs(folder / "all", folder / "few", times * len(files), len(files), sum(sizes) / len(sizes))
+    return Photographs(
+        folder / "all", folder / "few", times * len(files), len(files), sum(sizes) / len(sizes)
+    )
 
 
 def _link(files: list[Path], folder: Path, times: int) -> None:

@@ -1,11 +1,11 @@
-// The limit of `benchmarks/peers`: reading the header of a JPEG and decoding a region of it by libjpeg-turbo, with no
-// resampling and no output, on random resized crops as for ImageNet.
+// The limit of `benchmarks/peers`: reading the header of a JPEG and decoding a region of it by
+// libjpeg-turbo, with no resampling and no output, on random resized crops as for ImageNet.
 //
 //     cmake -S . -B build -DFASTLOAD_TOOLS=ON && cmake --build build
 //     yes | head -15 | build/native_limit FOLDER THREADS
 //
-// Each line of input is answered by an epoch over all .jpg and .jpeg files below FOLDER, which are held in memory:
-// images, seconds, seconds of processor.
+// Each line of input is answered by an epoch over all .jpg and .jpeg files below FOLDER, which are
+// held in memory: images, seconds, seconds of processor.
 #include <algorithm>
 #include <cctype>
 #include <chrono>
@@ -47,9 +47,11 @@ class LimitJob final : public Job {
         Bytes bytes;
         if (Outcome read = images_->get(row, worker.bytes, bytes); !read.ok()) return read;
         worker.decoder.use_libjpeg(true);
-        if (Outcome opened = worker.decoder.open(bytes.data, bytes.size, {}); !opened.ok()) return opened;
+        if (Outcome opened = worker.decoder.open(bytes.data, bytes.size, {}); !opened.ok())
+            return opened;
         Geometry geometry;
-        if (Outcome placed = geometries_(row, worker.decoder.header().size, geometry); !placed.ok()) {
+        if (Outcome placed = geometries_(row, worker.decoder.header().size, geometry);
+            !placed.ok()) {
             return placed;
         }
         NoSink sink;
@@ -77,10 +79,12 @@ int main(int argc, char** argv) {
     std::vector<std::vector<uint8_t>> contents;
     for (const auto& entry : std::filesystem::recursive_directory_iterator(argv[1])) {
         std::string suffix = entry.path().extension().string();
-        for (char& letter : suffix) letter = static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
+        for (char& letter : suffix)
+            letter = static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
         if (suffix != ".jpg" && suffix != ".jpeg") continue;
         std::ifstream file(entry.path(), std::ios::binary);
-        contents.emplace_back(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
+        contents.emplace_back(std::istreambuf_iterator<char>(file),
+                              std::istreambuf_iterator<char>());
     }
     if (contents.empty()) {
         std::fprintf(stderr, "no .jpg or .jpeg files under %s\n", argv[1]);
@@ -117,8 +121,8 @@ int main(int argc, char** argv) {
             for (size_t i = first; i < first + kBatch; ++i) {
                 images.push_back({contents[rows[i]].data(), contents[rows[i]].size()});
             }
-            GeometrySource crops =
-                random_resized_crops(uniforms.data() + first * kResizedCropUniforms, flips.get() + 2 * first, plan);
+            GeometrySource crops = random_resized_crops(
+                uniforms.data() + first * kResizedCropUniforms, flips.get() + 2 * first, plan);
             flying.push_back(std::make_shared<LimitJob>(open_buffers(std::move(images)), crops));
             pool.submit(flying.back());
         }
@@ -127,7 +131,8 @@ int main(int argc, char** argv) {
             std::fprintf(stderr, "%zu images failed\n", failures);
             return 1;
         }
-        std::printf("%zu %.6f %.6f\n", count, seconds.count(), processor_seconds() - processor_start);
+        std::printf("%zu %.6f %.6f\n", count, seconds.count(),
+                    processor_seconds() - processor_start);
         std::fflush(stdout);
     }
     return 0;

@@ -5,14 +5,15 @@
     python -m benchmarks.runs texts FOLDER                           # two classes of texts, for the text recipe
     python -m benchmarks.runs curves RUN/epochs.jsonl PICTURE.png --result iou
 
-`timelines` trains the same network on the same JPEGs, fed by a plain DataLoader and by fastload, and draws both on one
-scale of time. Nothing else should be running.
+`timelines` trains the same network on the same JPEGs, fed by a plain DataLoader and by fastload,
+and draws both on one scale of time. Nothing else should be running.
 
-`fashion` trains both in turn, each run in a process of its own, once for each seed, and the modern preset once. FOLDER
-has the four files of Fashion-MNIST (Debian: dataset-fashion-mnist). Times are of the whole job but for the imports.
+`fashion` trains both in turn, each run in a process of its own, once for each seed, and the modern
+preset once. FOLDER has the four files of Fashion-MNIST (Debian: dataset-fashion-mnist). Times are
+of the whole job but for the imports.
 
-`texts` writes train.tsv (10,000) and dev.tsv (1,000): paragraphs from the docstrings of torch (label 0) and of
-transformers (label 1). The same versions of the two packages give the same files.
+`texts` writes train.tsv (10,000) and dev.tsv (1,000): paragraphs from the docstrings of torch
+(label 0) and of transformers (label 1). The same versions of the two packages give the same files.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ _NAMES = re.compile("|".join(_PACKAGES), re.IGNORECASE)
 """What would give the answer away."""
 
 
-# -- before and after -------------------------------------------------------------------------------------------------
+# -- before and after ------------------------------------------------------------------------------
 
 
 class _Pause:
@@ -85,27 +86,38 @@ def timelines(given: argparse.Namespace) -> None:
         after = fastload.create_loader(
             folder, size, shuffle=True, transform=training(), backend="turbojpeg", device=device
         )
-        for name, loader in ((f"DataLoader,\n{workers} workers", before), ("fastload\nturbojpeg", after)):
+        for name, loader in (
+            (f"DataLoader,\n{workers} workers", before),
+            ("fastload\nturbojpeg", after),
+        ):
             feed = Feed(loader)
             train(feed, trainer, steps=5)
             clock = train(feed, trainer, given.seconds, keep=True)
             feed.close()
             found[name], idle = clock.steps(wait=True), clock.summary(wait=True)
             rate = f"{size * idle.steps / idle.seconds:,.0f} images/s"
-            print(f"{' '.join(name.split())}: {rate}; busy {idle.busy_share:.1%}, wait {idle.wait_share:.1%}")
+            print(
+                f"{' '.join(name.split())}: {rate}; busy {idle.busy_share:.1%}, wait "
+                f"{idle.wait_share:.1%}"
+            )
     what = f"Simulated trainer of {given.consume:g} images/s" if given.consume else given.network
     machine = describe_machine()
-    where = machine.gpus[0] if machine.gpus and device.type == "cuda" else f"{machine.affinity_cores} cores"
+    where = (
+        machine.gpus[0]
+        if machine.gpus and device.type == "cuda"
+        else f"{machine.affinity_cores} cores"
+    )
     title, note = f"{what}, batches of {size} JPEGs", f"{machine.cpu}, {where}"
     draw_timelines(given.picture, found, given.seconds, title=title, note=note)
     print(machine, given.picture, sep="\n")
 
 
-# -- Fashion-MNIST ----------------------------------------------------------------------------------------------------
+# -- Fashion-MNIST ---------------------------------------------------------------------------------
 
 
 class Job:
-    """A whole training in a process of its own, with another seed in each round; the warm-up does nothing."""
+    """A whole training in a process of its own, with another seed in each round; the warm-up does
+    nothing."""
 
     def __init__(self, function: str, *given: object) -> None:
         self._function, self._given, self._seed = function, given, 0
@@ -113,7 +125,9 @@ class Job:
     def run(self, seconds: float) -> Work:
         if not seconds:
             return Work(0)
-        done = process.run(f"benchmarks.runs:{self._function}", *self._given, self._seed, limit=3600)
+        done = process.run(
+            f"benchmarks.runs:{self._function}", *self._given, self._seed, limit=3600
+        )
         if done.answer is None:
             raise WorkerError(f"{done.words}\n{done.output}")
         self._seed += 1
@@ -153,12 +167,19 @@ def fast(room: str, folder: str, name: str, seed: int) -> Work:
     from fastload.train import preset, train
 
     out = f"{room}/{name}-{seed}"
-    config = preset(name, data=folder, seed=seed, parallel="none", device="cpu", out=out, progress=False)
+    config = preset(
+        name, data=folder, seed=seed, parallel="none", device="cpu", out=out, progress=False
+    )
     began, cpu = time.perf_counter(), cpu_seconds()
     summary = train(config)
-    seconds, wait = time.perf_counter() - began, summary.idle.wait_share if summary.idle is not None else None
+    seconds, wait = (
+        time.perf_counter() - began,
+        summary.idle.wait_share if summary.idle is not None else None,
+    )
     samples = sum(epoch.samples for epoch in summary.epochs)
-    return Work(samples, seconds, cpu_seconds() - cpu, metrics={**summary.final, "wait_share": wait})
+    return Work(
+        samples, seconds, cpu_seconds() - cpu, metrics={**summary.final, "wait_share": wait}
+    )
 
 
 def plain(root: str, seed: int) -> Work:
@@ -188,7 +209,9 @@ def plain(root: str, seed: int) -> Work:
             asked = time.perf_counter()
         model.eval()
         with torch.no_grad():
-            right = sum((model(images).argmax(1) == labels).sum().item() for images, labels in loaders[1])
+            right = sum(
+                (model(images).argmax(1) == labels).sum().item() for images, labels in loaders[1]
+            )
     seconds = time.perf_counter() - began
     metrics = {"top1": right / len(sets[1]), "wait_share": waited / seconds}
     return Work(_EPOCHS * _SAMPLES, seconds, cpu_seconds() - cpu, metrics=metrics)
@@ -201,19 +224,28 @@ def texts(given: argparse.Namespace) -> None:
     chosen = []
     for label, every in enumerate(found):
         own = [text for text in every if text not in both]
-        chosen += [(text, label) for text in rng.sample(own, sum(_SIZES.values()) // len(_PACKAGES))]
+        chosen += [
+            (text, label) for text in rng.sample(own, sum(_SIZES.values()) // len(_PACKAGES))
+        ]
     rng.shuffle(chosen)
     given.folder.mkdir(parents=True, exist_ok=True)
     for name, size in _SIZES.items():
         part, chosen = chosen[:size], chosen[size:]
         with open(given.folder / f"{name}.tsv", "w", encoding="utf-8", newline="") as file:
-            writer = csv.writer(file, delimiter="\t", lineterminator="\n", quoting=csv.QUOTE_NONE, quotechar=None)
+            writer = csv.writer(
+                file, delimiter="\t", lineterminator="\n", quoting=csv.QUOTE_NONE, quotechar=None
+            )
             writer.writerows([("text", "label"), *part])
-    print(", ".join(f"{package} {metadata.version(package)}" for package in _PACKAGES), "->", given.folder)
+    print(
+        ", ".join(f"{package} {metadata.version(package)}" for package in _PACKAGES),
+        "->",
+        given.folder,
+    )
 
 
 def paragraphs(package: Path) -> Iterator[str]:
-    """Those of at least eight words in all docstrings, on one line each, without the packages' own names."""
+    """Those of at least eight words in all docstrings, on one line each, without the packages' own
+    names."""
     for path in sorted(package.rglob("*.py")):
         try:
             nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
@@ -236,22 +268,30 @@ def curves(given: argparse.Namespace) -> None:
     for axes, name in zip(both, ("loss", given.result), strict=True):
         for part, colour in (("train", "#0969da"), ("val", "#bc4c00")):
             values = [record[part][name] for record in records]
-            axes.plot([1 + record["epoch"] for record in records], values, "o-", color=colour, label=part)
+            axes.plot(
+                [1 + record["epoch"] for record in records], values, "o-", color=colour, label=part
+            )
         axes.set(xlabel="epoch", title=name, ylim=(0, None))
         axes.grid(color="#d8dee4")
         axes.legend(frameon=False)
     figure.savefig(given.picture, dpi=100)
 
 
-# -- the command ------------------------------------------------------------------------------------------------------
+# -- the command -----------------------------------------------------------------------------------
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     commands = parser.add_subparsers(required=True)
 
-    def command(function: Callable[[argparse.Namespace], None], *paths: str) -> argparse.ArgumentParser:
-        added = commands.add_parser(function.__name__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    def command(
+        function: Callable[[argparse.Namespace], None], *paths: str
+    ) -> argparse.ArgumentParser:
+        added = commands.add_parser(
+            function.__name__, formatter_class=argparse.ArgumentDefaultsHelpFormatter
+        )
         added.set_defaults(function=function)
         for name in paths:
             added.add_argument(name, type=Path)
@@ -261,14 +301,20 @@ def main() -> None:
     add("folder", type=Path, nargs="?", help="class folders of JPEGs (made on the spot without)")
     add("--batch-size", type=int, default=64)
     add("--network", default="resnet50", help="torchvision's name of one")
-    add("--consume", type=float, help="simulate a trainer of so many images/s, which takes no processor time, instead")
+    add(
+        "--consume",
+        type=float,
+        help="simulate a trainer of so many images/s, which takes no processor time, instead",
+    )
     add("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     add("--seconds", type=float, default=4.0, help="of each loader")
     add = command(fashion, "folder").add_argument
     add("--seeds", type=int, default=3)
     add("--json", type=Path)
     command(texts, "folder")
-    command(curves, "epochs", "picture").add_argument("--result", default="top1", help="beside the loss: top1, iou...")
+    command(curves, "epochs", "picture").add_argument(
+        "--result", default="top1", help="beside the loss: top1, iou..."
+    )
     given = parser.parse_args()
     given.function(given)
 

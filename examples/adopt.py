@@ -29,14 +29,21 @@ def images_per_second(batches: Iterable[Any]) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", help="one folder for each class")
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--workers", type=int, default=2)
     args = parser.parse_args()
 
     transform = v2.Compose(
-        [v2.RandomResizedCrop(224), v2.RandomHorizontalFlip(), v2.ToImage(), v2.ToDtype(torch.float32, scale=True)]
+        [
+            v2.RandomResizedCrop(224),
+            v2.RandomHorizontalFlip(),
+            v2.ToImage(),
+            v2.ToDtype(torch.float32, scale=True),
+        ]
     )
     loader = DataLoader(
         ImageFolder(args.folder, transform),
@@ -49,7 +56,10 @@ def main() -> None:
     loader = fastload.from_dataloader(loader)  # the line
     after = images_per_second(loader)
     print(loader.explain())
-    print(f"DataLoader {before:,.0f} images/s, fastload {after:,.0f}: {after / before:.1f} times as fast")
+    print(
+        f"DataLoader {before:,.0f} images/s, fastload {after:,.0f}: {after / before:.1f} times "
+        "as fast"
+    )
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
-"""Train a classifier on a folder of classes, on one CPU, one GPU or several machines; stop it and it goes on.
+"""Train a classifier on a folder of classes, on one CPU, one GPU or several machines; stop it and
+it goes on.
 
     python examples/folder_ddp.py data/train data/val
     torchrun --nproc-per-node 4 examples/folder_ddp.py data/train data/val
 
-Nothing here is special to several processes but what DistributedDataParallel asks for: the loader finds its own rank.
+Nothing here is special to several processes but what DistributedDataParallel asks for: the loader
+finds its own rank.
 """
 
 from __future__ import annotations
@@ -25,13 +27,21 @@ MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("train", type=Path, help="folder of classes")
     parser.add_argument("val", type=Path, help="folder of the same classes")
-    parser.add_argument("--model", default="resnet18", help="a classifier of torchvision (default: %(default)s)")
+    parser.add_argument(
+        "--model", default="resnet18", help="a classifier of torchvision (default: %(default)s)"
+    )
     parser.add_argument("--epochs", type=int, default=10)
-    parser.add_argument("--batch-size", type=int, default=64, help="on each rank (default: %(default)s)")
-    parser.add_argument("--size", type=int, default=224, help="side of the images [pixels] (default: %(default)s)")
+    parser.add_argument(
+        "--batch-size", type=int, default=64, help="on each rank (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--size", type=int, default=224, help="side of the images [pixels] (default: %(default)s)"
+    )
     parser.add_argument("--checkpoint", type=Path, default=Path("folder_ddp.pt"))
     return parser.parse_args()
 
@@ -70,7 +80,9 @@ def main() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-4)
 
     first = 0
-    if args.checkpoint.exists():  # another run was stopped: go on with the batch that it would have had next
+    if (
+        args.checkpoint.exists()
+    ):  # another run was stopped: go on with the batch that it would have had next
         saved = torch.load(args.checkpoint, map_location=device, weights_only=True)
         network.load_state_dict(saved["model"])
         optimizer.load_state_dict(saved["optimizer"])
@@ -88,14 +100,21 @@ def main() -> None:
         model.eval()
         counts = torch.zeros(2, dtype=torch.int64, device=device)  # right, all
         with torch.inference_mode():
-            for images, labels in val:  # each sample once over all ranks: sum counts, do not average averages
+            for (
+                images,
+                labels,
+            ) in val:  # each sample once over all ranks: sum counts, do not average averages
                 counts[0] += (network(images).argmax(1) == labels).sum()
                 counts[1] += len(labels)
         if distributed:
             dist.all_reduce(counts)
         if rank == 0:
             print(f"epoch {epoch + 1}: {int(counts[0])} of {int(counts[1])} right", flush=True)
-            saved = {"model": network.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch + 1}
+            saved = {
+                "model": network.state_dict(),
+                "optimizer": optimizer.state_dict(),
+                "epoch": epoch + 1,
+            }
             torch.save({**saved, "loader": train.state_dict()}, args.checkpoint)
 
     train.close()

@@ -1,4 +1,5 @@
-"""Train a small U-Net-like network on images and masks: the same crop for both, colour for the image only.
+"""Train a small U-Net-like network on images and masks: the same crop for both, colour for the
+image only.
 
 python examples/segmentation.py cracks/          # cracks/images/*.jpg and cracks/masks/*.png
 """
@@ -16,7 +17,9 @@ import fastload
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("data", type=Path, help="a folder with images/ and masks/")
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--batch-size", type=int, default=4)
@@ -33,7 +36,13 @@ def main() -> None:
         ]
     )
     network = nn.Sequential(
-        *(nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 1, 1))
+        *(
+            nn.Conv2d(3, 16, 3, padding=1),
+            nn.ReLU(),
+            nn.Conv2d(16, 16, 3, padding=1),
+            nn.ReLU(),
+            nn.Conv2d(16, 1, 1),
+        )
     ).to(device)
     optimizer = torch.optim.AdamW(network.parameters(), lr=1e-3)
 
@@ -43,7 +52,9 @@ def main() -> None:
         for epoch in range(args.epochs):
             total = 0.0
             for images, masks in train:  # (B, 3, 64, 64) float32 and (B, 64, 64) uint8
-                loss = nn.functional.binary_cross_entropy_with_logits(network(images)[:, 0], (masks > 0).float())
+                loss = nn.functional.binary_cross_entropy_with_logits(
+                    network(images)[:, 0], (masks > 0).float()
+                )
                 optimizer.zero_grad(set_to_none=True)
                 loss.backward()
                 optimizer.step()

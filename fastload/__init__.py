@@ -1,11 +1,13 @@
-"""fastload: a data loader for PyTorch. One iterator, interchangeable backends, the same samples from each.
+"""fastload: a data loader for PyTorch. One iterator, interchangeable backends, the same samples
+from each.
 
     import fastload
 
     train = fastload.create_loader("data/train", batch_size=256, shuffle=True, transform=...)
     train = fastload.from_dataloader(train)  # or, from the DataLoader that you have
 
-Names are imported when first used: `import fastload` loads neither torch nor any backend, and changes no global state.
+Names are imported when first used: `import fastload` loads neither torch nor any backend, and
+changes no global state.
 """
 
 from __future__ import annotations
@@ -57,7 +59,9 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"fastload.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(importlib.import_module(_HOMES[name]), name)  # which is found next time
+    value = globals()[name] = getattr(
+        importlib.import_module(_HOMES[name]), name
+    )  # which is found next time
     return value
 
 

@@ -1,8 +1,9 @@
-"""From a host batch to what the trainer gets: one copy, the batch part of the recipe, on the target device.
+"""From a host batch to what the trainer gets: one copy, the batch part of the recipe, on the target
+device.
 
-On CUDA all of it runs on a stream of its own, ahead of the trainer. Events order the two streams. The host waits for
-the device in one case only: the trainer has been given so many batches that it has not worked through yet that their
-memory would grow without a bound (`DeviceStage._bound_lent`).
+On CUDA all of it runs on a stream of its own, ahead of the trainer. Events order the two streams.
+The host waits for the device in one case only: the trainer has been given so many batches that it
+has not worked through yet that their memory would grow without a bound (`DeviceStage._bound_lent`).
 """
 
 from __future__ import annotations
@@ -36,33 +37,38 @@ from fastload.sources.kinds import IMAGE, VALUE, kind_named, pixel_kinds
 from fastload.spans import SpanLog
 
 _WORTH_KEEPING = 1 << 20
-"""Bytes. Smaller arrays of ordinary memory come from malloc, which keeps and reuses such pieces itself, and sooner."""
+"""Bytes. Smaller arrays of ordinary memory come from malloc, which keeps and reuses such pieces
+itself, and sooner."""
 _LARGEST_FIT = 4
-"""A block of a pool is used for arrays down to a quarter of its size. So the last batch of an epoch needs none of its
-own, and labels do not take the blocks of images."""
+"""A block of a pool is used for arrays down to a quarter of its size. So the last batch of an epoch
+needs none of its own, and labels do not take the blocks of images."""
 _FEWEST_LENT = 4
 """Batches that the trainer may always be behind by, whatever their size."""
 _MOST_LENT_BYTES = 512 << 20
-"""Bytes of batches that the trainer has been given and has not worked through. Small batches may be many: at CIFAR's 6
-MB some 80, so that a pause of the host of some ten milliseconds does not stop the GPU."""
+"""Bytes of batches that the trainer has been given and has not worked through. Small batches may be
+many: at CIFAR's 6 MB some 80, so that a pause of the host of some ten milliseconds does not stop
+the GPU."""
 _OPENMP = re.compile(r"/(?:.*/)?lib(?:gomp|iomp5|omp)[^/\n]*\.so[^/\n]*$", re.MULTILINE)
 
 
 class BufferPool:
     """uint8 arrays, page-locked if asked, that return to the pool when their last view is gone.
 
-    A fresh 40 MB array for every batch costs page faults and, when page-locked, a system call that stops the GPU. A
-    trainer may keep a batch as long as it likes: numpy slices, and torch tensors made from the array, are views as
-    well.
+    A fresh 40 MB array for every batch costs page faults and, when page-locked, a system call that
+    stops the GPU. A trainer may keep a batch as long as it likes: numpy slices, and torch tensors
+    made from the array, are views as well.
 
-    Page-locked blocks have the size that was asked for, in whole pages, and are registered once. (torch's own allocator
-    rounds up to a power of two: 38 MB become 67.) A smaller batch takes a block of a larger one, so that after the
-    first batches of a run nothing is registered any more: such calls would break the capture of a CUDA graph.
+    Page-locked blocks have the size that was asked for, in whole pages, and are registered once.
+    (torch's own allocator rounds up to a power of two: 38 MB become 67.) A smaller batch takes a
+    block of a larger one, so that after the first batches of a run nothing is registered any more:
+    such calls would break the capture of a CUDA graph.
     """
 
-    def __init__(self, *, pinned_for: torch.device | None = None, least: int = _WORTH_KEEPING) -> None:
-        """`pinned_for`: the GPU that the buffers are page-locked for; `least`: bytes from which ordinary memory is
-        kept."""
+    def __init__(
+        self, *, pinned_for: torch.device | None = None, least: int = _WORTH_KEEPING
+    ) -> None:
+        """`pinned_for`: the GPU that the buffers are page-locked for; `least`: bytes from which
+        ordinary memory is kept."""
         self._pinned_for = pinned_for
         self._least = least
         self.allocated = 0
@@ -76,16 +82,21 @@ class BufferPool:
         if nbytes == 0 or (self._pinned_for is None and nbytes < self._least):
             return np.empty(shape, dtype=np.uint8)
         with self._lock:
-            # A copy of the list: finalizers append to it at any moment. Of equal blocks the last used: it is in caches.
-            fitting = [b for b in reversed(list(self._free)) if nbytes <= b.memory.numel() <= _LARGEST_FIT * nbytes]
+            # A copy of the list: finalizers append to it at any moment. Of equal blocks the last
+            # used: it is in caches.
+            fitting = [
+                b
+                for b in reversed(list(self._free))
+                if nbytes <= b.memory.numel() <= _LARGEST_FIT * nbytes
+            ]
             block = min(fitting, key=lambda b: b.memory.numel(), default=None)
             if block is not None:
                 self._free.remove(block)
         if block is None:
             block = _Block(self._fresh(nbytes))
             self.allocated += block.memory.numel()
-        # numpy points the views of an array at the outermost array it finds. Through a memoryview that is `lease`
-        # itself, so `lease` lives exactly as long as the last view.
+        # numpy points the views of an array at the outermost array it finds. Through a memoryview
+        # that is `lease` itself, so `lease` lives exactly as long as the last view.
         lease = np.frombuffer(block.memory.numpy().data, dtype=np.uint8, count=nbytes)
         weakref.finalize(lease, self._free.append, block).atexit = False
         return lease.reshape(shape)
@@ -93,7 +104,8 @@ class BufferPool:
     def _fresh(self, nbytes: int) -> torch.Tensor:
         if self._pinned_for is None:
             return torch.empty(nbytes, dtype=torch.uint8, device="cpu")
-        # Page-locking opens a context on the current GPU if the process has none yet, and any thread may be first.
+        # Page-locking opens a context on the current GPU if the process has none yet, and any
+        # thread may be first.
         with torch.cuda.device(self._pinned_for):
             return _page_locked(nbytes)
 
@@ -107,12 +119,14 @@ class _Block:
 
 
 def _page_locked(nbytes: int) -> torch.Tensor:
-    """(n,) uint8, n rounded up to whole pages, page-locked for the current GPU until it is freed."""
+    """(n,) uint8, n rounded up to whole pages, page-locked for the current GPU until it is
+    freed."""
     pages = mmap.mmap(-1, -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE)
     memory = torch.frombuffer(pages, dtype=torch.uint8)
     cuda = torch.cuda.cudart()
     if int(cuda.cudaHostRegister(memory.data_ptr(), memory.numel(), 0)) != 0:
-        # Some systems allow no registering; torch's allocator has other ways, and says what it lacks.
+        # Some systems allow no registering; torch's allocator has other ways, and says what it
+        # lacks.
         return torch.empty(nbytes, dtype=torch.uint8, device="cpu", pin_memory=True)
     weakref.finalize(memory, cuda.cudaHostUnregister, memory.data_ptr()).atexit = False
     return memory
@@ -121,10 +135,11 @@ def _page_locked(nbytes: int) -> torch.Tensor:
 def use_one_thread_here() -> None:
     """Let torch's CPU kernels run on the calling thread alone; other threads are not affected.
 
-    Otherwise each kernel wakes a team of OpenMP threads that wait for each other by spinning. Beside threads that
-    decode, which leave no core free, that made batches of 32 photographs four times slower (2 cores). As
-    `torch.set_num_threads` would change the whole process, the number that OpenMP keeps for each thread
-    ("nthreads-var", OpenMP 5.2, section 2.4) is set in every OpenMP library that is loaded, if there is any.
+    Otherwise each kernel wakes a team of OpenMP threads that wait for each other by spinning.
+    Beside threads that decode, which leave no core free, that made batches of 32 photographs four
+    times slower (2 cores). As `torch.set_num_threads` would change the whole process, the number
+    that OpenMP keeps for each thread ("nthreads-var", OpenMP 5.2, section 2.4) is set in every
+    OpenMP library that is loaded, if there is any.
     """
     torch.get_num_threads()  # torch sets this thread's number at its first use: let it have been
     with contextlib.suppress(OSError):  # not Linux
@@ -135,7 +150,8 @@ def use_one_thread_here() -> None:
 
 @dataclass
 class Staged:
-    """A batch on its device, perhaps not finished yet: `DeviceStage.deliver` has the trainer's stream wait for it."""
+    """A batch on its device, perhaps not finished yet: `DeviceStage.deliver` has the trainer's
+    stream wait for it."""
 
     batch: Any
     """The structure the trainer sees: a list, a dict, or what the user's collate function made."""
@@ -158,27 +174,33 @@ class DeviceStage:
         pinned: bool = False,
         forks: bool = False,
     ) -> None:
-        """`programs`: one for each view of the samples; `roles`: the names of the kinds of the columns; `forks`:
-        whether the trainer gets a list of the views."""
+        """`programs`: one for each view of the samples; `roles`: the names of the kinds of the
+        columns; `forks`: whether the trainer gets a list of the views."""
         self.device = device
         self._programs = programs
         pixels = pixel_kinds(roles)
         self._views: list[dict[str, str]] = [
-            {view_column(name, view): kind.name for name, kind in pixels.items()} for view in range(len(programs))
+            {view_column(name, view): kind.name for name, kind in pixels.items()}
+            for view in range(len(programs))
         ]
         """Of each view the columns of pixels."""
-        self._roles = dict(roles) | {name: role for columns in self._views for name, role in columns.items()}
+        self._roles = dict(roles) | {
+            name: role for columns in self._views for name, role in columns.items()
+        }
         self._pixels = pixel_kinds(self._roles)
         several = [name for name, role in roles.items() if name in pixels or kind_named(role).moves]
-        self._together = {name: [view_column(name, v) for v in range(len(programs))] for name in several if forks}
+        self._together = {
+            name: [view_column(name, v) for v in range(len(programs))] for name in several if forks
+        }
         """The columns that become one tuple."""
         self._layout = layout
         self._dtype = dtype
         self._memory_format = memory_format
         self._mix = mix
         self._pinned = pinned
-        # Not of page-locked memory: the trainer may have queued a copy out of a batch that it has let go of. torch's
-        # own allocator, which `pin_memory` takes from, waits for such copies before it reuses the memory.
+        # Not of page-locked memory: the trainer may have queued a copy out of a batch that it has
+        # let go of. torch's own allocator, which `pin_memory` takes from, waits for such copies
+        # before it reuses the memory.
         self._outputs = BufferPool() if device.type == "cpu" and not pinned else None
         self._stream: torch.cuda.Stream | None = None
         self._home: int | None = None
@@ -188,19 +210,20 @@ class DeviceStage:
         self._ring = BufferPool(pinned_for=device) if device.type == "cuda" else None
         """Page-locked memory for what comes in ordinary memory (batches of worker processes)."""
         self._lent: deque[tuple[torch.cuda.Event, int]] = deque()
-        """Of each batch that was delivered: an event after the trainer's work on the batches before it, and its bytes
-        on the device."""
+        """Of each batch that was delivered: an event after the trainer's work on the batches before
+        it, and its bytes on the device."""
         self._spans: SpanLog | None = None
 
     @property
     def light(self) -> bool:
-        """Whether it only converts numbers in ordinary memory, which takes less time than to hand a small batch from
-        thread to thread."""
+        """Whether it only converts numbers in ordinary memory, which takes less time than to hand a
+        small batch from thread to thread."""
         converts = all(op.light for program in self._programs for _, op in program.ops)
         return self.device.type == "cpu" and not self._pinned and self._mix is None and converts
 
     def prepare(self) -> None:
-        """Called in the trainer's thread before another one works on the stage: what must be known from there."""
+        """Called in the trainer's thread before another one works on the stage: what must be known
+        from there."""
         if self._pinned and self.device.type == "cpu" and self._home is None:
             self._home = torch.cuda.current_device()
 
@@ -212,11 +235,12 @@ class DeviceStage:
         return self._stream
 
     def claim_thread(self) -> None:
-        """Let all that the calling thread does on the device, the backend's work included, go to the stage's stream.
+        """Let all that the calling thread does on the device, the backend's work included, go to
+        the stage's stream.
 
-        Threads begin on the default stream, which the trainer uses: its queue is long, every batch made on the GPU
-        would wait for the end of it, and every blocking copy would make the thread wait as well. They also begin on
-        GPU 0, where page-locking would open a context.
+        Threads begin on the default stream, which the trainer uses: its queue is long, every batch
+        made on the GPU would wait for the end of it, and every blocking copy would make the thread
+        wait as well. They also begin on GPU 0, where page-locking would open a context.
         """
         if self.device.type == "cuda":
             torch.cuda.set_stream(self.stream)
@@ -224,22 +248,27 @@ class DeviceStage:
             torch.cuda.set_device(self._home)
 
     def run(self, host: HostBatch, draws: Draws, batch_number: int) -> Staged:
-        """Start the work for one batch; on CUDA it is queued on the stage's stream and not waited for. `batch_number`:
-        global batch of the epoch, 0-based, that mixup and cutmix draw from."""
+        """Start the work for one batch; on CUDA it is queued on the stage's stream and not waited
+        for. `batch_number`: global batch of the epoch, 0-based, that mixup and cutmix draw from."""
         if self.device.type != "cuda":
             batch = self._assemble(host, draws, batch_number, keep=None)
-            return Staged(_map_tensors(batch, torch.Tensor.pin_memory) if self._pinned else batch, None)
+            return Staged(
+                _map_tensors(batch, torch.Tensor.pin_memory) if self._pinned else batch, None
+            )
         own, spans = self.stream, self._spans
         self._bound_lent()
         while self._copying and self._copying[0][0].query():
             self._copying.popleft()
         keep: list[torch.Tensor] = []
         if any(tensor.is_cuda for tensor in _tensors([*host.columns.values(), host.collated])):
-            # Whatever made device tensors in the backend (GPU decoding, resident caches) did so on its current stream.
-            # All others need not wait: in the trainer's thread (no workers) that would be for all that it has queued.
+            # Whatever made device tensors in the backend (GPU decoding, resident caches) did so on
+            # its current stream. All others need not wait: in the trainer's thread (no workers)
+            # that would be for all that it has queued.
             own.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.device(self.device), torch.cuda.stream(own):
-            begin, ready = (torch.cuda.Event(enable_timing=spans is not None, blocking=True) for _ in range(2))
+            begin, ready = (
+                torch.cuda.Event(enable_timing=spans is not None, blocking=True) for _ in range(2)
+            )
             if spans is not None:
                 spans.anchor(self.device)
                 begin.record(own)
@@ -262,7 +291,8 @@ class DeviceStage:
             nbytes = 0
             for tensor in _tensors(staged.batch):
                 if tensor.is_cuda:
-                    # Memory that the trainer lets go of is not written again before its stream has come so far.
+                    # Memory that the trainer lets go of is not written again before its stream has
+                    # come so far.
                     tensor.record_stream(stream)
                     nbytes += tensor.nbytes
             self._lent.append((before, nbytes))
@@ -281,8 +311,9 @@ class DeviceStage:
     def _bound_lent(self) -> None:
         """Wait, without spinning, until the trainer is not too many batches behind.
 
-        The memory of a batch that the trainer has let go of is free when the trainer's stream has come so far. A host
-        that runs far ahead (CUDA graphs need next to no time of it) would take new memory for each of its batches.
+        The memory of a batch that the trainer has let go of is free when the trainer's stream has
+        come so far. A host that runs far ahead (CUDA graphs need next to no time of it) would take
+        new memory for each of its batches.
         """
         lent = sum(nbytes for _, nbytes in list(self._lent))  # a copy: the trainer's thread appends
         while self._lent:
@@ -294,7 +325,9 @@ class DeviceStage:
             self._lent.popleft()
             lent -= nbytes
 
-    def _assemble(self, host: HostBatch, draws: Draws, batch_number: int, keep: list[torch.Tensor] | None) -> Any:
+    def _assemble(
+        self, host: HostBatch, draws: Draws, batch_number: int, keep: list[torch.Tensor] | None
+    ) -> Any:
         parts = self._parts_of(host)
         columns = {
             name: _map_tensors(
@@ -315,8 +348,10 @@ class DeviceStage:
         if self._mix is not None:
             if parts.images is None or parts.targets is None:
                 raise ConfigurationError(
-                    f"batch_transform: {type(self._mix).__name__} needs batches (images, labels) with images "
-                    f"(B, C, H, W), or dicts with 'image' and 'label', and {parts.described} are no such. Leave it "
+                    f"batch_transform: {type(self._mix).__name__} needs batches (images, "
+                    "labels) with images "
+                    f"(B, C, H, W), or dicts with 'image' and 'label', and {parts.described} "
+                    "are no such. Leave it "
                     "out, or give a function of the batch."
                 )
             columns[parts.images], columns[parts.targets] = self._mix.apply(
@@ -326,8 +361,10 @@ class DeviceStage:
             )
         if self._dtype is not None and parts.finished and parts.images is None:
             raise ConfigurationError(
-                f"dtype: it is for images (B, C, H, W), and {parts.described} are not known as such: first in a batch, "
-                "or named 'image'. Leave it out, or give a function of the batch as batch_transform."
+                f"dtype: it is for images (B, C, H, W), and {parts.described} are not known as "
+                "such: first in a batch, "
+                "or named 'image'. Leave it out, or give a function of the batch as "
+                "batch_transform."
             )
         roles: Mapping[Any, str] = {parts.images: IMAGE.name} if parts.finished else self._roles
         memory_format = None if parts.foreign else self._memory_format
@@ -341,11 +378,16 @@ class DeviceStage:
         if host.collated is not None:
             return _taken_apart(host.collated, foreign=host.layout is None)
         names, rebuild = list(host.columns), _REBUILD[host.layout or self._layout]
-        images = next((name for name, kind in self._pixels.items() if kind.coloured and name in host.columns), None)
+        images = next(
+            (name for name, kind in self._pixels.items() if kind.coloured and name in host.columns),
+            None,
+        )
         return _Parts(
             host.columns,
             images=images,
-            targets=None if images is None else next((name for name in names if name != images), None),
+            targets=None
+            if images is None
+            else next((name for name in names if name != images), None),
             rebuild=lambda columns: rebuild(self._joined(columns)),
             described=f"the columns here ({', '.join(map(str, names))})",
         )
@@ -354,13 +396,16 @@ class DeviceStage:
         """With a list of the views in place of the images, if the trainer gets one."""
         others = {name for views in self._together.values() for name in views[1:]}
         return {
-            name: [columns[view] for view in self._together[name]] if name in self._together else value
+            name: [columns[view] for view in self._together[name]]
+            if name in self._together
+            else value
             for name, value in columns.items()
             if name not in others
         }
 
     def _recycled(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        """(B, C, H, W) in the memory format to deliver, in memory of a batch that the trainer has let go of."""
+        """(B, C, H, W) in the memory format to deliver, in memory of a batch that the trainer has
+        let go of."""
         assert self._outputs is not None
         batch, channels, height, width = shape
         memory = self._outputs.allocate((math.prod(shape) * dtype.itemsize,))
@@ -372,7 +417,9 @@ class DeviceStage:
     def _to_device(self, tensor: torch.Tensor, keep: list[torch.Tensor] | None) -> torch.Tensor:
         if tensor.device == self.device:
             if self._stream is not None:
-                tensor.record_stream(self._stream)  # made on the backend's stream, about to be used on ours
+                tensor.record_stream(
+                    self._stream
+                )  # made on the backend's stream, about to be used on ours
             return tensor
         if keep is not None and tensor.device.type == "cpu":
             if not tensor.is_pinned():
@@ -417,7 +464,8 @@ _REBUILD: Mapping[str, Callable[[dict[Any, Any]], Any]] = {
 
 
 def _taken_apart(batch: Any, *, foreign: bool) -> _Parts:
-    """The parts of what a collate function has made: anything; images are known by their place and shape."""
+    """The parts of what a collate function has made: anything; images are known by their place and
+    shape."""
     columns: dict[Any, Any]
     keys: list[Any]
     rebuild: Callable[[dict[Any, Any]], Any]
@@ -425,7 +473,10 @@ def _taken_apart(batch: Any, *, foreign: bool) -> _Parts:
         columns, rebuild = dict(batch), lambda columns: _rebuilt_mapping(batch, columns)
         keys = [key for key in ("image", "label") if key in columns]
     elif isinstance(batch, list | tuple):
-        columns, rebuild = dict(enumerate(batch)), lambda columns: _rebuilt_sequence(batch, list(columns.values()))
+        columns, rebuild = (
+            dict(enumerate(batch)),
+            lambda columns: _rebuilt_sequence(batch, list(columns.values())),
+        )
         keys = list(columns)
     else:
         columns, rebuild = {0: batch}, lambda columns: columns[0]
@@ -438,7 +489,8 @@ def _taken_apart(batch: Any, *, foreign: bool) -> _Parts:
         images=keys[0] if known else None,
         targets=keys[1] if paired else None,
         rebuild=rebuild,
-        described=f"the parts of the {type(batch).__name__} that the dataset or the collate_fn makes",
+        described=f"the parts of the {type(batch).__name__} that the dataset or the collate_fn "
+        "makes",
         finished=True,
         foreign=foreign,
     )
@@ -448,7 +500,9 @@ def _map_tensors(value: Any, function: Callable[[torch.Tensor], torch.Tensor]) -
     if isinstance(value, torch.Tensor):
         return function(value)
     if isinstance(value, Mapping):
-        return _rebuilt_mapping(value, {key: _map_tensors(item, function) for key, item in value.items()})
+        return _rebuilt_mapping(
+            value, {key: _map_tensors(item, function) for key, item in value.items()}
+        )
     if isinstance(value, list | tuple):
         return _rebuilt_sequence(value, [_map_tensors(item, function) for item in value])
     return value

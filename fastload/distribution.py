@@ -1,4 +1,5 @@
-"""The distribution that fastload was installed as, and the command that installs one of its extras."""
+"""The distribution that fastload was installed as, and the command that installs one of its
+extras."""
 
 from __future__ import annotations
 
@@ -8,7 +9,8 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 NAME = "torch-fastload"
-"""In the package index. The import name and the command are `fastload`; the index's `fastload` is another project."""
+"""In the package index. The import name and the command are `fastload`; the index's `fastload` is
+another project."""
 
 _SOURCES = Path(__file__).resolve().parents[1]
 """The folder that `fastload` is imported from: site-packages, or a checkout."""
@@ -17,9 +19,10 @@ _SOURCES = Path(__file__).resolve().parents[1]
 def install_command(extra: str, *, upgrade: bool = False) -> str:
     """The command that installs `extra` the way fastload itself was installed.
 
-    `pip install "torch-fastload[dali]"` from the package index; `pip install -e "/home/me/fastload[dali]"` where it was
-    installed from a checkout (without `-e` where that was not editable), or is run from one without installation;
-    `pip install "torch-fastload[dali] @ URL"` where it was installed from a file or a repository. The source of each is
+    `pip install "torch-fastload[dali]"` from the package index; `pip install -e
+    "/home/me/fastload[dali]"` where it was installed from a checkout (without `-e` where that was
+    not editable), or is run from one without installation; `pip install "torch-fastload[dali] @
+    URL"` where it was installed from a file or a repository. The source of each is
     `direct_url.json`, which pip records beside the metadata (PEP 610).
     """
     return f"pip install {'--upgrade ' if upgrade else ''}{_requirement(extra)}"

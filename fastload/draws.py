@@ -1,8 +1,9 @@
 """Random numbers as a pure function of (seed, epoch, sample, operation).
 
-Nothing in fastload keeps the state of a random generator. A number is computed from a counter with Philox4x32-10
-(Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3", SC 2011), so that workers, ranks, batch
-boundaries and resumes cannot change it. The arithmetic is vectorised over the samples of a batch.
+Nothing in fastload keeps the state of a random generator. A number is computed from a counter with
+Philox4x32-10 (Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3", SC 2011),
+so that workers, ranks, batch boundaries and resumes cannot change it. The arithmetic is vectorised
+over the samples of a batch.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-# Counter words: (index low, repeat << 8 | index high, epoch, stream << 16 | block). So indices have up to 40 bits,
-# repeats 24, epochs 32, streams 16.
+# Counter words: (index low, repeat << 8 | index high, epoch, stream << 16 | block). So indices have
+# up to 40 bits, repeats 24, epochs 32, streams 16.
 
 
 class Stream:
@@ -29,13 +30,15 @@ class Stream:
     SUBSTITUTE = 0xFFFD
     """Which sample replaces one that cannot be read."""
     BATCH_TRANSFORM = 0xFFFC
-    """Seeds of the global generator while a user's batch_transform runs; the index is the batch's number."""
+    """Seeds of the global generator while a user's batch_transform runs; the index is the batch's
+    number."""
     MIX = 0xFFFB
     """MixUp and CutMix; the index is the batch's number."""
     MIX_CHOICE = 0xFFFA
     """Which of the two."""
     MASKED_TOKENS = 0xFFF9
-    """Which tokens the trainer hides, and behind what; the index is the sample's place in the epoch's order."""
+    """Which tokens the trainer hides, and behind what; the index is the sample's place in the
+    epoch's order."""
     SPLIT = 0xFFF8
     """Which samples the trainer keeps for validation; the index is the sample's."""
     WORKERS = 0xFFF7
@@ -59,8 +62,8 @@ Words = tuple[UInt64Array, UInt64Array, UInt64Array, UInt64Array]
 
 @cache
 def native_draws() -> Any:
-    """The native core, which computes the same numbers some ten times as fast, or None where it is not built. Looked
-    for at the first draw of a process, and not before."""
+    """The native core, which computes the same numbers some ten times as fast, or None where it is
+    not built. Looked for at the first draw of a process, and not before."""
     try:
         return importlib.import_module("fastload.native._core")
     except ImportError:
@@ -85,8 +88,8 @@ def philox4x32(counter: Words, key: int) -> Words:
 
 @dataclass(frozen=True)
 class Draws:
-    """The random numbers of one batch: the same wherever it is asked. Operations are told apart by `stream`, their
-    position in the recipe."""
+    """The random numbers of one batch: the same wherever it is asked. Operations are told apart by
+    `stream`, their position in the recipe."""
 
     seed: int
     """64-bit seed of the loader."""
@@ -95,10 +98,11 @@ class Draws:
     indices: Int64Array
     """(B,) int64: index of each sample in the source."""
     repeats: Int64Array | None = None
-    """(B,) int64: how often the sample came before in this epoch (samplers with replacement), or None for never."""
+    """(B,) int64: how often the sample came before in this epoch (samplers with replacement), or
+    None for never."""
     keys: list[Any] | None = None
-    """(B,): what a data set is asked for, where the user's sampler gives no indices of samples; `indices` are then
-    positions in the epoch."""
+    """(B,): what a data set is asked for, where the user's sampler gives no indices of samples;
+    `indices` are then positions in the epoch."""
 
     def __post_init__(self) -> None:
         assert 0 <= self.epoch < 1 << 32, "the Loader keeps epochs in 32 bits"
@@ -118,7 +122,8 @@ class Draws:
         )
 
     def within(self, stream: int) -> Draws:
-        """The draws of what is done inside the operation of a stream, whose own streams count up from 0 again."""
+        """The draws of what is done inside the operation of a stream, whose own streams count up
+        from 0 again."""
         zero = np.zeros(1, dtype=np.uint64)
         words = philox4x32((zero + np.uint64(stream), zero, zero, zero + _U32), self.seed & _U64)
         return replace(self, seed=int(words[0][0]) << 32 | int(words[1][0]))
@@ -132,7 +137,8 @@ class Draws:
             return uniforms
         words = np.stack(self._words(stream, (count + 1) // 2), axis=-1).reshape(len(self), -1)
         high, low = words[:, : 2 * count : 2], words[:, 1 : 2 * count : 2]
-        # The upper 27 and 26 bits of two words, as in the reference code of the Mersenne Twister's genrand_res53.
+        # The upper 27 and 26 bits of two words, as in the reference code of the Mersenne Twister's
+        # genrand_res53.
         bits = ((high >> np.uint64(5)) << np.uint64(26)) | (low >> np.uint64(6))
         result: Float64Array = bits.astype(np.float64) * 2.0**-53
         return result

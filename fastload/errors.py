@@ -1,8 +1,9 @@
 """Exceptions raised by fastload.
 
-Each message names the argument or file, says what was found (with `counted` numbers of things), and gives the remedy.
-Every type derives from `FastloadError` and from the built-in exception a caller would reach for without knowing
-fastload. All take one string, so that they survive pickling between processes.
+Each message names the argument or file, says what was found (with `counted` numbers of things), and
+gives the remedy. Every type derives from `FastloadError` and from the built-in exception a caller
+would reach for without knowing fastload. All take one string, so that they survive pickling between
+processes.
 """
 
 from __future__ import annotations
@@ -35,11 +36,13 @@ class ConfigurationError(FastloadError, ValueError):
 
 
 class SourceError(FastloadError, ValueError):
-    """The data set cannot be opened as described: missing, empty, inconsistent, or of an unknown format."""
+    """The data set cannot be opened as described: missing, empty, inconsistent, or of an unknown
+    format."""
 
 
 class BackendUnavailableError(FastloadError, ImportError):
-    """A backend or decoder was asked for whose package is not installed; the message has the install command."""
+    """A backend or decoder was asked for whose package is not installed; the message has the
+    install command."""
 
 
 class UnsupportedTransformError(FastloadError, ValueError):
@@ -47,31 +50,38 @@ class UnsupportedTransformError(FastloadError, ValueError):
 
 
 class DecodeError(FastloadError, ValueError):
-    """A sample that cannot be turned into pixels; the message names the file and the decoder's own words."""
+    """A sample that cannot be turned into pixels; the message names the file and the decoder's own
+    words."""
 
 
 class SampleError(DecodeError):
-    """A sample that cannot be made, because a dataset's or a transform's own code raised something."""
+    """A sample that cannot be made, because a dataset's or a transform's own code raised
+    something."""
 
     raised: Exception | None = None
     """What it raised, where that can be passed between processes."""
     trace: str = ""
     """The traceback of that, as text."""
     of_code: bool = False
-    """Whether the code is wrong, and not what it was given: no other sample takes the place of this one."""
+    """Whether the code is wrong, and not what it was given: no other sample takes the place of this
+    one."""
 
     def as_raised(self) -> Exception:
-        """What is raised to the user: the error of the user's own code as it is, the sample named in a note."""
+        """What is raised to the user: the error of the user's own code as it is, the sample named
+        in a note."""
         if self.raised is None:
             return self
-        if hasattr(self.raised, "add_note") and not getattr(self.raised, "__notes__", ()):  # Python 3.11
+        if hasattr(self.raised, "add_note") and not getattr(
+            self.raised, "__notes__", ()
+        ):  # Python 3.11
             self.raised.add_note(f"fastload: {self}")
         self.raised.__cause__ = SampleError(f"{self}\n{self.trace}")
         return self.raised
 
 
 class StateMismatchError(FastloadError, ValueError):
-    """A saved state that belongs to another data set, seed, batch size or recipe; both sides are printed."""
+    """A saved state that belongs to another data set, seed, batch size or recipe; both sides are
+    printed."""
 
 
 class WorkerError(FastloadError, RuntimeError):
@@ -79,7 +89,8 @@ class WorkerError(FastloadError, RuntimeError):
 
 
 class CacheError(FastloadError, OSError):
-    """A cache that cannot be built or opened: disk full, directory not writable, damaged, built by someone else."""
+    """A cache that cannot be built or opened: disk full, directory not writable, damaged, built by
+    someone else."""
 
 
 class CheckpointError(FastloadError, OSError):

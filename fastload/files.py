@@ -1,8 +1,9 @@
-"""Files that somebody else has made: regular ones only, opened without ever waiting, and images within limits. And
-files of our own, which take another's place once they are whole.
+"""Files that somebody else has made: regular ones only, opened without ever waiting, and images
+within limits. And files of our own, which take another's place once they are whole.
 
-A named pipe, a terminal or a link to `/dev/zero` may lie under any name, in a folder of images as in a cache: opening
-the first waits for a writer, reading the last never ends, and neither can be interrupted in a worker process.
+A named pipe, a terminal or a link to `/dev/zero` may lie under any name, in a folder of images as
+in a cache: opening the first waits for a writer, reading the last never ends, and neither can be
+interrupted in a worker process.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from typing import IO, cast
 import psutil
 
 MAX_PIXELS = 178_956_970
-"""Images with more pixels are refused unread, unless options say otherwise: decompression bombs. It is where Pillow
-refuses (twice its MAX_IMAGE_PIXELS of 1024 * 1024 * 1024 // 4 // 3)."""
+"""Images with more pixels are refused unread, unless options say otherwise: decompression bombs. It
+is where Pillow refuses (twice its MAX_IMAGE_PIXELS of 1024 * 1024 * 1024 // 4 // 3)."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,8 @@ class DecodeSettings:
     """What counts as a good image, and how it is turned; the same for every backend."""
 
     exif_orientation: bool = False
-    """Rotate and mirror by the EXIF orientation tag (torchvision does not, so neither do we by default)."""
+    """Rotate and mirror by the EXIF orientation tag (torchvision does not, so neither do we by
+    default)."""
     max_pixels: int = MAX_PIXELS
     """Images with more pixels are refused unread: decompression bombs."""
 
@@ -38,10 +40,10 @@ class DecodeSettings:
     def max_work(self) -> int:
         """Limit of pixels times scans of a JPEG.
 
-        Each scan of a progressive file goes over the whole image again, at about a nanosecond a pixel, and costs its
-        author twenty bytes: without a limit 93 KB keep a processor busy for minutes. Real files have up to about 20
-        scans; so many are allowed in the largest image, and more in smaller ones, for the same time. The same number is
-        in fastload/native/image.hpp.
+        Each scan of a progressive file goes over the whole image again, at about a nanosecond a
+        pixel, and costs its author twenty bytes: without a limit 93 KB keep a processor busy for
+        minutes. Real files have up to about 20 scans; so many are allowed in the largest image, and
+        more in smaller ones, for the same time. The same number is in fastload/native/image.hpp.
         """
         return 24 * self.max_pixels
 
@@ -50,13 +52,15 @@ def open_regular(path: str | os.PathLike[str], *, buffering: int = -1) -> IO[byt
     """`open(path, "rb")` of a regular file, links followed.
 
     Raises:
-        OSError: as `open`; IsADirectoryError; and "not a regular file" for pipes, sockets and devices.
+        OSError: as `open`; IsADirectoryError; and "not a regular file" for pipes, sockets and
+            devices.
     """
     return cast("IO[bytes]", open(path, "rb", buffering=buffering, opener=_opener))
 
 
 def read_regular(path: str | os.PathLike[str], *, most: int = -1) -> bytes:
-    """The content of a regular file, or its first `most` bytes. Raises OSError as `open_regular` does."""
+    """The content of a regular file, or its first `most` bytes. Raises OSError as `open_regular`
+    does."""
     with open_regular(path, buffering=0) as file:
         return file.read(most)
 
@@ -79,9 +83,11 @@ def _opener(path: str, flags: int) -> int:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Where to write what takes the place of a file once it is whole; what was there stays if anything is raised.
+    """Where to write what takes the place of a file once it is whole; what was there stays if
+    anything is raised.
 
-    The name says whose it is: what processes of this machine have begun and were killed over is removed here.
+    The name says whose it is: what processes of this machine have begun and were killed over is
+    removed here.
     """
     ours = f".{path.name}.{platform.node()}"
     for left in path.parent.glob(f"{glob.escape(ours)}.*.tmp"):

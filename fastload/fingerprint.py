@@ -1,4 +1,5 @@
-"""One short print of anything that states and caches are checked against: samples, recipes, orders."""
+"""One short print of anything that states and caches are checked against: samples, recipes,
+orders."""
 
 from __future__ import annotations
 
@@ -11,10 +12,12 @@ import numpy.typing as npt
 
 
 def fingerprint_of(*parts: Any) -> str:
-    """32 hex digits (BLAKE2b) over strings, bytes, ints and numpy arrays; stable over processes and machines.
+    """32 hex digits (BLAKE2b) over strings, bytes, ints and numpy arrays; stable over processes and
+    machines.
 
-    It must be cheap to take at each start, from a file of any size: of an array above 16 MiB, only blocks of rows
-    count, some 256 of them spread evenly. Metadata (labels, paths) is below that at a million samples.
+    It must be cheap to take at each start, from a file of any size: of an array above 16 MiB, only
+    blocks of rows count, some 256 of them spread evenly. Metadata (labels, paths) is below that at
+    a million samples.
     """
     digest = hashlib.blake2b(digest_size=16)
     for part in parts:
@@ -28,8 +31,11 @@ def fingerprint_of(*parts: Any) -> str:
     return digest.hexdigest()
 
 
-def _blocks_of(array: npt.NDArray[Any], whole: int = 16 << 20, block: int = 4096) -> Iterator[npt.NDArray[Any]]:
-    """The array, or above `whole` bytes evenly spread blocks of its rows: at least `block` bytes each."""
+def _blocks_of(
+    array: npt.NDArray[Any], whole: int = 16 << 20, block: int = 4096
+) -> Iterator[npt.NDArray[Any]]:
+    """The array, or above `whole` bytes evenly spread blocks of its rows: at least `block` bytes
+    each."""
     if array.nbytes <= whole:
         yield array
         return

@@ -1,4 +1,5 @@
-"""For frameworks in which one changed line is not enough; the others need nothing from here (see docs/clients.md)."""
+"""For frameworks in which one changed line is not enough; the others need nothing from here (see
+docs/clients.md)."""
 
 from __future__ import annotations
 

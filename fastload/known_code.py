@@ -1,13 +1,16 @@
-"""Code of others that fastload knows. This is the one file that looks at byte code, and it runs none.
+"""Code of others that fastload knows. This is the one file that looks at byte code, and it runs
+none.
 
-A function is known if its instructions are those of a pattern in this file: the same operations on the same constants
-in the same order. Names of local variables do not matter. A global name must stand for the very object that it stands
-for in the pattern. An attribute must have the name that it has in the pattern, unless that starts with `any_`: such a
-one stands for an attribute of the object itself, and the caller is told its name. Patterns are compiled by the Python
-that runs. Whatever differs from all of them is unknown, and runs as its author wrote it.
+A function is known if its instructions are those of a pattern in this file: the same operations on
+the same constants in the same order. Names of local variables do not matter. A global name must
+stand for the very object that it stands for in the pattern. An attribute must have the name that it
+has in the pattern, unless that starts with `any_`: such a one stands for an attribute of the object
+itself, and the caller is told its name. Patterns are compiled by the Python that runs. Whatever
+differs from all of them is unknown, and runs as its author wrote it.
 
-`depends_on_argument_alone` reads a function in another way: each of its instructions must be one that only computes,
-and each name in it must stand for a constant, or for a function that only computes.
+`depends_on_argument_alone` reads a function in another way: each of its instructions must be one
+that only computes, and each name in it must stand for a constant, or for a function that only
+computes.
 """
 
 from __future__ import annotations
@@ -35,30 +38,37 @@ MISSING = object()
 """In place of an attribute or a name that is not there."""
 
 
-# -- Patterns ----------------------------------------------------------------------------------------------------------
+# -- Patterns --------------------------------------------------------------------------------------
 
 
 def attributes_by_pattern(function: Any, pattern: FunctionType) -> dict[str, str] | None:
-    """Whether a function's code is that of the pattern: the names of the attributes that stand for `any_...`, by those,
-    or None if it is not.
+    """Whether a function's code is that of the pattern: the names of the attributes that stand for
+    `any_...`, by those, or None if it is not.
 
-    `def f(self, x): return self.steps(x)` against `lambda self, image: self.any_transform(image)` gives
-    `{"any_transform": "steps"}`.
+    `def f(self, x): return self.steps(x)` against `lambda self, image: self.any_transform(image)`
+    gives `{"any_transform": "steps"}`.
     """
     if not isinstance(function, FunctionType) or function.__defaults__ or function.__kwdefaults__:
         return None
     if function.__closure__:
         return None
     found: dict[str, str] = {}
-    if not _same(function.__code__, pattern.__code__, function.__globals__, pattern.__globals__, found):
+    if not _same(
+        function.__code__, pattern.__code__, function.__globals__, pattern.__globals__, found
+    ):
         return None
     return found if len(set(found.values())) == len(found) else None
 
 
 def _same(
-    code: CodeType, wanted: CodeType, names: Mapping[str, Any], wanted_names: Mapping[str, Any], found: dict[str, str]
+    code: CodeType,
+    wanted: CodeType,
+    names: Mapping[str, Any],
+    wanted_names: Mapping[str, Any],
+    found: dict[str, str],
 ) -> bool:
-    """Whether two pieces of code are the same, with global names looked up in these two mappings."""
+    """Whether two pieces of code are the same, with global names looked up in these two
+    mappings."""
     if _signature(code) != _signature(wanted) or len(code.co_freevars) != len(wanted.co_freevars):
         return False
     for mine, its in itertools.zip_longest(_instructions(code), _instructions(wanted)):
@@ -85,19 +95,24 @@ def _same(
 
 
 def _signature(code: CodeType) -> tuple[Any, ...]:
-    """Numbers of arguments, flags but for those of `from __future__`, and where exceptions are caught."""
+    """Numbers of arguments, flags but for those of `from __future__`, and where exceptions are
+    caught."""
     flags = code.co_flags & ~0x1FF0000
     table = getattr(code, "co_exceptiontable", b"")
     return code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, flags & ~0x10, table
 
 
 def _instructions(code: CodeType) -> Iterator[dis.Instruction]:
-    return (step for step in dis.get_instructions(code) if step.opname not in ("CACHE", "NOP", "RESUME"))
+    return (
+        step for step in dis.get_instructions(code) if step.opname not in ("CACHE", "NOP", "RESUME")
+    )
 
 
 def _equal_constants(a: Any, b: Any) -> bool:
     """A qualified name of a nested function may differ."""
-    return type(a) is type(b) and (a == b or (isinstance(a, str) and a.endswith(">") and b.endswith(">")))
+    return type(a) is type(b) and (
+        a == b or (isinstance(a, str) and a.endswith(">") and b.endswith(">"))
+    )
 
 
 def _global(name: str, names: Mapping[str, Any]) -> Any:
@@ -105,18 +120,23 @@ def _global(name: str, names: Mapping[str, Any]) -> Any:
 
 
 def own_attribute(thing: Any, name: str) -> Any:
-    """What `thing.name` is, if that is stored in the object itself and no code makes it; else `MISSING`."""
+    """What `thing.name` is, if that is stored in the object itself and no code makes it; else
+    `MISSING`."""
     kind: Any = type(thing)
     by_code = kind.__getattribute__ is not object.__getattribute__
     if by_code or hasattr(inspect.getattr_static(kind, name, None), "__get__"):
         return MISSING
     own = getattr(thing, "__dict__", {})
-    if name not in own and isinstance(thing, nn.Module) and kind.__getattr__ is nn.Module.__getattr__:
+    if (
+        name not in own
+        and isinstance(thing, nn.Module)
+        and kind.__getattr__ is nn.Module.__getattr__
+    ):
         own = own["_modules"]
     return own.get(name, MISSING)
 
 
-# -- Transforms that hand the image on ---------------------------------------------------------------------------------
+# -- Transforms that hand the image on -------------------------------------------------------------
 
 
 def _delegation(self: Any, image: Any) -> Any:
@@ -124,8 +144,8 @@ def _delegation(self: Any, image: Any) -> Any:
 
 
 def delegate_of(transform: Any) -> Any:
-    """The transform that one hands its image to and whose result it returns, doing nothing else, as torchvision's
-    reference presets do; or None."""
+    """The transform that one hands its image to and whose result it returns, doing nothing else, as
+    torchvision's reference presets do; or None."""
     kind = type(transform)
     call: Any = kind.__call__
     if isinstance(transform, nn.Module) and call is nn.Module.__call__:
@@ -141,8 +161,8 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 
 
 def is_untouched(thing: Any) -> bool:
-    """Whether an object does what its class says: no function of the class is replaced in the object alone, and no hook
-    of a torch module is set."""
+    """Whether an object does what its class says: no function of the class is replaced in the
+    object alone, and no hook of a torch module is set."""
     own = getattr(thing, "__dict__", {})
     if isinstance(thing, nn.Module) and any(own.get(name) for name in _HOOKS):
         return False
@@ -150,13 +170,14 @@ def is_untouched(thing: Any) -> bool:
 
 
 def is_as_defined(function: Any) -> bool:
-    """Whether a function of an installed package is the one that its module defines, and not one put in its place."""
+    """Whether a function of an installed package is the one that its module defines, and not one
+    put in its place."""
     module = sys.modules.get(getattr(function, "__module__", None) or "")
     code = getattr(function, "__code__", None)
     return code is not None and code.co_filename == getattr(module, "__file__", None)
 
 
-# -- Functions that open images ----------------------------------------------------------------------------------------
+# -- Functions that open images --------------------------------------------------------------------
 
 
 def _open_and_convert(path: Any) -> Any:
@@ -173,7 +194,8 @@ _LOADERS: tuple[Any, ...] = (_open_and_convert, _open_file_and_convert)
 
 
 def opens_as_rgb(loader: Any) -> bool:
-    """Whether a function gives the image of a file as Pillow opens it, in RGB, as torchvision's `pil_loader` does.
+    """Whether a function gives the image of a file as Pillow opens it, in RGB, as torchvision's
+    `pil_loader` does.
 
     `default_loader` is that function where the image backend is PIL, which the caller asks for.
     """
@@ -183,7 +205,7 @@ def opens_as_rgb(loader: Any) -> bool:
     return any(attributes_by_pattern(loader, pattern) is not None for pattern in _LOADERS)
 
 
-# -- Data sets around another one --------------------------------------------------------------------------------------
+# -- Data sets around another one ------------------------------------------------------------------
 
 
 def _length_of_data(self: Any) -> Any:
@@ -204,21 +226,26 @@ def _one_by_one_called(self: Any, indices: Any) -> Any:
 
 @functools.cache
 def _wrappers() -> tuple[FunctionType, ...]:
-    """`__getitem__` of data sets that apply a transform, and one of labels, to another data set's samples.
+    """`__getitem__` of data sets that apply a transform, and one of labels, to another data set's
+    samples.
 
-    Put together of parts: where the sample comes from; what is done to the image and to the label, always, if it is
-    there, or if it is not None; and what is returned.
+    Put together of parts: where the sample comes from; what is done to the image and to the label,
+    always, if it is there, or if it is not None; and what is returned.
     """
     samples = ("self.any_data[index]", "self.any_data[self.any_rows[index]]")
     steps = []
     for part, name in (("x", "self.any_transform"), ("y", "self.any_target_transform")):
         call = f"{part} = {name}({part})"
-        steps.append(("", f"    {call}", f"    if {name}: {call}", f"    if {name} is not None: {call}"))
+        steps.append(
+            ("", f"    {call}", f"    if {name}: {call}", f"    if {name} is not None: {call}")
+        )
     bodies = [
         [f"    x, y = {sample}", of_image, of_label, "    return x, y"]
         for sample, of_image, of_label in itertools.product(samples, *steps)
     ]
-    bodies += [[f"    x, y = {sample}", "    return self.any_transform(x), y"] for sample in samples]
+    bodies += [
+        [f"    x, y = {sample}", "    return self.any_transform(x), y"] for sample in samples
+    ]
     bodies += [[f"    return {sample}"] for sample in samples]
     made = []
     for body in bodies:
@@ -229,8 +256,8 @@ def _wrappers() -> tuple[FunctionType, ...]:
 
 
 def wrapped_by(dataset: Any) -> dict[str, Any] | None:
-    """What a data set around another one holds, if its code is known: `data`, `rows` (None: all, in order),
-    `transform`, `target_transform`; else None."""
+    """What a data set around another one holds, if its code is known: `data`, `rows` (None: all, in
+    order), `transform`, `target_transform`; else None."""
     kind = type(dataset)
     matches = (attributes_by_pattern(kind.__getitem__, pattern) for pattern in _wrappers())
     found = next((names for names in matches if names is not None), None)
@@ -244,18 +271,23 @@ def wrapped_by(dataset: Any) -> dict[str, Any] | None:
 
 
 def _counts_and_batches_as_known(dataset: Any, found: Mapping[str, str]) -> bool:
-    """Whether `__len__` is that of what is wrapped, and `__getitems__`, where there is one, is of single samples."""
+    """Whether `__len__` is that of what is wrapped, and `__getitems__`, where there is one, is of
+    single samples."""
     kind = type(dataset)
-    wanted, pattern = ("any_rows", _length_of_rows) if "any_rows" in found else ("any_data", _length_of_data)
+    wanted, pattern = (
+        ("any_rows", _length_of_rows) if "any_rows" in found else ("any_data", _length_of_data)
+    )
     counted = attributes_by_pattern(kind.__len__, pattern)  # type: ignore[arg-type]
     if counted is None or counted[wanted] != found[wanted] or "__getitems__" in vars(dataset):
         return False
     together = getattr(kind, "__getitems__", None)
     known: tuple[Any, ...] = (_one_by_one, _one_by_one_called)
-    return together is None or any(attributes_by_pattern(together, pattern) is not None for pattern in known)
+    return together is None or any(
+        attributes_by_pattern(together, pattern) is not None for pattern in known
+    )
 
 
-# -- Functions that set seeds ------------------------------------------------------------------------------------------
+# -- Functions that set seeds ----------------------------------------------------------------------
 
 
 _SEEDING_FUNCTIONS = (
@@ -269,26 +301,34 @@ _SEEDING_MODULES = (random, np, torch, os)
 
 
 def only_seeds(init: Any) -> bool:
-    """Whether a `worker_init_fn` sets the seeds of Python's, numpy's or torch's random numbers, and does nothing else
-    that a data set could notice: it reads no other globals than these modules, numbers and built-in functions, and
-    writes to nothing."""
+    """Whether a `worker_init_fn` sets the seeds of Python's, numpy's or torch's random numbers, and
+    does nothing else that a data set could notice: it reads no other globals than these modules,
+    numbers and built-in functions, and writes to nothing."""
     if isinstance(init, functools.partial):
-        return _is_seeding_function(init.func) and not any(map(callable, (*init.args, *init.keywords.values())))
+        return _is_seeding_function(init.func) and not any(
+            map(callable, (*init.args, *init.keywords.values()))
+        )
     if _is_seeding_function(init):
         return True
     if not isinstance(init, FunctionType):
         return False
-    if {"get_worker_info", "dataset", "__import__", "exec", "eval", "setattr"} & set(init.__code__.co_names):
+    if {"get_worker_info", "dataset", "__import__", "exec", "eval", "setattr"} & set(
+        init.__code__.co_names
+    ):
         return False
     for step in _instructions(init.__code__):
-        if step.opname.startswith(("STORE_ATTR", "STORE_GLOBAL", "STORE_SUBSCR", "IMPORT", "MAKE_FUNCTION", "DELETE")):
+        if step.opname.startswith(
+            ("STORE_ATTR", "STORE_GLOBAL", "STORE_SUBSCR", "IMPORT", "MAKE_FUNCTION", "DELETE")
+        ):
             return False
         if "DEREF" in step.opname and not _is_data(_free(init).get(step.argval, MISSING)):
             return False
         if step.opname == "LOAD_GLOBAL":
             value = _global(step.argval, init.__globals__)
             of_python = value is getattr(builtins, step.argval, MISSING)
-            if not (of_python or _is_data(value) or any(value is module for module in _SEEDING_MODULES)):
+            if not (
+                of_python or _is_data(value) or any(value is module for module in _SEEDING_MODULES)
+            ):
                 return False
     return True
 
@@ -299,12 +339,13 @@ def _is_seeding_function(function: Any) -> bool:
 
 
 def _free(function: FunctionType) -> dict[str, Any]:
-    """The variables of enclosing functions that a function reads, those that have no value yet left out."""
+    """The variables of enclosing functions that a function reads, those that have no value yet left
+    out."""
     cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
     return {name: getattr(cell, "cell_contents", MISSING) for name, cell in cells}
 
 
-# -- Functions of one number -------------------------------------------------------------------------------------------
+# -- Functions of one number -----------------------------------------------------------------------
 
 
 _COMPUTES = frozenset(
@@ -365,35 +406,67 @@ _COMPUTES = frozenset(
         "UNARY_POSITIVE",
     }
 )
-"""Instructions that take values and give values; none of them changes an object. (BINARY_OP has forms that do: those of
-`+=`, whose sign ends with "=".)"""
+"""Instructions that take values and give values; none of them changes an object. (BINARY_OP has
+forms that do: those of `+=`, whose sign ends with "=".)"""
 
 _FUNCTIONS: tuple[Any, ...] = (
-    *(int, float, bool, abs, min, max, round, len, torch.tensor, torch.as_tensor, np.asarray, np.array),
-    *(np.int64, np.int32, np.float32, np.float64, math.floor, math.ceil, math.log, math.sqrt, operator.index),
+    *(
+        int,
+        float,
+        bool,
+        abs,
+        min,
+        max,
+        round,
+        len,
+        torch.tensor,
+        torch.as_tensor,
+        np.asarray,
+        np.array,
+    ),
+    *(
+        np.int64,
+        np.int32,
+        np.float32,
+        np.float64,
+        math.floor,
+        math.ceil,
+        math.log,
+        math.sqrt,
+        operator.index,
+    ),
 )
 """What only computes, whatever it is given."""
 
 
 def depends_on_argument_alone(function: Any) -> bool:
-    """Whether the result of a function of one argument follows from that argument, and from numbers, words and tables
-    of them that the function reads; and whether calling it changes nothing."""
+    """Whether the result of a function of one argument follows from that argument, and from
+    numbers, words and tables of them that the function reads; and whether calling it changes
+    nothing."""
     if any(function is known for known in _FUNCTIONS):
         return True
     if not isinstance(function, FunctionType) or function.__defaults__ or function.__kwdefaults__:
         return False
     code = function.__code__
-    if code.co_argcount != 1 or code.co_kwonlyargcount or code.co_flags & 0x2AC:  # *args, **kwargs, generators
+    if (
+        code.co_argcount != 1 or code.co_kwonlyargcount or code.co_flags & 0x2AC
+    ):  # *args, **kwargs, generators
         return False
     return _only_computes(list(_instructions(code)), function.__globals__, _free(function))
 
 
-def _only_computes(steps: list[dis.Instruction], names: Mapping[str, Any], free: Mapping[str, Any]) -> bool:
+def _only_computes(
+    steps: list[dis.Instruction], names: Mapping[str, Any], free: Mapping[str, Any]
+) -> bool:
     module: ModuleType | None = None
     for step in steps:
         before, module = module, None
         if step.opname in ("LOAD_GLOBAL", "LOAD_DEREF"):
-            value = _global(step.argval, names) if step.opname == "LOAD_GLOBAL" else free.get(step.argval, MISSING)
+            value = (
+                _global(step.argval, names)
+                if step.opname == "LOAD_GLOBAL"
+                else free.get(step.argval, MISSING)
+            )
             if isinstance(value, ModuleType):
                 module = value
             elif not _is_harmless(value):
@@ -402,7 +475,9 @@ def _only_computes(steps: list[dis.Instruction], names: Mapping[str, Any], free:
             if before is None or not _is_harmless(getattr(before, step.argval, MISSING)):
                 return False
         else:
-            changes = step.opname not in _COMPUTES or (step.opname == "BINARY_OP" and step.argrepr.endswith("="))
+            changes = step.opname not in _COMPUTES or (
+                step.opname == "BINARY_OP" and step.argrepr.endswith("=")
+            )
             if changes or (before is not None and step.opname != "PUSH_NULL"):
                 return False
     return True
@@ -413,8 +488,18 @@ def _is_harmless(value: Any) -> bool:
 
 
 def _is_data(value: Any) -> bool:
-    """Numbers, words, and tables of them, of the very types that Python, numpy and torch have for these."""
-    if value is None or type(value) in (int, float, bool, str, bytes, torch.dtype, range, torch.Tensor):
+    """Numbers, words, and tables of them, of the very types that Python, numpy and torch have for
+    these."""
+    if value is None or type(value) in (
+        int,
+        float,
+        bool,
+        str,
+        bytes,
+        torch.dtype,
+        range,
+        torch.Tensor,
+    ):
         return True
     if type(value) is np.ndarray:
         return bool(value.dtype != object)

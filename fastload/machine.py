@@ -19,13 +19,16 @@ import psutil
 
 _CPUINFO = Path("/proc/cpuinfo")
 _SIMD = {"x86_64": ("sse2", "sse4_1", "avx2", "avx512bw"), "aarch64": ("asimd", "sve")}
-"""Instruction sets that libjpeg-turbo and resizing kernels choose from, as /proc/cpuinfo calls them."""
+"""Instruction sets that libjpeg-turbo and resizing kernels choose from, as /proc/cpuinfo calls
+them."""
 
 
 def usable_cores() -> int:
-    """Cores for one training process: by affinity and cgroup quota, shared by the processes of this machine.
+    """Cores for one training process: by affinity and cgroup quota, shared by the processes of this
+    machine.
 
-    Launchers such as torchrun say in LOCAL_WORLD_SIZE how many processes they started here. At least 1.
+    Launchers such as torchrun say in LOCAL_WORLD_SIZE how many processes they started here. At
+    least 1.
     """
     local_world_size = os.environ.get("LOCAL_WORLD_SIZE", "1")
     processes = int(local_world_size) if local_world_size.isdigit() else 1
@@ -40,9 +43,11 @@ def affinity_cores() -> int:
 
 
 def quota_cores(root: Path = Path("/")) -> float | None:
-    """The cgroup's CPU bandwidth in cores, 1.5 for 150 ms of every 100 ms; None if it is not limited or not known.
+    """The cgroup's CPU bandwidth in cores, 1.5 for 150 ms of every 100 ms; None if it is not
+    limited or not known.
 
-    The limit of any parent applies as well. Reads cgroup v2 (`cpu.max`) and v1 (`cpu.cfs_quota_us`).
+    The limit of any parent applies as well. Reads cgroup v2 (`cpu.max`) and v1
+    (`cpu.cfs_quota_us`).
     """
     limits: list[float] = []
     for line in _read(root / "proc/self/cgroup").splitlines():
@@ -53,12 +58,15 @@ def quota_cores(root: Path = Path("/")) -> float | None:
         elif "cpu" in controllers.split(","):
             for mount in (controllers, "cpu"):
                 for folder in _upwards(root / "sys/fs/cgroup" / mount, path):
-                    limits += _ratio(_read(folder / "cpu.cfs_quota_us"), _read(folder / "cpu.cfs_period_us"))
+                    limits += _ratio(
+                        _read(folder / "cpu.cfs_quota_us"), _read(folder / "cpu.cfs_period_us")
+                    )
     return min(limits, default=None)
 
 
 def _upwards(mount: Path, path: str) -> list[Path]:
-    """The cgroup's folder and its parents. Inside a container the path may be the host's; the mount itself counts."""
+    """The cgroup's folder and its parents. Inside a container the path may be the host's; the mount
+    itself counts."""
     parts = [part for part in path.split("/") if part and part != ".."]
     return [mount.joinpath(*parts[:count]) for count in range(len(parts), -1, -1)]
 
@@ -91,12 +99,17 @@ def memory_bytes(cgroups: Path = Path("/sys/fs/cgroup")) -> int:
 
 def cpu_model(cpuinfo: Path = _CPUINFO) -> str:
     """The processor's name as it gives it itself; its architecture where it gives none."""
-    return next((value for name, value in _fields(cpuinfo) if name == "model name" and value), platform.machine())
+    return next(
+        (value for name, value in _fields(cpuinfo) if name == "model name" and value),
+        platform.machine(),
+    )
 
 
 def simd_extensions(cpuinfo: Path = _CPUINFO) -> tuple[str, ...]:
     """Those of `_SIMD` that this processor has; empty where that cannot be known."""
-    flags = next((value.split() for name, value in _fields(cpuinfo) if name in ("flags", "features")), [])
+    flags = next(
+        (value.split() for name, value in _fields(cpuinfo) if name in ("flags", "features")), []
+    )
     return tuple(flag for flag in _SIMD.get(platform.machine(), ()) if flag in flags)
 
 
@@ -107,7 +120,8 @@ def _fields(cpuinfo: Path) -> Iterator[tuple[str, str]]:
 
 
 def cache_home() -> Path:
-    """The folder of fastload's caches, unless a command or an argument names another; it need not be there yet."""
+    """The folder of fastload's caches, unless a command or an argument names another; it need not
+    be there yet."""
     home = Path(os.environ.get("XDG_CACHE_HOME", ""))
     return (home if home.is_absolute() else Path.home() / ".cache") / "fastload"
 
@@ -142,8 +156,8 @@ def driver_gpus() -> Gpus:
 
 
 def system_turbojpeg() -> str | None:
-    """The system's TurboJPEG library, which PyTurboJPEG uses: file and version; None if there is none. Raises OSError:
-    it is there and does not load."""
+    """The system's TurboJPEG library, which PyTurboJPEG uses: file and version; None if there is
+    none. Raises OSError: it is there and does not load."""
     name = find_library("turbojpeg")
     if name is None:
         return None
@@ -153,7 +167,8 @@ def system_turbojpeg() -> str | None:
 
 
 def pillow_is_simd() -> bool:
-    """Whether Pillow-SIMD stands in for Pillow. It numbers itself after the Pillow it stems from: 9.5.0.post2."""
+    """Whether Pillow-SIMD stands in for Pillow. It numbers itself after the Pillow it stems from:
+    9.5.0.post2."""
     import PIL
 
     return ".post" in PIL.__version__
@@ -168,7 +183,8 @@ def libjpeg_turbo_of_pillow() -> str | None:
 
 
 def installed_distribution(begin: str) -> str | None:
-    """Name and version of an installed distribution whose name begins so ("nvidia-dali"); None if there is none."""
+    """Name and version of an installed distribution whose name begins so ("nvidia-dali"); None if
+    there is none."""
     found = (f"{one.metadata['Name']} {one.version}" for one in metadata.distributions())
     return next((name for name in found if name.startswith(begin)), None)
 

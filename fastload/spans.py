@@ -1,7 +1,7 @@
 """A log of what took how long: stages of the loader, copies on the device, steps of a trainer.
 
-Written from many threads, read by whoever draws a timeline (`fastload.tools.monitor.timeline`). Without a log nothing
-is recorded, and the places that would record cost one comparison.
+Written from many threads, read by whoever draws a timeline (`fastload.tools.monitor.timeline`).
+Without a log nothing is recorded, and the places that would record cost one comparison.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Span(NamedTuple):
 
 
 class SpanLog:
-    """Spans in the order of their recording, up to a limit (some 300 bytes each); what comes after is counted and
-    dropped.
+    """Spans in the order of their recording, up to a limit (some 300 bytes each); what comes after
+    is counted and dropped.
 
     Safe to write to and to read from any thread. Recording takes a few microseconds.
     """
@@ -62,7 +62,9 @@ class SpanLog:
         finally:
             self.add(name, begin, time.perf_counter(), track=track, args=args)
 
-    def add(self, name: str, begin: float, end: float, *, track: str = "host", args: Args | None = None) -> None:
+    def add(
+        self, name: str, begin: float, end: float, *, track: str = "host", args: Args | None = None
+    ) -> None:
         """Record what lasted from `begin` to `end` [seconds of time.perf_counter]."""
         done = Span(name, track, begin, end, threading.current_thread().name, args or {})
         with self._lock:
@@ -78,7 +80,8 @@ class SpanLog:
         track: str = "copy",
         args: Args | None = None,
     ) -> None:
-        """Record what a device does between two events, both recorded already, with timing; nothing is waited for."""
+        """Record what a device does between two events, both recorded already, with timing; nothing
+        is waited for."""
         span = Span(name, track, 0.0, 0.0, threading.current_thread().name, args or {})
         with self._lock:
             self._anchor(begin.device)
@@ -88,7 +91,8 @@ class SpanLog:
                 self._settle()
 
     def anchor(self, device: torch.device) -> None:
-        """Tie the clock of a CUDA device to that of the host, if that is not done yet: before its first event."""
+        """Tie the clock of a CUDA device to that of the host, if that is not done yet: before its
+        first event."""
         with self._lock:
             self._anchor(device)
 
@@ -115,7 +119,8 @@ class SpanLog:
         first, last, span = self._pending.popleft()
         anchor, zero = self._anchor(first.device)
         begin = zero + anchor.elapsed_time(first) / 1000
-        # Not from the anchor again: CUDA gives times as float32, which after an hour is good to 0.25 ms only.
+        # Not from the anchor again: CUDA gives times as float32, which after an hour is good to
+        # 0.25 ms only.
         self._spans.append(span._replace(begin=begin, end=begin + first.elapsed_time(last) / 1000))
 
     def _anchor(self, device: torch.device) -> tuple[torch.cuda.Event, float]:
@@ -123,7 +128,8 @@ class SpanLog:
 
         index = torch.cuda.current_device() if device.index is None else device.index
         if index not in self._anchors:
-            # On a stream of its own, where it happens at once: the work queued on others is not waited for.
+            # On a stream of its own, where it happens at once: the work queued on others is not
+            # waited for.
             event = torch.cuda.Event(enable_timing=True, blocking=True)
             event.record(torch.cuda.Stream(index))
             event.synchronize()
@@ -134,8 +140,11 @@ class SpanLog:
 _NOTHING = nullcontext()
 
 
-def span(log: SpanLog | None, name: str, track: str, position: tuple[int, int]) -> AbstractContextManager[None]:
-    """`log.span` for the batch at (epoch, step), or a context that does nothing where there is no log."""
+def span(
+    log: SpanLog | None, name: str, track: str, position: tuple[int, int]
+) -> AbstractContextManager[None]:
+    """`log.span` for the batch at (epoch, step), or a context that does nothing where there is no
+    log."""
     if log is None:
         return _NOTHING
     return log.span(name, track=track, args={"epoch": position[0], "step": position[1]})

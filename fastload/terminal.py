@@ -1,4 +1,5 @@
-"""How fastload talks to the person at the terminal, or to who reads the file that stands in for one."""
+"""How fastload talks to the person at the terminal, or to who reads the file that stands in for
+one."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ _SHORT = 2.0
 
 
 def output() -> Console:
-    """Where commands print. Square brackets are text (`torch-fastload[dali]`), not markup; numbers are not coloured."""
+    """Where commands print. Square brackets are text (`torch-fastload[dali]`), not markup; numbers
+    are not coloured."""
     from rich.console import Console
 
     return Console(markup=False, highlight=False, emoji=False)
@@ -33,7 +35,8 @@ def output() -> Console:
 
 @contextmanager
 def plain_errors() -> Iterator[None]:
-    """Our errors, and the system's about files, become one message and exit code 1; Ctrl-C becomes exit code 130."""
+    """Our errors, and the system's about files, become one message and exit code 1; Ctrl-C becomes
+    exit code 130."""
     import typer
 
     try:
@@ -51,27 +54,44 @@ def duration(seconds: float) -> str:
     if seconds < 100:
         return f"{seconds:.3g} s"
     minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes // 60}:{minutes % 60:02d} h" if minutes >= 100 else f"{minutes}:{rest:02d} min"
+    return (
+        f"{minutes // 60}:{minutes % 60:02d} h" if minutes >= 100 else f"{minutes}:{rest:02d} min"
+    )
 
 
 @contextmanager
 def progress(title: str, total: int, *, show: bool = True) -> Iterator[Callable[[int], None]]:
     """Give a function that takes how many more of `total` samples are done.
 
-    At a terminal there is a bar on standard error. In a notebook, or where the output is a file, there are lines: after
-    a second how long it will take, by what it took so far, then one every ten seconds. The log has begin and end, and
-    nothing else if not `show`.
+    At a terminal there is a bar on standard error. In a notebook, or where the output is a file,
+    there are lines: after a second how long it will take, by what it took so far, then one every
+    ten seconds. The log has begin and end, and nothing else if not `show`.
     """
-    with _bar(title, total) if show and sys.stderr.isatty() else _lines(title, total, show) as advance:
+    with (
+        _bar(title, total)
+        if show and sys.stderr.isatty()
+        else _lines(title, total, show) as advance
+    ):
         yield advance
 
 
 @contextmanager
 def _bar(title: str, total: int) -> Iterator[Callable[[int], None]]:
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task(title, total=total)
         yield lambda done: bar.advance(task, done)

@@ -1,4 +1,5 @@
-"""What each backend says to each file of a folder of odd images, beside what Pillow and torchvision say.
+"""What each backend says to each file of a folder of odd images, beside what Pillow and torchvision
+say.
 
     make corpora CORPORA=folder
     python scripts/corpora.py FOLDER --columns pillow,torchvision,torch,turbojpeg --files
@@ -42,7 +43,8 @@ class Verdict(msgspec.Struct):
     """What one reader says to one file."""
 
     word: str
-    """"reads", "warns" (and reads), "refuses", "fails" (an error that is not fastload's own), "crash" or "hang"."""
+    """"reads", "warns" (and reads), "refuses", "fails" (an error that is not fastload's own),
+    "crash" or "hang"."""
     detail: str = ""
     off: int = 0
     """Greatest difference from Pillow's pixels, where both read it [of 255]."""
@@ -60,7 +62,9 @@ def with_pillow(path: Path) -> Any:
     from PIL import Image
 
     with Image.open(path) as image:
-        if image.mode.startswith("I;16"):  # which Pillow would clip at 255; the high byte is what torchvision takes
+        if image.mode.startswith(
+            "I;16"
+        ):  # which Pillow would clip at 255; the high byte is what torchvision takes
             array = np.repeat((np.asarray(image) >> 8).astype(np.uint8)[..., None], 3, axis=2)
         else:
             array = np.array(image.convert("RGB"))
@@ -94,7 +98,9 @@ def with_loader(backend: str) -> Callable[[Path], Any]:
             root = Path(folder, "data", "class")
             root.mkdir(parents=True)
             # A name that class folders know; what is in the file is for the reader to say.
-            (root / f"image{'.jpg' if kind_of(path) == 'JPEG' else '.png'}").symlink_to(path.resolve())
+            (root / f"image{'.jpg' if kind_of(path) == 'JPEG' else '.png'}").symlink_to(
+                path.resolve()
+            )
             options: Any = None
             if name == "cache":
                 options = CacheOptions(directory=Path(folder, "cache"), progress=False)
@@ -114,7 +120,11 @@ def with_loader(backend: str) -> Callable[[Path], Any]:
 
 
 def reader(column: str) -> Callable[[Path], Any]:
-    functions = {"pillow": with_pillow, "torchvision": with_torchvision, "decode_jpeg": with_decode_jpeg}
+    functions = {
+        "pillow": with_pillow,
+        "torchvision": with_torchvision,
+        "decode_jpeg": with_decode_jpeg,
+    }
     return functions[column] if column in functions else with_loader(column)
 
 
@@ -133,13 +143,17 @@ def judge(read: Callable[[Path], Any], path: Path, reference: Any) -> tuple[Verd
             return Verdict("refuses", str(error)), None
         except Exception as error:
             foreign = read not in (with_pillow, with_torchvision)
-            return Verdict("fails" if foreign else "refuses", f"{type(error).__name__}: {error}"), None
+            return Verdict(
+                "fails" if foreign else "refuses", f"{type(error).__name__}: {error}"
+            ), None
         finally:
             os.dup2(kept, 2)
             os.close(kept)
         errors.seek(0)
         words = errors.read().decode(errors="replace") + "".join(
-            str(one.message) for one in warned if "deprecated since torchvision" not in str(one.message)
+            str(one.message)
+            for one in warned
+            if "deprecated since torchvision" not in str(one.message)
         )
     off = 0 if reference is None else int(np.abs(pixels.astype(int) - reference.astype(int)).max())
     return Verdict("warns" if words else "reads", words[:200], off), pixels
@@ -157,7 +171,9 @@ def work(column: str) -> None:
             with contextlib.suppress(Exception), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 reference = with_pillow(path)
-        print(msgspec.json.encode(judge(read, path, reference)[0]).decode(), file=answers, flush=True)
+        print(
+            msgspec.json.encode(judge(read, path, reference)[0]).decode(), file=answers, flush=True
+        )
 
 
 def verdicts(column: str, paths: list[Path]) -> Iterator[Verdict]:
@@ -167,7 +183,11 @@ def verdicts(column: str, paths: list[Path]) -> Iterator[Verdict]:
     for path in paths:
         if process is None:
             process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
             )
         assert process.stdin is not None
         assert process.stdout is not None
@@ -183,13 +203,19 @@ def verdicts(column: str, paths: list[Path]) -> Iterator[Verdict]:
         process.kill()
         status = process.wait()
         process = None
-        yield Verdict("hang", f"more than {SECONDS:.0f} s") if late else Verdict("crash", f"status {status}")
+        yield (
+            Verdict("hang", f"more than {SECONDS:.0f} s")
+            if late
+            else Verdict("crash", f"status {status}")
+        )
     if process is not None:
         process.communicate()
 
 
 def images_in(folder: Path) -> list[Path]:
-    found = (path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
+    found = (
+        path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file()
+    )
     return sorted(path for path in found if "\n" not in str(path))
 
 
@@ -209,13 +235,20 @@ def kind_of(path: Path) -> str:
 
 def main(
     folder: Annotated[Path, typer.Argument(help="searched for images, whatever their depth")],
-    columns: Annotated[str, typer.Option(help="readers, separated by commas")] = ",".join((*REFERENCES, *BACKENDS)),
-    limit: Annotated[int, typer.Option(help="every n-th file only, so that about so many are read; 0: all")] = 0,
-    files: Annotated[bool, typer.Option(help="list the files on which readers disagree, with their words")] = False,
+    columns: Annotated[str, typer.Option(help="readers, separated by commas")] = ",".join(
+        (*REFERENCES, *BACKENDS)
+    ),
+    limit: Annotated[
+        int, typer.Option(help="every n-th file only, so that about so many are read; 0: all")
+    ] = 0,
+    files: Annotated[
+        bool, typer.Option(help="list the files on which readers disagree, with their words")
+    ] = False,
     json: Annotated[Path | None, typer.Option(help="where to write every verdict")] = None,
     reader: Annotated[str, typer.Option(hidden=True)] = "",
 ) -> None:
-    """Print the table of verdicts. Ends with 1 if a reader crashed, hung or failed with an error not fastload's own."""
+    """Print the table of verdicts. Ends with 1 if a reader crashed, hung or failed with an error
+    not fastload's own."""
     if reader:
         work(reader)
         return
@@ -239,7 +272,9 @@ def main(
         raise typer.Exit(1)
 
 
-def report(console: Console, names: list[str], table: dict[Path, dict[str, Verdict]], *, files: bool) -> None:
+def report(
+    console: Console, names: list[str], table: dict[Path, dict[str, Verdict]], *, files: bool
+) -> None:
     groups: dict[tuple[str, ...], list[Path]] = defaultdict(list)
     for path, row in table.items():
         groups[(kind_of(path), *(_short(row[name]) for name in names))].append(path)
@@ -249,7 +284,11 @@ def report(console: Console, names: list[str], table: dict[Path, dict[str, Verdi
     console.print(shown)
     ours = [name for name in names if name not in REFERENCES]
     references = [name for name in names if name in REFERENCES]
-    apart = [path for path, row in table.items() if len({row[name].word in ("reads", "warns") for name in ours}) > 1]
+    apart = [
+        path
+        for path, row in table.items()
+        if len({row[name].word in ("reads", "warns") for name in ours}) > 1
+    ]
     lost = [
         path
         for path, row in table.items()
@@ -260,7 +299,8 @@ def report(console: Console, names: list[str], table: dict[Path, dict[str, Verdi
     off = [path for path, row in table.items() if any(row[name].off > NEAR for name in ours)]
     console.print(f"{len(table)} files; fastload's readers disagree on {len(apart)}")
     console.print(
-        f"{len(lost)} that {' and '.join(references)} read without a warning are refused by one of fastload's"
+        f"{len(lost)} that {' and '.join(references)} read without a warning are refused by "
+        "one of fastload's"
     )
     console.print(f"{len(off)} are delivered with pixels more than {NEAR} of 255 from Pillow's")
     if not files:

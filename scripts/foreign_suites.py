@@ -1,4 +1,5 @@
-"""Runs a suite of torch or torchdata with fastload in the place of its DataLoader (see foreign_suites.sh)."""
+"""Runs a suite of torch or torchdata with fastload in the place of its DataLoader (see
+foreign_suites.sh)."""
 
 from __future__ import annotations
 
@@ -32,31 +33,47 @@ class StatefulDataLoader(metaclass=_Face):
 """What the tests find under the names of the classes."""
 
 WHY = {
-    r"test_partial_workers|test_proper_exit": "private: looks at the iterator's own list of workers",
+    r"test_partial_workers|test_proper_exit": "private: looks at the iterator's own list of "
+    "workers",
     r"test_get_worker_info": "private: compares with the iterator's own list of workers",
     r"test_shuffler_iterdatapipe": "private: ends the workers through loader._iterator",
-    r"test_error_in_init": "worker_init_fn: tensors are served without workers, so that it is not called",
-    r"test_worker_init_fn|test_worker_seed": "random numbers are of (seed, epoch, sample), and not of the worker",
-    r"test_out_of_order_index_ds": "in_order=False allows another order, and fastload keeps the order",
-    r"test_multi_epochs_reproducibility|test_reproducib": "another random order, of the same distribution",
-    r"KeyError: '(_snapshot|dataset_state)": "private: reads the inside of a StatefulDataLoader's state",
-    r"test_sampler_next_yielded.*_EPOCH": "private: the inside of a sampler of another version of torchdata",
-    r"(Iterable|FastStateDict|MultiEpochState|SnapshotZero|SnapshotEnd).*(not equal|mismatch|StopIteration)": (
-        "data sets that keep a state or random numbers of their own: fastload reads up to the place again"
+    r"test_error_in_init": "worker_init_fn: tensors are served without workers, so that it is "
+    "not called",
+    r"test_worker_init_fn|test_worker_seed": "random numbers are of (seed, epoch, sample), and "
+    "not of the worker",
+    r"test_out_of_order_index_ds": "in_order=False allows another order, and fastload keeps "
+    "the order",
+    r"test_multi_epochs_reproducibility|test_reproducib": "another random order, of the same "
+    "distribution",
+    r"KeyError: '(_snapshot|dataset_state)": "private: reads the inside of a "
+    "StatefulDataLoader's state",
+    r"test_sampler_next_yielded.*_EPOCH": "private: the inside of a sampler of another version "
+    "of torchdata",
+    r"(Iterable|FastStateDict|MultiEpochState|SnapshotZero|SnapshotEnd).*(not "
+    r"equal|mismatch|StopIteration)": (
+        "data sets that keep a state or random numbers of their own: fastload reads up to the "
+        "place again"
     ),
     r"test_init_error": "an error of a data set's own load_state_dict, which is not called",
-    r"test_num_workers_mismatch": "a state is good for any number of workers, where torchdata refuses",
-    r"differs in seed": "a state names the seed of its order, and a loader of another one refuses it",
+    r"test_num_workers_mismatch": "a state is good for any number of workers, where torchdata "
+    "refuses",
+    r"differs in seed": "a state names the seed of its order, and a loader of another one "
+    "refuses it",
 }
-"""Tests that are known not to pass, by a pattern of their name and what they said, and the reason."""
+"""Tests that are known not to pass, by a pattern of their name and what they said, and the
+reason."""
 
 
 def prepared(source: Path, target: Path) -> None:
     """A copy of a suite in which the names of the loaders mean the face."""
     text = source.read_text()
     text = re.sub(r"torch\.utils\.data\.DataLoader\(", "DataLoader(", text)
-    imports = [match.end() for match in re.finditer(r"^(from|import) [^\n(]*(\([^)]*\))?\n", text, re.M)]
-    names = [name for name in ("DataLoader", "StatefulDataLoader") if re.search(rf"\b{name}\(", text)]
+    imports = [
+        match.end() for match in re.finditer(r"^(from|import) [^\n(]*(\([^)]*\))?\n", text, re.M)
+    ]
+    names = [
+        name for name in ("DataLoader", "StatefulDataLoader") if re.search(rf"\b{name}\(", text)
+    ]
     head = text[: imports[-1]] if imports else ""
     face = f"from face import {', '.join(names)}\n" if names else ""
     target.write_text(f"{head}{face}{text[len(head) :]}")
@@ -68,20 +85,39 @@ def main(suite: str, folder: str, keywords: str) -> int:
         for source in sorted(Path(folder).glob("test_*.py")):
             prepared(source, Path(work, source.name))
         report = Path(work, "report.xml")
-        command = [sys.executable, "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", "-p", "no:warnings"]
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-n0",
+            "-p",
+            "no:cacheprovider",
+            "-p",
+            "no:warnings",
+        ]
         command += ["--timeout=300", "--tb=line", f"--junitxml={report}", "--rootdir", work, work]
         paths = [work, os.environ.get("PYTHONPATH", "")]
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "OMP_NUM_THREADS": "1"}
+        environment = os.environ | {
+            "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+            "OMP_NUM_THREADS": "1",
+        }
         with open(Path(folder, "log.txt"), "w") as log:
             subprocess.run(
-                command + (["-k", keywords] if keywords else []), cwd=work, env=environment, stdout=log, stderr=log
+                command + (["-k", keywords] if keywords else []),
+                cwd=work,
+                env=environment,
+                stdout=log,
+                stderr=log,
             )
         cases = list(ElementTree.parse(report).iter("testcase"))
     counts = {"passed": 0, "failed, known why": 0, "failed": 0, "skipped": 0}
     rows = []
     for case in cases:
         name = f"{case.get('classname')}.{case.get('name')}"
-        failure = next((case.find(kind) for kind in ("failure", "error") if case.find(kind) is not None), None)
+        failure = next(
+            (case.find(kind) for kind in ("failure", "error") if case.find(kind) is not None), None
+        )
         if case.find("skipped") is not None:
             counts["skipped"] += 1
         elif failure is None or "Unexpected success" in (failure.get("message") or ""):
@@ -91,7 +127,10 @@ def main(suite: str, folder: str, keywords: str) -> int:
             reason = next((text for pattern, text in WHY.items() if re.search(pattern, said)), None)
             counts["failed" if reason is None else "failed, known why"] += 1
             rows.append((name, reason or f"NOT KNOWN: {said[len(name) + 2 :][:100]}"))
-    print(f"{suite}: {', '.join(f'{count} {what}' for what, count in counts.items())} (all that was printed: log.txt)")
+    print(
+        f"{suite}: {', '.join(f'{count} {what}' for what, count in counts.items())} (all that "
+        "was printed: log.txt)"
+    )
     for name, reason in sorted(rows, key=lambda row: row[1]):
         print(f"    {name}: {reason}")
     return counts["failed"]

@@ -1,4 +1,5 @@
-"""The backends as the contract suite sees them: everything registered here is tested by all of it."""
+"""The backends as the contract suite sees them: everything registered here is tested by all of
+it."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ class Contestant:
     options: Callable[[Path], Any] | None = None
     """Makes the options, given a fresh directory."""
     psnr: float | None = None
-    """Published bound [dB] where the backend has a resampler of its own; None: maximum 2, mean 0.2 of 255."""
+    """Published bound [dB] where the backend has a resampler of its own; None: maximum 2, mean 0.2
+    of 255."""
     decoder: str | None = None
     """The decoder that its options name."""
     opaque: bool = False
@@ -40,7 +42,9 @@ class Contestant:
         if self.options is not None:
             arguments.setdefault("options", self.options(directory))
         arguments.setdefault("device", DEVICE)
-        return fastload.create_loader(source, backend=self.backend, **{**self.arguments, **arguments})
+        return fastload.create_loader(
+            source, backend=self.backend, **{**self.arguments, **arguments}
+        )
 
     @property
     def absent(self) -> str:
@@ -49,14 +53,20 @@ class Contestant:
         if not backend.available:
             return f"{self.backend} is not installed: {backend.remedy}"
         decoder = next((row for row in available_decoders() if row.name == self.decoder), None)
-        return "" if decoder is None or decoder.available else f"{decoder.name} is not installed: {decoder.hint}"
+        return (
+            ""
+            if decoder is None or decoder.available
+            else f"{decoder.name} is not installed: {decoder.hint}"
+        )
 
 
 def _cache(storage: str) -> Callable[[Path], Any]:
     def options(directory: Path) -> Any:
         from fastload.backends.cache import CacheOptions
 
-        return CacheOptions(directory=directory / f"cache-{storage}", storage=storage, progress=False)
+        return CacheOptions(
+            directory=directory / f"cache-{storage}", storage=storage, progress=False
+        )
 
     return options
 
@@ -77,20 +87,32 @@ CONTESTANTS = [
     Contestant("torch-0", "torch", {"num_workers": 0}, opaque=True),
     Contestant("torch-2", "torch", {"num_workers": 2}, opaque=True),
     Contestant("turbojpeg", "turbojpeg", {"num_workers": 2}),
-    Contestant("turbojpeg-threads", "turbojpeg", {"num_workers": 2}, options=_python_threads, decoder="simplejpeg"),
+    Contestant(
+        "turbojpeg-threads",
+        "turbojpeg",
+        {"num_workers": 2},
+        options=_python_threads,
+        decoder="simplejpeg",
+    ),
     Contestant("cache-disk", "cache", options=_cache("disk")),
     Contestant("cache-ram", "cache", options=_cache("ram")),
     Contestant("cache-device", "cache", options=_cache("device")),
     Contestant("dali", "dali", {"num_workers": 2}, psnr=45.0),
 ]
 if DEVICE.type != "cpu":
-    CONTESTANTS.append(Contestant("dali-mixed", "dali", {"num_workers": 2}, options=_dali_mixed, psnr=40.0))
+    CONTESTANTS.append(
+        Contestant("dali-mixed", "dali", {"num_workers": 2}, options=_dali_mixed, psnr=40.0)
+    )
 
 
 def contestants(*names: str) -> Any:
-    """A parametrisation over all backends, or over those named; one that is not installed skips with the command."""
+    """A parametrisation over all backends, or over those named; one that is not installed skips
+    with the command."""
     chosen = [c for c in CONTESTANTS if not names or c.name in names or c.backend in names]
     return pytest.mark.parametrize(
         "contestant",
-        [pytest.param(c, id=c.name, marks=pytest.mark.skip(reason=c.absent) if c.absent else ()) for c in chosen],
+        [
+            pytest.param(c, id=c.name, marks=pytest.mark.skip(reason=c.absent) if c.absent else ())
+            for c in chosen
+        ],
     )

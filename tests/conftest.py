@@ -9,7 +9,8 @@ import os
 import re
 import signal
 
-# Triton looks when it is first imported. Nothing runs in its interpreter unless FASTLOAD_FUSED=1 asks for it.
+# Triton looks when it is first imported. Nothing runs in its interpreter unless FASTLOAD_FUSED=1
+# asks for it.
 if os.environ.get("FASTLOAD_TEST_DEVICE", "cpu") == "cpu":
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
@@ -18,14 +19,16 @@ import torch
 
 from tests.backends import DEVICE
 
-SLOW_OF_THE_CONTRACT = re.compile(r"test_breaking_off_fifty_times_leaks_nothing|\[(.*-)?torch-[1-9]")
-"""Marked here, since the file of the contract stays as it is: also what starts worker processes, wherever all backends
-are tried."""
+SLOW_OF_THE_CONTRACT = re.compile(
+    r"test_breaking_off_fifty_times_leaks_nothing|\[(.*-)?torch-[1-9]"
+)
+"""Marked here, since the file of the contract stays as it is: also what starts worker processes,
+wherever all backends are tried."""
 
 
 def pytest_configure() -> None:
-    # A shell without job control starts what it puts in the background with Ctrl-C ignored, and so would be all that
-    # the tests start.
+    # A shell without job control starts what it puts in the background with Ctrl-C ignored, and so
+    # would be all that the tests start.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -39,7 +42,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if SLOW_OF_THE_CONTRACT.search(item.name):
             item.add_marker(pytest.mark.slow)
-    items.sort(key=lambda item: item.get_closest_marker("slow") is not None)  # fast ones first; else as they were
+    items.sort(
+        key=lambda item: item.get_closest_marker("slow") is not None
+    )  # fast ones first; else as they were
     if torch.cuda.is_available():
         return
     skip = pytest.mark.skip(reason="needs a CUDA device; torch sees none here")

@@ -1,4 +1,5 @@
-"""Small test images, made on the spot: photograph-like pixels, and JPEG and PNG bytes of every kind there is."""
+"""Small test images, made on the spot: photograph-like pixels, and JPEG and PNG bytes of every kind
+there is."""
 
 from __future__ import annotations
 
@@ -13,12 +14,16 @@ from PIL import Image
 
 Pixels = npt.NDArray[np.uint8]
 
-HTML = b"<!DOCTYPE html>\n<html><head><title>404 Not Found</title></head><body>Not Found</body></html>\n"
+HTML = (
+    b"<!DOCTYPE html>\n<html><head><title>404 Not Found</title></head><body>Not "
+    b"Found</body></html>\n"
+)
 """What a broken download leaves behind under the name of an image."""
 
 
 def photo(height: int, width: int, *, seed: int = 0, channels: int = 3) -> Pixels:
-    """(H, W, C) uint8 with the 1/f amplitude spectrum of natural images; C = 1 or 3, the three being correlated."""
+    """(H, W, C) uint8 with the 1/f amplitude spectrum of natural images; C = 1 or 3, the three
+    being correlated."""
     rng = np.random.default_rng([seed, height, width])
     frequency = np.hypot(np.fft.fftfreq(height)[:, None], np.fft.rfftfreq(width)[None, :])
     amplitude = 1.0 / np.maximum(frequency, 1.0 / max(height, width))
@@ -26,7 +31,9 @@ def photo(height: int, width: int, *, seed: int = 0, channels: int = 3) -> Pixel
     spectrum = np.fft.rfft2(rng.standard_normal((3, height, width)))
     planes = np.fft.irfft2(spectrum * amplitude, s=(height, width))
     planes /= planes.std(axis=(1, 2), keepdims=True) + 1e-9
-    mix = np.array([[1.0, 0.35, 0.1], [1.0, 0.0, 0.0], [1.0, -0.2, 0.35]])  # mostly luminance, as in photographs
+    mix = np.array(
+        [[1.0, 0.35, 0.1], [1.0, 0.0, 0.0], [1.0, -0.2, 0.35]]
+    )  # mostly luminance, as in photographs
     image = 120.0 + 48.0 * np.einsum("ck,khw->hwc", mix, planes)
     return np.ascontiguousarray(np.clip(image, 0, 255).astype(np.uint8)[..., :channels])
 
@@ -60,8 +67,8 @@ def jpeg(
 ) -> bytes:
     """A JPEG of (H, W, 3), (H, W, 1) or (H, W) pixels; `options` are Pillow's.
 
-    `subsampling` is "4:4:4", "4:2:2", "4:2:0", or "4:4:0", whose picture is a jumble: no encoder here writes it, but a
-    4:2:2 file with height and width exchanged has as many blocks as it needs.
+    `subsampling` is "4:4:4", "4:2:2", "4:2:0", or "4:4:0", whose picture is a jumble: no encoder
+    here writes it, but a 4:2:2 file with height and width exchanged has as many blocks as it needs.
     """
     grey = pixels.ndim == 2 or pixels.shape[2] == 1
     upended = not grey and subsampling == "4:4:0"
@@ -76,7 +83,12 @@ def jpeg(
     if not upended:
         return data
     at = data.index(b"\xff\xc2" if progressive else b"\xff\xc0") + 5
-    return data[:at] + data[at + 2 : at + 4] + data[at : at + 2] + data[at + 4 :].replace(b"\x01\x21", b"\x01\x12", 1)
+    return (
+        data[:at]
+        + data[at + 2 : at + 4]
+        + data[at : at + 2]
+        + data[at + 4 :].replace(b"\x01\x21", b"\x01\x12", 1)
+    )
 
 
 def cmyk_jpeg(pixels: Pixels, *, quality: int = 90) -> bytes:
@@ -84,15 +96,25 @@ def cmyk_jpeg(pixels: Pixels, *, quality: int = 90) -> bytes:
     return _save(Image.fromarray(pixels).convert("CMYK"), format="JPEG", quality=quality)
 
 
-def png(pixels: npt.NDArray[Any], *, mode: str | None = None, orientation: int | None = None) -> bytes:
+def png(
+    pixels: npt.NDArray[Any], *, mode: str | None = None, orientation: int | None = None
+) -> bytes:
     """A PNG of (H, W), (H, W, 1), (H, W, 3) or (H, W, 4) pixels; uint16 makes a 16-bit grey PNG.
 
     `mode` converts first as Pillow does: "P" (adaptive palette), "1", "L", "LA", "RGBA".
     """
-    image = Image.fromarray(pixels.reshape(pixels.shape[:2]) if pixels.ndim == 3 and pixels.shape[2] == 1 else pixels)
+    image = Image.fromarray(
+        pixels.reshape(pixels.shape[:2]) if pixels.ndim == 3 and pixels.shape[2] == 1 else pixels
+    )
     if mode is not None:
-        image = image.convert(mode, palette=Image.Palette.ADAPTIVE) if mode == "P" else image.convert(mode)
-    return _save(image, format="PNG", **({} if orientation is None else {"exif": _exif(orientation)}))
+        image = (
+            image.convert(mode, palette=Image.Palette.ADAPTIVE)
+            if mode == "P"
+            else image.convert(mode)
+        )
+    return _save(
+        image, format="PNG", **({} if orientation is None else {"exif": _exif(orientation)})
+    )
 
 
 def palette_mask_png(classes: Pixels) -> bytes:
@@ -118,7 +140,8 @@ def scan_start(jpeg_data: bytes) -> int:
 
 
 def torn(jpeg_data: bytes, *, keep: float = 0.5) -> bytes:
-    """A JPEG whose entropy-coded data stops early although the end marker is there: only a decoder can tell."""
+    """A JPEG whose entropy-coded data stops early although the end marker is there: only a decoder
+    can tell."""
     start = scan_start(jpeg_data)
     cut = start + int((len(jpeg_data) - start) * keep)
     while jpeg_data[cut - 1] == 0xFF:
@@ -127,7 +150,8 @@ def torn(jpeg_data: bytes, *, keep: float = 0.5) -> bytes:
 
 
 def corrupt(jpeg_data: bytes, where: float = 0.5) -> bytes:
-    """A JPEG with a run of one bits, which is no Huffman code, at a place in its entropy-coded data (0 to 1)."""
+    """A JPEG with a run of one bits, which is no Huffman code, at a place in its entropy-coded data
+    (0 to 1)."""
     start = scan_start(jpeg_data)
     place = start + int((len(jpeg_data) - start) * where)
     run = b"\xff\x00" * 16
@@ -137,20 +161,29 @@ def corrupt(jpeg_data: bytes, where: float = 0.5) -> bytes:
 
 
 def with_extraneous_bytes(jpeg_data: bytes) -> bytes:
-    """A good JPEG with padding before its end marker, as real data sets have: libjpeg warns, the pixels are whole."""
+    """A good JPEG with padding before its end marker, as real data sets have: libjpeg warns, the
+    pixels are whole."""
     assert jpeg_data.endswith(b"\xff\xd9")
     return jpeg_data[:-2] + b"\x00" * 8 + b"\xff\xd9"
 
 
 def huge_png_header(height: int, width: int) -> bytes:
     """A PNG that claims to be huge: a decompression bomb's first bytes."""
-    return png(np.zeros((1, 1, 3), np.uint8)).replace(struct.pack(">II", 1, 1), struct.pack(">II", width, height), 1)
+    return png(np.zeros((1, 1, 3), np.uint8)).replace(
+        struct.pack(">II", 1, 1), struct.pack(">II", width, height), 1
+    )
 
 
 def write_photo_folder(
-    root: Path, *, classes: int = 2, per_class: int = 3, size: tuple[int, int] = (40, 56), seed: int = 0
+    root: Path,
+    *,
+    classes: int = 2,
+    per_class: int = 3,
+    size: tuple[int, int] = (40, 56),
+    seed: int = 0,
 ) -> Path:
-    """A folder of classes of JPEGs of slightly different sizes, `root/class_0/0.jpg` and so on; returns `root`."""
+    """A folder of classes of JPEGs of slightly different sizes, `root/class_0/0.jpg` and so on;
+    returns `root`."""
     for label in range(classes):
         folder = root / f"class_{label}"
         folder.mkdir(parents=True, exist_ok=True)

@@ -9,9 +9,11 @@ from typing import Any
 
 
 def interrupted_at(step: int, files: Collection[str], call: Callable[[], Any]) -> bool:
-    """Call it, and raise KeyboardInterrupt in this thread at the given line or return of these files, counted from 0.
+    """Call it, and raise KeyboardInterrupt in this thread at the given line or return of these
+    files, counted from 0.
 
-    Whether it was interrupted: if not, the call had fewer steps and has ended. A file is named by the end of its path.
+    Whether it was interrupted: if not, the call had fewer steps and has ended. A file is named by
+    the end of its path.
     """
     endings = tuple(files)
     count = 0

@@ -23,8 +23,16 @@ MACHINE = Machine(
 
 def row(contestant: str, rates: Sequence[float], **more: Any) -> Measurement:
     """A measured row whose rounds have these rates."""
-    rounds = tuple(Round(100, 100 / rate, 0.2, {"pixels_per_second": rate * 1e5, "psnr_db": None}) for rate in rates)
-    settings: dict[str, Any] = {"mode": "full", "parameters": {"threads": 2}, "rounds": rounds, "version": "1"}
+    rounds = tuple(
+        Round(100, 100 / rate, 0.2, {"pixels_per_second": rate * 1e5, "psnr_db": None})
+        for rate in rates
+    )
+    settings: dict[str, Any] = {
+        "mode": "full",
+        "parameters": {"threads": 2},
+        "rounds": rounds,
+        "version": "1",
+    }
     return Measurement(contestant, **(settings | more))
 
 

@@ -1,4 +1,5 @@
-"""An S3 and web server on loopback for tests: objects in memory, ranges, listings, and faults on demand."""
+"""An S3 and web server on loopback for tests: objects in memory, ranges, listings, and faults on
+demand."""
 
 from __future__ import annotations
 
@@ -19,14 +20,17 @@ class ObjectServer:
     objects: dict[str, bytes] = field(default_factory=dict)
     """By `bucket/name`."""
     faults: dict[str, list[str]] = field(default_factory=dict)
-    """By `bucket/name` (or "list"), what the next requests get: "503", "403", "reset", "truncated", "slow"."""
+    """By `bucket/name` (or "list"), what the next requests get: "503", "403", "reset", "truncated",
+    "slow"."""
     requests: list[tuple[str, str, str]] = field(default_factory=list)
     """(method, path with query, range) of every request."""
     url: str = ""
 
     def reads_of(self, name: str) -> list[str]:
         """The ranges that were asked of an object."""
-        return [asked for method, path, asked in self.requests if method == "GET" and path == f"/{name}"]
+        return [
+            asked for method, path, asked in self.requests if method == "GET" and path == f"/{name}"
+        ]
 
 
 @contextmanager
@@ -77,9 +81,17 @@ def object_server() -> Iterator[ObjectServer]:
             query = {key: values[0] for key, values in parse_qs(urlsplit(self.path).query).items()}
             bucket = urlsplit(self.path).path.strip("/")
             prefix = query.get("prefix", "")
-            names = [name.removeprefix(f"{bucket}/") for name in state.objects if name.startswith(f"{bucket}/{prefix}")]
+            names = [
+                name.removeprefix(f"{bucket}/")
+                for name in state.objects
+                if name.startswith(f"{bucket}/{prefix}")
+            ]
             folders = sorted(
-                {prefix + name[len(prefix) :].partition("/")[0] + "/" for name in names if "/" in name[len(prefix) :]}
+                {
+                    prefix + name[len(prefix) :].partition("/")[0] + "/"
+                    for name in names
+                    if "/" in name[len(prefix) :]
+                }
             )
             items = "".join(
                 f"<Contents><Key>{escape(name)}</Key><LastModified>2026-11-22T10:00:00.000Z</LastModified>"
@@ -88,7 +100,8 @@ def object_server() -> Iterator[ObjectServer]:
                 if "/" not in name[len(prefix) :]
             )
             items += "".join(
-                f"<CommonPrefixes><Prefix>{escape(folder)}</Prefix></CommonPrefixes>" for folder in folders
+                f"<CommonPrefixes><Prefix>{escape(folder)}</Prefix></CommonPrefixes>"
+                for folder in folders
             )
             text = f"<ListBucketResult><IsTruncated>false</IsTruncated>{items}</ListBucketResult>"
             self._send(200, text.encode(), {"Content-Type": "application/xml"})
@@ -105,7 +118,13 @@ def object_server() -> Iterator[ObjectServer]:
             return False
 
         def _send(
-            self, status: int, data: bytes, headers: Any = None, *, with_body: bool = True, cut: bool = False
+            self,
+            status: int,
+            data: bytes,
+            headers: Any = None,
+            *,
+            with_body: bool = True,
+            cut: bool = False,
         ) -> None:
             self.send_response(status)
             for name, value in (headers or {}).items():

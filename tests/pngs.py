@@ -1,4 +1,5 @@
-"""PNGs of every kind that the format has, written from the samples themselves: encoders write only some."""
+"""PNGs of every kind that the format has, written from the samples themselves: encoders write only
+some."""
 
 from __future__ import annotations
 
@@ -16,8 +17,21 @@ SIGNATURE = b"\x89PNG\r\n\x1a\n"
 CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
 """Samples a pixel by colour type: grey, RGB, palette, grey and alpha, RGB and alpha."""
 DEPTHS = {0: (1, 2, 4, 8, 16), 2: (8, 16), 3: (1, 2, 4, 8), 4: (8, 16), 6: (8, 16)}
-KINDS = [(colour, depth, interlaced) for colour in DEPTHS for depth in DEPTHS[colour] for interlaced in (False, True)]
-PASSES = [(0, 0, 8, 8), (0, 4, 8, 8), (4, 0, 8, 4), (0, 2, 4, 4), (2, 0, 4, 2), (0, 1, 2, 2), (1, 0, 2, 1)]
+KINDS = [
+    (colour, depth, interlaced)
+    for colour in DEPTHS
+    for depth in DEPTHS[colour]
+    for interlaced in (False, True)
+]
+PASSES = [
+    (0, 0, 8, 8),
+    (0, 4, 8, 8),
+    (4, 0, 8, 4),
+    (0, 2, 4, 4),
+    (2, 0, 4, 2),
+    (0, 1, 2, 2),
+    (1, 0, 2, 1),
+]
 
 
 def chunk(kind: bytes, body: bytes = b"", checksum: int | None = None) -> bytes:
@@ -43,7 +57,8 @@ def joined(parts: list[tuple[bytes, bytes]]) -> bytes:
 
 
 def samples_of(pixels: npt.NDArray[np.uint8], colour: int, depth: int) -> Samples:
-    """(H, W, C) numbers of `depth` bits, from (H, W, 3) pixels; the low bits and alpha are noise."""
+    """(H, W, C) numbers of `depth` bits, from (H, W, 3) pixels; the low bits and alpha are
+    noise."""
     rng = np.random.default_rng([colour, depth])
     noise = rng.integers(0, 256, (*pixels.shape[:2], CHANNELS[colour]), dtype=np.uint16)
     values = noise.copy()
@@ -78,7 +93,8 @@ def png(
     before: bytes = b"",
     behind: bytes = b"",
 ) -> bytes:
-    """A PNG of (H, W, C) samples; rows have the `filters` in turn, the data come in chunks of `piece` bytes."""
+    """A PNG of (H, W, C) samples; rows have the `filters` in turn, the data come in chunks of
+    `piece` bytes."""
     height, width = samples.shape[:2]
     raw = b""
     for top, left, down, right in PASSES if interlaced else [(0, 0, 1, 1)]:
@@ -89,7 +105,9 @@ def png(
     header = struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, int(interlaced))
     palette = chunk(b"PLTE", palette_of(depth).tobytes()) if colour == 3 else b""
     pieces = [chunk(b"IDAT", data[at : at + piece]) for at in range(0, len(data), piece)]
-    return b"".join([SIGNATURE, chunk(b"IHDR", header), before, palette, *pieces, behind, chunk(b"IEND")])
+    return b"".join(
+        [SIGNATURE, chunk(b"IHDR", header), before, palette, *pieces, behind, chunk(b"IEND")]
+    )
 
 
 def _packed(samples: Samples, depth: int) -> npt.NDArray[np.uint8]:
@@ -125,5 +143,12 @@ def every_kind(pixels: npt.NDArray[np.uint8]) -> Iterator[tuple[str, bytes, npt.
     """Name, file and (H, W, 3) uint8 pixels of each kind."""
     for (colour, depth, interlaced), piece in product(KINDS, (1 << 30, 57)):
         samples = samples_of(pixels, colour, depth)
-        name = f"colour {colour}, {depth} bits{', interlaced' if interlaced else ''}, pieces of {piece}"
-        yield name, png(samples, colour, depth, interlaced=interlaced, piece=piece), shown(samples, colour, depth)
+        name = (
+            f"colour {colour}, {depth} bits{', interlaced' if interlaced else ''}, pieces "
+            f"of {piece}"
+        )
+        yield (
+            name,
+            png(samples, colour, depth, interlaced=interlaced, piece=piece),
+            shown(samples, colour, depth),
+        )

@@ -1,4 +1,5 @@
-"""A backend that hands back indices, and Loaders over it: for tests of what has nothing to do with images."""
+"""A backend that hands back indices, and Loaders over it: for tests of what has nothing to do with
+images."""
 
 from __future__ import annotations
 
@@ -75,7 +76,13 @@ def loader_over(backend: Any, order: Order, on_error: OnError = "raise") -> Load
     )
     return Loader(
         LoaderConfig(source=source, batch_size=order.batch_size, on_error=on_error),
-        LoaderParts(source=source, order=order, backend=backend, stage=stage, recipe_fingerprints=("recipe",)),
+        LoaderParts(
+            source=source,
+            order=order,
+            backend=backend,
+            stage=stage,
+            recipe_fingerprints=("recipe",),
+        ),
     )
 
 

@@ -1,4 +1,5 @@
-"""Two GPUs that are none: one as far as its events tell, in simulated time; one whose streams do their work late."""
+"""Two GPUs that are none: one as far as its events tell, in simulated time; one whose streams do
+their work late."""
 
 from __future__ import annotations
 
@@ -84,13 +85,14 @@ class SimulatedGpu:
         self.main.free = max(self.main.free, at)
 
 
-# -- Streams that do nothing before they must --------------------------------------------------------------------------
+# -- Streams that do nothing before they must ------------------------------------------------------
 
 GPU = torch.device("cuda", 3)
 
 
 class OnGpu(torch.Tensor):
-    """Says that it lies on a GPU. Its memory is that of `LazyGpu`, which gives it to others when it is let go of."""
+    """Says that it lies on a GPU. Its memory is that of `LazyGpu`, which gives it to others when it
+    is let go of."""
 
     is_cuda = True  # type: ignore[assignment]
     device = GPU  # type: ignore[assignment]
@@ -124,10 +126,11 @@ class LazyStream:
 
 
 class LazyGpu:
-    """Stands in for torch.cuda: copies to the device and all other work are queued, and done as late as can be.
+    """Stands in for torch.cuda: copies to the device and all other work are queued, and done as
+    late as can be.
 
-    Memory is handed out as torch's caching allocator does it: what is let go of is used again at once for the next
-    tensor, unless a stream on which it was recorded has work left.
+    Memory is handed out as torch's caching allocator does it: what is let go of is used again at
+    once for the next tensor, unless a stream on which it was recorded has work left.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,7 +202,9 @@ class LazyGpu:
 
         monkeypatch.setattr(torch.Tensor, "to", copy_to)
         monkeypatch.setattr(torch.Tensor, "is_pinned", lambda tensor: True)
-        monkeypatch.setattr("fastload.device._page_locked", lambda nbytes: torch.empty(nbytes, dtype=torch.uint8))
+        monkeypatch.setattr(
+            "fastload.device._page_locked", lambda nbytes: torch.empty(nbytes, dtype=torch.uint8)
+        )
 
     def _stream(self, device: Any) -> LazyStream:
         self._streams += 1
@@ -211,9 +216,12 @@ class LazyGpu:
         if memory is None:
             memory = torch.full((tensor.nbytes,), 99, dtype=torch.uint8)
         self._free = [each for each in self._free if each[0] is not memory]
-        # By its address, as the hardware does: a queued copy does not keep the memory that it reads.
+        # By its address, as the hardware does: a queued copy does not keep the memory that it
+        # reads.
         address, shape = tensor.data_ptr(), (tensor.nbytes,)
-        self.current.work.append(lambda: memory.numpy().__setitem__(slice(None), _at(address, shape)))
+        self.current.work.append(
+            lambda: memory.numpy().__setitem__(slice(None), _at(address, shape))
+        )
         filled = memory.view(tensor.dtype).as_strided(tensor.shape, tensor.stride())
         result = filled.as_subclass(OnGpu)
         result.recorded = []
@@ -229,7 +237,8 @@ class LazyGpu:
         return memory.numel() == tensor.nbytes and not any(stream.work for stream in streams)
 
     def read(self, batch: torch.Tensor, on: LazyStream | None = None) -> Callable[[], float]:
-        """Queue a kernel of the trainer's, which reads a batch and does not keep it. Returns what gives its mean."""
+        """Queue a kernel of the trainer's, which reads a batch and does not keep it. Returns what
+        gives its mean."""
         found: list[float] = []
         plain = batch.as_subclass(torch.Tensor)
         (on or self.trainer).work.append(lambda: found.append(float(plain.double().mean())))

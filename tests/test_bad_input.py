@@ -1,4 +1,5 @@
-"""What bad input gets: an error that names the file and the remedy, from every backend; or a counted substitute."""
+"""What bad input gets: an error that names the file and the remedy, from every backend; or a
+counted substitute."""
 
 from __future__ import annotations
 
@@ -59,7 +60,9 @@ def write(root: Path, data: bytes, name: str = "bad.jpg") -> Path:
 
 @contestants()
 @pytest.mark.parametrize("kind", BAD)
-def test_a_file_that_is_no_image_raises_and_names_itself(contestant: Contestant, tmp_path: Path, kind: str) -> None:
+def test_a_file_that_is_no_image_raises_and_names_itself(
+    contestant: Contestant, tmp_path: Path, kind: str
+) -> None:
     data, words = BAD[kind]
     path = write(tmp_path / "data", data)
     with contestant.create(tmp_path / "data", tmp_path, batch_size=3, transform=RESIZE) as loader:
@@ -82,16 +85,27 @@ def test_substitution_keeps_the_number_of_steps_and_counts(
         for _ in range(2):
             batches = list(loader)
             assert [len(labels) for _, labels in batches] == [2, 2, 2]
-            assert all(images.flatten(1).float().std(1).min() > 0 for images, _ in batches), "a row of zeros"
+            assert all(images.flatten(1).float().std(1).min() > 0 for images, _ in batches), (
+                "a row of zeros"
+            )
         assert loader.stats().substituted >= 2
-    messages = [record.getMessage() for record in caplog.records if str(path) in record.getMessage()]
+    messages = [
+        record.getMessage() for record in caplog.records if str(path) in record.getMessage()
+    ]
     assert len(messages) == 1, "once per file"
 
 
 @contestants()
-def test_the_substitute_is_the_same_in_every_backend(contestant: Contestant, tmp_path: Path) -> None:
+def test_the_substitute_is_the_same_in_every_backend(
+    contestant: Contestant, tmp_path: Path
+) -> None:
     write(tmp_path / "data", b"")
-    arguments: dict[str, Any] = {"batch_size": 2, "transform": RESIZE, "on_error": "substitute", "shuffle": True}
+    arguments: dict[str, Any] = {
+        "batch_size": 2,
+        "transform": RESIZE,
+        "on_error": "substitute",
+        "shuffle": True,
+    }
     plain = Contestant("torch-0", "torch", {"num_workers": 0})
     with plain.create(tmp_path / "data", tmp_path, **arguments) as loader:
         wanted = [labels for _, labels in loader]
@@ -101,13 +115,17 @@ def test_the_substitute_is_the_same_in_every_backend(contestant: Contestant, tmp
 
 
 @contestants()
-def test_a_folder_of_nothing_but_bad_files_ends_in_an_error(contestant: Contestant, tmp_path: Path) -> None:
+def test_a_folder_of_nothing_but_bad_files_ends_in_an_error(
+    contestant: Contestant, tmp_path: Path
+) -> None:
     for label in "ab":
         (tmp_path / "data" / label).mkdir(parents=True)
         for number in range(3):
             (tmp_path / "data" / label / f"{number}.jpg").write_bytes(b"no image")
     for on_error in ("raise", "substitute"):
-        loader = contestant.create(tmp_path / "data", tmp_path, batch_size=2, transform=RESIZE, on_error=on_error)
+        loader = contestant.create(
+            tmp_path / "data", tmp_path, batch_size=2, transform=RESIZE, on_error=on_error
+        )
         with loader, pytest.raises(DecodeError, match=r"\.jpg"):
             list(loader)
 
@@ -125,7 +143,9 @@ UNUSUAL = {
 
 @contestants()
 @pytest.mark.parametrize("name", UNUSUAL)
-def test_unusual_images_are_served_as_pillow_converts_them(contestant: Contestant, tmp_path: Path, name: str) -> None:
+def test_unusual_images_are_served_as_pillow_converts_them(
+    contestant: Contestant, tmp_path: Path, name: str
+) -> None:
     path = write(tmp_path / "data", UNUSUAL[name], name)
     with Image.open(path) as image:
         wanted = F.resize(F.pil_to_tensor(image.convert("RGB")), [24, 24], antialias=True)
@@ -152,7 +172,9 @@ def test_sixteen_bit_png_is_scaled_and_not_clipped(contestant: Contestant, tmp_p
 
 @contestants()
 @pytest.mark.parametrize("turned", [False, True])
-def test_exif_orientation_is_ignored_unless_asked(contestant: Contestant, tmp_path: Path, turned: bool) -> None:
+def test_exif_orientation_is_ignored_unless_asked(
+    contestant: Contestant, tmp_path: Path, turned: bool
+) -> None:
     pixels = photo(40, 64, seed=3)
     path = write(tmp_path / "data", jpeg(pixels, orientation=6), "turned.jpg")
     index = sorted(p.name for p in path.parent.iterdir()).index("turned.jpg")
@@ -170,20 +192,26 @@ def _oriented(contestant: Contestant, tmp_path: Path, turned: bool) -> fastload.
         options: Any = BackendOptions(exif_orientation=turned)
     else:
         options = replace(contestant.options(tmp_path), exif_orientation=turned)
-    return contestant.create(tmp_path / "data", tmp_path, batch_size=6, transform=RESIZE, options=options)
+    return contestant.create(
+        tmp_path / "data", tmp_path, batch_size=6, transform=RESIZE, options=options
+    )
 
 
 @contestants()
 def test_an_image_smaller_than_its_crop_is_named(contestant: Contestant, tmp_path: Path) -> None:
     path = write(tmp_path / "data", jpeg(photo(20, 20)), "small.jpg")
-    with contestant.create(tmp_path / "data", tmp_path, batch_size=6, transform=v2.RandomCrop(32)) as loader:
+    with contestant.create(
+        tmp_path / "data", tmp_path, batch_size=6, transform=v2.RandomCrop(32)
+    ) as loader:
         with pytest.raises(DecodeError, match=re.escape(str(path))) as caught:
             list(loader)
         assert "pad_if_needed" in str(caught.value)
 
 
 @contestants()
-def test_images_of_different_sizes_without_a_crop_are_explained(contestant: Contestant, tmp_path: Path) -> None:
+def test_images_of_different_sizes_without_a_crop_are_explained(
+    contestant: Contestant, tmp_path: Path
+) -> None:
     folder = write_photo_folder(tmp_path / "data", classes=2, per_class=3)
     with contestant.create(folder, tmp_path, batch_size=6) as loader:
         with pytest.raises(fastload.errors.ConfigurationError, match=r"Resize|crop"):
@@ -193,14 +221,20 @@ def test_images_of_different_sizes_without_a_crop_are_explained(contestant: Cont
 
 
 @contestants()
-def test_a_mask_of_another_size_than_its_image_is_named(contestant: Contestant, tmp_path: Path) -> None:
+def test_a_mask_of_another_size_than_its_image_is_named(
+    contestant: Contestant, tmp_path: Path
+) -> None:
     for kind in ("images", "masks"):
         (tmp_path / "data" / kind).mkdir(parents=True)
     for number in range(3):
-        (tmp_path / "data" / "images" / f"{number}.jpg").write_bytes(jpeg(photo(40, 40, seed=number)))
+        (tmp_path / "data" / "images" / f"{number}.jpg").write_bytes(
+            jpeg(photo(40, 40, seed=number))
+        )
         mask = np.zeros((40, 40 - (number == 1), 1), np.uint8)
         (tmp_path / "data" / "masks" / f"{number}.png").write_bytes(png(mask))
-    with contestant.create(tmp_path / "data", tmp_path, batch_size=3, transform=v2.CenterCrop(32)) as loader:
+    with contestant.create(
+        tmp_path / "data", tmp_path, batch_size=3, transform=v2.CenterCrop(32)
+    ) as loader:
         with pytest.raises(DecodeError, match=r"masks/1\.png"):
             list(loader)
 
@@ -216,7 +250,11 @@ def test_damage_inside_the_compressed_data_is_found(contestant: Contestant, tmp_
 @pytest.mark.skipif(not native.available(), reason="the native core is not built here")
 def test_damage_below_the_crop_is_found_where_the_options_ask_for_it(tmp_path: Path) -> None:
     path = write(tmp_path / "data", corrupt(GOOD, where=0.95))
-    arguments: dict[str, Any] = {"batch_size": 6, "transform": v2.CenterCrop(8), "backend": "turbojpeg"}
+    arguments: dict[str, Any] = {
+        "batch_size": 6,
+        "transform": v2.CenterCrop(8),
+        "backend": "turbojpeg",
+    }
     with fastload.create_loader(tmp_path / "data", **arguments) as loader:
         assert "damage outside a crop is not looked for" in loader.explain()
         assert len(list(loader)) == 1
@@ -276,7 +314,9 @@ def test_a_file_without_permission_is_named(contestant: Contestant, tmp_path: Pa
         ({"options": object()}, "options"),
     ],
 )
-def test_arguments_that_cannot_be_honoured_are_named(tmp_path: Path, arguments: dict[str, Any], words: str) -> None:
+def test_arguments_that_cannot_be_honoured_are_named(
+    tmp_path: Path, arguments: dict[str, Any], words: str
+) -> None:
     folder = write_photo_folder(tmp_path / "data")
     with pytest.raises(ValueError, match=words) as caught:
         next(iter(fastload.create_loader(folder, **{"transform": RESIZE, **arguments})))
@@ -288,7 +328,10 @@ def test_numpys_integers_are_integers(tmp_path: Path) -> None:
     folder = write_photo_folder(tmp_path)
     with fastload.create_loader(folder, two, num_workers=two, seed=two, transform=RESIZE) as loader:
         assert len(next(iter(loader))[1]) == 2
-        assert all(type(value) is int for value in (loader.state_dict()["order"]["seed"], loader.batch_size))
+        assert all(
+            type(value) is int
+            for value in (loader.state_dict()["order"]["seed"], loader.batch_size)
+        )
 
 
 def test_a_sampler_of_fractions_is_refused(tmp_path: Path) -> None:

@@ -26,7 +26,13 @@ from fastload.decode.libraries import core_formats
 from fastload.errors import BackendUnavailableError, ConfigurationError, SourceError, WorkerError
 from fastload.tools.bench import DecodeSettings
 from fastload.tools.bench import decode as bench
-from fastload.tools.bench.decode import default_threads, held_back_errors, reference, run_decode_benchmark, try_out
+from fastload.tools.bench.decode import (
+    default_threads,
+    held_back_errors,
+    reference,
+    run_decode_benchmark,
+    try_out,
+)
 from fastload.tools.bench.decoders import CONTESTANTS
 from fastload.tools.bench.passes import (
     MODES,
@@ -100,7 +106,9 @@ def test_other_formats(format: str, photographs: Path, tmp_path: Path) -> None:
         with Image.open(path) as image:
             image.resize((60, 40)).save(tmp_path / f"{number}.{format}", lossless=True)
     some = ("pillow", "torchvision", "native", "native-region", "simplejpeg")
-    results = run_decode_benchmark(small(tmp_path, format=format, decoders=some, modes=("full", "crop224")))
+    results = run_decode_benchmark(
+        small(tmp_path, format=format, decoders=some, modes=("full", "crop224"))
+    )
     found = {row.contestant for row in measured(results)}
     core = {"native", "native-region"} if format.upper() in core_formats() else set()
     assert {"pillow", "torchvision"} | core <= found
@@ -114,20 +122,24 @@ def test_other_formats(format: str, photographs: Path, tmp_path: Path) -> None:
         run_decode_benchmark(small(tmp_path, format="gif"))
 
 
-# -- The command -------------------------------------------------------------------------------------------------------
+# -- The command -----------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
 def test_the_command_prints_tables_and_writes_files(photographs: Path, tmp_path: Path) -> None:
     files = ["--json", tmp_path / "r.json", "--csv", tmp_path / "r.csv"]
     some = "pillow,simplejpeg,native,native-region"
-    done = bench_decode(photographs, "--time", 0, "--rounds", 2, "--threads", "1,2", "--decoders", some, *files)
+    done = bench_decode(
+        photographs, "--time", 0, "--rounds", 2, "--threads", "1,2", "--decoders", some, *files
+    )
     assert done.code == 0, done.out + done.err
     for title in MODES.values():
         assert done.out.count(f"{title[0].upper()}{title[1:]}, from memory") == 1
     assert done.out.count("Full decode, files in the page cache") == 1
     assert re.search(
-        r"^decoder\s+threads\s+img/s\s+±\s+MP/s\s+CPU s/1,000\s+p50\s+p99\s+memory", done.out, re.MULTILINE
+        r"^decoder\s+threads\s+img/s\s+±\s+MP/s\s+CPU s/1,000\s+p50\s+p99\s+memory",
+        done.out,
+        re.MULTILINE,
     )
     assert re.search(r"^simplejpeg\s+1\s+[\d,]+ ", done.out, re.MULTILINE)
     assert "\x1b" not in done.out
@@ -150,17 +162,34 @@ def test_the_command_prints_tables_and_writes_files(photographs: Path, tmp_path:
     assert ("native-region", "full") not in modes
     # Files in the first mode only, with the largest number of threads.
     read = {
-        (row.mode, row.parameters["threads"]) for row in measured(results) if row.parameters["from"] == "page cache"
+        (row.mode, row.parameters["threads"])
+        for row in measured(results)
+        if row.parameters["from"] == "page cache"
     }
     assert read == {("full", 2)}
     assert len((tmp_path / "r.csv").read_text().splitlines()) == len(results.measurements) + 1
 
 
-def test_without_a_folder_it_makes_images_and_leaves_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_folder_it_makes_images_and_leaves_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     room = tmp_path / "tmp"
     room.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(room))
-    options = ["--images", 8, "--time", 0, "--rounds", 1, "--modes", "full", "--from", "memory", "--threads", 1]
+    options = [
+        "--images",
+        8,
+        "--time",
+        0,
+        "--rounds",
+        1,
+        "--modes",
+        "full",
+        "--from",
+        "memory",
+        "--threads",
+        1,
+    ]
     done = bench_decode(*options, "--decoders", "pillow")
     assert done.code == 0, done.err
     assert "8 JPEGs" in done.out
@@ -177,17 +206,23 @@ def test_all_decoders_are_rows_measured_or_with_what_to_install(photographs: Pat
         if row.status == "unavailable":
             assert re.search(r"install|--pillow-simd", row.note), row.note
     simd = next(row for row in results.measurements if row.contestant == "pillow-simd")
-    assert (simd.status, "--pillow-simd" in simd.note) == ("unavailable", True), "never built without being asked"
+    assert (simd.status, "--pillow-simd" in simd.note) == ("unavailable", True), (
+        "never built without being asked"
+    )
 
 
-def test_a_decoder_asked_for_by_name_and_absent_is_a_row(photographs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_decoder_asked_for_by_name_and_absent_is_a_row(
+    photographs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "accimage", None)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     options = ["--time", 0, "--rounds", 1, "--modes", "full", "--from", "memory", "--decoders"]
     done = bench_decode(photographs, *options, "accimage,pillow,torchvision-cuda")
     assert done.code == 0, done.err
     assert "conda install -c conda-forge accimage" in done.out
-    assert re.search(r"^torchvision-cuda: unavailable: .*needs an NVIDIA GPU", done.out, re.MULTILINE)
+    assert re.search(
+        r"^torchvision-cuda: unavailable: .*needs an NVIDIA GPU", done.out, re.MULTILINE
+    )
     assert re.search(r"^pillow\s+1\s", done.out, re.MULTILINE)
 
 
@@ -214,7 +249,10 @@ def test_wrong_options_are_one_message_before_anything_runs(
 
 def test_folders_without_images_are_one_message(tmp_path: Path) -> None:
     (tmp_path / "x.jpg").write_bytes(b"no image")
-    for folder, message in ((tmp_path / "none", "no such folder"), (tmp_path, "none of the 1 JPEG files")):
+    for folder, message in (
+        (tmp_path / "none", "no such folder"),
+        (tmp_path, "none of the 1 JPEG files"),
+    ):
         done = bench_decode(folder)
         assert done.code == 1
         assert message in done.err
@@ -228,7 +266,18 @@ def test_ctrl_c_prints_and_saves_what_was_measured(photographs: Path, tmp_path: 
     environment = os.environ | {"TMPDIR": str(tmp_path), "PYTHONUNBUFFERED": "1", "COLUMNS": "80"}
     code = "from fastload.cli import main; main()"
     target = tmp_path / "r.json"
-    command = [sys.executable, "-c", code, "bench", "decode", str(photographs), "--time", "0", "--rounds", "5000"]
+    command = [
+        sys.executable,
+        "-c",
+        code,
+        "bench",
+        "decode",
+        str(photographs),
+        "--time",
+        "0",
+        "--rounds",
+        "5000",
+    ]
     command += [
         "--from",
         "memory",
@@ -242,7 +291,12 @@ def test_ctrl_c_prints_and_saves_what_was_measured(photographs: Path, tmp_path: 
         str(target),
     ]
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+        start_new_session=True,
     ) as process:
         assert process.stdout is not None
         for line in process.stdout:
@@ -259,7 +313,7 @@ def test_ctrl_c_prints_and_saves_what_was_measured(photographs: Path, tmp_path: 
     assert all(2 <= len(row.rounds) < 5000 for row in measured(results))
 
 
-# -- Pixels, damage ----------------------------------------------------------------------------------------------------
+# -- Pixels, damage --------------------------------------------------------------------------------
 
 
 class Brighter(Pillow):
@@ -279,7 +333,10 @@ def test_a_wrong_decoder_shows(photographs: Path, monkeypatch: pytest.MonkeyPatc
     with_contestant(monkeypatch, Brighter)
     results = run_decode_benchmark(small(photographs, images=8, decoders=("ours", "simplejpeg")))
     wrong, right = measured(results)
-    found = {name: wrong.metric(name) for name in ("pixel_difference_max", "pixel_difference_mean", "psnr_db")}
+    found = {
+        name: wrong.metric(name)
+        for name in ("pixel_difference_max", "pixel_difference_mean", "psnr_db")
+    }
     assert all(found.values())
     assert found["pixel_difference_max"].median == 4  # type: ignore[union-attr]
     assert 3.5 < found["pixel_difference_mean"].median <= 4.0  # type: ignore[union-attr]
@@ -330,7 +387,9 @@ class Careless(Pillow):
         return np.zeros((*size, 3), dtype=np.uint8)
 
 
-def test_damaged_files_are_named_and_not_timed(damaged: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damaged_files_are_named_and_not_timed(
+    damaged: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with_contestant(monkeypatch, Careless)
     results = run_decode_benchmark(small(damaged, decoders=("ours", "simplejpeg", "pillow")))
     rows = {row.contestant: row for row in measured(results)}
@@ -342,7 +401,9 @@ def test_damaged_files_are_named_and_not_timed(damaged: Path, monkeypatch: pytes
         found = rows[name].metric("damaged_accepted")
         assert found is not None
         assert found.median == unnoticed
-    assert {failure.message for failure in rows["ours"].failures} == {"damaged, and decoded without an error"}
+    assert {failure.message for failure in rows["ours"].failures} == {
+        "damaged, and decoded without an error"
+    }
     assert any("cmyk.jpeg" in note and "JPEG of 4 components" in note for note in results.notes)
 
 
@@ -351,7 +412,9 @@ def test_damaged_files_in_the_output(damaged: Path) -> None:
     done = bench_decode(damaged, *options, "--decoders", "simplejpeg,pillow")
     assert done.code == 0, done.err
     assert "Not timed: 2 damaged files;" in done.out
-    assert re.search(rf"^{re.escape(str(damaged))}/cut\.jpg: .*\(simplejpeg\)", done.out, re.MULTILINE)
+    assert re.search(
+        rf"^{re.escape(str(damaged))}/cut\.jpg: .*\(simplejpeg\)", done.out, re.MULTILINE
+    )
 
 
 def test_an_image_that_fails_only_in_the_rounds_is_a_failure(
@@ -372,26 +435,35 @@ def test_an_image_that_fails_only_in_the_rounds_is_a_failure(
     assert row.rounds[0].samples == 7
 
 
-def test_a_contestant_whose_library_breaks_is_a_row(photographs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_contestant_whose_library_breaks_is_a_row(
+    photographs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Broken(Pillow):
         def __call__(self, data: bytes, size: tuple[int, int], place: Place | None) -> Pixels:
             raise RuntimeError("internal")
 
     with_contestant(monkeypatch, Broken)
     broken, good = sorted(
-        run_decode_benchmark(small(photographs, images=8, decoders=("ours", "pillow"))).measurements,
+        run_decode_benchmark(
+            small(photographs, images=8, decoders=("ours", "pillow"))
+        ).measurements,
         key=lambda row: row.status,
     )
-    assert (broken.contestant, broken.status, broken.note) == ("ours", "failed", "RuntimeError: internal")
+    assert (broken.contestant, broken.status, broken.note) == (
+        "ours",
+        "failed",
+        "RuntimeError: internal",
+    )
     assert (good.contestant, good.status) == ("pillow", "measured")
 
 
-# -- Pillow-SIMD in a process of its own -------------------------------------------------------------------------------
+# -- Pillow-SIMD in a process of its own -----------------------------------------------------------
 
 
 @pytest.fixture
 def stand_in(tmp_path: Path) -> Path:
-    """A folder whose PIL is the one that is installed: what a built Pillow-SIMD looks like from outside."""
+    """A folder whose PIL is the one that is installed: what a built Pillow-SIMD looks like from
+    outside."""
     folder = tmp_path / "simd"
     folder.mkdir()
     here = Path(PIL.__file__).parent
@@ -401,7 +473,9 @@ def stand_in(tmp_path: Path) -> Path:
     return folder
 
 
-def test_another_process_gives_the_same_pixels_and_says_what_it_took(photographs: Path, stand_in: Path) -> None:
+def test_another_process_gives_the_same_pixels_and_says_what_it_took(
+    photographs: Path, stand_in: Path
+) -> None:
     images = read_images(photographs, 8).good
     places = places_of("crop224", images)
     task = Task(images, places, threads=2)
@@ -451,13 +525,19 @@ def test_it_is_measured_once_it_is_built(
     results = run_decode_benchmark(small(photographs, images=8, decoders=("pillow", "pillow-simd")))
     assert {row.contestant for row in measured(results)} == {"pillow", "pillow-simd"}
     assert build_pillow_simd() == pillow_simd_folder()
-    assert [path.name for path in pillow_simd_folder().parent.iterdir()] == [pillow_simd_folder().name]
+    assert [path.name for path in pillow_simd_folder().parent.iterdir()] == [
+        pillow_simd_folder().name
+    ]
 
 
-def test_where_it_cannot_be_built_the_row_says_why(photographs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_it_cannot_be_built_the_row_says_why(
+    photographs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
     failed = (1, "...\n  The headers or library files could not be found: required zlib")
-    monkeypatch.setattr("fastload.tools.bench.pillow._run", lambda folder, command, environment: failed)
+    monkeypatch.setattr(
+        "fastload.tools.bench.pillow._run", lambda folder, command, environment: failed
+    )
     results = run_decode_benchmark(small(photographs, images=8, decoders=("pillow", "pillow-simd")))
     (row,) = [row for row in results.measurements if row.contestant == "pillow-simd"]
     assert row.status == "unavailable"
@@ -467,10 +547,12 @@ def test_where_it_cannot_be_built_the_row_says_why(photographs: Path, monkeypatc
     assert [row.contestant for row in measured(results)] == ["pillow"]
 
 
-# -- Reading, threads --------------------------------------------------------------------------------------------------
+# -- Reading, threads ------------------------------------------------------------------------------
 
 
-def test_cold_reads_come_from_disk_or_are_left_out(photographs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cold_reads_come_from_disk_or_are_left_out(
+    photographs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     paths = [str(path) for path in photographs.rglob("*.jpg")]
     settings = small(photographs, images=8, decoders=("pillow",), readings=("page cache", "cold"))
     monkeypatch.setattr(bench, "can_evict", lambda paths: False)
@@ -518,7 +600,9 @@ def test_settings_are_checked() -> None:
         run_decode_benchmark(DecodeSettings(Path(), threads=()))
 
 
-def test_warnings_of_libraries_are_counted_instead_of_shown(capfd: pytest.CaptureFixture[str]) -> None:
+def test_warnings_of_libraries_are_counted_instead_of_shown(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     notes: list[str] = []
     with held_back_errors(notes):
         for _ in range(3):
@@ -537,14 +621,18 @@ def test_a_build_that_is_killed_leaves_nothing(tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "half").touch()
     pid = str(tmp_path / "pid")
-    work = f"import os, time; print(os.getpid(), file=open({pid!r}, 'w'), flush=True); time.sleep(300)"
+    work = (
+        f"import os, time; print(os.getpid(), file=open({pid!r}, 'w'), flush=True); time.sleep(300)"
+    )
     code = (
         "import os, sys\nfrom pathlib import Path\nfrom fastload.tools.bench.pillow import _run\n"
         f"_run(Path({str(folder)!r}), [sys.executable, '-c', {work!r}], dict(os.environ))\n"
     )
     process = subprocess.Popen([sys.executable, "-c", code], cwd=Path(__file__).parents[1])
     try:
-        wait_until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text().strip() != "")
+        wait_until(
+            lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text().strip() != ""
+        )
     finally:
         process.kill()  # nothing of its own can run any more
         process.wait()

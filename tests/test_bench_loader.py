@@ -1,4 +1,5 @@
-"""`fastload bench loader`: tiny runs, sweeps, damaged files, Ctrl-C, and the arithmetic behind its figures."""
+"""`fastload bench loader`: tiny runs, sweeps, damaged files, Ctrl-C, and the arithmetic behind its
+figures."""
 
 from __future__ import annotations
 
@@ -22,7 +23,12 @@ from fastload.errors import ConfigurationError, FastloadError, SourceError
 from fastload.sources import open_source
 from fastload.tools.bench import LoaderSettings
 from fastload.tools.bench import loader as bench
-from fastload.tools.bench.loader import cache_bytes, contestant_names, read_loader_images, run_loader_benchmark
+from fastload.tools.bench.loader import (
+    cache_bytes,
+    contestant_names,
+    read_loader_images,
+    run_loader_benchmark,
+)
 from fastload.tools.bench.loader_report import curves, verdict
 from fastload.tools.measure.images import training
 from fastload.tools.measure.loaders import (
@@ -55,7 +61,13 @@ def damaged(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _settings(folder: Path, **changes: Any) -> LoaderSettings:
-    given = {"batch_size": 4, "consume": 4000.0, "device": "cpu", "seconds": 0.04, "rounds": 2} | changes
+    given = {
+        "batch_size": 4,
+        "consume": 4000.0,
+        "device": "cpu",
+        "seconds": 0.04,
+        "rounds": 2,
+    } | changes
     return LoaderSettings(folder, **given)
 
 
@@ -63,7 +75,8 @@ def _row(results: Results, contestant: str, **parameters: object) -> Measurement
     (found,) = (
         row
         for row in results.measurements
-        if row.contestant == contestant and all(row.parameters[name] == value for name, value in parameters.items())
+        if row.contestant == contestant
+        and all(row.parameters[name] == value for name, value in parameters.items())
     )
     return found
 
@@ -98,7 +111,9 @@ def test_each_row_has_its_figures(trained: Results) -> None:
         wait = row.metric("wait_share")
         assert wait is not None
         assert 0 <= wait.median <= 1
-        assert row.metric("gpu_busy_share") is None, "batches on the CPU: nothing to say about a GPU"
+        assert row.metric("gpu_busy_share") is None, (
+            "batches on the CPU: nothing to say about a GPU"
+        )
         assert row.peak_memory
         shares = [share for _, share in row.series["trainer_busy"]]
         assert 0 <= min(shares) <= max(shares) <= 1
@@ -112,18 +127,24 @@ def test_results_are_as_the_schema_says_and_come_back(trained: Results) -> None:
 def test_verdict_takes_its_numbers_from_the_rows(trained: Results) -> None:
     alone = _row(trained, "trainer alone").rate
     assert alone is not None
-    assert trained.notes[0].startswith(f"Your trainer takes {number(alone.median)} img/s; the DataLoader (")
+    assert trained.notes[0].startswith(
+        f"Your trainer takes {number(alone.median)} img/s; the DataLoader ("
+    )
     assert any("not measured, the batches go to the CPU" in note for note in trained.notes)
 
 
 @pytest.mark.slow
 def test_damaged_files_are_counted_and_named_and_stop_nothing(damaged: Path) -> None:
-    results = run_loader_benchmark(_settings(damaged, backends=("DataLoader", "torch", "turbojpeg", "cache")))
+    results = run_loader_benchmark(
+        _settings(damaged, backends=("DataLoader", "torch", "turbojpeg", "cache"))
+    )
     names = {str(damaged / "class_0/1.jpg"), str(damaged / "class_1/2.jpg")}
     for backend in ("torch", "turbojpeg", "cache"):
         row = _row(results, backend)
         assert {failure.name for failure in row.failures} == names
-        assert not any(failure.name in failure.message for failure in row.failures), "said once is enough"
+        assert not any(failure.name in failure.message for failure in row.failures), (
+            "said once is enough"
+        )
         replaced = row.metric("substituted")
         assert replaced is not None
         assert replaced.median >= 2
@@ -149,22 +170,40 @@ def _zeros(image: object) -> torch.Tensor:
 @pytest.mark.slow
 def test_sweeps_have_a_row_for_each_value(folder: Path) -> None:
     names = ("DataLoader", "turbojpeg")
-    results = run_loader_benchmark(_settings(folder, backends=names, workers=(0, 1, 2), prefetch=(1, 3), rounds=1))
-    assert {row.parameters["workers"] for row in results.measurements if row.contestant == "DataLoader"} == {0, 1, 2, 4}
-    parameters = [tuple(row.parameters.values()) for row in results.measurements if row.contestant == "turbojpeg"]
+    results = run_loader_benchmark(
+        _settings(folder, backends=names, workers=(0, 1, 2), prefetch=(1, 3), rounds=1)
+    )
+    assert {
+        row.parameters["workers"] for row in results.measurements if row.contestant == "DataLoader"
+    } == {0, 1, 2, 4}
+    parameters = [
+        tuple(row.parameters.values())
+        for row in results.measurements
+        if row.contestant == "turbojpeg"
+    ]
     # No worker processes, so 0 of them would be 1 thread.
-    assert parameters == [("default", "default"), (1, "default"), (2, "default"), ("default", 1), ("default", 3)]
+    assert parameters == [
+        ("default", "default"),
+        (1, "default"),
+        (2, "default"),
+        ("default", 1),
+        ("default", 3),
+    ]
     assert [note.split(":")[0] for note in results.notes if "turbojpeg" in note][-2:] == [
         "Workers",
         "Batches of prefetch",
     ]
 
 
-def test_a_missing_backend_says_once_what_to_install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_backend_says_once_what_to_install(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import fastload.backends as backends
 
     monkeypatch.setattr(backends, "_importable", lambda package: False)
-    results = run_loader_benchmark(_settings(folder, backends=("dali", "turbojpeg"), workers=(1, 2), rounds=1))
+    results = run_loader_benchmark(
+        _settings(folder, backends=("dali", "turbojpeg"), workers=(1, 2), rounds=1)
+    )
     row = _row(results, "dali")
     assert row.status == "unavailable"
     assert install_command("dali") in row.note
@@ -185,8 +224,27 @@ def test_ctrl_c_prints_and_saves_what_was_measured(
 
     monkeypatch.setattr(bench, "PlainLoader", Interrupted)
     kept = tmp_path / "kept.json"
-    command = ["bench", "loader", str(folder), "--backends", "turbojpeg,DataLoader", "--consume", "2000"]
-    command += ["--time", "0.05", "--rounds", "9", "--batch-size", "4", "--device", "cpu", "--json", str(kept)]
+    command = [
+        "bench",
+        "loader",
+        str(folder),
+        "--backends",
+        "turbojpeg,DataLoader",
+        "--consume",
+        "2000",
+    ]
+    command += [
+        "--time",
+        "0.05",
+        "--rounds",
+        "9",
+        "--batch-size",
+        "4",
+        "--device",
+        "cpu",
+        "--json",
+        str(kept),
+    ]
     done = CliRunner().invoke(app, command)
     assert done.exit_code == 130, done.output
     assert "Stopped before the end" in done.output
@@ -196,8 +254,27 @@ def test_ctrl_c_prints_and_saves_what_was_measured(
 
 
 def test_command_prints_a_table_and_writes_the_files(folder: Path, tmp_path: Path) -> None:
-    command = ["bench", "loader", str(folder), "--backends", "turbojpeg", "--consume", "2000", "--time", "0.02"]
-    command += ["--rounds", "1", "--batch-size", "4", "--device", "cpu", "--csv", str(tmp_path / "rows.csv")]
+    command = [
+        "bench",
+        "loader",
+        str(folder),
+        "--backends",
+        "turbojpeg",
+        "--consume",
+        "2000",
+        "--time",
+        "0.02",
+    ]
+    command += [
+        "--rounds",
+        "1",
+        "--batch-size",
+        "4",
+        "--device",
+        "cpu",
+        "--csv",
+        str(tmp_path / "rows.csv"),
+    ]
     done = CliRunner().invoke(app, command)
     assert done.exit_code == 0, done.output
     assert "The simulated trainer takes 2,000 img/s; `turbojpeg` gives" in done.output
@@ -243,7 +320,9 @@ def test_large_folders_are_sampled_but_the_cache_is_of_all(folder: Path, tmp_pat
     assert part.original(part.source.describe(0)).startswith(str(folder))
 
 
-def test_simulated_trainer_is_not_slowed_by_what_happens_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_simulated_trainer_is_not_slowed_by_what_happens_beside_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     now = [100.0]
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
 
@@ -316,23 +395,35 @@ def test_a_round_goes_on_to_the_end_of_an_epoch() -> None:
     assert work.samples == 2 * 4
     assert work.metrics["epoch_gap_seconds"] is not None
     assert work.seconds is not None
-    assert 0.399 < work.seconds <= elapsed, "as long as the trainer took for 8 images at 20 a second"
+    assert 0.399 < work.seconds <= elapsed, (
+        "as long as the trainer took for 8 images at 20 a second"
+    )
     runner.close()
     assert feed.closed
 
 
 @pytest.mark.gpu
 def test_on_a_gpu_its_own_timeline_and_the_driver_are_asked(folder: Path) -> None:
-    results = run_loader_benchmark(_settings(folder, consume=None, device="cuda", seconds=0.5, backends=("turbojpeg",)))
+    results = run_loader_benchmark(
+        _settings(folder, consume=None, device="cuda", seconds=0.5, backends=("turbojpeg",))
+    )
     row = _row(results, "turbojpeg")
     for name in ("wait_share", "gpu_busy_share", "gpu_idle_windows", "peak_gpu_memory_bytes"):
         assert row.metric(name) is not None
     assert row.series["gpu_utilisation"]
 
 
-def _measured(contestant: str, rates: list[float], wait: float = 0.0, **parameters: int | str) -> Measurement:
-    settings = {"workers": "default", "prefetch": "default"} | parameters if contestant != "trainer alone" else {}
-    made = tuple(Round(int(rate), 1.0, 1.0, {"wait_share": wait, "step_seconds": 0.01}) for rate in rates)
+def _measured(
+    contestant: str, rates: list[float], wait: float = 0.0, **parameters: int | str
+) -> Measurement:
+    settings = (
+        {"workers": "default", "prefetch": "default"} | parameters
+        if contestant != "trainer alone"
+        else {}
+    )
+    made = tuple(
+        Round(int(rate), 1.0, 1.0, {"wait_share": wait, "step_seconds": 0.01}) for rate in rates
+    )
     return Measurement(contestant, "training", settings, rounds=made)
 
 
@@ -357,7 +448,8 @@ def test_verdict_in_words() -> None:
         **_SITUATION,
     )
     assert found == [
-        "Your trainer takes 1,900 img/s; the DataLoader (4 workers) gives 680; `turbojpeg` gives 1,850: 3% waiting "
+        "Your trainer takes 1,900 img/s; the DataLoader (4 workers) gives 680; `turbojpeg` "
+        "gives 1,850: 3% waiting "
         "left; build a cache (4.1 GB) for 1,899: 0% waiting left.",
         "`turbojpeg` is 2.7 times as fast as the DataLoader.",
     ]
@@ -384,20 +476,27 @@ def test_verdict_says_when_there_is_nothing_to_gain() -> None:
         ([700, 701, 702], 0.02, "a cache (4.1 GB) gives 701: 2% waiting left, no real gain."),
         ([900, 1000, 800], 0.02, "build a cache (4.1 GB) for 900: 2% waiting left."),
         ([900, 1000, 800], 0.2, "a cache (4.1 GB) gives 900: 20% waiting left, no real gain."),
-        ([1200, 1201], 0.02, "a cache (4.1 GB) gives 1,200: 2% waiting left, and 2 rounds cannot tell whether that "
+        ([1200, 1201], 0.02, "a cache (4.1 GB) gives 1,200: 2% waiting left, and 2 rounds " "cannot " "tell " "whether " "that "
          "is a gain (three can)."),
         ([700], 0.02, "and 1 round cannot tell whether that is a gain (three can)."),
     ],
 )  # fmt: skip
 def test_a_cache_is_advised_by_its_own_figures(rates: list[float], wait: float, words: str) -> None:
     """Not because its trainer waits less while its steps are slower, nor by too few rounds."""
-    found = verdict([_measured("turbojpeg", [900, 901, 899], 0.2), _measured("cache", rates, wait)], **_SITUATION)
+    found = verdict(
+        [_measured("turbojpeg", [900, 901, 899], 0.2), _measured("cache", rates, wait)],
+        **_SITUATION,
+    )
     assert found[0].endswith(words)
 
 
 def test_verdict_of_one_round_claims_no_difference() -> None:
-    found = verdict([_measured("DataLoader", [1000], workers=4), _measured("turbojpeg", [900])], **_SITUATION)
-    assert found[1:] == ["Fewer than three rounds of some: too few to tell a difference from scatter."]
+    found = verdict(
+        [_measured("DataLoader", [1000], workers=4), _measured("turbojpeg", [900])], **_SITUATION
+    )
+    assert found[1:] == [
+        "Fewer than three rounds of some: too few to tell a difference from scatter."
+    ]
 
 
 def test_verdict_of_nothing_is_nothing() -> None:
@@ -413,14 +512,22 @@ def test_verdict_of_nothing_is_nothing() -> None:
     ],
 )
 def test_where_a_sweep_turns(rates: list[float], turn: int, words: str) -> None:
-    swept = [_measured("turbojpeg", [r, r + 0.1, r - 0.1], workers=n) for n, r in zip((1, 2, 4, 8), rates, strict=True)]
-    (curve,) = curves([*swept, _measured("turbojpeg", [999]), _measured("turbojpeg", [9], prefetch=2)], "workers")
+    swept = [
+        _measured("turbojpeg", [r, r + 0.1, r - 0.1], workers=n)
+        for n, r in zip((1, 2, 4, 8), rates, strict=True)
+    ]
+    (curve,) = curves(
+        [*swept, _measured("turbojpeg", [999]), _measured("turbojpeg", [9], prefetch=2)], "workers"
+    )
     assert curve.turn == turn
     assert curve.words() == words
 
 
 def test_a_sweep_within_the_scatter_says_so() -> None:
-    swept = [_measured("dali", [100, 300, 200], workers=1), _measured("dali", [110, 310, 190], workers=2)]
+    swept = [
+        _measured("dali", [100, 300, 200], workers=1),
+        _measured("dali", [110, 310, 190], workers=2),
+    ]
     (curve,) = curves(swept, "workers")
     assert curve.words().endswith("(all within the scatter)")
 

@@ -1,4 +1,5 @@
-"""The benchmark for GPUs, on the CPU with the smallest sizes: every part runs, and says what it should. Not speed."""
+"""The benchmark for GPUs, on the CPU with the smallest sizes: every part runs, and says what it
+should. Not speed."""
 
 from __future__ import annotations
 
@@ -62,7 +63,9 @@ def value(row: Measurement, name: str) -> float:
 
 def only(monkeypatch: pytest.MonkeyPatch, module: Any, *names: str) -> None:
     """Let a part see these variants only: the others are served by the same lines."""
-    monkeypatch.setattr(module, "variants", lambda setting: [v for v in variants(setting) if v.name in names])
+    monkeypatch.setattr(
+        module, "variants", lambda setting: [v for v in variants(setting) if v.name in names]
+    )
 
 
 # -- correctness
@@ -75,7 +78,10 @@ def test_streams_finds_nothing_wrong_with_loaders_that_are_right(
     found = Found(600)
     checks.run_streams(setting, found)
     rows = by_name(found, checks.STREAMS)
-    assert {name: value(row, "wrong") for name, row in rows.items()} == {"turbojpeg": 0, "cache, device": 0}
+    assert {name: value(row, "wrong") for name, row in rows.items()} == {
+        "turbojpeg": 0,
+        "cache, device": 0,
+    }
     assert all(value(row, "distinct") > 1 for row in rows.values())
     assert all(row.metrics("read_before_ready") == [0] for row in rows.values())
 
@@ -117,7 +123,11 @@ def test_streams_finds_a_loader_that_writes_to_batches_which_are_kept(
     assert value(row, "used_at_once") == 0
     # Each but those that happen to be read when their own number is in the memory again.
     assert value(row, "kept") > value(row, "batches") / 2
-    verdict = next(v for v in goals(list(found.rows.values()), gpu=False) if v.what == "backends whose batches change")
+    verdict = next(
+        v
+        for v in goals(list(found.rows.values()), gpu=False)
+        if v.what == "backends whose batches change"
+    )
     assert verdict.reached is False
 
 
@@ -125,7 +135,9 @@ def test_the_loaders_own_stream_is_held_up_or_the_check_fails(
     setting: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with checks.stage_held_up(torch.device("cpu")) as held:
-        with Variant("turbojpeg", "turbojpeg").create(setting, transform=training_pixels(32)) as loader:
+        with Variant("turbojpeg", "turbojpeg").create(
+            setting, transform=training_pixels(32)
+        ) as loader:
             began = time.perf_counter()
             batches = sum(1 for _ in loader)
             assert time.perf_counter() - began >= 0.001 * batches
@@ -138,7 +150,10 @@ def test_the_loaders_own_stream_is_held_up_or_the_check_fails(
     class Unstaged(Reusing):
         def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
             for number in range(8):
-                yield torch.full((2, 3, 4, 4), number, dtype=torch.uint8), torch.zeros(2, dtype=torch.int64)
+                yield (
+                    torch.full((2, 3, 4, 4), number, dtype=torch.uint8),
+                    torch.zeros(2, dtype=torch.int64),
+                )
 
     monkeypatch.setattr(Variant, "create", without_a_stage)
     only(monkeypatch, checks, "turbojpeg")
@@ -148,7 +163,9 @@ def test_the_loaders_own_stream_is_held_up_or_the_check_fails(
     assert (row.status, "not held up" in row.note) == ("failed", True)
 
 
-def test_on_a_gpu_it_is_the_stages_own_stream_that_is_held_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_gpu_it_is_the_stages_own_stream_that_is_held_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Another one would hold up nothing of a backend that delivers memory of the host."""
     gpu = LazyGpu(monkeypatch)
     program = Recipe.from_transform(None).split().batch
@@ -177,10 +194,14 @@ def test_one_pixel_that_is_wrong_or_elsewhere_changes_the_checksum() -> None:
 
 
 @pytest.mark.slow
-def test_checks_tell_right_from_wrong_pixels(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checks_tell_right_from_wrong_pixels(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
     only(monkeypatch, checks, "turbojpeg", "cache, disk", "cache, device")
     found = Found(600)
-    monkeypatch.setattr(checks, "_suite", lambda *given: row("pytest", checks.SUITE, passed=1, failed=0))
+    monkeypatch.setattr(
+        checks, "_suite", lambda *given: row("pytest", checks.SUITE, passed=1, failed=0)
+    )
     checks.run(setting, found)
     pixels, resumed = by_name(found, checks.PIXELS), by_name(found, checks.RESUME)
     assert [value(row, "wrong") for row in (*pixels.values(), *resumed.values())] == [0] * 6
@@ -192,7 +213,9 @@ def test_checks_tell_right_from_wrong_pixels(setting: Setting, monkeypatch: pyte
     made = checks._images
     darker = Variant("dark", "turbojpeg")
     monkeypatch.setattr(
-        checks, "_images", lambda setting, v, device: made(setting, v, device) // (3 if v == darker else 1)
+        checks,
+        "_images",
+        lambda setting, v, device: made(setting, v, device) // (3 if v == darker else 1),
     )
     assert checks._pixels(setting, darker)["wrong"] == 1
 
@@ -236,7 +259,9 @@ def test_the_contract_suite_is_counted() -> None:
     ]
     found = checks.tally("pytest", reports, "interrupted after 3 s")
     assert [value(found, name) for name in ("passed", "failed", "skipped")] == [2, 1, 1]
-    assert [(f.name, f.message) for f in found.failures] == [("test_b[cache-disk-rrc-flip]", "assert 1 == 2")]
+    assert [(f.name, f.message) for f in found.failures] == [
+        ("test_b[cache-disk-rrc-flip]", "assert 1 == 2")
+    ]
     assert found.note == "interrupted after 3 s; 1 skipped: dali is not installed"
     verdict = goals([checks.tally("pytest", [("a", "skipped", "no")])], gpu=False)[0]
     assert (verdict.what, verdict.reached) == ("contract tests that fail on the device", False)
@@ -258,7 +283,9 @@ def test_what_cannot_be_compiled_is_measured_uncompiled_and_said(
 ) -> None:
     def no_compiler(network: Any) -> Any:
         def fail(images: torch.Tensor) -> torch.Tensor:
-            raise RuntimeError("Failed to find C compiler.\nPlease specify via CC environment variable.")
+            raise RuntimeError(
+                "Failed to find C compiler.\nPlease specify via CC environment variable."
+            )
 
         return fail
 
@@ -267,7 +294,9 @@ def test_what_cannot_be_compiled_is_measured_uncompiled_and_said(
     training.run(replace(setting, compile=True), found)
     rows = by_name(found, training.COMPILED)
     assert set(rows) == {*setting.networks, training.SMALL}
-    assert {row.note for row in rows.values()} == {"not compiled: RuntimeError: Failed to find C compiler."}
+    assert {row.note for row in rows.values()} == {
+        "not compiled: RuntimeError: Failed to find C compiler."
+    }
     assert all(value(row, "seconds") > 0 for row in rows.values())
 
 
@@ -288,10 +317,14 @@ def test_what_can_be_compiled_is() -> None:
 def test_every_contestant_has_a_rate_and_the_synthetic_one_is_all_of_itself(
     setting: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("matplotlib", reason='needs matplotlib: pip install "torch-fastload[report]"')
+    pytest.importorskip(
+        "matplotlib", reason='needs matplotlib: pip install "torch-fastload[report]"'
+    )
     every = idle.contestants
     names = ("synthetic", "DataLoader, 0 workers", "fastload turbojpeg")
-    monkeypatch.setattr(idle, "contestants", lambda setting: {name: every(setting)[name] for name in names})
+    monkeypatch.setattr(
+        idle, "contestants", lambda setting: {name: every(setting)[name] for name in names}
+    )
     found = Found(100)
     idle.run(setting, found)
     rows = by_name(found, idle.mode(setting.networks[0]))
@@ -305,24 +338,32 @@ def test_every_contestant_has_a_rate_and_the_synthetic_one_is_all_of_itself(
         assert value(profiled, "steps") >= 2
         assert 0 < value(profiled, "busy_share") <= 1
     assert value(rows["synthetic"], idle.OF_SYNTHETIC) == 1
-    assert value(rows["synthetic"], "wait_share") < value(rows["DataLoader, 0 workers"], "wait_share")
+    assert value(rows["synthetic"], "wait_share") < value(
+        rows["DataLoader, 0 workers"], "wait_share"
+    )
     assert (Path(setting.out) / f"timeline-{setting.networks[0]}.png").stat().st_size > 1000
 
 
 @pytest.mark.slow
-def test_a_contestant_that_fails_does_not_end_the_others(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_contestant_that_fails_does_not_end_the_others(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def broken() -> Any:
         raise RuntimeError("it broke")
 
     monkeypatch.setattr(
-        idle, "contestants", lambda setting: {"broken": broken, idle.SYNTHETIC: lambda: synthetic(setting)}
+        idle,
+        "contestants",
+        lambda setting: {"broken": broken, idle.SYNTHETIC: lambda: synthetic(setting)},
     )
     found = Found(600)
     idle.run(setting, found)
     rows = by_name(found, idle.mode(setting.networks[0]))
     assert (rows["broken"].status, rows["broken"].note) == ("failed", "RuntimeError: it broke")
     assert value(rows["synthetic"], idle.OF_SYNTHETIC) == 1
-    assert [row.contestant for row in found.rows.values() if row.mode.startswith("profiler")] == [idle.SYNTHETIC]
+    assert [row.contestant for row in found.rows.values() if row.mode.startswith("profiler")] == [
+        idle.SYNTHETIC
+    ]
 
 
 def test_whatever_comes_of_a_contestant_is_its_row() -> None:
@@ -353,10 +394,13 @@ def test_decoders_have_rates(setting: Setting) -> None:
     decode.run(replace(setting, only=every), found)
     assert {row.contestant for row in found.rows.values()} == set(every)
     for row in found.rows.values():
-        assert row.status == "measured" or (row.status, "pip install" in row.note) == ("unavailable", True)
+        assert row.status == "measured" or (row.status, "pip install" in row.note) == (
+            "unavailable",
+            True,
+        )
         assert row.status == "unavailable" or row.speed > 0
     assert {row.contestant for row in found.rows.values() if row.status == "measured"} > {
-        "torchvision, CPU", "DALI graph, region decoded", "DALI graph, whole decoded, then cut", "fastload turbojpeg"
+        "torchvision, CPU", "DALI graph, region decoded", "DALI graph, whole " "decoded, " "then " "cut", "fastload " "turbojpeg"
     }  # fmt: skip
 
 
@@ -375,7 +419,9 @@ def test_cifar_gives_the_rate_alone_and_the_share_of_a_training(setting: Setting
     assert "resolution of the loader's share" in row.note
     for r in row.rounds:
         assert r.samples == setting.small_training_steps * setting.small_training_batch_size
-        assert r.seconds == pytest.approx(setting.small_training_steps * (r.metrics["step_seconds"] or 0))
+        assert r.seconds == pytest.approx(
+            setting.small_training_steps * (r.metrics["step_seconds"] or 0)
+        )
 
 
 def test_a_share_is_told_with_its_resolution() -> None:
@@ -384,7 +430,9 @@ def test_a_share_is_told_with_its_resolution() -> None:
     assert cifar.resolution(summarise(shares)) == pytest.approx(1.57 * 0.02 / 3**0.5)
     said = {verdict.what: verdict for verdict in goals(coarse, gpu=True)}
     assert said["CIFAR-10 training, the loader's share of a step"].reached
-    assert said["CIFAR-10 training, the loader's share of a step, resolution of that"].reached is False
+    assert (
+        said["CIFAR-10 training, the loader's share of a step, resolution of that"].reached is False
+    )
 
 
 @pytest.mark.slow
@@ -399,11 +447,20 @@ def test_threads_measures_beside_and_apart(setting: Setting) -> None:
 
 @pytest.mark.parametrize(
     ("beside", "apart", "advice"),
-    [(1.01, 1.0, "threads beside the trainer"), (1.2, 1.01, "a process of their own"), (1.2, 1.19, "threads beside")],
+    [
+        (1.01, 1.0, "threads beside the trainer"),
+        (1.2, 1.01, "a process of their own"),
+        (1.2, 1.19, "threads beside"),
+    ],
 )
 def test_the_advice_follows_from_the_difference(beside: float, apart: float, advice: str) -> None:
     def rows(count: int) -> Iterator[Measurement]:
-        lengths = {threads.ALONE: 1.0, threads.BESIDE: beside, threads.APART: apart, threads.FED: 1.0 + count / 100}
+        lengths = {
+            threads.ALONE: 1.0,
+            threads.BESIDE: beside,
+            threads.APART: apart,
+            threads.FED: 1.0 + count / 100,
+        }
         for way, length in lengths.items():
             done = (Round(0, 0.0, 0.0, {"median_step_seconds": length}),)
             yield Measurement(way, threads.STEPS, {"threads": count}, rounds=done)
@@ -439,37 +496,67 @@ def test_goals_are_judged_from_the_rows() -> None:
     assert said["backends whose batches change"].reached
     assert said["batches that differ from the CPU's"].reached
     assert said["ResNet-50, fastload a, of the synthetic rate (aim 99.5%)"].reached
-    assert str(said["ResNet-50, fastload b, of the synthetic rate (aim 99.5%)"]).startswith("MISSED by 50.0%")
+    assert str(said["ResNet-50, fastload b, of the synthetic rate (aim 99.5%)"]).startswith(
+        "MISSED by 50.0%"
+    )
     windows = said["ResNet-50, windows at 0% after the first batch, ends of epochs included"]
     assert (windows.reached, windows.value) == (False, 2)
     assert said["ResNet-18, the best backend (fastload a), of the synthetic rate (aim 98%)"].reached
     assert said["CIFAR-10 resident on the device, the loader alone"].reached
-    assert str(said["CIFAR-10 training, the loader's share of a step"]).startswith("MISSED by 100.0%")
+    assert str(said["CIFAR-10 training, the loader's share of a step"]).startswith(
+        "MISSED by 100.0%"
+    )
     assert {verdict.reached for verdict in goals([], gpu=True)} == {None}
     results = new_results("gpu", {"device": "cuda:0"}, rows, verdicts=goals(rows, gpu=True))
     assert summary(results).splitlines()[-1].startswith("not measured")
-    assert not any("CIFAR" in verdict.what or "ResNet" in verdict.what for verdict in goals(rows, gpu=False))
+    assert not any(
+        "CIFAR" in verdict.what or "ResNet" in verdict.what for verdict in goals(rows, gpu=False)
+    )
 
 
 def test_what_many_rows_say_is_said_once() -> None:
-    rows = [Measurement("DALI", decode.CROPS, {"threads": n}, status="failed", note="it broke") for n in (1, 2)]
+    rows = [
+        Measurement("DALI", decode.CROPS, {"threads": n}, status="failed", note="it broke")
+        for n in (1, 2)
+    ]
     assert summary(new_results("gpu", {"device": "cpu"}, rows)).count("it broke") == 1
 
 
 @pytest.mark.slow
 def test_the_command_writes_results_and_prints_the_goals_last(
-    tmp_path: Path, setting: Setting, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    setting: Setting,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(run, "DRY", SETTING)
     out = tmp_path / "out"
     assert (
-        run.main(["--device", "cpu", "--dry-run", "--out", str(out), "--photos", setting.photos, "--parts", "cifar"])
+        run.main(
+            [
+                "--device",
+                "cpu",
+                "--dry-run",
+                "--out",
+                str(out),
+                "--photos",
+                setting.photos,
+                "--parts",
+                "cifar",
+            ]
+        )
         == 0
     )
     results = read_json(out / "results.json")
-    assert {row.mode for row in results.measurements} == {training.COMPILED, cifar.SHARE, cifar.ALONE}
+    assert {row.mode for row in results.measurements} == {
+        training.COMPILED,
+        cifar.SHARE,
+        cifar.ALONE,
+    }
     assert {row.status for row in results.measurements} == {"measured"}
-    assert any(note.startswith("8 photographs an epoch (8 different ones") for note in results.notes)
+    assert any(
+        note.startswith("8 photographs an epoch (8 different ones") for note in results.notes
+    )
     assert any("DRY RUN" in note for note in results.notes)
     assert any(note.startswith("cifar: complete") for note in results.notes)
     assert {v.reached for v in results.verdicts} == {None}
@@ -483,7 +570,9 @@ def hangs(name: str, setting: Setting, seconds: float) -> None:
     """A part that starts a process in a session of its own, says so, and does not come back."""
     import subprocess
 
-    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(100)"], start_new_session=True)
+    child = subprocess.Popen(
+        [sys.executable, "-c", "import time; time.sleep(100)"], start_new_session=True
+    )
     report(row("hung", "a part", child=child.pid))
     time.sleep(100)
 
@@ -519,7 +608,9 @@ def parts_in(
 def test_a_part_that_hangs_is_ended_with_all_it_started_and_keeps_what_it_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run, "_GRACE", -20.0)  # 60 s left for it, of which a busy machine needs 20 to start Python
+    monkeypatch.setattr(
+        run, "_GRACE", -20.0
+    )  # 60 s left for it, of which a busy machine needs 20 to start Python
     found = parts_in(tmp_path, "hangs", [], monkeypatch, 80)
     (row,) = found.results.measurements
     assert row.contestant == "hung"
@@ -535,7 +626,9 @@ def test_a_contestant_that_ends_its_process_takes_no_rows_with_it(
 ) -> None:
     found = parts_in(tmp_path, "dies", ["reckless", "also"], monkeypatch, 600)
     assert [row.contestant for row in found.results.measurements] == ["safe", "reckless", "also"]
-    assert any("cifar: reckless: failed" in note and "SIGABRT" in note for note in found.results.notes)
+    assert any(
+        "cifar: reckless: failed" in note and "SIGABRT" in note for note in found.results.notes
+    )
     assert any(note.startswith("cifar: complete") for note in found.results.notes)
 
 
@@ -556,7 +649,11 @@ def test_what_may_end_its_process_is_measured_apart_on_a_gpu() -> None:
     assert "dali, mixed" not in [v.name for v in variants(gpu)]
     assert [v.name for v in variants(replace(gpu, only=("dali, mixed",)))] == ["dali, mixed"]
     decoders = run._decoders(gpu)
-    assert {"DALI graph, region decoded", "DALI graph, whole decoded, then cut", "fastload dali, mixed"} <= {*decoders}
+    assert {
+        "DALI graph, region decoded",
+        "DALI graph, whole decoded, then cut",
+        "fastload dali, mixed",
+    } <= {*decoders}
     assert {"torchvision, device", "torchcodec, device"} <= {*decoders}
     assert "fastload turbojpeg" not in decoders
 

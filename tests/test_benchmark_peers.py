@@ -130,7 +130,9 @@ def test_crops_are_drawn_as_torchvision_draws_them() -> None:
     ours = np.array([_crop(draw, 500, 300) for _ in range(4000)])
     torch.manual_seed(0)
     image = torch.zeros(1, 300, 500)
-    theirs = np.array([RandomResizedCrop.get_params(image, [0.08, 1.0], [3 / 4, 4 / 3]) for _ in range(4000)])
+    theirs = np.array(
+        [RandomResizedCrop.get_params(image, [0.08, 1.0], [3 / 4, 4 / 3]) for _ in range(4000)]
+    )
     theirs = theirs[:, [1, 0, 3, 2]]  # top, left, height, width
     assert (ours >= 0).all()
     assert (ours[:, :2] + ours[:, 2:] <= [500, 300]).all()
@@ -140,7 +142,10 @@ def test_crops_are_drawn_as_torchvision_draws_them() -> None:
 
 
 def test_bars_compare_round_by_round() -> None:
-    ours, theirs = rounds(600, 300, 330), rounds(120, 60, 66)  # the machine was twice as fast in the first round
+    ours, theirs = (
+        rounds(600, 300, 330),
+        rounds(120, 60, 66),
+    )  # the machine was twice as fast in the first round
     measured = [
         Measurement(FASTLOAD_TURBOJPEG.contestant, FASTLOAD_TURBOJPEG.task, rounds=ours),
         Measurement(PILLOW.contestant, PILLOW.task, rounds=theirs),
@@ -163,7 +168,9 @@ def test_bars_compare_round_by_round() -> None:
 
 def test_other_pixels_are_noticed() -> None:
     def row(contestant: str, mean: float) -> Measurement:
-        return Measurement(contestant, "photographs", rounds=(Round(1, 1.0, 1.0, {"mean_pixel": mean}),))
+        return Measurement(
+            contestant, "photographs", rounds=(Round(1, 1.0, 1.0, {"mean_pixel": mean}),)
+        )
 
     warnings = other_pixels([row("a", 110.0), row("b", 111.0), row("black", 3.0)])
     assert len(warnings) == 1
@@ -178,7 +185,8 @@ def test_every_bar_is_about_rows_that_take_part() -> None:
 
 
 def test_other_photographs_get_a_cache_of_their_own_in_the_same_work_folder(tmp_path: Path) -> None:
-    """So does a FFCV file of photographs; that of the small images, which are made here, is written once."""
+    """So does a FFCV file of photographs; that of the small images, which are made here, is written
+    once."""
     settings = []
     for number in range(2):
         folder = tmp_path / f"photographs {number}" / "cat"
@@ -186,7 +194,9 @@ def test_other_photographs_get_a_cache_of_their_own_in_the_same_work_folder(tmp_
         pixels = np.random.default_rng(number).integers(0, 256, (300, 300, 3), np.uint8)
         Image.fromarray(pixels).save(folder / "1.jpg")
     for number in (0, 1, 0):
-        given = Namespace(work=tmp_path / "work", data=tmp_path / f"photographs {number}", threads=1)
+        given = Namespace(
+            work=tmp_path / "work", data=tmp_path / f"photographs {number}", threads=1
+        )
         settings.append(Comparison(given, [], lambda line: None).setting)
         assert Path(settings[-1].files, "cache").is_dir()
     first, second, again = settings

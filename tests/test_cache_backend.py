@@ -1,4 +1,5 @@
-"""The cache backend: the pixels of torchvision from every storage, in order, with the failures of the files."""
+"""The cache backend: the pixels of torchvision from every storage, in order, with the failures of
+the files."""
 
 from __future__ import annotations
 
@@ -27,7 +28,14 @@ from fastload.cache.resident import in_memory, is_mapped
 from fastload.draws import Draws
 from fastload.errors import CacheError, ConfigurationError, DecodeError, UnsupportedTransformError
 from fastload.geometry import GeometryPlan
-from fastload.recipe import CenterCrop, RandomCrop, RandomHorizontalFlip, RandomResizedCrop, Recipe, Resize
+from fastload.recipe import (
+    CenterCrop,
+    RandomCrop,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+    Recipe,
+    Resize,
+)
 from fastload.sources.base import PixelImages, Source
 from fastload.sources.buffers import PathTable
 from fastload.sources.columns import EncodedFiles, PixelArray, ValueArray
@@ -37,12 +45,16 @@ from tests.test_render_device import torchvision_pixels
 
 Make = Callable[..., CacheBackend]
 
-CROP_AND_FLIP = v2.Compose([v2.RandomCrop(32, padding=4), v2.RandomHorizontalFlip(), v2.RandomVerticalFlip()])
+CROP_AND_FLIP = v2.Compose(
+    [v2.RandomCrop(32, padding=4), v2.RandomHorizontalFlip(), v2.RandomVerticalFlip()]
+)
 RESIZED_CROP = v2.Compose([v2.RandomResizedCrop(24), v2.RandomHorizontalFlip()])
 
 
 @pytest.fixture(params=["disk", "ram", "device", "disk-python", "ram-python"])
-def make(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
+def make(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Make]:
     """Backends on each storage, with and without the native core."""
     storage, _, python = request.param.partition("-")
     if python:
@@ -52,7 +64,9 @@ def make(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
     made: list[CacheBackend] = []
 
     def factory(source: Source, transform: Any = None, **options: Any) -> CacheBackend:
-        backend = cache_backend(source, transform, directory=tmp_path / "cache", storage=storage, **options)
+        backend = cache_backend(
+            source, transform, directory=tmp_path / "cache", storage=storage, **options
+        )
         made.append(backend)
         return backend
 
@@ -63,14 +77,19 @@ def make(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
 
 def cache_backend(source: Source, transform: Any = None, **options: Any) -> CacheBackend:
     first = next(iter(source.images.values()), None)
-    recipe = Recipe.from_transform(transform).split(first.fixed_size if isinstance(first, PixelImages) else None)
+    recipe = Recipe.from_transform(transform).split(
+        first.fixed_size if isinstance(first, PixelImages) else None
+    )
     context = Context(source, recipe, batch_size=8, num_workers=2)
     return CacheBackend(context, CacheOptions(progress=False, **options))
 
 
 def array_source(count: int = 20, size: tuple[int, int] = (32, 32), channels: int = 3) -> Source:
     pixels = np.stack([images.photo(*size, seed=i, channels=channels) for i in range(count)])
-    columns = {"image": PixelArray(pixels, channels=channels), "label": ValueArray(np.arange(count) * 3)}
+    columns = {
+        "image": PixelArray(pixels, channels=channels),
+        "label": ValueArray(np.arange(count) * 3),
+    }
     return Source(columns, "a" * 32, "arrays")
 
 
@@ -98,7 +117,10 @@ def check_pixels(
     geometry = plan.resolve(draws, np.array([pixels.shape[:2] for pixels in sources]))
     fill, how = (plan.mask_fill, "nearest") if name == "mask" else (plan.fill, plan.interpolation)
     expected = np.stack(
-        [torchvision_pixels(p, geometry, row, plan.padding_mode, fill, how) for row, p in enumerate(sources)]
+        [
+            torchvision_pixels(p, geometry, row, plan.padding_mode, fill, how)
+            for row, p in enumerate(sources)
+        ]
     )
     got = array(batch.columns[name])
     assert got.dtype == np.uint8
@@ -115,7 +137,9 @@ def check_pixels(
 @pytest.mark.parametrize("mode", ["constant", "edge", "reflect", "symmetric"])
 def test_crops_of_arrays(make: Make, channels: int, mode: str) -> None:
     source = array_source(channels=channels)
-    transform = v2.Compose([v2.RandomCrop(32, padding=4, padding_mode=mode), v2.RandomHorizontalFlip()])
+    transform = v2.Compose(
+        [v2.RandomCrop(32, padding=4, padding_mode=mode), v2.RandomHorizontalFlip()]
+    )
     backend = make(source, transform)
     draws = Draws(5, 2, np.random.default_rng(0).integers(0, 20, 600))
     backend.submit(draws)
@@ -133,7 +157,9 @@ def test_resized_crops_of_files(make: Make, tmp_path: Path) -> None:
     for epoch in range(2):
         draws = Draws(5, epoch, np.arange(40) % 5)
         backend.submit(draws)
-        check_pixels(backend.receive(), RESIZED_CROP, draws, lambda i: decoded(source, i), exact=False)
+        check_pixels(
+            backend.receive(), RESIZED_CROP, draws, lambda i: decoded(source, i), exact=False
+        )
     assert (tmp_path / "cache" / "manifest.json").exists()
 
 
@@ -155,7 +181,9 @@ def test_masks_get_the_same_geometry(make: Make, tmp_path: Path) -> None:
     batch = backend.receive()
     assert array(batch.columns["mask"]).shape == (20, 24, 24, 1)
     check_pixels(batch, RESIZED_CROP, draws, lambda i: decoded(both, i), exact=False)
-    check_pixels(batch, RESIZED_CROP, draws, lambda i: decoded(both, i, "mask"), name="mask", exact=True)
+    check_pixels(
+        batch, RESIZED_CROP, draws, lambda i: decoded(both, i, "mask"), name="mask", exact=True
+    )
 
     spoil(replace(both, columns={"mask": both.columns["mask"]}), 1, images.png(images.labels(9, 9)))
     backend.close()
@@ -174,7 +202,9 @@ def test_order_and_many_in_flight(make: Make) -> None:
     for expected, indices in zip(alone, requests, strict=True):
         batch = backend.receive()
         np.testing.assert_array_equal(array(batch.columns["label"]), indices * 3)
-        np.testing.assert_array_equal(array(batch.columns["image"]), array(expected.columns["image"]))
+        np.testing.assert_array_equal(
+            array(batch.columns["image"]), array(expected.columns["image"])
+        )
 
 
 def test_cancel_reread_and_close(make: Make) -> None:
@@ -232,7 +262,10 @@ def test_bad_samples_come_back_by_name(make: Make, tmp_path: Path) -> None:
     backend.submit(draws)
     batch = backend.receive()
     assert [failure.row for failure in batch.failures] == [1, 3]
-    assert all(isinstance(failure.error, DecodeError) and path in str(failure.error) for failure in batch.failures)
+    assert all(
+        isinstance(failure.error, DecodeError) and path in str(failure.error)
+        for failure in batch.failures
+    )
     got = array(batch.columns["image"])
     assert not got[[1, 3]].any()
     good = [0, 2]
@@ -258,7 +291,10 @@ def test_sizes_that_differ(make: Make, tmp_path: Path) -> None:
     backend = make(source)
     backend.submit(Draws(5, 0, np.array([0, 2, 1])))
     backend.submit(Draws(5, 0, np.array([2, 0])))
-    with pytest.raises(ConfigurationError, match=r"0\.jpg \(40 x 53\) and .*1\.png \(61 x 33\) differ. Add a Resize"):
+    with pytest.raises(
+        ConfigurationError,
+        match=r"0\.jpg \(40 x 53\) and .*1\.png \(61 x 33\) differ. Add a Resize",
+    ):
         backend.receive()
     batch = backend.receive()
     np.testing.assert_array_equal(array(batch.columns["image"])[1], decoded(source, 0))
@@ -281,13 +317,18 @@ def test_short_side_says_what_it_costs(make: Make, tmp_path: Path) -> None:
 def test_datasets_arrays_and_values(make: Make) -> None:
     pictures = [images.photo(12, 10, seed=i) for i in range(6)]
     batch = batch_of(make(objects(lambda i: (pictures[i], i * i))), [5, 1])
-    np.testing.assert_array_equal(array(batch.columns["image"]), np.stack([pictures[5], pictures[1]]))
+    np.testing.assert_array_equal(
+        array(batch.columns["image"]), np.stack([pictures[5], pictures[1]])
+    )
     assert array(batch.columns["label"]).tolist() == [25, 1]
     assert batch.layout == "tuple"
 
     tokens = np.arange(60).reshape(10, 6)
     source = Source(
-        {"input_ids": ValueArray(tokens), "labels": ValueArray(tokens + 1)}, "b" * 32, "tokens", layout="dict"
+        {"input_ids": ValueArray(tokens), "labels": ValueArray(tokens + 1)},
+        "b" * 32,
+        "tokens",
+        layout="dict",
     )
     batch = batch_of(make(source.take(np.arange(10)[::-1].copy())), [0, 3])
     np.testing.assert_array_equal(array(batch.columns["input_ids"]), tokens[[9, 6]])
@@ -296,7 +337,9 @@ def test_datasets_arrays_and_values(make: Make) -> None:
     planar = np.ascontiguousarray(np.stack(pictures).transpose(0, 3, 1, 2))
     source = Source({"image": PixelArray(planar.transpose(0, 2, 3, 1))}, "c" * 32, "planar")
     batch = batch_of(make(source), [3, 0])
-    np.testing.assert_array_equal(array(batch.columns["image"]), np.stack([pictures[3], pictures[0]]))
+    np.testing.assert_array_equal(
+        array(batch.columns["image"]), np.stack([pictures[3], pictures[0]])
+    )
 
 
 def test_an_empty_batch(make: Make) -> None:
@@ -311,7 +354,8 @@ def test_other_backends_give_the_same_verdict_on_an_opened_cache(tmp_path: Path,
     path = spoil(source, 2, images.truncated(images.jpeg(images.photo(40, 53))))
     cached = open_cache(build_cache(source, tmp_path / "cache", on_error="substitute"))
     backend = backend_class(name)(
-        Context(cached, Recipe.from_transform(RESIZED_CROP).split(), 8, num_workers=0), backend_class(name).Options()
+        Context(cached, Recipe.from_transform(RESIZED_CROP).split(), 8, num_workers=0),
+        backend_class(name).Options(),
     )
     draws = Draws(5, 0, np.array([0, 2, 1]))
     backend.submit(draws)
@@ -328,11 +372,15 @@ def test_resident_on_a_gpu(tmp_path: Path) -> None:
     source = write_images(tmp_path / "data")
     recipe = Recipe.from_transform(RESIZED_CROP).split()
     context = Context(source, recipe, batch_size=8, device=torch.device("cuda"))
-    backend = CacheBackend(context, CacheOptions(directory=tmp_path / "cache", storage="device", progress=False))
+    backend = CacheBackend(
+        context, CacheOptions(directory=tmp_path / "cache", storage="device", progress=False)
+    )
     draws = Draws(5, 0, np.arange(20) % 5)
     backend.submit(draws)
     batch = backend.receive()
-    assert all(isinstance(column, torch.Tensor) and column.is_cuda for column in batch.columns.values())
+    assert all(
+        isinstance(column, torch.Tensor) and column.is_cuda for column in batch.columns.values()
+    )
     batch.columns = {name: column.cpu() for name, column in batch.columns.items()}  # type: ignore[union-attr]
     check_pixels(batch, RESIZED_CROP, draws, lambda i: decoded(source, i), exact=False)
 
@@ -366,17 +414,25 @@ def test_storage_ram_reads_the_files_once(tmp_path: Path, monkeypatch: pytest.Mo
         in_memory(cached)
 
 
-def test_storage_auto_is_a_gpu_with_room_and_otherwise_the_files(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_storage_auto_is_a_gpu_with_room_and_otherwise_the_files(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     backend = cache_backend(array_source(), storage="auto")
-    assert backend.explain()["storage"].startswith("auto: cpu if it is a GPU with four times the memory")
+    assert backend.explain()["storage"].startswith(
+        "auto: cpu if it is a GPU with four times the memory"
+    )
     backend.engine()
     assert backend.explain()["storage"].startswith("disk: ")
     backend.close()
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(total_memory=1000))
+    monkeypatch.setattr(
+        torch.cuda, "get_device_properties", lambda device: SimpleNamespace(total_memory=1000)
+    )
     monkeypatch.setattr("fastload.backends.cache._DeviceEngine", lambda *parts: parts)
     monkeypatch.setattr("fastload.backends.cache.ResidentSource", lambda *parts: parts[2])
     for needed, storage in ((249, "device"), (251, "disk")):
-        monkeypatch.setattr("fastload.backends.cache.nbytes_of", lambda source, needed=needed: needed)
+        monkeypatch.setattr(
+            "fastload.backends.cache.nbytes_of", lambda source, needed=needed: needed
+        )
         backend = cache_backend(array_source(), storage="auto")
         backend._context = replace(backend._context, device=torch.device("cuda"))
         backend._source = backend._open()
@@ -387,7 +443,9 @@ def test_what_it_refuses(tmp_path: Path) -> None:
     source = array_source()
     with pytest.raises(UnsupportedTransformError, match=r"'cache' cannot run .*'torch'"):
         cache_backend(source, v2.Compose([v2.RandomRotation(10), v2.ToImage()]))
-    with pytest.raises(ConfigurationError, match="storage: must be 'auto', 'disk', 'ram' or 'device', got 'tape'"):
+    with pytest.raises(
+        ConfigurationError, match="storage: must be 'auto', 'disk', 'ram' or 'device', got 'tape'"
+    ):
         cache_backend(source, storage="tape")
     with pytest.raises(ConfigurationError, match="short_side: must be a positive int, got 0"):
         cache_backend(source, short_side=0)
@@ -397,7 +455,9 @@ def test_what_it_refuses(tmp_path: Path) -> None:
 
 
 def test_nothing_is_started_or_written_by_construction(tmp_path: Path) -> None:
-    backend = cache_backend(write_images(tmp_path / "data"), RESIZED_CROP, directory=tmp_path / "cache")
+    backend = cache_backend(
+        write_images(tmp_path / "data"), RESIZED_CROP, directory=tmp_path / "cache"
+    )
     backend.explain()
     backend.cancel()
     backend.close()
@@ -427,10 +487,16 @@ def test_an_error_in_a_thread_is_not_swallowed(monkeypatch: pytest.MonkeyPatch) 
         ([RandomCrop((9, 9), padding=(9, 9, 9, 9), padding_mode="reflect")], None, None),
         ([RandomResizedCrop((6, 5)), RandomHorizontalFlip()], (6, 5), (6, 5)),
         ([Resize(size=(4, 4)), CenterCrop((6, 5))], (6, 5), (6, 5)),
-        ([Resize(shorter=5), CenterCrop((6, 5))], (6, 5), None),  # there are images too narrow for it
+        (
+            [Resize(shorter=5), CenterCrop((6, 5))],
+            (6, 5),
+            None,
+        ),  # there are images too narrow for it
     ],
 )
-def test_when_the_size_of_batches_is_settled_before_any_draw(ops: list[Any], equal: Any, mixed: Any) -> None:
+def test_when_the_size_of_batches_is_settled_before_any_draw(
+    ops: list[Any], equal: Any, mixed: Any
+) -> None:
     window = next((op.size for op in reversed(ops) if hasattr(op, "size") and op.size), None)
     mode = next((op.padding_mode for op in ops if hasattr(op, "padding_mode")), "constant")
     plan = GeometryPlan(tuple(enumerate(ops)), out_size=window, padding_mode=mode)

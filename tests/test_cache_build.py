@@ -47,7 +47,9 @@ def write_images(folder: Path, sizes: list[tuple[int, int]] = SIZES, **options: 
     for i, size in enumerate(sizes):
         pixels = images.photo(*size, seed=i)
         names.append(f"{i}.png" if i == 1 else f"{i}.jpg")
-        (folder / names[-1]).write_bytes(images.png(pixels) if i == 1 else images.jpeg(pixels, **options))
+        (folder / names[-1]).write_bytes(
+            images.png(pixels) if i == 1 else images.jpeg(pixels, **options)
+        )
     columns = {
         "image": EncodedFiles(PathTable.of(names, str(folder))),
         "label": ValueArray(np.arange(len(names), dtype=np.int64) * 10),
@@ -61,7 +63,9 @@ def write_images(folder: Path, sizes: list[tuple[int, int]] = SIZES, **options: 
     )
 
 
-def decoded(source: Source, index: int, name: str = "image", **settings: Any) -> np.ndarray[Any, Any]:
+def decoded(
+    source: Source, index: int, name: str = "image", **settings: Any
+) -> np.ndarray[Any, Any]:
     column = source.columns[name]
     assert isinstance(column, EncodedImages)
     return decode_image(
@@ -80,7 +84,9 @@ def pixels_of(source: Source, index: int, name: str = "image") -> np.ndarray[Any
 
 
 def left_behind(directory: Path) -> list[str]:
-    return sorted(path.name for path in directory.parent.iterdir() if path.name.startswith(directory.name))
+    return sorted(
+        path.name for path in directory.parent.iterdir() if path.name.startswith(directory.name)
+    )
 
 
 @pytest.mark.parametrize("sizes", [SIZES, [(30, 44)] * 4], ids=["ragged", "fixed"])
@@ -98,8 +104,14 @@ def test_pixels_are_those_of_the_files(tmp_path: Path, sizes: list[tuple[int, in
     label = cached.columns["label"]
     assert isinstance(label, Values)
     np.testing.assert_array_equal(label.array, np.arange(len(sizes)) * 10)
-    assert (cached.fingerprint, cached.classes, cached.layout) == (source.fingerprint, source.classes, "tuple")
-    assert [cached.describe(i) for i in range(len(source))] == [source.describe(i) for i in range(len(source))]
+    assert (cached.fingerprint, cached.classes, cached.layout) == (
+        source.fingerprint,
+        source.classes,
+        "tuple",
+    )
+    assert [cached.describe(i) for i in range(len(source))] == [
+        source.describe(i) for i in range(len(source))
+    ]
 
 
 def test_a_subset_is_cached_in_its_own_order(tmp_path: Path) -> None:
@@ -119,9 +131,13 @@ def test_masks_and_named_columns(tmp_path: Path) -> None:
     names = []
     for i, size in enumerate(SIZES):
         names.append(f"{i}.mask.png")
-        (tmp_path / "data" / names[-1]).write_bytes(images.palette_mask_png(images.labels(*size, seed=i)))
+        (tmp_path / "data" / names[-1]).write_bytes(
+            images.palette_mask_png(images.labels(*size, seed=i))
+        )
     masks = EncodedFiles(PathTable.of(names, str(tmp_path / "data")), "mask")
-    both = Source({"../image": source.columns["image"], "mask": masks}, "e" * 32, "pairs", layout="dict")
+    both = Source(
+        {"../image": source.columns["image"], "mask": masks}, "e" * 32, "pairs", layout="dict"
+    )
     cached = open_cache(build_cache(both, tmp_path / "cache"))
     assert list(cached.columns) == ["../image", "mask"]
     assert cached.layout == "dict"
@@ -136,7 +152,9 @@ def test_masks_and_named_columns(tmp_path: Path) -> None:
         mask, whole = pixels_of(small, i, "mask"), decoded(both, i, "mask")
         assert mask.shape[:2] == pixels_of(small, i, "../image").shape[:2]
         expected = F.resize(
-            torch.from_numpy(whole.copy()).permute(2, 0, 1), list(mask.shape[:2]), F.InterpolationMode.NEAREST
+            torch.from_numpy(whole.copy()).permute(2, 0, 1),
+            list(mask.shape[:2]),
+            F.InterpolationMode.NEAREST,
         )
         np.testing.assert_array_equal(mask[..., 0], expected[0].numpy())
 
@@ -160,7 +178,9 @@ def test_exif_orientation(tmp_path: Path) -> None:
     upright = open_cache(build_cache(source, tmp_path / "upright", exif_orientation=True))
     assert pixels_of(stored, 0).shape[:2] == (30, 44)
     for i in range(3):
-        np.testing.assert_array_equal(pixels_of(upright, i), decoded(source, i, exif_orientation=True))
+        np.testing.assert_array_equal(
+            pixels_of(upright, i), decoded(source, i, exif_orientation=True)
+        )
 
 
 def test_it_travels_to_other_processes_by_name(tmp_path: Path) -> None:
@@ -206,8 +226,13 @@ def test_without_a_terminal_a_long_build_says_how_long_it_takes(
     monkeypatch.setattr("fastload.terminal.time", Clock(0.75))
     build_cache(source, tmp_path / "cache")
     lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 3  # 30 s of building: after 1, 11 and 21; the headers are one task of less than a second
-    assert all(line.startswith(f"fastload: Building the cache of {source.name} in {tmp_path} (once") for line in lines)
+    assert (
+        len(lines) == 3
+    )  # 30 s of building: after 1, 11 and 21; the headers are one task of less than a second
+    assert all(
+        line.startswith(f"fastload: Building the cache of {source.name} in {tmp_path} (once")
+        for line in lines
+    )
     assert lines[0].endswith("2 of 40 samples (5%), about 28 s to go")
     assert lines[1].endswith("16 of 40 samples (40%), about 18 s to go")
     build_cache(source, tmp_path / "quiet", progress=False)
@@ -223,9 +248,13 @@ def test_the_first_batch_of_a_cache_that_is_to_be_built_says_how_long_it_takes(
     monkeypatch.setattr("fastload.terminal.time", Clock(0.75))
     options = CacheOptions(directory=tmp_path / "cache")
     for seen in (True, False):
-        with fastload.create_loader(source, batch_size=8, backend="cache", options=options) as loader:
+        with fastload.create_loader(
+            source, batch_size=8, backend="cache", options=options
+        ) as loader:
             next(iter(loader))
-        assert ("5%), about 28 s to go" in capsys.readouterr().err) is seen, "the second time it is there"
+        assert ("5%), about 28 s to go" in capsys.readouterr().err) is seen, (
+            "the second time it is there"
+        )
 
 
 # -- samples that cannot be decoded
@@ -257,14 +286,18 @@ def test_a_bad_sample(tmp_path: Path, sizes: list[tuple[int, int]], kind: str) -
         column.pixels(2)
     assert str(again.value) == str(raised.value)
     assert list(column.failures_of(np.array([0, 2, 3, 2]))) == [1, 3]
-    assert list(cached.take(np.array([4 % len(sizes), 2])).columns["image"].failures_of(np.array([0, 1]))) == [1]  # type: ignore[union-attr]
+    assert list(
+        cached.take(np.array([4 % len(sizes), 2])).columns["image"].failures_of(np.array([0, 1]))
+    ) == [1]  # type: ignore[union-attr]
     for i in (0, 1, 3):
         np.testing.assert_array_equal(column.pixels(i), decoded(source, i))
     with pytest.raises(DecodeError, match=r"2\.jpg.*on_error='substitute'"):
         build_cache(source, tmp_path / "cache")
 
 
-def test_a_bad_header_is_found_before_anything_is_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bad_header_is_found_before_anything_is_decoded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     source = write_images(tmp_path / "data")
     spoil(source, 4, images.HTML)
     names: list[str] = []
@@ -283,7 +316,9 @@ def test_the_pixel_limit(tmp_path: Path) -> None:
     source = write_images(tmp_path / "data")
     with pytest.raises(DecodeError, match="pixels"):
         build_cache(source, tmp_path / "cache", max_pixels=2100)
-    cached = open_cache(build_cache(source, tmp_path / "cache", max_pixels=2100, on_error="substitute"))
+    cached = open_cache(
+        build_cache(source, tmp_path / "cache", max_pixels=2100, on_error="substitute")
+    )
     assert set(cached.columns["image"].failed) == {0, 2, 4}  # type: ignore[union-attr]
 
 
@@ -314,7 +349,12 @@ def objects(make: Callable[[int], Any], count: int = 6) -> Source:
 def test_torch_datasets(tmp_path: Path, wrap: Callable[[Any], Any], channels: int) -> None:
     arrays = [images.photo(20 + i % 2, 30, seed=i, channels=channels) for i in range(6)]
     pil = wrap is Image.fromarray
-    source = objects(lambda i: (wrap(arrays[i][..., 0] if pil and channels == 1 else arrays[i]), torch.tensor(7 * i)))
+    source = objects(
+        lambda i: (
+            wrap(arrays[i][..., 0] if pil and channels == 1 else arrays[i]),
+            torch.tensor(7 * i),
+        )
+    )
     cached = open_cache(build_cache(source, tmp_path / "cache"))
     assert list(cached.columns) == ["image", "label"]
     assert cached.fingerprint == source.fingerprint
@@ -351,7 +391,10 @@ def test_an_error_of_the_dataset(tmp_path: Path) -> None:
     assert set(cached.columns["image"].failed) == {0, 3}  # type: ignore[union-attr]
     assert cached.columns["image"].fixed_size == (9, 9)  # type: ignore[union-attr]
     with pytest.raises(CacheError, match=r"sample 4 has 1 channel,.*convert"):
-        build_cache(objects(lambda i: (images.photo(9, 9, channels=1 if i == 4 else 3), 0)), tmp_path / "mixed")
+        build_cache(
+            objects(lambda i: (images.photo(9, 9, channels=1 if i == 4 else 3), 0)),
+            tmp_path / "mixed",
+        )
 
 
 # -- all or nothing
@@ -368,7 +411,8 @@ def test_no_room_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr(os, "statvfs", lambda path: Full())
     with pytest.raises(
-        CacheError, match=rf"(?s){tmp_path}: .* needs [\d,]+ bytes.*{needed - 1:,} .*are free.*short_side"
+        CacheError,
+        match=rf"(?s){tmp_path}: .* needs [\d,]+ bytes.*{needed - 1:,} .*are free.*short_side",
     ):
         build_cache(source, tmp_path / "cache")
     assert left_behind(tmp_path / "cache") == []
@@ -377,7 +421,9 @@ def test_no_room_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
-def test_the_disk_fails_half_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+def test_the_disk_fails_half_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
     source = write_images(tmp_path / "data")
     append, calls = NpyWriter.append, []
 
@@ -429,7 +475,9 @@ build_cache(Source({"sample": DatasetItems(Dataset())}, "d" * 32, "a dataset"), 
 @pytest.mark.slow
 def test_a_killed_builder_is_not_in_the_way(tmp_path: Path) -> None:
     directory = tmp_path / "cache"
-    killed = subprocess.run([sys.executable, "-c", KILLED, str(directory)], capture_output=True, check=False)
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED, str(directory)], capture_output=True, check=False
+    )
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     assert not directory.exists()
     assert left_behind(directory), "the kill came too early to leave anything"
@@ -517,7 +565,9 @@ def test_every_byte_is_verified(cache: Path, tmp_path: Path) -> None:
     for source, directory in ((cache, None), (write_images(tmp_path / "data"), cache)):
         for verify in (False, True):
             options = CacheOptions(directory=directory, verify=verify, progress=False)
-            with fastload.create_loader(source, 5, backend="cache", transform=v2.Resize((8, 8)), options=options) as it:
+            with fastload.create_loader(
+                source, 5, backend="cache", transform=v2.Resize((8, 8)), options=options
+            ) as it:
                 if verify:
                     with pytest.raises(CacheError, match=r"image.npy: is not what was written"):
                         next(iter(it))
@@ -540,14 +590,18 @@ def test_a_cache_without_checksums(cache: Path) -> None:
 
 def test_an_array_of_another_shape(cache: Path) -> None:
     np.save(cache / "label.npy", np.arange(4))
-    with pytest.raises(CacheError, match=r"label.npy holds <i8 \(4,\), but the manifest says <i8 \(5,\)"):
+    with pytest.raises(
+        CacheError, match=r"label.npy holds <i8 \(4,\), but the manifest says <i8 \(5,\)"
+    ):
         open_cache(cache)
 
 
 def test_images_past_the_end(cache: Path) -> None:
     offsets = np.load(cache / "image.offsets.npy")
     np.save(cache / "image.offsets.npy", offsets + 1)
-    with pytest.raises(CacheError, match=r"image.offsets.npy: images reach past the end of image.npy"):
+    with pytest.raises(
+        CacheError, match=r"image.offsets.npy: images reach past the end of image.npy"
+    ):
         open_cache(cache)
 
 
@@ -565,7 +619,12 @@ def test_a_damaged_manifest(cache: Path, text: str) -> None:
 
 
 def test_a_manifest_that_points_elsewhere(cache: Path) -> None:
-    edit(cache, lambda document: document["columns"]["label"]["arrays"]["array"].update(file="../label.npy"))
+    edit(
+        cache,
+        lambda document: document["columns"]["label"]["arrays"]["array"].update(
+            file="../label.npy"
+        ),
+    )
     with pytest.raises(CacheError, match=r"the manifest is damaged .*\.file"):
         open_cache(cache)
 
@@ -597,7 +656,13 @@ def test_a_directory_with_something_else(tmp_path: Path, cache: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("short_side", 0), ("short_side", 2.5), ("max_pixels", -1), ("num_workers", -1), ("on_error", "ignore")],
+    [
+        ("short_side", 0),
+        ("short_side", 2.5),
+        ("max_pixels", -1),
+        ("num_workers", -1),
+        ("on_error", "ignore"),
+    ],
 )
 def test_arguments(tmp_path: Path, name: str, value: Any) -> None:
     with pytest.raises(ConfigurationError, match=name):

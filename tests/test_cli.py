@@ -55,7 +55,7 @@ def fastload_command(*arguments: str) -> SimpleNamespace:
     return SimpleNamespace(code=result.exit_code, out=result.stdout, err=result.stderr)
 
 
-# -- The command itself ------------------------------------------------------------------------------------------------
+# -- The command itself ----------------------------------------------------------------------------
 
 
 def test_help_names_every_command() -> None:
@@ -65,7 +65,9 @@ def test_help_names_every_command() -> None:
         assert re.search(rf"^\s+{command}\s", done.out, re.MULTILINE)
 
 
-@pytest.mark.parametrize("command", ["", "demo", "doctor", "train", "sweep", "bench decode", "cache build"])
+@pytest.mark.parametrize(
+    "command", ["", "demo", "doctor", "train", "sweep", "bench decode", "cache build"]
+)
 def test_short_help_is_help(command: str) -> None:
     short, long = (fastload_command(*command.split(), option) for option in ("-h", "--help"))
     assert short.code == long.code == 0
@@ -82,7 +84,10 @@ def test_short_help_is_help(command: str) -> None:
     ],
 )
 def test_the_shell_completes(
-    typed: str, offered: set[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    typed: str,
+    offered: set[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("_FASTLOAD_COMPLETE", "complete_bash")
     monkeypatch.setenv("COMP_WORDS", f"fastload {typed}")
@@ -107,38 +112,62 @@ def test_version() -> None:
 def test_the_light_commands_do_not_import_torch() -> None:
     code = "import sys; sys.argv = ['fastload', '--version']\n"
     code += (
-        "try:\n from fastload.cli import main; main()\nexcept SystemExit as e: print('torch' in sys.modules, e.code)"
+        "try:\n from fastload.cli import main; main()\nexcept SystemExit as e: "
+        "print('torch' in sys.modules, e.code)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=LIMIT, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=LIMIT, check=True
+    )
     assert done.stdout.split() == [fastload.__version__, "False", "0"]
 
 
-# -- demo --------------------------------------------------------------------------------------------------------------
+# -- demo ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
 def test_demo_runs_every_backend_compares_them_and_trains(photographs: Path) -> None:
-    done = fastload_command("demo", str(photographs), "--seconds", "0.1", "--batch-size", "8", "--device", "cpu")
+    done = fastload_command(
+        "demo", str(photographs), "--seconds", "0.1", "--batch-size", "8", "--device", "cpu"
+    )
     assert done.code == 0, done.out + done.err
     for backend in fastload.available_backends():
         if backend.available:
-            assert re.search(rf"^{backend.name}\s+[\d,]+\s+\d+\.\d+ s\s+\d+% of its time", done.out, re.MULTILINE)
-            assert re.search(rf"^{backend.name}\s+torchvision\s+equal\s.*\syes", done.out, re.MULTILINE)
+            assert re.search(
+                rf"^{backend.name}\s+[\d,]+\s+\d+\.\d+ s\s+\d+% of its time", done.out, re.MULTILINE
+            )
+            assert re.search(
+                rf"^{backend.name}\s+torchvision\s+equal\s.*\syes", done.out, re.MULTILINE
+            )
         else:
             assert f"{backend.name}: not installed. {backend.remedy}" in done.out
     assert "DIFFERENT" not in done.out
-    assert re.search(r"^epoch 2\s+loss \d\.\d+\s+\d+% of the validation images right", done.out, re.MULTILINE)
+    assert re.search(
+        r"^epoch 2\s+loss \d\.\d+\s+\d+% of the validation images right", done.out, re.MULTILINE
+    )
     assert "from_dataloader" in done.out
     assert "\x1b" not in done.out, "no colours or bars in a log"
 
 
 @pytest.mark.slow
-def test_demo_leaves_nothing_behind(tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_demo_leaves_nothing_behind(
+    tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     room = tmp_path / "tmp"
     room.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(room))
     kept = tmp_path / "kept"
-    options = ["--images", "16", "--seconds", "0.1", "--epochs", "0", "--batch-size", "4", "--device", "cpu"]
+    options = [
+        "--images",
+        "16",
+        "--seconds",
+        "0.1",
+        "--epochs",
+        "0",
+        "--batch-size",
+        "4",
+        "--device",
+        "cpu",
+    ]
     done = fastload_command("demo", *options, "--keep", str(kept))
     assert done.code == 0, done.out + done.err
     assert {path.name for path in (kept / "train").iterdir()} == set(SCENES)
@@ -151,7 +180,10 @@ def test_demo_leaves_nothing_behind(tmp_path: Path, own_cache: Path, monkeypatch
 def test_demo_shows_the_install_command_of_an_absent_backend(
     photographs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    rows = [BackendStatus("torch", True), BackendStatus("dali", False, 'pip install "torch-fastload[dali]"')]
+    rows = [
+        BackendStatus("torch", True),
+        BackendStatus("dali", False, 'pip install "torch-fastload[dali]"'),
+    ]
     monkeypatch.setattr(fastload, "available_backends", lambda: rows)
     settings = DemoSettings(folder=photographs, batch_size=8, seconds=0.1, epochs=0)
     assert run_demo(settings, Console(markup=False, width=100))
@@ -171,9 +203,15 @@ def test_demo_fails_when_a_backend_delivers_other_samples(
 
     monkeypatch.setattr(fastload, "available_backends", lambda: [BackendStatus("turbojpeg", True)])
     monkeypatch.setattr("fastload.tools.demo.tour.torchvision_samples", elsewhere)
-    done = fastload_command("demo", str(photographs), "--seconds", "0.1", "--epochs", "0", "--device", "cpu")
+    done = fastload_command(
+        "demo", str(photographs), "--seconds", "0.1", "--epochs", "0", "--device", "cpu"
+    )
     assert done.code == 1
-    expected = r"^turbojpeg\s+torchvision\s+equal\s.*\sNO\s*$" if what == "pixels" else r"torchvision\s+DIFFERENT\s"
+    expected = (
+        r"^turbojpeg\s+torchvision\s+equal\s.*\sNO\s*$"
+        if what == "pixels"
+        else r"torchvision\s+DIFFERENT\s"
+    )
     assert re.search(expected, done.out, re.MULTILINE)
 
 
@@ -197,8 +235,14 @@ def test_demo_on_a_bad_folder_is_one_message(tmp_path: Path, what: str) -> None:
         (("a/1.txt", "b/2.txt"), "no valid file for the classes a, b"),
         (("cats/1.mp4", "dogs/2.mp4"), "no valid file for the classes cats, dogs"),
         (("1.png", "2.png"), "images (1.png...) but no class folders"),
-        (("images/1.jpg", "masks/1.png"), "is image and mask pairs; here fastload is compared with torchvision's"),
-        (("set/train/a/1.jpg", "set/test/a/2.jpg"), "only one class (set), so that all labels would be 0"),
+        (
+            ("images/1.jpg", "masks/1.png"),
+            "is image and mask pairs; here fastload is compared with torchvision's",
+        ),
+        (
+            ("set/train/a/1.jpg", "set/test/a/2.jpg"),
+            "only one class (set), so that all labels would be 0",
+        ),
     ],
 )
 @pytest.mark.parametrize("many", [False, True])
@@ -227,10 +271,14 @@ def test_the_demo_takes_folders_of_png_and_ends_with_what_to_type(tmp_path: Path
         path.write_bytes(png(photo(260, 280, seed=index)))
         (path.parent / "notes.txt").touch()
     folder = str(tmp_path / "data")
-    done = fastload_command("demo", folder, "--seconds", "0.1", "--epochs", "0", "--device", "cpu", "--images", "16")
+    done = fastload_command(
+        "demo", folder, "--seconds", "0.1", "--epochs", "0", "--device", "cpu", "--images", "16"
+    )
     assert done.code == 0, done.out + done.err
     for name in ("torch", "turbojpeg", "cache"):
-        assert re.search(rf"^{name}\s+torchvision\s+equal\s.*\syes\s*$", done.out, re.MULTILINE), done.out
+        assert re.search(rf"^{name}\s+torchvision\s+equal\s.*\syes\s*$", done.out, re.MULTILINE), (
+            done.out
+        )
     assert "6 files in" in done.out
     assert f'create_loader("{folder}/training"' in done.out
     assert 'device="cpu"' in done.out
@@ -238,18 +286,38 @@ def test_the_demo_takes_folders_of_png_and_ends_with_what_to_type(tmp_path: Path
 
 @pytest.mark.reliability
 def test_ctrl_c_ends_the_demo_without_a_traceback(tmp_path: Path) -> None:
-    environment = os.environ | {"TMPDIR": str(tmp_path), "PYTHONUNBUFFERED": "1", "XDG_CACHE_HOME": str(tmp_path)}
+    environment = os.environ | {
+        "TMPDIR": str(tmp_path),
+        "PYTHONUNBUFFERED": "1",
+        "XDG_CACHE_HOME": str(tmp_path),
+    }
     code = "from fastload.cli import main; main()"
-    command = [sys.executable, "-c", code, "demo", "--images", "16", "--seconds", "60", "--device", "cpu"]
+    command = [
+        sys.executable,
+        "-c",
+        code,
+        "demo",
+        "--images",
+        "16",
+        "--seconds",
+        "60",
+        "--device",
+        "cpu",
+    ]
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+        start_new_session=True,
     ) as process:
         assert process.stdout is not None
         for line in process.stdout:
             if line.startswith("2. "):
                 break
-        # As a terminal does: to the workers as well. Again, if nothing happens: Python drops a signal that arrives in a
-        # callback of os.fork().
+        # As a terminal does: to the workers as well. Again, if nothing happens: Python drops a
+        # signal that arrives in a callback of os.fork().
         presses = 0
         while process.poll() is None and presses < 5:
             os.killpg(process.pid, signal.SIGINT)
@@ -269,26 +337,41 @@ def test_ctrl_c_ends_the_demo_without_a_traceback(tmp_path: Path) -> None:
 def test_a_large_folder_is_sampled_not_copied(photographs: Path, tmp_path: Path) -> None:
     folders = image_folders(photographs, 8, tmp_path)
     assert folders.sampled_from == photographs
-    for part, source in ((folders.train, photographs / "train"), (folders.val, photographs / "val")):
+    for part, source in (
+        (folders.train, photographs / "train"),
+        (folders.val, photographs / "val"),
+    ):
         assert {entry.name for entry in part.iterdir()} == set(SCENES)
         links = list(part.glob("*/*"))
         assert all(link.is_symlink() and link.resolve().is_relative_to(source) for link in links)
     assert len(list(folders.train.glob("*/*"))) == 8
     whole = image_folders(photographs, 32, tmp_path)
-    assert (whole.train, whole.val, whole.sampled_from) == (photographs / "train", photographs / "val", None)
+    assert (whole.train, whole.val, whole.sampled_from) == (
+        photographs / "train",
+        photographs / "val",
+        None,
+    )
     only = image_folders(photographs / "train", 32, tmp_path)
     assert only.train == only.val == photographs / "train"
     with pytest.raises(SourceError, match="no such folder"):
         image_folders(tmp_path / "none", 8, tmp_path)
 
 
-# -- doctor ------------------------------------------------------------------------------------------------------------
+# -- doctor ----------------------------------------------------------------------------------------
 
 
 def test_doctor_lists_decoders_backends_and_limits() -> None:
     done = fastload_command("doctor")
     assert done.code == 0, done.out
-    for expected in ("torchvision", "simplejpeg", "pillow", "native core", "usable cores", "/dev/shm", "torch.cuda"):
+    for expected in (
+        "torchvision",
+        "simplejpeg",
+        "pillow",
+        "native core",
+        "usable cores",
+        "/dev/shm",
+        "torch.cuda",
+    ):
         assert expected in done.out
     for backend in fastload.available_backends():
         assert re.search(rf"^\s+\w+\s+{backend.name}\s", done.out, re.MULTILINE)
@@ -299,11 +382,15 @@ def test_doctor_json_has_the_same_findings() -> None:
     assert {"group", "name", "value", "status", "advice"} == set(findings[0])
     assert {finding["status"] for finding in findings} <= {"ok", "note", "warning", "broken"}
     assert all(finding["advice"] for finding in findings if finding["status"] != "ok")
-    versions = {finding["name"]: finding["value"] for finding in findings if finding["group"] == "versions"}
+    versions = {
+        finding["name"]: finding["value"] for finding in findings if finding["group"] == "versions"
+    }
     assert versions["torch"] == torch.__version__
 
 
-def test_doctor_does_not_say_that_all_is_well_under_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_does_not_say_that_all_is_well_under_a_remedy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(doctor, "pillow_is_simd", lambda: False)
     monkeypatch.setattr(doctor, "libjpeg_turbo_of_pillow", lambda: "3.1")
     done = fastload_command("doctor")
@@ -312,7 +399,9 @@ def test_doctor_does_not_say_that_all_is_well_under_a_remedy(monkeypatch: pytest
     assert re.search(r"note(s)? say", done.out) or "to look at" in done.out
 
 
-def test_doctor_tells_a_missing_library_from_a_missing_build(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_tells_a_missing_library_from_a_missing_build(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def fails(words: str) -> Finding:
         def load(name: str) -> None:
             raise ImportError(words)
@@ -338,13 +427,17 @@ def test_without_the_core_a_loader_says_so_once(
     for _ in range(2):
         fastload.create_loader(photographs / "val", 1, backend="torch", num_workers=0).close()
     _say_if_there_is_no_core.cache_clear()
-    said = [record.getMessage() for record in caplog.records if "more slowly" in record.getMessage()]
+    said = [
+        record.getMessage() for record in caplog.records if "more slowly" in record.getMessage()
+    ]
     assert len(said) == 1
     assert "it was not built" in said[0]
 
 
 def test_doctor_fails_when_something_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torchvision.ops.nms", lambda *_: (_ for _ in ()).throw(RuntimeError("no operator")))
+    monkeypatch.setattr(
+        "torchvision.ops.nms", lambda *_: (_ for _ in ()).throw(RuntimeError("no operator"))
+    )
     done = fastload_command("doctor")
     assert done.code == 1
     assert "does not work with this torch: no operator" in done.out
@@ -360,7 +453,9 @@ def test_doctor_warns_of_what_costs_speed(monkeypatch: pytest.MonkeyPatch) -> No
     files = doctor.descriptors()
     assert (files.status, files.advice.endswith("ulimit -n 65536")) == ("note", True)
     monkeypatch.setattr("fastload.cli.doctor.usable_cores", lambda: 1)
-    assert "usable cores" in [finding.name for finding in doctor.processor() if finding.status == "warning"]
+    assert "usable cores" in [
+        finding.name for finding in doctor.processor() if finding.status == "warning"
+    ]
 
 
 def test_doctor_says_when_there_is_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -413,17 +508,27 @@ def test_doctor_tells_pillow_simd_from_pillow(monkeypatch: pytest.MonkeyPatch) -
     assert "security" in advice, "an old one is told of the newer"
     name, status, advice = found["13.0.0"]
     assert (name, status) == ("Pillow", "note")
-    for command in ("pip uninstall -y pillow", 'CC="cc -mavx2" pip install', "fastload bench decode --pillow-simd"):
+    for command in (
+        "pip uninstall -y pillow",
+        'CC="cc -mavx2" pip install',
+        "fastload bench decode --pillow-simd",
+    ):
         assert command in advice
 
 
-# -- cache -------------------------------------------------------------------------------------------------------------
+# -- cache -----------------------------------------------------------------------------------------
 
 
 def test_cache_build_then_info(photographs: Path, tmp_path: Path) -> None:
     target = tmp_path / "cache"
     built = fastload_command(
-        "cache", "build", str(photographs / "train"), "--directory", str(target), "--short-side", "64"
+        "cache",
+        "build",
+        str(photographs / "train"),
+        "--directory",
+        str(target),
+        "--short-side",
+        "64",
     )
     assert built.code == 0, built.err
     info = fastload_command("cache", "info", str(target))
@@ -455,7 +560,9 @@ def test_cache_build_goes_where_loaders_look(photographs: Path, own_cache: Path)
     assert "1 cache in" in listed.out
     (own_cache / "fastload" / "mine").mkdir()
     assert "1 cache removed" in fastload_command("cache", "clear", "--yes").out
-    assert [path.name for path in (own_cache / "fastload").iterdir()] == ["mine"], "what is no cache stays"
+    assert [path.name for path in (own_cache / "fastload").iterdir()] == ["mine"], (
+        "what is no cache stays"
+    )
     assert "0 caches in" in fastload_command("cache", "list").out
     assert "Nothing was removed" in fastload_command("cache", "clear", "--yes").out
 
@@ -466,7 +573,9 @@ def test_cache_info_of_something_else_is_one_message(tmp_path: Path) -> None:
     assert done.err.startswith(f"fastload: {tmp_path}: no fastload cache here")
 
 
-def test_cache_info_of_a_data_set_finds_its_caches(photographs: Path, own_cache: Path, tmp_path: Path) -> None:
+def test_cache_info_of_a_data_set_finds_its_caches(
+    photographs: Path, own_cache: Path, tmp_path: Path
+) -> None:
     done = fastload_command("cache", "info", str(photographs), "--split", "val")
     assert done.code == 1
     assert f"fastload cache build {photographs} --split val" in done.err, "what to type"
@@ -478,7 +587,10 @@ def test_cache_info_of_a_data_set_finds_its_caches(photographs: Path, own_cache:
     fastload_command("cache", "build", str(photographs / "train"), "--short-side", "40")
     found = fastload_command("cache", "info", str(photographs), "--split", "val")
     assert found.code == 0, found.err
-    assert sorted(re.findall(r"^resolution  short side (\d+)$", found.out, re.MULTILINE)) == ["32", "48"]
+    assert sorted(re.findall(r"^resolution  short side (\d+)$", found.out, re.MULTILINE)) == [
+        "32",
+        "48",
+    ]
 
 
 def test_cache_build_of_a_damaged_sample(photographs: Path, tmp_path: Path) -> None:
@@ -489,9 +601,13 @@ def test_cache_build_of_a_damaged_sample(photographs: Path, tmp_path: Path) -> N
     (folder / "2.jpg").write_bytes(whole[: len(whole) // 2])
     (folder.parent / "b").mkdir()
     (folder.parent / "b" / "3.jpg").write_bytes(whole)
-    done = fastload_command("cache", "build", str(folder.parent), "--directory", str(tmp_path / "cache"))
+    done = fastload_command(
+        "cache", "build", str(folder.parent), "--directory", str(tmp_path / "cache")
+    )
     assert done.code == 1
     assert "2.jpg" in done.err
-    done = fastload_command("cache", "build", str(folder.parent), "--directory", str(tmp_path / "cache"), "--skip-bad")
+    done = fastload_command(
+        "cache", "build", str(folder.parent), "--directory", str(tmp_path / "cache"), "--skip-bad"
+    )
     assert done.code == 0, done.err
     assert re.search(r"^damaged\s+1 sample,", done.out, re.MULTILINE)

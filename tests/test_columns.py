@@ -34,15 +34,28 @@ CHAINS = {
     "resized-crop": [v2.RandomResizedCrop(SIZE, antialias=True), v2.RandomHorizontalFlip()],
     "padded-crop": [v2.Resize(40), v2.RandomCrop(SIZE, padding=9), v2.RandomVerticalFlip()],
     "pad-and-centre": [v2.RandomHorizontalFlip(), v2.Pad((1, 2, 3, 4)), v2.CenterCrop(80)],
-    "crop-after-colour": [v2.Resize((50, 60)), JITTER, v2.RandomCrop(SIZE), v2.RandomHorizontalFlip()],
-    "two-resizes": [v2.RandomResizedCrop(40), JITTER, v2.Resize(30), v2.RandomCrop(SIZE, padding=4)],
+    "crop-after-colour": [
+        v2.Resize((50, 60)),
+        JITTER,
+        v2.RandomCrop(SIZE),
+        v2.RandomHorizontalFlip(),
+    ],
+    "two-resizes": [
+        v2.RandomResizedCrop(40),
+        JITTER,
+        v2.Resize(30),
+        v2.RandomCrop(SIZE, padding=4),
+    ],
     "after-normalise": [
         v2.Resize((50, 60)),
         v2.ToDtype(torch.float32, scale=True),
         v2.Normalize([0.5] * 3, [0.5] * 3),
         v2.RandomResizedCrop(SIZE, antialias=True),
     ],
-    "some-only": [v2.Resize((30, 30)), v2.RandomApply([v2.RandomHorizontalFlip(0.7), v2.RandomVerticalFlip(0.7)])],
+    "some-only": [
+        v2.Resize((30, 30)),
+        v2.RandomApply([v2.RandomHorizontalFlip(0.7), v2.RandomVerticalFlip(0.7)]),
+    ],
 }
 """Transforms that make images of one size, whatever they are given."""
 
@@ -54,13 +67,16 @@ def boxes_in(sizes: list[tuple[int, int]], count: int = 2) -> np.ndarray[Any, An
 
 
 BOXES = boxes_in(SIZES)
-POINTS = np.concatenate([BOXES.reshape(SAMPLES, 4, 2), np.arange(SAMPLES * 4).reshape(SAMPLES, 4, 1)], axis=2)
+POINTS = np.concatenate(
+    [BOXES.reshape(SAMPLES, 4, 2), np.arange(SAMPLES * 4).reshape(SAMPLES, 4, 1)], axis=2
+)
 """x, y and a number that goes along."""
 
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Source:
-    """Images of many sizes, some of which the native core gives back to Python (CMYK), with two boxes each."""
+    """Images of many sizes, some of which the native core gives back to Python (CMYK), with two
+    boxes each."""
     root = tmp_path_factory.mktemp("boxes")
     paths = []
     for n, (height, width) in enumerate(SIZES):
@@ -76,19 +92,29 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Source:
 def _source(paths: list[str], **columns: np.ndarray[Any, Any]) -> Source:
     boxes = {name: ValueArray(array, role=name) for name, array in columns.items()}
     labels = ValueArray(np.arange(len(paths)))
-    return Source({"image": EncodedFiles(PathTable.of(paths)), **boxes, "label": labels}, "boxes", "boxes", "dict")
+    return Source(
+        {"image": EncodedFiles(PathTable.of(paths)), **boxes, "label": labels},
+        "boxes",
+        "boxes",
+        "dict",
+    )
 
 
 def boxes_of(index: int) -> Any:
-    return tv_tensors.BoundingBoxes(torch.from_numpy(BOXES[index]), format="XYXY", canvas_size=SIZES[index])  # type: ignore[call-overload]
+    return tv_tensors.BoundingBoxes(
+        torch.from_numpy(BOXES[index]), format="XYXY", canvas_size=SIZES[index]
+    )  # type: ignore[call-overload]
 
 
 def keypoints_of(index: int) -> Any:
     return tv_tensors.KeyPoints(torch.from_numpy(POINTS[index, :, :2]), canvas_size=SIZES[index])  # type: ignore[call-overload]
 
 
-def by_torchvision(transform: Any, found: Any, index: int, *, seed: int, epoch: int) -> torch.Tensor:
-    """The boxes or points of a sample, by torchvision's kernels, one after the other for each operation."""
+def by_torchvision(
+    transform: Any, found: Any, index: int, *, seed: int, epoch: int
+) -> torch.Tensor:
+    """The boxes or points of a sample, by torchvision's kernels, one after the other for each
+    operation."""
     draws = Draws(seed, epoch, np.array([index]))
 
     def through(ops: Any, draws: Draws, found: Any) -> Any:
@@ -105,7 +131,9 @@ def by_torchvision(transform: Any, found: Any, index: int, *, seed: int, epoch: 
                 found = through(enumerate(op.ops), draws.within(stream), found)
         return found
 
-    return through(enumerate(Recipe.from_transform(transform).ops), draws, found).as_subclass(torch.Tensor)
+    return through(enumerate(Recipe.from_transform(transform).ops), draws, found).as_subclass(
+        torch.Tensor
+    )
 
 
 @contestants()
@@ -114,23 +142,35 @@ def test_boxes_are_moved_as_torchvision_moves_them(
     contestant: Contestant, source: Source, chain: str, tmp_path: Path
 ) -> None:
     transform = v2.Compose(CHAINS[chain])
-    with contestant.create(source, tmp_path, batch_size=4, transform=transform, shuffle=True, seed=9) as loader:
+    with contestant.create(
+        source, tmp_path, batch_size=4, transform=transform, shuffle=True, seed=9
+    ) as loader:
         for epoch in range(2):
             for batch in loader:
                 assert list(batch) == ["image", "boxes", "keypoints", "label"]
-                assert (batch["boxes"].dtype, batch["keypoints"].dtype) == (torch.float64, torch.float64)
+                assert (batch["boxes"].dtype, batch["keypoints"].dtype) == (
+                    torch.float64,
+                    torch.float64,
+                )
                 for row, index in enumerate(batch["label"].tolist()):
                     boxes = by_torchvision(transform, boxes_of(index), index, seed=9, epoch=epoch)
                     assert torch.allclose(batch["boxes"][row].cpu(), boxes, rtol=0, atol=1e-4)
-                    points = by_torchvision(transform, keypoints_of(index), index, seed=9, epoch=epoch)
-                    assert torch.allclose(batch["keypoints"][row, :, :2].cpu(), points, rtol=0, atol=1e-4)
+                    points = by_torchvision(
+                        transform, keypoints_of(index), index, seed=9, epoch=epoch
+                    )
+                    assert torch.allclose(
+                        batch["keypoints"][row, :, :2].cpu(), points, rtol=0, atol=1e-4
+                    )
                     assert batch["keypoints"][row, :, 2].tolist() == POINTS[index, :, 2].tolist()
 
 
 @contestants()
 @pytest.mark.parametrize("later", [False, True])
-def test_boxes_stay_around_what_they_were_around(contestant: Contestant, later: bool, tmp_path: Path) -> None:
-    """A white rectangle on black, cropped and mirrored where images are decoded, or later on the device."""
+def test_boxes_stay_around_what_they_were_around(
+    contestant: Contestant, later: bool, tmp_path: Path
+) -> None:
+    """A white rectangle on black, cropped and mirrored where images are decoded, or later on the
+    device."""
     boxes = np.floor(boxes_in([(48, 56)] * 8, 1))[:, 0]
     boxes[:, 2:] = np.minimum(boxes[:, 2:] + 3, (56, 48))
     paths = []
@@ -162,7 +202,9 @@ def test_each_view_has_its_boxes(contestant: Contestant, source: Source, tmp_pat
         batch = next(iter(loader))
     boxes, other = batch["boxes"]
     assert boxes.shape == other.shape == (4, 2, 4)
-    assert torch.allclose(boxes[1].cpu(), by_torchvision(first, boxes_of(1), 1, seed=9, epoch=0), rtol=0, atol=1e-4)
+    assert torch.allclose(
+        boxes[1].cpu(), by_torchvision(first, boxes_of(1), 1, seed=9, epoch=0), rtol=0, atol=1e-4
+    )
 
 
 @contestants("torch-0", "turbojpeg", "turbojpeg-threads", "cache-disk", "cache-device")
@@ -179,7 +221,9 @@ def test_arrays_with_boxes(contestant: Contestant, tmp_path: Path) -> None:
 
 
 @contestants("turbojpeg", "turbojpeg-threads", "torch-0", "cache-disk")
-def test_a_sample_that_cannot_be_read_has_boxes_of_its_replacement(contestant: Contestant, tmp_path: Path) -> None:
+def test_a_sample_that_cannot_be_read_has_boxes_of_its_replacement(
+    contestant: Contestant, tmp_path: Path
+) -> None:
     paths = [str(tmp_path / f"{n}.jpg") for n in range(6)]
     for n, path in enumerate(paths):
         Path(path).write_bytes(b"no image" if n == 2 else jpeg(photo(40, 40, seed=n)))
@@ -195,7 +239,9 @@ def test_a_sample_that_cannot_be_read_has_boxes_of_its_replacement(contestant: C
 
 
 def test_a_reduced_cache_has_reduced_boxes(source: Source, tmp_path: Path) -> None:
-    cached = fastload.sources.open_source(str(fastload.build_cache(source, tmp_path / "c", short_side=20))).source
+    cached = fastload.sources.open_source(
+        str(fastload.build_cache(source, tmp_path / "c", short_side=20))
+    ).source
     rows = cached.values["boxes"].at(np.arange(SAMPLES))
     for index, (height, width) in enumerate(SIZES):
         ratio = np.array(cached.pixels["image"].size(index))[::-1] / (width, height)
@@ -205,7 +251,10 @@ def test_a_reduced_cache_has_reduced_boxes(source: Source, tmp_path: Path) -> No
 
 BROKEN: dict[str, tuple[Any, str]] = {
     "four numbers": (np.zeros((4, 5)), r"boxes must be numbers \(N, 4\).*another name"),
-    "reversed": (np.array([[0, 0, 4, 4], [3, 0, 2, 4]]), r"row 1 holds \[3, 0, 2, 4\].*left <= right"),
+    "reversed": (
+        np.array([[0, 0, 4, 4], [3, 0, 2, 4]]),
+        r"row 1 holds \[3, 0, 2, 4\].*left <= right",
+    ),
     "NaN": (np.array([[0, 0, 4, np.nan]]), "row 0 holds"),
     "text": (np.array([["a"] * 4]), "dtype"),
 }
@@ -216,14 +265,21 @@ def test_what_are_no_boxes_is_refused(case: str) -> None:
     boxes, said = BROKEN[case]
     images = np.zeros((len(boxes), 8, 8, 3), np.uint8)
     with pytest.raises(SourceError, match=said):
-        fastload.create_loader({"image": images, "boxes": boxes}, transform=v2.RandomHorizontalFlip())
+        fastload.create_loader(
+            {"image": images, "boxes": boxes}, transform=v2.RandomHorizontalFlip()
+        )
 
 
 @pytest.mark.parametrize("backend", ["auto", "torch", "turbojpeg", "cache"])
 def test_boxes_are_not_left_behind_in_silence(backend: str) -> None:
     arrays = {"image": np.zeros((4, 8, 8, 3), np.uint8), "boxes": np.zeros((4, 4), np.float32)}
     reflected = v2.RandomCrop(8, padding=2, padding_mode="reflect")
-    for transform in (v2.RandAugment(), lambda image: image, reflected, v2.Compose([v2.RandAugment(), reflected])):
+    for transform in (
+        v2.RandAugment(),
+        lambda image: image,
+        reflected,
+        v2.Compose([v2.RandAugment(), reflected]),
+    ):
         with pytest.raises(ConfigurationError, match="'boxes' .* goes with the images"):
             fastload.create_loader(arrays, 2, transform=transform, backend=backend)
 
@@ -275,7 +331,10 @@ def centres() -> Iterator[None]:
 @pytest.mark.usefixtures("centres")
 @contestants("torch-0", "turbojpeg", "cache-disk")
 def test_a_kind_of_your_own(contestant: Contestant, tmp_path: Path) -> None:
-    arrays = {"image": np.zeros((2, 8, 8, 3), np.uint8), "centre": np.array([[1.0, 2.0], [4.0, 4.0]])}
+    arrays = {
+        "image": np.zeros((2, 8, 8, 3), np.uint8),
+        "centre": np.array([[1.0, 2.0], [4.0, 4.0]]),
+    }
     with contestant.create(arrays, tmp_path, batch_size=2, transform=v2.CenterCrop(4)) as loader:
         (batch,) = loader
     assert batch["centre"][0].isnan().all()
@@ -288,14 +347,17 @@ def test_a_kind_has_a_name_and_keys_of_its_own() -> None:
         name = "other"
         keys = ("centre",)
 
-    with pytest.raises(ConfigurationError, match="Centres has the name 'centre' and the keys centre already"):
+    with pytest.raises(
+        ConfigurationError, match="Centres has the name 'centre' and the keys centre already"
+    ):
         register_kind(Other())
 
 
 def test_an_unknown_kind_is_refused() -> None:
     column = ValueArray(np.zeros((3, 4)), role="picture")
     with pytest.raises(
-        SourceError, match="column 'x': 'picture' is no kind of column; there are boxes, image, keypoints, mask"
+        SourceError,
+        match="column 'x': 'picture' is no kind of column; there are boxes, image, keypoints, mask",
     ):
         Source({"x": column}, "", "s")
     with pytest.raises(SourceError, match="'boxes' is no kind of pixels"):

@@ -28,19 +28,29 @@ from tests.waiting import wait_until
 SAMPLES = 23
 SIZE = 32
 RRC_FLIP = v2.Compose([v2.RandomResizedCrop(SIZE, antialias=True), v2.RandomHorizontalFlip()])
-PADDED_CROP = v2.Compose([v2.Resize(40, antialias=True), v2.RandomCrop(SIZE, padding=6), v2.RandomHorizontalFlip()])
+PADDED_CROP = v2.Compose(
+    [v2.Resize(40, antialias=True), v2.RandomCrop(SIZE, padding=6), v2.RandomHorizontalFlip()]
+)
 RESIZE_CENTER = v2.Compose([v2.Resize(40, antialias=True), v2.CenterCrop(SIZE)])
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A class folder of 23 images of many sizes and kinds: colour layouts, grey, progressive, a PNG."""
+    """A class folder of 23 images of many sizes and kinds: colour layouts, grey, progressive, a
+    PNG."""
     root = tmp_path_factory.mktemp("photos")
-    kinds: list[dict[str, Any]] = [{}, {"subsampling": "4:4:4"}, {"subsampling": "4:2:2"}, {"progressive": True}]
+    kinds: list[dict[str, Any]] = [
+        {},
+        {"subsampling": "4:4:4"},
+        {"subsampling": "4:2:2"},
+        {"progressive": True},
+    ]
     for index in range(SAMPLES):
         name = root / ("cat", "dog", "fox")[index % 3] / f"{index:03d}.jpg"
         name.parent.mkdir(exist_ok=True)
-        pixels = photo(50 + 7 * index % 61, 60 + 11 * index % 47, seed=index, channels=1 if index == 7 else 3)
+        pixels = photo(
+            50 + 7 * index % 61, 60 + 11 * index % 47, seed=index, channels=1 if index == 7 else 3
+        )
         if index == 11:
             name.with_suffix(".png").write_bytes(png(pixels))
         else:
@@ -70,7 +80,9 @@ def epoch_of(loader: fastload.Loader) -> list[tuple[torch.Tensor, torch.Tensor]]
 def same(a: Any, b: Any) -> bool:
     """Equal, and on the same device."""
     return len(a) == len(b) and all(
-        torch.equal(x, y) for left, right in zip(a, b, strict=True) for x, y in zip(left, right, strict=True)
+        torch.equal(x, y)
+        for left, right in zip(a, b, strict=True)
+        for x, y in zip(left, right, strict=True)
     )
 
 
@@ -94,7 +106,9 @@ def check_bound(contestant: Contestant, got: torch.Tensor, wanted: torch.Tensor)
 
 
 @contestants()
-def test_order_and_labels_are_a_function_of_seed_and_epoch(contestant: Contestant, create: Any, folder: Path) -> None:
+def test_order_and_labels_are_a_function_of_seed_and_epoch(
+    contestant: Contestant, create: Any, folder: Path
+) -> None:
     reference = ImageFolder(str(folder))
     loader = create(contestant)
     for epoch in range(2):
@@ -107,7 +121,9 @@ def test_order_and_labels_are_a_function_of_seed_and_epoch(contestant: Contestan
 
 @contestants()
 @pytest.mark.parametrize(
-    "transform", [RRC_FLIP, RESIZE_CENTER, PADDED_CROP], ids=["rrc-flip", "resize-center", "padded-crop"]
+    "transform",
+    [RRC_FLIP, RESIZE_CENTER, PADDED_CROP],
+    ids=["rrc-flip", "resize-center", "padded-crop"],
 )
 def test_pixels_agree_with_torchvision_on_the_same_boxes(
     contestant: Contestant, create: Any, folder: Path, transform: Any
@@ -121,7 +137,9 @@ def test_pixels_agree_with_torchvision_on_the_same_boxes(
     for row, index in enumerate(order_of(folder, loader, 0).tolist()):
         image = F.pil_to_tensor(reference[index][0])
         geometry = plan.resolve(Draws(5, 0, np.array([index])), np.array([image.shape[-2:]]))
-        wanted = F.resized_crop(image, *geometry.box[0].tolist(), geometry.size[0].tolist(), antialias=True)
+        wanted = F.resized_crop(
+            image, *geometry.box[0].tolist(), geometry.size[0].tolist(), antialias=True
+        )
         top, left, height, width = geometry.window[0].tolist()
         wanted = F.crop(wanted, top, left, height, width)
         if geometry.flip[0, 0]:
@@ -170,7 +188,10 @@ def test_random_choices_differ_by_epoch(contestant: Contestant, create: Any) -> 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create 3 worker processes")
 @pytest.mark.parametrize("workers", [1, 3])
 def test_worker_count_changes_nothing(contestant: Contestant, create: Any, workers: int) -> None:
-    assert same(epoch_of(create(contestant, num_workers=workers)), epoch_of(create(contestant, num_workers=2)))
+    assert same(
+        epoch_of(create(contestant, num_workers=workers)),
+        epoch_of(create(contestant, num_workers=2)),
+    )
 
 
 # -- ranks
@@ -178,9 +199,14 @@ def test_worker_count_changes_nothing(contestant: Contestant, create: Any, worke
 
 @contestants()
 @pytest.mark.parametrize("world", [2, 4])
-def test_ranks_share_the_same_global_batches(contestant: Contestant, create: Any, world: int) -> None:
+def test_ranks_share_the_same_global_batches(
+    contestant: Contestant, create: Any, world: int
+) -> None:
     alone = create(contestant, batch_size=8)
-    ranks = [create(contestant, batch_size=8 // world, shard=fastload.Shard(rank, world)) for rank in range(world)]
+    ranks = [
+        create(contestant, batch_size=8 // world, shard=fastload.Shard(rank, world))
+        for rank in range(world)
+    ]
     assert {len(loader) for loader in ranks} == {len(alone)}
     for whole, *parts in zip(alone, *ranks, strict=True):
         assert torch.equal(torch.cat([images for images, _ in parts]), whole[0])
@@ -188,9 +214,14 @@ def test_ranks_share_the_same_global_batches(contestant: Contestant, create: Any
 
 
 @contestants()
-def test_evaluation_counts_each_sample_once_over_all_ranks(contestant: Contestant, create: Any, folder: Path) -> None:
+def test_evaluation_counts_each_sample_once_over_all_ranks(
+    contestant: Contestant, create: Any, folder: Path
+) -> None:
     targets = ImageFolder(str(folder)).targets
-    ranks = [create(contestant, batch_size=5, shuffle=False, shard=fastload.Shard(r, 4)) for r in range(4)]
+    ranks = [
+        create(contestant, batch_size=5, shuffle=False, shard=fastload.Shard(r, 4))
+        for r in range(4)
+    ]
     batches = [epoch_of(loader) for loader in ranks]
     assert {len(b) for b in batches} == {len(loader) for loader in ranks} == {2}
     labels = [torch.cat([batch[step][1] for batch in batches]) for step in range(2)]
@@ -198,7 +229,9 @@ def test_evaluation_counts_each_sample_once_over_all_ranks(contestant: Contestan
 
 
 @contestants()
-def test_a_rank_without_samples_gets_an_empty_batch_in_evaluation(contestant: Contestant, create: Any) -> None:
+def test_a_rank_without_samples_gets_an_empty_batch_in_evaluation(
+    contestant: Contestant, create: Any
+) -> None:
     loader = create(contestant, batch_size=4, shuffle=False, shard=fastload.Shard(0, 5))
     batches = epoch_of(loader)  # 23 samples: one global batch of 20, then 3 for 5 ranks
     assert [len(labels) for _, labels in batches] == [4, 0]
@@ -233,7 +266,9 @@ def test_resume_from_every_step(contestant: Contestant, create: Any) -> None:
         end = len(loader) * (1 if step < len(loader) else 2)
         assert same(rest, batches[step + 1 : end]), f"after step {step}"
         if step == len(loader) - 1:
-            assert same(epoch_of(resumed), batches[end : end + len(loader)]), "the epoch behind the end of one"
+            assert same(epoch_of(resumed), batches[end : end + len(loader)]), (
+                "the epoch behind the end of one"
+            )
 
 
 @contestants()
@@ -274,7 +309,9 @@ def test_resume_at_another_world_size(contestant: Contestant, create: Any) -> No
 
 
 @contestants("turbojpeg")
-def test_state_of_another_loader_is_refused(contestant: Contestant, create: Any, tmp_path: Path) -> None:
+def test_state_of_another_loader_is_refused(
+    contestant: Contestant, create: Any, tmp_path: Path
+) -> None:
     state = create(contestant).state_dict()
     other = tmp_path / "other" / "cat"
     other.mkdir(parents=True)
@@ -300,7 +337,11 @@ def held() -> tuple[int, int, int]:
     """Threads, file descriptors, and resident memory in bytes of this process."""
     gc.collect()
     pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return threading.active_count(), len(os.listdir("/proc/self/fd")), pages * os.sysconf("SC_PAGE_SIZE")
+    return (
+        threading.active_count(),
+        len(os.listdir("/proc/self/fd")),
+        pages * os.sysconf("SC_PAGE_SIZE"),
+    )
 
 
 @contestants()
@@ -324,7 +365,9 @@ def test_breaking_off_fifty_times_leaks_nothing(contestant: Contestant, create: 
 
 
 @contestants()
-def test_nothing_starts_before_the_first_next_and_all_stops_at_close(contestant: Contestant, create: Any) -> None:
+def test_nothing_starts_before_the_first_next_and_all_stops_at_close(
+    contestant: Contestant, create: Any
+) -> None:
     create(contestant).close()  # imports and library-wide threads happen now
     before = threading.active_count()
     loader = create(contestant)
@@ -333,7 +376,9 @@ def test_nothing_starts_before_the_first_next_and_all_stops_at_close(contestant:
     next(iterator)
     loader.close()
     loader.close()
-    wait_until(lambda: threading.active_count() <= before)  # the feeder of a multiprocessing queue ends when it likes
+    wait_until(
+        lambda: threading.active_count() <= before
+    )  # the feeder of a multiprocessing queue ends when it likes
     with pytest.raises(FastloadError):
         next(iter(loader))
 
@@ -369,12 +414,16 @@ def test_a_new_iterator_ends_the_old_one(contestant: Contestant, create: Any) ->
 
 
 @contestants()
-def test_batches_come_in_the_dtype_and_memory_format_asked_for(contestant: Contestant, create: Any) -> None:
+def test_batches_come_in_the_dtype_and_memory_format_asked_for(
+    contestant: Contestant, create: Any
+) -> None:
     images, labels = next(iter(create(contestant)))
     assert images.device.type == labels.device.type == DEVICE.type
     assert images.dtype == torch.uint8
     assert images.is_contiguous(memory_format=torch.channels_last)
-    halves, labels = next(iter(create(contestant, dtype=torch.float16, memory_format=torch.contiguous_format)))
+    halves, labels = next(
+        iter(create(contestant, dtype=torch.float16, memory_format=torch.contiguous_format))
+    )
     assert halves.dtype == torch.float16
     assert halves.is_contiguous()
     assert labels.dtype == torch.int64
@@ -383,12 +432,20 @@ def test_batches_come_in_the_dtype_and_memory_format_asked_for(contestant: Conte
 
 def random_states() -> list[Any]:
     """Of every generator that code may share with the loader."""
-    of_torch = [torch.random.get_rng_state()] + ([torch.cuda.get_rng_state(DEVICE)] if DEVICE.type == "cuda" else [])
-    return [random.getstate(), np.random.get_state()[1].tolist(), *(state.tolist() for state in of_torch)]
+    of_torch = [torch.random.get_rng_state()] + (
+        [torch.cuda.get_rng_state(DEVICE)] if DEVICE.type == "cuda" else []
+    )
+    return [
+        random.getstate(),
+        np.random.get_state()[1].tolist(),
+        *(state.tolist() for state in of_torch),
+    ]
 
 
 @contestants()
-def test_iterating_leaves_the_global_random_state_alone(contestant: Contestant, create: Any) -> None:
+def test_iterating_leaves_the_global_random_state_alone(
+    contestant: Contestant, create: Any
+) -> None:
     loader = create(contestant, transform=Blur() if contestant.opaque else RRC_FLIP)
     before = random_states()
     epoch_of(loader)
@@ -406,12 +463,16 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for index in range(6):
         pixels = photo(48 + index, 64, seed=index)
         (root / "images" / f"{index}.jpg").write_bytes(jpeg(pixels))
-        (root / "masks" / f"{index}.png").write_bytes(png((pixels[:, :, :1] > 128).astype(np.uint8) * 255))
+        (root / "masks" / f"{index}.png").write_bytes(
+            png((pixels[:, :, :1] > 128).astype(np.uint8) * 255)
+        )
     return root
 
 
 @contestants()
-@pytest.mark.parametrize("crop", [v2.RandomCrop(40), v2.RandomResizedCrop(40, antialias=True)], ids=["cut", "resized"])
+@pytest.mark.parametrize(
+    "crop", [v2.RandomCrop(40), v2.RandomResizedCrop(40, antialias=True)], ids=["cut", "resized"]
+)
 def test_masks_take_the_same_geometry_and_no_colour(
     contestant: Contestant, create: Any, pairs: Path, crop: Any
 ) -> None:
@@ -426,7 +487,9 @@ def test_masks_take_the_same_geometry_and_no_colour(
         mask = F.pil_to_tensor(Image.open(pairs / "masks" / f"{index}.png"))
         geometry = plan.resolve(Draws(5, 0, np.array([index])), np.array([mask.shape[-2:]]))
         wanted = F.crop(mask, *geometry.box[0].tolist())
-        wanted = F.resize(wanted, geometry.size[0].tolist(), interpolation=InterpolationMode.NEAREST)
+        wanted = F.resize(
+            wanted, geometry.size[0].tolist(), interpolation=InterpolationMode.NEAREST
+        )
         wanted = F.crop(wanted, *geometry.window[0].tolist())
         if geometry.flip[0, 0]:
             wanted = F.horizontal_flip(wanted)
@@ -441,7 +504,9 @@ class Blur:
 
 
 @contestants()
-def test_a_collate_function_runs_in_torch_and_is_refused_elsewhere(contestant: Contestant, create: Any) -> None:
+def test_a_collate_function_runs_in_torch_and_is_refused_elsewhere(
+    contestant: Contestant, create: Any
+) -> None:
     for transform in (None, RRC_FLIP):
         if contestant.opaque:
             assert len(next(iter(create(contestant, transform=transform, collate_fn=list)))) == 4
@@ -451,7 +516,9 @@ def test_a_collate_function_runs_in_torch_and_is_refused_elsewhere(contestant: C
 
 
 @contestants()
-def test_opaque_transforms_run_in_torch_and_are_refused_by_name_elsewhere(contestant: Contestant, create: Any) -> None:
+def test_opaque_transforms_run_in_torch_and_are_refused_by_name_elsewhere(
+    contestant: Contestant, create: Any
+) -> None:
     transform = v2.Compose([Blur(), v2.ToImage(), v2.ToDtype(torch.float32, scale=True)])
     if not contestant.opaque:
         with pytest.raises(fastload.UnsupportedTransformError, match=r"Blur.*torch"):

@@ -1,4 +1,5 @@
-"""The cursor against a small model: a list of all that was said and done, read anew for each question."""
+"""The cursor against a small model: a list of all that was said and done, read anew for each
+question."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ EVENTS = st.lists(
 
 
 class Model:
-    """What a trainer is told: which batches an iterator gives, and from where the next iterator goes on."""
+    """What a trainer is told: which batches an iterator gives, and from where the next iterator
+    goes on."""
 
     def __init__(self) -> None:
         self.planned: tuple[int, int] | None = (0, 0)

@@ -40,13 +40,17 @@ from fastload.sources.columns import DatasetItems, EncodedFiles, PixelArray, Val
 from tests.images import HTML, cmyk_jpeg, huge_png_header, jpeg, labels, photo, png, truncated
 from tests.waiting import LIMIT
 
-dali = pytest.importorskip("nvidia.dali", reason='DALI is not installed: pip install "torch-fastload[dali]"')
+dali = pytest.importorskip(
+    "nvidia.dali", reason='DALI is not installed: pip install "torch-fastload[dali]"'
+)
 
 Pixels = npt.NDArray[np.uint8]
 BOUND = 45.0
 """PSNR [dB] to torchvision that the backend publishes for the CPU."""
 
-CROP_FLIP = v2.Compose([v2.RandomResizedCrop(32), v2.RandomHorizontalFlip(), v2.RandomVerticalFlip()])
+CROP_FLIP = v2.Compose(
+    [v2.RandomResizedCrop(32), v2.RandomHorizontalFlip(), v2.RandomVerticalFlip()]
+)
 MODES = {
     "nearest-exact": InterpolationMode.NEAREST_EXACT,
     "bilinear": InterpolationMode.BILINEAR,
@@ -60,10 +64,16 @@ def source_of(folder: Path, files: dict[str, bytes], **columns: Any) -> Source:
     for name, data in files.items():
         (folder / name).write_bytes(data)
     image = EncodedFiles(PathTable.of(files, root=str(folder)))
-    return Source({"image": image, **columns, "label": ValueArray(np.arange(len(files)))}, "0" * 32, str(folder))
+    return Source(
+        {"image": image, **columns, "label": ValueArray(np.arange(len(files)))},
+        "0" * 32,
+        str(folder),
+    )
 
 
-def backend_of(source: Source, transform: Any, *, batch_size: int = 8, **options: Any) -> DaliBackend:
+def backend_of(
+    source: Source, transform: Any, *, batch_size: int = 8, **options: Any
+) -> DaliBackend:
     recipe = Recipe.from_transform(transform).split()
     return DaliBackend(Context(source, recipe, batch_size, num_workers=2), DaliOptions(**options))
 
@@ -78,7 +88,9 @@ def batch_of(backend: DaliBackend, draws: Draws) -> HostBatch:
 
 
 def psnr(got: Any, wanted: Any) -> float:
-    error = np.square(np.asarray(got, np.float64) - np.asarray(wanted, np.float64)).sum() / max(1, np.size(got))
+    error = np.square(np.asarray(got, np.float64) - np.asarray(wanted, np.float64)).sum() / max(
+        1, np.size(got)
+    )
     return float("inf") if error == 0 else float(10 * np.log10(255**2 / error))
 
 
@@ -93,7 +105,9 @@ def expected(pixels: Pixels, geometry: Geometry, row: int, plan: GeometryPlan) -
     image = torch.from_numpy(pixels).permute(2, 0, 1)[:, top : top + height, left : left + width]
     size = geometry.size[row].tolist()
     if size != [height, width]:
-        image = F.resize(image, size, interpolation=MODES[plan.interpolation], antialias=plan.antialias)
+        image = F.resize(
+            image, size, interpolation=MODES[plan.interpolation], antialias=plan.antialias
+        )
     top, left, height, width = geometry.window[row].tolist()
     before = [max(0, -left), max(0, -top)]
     padding = [*before, max(0, left + width - size[1]), max(0, top + height - size[0])]
@@ -111,8 +125,16 @@ def expected(pixels: Pixels, geometry: Geometry, row: int, plan: GeometryPlan) -
 @pytest.fixture(scope="module")
 def files() -> dict[str, bytes]:
     """Good images of many sizes and kinds."""
-    kinds: list[dict[str, Any]] = [{}, {"subsampling": "4:4:4"}, {"progressive": True}, {"subsampling": "4:2:2"}]
-    found = {f"{i}.jpg": jpeg(photo(50 + 13 * i, 90 + 7 * i % 40, seed=i), **kinds[i % 4]) for i in range(8)}
+    kinds: list[dict[str, Any]] = [
+        {},
+        {"subsampling": "4:4:4"},
+        {"progressive": True},
+        {"subsampling": "4:2:2"},
+    ]
+    found = {
+        f"{i}.jpg": jpeg(photo(50 + 13 * i, 90 + 7 * i % 40, seed=i), **kinds[i % 4])
+        for i in range(8)
+    }
     found["grey.jpg"] = jpeg(photo(70, 61, seed=20, channels=1))
     found["grey progressive.jpg"] = jpeg(photo(70, 61, seed=21, channels=1), progressive=True)
     found["colour.png"] = png(photo(66, 91, seed=22))
@@ -139,8 +161,14 @@ TRANSFORMS = {
     "resize, centre": [v2.Resize(48), v2.CenterCrop(40)],
     "resize, larger centre": [v2.Resize(32), v2.CenterCrop(48)],
     "resize, random crop": [v2.Resize(48), v2.RandomCrop((40, 36))],
-    "resize, padded crop": [v2.Resize((48, 56)), v2.RandomCrop((48, 56), padding=(3, 5, 7, 9), fill=(9, 120, 240))],
-    "resize, reflect": [v2.Resize((48, 56)), v2.RandomCrop((48, 56), padding=12, padding_mode="reflect")],
+    "resize, padded crop": [
+        v2.Resize((48, 56)),
+        v2.RandomCrop((48, 56), padding=(3, 5, 7, 9), fill=(9, 120, 240)),
+    ],
+    "resize, reflect": [
+        v2.Resize((48, 56)),
+        v2.RandomCrop((48, 56), padding=12, padding_mode="reflect"),
+    ],
     "centre": [v2.CenterCrop((40, 44))],
     "crop": [v2.RandomCrop(40)],
     **{
@@ -151,7 +179,9 @@ TRANSFORMS = {
 
 
 @pytest.mark.parametrize("name", TRANSFORMS)
-def test_pixels_agree_with_torchvision_on_the_same_boxes(tmp_path: Path, files: dict[str, bytes], name: str) -> None:
+def test_pixels_agree_with_torchvision_on_the_same_boxes(
+    tmp_path: Path, files: dict[str, bytes], name: str
+) -> None:
     flips = [v2.RandomHorizontalFlip(), v2.RandomVerticalFlip()]
     transform = v2.Compose([*TRANSFORMS[name], *flips])
     plan = Recipe.from_transform(transform).split().geometry
@@ -174,9 +204,14 @@ def test_pixels_agree_with_torchvision_on_the_same_boxes(tmp_path: Path, files: 
             assert np.array_equal(batch.columns["image"][row], wanted), list(files)[row]
 
 
-@pytest.mark.parametrize(("mode", "frame"), [(InterpolationMode.BILINEAR, 1), (InterpolationMode.BICUBIC, 2)])
-def test_where_an_image_ends_the_edge_is_repeated(tmp_path: Path, mode: InterpolationMode, frame: int) -> None:
-    """Of a reduced image DALI's outermost pixels lean towards the source's edge; the bound holds for all others."""
+@pytest.mark.parametrize(
+    ("mode", "frame"), [(InterpolationMode.BILINEAR, 1), (InterpolationMode.BICUBIC, 2)]
+)
+def test_where_an_image_ends_the_edge_is_repeated(
+    tmp_path: Path, mode: InterpolationMode, frame: int
+) -> None:
+    """Of a reduced image DALI's outermost pixels lean towards the source's edge; the bound holds
+    for all others."""
     pixels = photo(210, 330, seed=3) // 2
     pixels[[0, -1]] = pixels[:, [0, -1]] = 255
     resize = v2.Resize((24, 32), interpolation=mode)
@@ -253,7 +288,9 @@ def test_rare_kinds_get_the_pixels_of_the_other_backends(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("upright", [False, True])
-def test_orientation_is_followed_when_asked_and_ignored_otherwise(tmp_path: Path, upright: bool) -> None:
+def test_orientation_is_followed_when_asked_and_ignored_otherwise(
+    tmp_path: Path, upright: bool
+) -> None:
     turned = {f"{k}.jpg": jpeg(photo(40, 60, seed=k), orientation=k) for k in range(1, 9)}
     backend = backend_of(source_of(tmp_path, turned), v2.CenterCrop(32), exif_orientation=upright)
     try:
@@ -267,17 +304,23 @@ def test_orientation_is_followed_when_asked_and_ignored_otherwise(tmp_path: Path
             pixels = np.rot90(pixels, {3: 2, 4: 2, 6: 3, 5: 3, 8: 1, 7: 1}.get(orientation, 0))
             pixels = pixels[:, ::-1] if orientation in (2, 4, 5, 7) else pixels
         top, left = (pixels.shape[0] - 32) // 2, (pixels.shape[1] - 32) // 2
-        assert np.array_equal(images[orientation - 1], pixels[top : top + 32, left : left + 32]), orientation
+        assert np.array_equal(images[orientation - 1], pixels[top : top + 32, left : left + 32]), (
+            orientation
+        )
 
 
-def test_masks_and_pixels_get_the_geometry_of_their_image(tmp_path: Path, files: dict[str, bytes]) -> None:
+def test_masks_and_pixels_get_the_geometry_of_their_image(
+    tmp_path: Path, files: dict[str, bytes]
+) -> None:
     sizes = [decoded(data).shape[:2] for data in files.values()]
     masks = {f"{i}.png": png(labels(*size, seed=i)) for i, size in enumerate(sizes)}
     (tmp_path / "masks").mkdir()
     for name, data in masks.items():
         (tmp_path / "masks" / name).write_bytes(data)
     mask = EncodedFiles(PathTable.of(masks, root=str(tmp_path / "masks")), role="mask")
-    backend = backend_of(source_of(tmp_path / "images", files, mask=mask), CROP_FLIP, batch_size=len(files))
+    backend = backend_of(
+        source_of(tmp_path / "images", files, mask=mask), CROP_FLIP, batch_size=len(files)
+    )
     draws = draws_of(range(len(files)))
     try:
         batch, wanted = batch_of(backend, draws), backend.reread(draws)
@@ -290,7 +333,9 @@ def test_masks_and_pixels_get_the_geometry_of_their_image(tmp_path: Path, files:
 
 def test_sources_without_compressed_images_need_no_dali_pipeline() -> None:
     array = np.random.default_rng(0).integers(0, 256, (6, 32, 32, 3), dtype=np.uint8)
-    source = Source({"image": PixelArray(array), "label": ValueArray(np.arange(6))}, "0" * 32, "arrays")
+    source = Source(
+        {"image": PixelArray(array), "label": ValueArray(np.arange(6))}, "0" * 32, "arrays"
+    )
     backend = backend_of(source, None)
     try:
         batch = batch_of(backend, draws_of([4, 2]))
@@ -299,7 +344,9 @@ def test_sources_without_compressed_images_need_no_dali_pipeline() -> None:
     assert np.array_equal(batch.columns["image"], array[[4, 2]])
 
 
-def test_order_labels_and_batches_of_any_length(backend: DaliBackend, files: dict[str, bytes]) -> None:
+def test_order_labels_and_batches_of_any_length(
+    backend: DaliBackend, files: dict[str, bytes]
+) -> None:
     order = np.random.default_rng(1).permutation(len(files))
     requests = [order[:8], order[8:], order[:1], order[:0], order]
     for indices in requests:
@@ -332,7 +379,8 @@ def test_batches_are_written_to_the_buffers_given(tmp_path: Path, files: dict[st
 
 
 def with_impossible_tables(data: bytes) -> bytes:
-    """A JPEG, complete and with a good header, whose first Huffman table cannot be: DALI fails the whole batch."""
+    """A JPEG, complete and with a good header, whose first Huffman table cannot be: DALI fails the
+    whole batch."""
     start = data.index(b"\xff\xc4") + 5
     return data[:start] + b"\xff" * 16 + data[start + 16 :]
 
@@ -348,19 +396,30 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize(("name", "check"), [*((name, True) for name in BAD), ("tables.jpg", False)])
+@pytest.mark.parametrize(
+    ("name", "check"), [*((name, True) for name in BAD), ("tables.jpg", False)]
+)
 def test_a_bad_file_is_named_and_the_others_are_served(
     tmp_path: Path, files: dict[str, bytes], name: str, check: bool
 ) -> None:
-    backend = backend_of(source_of(tmp_path, {**files, name: BAD[name]}), v2.RandomCrop(32), batch_size=4, check=check)
+    backend = backend_of(
+        source_of(tmp_path, {**files, name: BAD[name]}),
+        v2.RandomCrop(32),
+        batch_size=4,
+        check=check,
+    )
     bad = len(files)
     try:
         for indices in ([0, bad, 10, bad], [1, 2, 3, 4], [bad], [5]):  # all of them inside at once
             backend.submit(draws_of(indices))
         for indices in ([0, bad, 10, bad], [1, 2, 3, 4], [bad], [5]):
             batch, wanted = backend.receive(), backend.reread(draws_of(indices))
-            assert [failure.row for failure in batch.failures] == [r for r, i in enumerate(indices) if i == bad]
-            assert [str(failure.error) for failure in batch.failures] == [str(f.error) for f in wanted.failures]
+            assert [failure.row for failure in batch.failures] == [
+                r for r, i in enumerate(indices) if i == bad
+            ]
+            assert [str(failure.error) for failure in batch.failures] == [
+                str(f.error) for f in wanted.failures
+            ]
             for failure in batch.failures:
                 assert isinstance(failure.error, DecodeError)
                 assert name in str(failure.error)
@@ -375,7 +434,8 @@ def test_a_bad_file_is_named_and_the_others_are_served(
 def test_a_failed_pipeline_is_replaced_and_loses_no_other_batch(
     backend: DaliBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where the pipeline has been fed the batches behind already, and where one of these was cancelled."""
+    """Also where the pipeline has been fed the batches behind already, and where one of these was
+    cancelled."""
     collect = DaliPipeline.collect
     failing = iter([False, True, False, False, True])
 
@@ -428,7 +488,9 @@ def failing(words: str) -> Any:
 def test_what_dali_cannot_decode_but_others_can_is_served_and_logged(
     backend: DaliBackend, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("fastload.backends.dali.DaliPipeline", failing("operator fn.decoders: unsupported"))
+    monkeypatch.setattr(
+        "fastload.backends.dali.DaliPipeline", failing("operator fn.decoders: unsupported")
+    )
     draws = draws_of([3, 0, 12])
     batch, wanted = batch_of(backend, draws), backend.reread(draws)
     assert not batch.failures
@@ -437,7 +499,9 @@ def test_what_dali_cannot_decode_but_others_can_is_served_and_logged(
     assert "dali failures" in backend.explain()
 
 
-def test_what_is_no_files_fault_is_raised(backend: DaliBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_no_files_fault_is_raised(
+    backend: DaliBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("fastload.backends.dali.DaliPipeline", failing("out of memory"))
     with pytest.raises(WorkerError, match="out of memory"):
         batch_of(backend, draws_of([3, 0, 12]))
@@ -494,7 +558,11 @@ def test_close_frees_whoever_waits(backend: DaliBackend) -> None:
 
 def test_several_backends_at_once(tmp_path: Path, files: dict[str, bytes]) -> None:
     source = source_of(tmp_path, files)
-    backends = [backend_of(source, CROP_FLIP), backend_of(source, v2.CenterCrop(40)), backend_of(source, CROP_FLIP)]
+    backends = [
+        backend_of(source, CROP_FLIP),
+        backend_of(source, v2.CenterCrop(40)),
+        backend_of(source, CROP_FLIP),
+    ]
     try:
         for step in range(3):
             for one in backends:
@@ -518,7 +586,9 @@ def test_threads_end_with_the_backend_closed_or_abandoned(
         backend.submit(draws_of([1, 2, 3]))
         backend.submit(draws_of([4]))
         backend.receive()
-        threads = [thread for thread in threading.enumerate() if thread.name.startswith("fastload-dali")]
+        threads = [
+            thread for thread in threading.enumerate() if thread.name.startswith("fastload-dali")
+        ]
         assert threads
         if closed:
             backend.close()
@@ -530,7 +600,9 @@ def test_threads_end_with_the_backend_closed_or_abandoned(
 
 
 @pytest.mark.reliability
-def test_the_interpreter_exits_with_batches_outstanding(tmp_path: Path, files: dict[str, bytes]) -> None:
+def test_the_interpreter_exits_with_batches_outstanding(
+    tmp_path: Path, files: dict[str, bytes]
+) -> None:
     source_of(tmp_path, files)
     script = f"""
 import sys
@@ -570,7 +642,9 @@ def test_without_dali_the_install_command_is_given(
 
 
 @pytest.mark.parametrize(
-    "options", [{"device": "gpu"}, {"num_threads": 0}, {"queue_depth": 0}], ids=lambda options: next(iter(options))
+    "options",
+    [{"device": "gpu"}, {"num_threads": 0}, {"queue_depth": 0}],
+    ids=lambda options: next(iter(options)),
 )
 def test_options_out_of_range_are_named(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError, match=next(iter(options))):
@@ -589,7 +663,9 @@ def test_decoding_on_the_gpu_is_never_chosen_unasked() -> None:
     arrays = (np.zeros((4, 8, 8, 3), np.uint8), np.arange(4))
     with pytest.raises(ConfigurationError, match=r"tune: .* end the process"):
         fastload.create_loader(arrays, 2, tune=True, options=DaliOptions(device="mixed"))
-    fastload.create_loader(arrays, 2, backend="dali", tune=True, options=DaliOptions(device="cpu")).close()
+    fastload.create_loader(
+        arrays, 2, backend="dali", tune=True, options=DaliOptions(device="cpu")
+    ).close()
 
 
 def test_the_graph_of_mixed_decoding_cuts_what_was_decoded_whole(
@@ -613,7 +689,9 @@ def test_the_graph_of_mixed_decoding_cuts_what_was_decoded_whole(
         lambda *graph, mixed: decode_regions(*graph, mixed=True),
     )
     assert np.array_equal(batch_of(backend, draws).columns["image"], wanted)
-    assert [(options["device"], options["hw_decoder_load"]) for options in given] == [("mixed", 0.0)]
+    assert [(options["device"], options["hw_decoder_load"]) for options in given] == [
+        ("mixed", 0.0)
+    ]
 
 
 def test_it_explains_itself(backend: DaliBackend) -> None:
@@ -627,7 +705,9 @@ def test_mixed_decoding_stays_on_the_gpu(tmp_path: Path, files: dict[str, bytes]
     bad = {"bad.jpg": BAD["tables.jpg"], "cmyk.jpg": cmyk_jpeg(photo(40, 50, seed=1))}
     source = source_of(tmp_path, {**files, **bad})
     recipe = Recipe.from_transform(CROP_FLIP).split()
-    backend = DaliBackend(Context(source, recipe, 16, device=torch.device("cuda", 0)), DaliOptions(device="mixed"))
+    backend = DaliBackend(
+        Context(source, recipe, 16, device=torch.device("cuda", 0)), DaliOptions(device="mixed")
+    )
     draws = draws_of(range(len(source)))
     try:
         batch, wanted = batch_of(backend, draws), backend.reread(draws)

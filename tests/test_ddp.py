@@ -1,4 +1,5 @@
-"""Two real processes, gloo, DistributedDataParallel: fed by one loader each, they learn what one process learns."""
+"""Two real processes, gloo, DistributedDataParallel: fed by one loader each, they learn what one
+process learns."""
 
 from __future__ import annotations
 
@@ -16,12 +17,16 @@ import fastload
 from tests import warm
 from tests.images import write_photo_folder
 
-TRANSFORM = v2.Compose([v2.RandomResizedCrop(12, antialias=True), v2.ToImage(), v2.ToDtype(torch.float32, scale=True)])
+TRANSFORM = v2.Compose(
+    [v2.RandomResizedCrop(12, antialias=True), v2.ToImage(), v2.ToDtype(torch.float32, scale=True)]
+)
 GLOBAL_BATCH = 8
 EPOCHS = 2
 
 
-def train(folder: str, backend: str, directory: str, *, distributed: bool) -> tuple[torch.Tensor, list[int]]:
+def train(
+    folder: str, backend: str, directory: str, *, distributed: bool
+) -> tuple[torch.Tensor, list[int]]:
     """Weights after two epochs, and the number of samples of each batch on this rank."""
     torch.manual_seed(0)
     model: nn.Module = nn.Sequential(nn.Flatten(), nn.Linear(3 * 12 * 12, 2)).double()
@@ -56,11 +61,16 @@ def train(folder: str, backend: str, directory: str, *, distributed: bool) -> tu
 
 
 def rank_main(rank: int, port: int, folder: str, backend: str, directory: str) -> None:
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE="2")
+    os.environ.update(
+        MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE="2"
+    )
     torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo")
     try:
-        torch.save(train(folder, backend, f"{directory}/cache", distributed=True), f"{directory}/rank{rank}.pt")
+        torch.save(
+            train(folder, backend, f"{directory}/cache", distributed=True),
+            f"{directory}/rank{rank}.pt",
+        )
     finally:
         torch.distributed.destroy_process_group()
 
@@ -71,7 +81,10 @@ def test_two_ranks_learn_what_one_process_learns(tmp_path: Path, backend: str) -
     folder = str(write_photo_folder(tmp_path / "data", classes=2, per_class=10))
     alone, _ = train(folder, backend, str(tmp_path / "alone"), distributed=False)
     torch.multiprocessing.start_processes(  # type: ignore[no-untyped-call]
-        rank_main, (warm.free_port(), folder, backend, str(tmp_path)), nprocs=2, start_method=warm.START_METHOD
+        rank_main,
+        (warm.free_port(), folder, backend, str(tmp_path)),
+        nprocs=2,
+        start_method=warm.START_METHOD,
     )
     first, sizes = torch.load(tmp_path / "rank0.pt", weights_only=True)
     second, other_sizes = torch.load(tmp_path / "rank1.pt", weights_only=True)

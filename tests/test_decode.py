@@ -49,7 +49,9 @@ JPEGS: dict[str, Callable[[], bytes]] = {
 
 
 def decoded(data: bytes, decoder: str = "pillow", **options: object) -> np.ndarray:
-    return decode_image(data, name="x", decoder=get_decoder(decoder), settings=DecodeSettings(), **options)  # type: ignore[arg-type]
+    return decode_image(
+        data, name="x", decoder=get_decoder(decoder), settings=DecodeSettings(), **options
+    )  # type: ignore[arg-type]
 
 
 def reference(data: bytes) -> np.ndarray:
@@ -163,7 +165,10 @@ def test_exif_orientation(orientation: int, decoder: str) -> None:
         stored = decoded(data, decoder)
         assert np.array_equal(stored, np.asarray(picture.convert("RGB")))
         upright = decode_image(
-            data, name="x", decoder=get_decoder(decoder), settings=DecodeSettings(exif_orientation=True)
+            data,
+            name="x",
+            decoder=get_decoder(decoder),
+            settings=DecodeSettings(exif_orientation=True),
         )
         assert np.array_equal(upright, np.asarray(ImageOps.exif_transpose(picture).convert("RGB")))
 
@@ -186,12 +191,16 @@ def test_masks_keep_their_numbers() -> None:
 
 def test_one_bit_masks_become_0_and_255() -> None:
     black_and_white = (images.labels(40, 60) > 2) * np.uint8(255)
-    assert np.array_equal(decoded(images.png(black_and_white, mode="1"), as_stored=True)[..., 0], black_and_white)
+    assert np.array_equal(
+        decoded(images.png(black_and_white, mode="1"), as_stored=True)[..., 0], black_and_white
+    )
 
 
 def test_grey_jpeg_as_a_mask() -> None:
     data = images.jpeg(PHOTO[..., 0])
-    assert np.array_equal(decoded(data, as_stored=True)[..., 0], np.asarray(Image.open(io.BytesIO(data))))
+    assert np.array_equal(
+        decoded(data, as_stored=True)[..., 0], np.asarray(Image.open(io.BytesIO(data)))
+    )
 
 
 @pytest.mark.parametrize(
@@ -214,7 +223,13 @@ def test_masks_that_have_no_numbers(data: bytes, words: str) -> None:
 
 def test_every_decoder_is_listed() -> None:
     rows = available_decoders()
-    assert [row.name for row in rows] == ["simplejpeg", "pyturbojpeg", "torchvision", "opencv", "pillow"]
+    assert [row.name for row in rows] == [
+        "simplejpeg",
+        "pyturbojpeg",
+        "torchvision",
+        "opencv",
+        "pillow",
+    ]
     for row in rows:
         assert row.available == bool(row.version) == (not row.hint)
     assert next(row for row in rows if row.available).name == get_decoder("auto").name
@@ -226,9 +241,12 @@ def test_unknown_decoder() -> None:
 
 
 @pytest.mark.parametrize(
-    ("decoder", "package"), [("simplejpeg", "simplejpeg"), ("pyturbojpeg", "turbojpeg"), ("opencv", "cv2")]
+    ("decoder", "package"),
+    [("simplejpeg", "simplejpeg"), ("pyturbojpeg", "turbojpeg"), ("opencv", "cv2")],
 )
-def test_missing_package_names_the_install_command(decoder: str, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_package_names_the_install_command(
+    decoder: str, package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     get_decoder.cache_clear()
     try:
@@ -279,7 +297,9 @@ def test_decode_jpeg_crops_and_resizes_as_torchvision() -> None:
 
 
 @pytest.mark.parametrize("core", [True, False])
-def test_decode_jpeg_is_the_same_with_and_without_the_core(core: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decode_jpeg_is_the_same_with_and_without_the_core(
+    core: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if core and not native.available():
         pytest.skip("the native core is not built")
     monkeypatch.setattr(native, "available", lambda: core)

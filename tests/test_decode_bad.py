@@ -1,4 +1,5 @@
-"""Bad image files: the same verdict from every decoder, in words that name the file and what to do."""
+"""Bad image files: the same verdict from every decoder, in words that name the file and what to
+do."""
 
 from __future__ import annotations
 
@@ -8,7 +9,13 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from fastload.decode import DecodeSettings, available_decoders, decode_image, get_decoder, read_header
+from fastload.decode import (
+    DecodeSettings,
+    available_decoders,
+    decode_image,
+    get_decoder,
+    read_header,
+)
 from fastload.decode.libraries import is_harmless
 from fastload.errors import DecodeError
 from tests import images
@@ -23,7 +30,10 @@ def decoded(data: bytes, decoder: str, settings: DecodeSettings | None = None) -
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         return decode_image(
-            data, name="cats/1.jpg", decoder=get_decoder(decoder), settings=settings or DecodeSettings()
+            data,
+            name="cats/1.jpg",
+            decoder=get_decoder(decoder),
+            settings=settings or DecodeSettings(),
         )
 
 
@@ -36,10 +46,16 @@ BAD: dict[str, tuple[Callable[[], bytes], str]] = {
     "JPEG cut in its header": (lambda: GOOD[:100], "truncated"),
     "JPEG cut in its data": (lambda: images.truncated(GOOD), "truncated"),
     "JPEG without its last byte": (lambda: GOOD[:-1], "truncated"),
-    "progressive JPEG cut": (lambda: images.truncated(images.jpeg(PHOTO, progressive=True)), "truncated"),
+    "progressive JPEG cut": (
+        lambda: images.truncated(images.jpeg(PHOTO, progressive=True)),
+        "truncated",
+    ),
     "CMYK JPEG cut": (lambda: images.truncated(images.cmyk_jpeg(PHOTO)), "truncated"),
     "JPEG without data": (lambda: b"\xff\xd8\xff\xd9", "frame header"),
-    "JPEG of 12 bits": (lambda: GOOD.replace(b"\xff\xc0\x00\x11\x08", b"\xff\xc0\x00\x11\x0c"), "."),
+    "JPEG of 12 bits": (
+        lambda: GOOD.replace(b"\xff\xc0\x00\x11\x08", b"\xff\xc0\x00\x11\x0c"),
+        ".",
+    ),
     "PNG cut in its header": (lambda: images.png(PHOTO)[:20], "truncated"),
     "PNG cut in its data": (lambda: images.truncated(images.png(PHOTO)), "truncated"),
     "PNG with damaged data": (lambda: _damaged_png(), "."),
@@ -71,7 +87,9 @@ def test_refused_with_name_cause_and_remedy(kind: str, decoder: str) -> None:
 @pytest.mark.parametrize("subsampling", ["4:4:4", "4:2:0"])
 def test_damage_inside_a_complete_file(subsampling: str, progressive: bool, decoder: str) -> None:
     data = images.torn(images.jpeg(PHOTO, subsampling=subsampling, progressive=progressive))
-    with pytest.raises(DecodeError, match=r"cats/1\.jpg: Corrupt JPEG data: premature end of data segment"):
+    with pytest.raises(
+        DecodeError, match=r"cats/1\.jpg: Corrupt JPEG data: premature end of data segment"
+    ):
         decoded(data, decoder)
 
 
@@ -94,17 +112,23 @@ def test_decoders_say_whether_they_are_strict(decoder: str) -> None:
 def test_harmless_warnings() -> None:
     assert is_harmless("Corrupt JPEG data: 4 extraneous bytes before marker 0xd9")
     assert is_harmless("Invalid SOS parameters for sequential JPEG")
-    assert not is_harmless("Corrupt JPEG data: 4 extraneous bytes before marker 0xd3")  # lost its place
+    assert not is_harmless(
+        "Corrupt JPEG data: 4 extraneous bytes before marker 0xd3"
+    )  # lost its place
     assert not is_harmless("Corrupt JPEG data: premature end of data segment")
     assert not is_harmless("a message of the future")
 
 
 @pytest.mark.parametrize("decoder", DECODERS)
 def test_pixel_limit_before_decoding(decoder: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(type(get_decoder(decoder)), "decode", None)  # calling it would fail otherwise
+    monkeypatch.setattr(
+        type(get_decoder(decoder)), "decode", None
+    )  # calling it would fail otherwise
     limit = DecodeSettings(max_pixels=75 * 101 - 1)
     for data in (GOOD, images.png(PHOTO), images.cmyk_jpeg(PHOTO)):
-        with pytest.raises(DecodeError, match=r"101 x 75 = 7,575 pixels, above the limit of 7,574.*max_pixels"):
+        with pytest.raises(
+            DecodeError, match=r"101 x 75 = 7,575 pixels, above the limit of 7,574.*max_pixels"
+        ):
             decoded(data, decoder, limit)
 
 
@@ -125,4 +149,6 @@ def test_pixel_limit_is_inclusive_and_can_be_raised_beyond_pillows() -> None:
 def test_header_that_contradicts_the_data(monkeypatch: pytest.MonkeyPatch) -> None:
     header = read_header(images.jpeg(PHOTO[:40]), "x")
     with pytest.raises(DecodeError, match="header says 101 x 40 pixels, the data has 101 x 75"):
-        decode_image(GOOD, name="x", decoder=get_decoder("pillow"), settings=DecodeSettings(), header=header)
+        decode_image(
+            GOOD, name="x", decoder=get_decoder("pillow"), settings=DecodeSettings(), header=header
+        )

@@ -53,7 +53,14 @@ def test_orientation_in_either_byte_order(byte_order: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "tiff", [b"", b"II*\0", b"XX*\0" + bytes(20), b"II*\0" + struct.pack("<IH", 8, 500), b"II*\0" + b"\xff" * 30]
+    "tiff",
+    [
+        b"",
+        b"II*\0",
+        b"XX*\0" + bytes(20),
+        b"II*\0" + struct.pack("<IH", 8, 500),
+        b"II*\0" + b"\xff" * 30,
+    ],
 )
 def test_damaged_exif_is_no_reason_to_refuse(tiff: bytes) -> None:
     assert read_header(_with_app1(tiff), "x").orientation == 1
@@ -66,7 +73,9 @@ def test_orientation_out_of_range_counts_as_upright() -> None:
 
 def test_stray_bytes_between_markers_are_skipped() -> None:
     data = images.jpeg(PHOTO)
-    header = read_header(data[:2] + b"\xff\xff\xff" + data[3:], "x")  # padding, as the standard allows
+    header = read_header(
+        data[:2] + b"\xff\xff\xff" + data[3:], "x"
+    )  # padding, as the standard allows
     assert (header.height, header.width) == (31, 47)
     header = read_header(data[:20] + b"\0\0" + data[20:], "x")  # behind the JFIF segment
     assert (header.height, header.width) == (31, 47)

@@ -1,4 +1,5 @@
-"""A decoder of somebody else's, from outside the package: named in options, listed by the doctor, used for pixels."""
+"""A decoder of somebody else's, from outside the package: named in options, listed by the doctor,
+used for pixels."""
 
 from __future__ import annotations
 
@@ -33,7 +34,9 @@ class Inverting:
 
 
 def lacking() -> Decoder:
-    raise BackendUnavailableError("The decoder lacking is not available. Install it: pip install lacking")
+    raise BackendUnavailableError(
+        "The decoder lacking is not available. Install it: pip install lacking"
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -80,7 +83,10 @@ def test_what_it_raises_is_a_damaged_file(folder: Path) -> None:
 def test_it_is_listed_with_the_others() -> None:
     rows = {row.name: row for row in available_decoders()}
     assert rows["inverting"].available
-    assert (rows["lacking"].available, "pip install lacking" in rows["lacking"].hint) == (False, True)
+    assert (rows["lacking"].available, "pip install lacking" in rows["lacking"].hint) == (
+        False,
+        True,
+    )
 
 
 @pytest.mark.parametrize("name", ["pillow", "inverting", "auto", "native"])

@@ -1,4 +1,5 @@
-"""Files about which readers differ: what `decode_image`, as of the backend `torch`, and the native core say of them."""
+"""Files about which readers differ: what `decode_image`, as of the backend `torch`, and the native
+core say of them."""
 
 from __future__ import annotations
 
@@ -39,7 +40,9 @@ def by_core(data: bytes) -> tuple[npt.NDArray[np.uint8] | None, str]:
         box, window = np.array([[0, 0, *size]], np.int32), np.array([[0, 0, *size]], np.int32)
         out = np.empty((1, *size, 3), np.uint8)
         placed = Geometry(box, window[:, 2:].copy(), window, np.zeros((1, 2), np.bool_))
-        failures = pool.decode_batch([data], geometry=placed, out=out, check_whole=True, here=True).wait()
+        failures = pool.decode_batch(
+            [data], geometry=placed, out=out, check_whole=True, here=True
+        ).wait()
     pool.close()
     return (None, failures[0].message) if failures else (out[0], "")
 
@@ -60,16 +63,25 @@ def test_a_jpeg_that_claims_to_be_large_costs_nothing(progressive: bool) -> None
 @needs_core
 @pytest.mark.parametrize("progressive", [False, True])
 def test_the_core_refuses_it_too(progressive: bool) -> None:
-    assert by_core(claiming(13_000, 13_000, progressive=progressive)) == (None, "Premature end of JPEG file")
+    assert by_core(claiming(13_000, 13_000, progressive=progressive)) == (
+        None,
+        "Premature end of JPEG file",
+    )
 
 
 @pytest.mark.parametrize("size", [(1, 1), (16, 16), (333, 257), (1024, 1024)])
 @pytest.mark.parametrize("subsampling", ["4:4:4", "4:2:0"])
 @pytest.mark.parametrize("progressive", [False, True])
-def test_the_smallest_jpegs_that_there_are_are_read(size: tuple[int, int], subsampling: str, progressive: bool) -> None:
+def test_the_smallest_jpegs_that_there_are_are_read(
+    size: tuple[int, int], subsampling: str, progressive: bool
+) -> None:
     """One colour throughout, optimised codes."""
     data = images.jpeg(
-        np.full((*size, 3), 90, np.uint8), subsampling=subsampling, quality=1, optimize=True, progressive=progressive
+        np.full((*size, 3), 90, np.uint8),
+        subsampling=subsampling,
+        quality=1,
+        optimize=True,
+        progressive=progressive,
     )
     assert by_python(data) is not None
     if native.available():
@@ -90,7 +102,9 @@ def test_a_png_of_too_few_data(interlaced: bool) -> None:
     header[:8] = (13_000).to_bytes(4, "big") * 2
     parts = [(kind, bytes(header) if kind == b"IHDR" else body) for kind, body in pngs.chunks(data)]
     with pytest.raises(DecodeError, match="cannot hold 13000 x 13000"):
-        decode_image(pngs.joined(parts), name="it", decoder=get_decoder("auto"), settings=DecodeSettings())
+        decode_image(
+            pngs.joined(parts), name="it", decoder=get_decoder("auto"), settings=DecodeSettings()
+        )
     if native.available():
         assert by_core(pngs.joined(parts))[0] is None
 

@@ -1,4 +1,5 @@
-"""Batches made on the device that holds the pixels: the host sends where they come from, and nothing else."""
+"""Batches made on the device that holds the pixels: the host sends where they come from, and
+nothing else."""
 
 from __future__ import annotations
 
@@ -44,13 +45,20 @@ CROPS: list[list[Any]] = [
     [v2.RandomCrop((5, 12), padding=(1, 0, 1, 0), fill=77), FLIPS[1]],
     FLIPS,
 ]
-COLOURED: list[Any] = [v2.RandomCrop((9, 8), padding=(0, 1, 2, 3), fill=(9, 120, 250)), FLIPS[1], FLIPS[0], FLIPS[0]]
+COLOURED: list[Any] = [
+    v2.RandomCrop((9, 8), padding=(0, 1, 2, 3), fill=(9, 120, 250)),
+    FLIPS[1],
+    FLIPS[0],
+    FLIPS[0],
+]
 
 
 @pytest.mark.parametrize(
     ("ops", "channels"), [*((ops, channels) for ops in CROPS for channels in (1, 3)), (COLOURED, 3)]
 )
-def test_pixels_are_those_of_the_host(ops: list[Any], channels: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pixels_are_those_of_the_host(
+    ops: list[Any], channels: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     images = np.random.default_rng(0).integers(0, 256, (30, 9, 11, channels), dtype=np.uint8)
     transform = v2.Compose(ops)
     on_device = served("device", transform, images)
@@ -69,7 +77,9 @@ def test_samples_that_come_twice_have_draws_of_their_own() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("transform", [v2.RandomCrop(8, padding=2), v2.RandomResizedCrop(8, antialias=True)])
+@pytest.mark.parametrize(
+    "transform", [v2.RandomCrop(8, padding=2), v2.RandomResizedCrop(8, antialias=True)]
+)
 def test_batches_made_on_a_gpu_do_not_wait_for_the_trainer(transform: Any) -> None:
     images = np.random.default_rng(0).integers(0, 256, (64, 9, 11, 3), dtype=np.uint8)
     loader = fastload.create_loader(

@@ -1,5 +1,5 @@
-"""What the device stage and its neighbours do with CUDA, as far as it can be seen without a GPU: stand-ins for torch's
-functions, and the meta device in the place of one."""
+"""What the device stage and its neighbours do with CUDA, as far as it can be seen without a GPU:
+stand-ins for torch's functions, and the meta device in the place of one."""
 
 from __future__ import annotations
 
@@ -51,7 +51,9 @@ class FakeCuda:
         def stream(which: Any) -> Iterator[None]:
             yield
 
-        event = SimpleNamespace(record=lambda stream: None, query=lambda: False, synchronize=lambda: None)
+        event = SimpleNamespace(
+            record=lambda stream: None, query=lambda: False, synchronize=lambda: None
+        )
         for name, value in {
             "device": device,
             "stream": stream,
@@ -103,7 +105,9 @@ def test_only_what_lies_on_the_gpu_already_is_waited_for(
     assert [other for _, other in cuda.waits] == ([cuda.current] if on_gpu else [])
 
 
-def test_page_locking_happens_on_the_gpu_of_the_trainer(cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_page_locking_happens_on_the_gpu_of_the_trainer(
+    cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The thread that works ahead begins on GPU 0, where it would open a context."""
     stage = stage_on(torch.device("cpu"), pinned=True)
     stage.prepare()
@@ -117,14 +121,20 @@ def test_page_locking_happens_on_the_gpu_of_the_trainer(cuda: FakeCuda, monkeypa
     assert cuda.devices == [2], "nothing to page-lock"
 
 
-def test_a_loader_prepares_its_stage_in_the_trainers_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loader_prepares_its_stage_in_the_trainers_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     seen: list[tuple[str, str]] = []
     for name in ("prepare", "claim_thread"):
         monkeypatch.setattr(
-            DeviceStage, name, lambda self, name=name: seen.append((name, threading.current_thread().name))
+            DeviceStage,
+            name,
+            lambda self, name=name: seen.append((name, threading.current_thread().name)),
         )
     crop = v2.RandomResizedCrop(4)  # more work than to hand it over
-    with fastload.create_loader((np.zeros((8, 4, 4, 3), np.uint8), np.arange(8)), 2, transform=crop) as loader:
+    with fastload.create_loader(
+        (np.zeros((8, 4, 4, 3), np.uint8), np.arange(8)), 2, transform=crop
+    ) as loader:
         next(iter(loader))
     assert seen[0] == ("prepare", threading.current_thread().name)
     assert ("claim_thread", "fastload-prefetcher") in seen
@@ -134,7 +144,8 @@ def test_a_loader_prepares_its_stage_in_the_trainers_thread(monkeypatch: pytest.
 def test_page_locked_buffers_are_registered_once_at_their_size(
     cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch, allowed: bool
 ) -> None:
-    """torch's own allocator takes 64 MB for 38; and a call to register stops the GPU, or breaks a graph's capture."""
+    """torch's own allocator takes 64 MB for 38; and a call to register stops the GPU, or breaks a
+    graph's capture."""
     registered: dict[int, int] = {}
     within: list[Any] = []
 
@@ -181,7 +192,7 @@ def test_ordinary_buffers_are_not_page_locked(cuda: FakeCuda) -> None:
     assert not cuda.within
 
 
-# -- what streams do late ----------------------------------------------------------------------------------------------
+# -- what streams do late --------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -225,7 +236,9 @@ def test_a_batch_that_is_let_go_of_is_not_overwritten_before_it_is_read(lazy: La
     assert [read() for read in reads] == [1, 2, 3, 4, 5]
 
 
-def test_a_batch_of_the_backends_own_stream_is_read_when_it_is_there_and_kept_as_long(lazy: LazyGpu) -> None:
+def test_a_batch_of_the_backends_own_stream_is_read_when_it_is_there_and_kept_as_long(
+    lazy: LazyGpu,
+) -> None:
     """What was made on a device comes from another stream than the stage's."""
     stage, backend = stage_on(GPU), LazyStream(77)
     reads, sources = [], []
@@ -273,11 +286,17 @@ def test_what_workers_send_is_page_locked_in_memory_that_is_used_again(
 ) -> None:
     pinned: list[int] = []
     monkeypatch.setattr(torch.Tensor, "is_pinned", lambda tensor: False)
-    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: pinned.append(tensor.nbytes) or tensor.clone())
+    monkeypatch.setattr(
+        torch.Tensor, "pin_memory", lambda tensor: pinned.append(tensor.nbytes) or tensor.clone()
+    )
     stage = stage_on(GPU)
     for value in range(4):
-        images = torch.full((2, 3, 1000, 700), value, dtype=torch.uint8).contiguous(memory_format=torch.channels_last)
-        (batch,) = stage.deliver(stage.run(HostBatch({"a": images}), Draws(0, 0, np.arange(2)), value))
+        images = torch.full((2, 3, 1000, 700), value, dtype=torch.uint8).contiguous(
+            memory_format=torch.channels_last
+        )
+        (batch,) = stage.deliver(
+            stage.run(HostBatch({"a": images}), Draws(0, 0, np.arange(2)), value)
+        )
         assert lazy.read(batch)() == value
     assert stage._ring is not None
     assert stage._ring.allocated <= 3 * 4_200_000 + 8192
@@ -286,19 +305,32 @@ def test_what_workers_send_is_page_locked_in_memory_that_is_used_again(
     assert pinned == [12], "torch's allocator, which keeps small blocks"
 
 
-@pytest.mark.parametrize("transform", [v2.RandomCrop(6, padding=2), v2.RandomResizedCrop(5)], ids=["crop", "resized"])
-def test_resident_batches_get_nothing_by_a_copy_that_waits(monkeypatch: pytest.MonkeyPatch, transform: Any) -> None:
-    """All that goes from the host to the device goes through `on_device`, whose copies are page-locked."""
+@pytest.mark.parametrize(
+    "transform", [v2.RandomCrop(6, padding=2), v2.RandomResizedCrop(5)], ids=["crop", "resized"]
+)
+def test_resident_batches_get_nothing_by_a_copy_that_waits(
+    monkeypatch: pytest.MonkeyPatch, transform: Any
+) -> None:
+    """All that goes from the host to the device goes through `on_device`, whose copies are
+    page-locked."""
     sending: list[bool] = []
     waited: list[str] = []
     of_render = resident.render_on_device.__globals__
 
     class Watch(TorchDispatchMode):
-        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def __torch_dispatch__(
+            self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
             result = function(*args, **(kwargs or {}))
-            given = [a for a in torch.utils._pytree.tree_leaves((args, kwargs)) if isinstance(a, torch.Tensor)]
+            given = [
+                a
+                for a in torch.utils._pytree.tree_leaves((args, kwargs))
+                if isinstance(a, torch.Tensor)
+            ]
             from_host = any(a.device.type == "cpu" and a.ndim for a in given)
-            to_device = any(a.device.type == "meta" for a in (*given, result) if isinstance(a, torch.Tensor))
+            to_device = any(
+                a.device.type == "meta" for a in (*given, result) if isinstance(a, torch.Tensor)
+            )
             if from_host and to_device and not sending:
                 waited.append(str(function))
             return result
@@ -340,7 +372,11 @@ OPERATIONS: dict[str, Any] = {
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_batches_do_not_depend_on_the_default_device(name: str) -> None:
     """A script may have set it to "cuda"; what is made for the host stays on the host."""
-    program = Recipe.from_transform(v2.Compose([v2.RandomHorizontalFlip(), OPERATIONS[name]])).split((8, 8)).programs[0]
+    program = (
+        Recipe.from_transform(v2.Compose([v2.RandomHorizontalFlip(), OPERATIONS[name]]))
+        .split((8, 8))
+        .programs[0]
+    )
     images = torch.randint(0, 256, (6, 3, 8, 8), dtype=torch.uint8)
     draws, roles = Draws(0, 0, np.arange(6)), {"image": "image"}
     expected = program({"image": images}, roles, draws)["image"]  # type: ignore[arg-type]
@@ -350,7 +386,9 @@ def test_batches_do_not_depend_on_the_default_device(name: str) -> None:
     assert torch.equal(found, expected)
 
 
-def test_constants_are_sent_once_for_each_stream(lazy: LazyGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_constants_are_sent_once_for_each_stream(
+    lazy: LazyGpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sent: list[tuple[int, ...]] = []
 
     def on_device(values: Any, device: torch.device) -> torch.Tensor:
@@ -381,7 +419,9 @@ def test_two_filters_in_a_batch_are_chosen_by_an_index_on_the_device() -> None:
     seen: list[str] = []
 
     class Watch(TorchDispatchMode):
-        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def __torch_dispatch__(
+            self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
             if function._schema.name == "aten::index" and any(
                 i is not None and i.device.type == "cpu" for i in args[1]
             ):
@@ -394,29 +434,40 @@ def test_two_filters_in_a_batch_are_chosen_by_an_index_on_the_device() -> None:
 
 
 @pytest.mark.parametrize("free", [1 << 10, 70 << 30])
-def test_where_a_cache_is_served_from_is_the_same_on_every_rank(monkeypatch: pytest.MonkeyPatch, free: int) -> None:
+def test_where_a_cache_is_served_from_is_the_same_on_every_rank(
+    monkeypatch: pytest.MonkeyPatch, free: int
+) -> None:
     """Not a question of what happens to be free there."""
     total = 80 << 30
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free, total))
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(total_memory=total))
+    monkeypatch.setattr(
+        torch.cuda, "get_device_properties", lambda device: SimpleNamespace(total_memory=total)
+    )
     assert fits_on_gpu(total // 4 - 1, GPU)
     assert not fits_on_gpu(total // 4 + 1, GPU)
 
 
-# -- which GPU ---------------------------------------------------------------------------------------------------------
+# -- which GPU -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("rank", "current", "said"), [("3", 0, True), ("3", 3, False), ("0", 0, False), ("9", 0, False)]
 )
 def test_a_rank_whose_batches_would_go_to_anothers_gpu_is_told(
-    cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch, caplog: Any, rank: str, current: int, said: bool
+    cuda: FakeCuda,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: Any,
+    rank: str,
+    current: int,
+    said: bool,
 ) -> None:
     from fastload.loader.config import LoaderConfig
 
     monkeypatch.setenv("LOCAL_RANK", rank)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: current)
-    assert LoaderConfig(source=None, device=torch.device("cuda")).device == torch.device("cuda", current)
+    assert LoaderConfig(source=None, device=torch.device("cuda")).device == torch.device(
+        "cuda", current
+    )
     assert ("torch.cuda.set_device(3)" in caplog.text) is said
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)

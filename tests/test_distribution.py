@@ -56,8 +56,14 @@ def test_from_a_wheel_or_a_repository(monkeypatch: pytest.MonkeyPatch, tmp_path:
     wheel.touch()
     installed(monkeypatch, {"url": wheel.as_uri(), "archive_info": {}})
     assert install_command("dali") == f'pip install "torch-fastload[dali] @ {wheel.as_uri()}"'
-    installed(monkeypatch, {"url": "https://example.org/f.git", "vcs_info": {"vcs": "git", "commit_id": "0" * 40}})
-    assert install_command("dali") == 'pip install "torch-fastload[dali] @ git+https://example.org/f.git"'
+    installed(
+        monkeypatch,
+        {"url": "https://example.org/f.git", "vcs_info": {"vcs": "git", "commit_id": "0" * 40}},
+    )
+    assert (
+        install_command("dali")
+        == 'pip install "torch-fastload[dali] @ git+https://example.org/f.git"'
+    )
 
 
 def test_a_checkout_without_installation(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,7 +78,9 @@ def test_every_extra_that_a_message_names_is_one() -> None:
     project = (ROOT / "pyproject.toml").read_text()
     assert f'name = "{distribution.NAME}"' in project
     extras = re.findall(
-        r"^(\w+) = \[", project.split("[project.optional-dependencies]")[1].split("\n\n")[0], re.MULTILINE
+        r"^(\w+) = \[",
+        project.split("[project.optional-dependencies]")[1].split("\n\n")[0],
+        re.MULTILINE,
     )
     named = {
         name
@@ -94,7 +102,9 @@ def test_nothing_sends_people_to_another_project_of_the_index() -> None:
     wrong = [
         f"{path.relative_to(ROOT)}: {found[0]}"
         for path in files
-        for found in re.finditer(r"pip install[^\n`]*?(?<![\w/.-])fastload\b(?!\.|/)", path.read_text(errors="ignore"))
+        for found in re.finditer(
+            r"pip install[^\n`]*?(?<![\w/.-])fastload\b(?!\.|/)", path.read_text(errors="ignore")
+        )
     ]
     assert not wrong
 
@@ -109,8 +119,14 @@ def test_the_licences_of_all_that_wheels_hold_are_there() -> None:
 def test_a_wheel_without_the_licence_of_a_library_is_refused() -> None:
     missing = runpy.run_path(str(ROOT / "scripts" / "wheel_licences.py"))["missing_licences"]
     info = "torch_fastload-0.1.0.dist-info/licenses"
-    texts = [f"{info}/licenses/{name}.txt" for name in ("libjpeg-turbo", "isa-l", "libwebp", "nanobind", "robin-map")]
-    libraries = ["torch_fastload.libs/libjpeg-5c6a9a06.so.62.3.0", "torch_fastload.libs/libisal-0a1b2c3d.so.2.0.30"]
+    texts = [
+        f"{info}/licenses/{name}.txt"
+        for name in ("libjpeg-turbo", "isa-l", "libwebp", "nanobind", "robin-map")
+    ]
+    libraries = [
+        "torch_fastload.libs/libjpeg-5c6a9a06.so.62.3.0",
+        "torch_fastload.libs/libisal-0a1b2c3d.so.2.0.30",
+    ]
     core = ["fastload/native/_core.cpython-312-x86_64-linux-gnu.so"]
     assert missing([*core, *libraries, *texts, f"{info}/NOTICE"]) == []
     assert missing([*libraries, *texts]) == ["NOTICE"]
@@ -123,16 +139,28 @@ def test_a_wheel_without_the_licence_of_a_library_is_refused() -> None:
 
 def test_the_image_is_built_from_files_that_its_context_holds() -> None:
     let_through = re.findall(r"^!(\S+)$", (ROOT / ".dockerignore").read_text(), flags=re.MULTILINE)
-    copies = re.findall(r"^COPY (?!--from)(.*) \S+$", (ROOT / "docker" / "Dockerfile").read_text(), flags=re.MULTILINE)
+    copies = re.findall(
+        r"^COPY (?!--from)(.*) \S+$",
+        (ROOT / "docker" / "Dockerfile").read_text(),
+        flags=re.MULTILINE,
+    )
     copied = [path for line in copies for path in line.split() if not path.startswith("--")]
     assert {"NOTICE", "licenses"} <= {*copied}
     for path in copied:
         assert (ROOT / path).exists()
-        assert path.split("/")[0] in let_through, f"{path} is copied by the Dockerfile, but .dockerignore leaves it out"
+        assert path.split("/")[0] in let_through, (
+            f"{path} is copied by the Dockerfile, but .dockerignore leaves it out"
+        )
 
 
 def test_setup_removes_the_distribution_of_the_old_name_before_it_installs() -> None:
     """Two editable installations that import as `fastload` shadow each other."""
     lines = (ROOT / "scripts" / "setup.sh").read_text().splitlines()
-    (removed,) = [number for number, line in enumerate(lines) if re.match(r"pip uninstall .*--yes fastload\b", line)]
-    assert removed < min(number for number, line in enumerate(lines) if "install --quiet --editable" in line)
+    (removed,) = [
+        number
+        for number, line in enumerate(lines)
+        if re.match(r"pip uninstall .*--yes fastload\b", line)
+    ]
+    assert removed < min(
+        number for number, line in enumerate(lines) if "install --quiet --editable" in line
+    )

@@ -1,8 +1,9 @@
-"""Every block of code in the README and the manual runs, and every command in them is one that `fastload` takes.
+"""Every block of code in the README and the manual runs, and every command in them is one that
+`fastload` takes.
 
-A page's Python blocks run one after the other in one process, in a folder with photographs of many sizes under the
-names that the pages use. What must be true after a block is in `CHECKS` here; a user's snippet has no assert. A comment
-before a block says what it needs that may not be here:
+A page's Python blocks run one after the other in one process, in a folder with photographs of many
+sizes under the names that the pages use. What must be true after a block is in `CHECKS` here; a
+user's snippet has no assert. A comment before a block says what it needs that may not be here:
 
     <!-- needs: lightning -->        run where the package is installed, only compiled elsewhere
     <!-- only compiled: a GPU -->    with the reason
@@ -35,11 +36,19 @@ from tests.images import jpeg, photo, png
 from tests.waiting import LIMIT
 
 ROOT = Path(__file__).parents[1]
-PAGES = sorted([ROOT / "README.md", ROOT / "README.zh-CN.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
+PAGES = sorted(
+    [
+        ROOT / "README.md",
+        ROOT / "README.zh-CN.md",
+        ROOT / "CONTRIBUTING.md",
+        *(ROOT / "docs").glob("*.md"),
+    ]
+)
 PAGES = [page for page in PAGES if page.exists()]
 
 _FENCE = re.compile(
-    r"^(?P<indent> *)```(?P<language>\w*)[^\n]*\n(?P<code>.*?)^(?P=indent)```", re.MULTILINE | re.DOTALL
+    r"^(?P<indent> *)```(?P<language>\w*)[^\n]*\n(?P<code>.*?)^(?P=indent)```",
+    re.MULTILINE | re.DOTALL,
 )
 _REMARK = re.compile(r"<!-- (needs|only compiled): ([^>]+?) -->\s*\Z")
 
@@ -56,7 +65,9 @@ class Block:
 
     @property
     def runs(self) -> bool:
-        return not self.only_compiled and all(find_spec(name.strip()) for name in self.needs.split(",") if name)
+        return not self.only_compiled and all(
+            find_spec(name.strip()) for name in self.needs.split(",") if name
+        )
 
 
 def blocks_of(page: Path) -> list[Block]:
@@ -80,13 +91,16 @@ def blocks_of(page: Path) -> list[Block]:
 
 CHECKS: dict[str, dict[str, str]] = {
     "README.md": {
-        "for epoch in range(2)": "assert images.shape == (8, 3, 224, 224) and images.dtype == torch.float32",
-        "fastload.from_dataloader(loader)": "assert next(iter(loader))[0].shape == (8, 3, 224, 224)\nloader.close()",
+        "for epoch in range(2)": "assert images.shape == (8, 3, 224, 224) and images.dtype == "
+        "torch.float32",
+        "fastload.from_dataloader(loader)": "assert next(iter(loader))[0].shape == (8, 3, 224, "
+        "224)\nloader.close()",
     },
     "index.md": {
         "for epoch in range(2)": "assert images.shape == (8, 3, 224, 224) and len(train) == 3",
         "count = sum(": "assert count == 10",
-        "images, labels = next(iter(loader))": "assert images.shape == (8, 3, 224, 224) and labels.shape == (8,)",
+        "images, labels = next(iter(loader))": "assert images.shape == (8, 3, 224, 224) and "
+        "labels.shape == (8,)",
         "rest = list(train)": "assert len(rest) == 1",
     },
     "troubleshooting.md": {"found = clock.summary": "assert found.steps"},
@@ -115,7 +129,8 @@ CHECKS: dict[str, dict[str, str]] = {
     },
     "guarantees.md": {"remaining =": "assert len(remaining) == 7"},
     "clients.md": {
-        "fastload.Views(": "assert [tuple(v.shape) for v in images] == [(4, 3, 224, 224)] * 2 + [(4, 3, 96, 96)] * 6",
+        "fastload.Views(": "assert [tuple(v.shape) for v in images] == [(4, 3, 224, 224)] * 2 "
+        "+ [(4, 3, 96, 96)] * 6",
     },
     "CONTRIBUTING.md": {
         "register_kind(Centres())": 'assert batch["centre"].tolist() == [[2.0, 2.0]]',
@@ -133,32 +148,46 @@ CHECKS: dict[str, dict[str, str]] = {
 
 @pytest.fixture(scope="session")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """As the pages name them: `data/train`, `data/val` (three classes), `kaggle` (a table), `cracks/{images,masks}`.
+    """As the pages name them: `data/train`, `data/val` (three classes), `kaggle` (a table),
+    `cracks/{images,masks}`.
 
-    Photographs of many sizes, as people have them: upright and wide, smaller than a crop and larger, grey ones, turned
-    ones, progressive ones; classes of unequal size.
+    Photographs of many sizes, as people have them: upright and wide, smaller than a crop and
+    larger, grey ones, turned ones, progressive ones; classes of unequal size.
     """
     root = tmp_path_factory.mktemp("manual")
 
     def photograph(path: Path, index: int) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        height, width = ((260, 280), (500, 375), (96, 64), (333, 499), (1, 1), (224, 640))[index % 6]
+        height, width = ((260, 280), (500, 375), (96, 64), (333, 499), (1, 1), (224, 640))[
+            index % 6
+        ]
         pixels = photo(height, width, seed=index, channels=1 if index % 11 == 5 else 3)
         turned = 6 if index % 7 == 3 else None
         path.write_bytes(jpeg(pixels, progressive=index % 5 == 4, orientation=turned))
 
     for part, count in (("train", 29), ("val", 10)):
         for index in range(count):
-            photograph(root / "data" / part / ("cat", "dog", "fox", "cat")[index % 4] / f"IMG {index:03d}.jpg", index)
+            photograph(
+                root
+                / "data"
+                / part
+                / ("cat", "dog", "fox", "cat")[index % 4]
+                / f"IMG {index:03d}.jpg",
+                index,
+            )
     for index in range(7):
         photograph(root / "kaggle" / "train_images" / f"{index}.jpg", index)
     rows = [f"{index}.jpg,{index * 3 % 5}" for index in range(7)]
-    (root / "kaggle" / "train.csv").write_text("\r\n".join(["image_id,label", *rows[::-1]]) + "\r\n")
+    (root / "kaggle" / "train.csv").write_text(
+        "\r\n".join(["image_id,label", *rows[::-1]]) + "\r\n"
+    )
     for index in range(8):
         for part, suffix in (("images", "jpg"), ("masks", "png")):
             (root / "cracks" / part).mkdir(parents=True, exist_ok=True)
             pixels = photo(64, 96, seed=index)
-            data = jpeg(pixels) if part == "images" else png((pixels[:, :, :1] > 128).astype(np.uint8))
+            data = (
+                jpeg(pixels) if part == "images" else png((pixels[:, :, :1] > 128).astype(np.uint8))
+            )
             (root / "cracks" / part / f"{index}.{suffix}").write_bytes(data)
     return root
 
@@ -182,7 +211,9 @@ def test_the_python_of_a_page_runs(page: Path, data: Path, tmp_path: Path) -> No
         if block.language == "python":
             tree = ast.parse(block.code, f"{page.name}:{block.line}")
             checked = any(isinstance(node, ast.Assert) for node in ast.walk(tree))
-            assert not checked, f"{page.name}:{block.line}: what is to be true after it belongs into CHECKS"
+            assert not checked, (
+                f"{page.name}:{block.line}: what is to be true after it belongs into CHECKS"
+            )
     script = script_of(page)
     if not script.strip():
         return
@@ -195,7 +226,8 @@ def test_the_python_of_a_page_runs(page: Path, data: Path, tmp_path: Path) -> No
 
 
 def commands_of(page: Path) -> list[tuple[int, list[str]]]:
-    """(line, words) of each `fastload` command in the page's unlabelled, `console`, `sh` and `bash` blocks."""
+    """(line, words) of each `fastload` command in the page's unlabelled, `console`, `sh` and `bash`
+    blocks."""
     found = []
     for block in blocks_of(page):
         if block.language not in ("", "console", "sh", "bash"):
@@ -219,10 +251,18 @@ def test_the_commands_of_a_page_are_commands(page: Path) -> None:
             command = command.commands[words[0]]
             names.append(words.pop(0))
         assert names, f"{page.name}:{line}: fastload has no command {words[:1]}"
-        known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
-        for word in words[: words.index("--")] if "--" in words else words:  # after it is another program
+        known = {
+            option
+            for parameter in command.params
+            for option in (*parameter.opts, *parameter.secondary_opts)
+        }
+        for word in (
+            words[: words.index("--")] if "--" in words else words
+        ):  # after it is another program
             if word.startswith("--"):
-                assert word.partition("=")[0] in known, f"{page.name}:{line}: fastload {' '.join(names)} has no {word}"
+                assert word.partition("=")[0] in known, (
+                    f"{page.name}:{line}: fastload {' '.join(names)} has no {word}"
+                )
 
 
 def test_links_between_pages_lead_somewhere() -> None:
@@ -242,7 +282,9 @@ def test_the_tests_that_hold_a_guarantee_are_there() -> None:
         files = sorted((ROOT / "tests").rglob(file))
         assert files, f"guarantees.md names {file}"
         pattern = "^def " + name.replace("*", r"\w*") + r"\(" if name else ""
-        assert any(re.search(pattern, path.read_text(), re.MULTILINE) for path in files), f"{file} has no {name}"
+        assert any(re.search(pattern, path.read_text(), re.MULTILINE) for path in files), (
+            f"{file} has no {name}"
+        )
 
 
 def test_the_page_of_the_api_has_every_public_name() -> None:
@@ -250,7 +292,9 @@ def test_the_page_of_the_api_has_every_public_name() -> None:
     named = re.findall(r"^::: (\S+)", page, re.MULTILINE)
     errors = {name for name in fastload.__all__ if fastload._HOMES.get(name) == "fastload.errors"}
     assert "fastload.errors" in named
-    missing = [name for name in fastload.__all__ if f"fastload.{name}" not in named and name not in errors]
+    missing = [
+        name for name in fastload.__all__ if f"fastload.{name}" not in named and name not in errors
+    ]
     assert missing == ["__version__"]
     options = [
         ".".join([*path.relative_to(ROOT).with_suffix("").parts, found])
@@ -261,16 +305,30 @@ def test_the_page_of_the_api_has_every_public_name() -> None:
     assert not {*options} - {*named}
     for name in named:
         module, _, last = name.rpartition(".")
-        thing = import_module(name) if name == "fastload.errors" else getattr(import_module(module), last)
+        thing = (
+            import_module(name)
+            if name == "fastload.errors"
+            else getattr(import_module(module), last)
+        )
         assert thing.__doc__, f"{name} has no docstring"
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(
-    not find_spec("mkdocs") or not find_spec("mkdocstrings"), reason="needs pip install torch-fastload[docs]"
+    not find_spec("mkdocs") or not find_spec("mkdocstrings"),
+    reason="needs pip install torch-fastload[docs]",
 )
 def test_the_manual_builds_without_a_warning(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
+    command = [
+        sys.executable,
+        "-m",
+        "mkdocs",
+        "build",
+        "--strict",
+        "--quiet",
+        "--site-dir",
+        str(tmp_path),
+    ]
     environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -283,13 +341,19 @@ def test_the_manual_builds_without_a_warning(tmp_path: Path) -> None:
     for name in documented:
         public = name.split(".")[1] in {*fastload.__all__, "errors", "monitor"}
         assert (
-            public or name.split(".")[1:3] == ["loader", "Stats"] or re.search(r"\.backends\.\w+\.\w+Options", name)
+            public
+            or name.split(".")[1:3] == ["loader", "Stats"]
+            or re.search(r"\.backends\.\w+\.\w+Options", name)
         ), name
     for path in tmp_path.glob("*.html"):  # they are opened as files, where there is no network
         loaded = re.findall(r'<(?:script|img|iframe)[^>]*\ssrc="?([^">\s]+)', path.read_text())
-        loaded += re.findall(r'<link[^>]*rel="?stylesheet"?[^>]*href="?([^">\s]+)', path.read_text())
+        loaded += re.findall(
+            r'<link[^>]*rel="?stylesheet"?[^>]*href="?([^">\s]+)', path.read_text()
+        )
         assert loaded
-        assert [name for name in loaded if not (tmp_path / name.lstrip("/")).is_file()] == [], path.name
+        assert [name for name in loaded if not (tmp_path / name.lstrip("/")).is_file()] == [], (
+            path.name
+        )
         for target in re.findall(r'<a [^>]*href="?([^"#>\s]+)', path.read_text()):
             if path.name != "404.html" and not target.startswith(("http", "mailto:")):
                 assert (tmp_path / target).is_file(), f"{path.name} leads to {target}"
@@ -299,20 +363,38 @@ CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not find_spec("mkdocs") or not find_spec("mkdocstrings"), reason='pip install -e ".[docs]"')
+@pytest.mark.skipif(
+    not find_spec("mkdocs") or not find_spec("mkdocstrings"), reason='pip install -e ".[docs]"'
+)
 @pytest.mark.skipif(not CHROMIUM or not DRIVER, reason="needs chromium and chromedriver")
 def test_the_manual_opened_as_a_file_is_searched(tmp_path: Path) -> None:
     webdriver = pytest.importorskip("selenium.webdriver")
     support = import_module("selenium.webdriver.support.ui")
-    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", str(tmp_path / "manual")]
+    command = [
+        sys.executable,
+        "-m",
+        "mkdocs",
+        "build",
+        "--quiet",
+        "--site-dir",
+        str(tmp_path / "manual"),
+    ]
     subprocess.run(command, cwd=ROOT, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"}, check=True)
     options = webdriver.ChromeOptions()
     options.binary_location = CHROMIUM
-    flags = ("headless", "no-sandbox", "disable-gpu", "disable-dev-shm-usage", "window-size=1280,900")
+    flags = (
+        "headless",
+        "no-sandbox",
+        "disable-gpu",
+        "disable-dev-shm-usage",
+        "window-size=1280,900",
+    )
     for flag in (*flags, f"user-data-dir={tmp_path / 'me'}"):
         options.add_argument(f"--{flag}")
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    browser = webdriver.Chrome(options=options, service=webdriver.ChromeService(executable_path=DRIVER))
+    browser = webdriver.Chrome(
+        options=options, service=webdriver.ChromeService(executable_path=DRIVER)
+    )
     try:
         browser.get((tmp_path / "manual" / "index.html").as_uri())
         wait = support.WebDriverWait(browser, LIMIT)
@@ -320,7 +402,9 @@ def test_the_manual_opened_as_a_file_is_searched(tmp_path: Path) -> None:
         wait.until(lambda page: box.is_displayed())
         box.click()
         box.send_keys("state_dict")
-        found = wait.until(lambda page: page.find_elements("css selector", "a.md-search-result__link"))
+        found = wait.until(
+            lambda page: page.find_elements("css selector", "a.md-search-result__link")
+        )
         browser.get(found[0].get_attribute("href"))
         assert "state_dict" in browser.page_source
         assert [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"] == []
@@ -334,7 +418,7 @@ def test_the_manual_opened_as_a_file_is_searched(tmp_path: Path) -> None:
         ("moving.md", ["torch.utils.data.DataLoader", "FFCV", "DALI", "timm", "WebDataset"]),
         ("multi-node.md", ["torchrun", "SLURM"]),
         ("troubleshooting.md", ["GPU is at 0%", "Bus error", "Too many open files", "Two libjpegs",
-                                "Pillow or Pillow-SIMD", "Network disks", "DataParallel fills the first GPU"]),
+                                "Pillow or Pillow-SIMD", "Network disks", "DataParallel " "fills " "the " "first " "GPU"]),
     ],
 )  # fmt: skip
 def test_what_people_look_for_has_a_heading(page: str, topics: list[str]) -> None:
@@ -344,22 +428,32 @@ def test_what_people_look_for_has_a_heading(page: str, topics: list[str]) -> Non
 
 def test_every_page_of_the_manual_is_in_its_contents() -> None:
     contents = (ROOT / "mkdocs.yml").read_text().split("nav:")[1]
-    assert set(re.findall(r": (\S+\.md)$", contents, re.MULTILINE)) == {p.name for p in (ROOT / "docs").glob("*.md")}
+    assert set(re.findall(r": (\S+\.md)$", contents, re.MULTILINE)) == {
+        p.name for p in (ROOT / "docs").glob("*.md")
+    }
 
 
 def test_the_glossary_is_sorted_and_names_each_word_once() -> None:
-    words = re.findall(r"^\| ([^|]+?) \| [^|]+ \|$", (ROOT / "docs" / "glossary.md").read_text(), re.MULTILINE)[1:]
+    words = re.findall(
+        r"^\| ([^|]+?) \| [^|]+ \|$", (ROOT / "docs" / "glossary.md").read_text(), re.MULTILINE
+    )[1:]
     assert len(words) >= 40
     assert words == sorted({*words}, key=lambda word: word.replace("_", " ").lower())
     package = " ".join(path.read_text() for path in (ROOT / "fastload").rglob("*.py")).lower()
-    assert [word for word in words if re.split(r"[ _]", word)[-1].lower() not in package] == [], "used nowhere"
+    assert [word for word in words if re.split(r"[ _]", word)[-1].lower() not in package] == [], (
+        "used nowhere"
+    )
 
 
 def test_the_chinese_readme_is_in_step() -> None:
     english, chinese = (ROOT / name for name in ("README.md", "README.zh-CN.md"))
 
     def code(page: Path) -> list[str]:
-        return [re.sub(r" *#.*", "", block.code) for block in blocks_of(page) if block.language == "python"]
+        return [
+            re.sub(r" *#.*", "", block.code)
+            for block in blocks_of(page)
+            if block.language == "python"
+        ]
 
     def figures(page: Path) -> list[list[str]]:
         """Of the tables of measured ratios: the numbers of each row."""

@@ -1,11 +1,12 @@
-"""A figure in the manual says where it comes from: its command, machine, date and repetitions, or its source.
+"""A figure in the manual says where it comes from: its command, machine, date and repetitions, or
+its source.
 
-A figure is a number with a unit of measurement (%, s, ms, images/s, MiB, times ...) in the text of a page, not in code.
-It belongs to the section that it stands in. A section with figures has one of
+A figure is a number with a unit of measurement (%, s, ms, images/s, MiB, times ...) in the text of
+a page, not in code. It belongs to the section that it stands in. A section with figures has one of
 
-- all of: a command (`python -m benchmarks...`, `make bench-peers`, `fastload ...`), a machine ("2 cores", a GPU's
-  name), a date (2026-11-22) and a number of repetitions ("5 rounds", "once", "one run a row", "three seeds"), or
-  "not recorded" in place of the number;
+- all of: a command (`python -m benchmarks...`, `make bench-peers`, `fastload ...`), a machine ("2
+  cores", a GPU's name), a date (2026-11-22) and a number of repetitions ("5 rounds", "once", "one
+  run a row", "three seeds"), or "not recorded" in place of the number;
 - an owner: "*Reported*" or "Source:";
 - a comment `<!-- figures: WHY -->`, for numbers that nobody measured: bounds, settings, examples.
 """
@@ -26,24 +27,31 @@ _FIGURE = re.compile(
     r"|times\b|MiB\b|GiB\b)"
 )
 _COMMAND = re.compile(
-    r"python -m benchmarks|make bench|fastload (?:bench|sweep|train|demo|watch)|fastload\.train|details \w+"
+    r"python -m benchmarks|make bench|fastload "
+    r"(?:bench|sweep|train|demo|watch)|fastload\.train|details \w+"
 )
 _MACHINE = re.compile(r"\b(?:\d+|two|one) (?:\w+ )?cores?\b|EPYC|i9-|Xeon|H100|H200|RTX")
 _DATE = re.compile(r"\b20\d\d-\d\d-\d\d\b")
 _TIMES = re.compile(
-    r"\b(?:\d+|two|three|five|seven|all) (?:\w+ )?(?:rounds|runs|turns|seeds|repetitions|times)\b|\bonce\b|\bone run\b"
+    r"\b(?:\d+|two|three|five|seven|all) (?:\w+ "
+    r")?(?:rounds|runs|turns|seeds|repetitions|times)\b|\bonce\b|\bone run\b"
     r"|median|seeds? \d|not\s+recorded"
 )
 _OWNER = re.compile(r"\*(?:Reported|报告)\*|\bSource: ")
 
 
 def figures_without(text: str) -> list[str]:
-    """Of a page: "heading: figure: what is missing", one for each section that does not say where it is from."""
+    """Of a page: "heading: figure: what is missing", one for each section that does not say where
+    it is from."""
     found = []
     for section in re.split(r"(?m)^(?=##? )", text):
         prose = re.sub(r"`[^`\n]*`", "", re.sub(r"(?ms)^```.*?^```", "", section))
         figure = _FIGURE.search(prose)
-        if figure is None or _OWNER.search(section) or re.search(r"<!-- figures: [^>]{10,}-->", section):
+        if (
+            figure is None
+            or _OWNER.search(section)
+            or re.search(r"<!-- figures: [^>]{10,}-->", section)
+        ):
             continue
         wanted = {"command": _COMMAND, "machine": _MACHINE, "date": _DATE, "repetitions": _TIMES}
         missing = [name for name, pattern in wanted.items() if not pattern.search(section)]
@@ -58,18 +66,34 @@ def test_figures_say_where_they_come_from(page: Path) -> None:
 
 
 def test_a_figure_without_is_found() -> None:
-    whole = "## Fast\n\nIt makes 1,200 images/s on 2 cores, 2026-11-22, 5 rounds (`fastload bench loader`).\n"
+    whole = (
+        "## Fast\n\nIt makes 1,200 images/s on 2 cores, 2026-11-22, 5 rounds (`fastload "
+        "bench loader`).\n"
+    )
     assert figures_without(whole) == []
-    for part, missing in ((" on 2 cores", "machine"), (", 2026-11-22", "date"), (", 5 rounds", "repetitions")):
-        assert figures_without(whole.replace(part, "")) == [f"## Fast: 1,200 images/s: no {missing}"]
-    assert figures_without("## Slow\n\nIt takes 3 s.\n") == ["## Slow: 3 s: no command, machine, date, repetitions"]
+    for part, missing in (
+        (" on 2 cores", "machine"),
+        (", 2026-11-22", "date"),
+        (", 5 rounds", "repetitions"),
+    ):
+        assert figures_without(whole.replace(part, "")) == [
+            f"## Fast: 1,200 images/s: no {missing}"
+        ]
+    assert figures_without("## Slow\n\nIt takes 3 s.\n") == [
+        "## Slow: 3 s: no command, machine, date, repetitions"
+    ]
     assert figures_without("## Slow\n\n*Reported* by the author: it takes 3 s.\n") == []
-    assert figures_without("## Bound\n\n<!-- figures: a bound that tests hold -->\nAt most 5%.\n") == []
+    assert (
+        figures_without("## Bound\n\n<!-- figures: a bound that tests hold -->\nAt most 5%.\n")
+        == []
+    )
     assert figures_without("## Code\n\n```\nsleep 3 s\n```\nand `--limit 3 s`.\n") == []
 
 
 def test_the_chinese_recipes_have_the_same_figures() -> None:
-    english, chinese = ((ROOT / "docs" / name).read_text() for name in ("recipes.md", "recipes.zh-CN.md"))
+    english, chinese = (
+        (ROOT / "docs" / name).read_text() for name in ("recipes.md", "recipes.zh-CN.md")
+    )
     english = english[: english.index("## What we ran")]
     tables = "## What the sources got wrong", "## 来源中的错误"
 
@@ -84,6 +108,6 @@ def test_the_chinese_recipes_have_the_same_figures() -> None:
     assert rows(english.split(tables[0])[0]) == rows(chinese.split(tables[1])[0])
     assert len(rows(english)) == 18
     assert re.findall(r"(?ms)^```.*?^```", english) == re.findall(r"(?ms)^```.*?^```", chinese)
-    assert re.findall(r"`([a-z]+[\w-]*)`", "".join(re.findall(r"(?m)^## .*$", english))) == re.findall(
-        r"`([a-z]+[\w-]*)`", "".join(re.findall(r"(?m)^## .*$", chinese))
-    )
+    assert re.findall(
+        r"`([a-z]+[\w-]*)`", "".join(re.findall(r"(?m)^## .*$", english))
+    ) == re.findall(r"`([a-z]+[\w-]*)`", "".join(re.findall(r"(?m)^## .*$", chinese)))

@@ -10,11 +10,24 @@ import pytest
 from fastload import native
 from fastload.draws import Draws, native_draws, philox4x32
 
-# Known-answer vectors of philox4x32-10 from the Random123 distribution (kat_vectors): counter, key, result.
+# Known-answer vectors of philox4x32-10 from the Random123 distribution (kat_vectors): counter, key,
+# result.
 KNOWN = [
-    ("00000000 00000000 00000000 00000000", "00000000 00000000", "6627e8d5 e169c58d bc57ac4c 9b00dbd8"),
-    ("ffffffff ffffffff ffffffff ffffffff", "ffffffff ffffffff", "408f276d 41c83b0e a20bc7c6 6d5451fd"),
-    ("243f6a88 85a308d3 13198a2e 03707344", "a4093822 299f31d0", "d16cfe09 94fdcceb 5001e420 24126ea1"),
+    (
+        "00000000 00000000 00000000 00000000",
+        "00000000 00000000",
+        "6627e8d5 e169c58d bc57ac4c 9b00dbd8",
+    ),
+    (
+        "ffffffff ffffffff ffffffff ffffffff",
+        "ffffffff ffffffff",
+        "408f276d 41c83b0e a20bc7c6 6d5451fd",
+    ),
+    (
+        "243f6a88 85a308d3 13198a2e 03707344",
+        "a4093822 299f31d0",
+        "d16cfe09 94fdcceb 5001e420 24126ea1",
+    ),
 ]
 
 
@@ -58,7 +71,9 @@ def test_everything_in_the_counter_counts(other: Draws) -> None:
 def test_streams_differ_and_no_repeat_is_repeat_zero() -> None:
     draws = Draws(7, 3, np.array([5]))
     assert not np.array_equal(draws.uniform(0, 4), draws.uniform(1, 4))
-    assert np.array_equal(Draws(7, 3, np.array([5]), np.array([0])).uniform(0, 4), draws.uniform(0, 4))
+    assert np.array_equal(
+        Draws(7, 3, np.array([5]), np.array([0])).uniform(0, 4), draws.uniform(0, 4)
+    )
 
 
 def test_uniforms_are_uniform_and_uncorrelated() -> None:
@@ -75,7 +90,9 @@ def test_uniforms_are_uniform_and_uncorrelated() -> None:
 
 @pytest.mark.skipif(not native.available(), reason="the native core is not built")
 @pytest.mark.parametrize("repeats", [None, np.arange(300) % 7])
-def test_the_native_core_computes_the_same_numbers(repeats: np.ndarray | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_native_core_computes_the_same_numbers(
+    repeats: np.ndarray | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     indices = np.r_[np.arange(297), 1 << 33, (1 << 40) - 1, 5]
     draws = Draws(-3, (1 << 32) - 1, indices, repeats)
     module = native.load()
@@ -83,7 +100,9 @@ def test_the_native_core_computes_the_same_numbers(repeats: np.ndarray | None, m
         found = []
         for implementation in (None, module):
             monkeypatch.setattr("fastload.draws.native_draws", lambda chosen=implementation: chosen)
-            found.append([draws.uniform(stream, n) for n in (1, 2, 5, 22)] + [draws.integers(stream)])
+            found.append(
+                [draws.uniform(stream, n) for n in (1, 2, 5, 22)] + [draws.integers(stream)]
+            )
         assert all(np.array_equal(a, b) for a, b in zip(*found, strict=True))
 
 

@@ -1,4 +1,5 @@
-"""A bad environment, in clear words: what the doctor and the image's entry point say of drivers, memory and volumes."""
+"""A bad environment, in clear words: what the doctor and the image's entry point say of drivers,
+memory and volumes."""
 
 from __future__ import annotations
 
@@ -13,12 +14,19 @@ import pytest
 import torch
 
 from fastload.cli import environment
-from fastload.cli.environment import Driver, cache_folder, installed_driver, kernel_driver, nvidia, shared_memory
+from fastload.cli.environment import (
+    Driver,
+    cache_folder,
+    installed_driver,
+    kernel_driver,
+    nvidia,
+    shared_memory,
+)
 from tests.waiting import LIMIT
 
 ABSENT = Driver(None, reason="NVML Shared Library Not Found")
 
-# -- The NVIDIA driver -------------------------------------------------------------------------------------------------
+# -- The NVIDIA driver -----------------------------------------------------------------------------
 
 
 def test_a_container_without_the_nvidia_runtime_on_a_host_with_a_driver() -> None:
@@ -40,7 +48,9 @@ def test_an_image_for_gpus_on_a_machine_without_any() -> None:
 def test_a_driver_too_old_for_the_cuda_of_torch(wanted: str | None) -> None:
     (finding,) = nvidia(Driver("535.183.01", (12, 2)), "535.183.01", (13, 2), wanted)
     assert finding.status == "warning"
-    assert finding.value == "535.183.01 is too old: it runs CUDA up to 12.2, torch was built for 13.2"
+    assert (
+        finding.value == "535.183.01 is too old: it runs CUDA up to 12.2, torch was built for 13.2"
+    )
     assert "Install driver 580 or newer on the host, or take a torch for CUDA 12 " in finding.advice
     assert "--build-arg TORCH_INDEX_URL" in finding.advice
 
@@ -53,7 +63,13 @@ def test_a_driver_too_old_for_a_cuda_that_is_newer_than_this_code() -> None:
 @pytest.mark.parametrize(
     ("driver", "kernel", "built", "wanted"),
     [
-        pytest.param(Driver("580.65.06", (13, 0)), "580.65.06", (13, 2), "all", id="older minor version of CUDA"),
+        pytest.param(
+            Driver("580.65.06", (13, 0)),
+            "580.65.06",
+            (13, 2),
+            "all",
+            id="older minor version of CUDA",
+        ),
         pytest.param(Driver("610.10", (14, 1)), "610.10", (13, 2), "all", id="newer driver"),
         pytest.param(ABSENT, None, None, "all", id="torch without CUDA"),
         pytest.param(ABSENT, "580.65.06", (13, 2), "void", id="no GPU wanted"),
@@ -70,7 +86,8 @@ def test_nothing_is_said_of_a_driver_in_order(
     "line",
     [
         "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 22:23:56 UTC 2024",
-        "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  550.54.15  Release Build  (archlinux-builder@)",
+        "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  550.54.15  Release Build  "
+        "(archlinux-builder@)",
     ],
 )
 def test_the_version_of_the_kernels_driver(line: str, tmp_path: Path) -> None:
@@ -97,7 +114,9 @@ def test_what_the_driver_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "version mismatch" in installed_driver().reason.lower()
 
 
-def test_the_cuda_of_torch_is_known_without_loading_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cuda_of_torch_is_known_without_loading_torch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     numbers = environment.torch_cuda()
     assert (f"{numbers[0]}.{numbers[1]}" if numbers else None) == torch.version.cuda
     (tmp_path / "torch").mkdir()
@@ -110,7 +129,7 @@ def test_the_cuda_of_torch_is_known_without_loading_torch(tmp_path: Path, monkey
     assert environment.torch_cuda() is None
 
 
-# -- Shared memory -----------------------------------------------------------------------------------------------------
+# -- Shared memory ---------------------------------------------------------------------------------
 
 
 def test_the_shared_memory_that_docker_gives(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,7 +142,11 @@ def test_the_shared_memory_that_docker_gives(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_enough_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_blocks=8 << 18, f_frsize=4096, f_bavail=6 << 18))
+    monkeypatch.setattr(
+        os,
+        "statvfs",
+        lambda path: SimpleNamespace(f_blocks=8 << 18, f_frsize=4096, f_bavail=6 << 18),
+    )
     (finding,) = shared_memory()
     assert (finding.status, finding.value, finding.advice) == ("ok", "6.0 GiB free of 8.0 GiB", "")
 
@@ -134,7 +157,7 @@ def test_no_shared_memory(tmp_path: Path) -> None:
     assert finding.value.startswith("absent")
 
 
-# -- The cache folder --------------------------------------------------------------------------------------------------
+# -- The cache folder ------------------------------------------------------------------------------
 
 
 def test_a_cache_folder_that_can_be_written_and_is_not_there_yet(tmp_path: Path) -> None:
@@ -152,7 +175,9 @@ def locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_cache_volume_mounted_read_only(locked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_flag=os.ST_RDONLY, f_bavail=0, f_frsize=4096))
+    monkeypatch.setattr(
+        os, "statvfs", lambda path: SimpleNamespace(f_flag=os.ST_RDONLY, f_bavail=0, f_frsize=4096)
+    )
     (finding,) = cache_folder(locked / "fastload")
     assert finding.status == "warning"
     assert finding.value == f"{locked}/fastload: mounted read-only"
@@ -160,7 +185,9 @@ def test_a_cache_volume_mounted_read_only(locked: Path, monkeypatch: pytest.Monk
     assert "XDG_CACHE_HOME=" in finding.advice
 
 
-def test_a_cache_volume_that_belongs_to_another_user(locked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_volume_that_belongs_to_another_user(
+    locked: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setattr(os, "getegid", lambda: 1001)
     (finding,) = cache_folder(locked / "fastload")
@@ -170,11 +197,12 @@ def test_a_cache_volume_that_belongs_to_another_user(locked: Path, monkeypatch: 
     assert '--user "$(id -u):$(id -g)"' in finding.advice
 
 
-# -- The entry point and the doctor ------------------------------------------------------------------------------------
+# -- The entry point and the doctor ----------------------------------------------------------------
 
 
 def test_the_entry_point_says_what_is_wrong_and_does_not_load_torch(tmp_path: Path) -> None:
-    """As the image runs it, with an NVIDIA driver that is far too old for any torch, and no torch that could load."""
+    """As the image runs it, with an NVIDIA driver that is far too old for any torch, and no torch
+    that could load."""
     (tmp_path / "pynvml.py").write_text(
         "class NVMLError(Exception): pass\n"
         "def nvmlInit(): pass\n"
@@ -186,12 +214,19 @@ def test_the_entry_point_says_what_is_wrong_and_does_not_load_torch(tmp_path: Pa
     (tmp_path / "torch/__init__.py").write_text("raise AssertionError('loaded')")
     (tmp_path / "torch/version.py").write_text("cuda = '13.2'")
     root = Path(environment.__file__).parents[2]
-    variables = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{root}", "XDG_CACHE_HOME": str(tmp_path)}
+    variables = os.environ | {
+        "PYTHONPATH": f"{tmp_path}{os.pathsep}{root}",
+        "XDG_CACHE_HOME": str(tmp_path),
+    }
     variables.pop("NVIDIA_VISIBLE_DEVICES", None)
     command = [sys.executable, "-m", "fastload.cli.environment"]
-    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=LIMIT, check=True)
+    done = subprocess.run(
+        command, env=variables, capture_output=True, text=True, timeout=LIMIT, check=True
+    )
     assert done.stdout == ""
-    assert re.search(r"^fastload: NVIDIA driver: 470\.256\.02 is too old: .*13\.2$", done.stderr, re.MULTILINE)
+    assert re.search(
+        r"^fastload: NVIDIA driver: 470\.256\.02 is too old: .*13\.2$", done.stderr, re.MULTILINE
+    )
     assert re.search(r"^    Install driver 580 or newer on the host", done.stderr, re.MULTILINE)
     assert "cache folder" not in done.stderr
 
@@ -216,7 +251,9 @@ def test_the_package_of_dali_that_fits_driver_and_torch(monkeypatch: pytest.Monk
     assert doctor.dali_package((12, 4), (13, 0)) == "dali"
     assert doctor.dali_package((0, 0), None) == "dali"
     installed = {"nvidia-dali-cuda120"}
-    monkeypatch.setattr(doctor, "installed_distribution", lambda name: name if name in installed else None)
+    monkeypatch.setattr(
+        doctor, "installed_distribution", lambda name: name if name in installed else None
+    )
     monkeypatch.setattr(doctor, "installed_driver", lambda: Driver("590.1", (13, 1)))
     monkeypatch.setattr(doctor, "torch_cuda", lambda: (13, 2))
     (found,) = doctor.dali()

@@ -28,7 +28,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             (root / "pairs" / part).mkdir(parents=True, exist_ok=True)
         pixels = photo(80, 96, seed=index)
         (root / "pairs" / "images" / f"{index}.jpg").write_bytes(jpeg(pixels))
-        (root / "pairs" / "masks" / f"{index}.png").write_bytes(png((pixels[:, :, :1] > 128).astype(np.uint8)))
+        (root / "pairs" / "masks" / f"{index}.png").write_bytes(
+            png((pixels[:, :, :1] > 128).astype(np.uint8))
+        )
     return root
 
 
@@ -40,7 +42,9 @@ def run(*command: str, directory: Path) -> str:
 
 def test_every_example_is_tested_here() -> None:
     named = Path(__file__).read_text()
-    assert [path.name for path in EXAMPLES.iterdir() if path.is_file() and path.name not in named] == []
+    assert [
+        path.name for path in EXAMPLES.iterdir() if path.is_file() and path.name not in named
+    ] == []
 
 
 def test_a_folder_is_learnt_and_goes_on_where_it_stopped(folder: Path, tmp_path: Path) -> None:
@@ -51,12 +55,25 @@ def test_a_folder_is_learnt_and_goes_on_where_it_stopped(folder: Path, tmp_path:
     assert first.splitlines()[-1].startswith("epoch 1: ")
     assert "of 16 right" in first
     again = run(script, *settings, "--epochs", "2", directory=tmp_path)
-    assert [line.split(":")[0] for line in again.splitlines() if line.startswith("epoch")] == ["epoch 2"]
+    assert [line.split(":")[0] for line in again.splitlines() if line.startswith("epoch")] == [
+        "epoch 2"
+    ]
 
 
 def test_two_processes_count_every_sample_once(folder: Path, tmp_path: Path) -> None:
     data = str(folder / "classes")
-    settings = (data, data, "--batch-size", "4", "--size", "32", "--model", "shufflenet_v2_x0_5", "--epochs", "1")
+    settings = (
+        data,
+        data,
+        "--batch-size",
+        "4",
+        "--size",
+        "32",
+        "--model",
+        "shufflenet_v2_x0_5",
+        "--epochs",
+        "1",
+    )
     command = (str(EXAMPLES / "folder_ddp.py"), *settings)
     first, second = warm.run_all([command] * 2, directory=tmp_path, environments=warm.ranks(2))
     assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
@@ -65,11 +82,15 @@ def test_two_processes_count_every_sample_once(folder: Path, tmp_path: Path) -> 
 
 def test_masks_follow_their_images(folder: Path, tmp_path: Path) -> None:
     script = str(EXAMPLES / "segmentation.py")
-    assert "epoch 2: loss" in run(script, str(folder / "pairs"), "--epochs", "2", directory=tmp_path)
+    assert "epoch 2: loss" in run(
+        script, str(folder / "pairs"), "--epochs", "2", directory=tmp_path
+    )
 
 
 def test_the_line_that_adopts_a_loader(folder: Path, tmp_path: Path) -> None:
-    printed = run(str(EXAMPLES / "adopt.py"), str(folder / "classes"), "--batch-size", "4", directory=tmp_path)
+    printed = run(
+        str(EXAMPLES / "adopt.py"), str(folder / "classes"), "--batch-size", "4", directory=tmp_path
+    )
     assert "times as fast" in printed
 
 

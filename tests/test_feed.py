@@ -1,4 +1,5 @@
-"""Where a Loader's batches come from: by position, on demand or ahead, after whatever interrupted it."""
+"""Where a Loader's batches come from: by position, on demand or ahead, after whatever interrupted
+it."""
 
 from __future__ import annotations
 
@@ -23,7 +24,16 @@ from tests.recorder import Recorder, indices_of, loader_over
 
 LOADER_FILES = tuple(
     f"fastload/loader/{name}.py"
-    for name in ("feed", "prefetcher", "production", "schedule", "iterator", "cursor", "loader", "stats")
+    for name in (
+        "feed",
+        "prefetcher",
+        "production",
+        "schedule",
+        "iterator",
+        "cursor",
+        "loader",
+        "stats",
+    )
 )
 
 
@@ -58,7 +68,9 @@ def maker_of(loader: fastload.Loader) -> Any:
     return loader._progress.feed._maker
 
 
-@pytest.mark.parametrize(("backend", "wanted"), [(Recorder, Prefetcher), (Here, OnDemand), (Light, OnDemand)])
+@pytest.mark.parametrize(
+    ("backend", "wanted"), [(Recorder, Prefetcher), (Here, OnDemand), (Light, OnDemand)]
+)
 def test_a_thread_is_used_where_it_is_of_use(backend: Any, wanted: type) -> None:
     with loader_over(backend(), EpochOrder(40, 2)) as loader:
         assert type(maker_of(loader)) is wanted
@@ -68,15 +80,24 @@ def test_a_thread_is_used_where_it_is_of_use(backend: Any, wanted: type) -> None
     ("transform", "wanted"),
     [
         (None, OnDemand),
-        (v2.Compose([v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize([0.5], [0.5])]), OnDemand),
+        (
+            v2.Compose(
+                [v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize([0.5], [0.5])]
+            ),
+            OnDemand,
+        ),
         (v2.Compose([v2.ToImage(), v2.ColorJitter(0.1, 0.1, 0.1, 0.1)]), Prefetcher),
         (v2.RandomResizedCrop(8), Prefetcher),
     ],
     ids=["none", "converted", "colour", "crop"],
 )
-def test_small_arrays_need_no_thread_where_little_is_done_to_them(transform: Any, wanted: type) -> None:
+def test_small_arrays_need_no_thread_where_little_is_done_to_them(
+    transform: Any, wanted: type
+) -> None:
     images = np.zeros((16, 8, 8, 3), np.uint8)
-    with fastload.create_loader((images, np.arange(16)), 4, transform=transform, backend="cache") as loader:
+    with fastload.create_loader(
+        (images, np.arange(16)), 4, transform=transform, backend="cache"
+    ) as loader:
         assert type(maker_of(loader)) is wanted
 
 
@@ -123,23 +144,31 @@ def test_after_an_error_the_batches_that_follow_come(backend: Any) -> None:
 
 
 def interrupted_and_gone_on(backend: Any, step: int, batches_before: int) -> bool:
-    """Interrupts `next` at a step of it, goes on with the same iterator, then with the next epoch."""
+    """Interrupts `next` at a step of it, goes on with the same iterator, then with the next
+    epoch."""
     order = EpochOrder(12, 2, shuffle=True)
-    expected = [[order.epoch(epoch)[order.batch(at)].tolist() for at in range(6)] for epoch in range(2)]
+    expected = [
+        [order.epoch(epoch)[order.batch(at)].tolist() for at in range(6)] for epoch in range(2)
+    ]
     with loader_over(backend, order) as loader:
         iterator = iter(loader)
         found = [next(iterator)[0].tolist() for _ in range(batches_before)]
         interrupted = interrupted_at(step, LOADER_FILES, lambda: next(iterator))
         rest = [values.tolist() for values, _ in iterator]
         # The batch itself is lost where the interrupt comes after it was counted.
-        assert found + rest in (expected[0], expected[0][:batches_before] + expected[0][batches_before + 1 :])
+        assert found + rest in (
+            expected[0],
+            expected[0][:batches_before] + expected[0][batches_before + 1 :],
+        )
         assert indices_of(loader) == expected[1]
     return interrupted
 
 
 @pytest.mark.parametrize("batches_before", [0, 2, 5])
 @pytest.mark.parametrize("backend", [Recorder, Light])
-def test_an_interrupt_at_any_step_of_next_leaves_nothing_behind(backend: Any, batches_before: int) -> None:
+def test_an_interrupt_at_any_step_of_next_leaves_nothing_behind(
+    backend: Any, batches_before: int
+) -> None:
     steps = 0
     while interrupted_and_gone_on(backend(), steps, batches_before):
         steps += 1
@@ -153,9 +182,13 @@ def test_an_interrupt_at_any_step_of_a_new_start_leaves_nothing_behind() -> None
         with loader_over(Recorder(), order) as loader:
             next(iter(loader))
             loader.set_epoch(4)
-            interrupted = interrupted_at(step, LOADER_FILES, lambda loader=loader: next(iter(loader)))  # type: ignore[misc]
+            interrupted = interrupted_at(
+                step, LOADER_FILES, lambda loader=loader: next(iter(loader))
+            )  # type: ignore[misc]
             loader.set_epoch(5)
-            assert indices_of(loader) == [order.epoch(5)[order.batch(at)].tolist() for at in range(6)]
+            assert indices_of(loader) == [
+                order.epoch(5)[order.batch(at)].tolist() for at in range(6)
+            ]
         step += 1
     assert step > 20
 

@@ -1,4 +1,5 @@
-"""The epochs that a script sets on its own sampler, beside torch's DistributedSampler in a plain DataLoader."""
+"""The epochs that a script sets on its own sampler, beside torch's DistributedSampler in a plain
+DataLoader."""
 
 from __future__ import annotations
 

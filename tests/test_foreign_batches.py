@@ -1,4 +1,5 @@
-"""Batches that a dataset's own code or a collate function makes: what a loader is asked for holds, or is refused."""
+"""Batches that a dataset's own code or a collate function makes: what a loader is asked for holds,
+or is refused."""
 
 from __future__ import annotations
 
@@ -67,7 +68,9 @@ class Named(NamedTuple):
     ],
     ids=["tuple", "namedtuple", "dict"],
 )
-def test_mixup_reaches_batches_of_tensors(make: Callable[[int], Any], parts: Callable[[Any], Any]) -> None:
+def test_mixup_reaches_batches_of_tensors(
+    make: Callable[[int], Any], parts: Callable[[Any], Any]
+) -> None:
     mixed = first_batch(Items(make), batch_transform=v2.MixUp(num_classes=3), dtype=torch.float64)
     images, labels = parts(mixed)
     expected = MixUp(num_classes=3).apply(
@@ -83,11 +86,15 @@ def test_mixup_reaches_batches_of_tensors(make: Callable[[int], Any], parts: Cal
 
 def test_a_collate_functions_layout_is_left_alone_and_its_images_mixed() -> None:
     def collate(items: list[Any]) -> tuple[torch.Tensor, torch.Tensor]:
-        return torch.stack([image for image, _ in items]), torch.tensor([label for _, label in items])
+        return torch.stack([image for image, _ in items]), torch.tensor(
+            [label for _, label in items]
+        )
 
     plain = first_batch(Items(lambda i: (noise(i), i)), collate_fn=collate)
     assert plain[0].is_contiguous()
-    mixed = first_batch(Items(lambda i: (noise(i), i)), collate_fn=collate, batch_transform=v2.CutMix(num_classes=8))
+    mixed = first_batch(
+        Items(lambda i: (noise(i), i)), collate_fn=collate, batch_transform=v2.CutMix(num_classes=8)
+    )
     assert mixed[0].is_contiguous()
     assert mixed[1].shape == (4, 8)
 
@@ -95,22 +102,46 @@ def test_a_collate_functions_layout_is_left_alone_and_its_images_mixed() -> None
 @pytest.mark.parametrize(
     ("dataset", "arguments", "words"),
     [
-        (Items(lambda i: {"x": noise(i), "y": i}), {"batch_transform": v2.MixUp(num_classes=8)}, "batch_transform"),
-        (Items(lambda i: (noise(i), i, i)), {"batch_transform": v2.MixUp(num_classes=8)}, "MixUp needs batches"),
-        (Items(lambda i: noise(i)), {"batch_transform": v2.MixUp(num_classes=8)}, "MixUp needs batches"),
+        (
+            Items(lambda i: {"x": noise(i), "y": i}),
+            {"batch_transform": v2.MixUp(num_classes=8)},
+            "batch_transform",
+        ),
+        (
+            Items(lambda i: (noise(i), i, i)),
+            {"batch_transform": v2.MixUp(num_classes=8)},
+            "MixUp needs batches",
+        ),
+        (
+            Items(lambda i: noise(i)),
+            {"batch_transform": v2.MixUp(num_classes=8)},
+            "MixUp needs batches",
+        ),
         (Items(lambda i: (i, noise(i))), {"dtype": torch.float16}, "dtype"),
         (TensorDataset(torch.arange(8)), {"dtype": torch.float16}, "dtype"),
-        (TensorDataset(torch.arange(8)), {"batch_transform": v2.MixUp(num_classes=8)}, "batch_transform"),
-        (np.zeros((8, 5, 5, 3), np.uint8), {"batch_transform": v2.MixUp(num_classes=8)}, "batch_transform"),
+        (
+            TensorDataset(torch.arange(8)),
+            {"batch_transform": v2.MixUp(num_classes=8)},
+            "batch_transform",
+        ),
+        (
+            np.zeros((8, 5, 5, 3), np.uint8),
+            {"batch_transform": v2.MixUp(num_classes=8)},
+            "batch_transform",
+        ),
     ],
 )
-def test_what_cannot_be_done_to_a_batch_is_refused(dataset: Any, arguments: dict[str, Any], words: str) -> None:
+def test_what_cannot_be_done_to_a_batch_is_refused(
+    dataset: Any, arguments: dict[str, Any], words: str
+) -> None:
     with pytest.raises(ConfigurationError, match=words):
         first_batch(dataset, **arguments)
 
 
 def test_a_function_of_the_batch_gets_its_parts() -> None:
-    images, labels = first_batch(Items(lambda i: (noise(i), i)), batch_transform=lambda x, y: (2 * x, y))
+    images, labels = first_batch(
+        Items(lambda i: (noise(i), i)), batch_transform=lambda x, y: (2 * x, y)
+    )
     assert torch.equal(images, 2 * torch.stack([noise(i) for i in range(4)]))
     assert labels.tolist() == [0, 1, 2, 3]
 
@@ -123,7 +154,9 @@ class Encoding(collections.UserDict[str, Any]):
 
 
 def test_what_a_collate_function_makes_keeps_its_type() -> None:
-    batch = first_batch(Items(lambda i: i), collate_fn=lambda items: Encoding(ids=torch.tensor(items)))
+    batch = first_batch(
+        Items(lambda i: i), collate_fn=lambda items: Encoding(ids=torch.tensor(items))
+    )
     assert type(batch) is Encoding
     assert batch.ids.tolist() == [0, 1, 2, 3]
 
@@ -140,7 +173,11 @@ def test_fields_that_are_no_arrays_can_be_substituted() -> None:
     def make(index: int) -> Any:
         if index == 2:
             raise OSError("gone")
-        return {"image": Image.new("RGB", (8, 8), (index, 0, 0)), "path": f"p{index}", "box": (index, float(index))}
+        return {
+            "image": Image.new("RGB", (8, 8), (index, 0, 0)),
+            "path": f"p{index}",
+            "box": (index, float(index)),
+        }
 
     batch = first_batch(Items(make), transform=CROP, on_error="substitute")
     numbers = batch["image"][:, 0, 0, 0].tolist()
@@ -151,17 +188,22 @@ def test_fields_that_are_no_arrays_can_be_substituted() -> None:
 
 
 def test_a_replacement_leaves_the_draws_of_samples_that_come_twice_alone() -> None:
-    """The second time of an epoch a sample has other draws than the first, also in a batch made anew."""
+    """The second time of an epoch a sample has other draws than the first, also in a batch made
+    anew."""
 
     def crops(broken: bool) -> list[torch.Tensor]:
         def make(index: int) -> Any:
             if broken and index == 2:
                 raise OSError("gone")
             ramp = np.arange(64 * 64, dtype=np.uint32).reshape(64, 64, 1)
-            pixels = np.concatenate([ramp // 64, ramp % 64, np.full_like(ramp, index)], axis=2).astype(np.uint8)
+            pixels = np.concatenate(
+                [ramp // 64, ramp % 64, np.full_like(ramp, index)], axis=2
+            ).astype(np.uint8)
             return {"image": Image.fromarray(pixels), "path": str(index)}
 
-        batch = first_batch(Items(make), transform=CROP, on_error="substitute", sampler=[1, 1, 1, 2])
+        batch = first_batch(
+            Items(make), transform=CROP, on_error="substitute", sampler=[1, 1, 1, 2]
+        )
         return list(batch["image"])
 
     sound, repaired = crops(False), crops(True)
@@ -174,7 +216,9 @@ def test_a_replacement_leaves_the_draws_of_samples_that_come_twice_alone() -> No
 def test_images_of_more_than_eight_bits_are_refused_and_not_clipped(mode: str) -> None:
     dtype = {"I;16": np.uint16, "I": np.int32, "F": np.float32}[mode]
     with pytest.raises(ConfigurationError, match=mode):
-        first_batch(Items(lambda i: (Image.fromarray(np.full((8, 8), 30_000, dtype)), i)), transform=CROP)
+        first_batch(
+            Items(lambda i: (Image.fromarray(np.full((8, 8), 30_000, dtype)), i)), transform=CROP
+        )
 
 
 class Whereabouts(Dataset[Any]):
@@ -235,10 +279,14 @@ def of_no_image(image: Any) -> Any:
 
 @pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize("on_error", ["raise", "substitute"])
-def test_a_wrong_transform_raises_its_own_error(tmp_path: Path, on_error: Any, workers: int) -> None:
+def test_a_wrong_transform_raises_its_own_error(
+    tmp_path: Path, on_error: Any, workers: int
+) -> None:
     folder = write_photo_folder(tmp_path, per_class=2)
     with (
-        fastload.create_loader(folder, 2, transform=of_no_image, num_workers=workers, on_error=on_error) as loader,
+        fastload.create_loader(
+            folder, 2, transform=of_no_image, num_workers=workers, on_error=on_error
+        ) as loader,
         pytest.raises(AttributeError, match="no_such_attribute") as caught,
     ):
         list(loader)
@@ -267,7 +315,10 @@ def test_a_sample_that_its_dataset_cannot_read_is_replaced_or_told() -> None:
     with fastload.create_loader(SometimesBroken(), 4, on_error="substitute") as loader:
         assert sum(len(labels) for _, labels in loader) == 8
         assert loader.stats().substituted == 1
-    with fastload.create_loader(SometimesBroken(), 4) as loader, pytest.raises(OSError, match="truncated file"):
+    with (
+        fastload.create_loader(SometimesBroken(), 4) as loader,
+        pytest.raises(OSError, match="truncated file"),
+    ):
         list(loader)
 
 
@@ -279,7 +330,9 @@ def named(worker: int) -> None:
 
 
 @pytest.mark.slow
-def test_dataloaders_other_arguments_mean_what_they_mean_there(capfd: pytest.CaptureFixture[str]) -> None:
+def test_dataloaders_other_arguments_mean_what_they_mean_there(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     generator = torch.Generator().manual_seed(5)
     with (
         fastload.create_loader(Items(lambda i: i), 4, shuffle=True, generator=generator) as ours,
@@ -288,8 +341,14 @@ def test_dataloaders_other_arguments_mean_what_they_mean_there(capfd: pytest.Cap
         assert [batch.tolist() for batch in ours] == [batch.tolist() for batch in theirs]
     with fastload.create_loader(Items(lambda i: i), batch_sampler=[[3, 1], [2]]) as loader:
         assert [batch.tolist() for batch in loader] == [[3, 1], [2]]
-    given: dict[str, Any] = {"multiprocessing_context": "fork", "timeout": 100, "persistent_workers": True}
-    with fastload.create_loader(Items(int), 4, num_workers=1, worker_init_fn=named, in_order=True, **given) as loader:
+    given: dict[str, Any] = {
+        "multiprocessing_context": "fork",
+        "timeout": 100,
+        "persistent_workers": True,
+    }
+    with fastload.create_loader(
+        Items(int), 4, num_workers=1, worker_init_fn=named, in_order=True, **given
+    ) as loader:
         assert torch.cat(list(loader)).tolist() == list(range(8))
     assert "worker 0" in capfd.readouterr().out
     pixels = torch.zeros(4, 3, 2, 2, dtype=torch.uint8)

@@ -29,7 +29,12 @@ from fastload.errors import ConfigurationError
 from tests.images import write_photo_folder
 
 EVALUATION = v1.Compose(
-    [v1.Resize(40), v1.CenterCrop(32), v1.ToTensor(), v1.Normalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])]
+    [
+        v1.Resize(40),
+        v1.CenterCrop(32),
+        v1.ToTensor(),
+        v1.Normalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]),
+    ]
 )
 TRAINING = v2.Compose(
     [
@@ -43,12 +48,17 @@ TRAINING = v2.Compose(
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_photo_folder(tmp_path_factory.mktemp("photos"), classes=3, per_class=7, size=(50, 60))
+    return write_photo_folder(
+        tmp_path_factory.mktemp("photos"), classes=3, per_class=7, size=(50, 60)
+    )
 
 
 def sevens(batch: list[Any]) -> dict[str, Any]:
     """A collate function of the user's own."""
-    return {"x": torch.stack([image for image, _ in batch]), "y": torch.tensor([label * 7 for _, label in batch])}
+    return {
+        "x": torch.stack([image for image, _ in batch]),
+        "y": torch.tensor([label * 7 for _, label in batch]),
+    }
 
 
 def check_same(ours: Any, theirs: Any, tolerance: float) -> None:
@@ -70,11 +80,15 @@ def test_an_evaluation_loader_gives_the_same_batches(folder: Path) -> None:
 
 
 def test_a_training_loader_keeps_its_kind_of_order(folder: Path) -> None:
-    existing = DataLoader(ImageFolder(str(folder), TRAINING), batch_size=4, shuffle=True, drop_last=True)
+    existing = DataLoader(
+        ImageFolder(str(folder), TRAINING), batch_size=4, shuffle=True, drop_last=True
+    )
     with fastload.from_dataloader(existing, seed=3) as loader:
         assert len(loader) == len(existing) == 5
         first, second = list(loader), list(loader)
-        assert not torch.equal(first[0][1], second[0][1]) or not torch.equal(first[1][1], second[1][1])
+        assert not torch.equal(first[0][1], second[0][1]) or not torch.equal(
+            first[1][1], second[1][1]
+        )
         assert first[0][0].shape == (4, 3, 24, 24)
         assert first[0][0].dtype == torch.float32
         assert "another order" in loader.explain()
@@ -84,7 +98,9 @@ def test_a_distributed_sampler_gives_rank_and_seed(folder: Path) -> None:
     dataset = ImageFolder(str(folder), TRAINING)
     labels = []
     for rank in range(2):
-        sampler: DistributedSampler[Any] = DistributedSampler(dataset, num_replicas=2, rank=rank, seed=11)
+        sampler: DistributedSampler[Any] = DistributedSampler(
+            dataset, num_replicas=2, rank=rank, seed=11
+        )
         existing = DataLoader(dataset, batch_size=4, sampler=sampler)
         with fastload.from_dataloader(existing) as loader:
             loader.sampler.set_epoch(0)
@@ -99,7 +115,11 @@ def test_a_distributed_sampler_gives_rank_and_seed(folder: Path) -> None:
 def test_a_collate_function_and_worker_init_run_in_torch(folder: Path) -> None:
     started: Callable[[int], None] = print_nothing
     existing = DataLoader(
-        ImageFolder(str(folder), EVALUATION), 4, collate_fn=sevens, num_workers=1, worker_init_fn=started
+        ImageFolder(str(folder), EVALUATION),
+        4,
+        collate_fn=sevens,
+        num_workers=1,
+        worker_init_fn=started,
     )
     with fastload.from_dataloader(existing) as loader:
         assert loader.backend == "torch"
@@ -127,7 +147,10 @@ def test_weighted_and_subset_samplers_are_kept(folder: Path) -> None:
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_foreign_datasets_go_through_torch(workers: int) -> None:
-    for dataset in (FakeData(9, (3, 20, 20), 4, v2.PILToTensor()), TensorDataset(torch.rand(9, 5), torch.arange(9))):
+    for dataset in (
+        FakeData(9, (3, 20, 20), 4, v2.PILToTensor()),
+        TensorDataset(torch.rand(9, 5), torch.arange(9)),
+    ):
         existing: DataLoader[Any] = DataLoader(dataset, 4, num_workers=workers)
         with fastload.from_dataloader(existing) as loader:
             if isinstance(dataset, FakeData):
@@ -175,7 +198,8 @@ def test_what_would_lose_its_meaning_is_refused_by_name() -> None:
             fastload.from_dataloader(existing)  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="shard"):
         fastload.from_dataloader(
-            DataLoader(data, 2, sampler=WeightedRandomSampler([1.0] * 8, 8)), shard=fastload.Shard(0, 2)
+            DataLoader(data, 2, sampler=WeightedRandomSampler([1.0] * 8, 8)),
+            shard=fastload.Shard(0, 2),
         )
 
 
@@ -184,7 +208,9 @@ def test_the_generators_seed_is_taken() -> None:
 
     def first(seed: int) -> list[int]:
         generator = torch.Generator().manual_seed(seed)
-        existing = DataLoader(data, 10, sampler=RandomSampler(data, generator=generator), generator=generator)
+        existing = DataLoader(
+            data, 10, sampler=RandomSampler(data, generator=generator), generator=generator
+        )
         with fastload.from_dataloader(existing) as loader:
             batch = next(iter(loader))
             return list(batch[0].tolist())
@@ -220,7 +246,8 @@ def test_the_batch_sampler_decides_and_not_the_attributes_beside_it(shuffle: boo
     ids=["tensors", "rows", "tensor-of-images", "array-of-images", "strings", "dict", "tuple"],
 )
 def test_a_dataset_is_indexed_as_the_dataloader_would(dataset: Any) -> None:
-    """Such things given to create_loader are columns and images; a DataLoader takes items out of them."""
+    """Such things given to create_loader are columns and images; a DataLoader takes items out of
+    them."""
     existing = DataLoader(dataset, batch_size=2)
     with fastload.from_dataloader(existing) as loader:
         for ours, theirs in zip(loader, existing, strict=True):
@@ -233,7 +260,9 @@ def test_ranks_do_not_draw_the_same_from_a_random_sampler(monkeypatch: pytest.Mo
     def first(rank: int) -> list[int]:
         monkeypatch.setenv("RANK", str(rank))
         monkeypatch.setenv("WORLD_SIZE", "2")
-        existing = DataLoader(TensorDataset(torch.arange(100)), 10, sampler=WeightedRandomSampler([1.0] * 100, 20))
+        existing = DataLoader(
+            TensorDataset(torch.arange(100)), 10, sampler=WeightedRandomSampler([1.0] * 100, 20)
+        )
         with fastload.from_dataloader(existing) as loader:
             return list(next(iter(loader))[0].tolist())
 

@@ -46,7 +46,10 @@ def state():
 def run_python(code: str) -> Any:
     """What the code prints as JSON in a fresh interpreter, where warnings are errors."""
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=LIMIT
+        [sys.executable, "-W", "error", "-c", textwrap.dedent(code)],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
@@ -84,7 +87,11 @@ def test_public_names_load_no_optional_package_and_no_native_module() -> None:
     """)
     packages = {name.partition(".")[0] for name in loaded}
     assert not packages & {"cv2", "turbojpeg", "typer", "rich"}  # torch imports pynvml itself
-    assert not [name for name in loaded if name.startswith(("nvidia.dali", "fastload.cli", "fastload.tools.demo"))]
+    assert not [
+        name
+        for name in loaded
+        if name.startswith(("nvidia.dali", "fastload.cli", "fastload.tools.demo"))
+    ]
     assert "fastload.native._core" not in loaded
 
 

@@ -32,7 +32,13 @@ from fastload.backends.base import HostBatch
 from fastload.backends.torch_workers import TorchOptions
 from fastload.backends.turbojpeg import TurboJpegOptions
 from fastload.device import BufferPool, use_one_thread_here
-from fastload.errors import ConfigurationError, DecodeError, FastloadError, StateMismatchError, WorkerError
+from fastload.errors import (
+    ConfigurationError,
+    DecodeError,
+    FastloadError,
+    StateMismatchError,
+    WorkerError,
+)
 from fastload.fingerprint import fingerprint_of
 from fastload.loader import Loader
 from fastload.recipe import Recipe
@@ -127,7 +133,15 @@ def test_state_counts_batches_handed_out_and_not_those_ahead() -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"epoch": -1}, {"step": 11}, {"step": None}, {"version": 2}, {"source": "x"}, {"order": {"seed": 1}}]
+    "change",
+    [
+        {"epoch": -1},
+        {"step": 11},
+        {"step": None},
+        {"version": 2},
+        {"source": "x"},
+        {"order": {"seed": 1}},
+    ],
 )
 def test_a_damaged_state_is_refused_and_changes_nothing(change: dict[str, Any]) -> None:
     with loader_over(Recorder(), EpochOrder(20, 2)) as loader:
@@ -145,7 +159,10 @@ def test_a_state_goes_on_in_another_precision(dtype: torch.dtype | None) -> None
     def create(**given: Any) -> fastload.Loader:
         return fastload.create_loader({"image": images}, 2, **given)
 
-    with create(transform=floats, dtype=torch.float16) as one, create(transform=floats, dtype=dtype) as other:
+    with (
+        create(transform=floats, dtype=torch.float16) as one,
+        create(transform=floats, dtype=dtype) as other,
+    ):
         next(iter(one))
         state = one.state_dict()
         # States once counted the dtype: BLAKE2b of the transform's fingerprint, no mixing, and the dtype's name.
@@ -153,7 +170,11 @@ def test_a_state_goes_on_in_another_precision(dtype: torch.dtype | None) -> None
         for recipe in (state["recipe"], older):
             other.load_state_dict(state | {"recipe": recipe})
             assert other.state_dict()["step"] == 1
-    with create() as one, create(dtype=torch.float16) as other, pytest.raises(StateMismatchError, match="recipe"):
+    with (
+        create() as one,
+        create(dtype=torch.float16) as other,
+        pytest.raises(StateMismatchError, match="recipe"),
+    ):
         other.load_state_dict(one.state_dict())  # floats from bytes: not only rounded
 
 
@@ -227,7 +248,9 @@ def test_substitutes_come_from_the_ranks_own_shard() -> None:
 
 def test_substitutes_survive_a_resume() -> None:
     def make() -> Loader:
-        return loader_over(Recorder(bad=frozenset({1, 5})), EpochOrder(12, 2, shuffle=True), on_error="substitute")
+        return loader_over(
+            Recorder(bad=frozenset({1, 5})), EpochOrder(12, 2, shuffle=True), on_error="substitute"
+        )
 
     with make() as loader, make() as resumed:
         iterator = iter(loader)
@@ -303,7 +326,9 @@ def test_a_sample_that_comes_twice_is_drawn_twice() -> None:
 def test_a_killed_worker_is_an_error_within_seconds(tmp_path: Path) -> None:
     folder = write_photo_folder(tmp_path, per_class=8)
     transform = v2.RandomResizedCrop(16, antialias=True)
-    with fastload.create_loader(folder, 2, backend="torch", num_workers=2, transform=transform) as loader:
+    with fastload.create_loader(
+        folder, 2, backend="torch", num_workers=2, transform=transform
+    ) as loader:
         iterator = iter(loader)
         next(iterator)
         workers = multiprocessing.active_children()
@@ -315,7 +340,9 @@ def test_a_killed_worker_is_an_error_within_seconds(tmp_path: Path) -> None:
                 next(iterator)
 
 
-@pytest.mark.parametrize("error", [ConnectionResetError(104, "Connection reset by peer"), EOFError()])
+@pytest.mark.parametrize(
+    "error", [ConnectionResetError(104, "Connection reset by peer"), EOFError()]
+)
 def test_a_worker_that_dies_while_handing_over_a_batch_is_a_worker_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
@@ -324,7 +351,9 @@ def test_a_worker_that_dies_while_handing_over_a_batch_is_a_worker_error(
 
     folder = write_photo_folder(tmp_path, per_class=8)
     transform = v2.RandomResizedCrop(16, antialias=True)
-    with fastload.create_loader(folder, 2, backend="torch", num_workers=1, transform=transform) as loader:
+    with fastload.create_loader(
+        folder, 2, backend="torch", num_workers=1, transform=transform
+    ) as loader:
         iterator = iter(loader)
         next(iterator)
         monkeypatch.setattr(_MultiProcessingDataLoaderIter, "_next_data", broken)
@@ -345,7 +374,9 @@ def test_an_error_of_the_users_collate_function_is_no_worker_error() -> None:
             next(iter(loader))
 
 
-def test_closing_after_a_worker_was_killed_raises_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closing_after_a_worker_was_killed_raises_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shutdown = _MultiProcessingDataLoaderIter._shutdown_workers
 
     def interrupted(self: Any) -> None:
@@ -355,7 +386,11 @@ def test_closing_after_a_worker_was_killed_raises_nothing(tmp_path: Path, monkey
 
     folder = write_photo_folder(tmp_path, per_class=8)
     loader = fastload.create_loader(
-        folder, 2, backend="torch", num_workers=1, transform=v2.RandomResizedCrop(16, antialias=True)
+        folder,
+        2,
+        backend="torch",
+        num_workers=1,
+        transform=v2.RandomResizedCrop(16, antialias=True),
     )
     next(iter(loader))
     monkeypatch.setattr(_MultiProcessingDataLoaderIter, "_shutdown_workers", interrupted)
@@ -381,7 +416,9 @@ if child == 0:
 assert os.waitpid(child, 0)[1] == 7 << 8
 print(len(list(iterator)))
 """
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=LIMIT)
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=LIMIT
+    )
     assert result.returncode == 0, result.stderr
     assert result.stdout.strip() == "3"
 
@@ -397,7 +434,9 @@ transform = v2.RandomResizedCrop(16, antialias=True)
 loader = fastload.create_loader({str(folder)!r}, 2, transform=transform, backend={backend!r}, num_workers=1)
 next(iter(loader))
 """
-        result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=LIMIT)
+        result = subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, timeout=LIMIT
+        )
         assert (result.returncode, result.stderr) == (0, "")
 
 
@@ -435,8 +474,12 @@ def test_a_worker_that_dies_while_the_loader_is_closed_disturbs_nobody() -> None
 
 def test_stats_and_explain_tell_what_happened(tmp_path: Path) -> None:
     folder = write_photo_folder(tmp_path, per_class=4)
-    transform = v2.Compose([v2.RandomResizedCrop(16, antialias=True), v2.ToImage(), v2.ToDtype(torch.float32, True)])
-    with fastload.create_loader(folder, 3, transform=transform, dtype=torch.float16, seed=4) as loader:
+    transform = v2.Compose(
+        [v2.RandomResizedCrop(16, antialias=True), v2.ToImage(), v2.ToDtype(torch.float32, True)]
+    )
+    with fastload.create_loader(
+        folder, 3, transform=transform, dtype=torch.float16, seed=4
+    ) as loader:
         for images, _ in loader:
             assert images.dtype == torch.float16
         stats = loader.stats()
@@ -444,14 +487,25 @@ def test_stats_and_explain_tell_what_happened(tmp_path: Path) -> None:
         assert stats.first_batch_seconds > 0
         assert 0 <= stats.wait_share <= 1
         text = loader.explain()
-        for word in ("turbojpeg", "without worker processes", "8 samples", "seed 4", "RandomResizedCrop", "device"):
+        for word in (
+            "turbojpeg",
+            "without worker processes",
+            "8 samples",
+            "seed 4",
+            "RandomResizedCrop",
+            "device",
+        ):
             assert word in text, text
         assert "8 samples" in repr(loader)
 
 
 def test_stats_count_the_time_that_the_trainer_waited(monkeypatch: pytest.MonkeyPatch) -> None:
-    # A clock that is one second further each time the loader looks: when a batch is asked for, and when it is there.
-    monkeypatch.setattr("fastload.loader.iterator.time", SimpleNamespace(perf_counter=itertools.count(100.0).__next__))
+    # A clock that is one second further each time the loader looks: when a batch is asked for, and
+    # when it is there.
+    monkeypatch.setattr(
+        "fastload.loader.iterator.time",
+        SimpleNamespace(perf_counter=itertools.count(100.0).__next__),
+    )
     with loader_over(Recorder(), EpochOrder(10, 2)) as loader:
         assert len(list(loader)) == 5
         stats = loader.stats()
@@ -463,14 +517,18 @@ def test_explain_says_which_decoder_would_not_notice_damage(tmp_path: Path) -> N
     folder = write_photo_folder(tmp_path, per_class=2)
     for backend, options in (("torch", TorchOptions), ("turbojpeg", TurboJpegOptions)):
         for decoder, silent in (("pillow", True), ("simplejpeg", False)):
-            loader = fastload.create_loader(folder, backend=backend, options=options(decoder=decoder))
+            loader = fastload.create_loader(
+                folder, backend=backend, options=options(decoder=decoder)
+            )
             assert decoder in loader.explain()
             assert ("does not report damage" in loader.explain()) == silent
 
 
 def test_batch_transforms_are_mixed_or_called_with_seeded_numbers(tmp_path: Path) -> None:
     folder = write_photo_folder(tmp_path, per_class=4)
-    transform = v2.Compose([v2.RandomResizedCrop(16, antialias=True), v2.ToImage(), v2.ToDtype(torch.float32, True)])
+    transform = v2.Compose(
+        [v2.RandomResizedCrop(16, antialias=True), v2.ToImage(), v2.ToDtype(torch.float32, True)]
+    )
 
     def noisy(images: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return images + torch.rand(images.shape), labels
@@ -479,11 +537,15 @@ def test_batch_transforms_are_mixed_or_called_with_seeded_numbers(tmp_path: Path
         runs = []
         state = torch.random.get_rng_state()
         for _ in range(2):
-            with fastload.create_loader(folder, 4, transform=transform, batch_transform=batch_transform) as loader:
+            with fastload.create_loader(
+                folder, 4, transform=transform, batch_transform=batch_transform
+            ) as loader:
                 runs.append([images for images, _ in loader])
         assert torch.equal(torch.random.get_rng_state(), state)
         assert all(torch.equal(a, b) for a, b in zip(*runs, strict=True))
-    with fastload.create_loader(folder, 4, transform=transform, batch_transform=v2.MixUp(num_classes=2)) as loader:
+    with fastload.create_loader(
+        folder, 4, transform=transform, batch_transform=v2.MixUp(num_classes=2)
+    ) as loader:
         _, labels = next(iter(loader))
         assert labels.shape == (4, 2)
         assert torch.allclose(labels.sum(1), torch.ones(4))
@@ -508,7 +570,8 @@ def test_buffers_return_when_their_last_view_is_gone() -> None:
 def test_page_locked_batches_on_the_cpu_come_from_torchs_allocator(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It alone knows of copies that the trainer has queued; a pool of ours would overwrite a batch under them."""
+    """It alone knows of copies that the trainer has queued; a pool of ours would overwrite a batch
+    under them."""
     pinned: list[int] = []
 
     def pin(tensor: torch.Tensor) -> torch.Tensor:
@@ -522,10 +585,16 @@ def test_page_locked_batches_on_the_cpu_come_from_torchs_allocator(
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
     monkeypatch.setattr(torch.Tensor, "pin_memory", pin)
-    monkeypatch.setattr(BufferPool, "__init__", lambda self, pinned_for=None: (pools.append(pinned_for), made(self))[1])
+    monkeypatch.setattr(
+        BufferPool,
+        "__init__",
+        lambda self, pinned_for=None: (pools.append(pinned_for), made(self))[1],
+    )
     folder = write_photo_folder(tmp_path)
     transform = v2.RandomResizedCrop(16, antialias=True)
-    with fastload.create_loader(folder, 2, transform=transform, pin_memory=True, num_workers=1) as loader:
+    with fastload.create_loader(
+        folder, 2, transform=transform, pin_memory=True, num_workers=1
+    ) as loader:
         images, labels = next(iter(loader))
         assert images.data_ptr() in pinned
         assert labels.data_ptr() in pinned
@@ -576,7 +645,9 @@ def test_a_default_device_of_the_users_changes_nothing(tmp_path: Path) -> None:
     for backend in ("turbojpeg", "torch"):
         with (
             torch.device("meta"),
-            fastload.create_loader(folder, 4, transform=transform, backend=backend, num_workers=1) as loader,
+            fastload.create_loader(
+                folder, 4, transform=transform, backend=backend, num_workers=1
+            ) as loader,
         ):
             for images, labels in loader:
                 assert images.device.type == labels.device.type == "cpu"
@@ -584,13 +655,17 @@ def test_a_default_device_of_the_users_changes_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.bool])
 @pytest.mark.parametrize("opaque", [False, True])
-def test_a_dtype_that_would_cut_off_fractions_is_refused(dtype: torch.dtype, opaque: bool, tmp_path: Path) -> None:
+def test_a_dtype_that_would_cut_off_fractions_is_refused(
+    dtype: torch.dtype, opaque: bool, tmp_path: Path
+) -> None:
     steps = [v2.Resize((8, 8)), v2.ToImage(), v2.ToDtype(torch.float32, scale=True)]
     transform = v2.Compose([*steps, *([v2.Lambda(lambda image: image / 2)] if opaque else [])])
     folder = write_photo_folder(tmp_path)
     with (
         pytest.raises(ConfigurationError, match=r"dtype: .*torch\.float32"),
-        fastload.create_loader(folder, 2, transform=transform, dtype=dtype, num_workers=0) as loader,
+        fastload.create_loader(
+            folder, 2, transform=transform, dtype=dtype, num_workers=0
+        ) as loader,
     ):
         next(iter(loader))
 
@@ -606,11 +681,16 @@ def test_a_dtype_that_cannot_hold_pixels_is_refused(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("device", ["mps", "xpu", "meta", "hpu", torch.device("mps", 0)])
 def test_a_device_that_is_not_here_is_refused(device: Any) -> None:
-    with pytest.raises(ConfigurationError, match=r"device: '.*' was asked for, and torch cannot use it here .*'cpu'"):
+    with pytest.raises(
+        ConfigurationError,
+        match=r"device: '.*' was asked for, and torch cannot use it here .*'cpu'",
+    ):
         fastload.create_loader((np.zeros((4, 8, 8, 3), np.uint8), np.arange(4)), 2, device=device)
 
 
-@pytest.mark.parametrize("copied", [copy.deepcopy, lambda loader: pickle.loads(pickle.dumps(loader))])
+@pytest.mark.parametrize(
+    "copied", [copy.deepcopy, lambda loader: pickle.loads(pickle.dumps(loader))]
+)
 def test_the_copy_of_a_started_loader_begins_with_the_first_batch(copied: Any) -> None:
     arrays = (np.zeros((12, 8, 8, 3), np.uint8), np.arange(12))
     with fastload.create_loader(arrays, 2, shuffle=True) as loader:
@@ -623,10 +703,14 @@ def test_the_copy_of_a_started_loader_begins_with_the_first_batch(copied: Any) -
         with copied(loader) as other:
             assert [labels.tolist() for _, labels in other] == whole
         state = loader.state_dict()
-        assert [labels.tolist() for _, labels in iterator] == whole[4:], "the first one goes on undisturbed"
+        assert [labels.tolist() for _, labels in iterator] == whole[4:], (
+            "the first one goes on undisturbed"
+        )
         loader.load_state_dict(state)
         with copied(loader) as other:
-            assert [labels.tolist() for _, labels in other] == whole[4:], "nothing was taken since the state was loaded"
+            assert [labels.tolist() for _, labels in other] == whole[4:], (
+                "nothing was taken since the state was loaded"
+            )
 
 
 def test_single_samples_are_as_the_data_set_gives_them(tmp_path: Path) -> None:
@@ -665,7 +749,9 @@ def test_batches_skipped_during_an_epoch_are_those_of_the_next_one() -> None:
         assert (state["epoch"], state["step"]) == (1, 4)
         with loader_over(Recorder(), order) as other:
             other.load_state_dict(state)
-            assert indices_of(other) == [order.epoch(1)[order.batch(step)].tolist() for step in (4, 5)]
+            assert indices_of(other) == [
+                order.epoch(1)[order.batch(step)].tolist() for step in (4, 5)
+            ]
         for wrong in (-1, 7):
             with pytest.raises(ConfigurationError, match="batches: must be from 0 to 6"):
                 loader.skip(wrong)
@@ -695,10 +781,22 @@ def two_machines(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("here", "slurm", "wanted"),
-    [("2", "", "forkserver"), ("4", "2", None), ("", "2", "forkserver"), ("", "1", None), ("", "", None)],
+    [
+        ("2", "", "forkserver"),
+        ("4", "2", None),
+        ("", "2", "forkserver"),
+        ("", "1", None),
+        ("", "", None),
+    ],
 )
 def test_workers_are_not_forked_beside_ranks_on_other_machines(
-    two_machines: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: Any, here: str, slurm: str, wanted: Any
+    two_machines: None,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    caplog: Any,
+    here: str,
+    slurm: str,
+    wanted: Any,
 ) -> None:
     monkeypatch.setenv("LOCAL_WORLD_SIZE", here)
     monkeypatch.setenv("SLURM_JOB_NUM_NODES", slurm)
@@ -718,7 +816,9 @@ def test_workers_are_not_forked_beside_ranks_on_other_machines(
 @pytest.mark.slow
 def test_a_fork_server_starts_them(two_machines: None) -> None:
     shard = fastload.Shard(0, 1)
-    with fastload.create_loader(Doubled(), 4, backend="torch", num_workers=1, shard=shard) as loader:
+    with fastload.create_loader(
+        Doubled(), 4, backend="torch", num_workers=1, shard=shard
+    ) as loader:
         rows = torch.cat(list(loader)).tolist()
     assert [row[0] for row in rows] == [2 * index for index in range(8)]
     assert os.getpid() not in {row[1] for row in rows}, "their parent is the server"
@@ -731,8 +831,12 @@ def test_what_a_fork_server_cannot_be_sent_is_said(two_machines: None) -> None:
 
     shard = fastload.Shard(0, 1)
     with fastload.create_loader(Local(), 4, backend="torch", num_workers=1, shard=shard) as loader:
-        with pytest.raises(ConfigurationError, match=r"multiprocessing_context: .* picklable, and are not .*Local"):
+        with pytest.raises(
+            ConfigurationError, match=r"multiprocessing_context: .* picklable, and are not .*Local"
+        ):
             next(iter(loader))
     options = TorchOptions(multiprocessing_context="fork")
-    with fastload.create_loader(Local(), 4, backend="torch", num_workers=1, shard=shard, options=options) as loader:
+    with fastload.create_loader(
+        Local(), 4, backend="torch", num_workers=1, shard=shard, options=options
+    ) as loader:
         assert next(iter(loader))[0, 1] == os.getpid()

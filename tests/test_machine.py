@@ -35,7 +35,10 @@ def write(root: Path, files: dict[str, str]) -> Path:
             4.0,
         ),
         # in a container the path is the host's, and the mount is the group
-        ({"proc/self/cgroup": "0::/../docker/abc\n", "sys/fs/cgroup/cpu.max": "200000 100000"}, 2.0),
+        (
+            {"proc/self/cgroup": "0::/../docker/abc\n", "sys/fs/cgroup/cpu.max": "200000 100000"},
+            2.0,
+        ),
         (
             {
                 "proc/self/cgroup": "5:memory:/a\n4:cpu,cpuacct:/a\n",
@@ -72,7 +75,11 @@ def test_quota(files: dict[str, str], cores: float | None, tmp_path: Path) -> No
     ],
 )
 def test_usable_cores(
-    affinity: int, quota: float | None, local_world_size: str | None, expected: int, monkeypatch: pytest.MonkeyPatch
+    affinity: int,
+    quota: float | None,
+    local_world_size: str | None,
+    expected: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(fastload.machine, "affinity_cores", lambda: affinity)
     monkeypatch.setattr(fastload.machine, "quota_cores", lambda: quota)

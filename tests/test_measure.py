@@ -1,4 +1,5 @@
-"""The measuring core: statistics against known samples, interleaving, resources, what survives an interruption."""
+"""The measuring core: statistics against known samples, interleaving, resources, what survives an
+interruption."""
 
 from __future__ import annotations
 
@@ -13,12 +14,17 @@ import numpy as np
 import pytest
 
 from fastload.errors import BackendUnavailableError, DecodeError
-from fastload.tools.measure.clock import cpu_seconds, peak_memory, reset_peak_memory, resident_memory
+from fastload.tools.measure.clock import (
+    cpu_seconds,
+    peak_memory,
+    reset_peak_memory,
+    resident_memory,
+)
 from fastload.tools.measure.results import Measurement, Round, describe_machine, ratios
 from fastload.tools.measure.rounds import Entry, Measured, Progress, Work, measure
 from fastload.tools.measure.statistics import difference_is_real, judge, quantile, summarise
 
-# -- Statistics --------------------------------------------------------------------------------------------------------
+# -- Statistics ------------------------------------------------------------------------------------
 
 
 def test_summary_of_known_samples() -> None:
@@ -53,8 +59,16 @@ def test_quantile_of_nothing_is_an_error() -> None:
         ([100, 101, 99, 100, 102], [130, 131, 129, 132, 130], True),
         ([100, 101, 99, 100, 102], [70, 71, 69, 72, 70], True),
         ([100, 101, 99, 100, 102], [101, 100, 102, 99, 100], False),
-        ([100, 140, 60, 90, 120], [125, 165, 85, 115, 145], False),  # a difference within the scatter
-        ([100, 100, 100, 120, 130], [110, 110, 110, 110, 110], False),  # no deviation, but the quartiles overlap
+        (
+            [100, 140, 60, 90, 120],
+            [125, 165, 85, 115, 145],
+            False,
+        ),  # a difference within the scatter
+        (
+            [100, 100, 100, 120, 130],
+            [110, 110, 110, 110, 110],
+            False,
+        ),  # no deviation, but the quartiles overlap
         ([100, 100], [200, 200], None),
     ],
 )
@@ -67,14 +81,23 @@ def test_a_difference_counts_only_beyond_the_scatter(
 def test_noise_is_seldom_taken_for_a_difference() -> None:
     rng = np.random.default_rng(0)
     samples = [summarise(rng.normal(100, 5, 5).tolist()) for _ in range(800)]
-    wrong = sum(difference_is_real(a, b) is True for a, b in zip(samples[::2], samples[1::2], strict=True))
+    wrong = sum(
+        difference_is_real(a, b) is True for a, b in zip(samples[::2], samples[1::2], strict=True)
+    )
     assert wrong / 400 < 0.15
 
 
 @pytest.mark.parametrize(
     ("bound", "at_least", "worst", "unit", "reached", "words"),
     [
-        (2.0, True, False, "", True, "reached       speed >= 2: median 2.50 (quartiles 2.25 to 2.75, n=3)"),
+        (
+            2.0,
+            True,
+            False,
+            "",
+            True,
+            "reached       speed >= 2: median 2.50 (quartiles 2.25 to 2.75, n=3)",
+        ),
         (4.0, True, False, "", False, "MISSED by 37.5% speed >= 4: median 2.50"),
         (2.0, True, True, "", True, "reached       speed >= 2: worst 2 "),
         (2.9, False, True, "s", False, "MISSED by 3.4% speed <= 2.90 s: worst 3 s"),
@@ -106,7 +129,7 @@ def test_ratios_are_taken_within_each_round() -> None:
     assert ratios(b, a, lambda r: 1 / r.rate) == [2.0, 2.0, 2.0]
 
 
-# -- Rounds ------------------------------------------------------------------------------------------------------------
+# -- Rounds ----------------------------------------------------------------------------------------
 
 
 class Fake:
@@ -127,7 +150,10 @@ class Fake:
 
 
 def fakes(log: list[str], *names: str, act: Callable[[int], Work] | None = None) -> list[Entry]:
-    return [Entry(name, "mode", {"threads": 1}, lambda name=name: Fake(name, log, act)) for name in names]  # type: ignore[misc]
+    return [
+        Entry(name, "mode", {"threads": 1}, lambda name=name: Fake(name, log, act))
+        for name in names
+    ]  # type: ignore[misc]
 
 
 def test_contestants_take_turns_after_a_warm_up_that_does_not_count() -> None:
@@ -135,7 +161,9 @@ def test_contestants_take_turns_after_a_warm_up_that_does_not_count() -> None:
     measured = measure(fakes(log, "a", "b"), rounds=3)
     assert log == ["open a", "a", "open b", "b", *"ab", *"ba", *"ab", "close b", "close a"]
     for row in measured.measurements:
-        assert [r.samples for r in row.rounds] == [20, 30, 40], "10 of the warm-up are not among them"
+        assert [r.samples for r in row.rounds] == [20, 30, 40], (
+            "10 of the warm-up are not among them"
+        )
         assert row.status == "measured"
         assert row.rate is not None
         assert row.rate.median == 30.0
@@ -176,14 +204,20 @@ def test_latencies_metrics_failures_and_series_arrive() -> None:
 
     (row,) = measure(fakes([], "a", act=act), rounds=3).measurements
     assert row.latency is not None
-    assert (row.latency.p50, row.latency.count, row.latency.of) == (pytest.approx(0.003), 30, "batch")
+    assert (row.latency.p50, row.latency.count, row.latency.of) == (
+        pytest.approx(0.003),
+        30,
+        "batch",
+    )
     assert row.latency.p99 == pytest.approx(0.004)
     wait = row.metric("wait_share")
     assert wait is not None
     assert wait.median == pytest.approx(0.2)
     assert row.metric("psnr_db") is None
     assert row.metric("unknown") is None
-    assert [failure.name for failure in row.failures] == ["0.jpg", "1.jpg", "2.jpg", "3.jpg"], "of the warm-up too"
+    assert [failure.name for failure in row.failures] == ["0.jpg", "1.jpg", "2.jpg", "3.jpg"], (
+        "of the warm-up too"
+    )
     assert row.series == {"gpu": ((0.0, 3.0),)}, "of the last round"
 
 
@@ -196,7 +230,11 @@ def test_who_is_absent_or_fails_is_a_row_and_the_others_go_on() -> None:
             raise DecodeError("x.jpg: broke")
         return Work(samples=1, seconds=1.0)
 
-    entries = [Entry("absent", "m", {}, absent), *fakes([], "failing", act=fails_later), *fakes([], "good")]
+    entries = [
+        Entry("absent", "m", {}, absent),
+        *fakes([], "failing", act=fails_later),
+        *fakes([], "good"),
+    ]
     by_name = {row.contestant: row for row in measure(entries, rounds=3).measurements}
     assert (by_name["absent"].status, by_name["absent"].note) == ("unavailable", "pip install it")
     assert (by_name["failing"].status, by_name["failing"].note) == ("failed", "x.jpg: broke")
@@ -208,7 +246,9 @@ def test_an_exception_of_a_library_does_not_take_the_others_with_it() -> None:
     def breaks(call: int) -> Work:
         raise RuntimeError("out of memory")
 
-    broken, good = measure([*fakes([], "broken", act=breaks), *fakes([], "good")], rounds=2).measurements
+    broken, good = measure(
+        [*fakes([], "broken", act=breaks), *fakes([], "good")], rounds=2
+    ).measurements
     assert (broken.status, broken.note) == ("failed", "RuntimeError: out of memory")
     assert len(good.rounds) == 2
 
@@ -226,7 +266,9 @@ def test_an_interruption_keeps_the_finished_rounds_and_closes(keep_open: bool) -
     assert isinstance(measured, Measured)
     assert not measured.complete
     assert sum(len(row.rounds) for row in measured.measurements) >= 2
-    assert sum(entry.startswith("open") for entry in log) == sum(entry.startswith("close") for entry in log)
+    assert sum(entry.startswith("open") for entry in log) == sum(
+        entry.startswith("close") for entry in log
+    )
 
 
 def test_interrupted_before_the_first_round() -> None:
@@ -250,7 +292,7 @@ def test_no_rounds_is_an_error() -> None:
         measure([], rounds=0)
 
 
-# -- Resources ---------------------------------------------------------------------------------------------------------
+# -- Resources -------------------------------------------------------------------------------------
 
 _BURN = """
 import time
@@ -263,7 +305,9 @@ input()
 
 def test_cpu_time_of_children_counts_while_they_live_and_when_they_have_ended() -> None:
     before = cpu_seconds()
-    with subprocess.Popen([sys.executable, "-c", _BURN], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+    with subprocess.Popen(
+        [sys.executable, "-c", _BURN], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
         assert child.stdout is not None
         assert child.stdout.readline() == b"done\n"
         alive = cpu_seconds() - before
@@ -277,7 +321,9 @@ def test_cpu_time_of_children_counts_while_they_live_and_when_they_have_ended() 
 def test_peak_memory_sees_what_was_there_for_a_moment() -> None:
     reset_peak_memory()
     before = resident_memory()
-    with mmap.mmap(-1, 64 << 20) as block:  # which, unlike what an allocator was given back, is gone at once
+    with mmap.mmap(
+        -1, 64 << 20
+    ) as block:  # which, unlike what an allocator was given back, is gone at once
         for page in range(0, 64 << 20, mmap.PAGESIZE):
             block[page] = 1
     assert peak_memory() - before >= 60 << 20

@@ -1,4 +1,5 @@
-"""The pages of `fastload bench` and `fastload sweep`, as text and in a real Chromium, on a desktop and on a phone."""
+"""The pages of `fastload bench` and `fastload sweep`, as text and in a real Chromium, on a desktop
+and on a phone."""
 
 from __future__ import annotations
 
@@ -43,7 +44,10 @@ _MACHINE = Machine(
 
 
 def _rounds(rate: float, **metrics: float) -> tuple[Round, ...]:
-    return tuple(Round(int(rate * f), 1.0, 2.0, {name: v * f for name, v in metrics.items()}) for f in (0.9, 1.0, 1.15))
+    return tuple(
+        Round(int(rate * f), 1.0, 2.0, {name: v * f for name, v in metrics.items()})
+        for f in (0.9, 1.0, 1.15)
+    )
 
 
 def _loader_row(
@@ -55,10 +59,17 @@ def _loader_row(
         "training",
         {} if contestant == "trainer alone" else {"workers": workers, "prefetch": prefetch},
         rounds=_rounds(
-            rate, wait_share=0.2, first_batch_seconds=0.3, gpu_busy_share=0.8, gpu_idle_windows=2, gpu_idle_seconds=0.4
+            rate,
+            wait_share=0.2,
+            first_batch_seconds=0.3,
+            gpu_busy_share=0.8,
+            gpu_idle_windows=2,
+            gpu_idle_seconds=0.4,
         ),
         peak_memory=2_000_000_000,
-        failures=(Failure("/data/class/<bad>.jpg", "truncated & wrong"),) if contestant == "torch" else (),
+        failures=(Failure("/data/class/<bad>.jpg", "truncated & wrong"),)
+        if contestant == "torch"
+        else (),
         series={"trainer_busy": wave, "gpu_utilisation": wave},
     )
 
@@ -72,7 +83,9 @@ def loader_results() -> Results:
         *(_loader_row(name, 1500 + 900 * n) for n, name in enumerate(contestants)),
         *(_loader_row(name, 500 * n, workers=n) for name in contestants for n in (1, 2, 4, 16)),
         *(_loader_row(name, 800 * n, prefetch=n) for name in contestants for n in (1, 2)),
-        Measurement("missing", "training", status="unavailable", note='Install it: pip install "missing"'),
+        Measurement(
+            "missing", "training", status="unavailable", note='Install it: pip install "missing"'
+        ),
     ]
     settings: dict[str, Any] = {
         "folder": "/data/" + "a_long_name_without_any_space/" * 6,
@@ -88,7 +101,9 @@ def loader_results() -> Results:
     }
     settings |= {"rounds": 3, "seconds": 10.0}
     notes = ("Your trainer takes 12,345 img/s; `turbojpeg` gives 1,500 <b>.", "A second note.")
-    return Results("loader", "2026-01-02T03:04:05+00:00", "0.1.0", _MACHINE, settings, tuple(rows), notes=notes)
+    return Results(
+        "loader", "2026-01-02T03:04:05+00:00", "0.1.0", _MACHINE, settings, tuple(rows), notes=notes
+    )
 
 
 def decode_results() -> Results:
@@ -99,7 +114,10 @@ def decode_results() -> Results:
             mode,
             {"from": source, "threads": threads, "resampling": "own"},
             rounds=_rounds(
-                300.0 * threads * (n + 1), pixels_per_second=1e8, pixel_difference_max=n, pixel_difference_mean=0.1
+                300.0 * threads * (n + 1),
+                pixels_per_second=1e8,
+                pixel_difference_max=n,
+                pixel_difference_mean=0.1,
             ),
             latency=Latency(0.003, 0.009, 100),
             memory_growth=8_000_000,
@@ -115,19 +133,32 @@ def decode_results() -> Results:
         "rounds": 5,
         "modes": ["full"],
     }
-    return Results("decode", "2026-01-02T03:04:05+00:00", "0.1.0", _MACHINE, settings, tuple(rows), complete=False)
+    return Results(
+        "decode",
+        "2026-01-02T03:04:05+00:00",
+        "0.1.0",
+        _MACHINE,
+        settings,
+        tuple(rows),
+        complete=False,
+    )
 
 
 @pytest.fixture(scope="module", params=["loader", "decode", "sweep"])
 def page(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("pages") / f"{request.param}.html"
-    write_html({"loader": loader_results, "decode": decode_results, "sweep": constructed}[request.param](), path)
+    write_html(
+        {"loader": loader_results, "decode": decode_results, "sweep": constructed}[request.param](),
+        path,
+    )
     return path
 
 
 def write_html(results: Results, path: Path) -> None:
     """Its own page."""
-    report: Any = {"loader": loader_report, "decode": decode_report, "sweep": sweep_report}[results.benchmark]
+    report: Any = {"loader": loader_report, "decode": decode_report, "sweep": sweep_report}[
+        results.benchmark
+    ]
     report.write_html(results, path)
 
 
@@ -140,7 +171,9 @@ def test_page_needs_nothing_from_elsewhere(page: Path) -> None:
     assert not re.findall(r'(?:src|href)="(?!#|data:)[^"]*"', text)
     assert not re.findall(r"@import|url\((?!#)", text)
     ids = re.findall(r'\bid="([^"]*)"', text)
-    assert len(ids) == len(set(ids)), "a clipping path of one chart must not be taken for that of another"
+    assert len(ids) == len(set(ids)), (
+        "a clipping path of one chart must not be taken for that of another"
+    )
 
 
 @pytest.mark.slow
@@ -165,24 +198,38 @@ def test_page_says_what_was_found(tmp_path: Path) -> None:
     assert "Stopped early" in (tmp_path / "page.html").read_text()
 
 
-def _decoded(contestant: str, rates: tuple[float, ...], threads: int = 2, source: str = "memory") -> Measurement:
+def _decoded(
+    contestant: str, rates: tuple[float, ...], threads: int = 2, source: str = "memory"
+) -> Measurement:
     rounds = tuple(Round(int(rate), 1.0, 1.0, {"pixels_per_second": rate}) for rate in rates)
-    return Measurement(contestant, "full", {"from": source, "threads": threads, "resampling": "own"}, rounds=rounds)
+    return Measurement(
+        contestant, "full", {"from": source, "threads": threads, "resampling": "own"}, rounds=rounds
+    )
 
 
 @pytest.mark.parametrize(
     ("native", "words"),
     [
-        ((400, 401, 402), "Full decode with 2 threads: `native` is the fastest, 401 img/s, 1.34 times the next, "
+        ((400, 401, 402), "Full decode with 2 threads: `native` is the fastest, 401 img/s, " "1.34 " "times " "the " "next, "
          "`simplejpeg`; 4.0 times `pillow`."),
-        ((310, 200, 400), "`native` (310 img/s) and `simplejpeg` (300) lie within the scatter of the rounds."),
-        ((400, 401), "`native` (400 img/s) before `simplejpeg` (300), by too few rounds to be sure."),
+        ((310, 200, 400), "`native` (310 img/s) and `simplejpeg` (300) lie within the " "scatter " "of " "the " "rounds."),
+        ((400, 401), "`native` (400 img/s) before `simplejpeg` (300), by too few " "rounds " "to " "be " "sure."),
     ],
 )  # fmt: skip
-def test_the_verdict_on_decoders_claims_no_more_than_the_rounds_show(native: tuple[float, ...], words: str) -> None:
-    rows = [_decoded("pillow", (100, 101, 99)), _decoded("simplejpeg", (300, 301, 299)), _decoded("native", native)]
-    assert decode_report.verdict([*rows, _decoded("opencv", (900, 901, 902), threads=1)]).endswith(words)
-    assert decode_report.verdict([_decoded("pillow", (5, 5, 5))]).endswith("`pillow` gives 5 img/s.")
+def test_the_verdict_on_decoders_claims_no_more_than_the_rounds_show(
+    native: tuple[float, ...], words: str
+) -> None:
+    rows = [
+        _decoded("pillow", (100, 101, 99)),
+        _decoded("simplejpeg", (300, 301, 299)),
+        _decoded("native", native),
+    ]
+    assert decode_report.verdict([*rows, _decoded("opencv", (900, 901, 902), threads=1)]).endswith(
+        words
+    )
+    assert decode_report.verdict([_decoded("pillow", (5, 5, 5))]).endswith(
+        "`pillow` gives 5 img/s."
+    )
     assert decode_report.verdict([]) == ""
 
 
@@ -196,15 +243,21 @@ def test_tables_are_in_the_order_of_the_charts_below_a_verdict(tmp_path: Path) -
         for source, rate in zip(("memory", "page cache"), rates, strict=True)
         for threads in (2, 1)
     ]
-    write_html(msgspec.structs.replace(decode_results(), measurements=tuple(rows)), tmp_path / "page.html")
+    write_html(
+        msgspec.structs.replace(decode_results(), measurements=tuple(rows)), tmp_path / "page.html"
+    )
     text = (tmp_path / "page.html").read_text()
-    assert text.index('<p class="verdict">Full decode with 2 threads: <code>native</code>') < text.index("<figure>")
+    assert text.index(
+        '<p class="verdict">Full decode with 2 threads: <code>native</code>'
+    ) < text.index("<figure>")
     cells = re.findall(r"<tr><td>(.*?)</td><td>(.*?)</td><td[^>]*>(\d)</td>", text)
     memory = [name for name in ("native", "simplejpeg", "pillow") for _ in range(2)]
     cached = [name for name in ("simplejpeg", "native", "pillow") for _ in range(2)]
     assert [name for name, _, _ in cells] == memory + cached
     assert [threads for _, _, threads in cells] == ["1", "2"] * 6
-    for chart, order in zip(re.findall(r"<figure>.*?</figure>", text, re.DOTALL), (memory, cached), strict=False):
+    for chart, order in zip(
+        re.findall(r"<figure>.*?</figure>", text, re.DOTALL), (memory, cached), strict=False
+    ):
         seen = [name for name in re.findall(r">([a-z]+)</text>", chart) if name in speeds]
         assert seen[:3] == order[::2]
 
@@ -213,7 +266,9 @@ def test_tables_are_in_the_order_of_the_charts_below_a_verdict(tmp_path: Path) -
     cells = re.findall(r"<tr><td>(.*?)</td>", text)
     chart = re.findall(r"<figure>.*?</figure>", text, re.DOTALL)[0]
     bars = [
-        name for name in re.findall(r">([\w ,]+)</text>", chart.partition("narrow")[0]) if name.split(",")[0] in cells
+        name
+        for name in re.findall(r">([\w ,]+)</text>", chart.partition("narrow")[0])
+        if name.split(",")[0] in cells
     ]
     assert cells[0] == "trainer alone"
     assert cells[1 : len(bars) + 1] == [name.split(",")[0] for name in bars]
@@ -229,10 +284,14 @@ def test_charts_are_as_wide_as_the_page_and_no_line_crosses_their_labels(tmp_pat
     assert int(body[2]) - 2 * int(body[1]) == charts.WIDE
     assert "max-width" not in re.findall(r"figure \{[^}]*\}", style)[0]
     drawn = charts.bars(
-        "t", "u", [charts.Bar(f"b{n}", n, n, n, charts.SERIES[n]) for n in range(1, 5)], limit=(3, "so")
+        "t",
+        "u",
+        [charts.Bar(f"b{n}", n, n, n, charts.SERIES[n]) for n in range(1, 5)],
+        limit=(3, "so"),
     ).html
     assert f'viewBox="0 0 {charts.WIDE} ' in drawn
-    # Each label (four values and the limit's, in both widths) stands on paper, which is drawn after the lines.
+    # Each label (four values and the limit's, in both widths) stands on paper, which is drawn after
+    # the lines.
     assert drawn.count("fill: var(--paper)") == 2 * 5
     for chart in drawn.split('class="narrow"'):
         assert chart.rindex("stroke-dasharray") < chart.index("fill: var(--paper)")
@@ -245,7 +304,9 @@ def test_tables_say_that_they_go_on_where_a_phone_cannot_show_them() -> None:
     from fastload.tools.measure import charts
 
     style = charts.style_sheet()
-    assert re.search(r"\.scroll \{[^}]*background-attachment: local, scroll", style), "a shadow where it goes on"
+    assert re.search(r"\.scroll \{[^}]*background-attachment: local, scroll", style), (
+        "a shadow where it goes on"
+    )
     assert re.search(r"td:first-child \{[^}]*position: sticky", style), "the names stay in sight"
     assert re.search(r"@media \(max-width: 860px\) \{[^@]*\.hint \{ display: block", style)
 
@@ -256,12 +317,16 @@ def test_colours_of_contestants_are_apart_and_stand_out(scheme: str) -> None:
     from fastload.tools.measure import charts
 
     light, dark = charts.style_sheet().split("@media (prefers-color-scheme: dark)")
-    variables = dict(re.findall(r"--(\w+): (#\w+)", light if scheme == "light" else dark.split("* {")[0]))
+    variables = dict(
+        re.findall(r"--(\w+): (#\w+)", light if scheme == "light" else dark.split("* {")[0])
+    )
     colours = [variables[f"c{number}"] for number in range(len(charts.SERIES))]
     paper = _luminance(_rgb(variables["paper"]))
     for colour in colours:
         ink = _luminance(_rgb(colour))
-        assert (max(ink, paper) + 0.05) / (min(ink, paper) + 0.05) >= 3, f"{colour}: WCAG 2.2, 1.4.11 asks for 3"
+        assert (max(ink, paper) + 0.05) / (min(ink, paper) + 0.05) >= 3, (
+            f"{colour}: WCAG 2.2, 1.4.11 asks for 3"
+        )
     places = [_oklab(colour) for colour in colours]
     apart = {(a, b): math.dist(places[a], places[b]) for a in range(len(places)) for b in range(a)}
     assert min(apart.values()) > 0.12, min(apart, key=lambda pair: apart[pair])
@@ -278,17 +343,26 @@ def test_same_results_give_the_same_page(tmp_path: Path) -> None:
 @needs_charts
 @pytest.mark.parametrize("results", [loader_results(), decode_results()], ids=["loader", "decode"])
 def test_a_run_stopped_at_once_has_a_page_too(results: Results, tmp_path: Path) -> None:
-    rows = tuple(msgspec.structs.replace(row, rounds=(), status="not run", series={}) for row in results.measurements)
-    write_html(msgspec.structs.replace(results, measurements=rows, complete=False), tmp_path / "page.html")
+    rows = tuple(
+        msgspec.structs.replace(row, rounds=(), status="not run", series={})
+        for row in results.measurements
+    )
+    write_html(
+        msgspec.structs.replace(results, measurements=rows, complete=False), tmp_path / "page.html"
+    )
     assert "no round was finished" in (tmp_path / "page.html").read_text()
 
 
 @pytest.mark.slow
-def test_without_matplotlib_it_says_so_before_measuring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_matplotlib_it_says_so_before_measuring(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(pages, "find_spec", lambda name: None)
     with pytest.raises(BackendUnavailableError, match=re.escape(install_command("report"))):
         pages.require_charts()
-    done = CliRunner().invoke(app, ["bench", "loader", str(tmp_path), "--html", str(tmp_path / "page.html")])
+    done = CliRunner().invoke(
+        app, ["bench", "loader", str(tmp_path), "--html", str(tmp_path / "page.html")]
+    )
     assert done.exit_code == 1
     assert install_command("report") in done.output
 
@@ -304,12 +378,21 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     options.binary_location = chromium
     profile = tmp_path_factory.mktemp("profile")
     for flag in (
-        *("headless", "no-sandbox", "disable-gpu", "disable-dev-shm-usage", "no-first-run", "disable-sync"),
+        *(
+            "headless",
+            "no-sandbox",
+            "disable-gpu",
+            "disable-dev-shm-usage",
+            "no-first-run",
+            "disable-sync",
+        ),
         *("disable-background-networking", "disable-component-update", f"user-data-dir={profile}"),
     ):
         options.add_argument(f"--{flag}")
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    opened = webdriver.Chrome(options=options, service=webdriver.ChromeService(executable_path=driver))
+    opened = webdriver.Chrome(
+        options=options, service=webdriver.ChromeService(executable_path=driver)
+    )
     yield opened
     opened.quit()
 
@@ -348,7 +431,8 @@ def _overlapping(texts: list[dict[str, Any]]) -> list[tuple[str, str]]:
         for number, a in enumerate(texts)
         for b in texts[:number]
         if min(a["right"], b["right"]) - max(a["left"], b["left"]) > 1
-        and min(a["bottom"], b["bottom"]) - max(a["top"], b["top"]) > 4  # boxes have room above and below the letters
+        and min(a["bottom"], b["bottom"]) - max(a["top"], b["top"])
+        > 4  # boxes have room above and below the letters
     ]
 
 
@@ -388,10 +472,17 @@ def test_console_has_nothing_to_complain_of(browser: Any, page: Path) -> None:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_text_stands_out_from_the_paper(browser: Any, page: Path, scheme: str) -> None:
     _open(browser, page, 1280, scheme)
-    paper = _luminance(browser.execute_script("return getComputedStyle(document.body).backgroundColor"))
+    paper = _luminance(
+        browser.execute_script("return getComputedStyle(document.body).backgroundColor")
+    )
     assert (paper > 0.5) == (scheme == "light")
-    colours = "return [...new Set([...document.querySelectorAll('svg text, p, td, th, dt')].map(e => %s))]"
-    for colour in browser.execute_script(colours % "getComputedStyle(e)[e.closest('svg') ? 'fill' : 'color']"):
+    colours = (
+        "return [...new Set([...document.querySelectorAll('svg text, p, td, th, "
+        "dt')].map(e => %s))]"
+    )
+    for colour in browser.execute_script(
+        colours % "getComputedStyle(e)[e.closest('svg') ? 'fill' : 'color']"
+    ):
         ink = _luminance(colour)
         contrast = (max(ink, paper) + 0.05) / (min(ink, paper) + 0.05)
         assert contrast >= 4.5, f"{colour}: WCAG 2.2, 1.4.3 asks for 4.5"
@@ -409,9 +500,12 @@ def _rgb(colour: str) -> str:
 
 
 def _oklab(colour: str) -> list[float]:
-    """Where a colour is in Oklab, in which distances are about as people see them (Ottosson, 2020)."""
+    """Where a colour is in Oklab, in which distances are about as people see them (Ottosson,
+    2020)."""
     channels = [int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5)]
-    linear = np.array([c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels])
+    linear = np.array(
+        [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    )
     cones = [
         [0.41222147, 0.53633254, 0.05144599],
         [0.2119035, 0.6806995, 0.10739696],

@@ -1,4 +1,5 @@
-"""Processes that are told what to do: answers, errors, reports, several of them, and how they end."""
+"""Processes that are told what to do: answers, errors, reports, several of them, and how they
+end."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ def called(name: str, *arguments: object, **more: Any) -> Outcome:
     return run(f"{__name__}:{name}", *arguments, cwd=ROOT, **more)
 
 
-# -- What runs there ---------------------------------------------------------------------------------------------------
+# -- What runs there -------------------------------------------------------------------------------
 
 
 def double(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -70,7 +71,9 @@ def fails_on_rank_1() -> None:
 def has_a_family(folder: str) -> None:
     """A process that will not end, and one that it has put out of reach, as torchrun does."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"], start_new_session=True)
+    other = subprocess.Popen(
+        [sys.executable, "-c", "import time; time.sleep(300)"], start_new_session=True
+    )
     (Path(folder) / "pid.part").write_text(str(other.pid))
     (Path(folder) / "pid.part").rename(Path(folder) / "pid")
     time.sleep(300)
@@ -104,7 +107,7 @@ class Counter:
             Path(self.kept).write_text("closed")
 
 
-# -- One call ----------------------------------------------------------------------------------------------------------
+# -- One call --------------------------------------------------------------------------------------
 
 
 def test_arguments_and_answers_are_objects() -> None:
@@ -141,7 +144,8 @@ def test_what_is_raised_is_told_and_the_reports_are_kept() -> None:
         ("", 3, "ended with exit code 3 and said nothing"),
         ("ValueError: " + "x" * 5000, 1, "ValueError: " + "x" * 285 + "..."),
         (
-            "  exitcode  : -11 (pid: 7)\n  traceback : Signal 11 (SIGSEGV) received by PID 7\n=====",
+            "  exitcode  : -11 (pid: 7)\n  traceback : Signal 11 (SIGSEGV) received by PID "
+            "7\n=====",
             1,
             "killed by signal 11",
         ),
@@ -180,7 +184,7 @@ def test_a_rank_that_fails_ends_the_others_and_is_told_first() -> None:
     assert done.words == "ValueError: the cause"
 
 
-# -- An object that lives there ----------------------------------------------------------------------------------------
+# -- An object that lives there --------------------------------------------------------------------
 
 
 def test_an_object_answers_until_it_is_closed(tmp_path: Path) -> None:
@@ -220,11 +224,13 @@ def test_no_answer_is_an_error(capfd: pytest.CaptureFixture[str]) -> None:
     child.close()
 
 
-# -- The end -----------------------------------------------------------------------------------------------------------
+# -- The end ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
-def test_what_takes_too_long_is_ended_with_all_its_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_takes_too_long_is_ended_with_all_its_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(process, "_GRACE", 0.2)
     done = called("has_a_family", str(tmp_path), limit=5)
     assert (done.code, done.answers) == (None, {})
@@ -249,7 +255,9 @@ def test_ctrl_c_ends_all_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     wait_until(lambda: has_ended(int((tmp_path / "pid").read_text())))
 
 
-def test_nothing_is_left_in_the_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_left_in_the_temporary_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     assert called("counts", 0).code == 0
     assert not list(tmp_path.iterdir())

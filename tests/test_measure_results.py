@@ -1,4 +1,5 @@
-"""Results as files: the versioned schema, CSV, and what `fastload bench compare` says of two of them."""
+"""Results as files: the versioned schema, CSV, and what `fastload bench compare` says of two of
+them."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ from fastload.tools.measure.results import (
 from fastload.tools.measure.statistics import Verdict, summarise
 from tests.measured import MACHINE, full_results, results, row
 
-# -- JSON and its schema -----------------------------------------------------------------------------------------------
+# -- JSON and its schema ---------------------------------------------------------------------------
 
 
 def test_json_and_back_is_the_same() -> None:
@@ -42,7 +43,9 @@ def test_json_and_back_is_the_same() -> None:
 
 
 def test_verdicts_survive_too() -> None:
-    verdict = Verdict("speed", 2.0, at_least=True, worst=False, unit="", found=summarise([1.0, 2.0, 3.0]))
+    verdict = Verdict(
+        "speed", 2.0, at_least=True, worst=False, unit="", found=summarise([1.0, 2.0, 3.0])
+    )
     original = replace(full_results(), verdicts=(verdict, replace(verdict, found=None)))
     assert from_json(to_json(original), "x") == original
     assert [verdict.reached for verdict in original.verdicts] == [True, None]
@@ -62,7 +65,16 @@ def test_infinite_numbers_become_null() -> None:
 
 def test_the_schema_names_every_field_and_knows_no_other() -> None:
     schema = results_schema()["$defs"]
-    assert set(schema) == {"Failure", "Latency", "Machine", "Measurement", "Results", "Round", "Summary", "Verdict"}
+    assert set(schema) == {
+        "Failure",
+        "Latency",
+        "Machine",
+        "Measurement",
+        "Results",
+        "Round",
+        "Summary",
+        "Verdict",
+    }
     assert all(definition["additionalProperties"] is False for definition in schema.values())
     document = json.loads(to_json(full_results()))
     assert set(document) == set(schema["Results"]["properties"])
@@ -98,7 +110,11 @@ def _series(document: dict[str, Any]) -> None:
     [
         (_remove, r"missing required field `cpu` - at `\$\.machine`"),
         (_add, r"unknown field `extra` - at `\$\.measurements"),
-        (_text_for_number, r"Expected `float`, got `str` - at `\$\.measurements\[[.\d]+\]\.rounds\[[.\d]+\]\.seconds`"),
+        (
+            _text_for_number,
+            r"Expected `float`, got `str` - at "
+            r"`\$\.measurements\[[.\d]+\]\.rounds\[[.\d]+\]\.seconds`",
+        ),
         (_flag_for_number, r"Expected `int`, got `bool` - at .*samples"),
         (_unknown_status, r"Invalid enum value 'lost' - at `\$\.measurements\[[.\d]+\]\.status`"),
         (_series, r"Expected `float`, got `null` - at `\$\.measurements\[[.\d]+\]\.series"),
@@ -116,13 +132,17 @@ def test_a_document_that_is_not_as_the_schema_says_is_refused(
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '"x"', "{}", "12"])
 def test_other_files_are_refused(text: str) -> None:
-    with pytest.raises(ConfigurationError, match=r"some\.json: .* written? with --json|some\.json: not JSON"):
+    with pytest.raises(
+        ConfigurationError, match=r"some\.json: .* written? with --json|some\.json: not JSON"
+    ):
         from_json(text, "some.json")
 
 
 def test_another_version_is_refused_with_both_numbers() -> None:
     document = json.loads(to_json(full_results())) | {"schema_version": 7}
-    with pytest.raises(ConfigurationError, match=rf"schema version 7, this fastload reads 1 to {SCHEMA_VERSION}"):
+    with pytest.raises(
+        ConfigurationError, match=rf"schema version 7, this fastload reads 1 to {SCHEMA_VERSION}"
+    ):
         from_json(json.dumps(document), "x")
 
 
@@ -145,18 +165,29 @@ def test_csv_has_a_line_for_each_row() -> None:
     lines = list(csv.DictReader(io.StringIO(to_csv(full_results()))))
     assert [line["contestant"] for line in lines] == ["a", "b"]
     first, second = lines
-    assert (first["threads"], float(first["rate_median"]), first["rounds"], first["failures"]) == ("2", 105.0, "3", "1")
+    assert (first["threads"], float(first["rate_median"]), first["rounds"], first["failures"]) == (
+        "2",
+        105.0,
+        "3",
+        "1",
+    )
     assert float(first["pixels_per_second"]) == pytest.approx(105e5)
-    assert (second["status"], second["rate_median"], second["note"]) == ("unavailable", "", "pip install b")
+    assert (second["status"], second["rate_median"], second["note"]) == (
+        "unavailable",
+        "",
+        "pip install b",
+    )
 
 
-# -- compare -----------------------------------------------------------------------------------------------------------
+# -- compare ---------------------------------------------------------------------------------------
 
 BASE = [100.0, 101.0, 99.0, 100.5, 99.5]
 
 
 def verdicts(before: Results, after: Results) -> dict[str, str]:
-    return {change.row.contestant: change.verdict for change in compare_results(before, after).changes}
+    return {
+        change.row.contestant: change.verdict for change in compare_results(before, after).changes
+    }
 
 
 def scaled(factor: float) -> list[float]:
@@ -166,13 +197,23 @@ def scaled(factor: float) -> list[float]:
 def test_what_is_faster_slower_and_noise() -> None:
     before = results(*(row(name, BASE) for name in ("up", "down", "same", "few")))
     after = results(
-        row("up", scaled(1.5)), row("down", scaled(0.5)), row("same", scaled(1.004)), row("few", [300.0, 301.0])
+        row("up", scaled(1.5)),
+        row("down", scaled(0.5)),
+        row("same", scaled(1.004)),
+        row("few", [300.0, 301.0]),
     )
-    assert verdicts(before, after) == {"up": "faster", "down": "slower", "same": "within noise", "few": "cannot tell"}
+    assert verdicts(before, after) == {
+        "up": "faster",
+        "down": "slower",
+        "same": "within noise",
+        "few": "cannot tell",
+    }
 
 
 def test_rows_match_by_contestant_mode_and_parameters() -> None:
-    before = results(row("a", BASE), row("a", BASE, mode="crop224"), row("a", BASE, parameters={"threads": 8}))
+    before = results(
+        row("a", BASE), row("a", BASE, mode="crop224"), row("a", BASE, parameters={"threads": 8})
+    )
     after = results(row("a", scaled(2)), row("b", BASE))
     comparison = compare_results(before, after)
     assert len(comparison.changes) == 1
@@ -183,9 +224,17 @@ def test_rows_match_by_contestant_mode_and_parameters() -> None:
 
 def test_other_conditions_are_said() -> None:
     machine = replace(MACHINE, cpu="Other CPU", libraries={"torch": "2.6"})
-    after = results(row("a", BASE), machine=machine, complete=False, fastload="0.2", settings={"folder": "y"})
+    after = results(
+        row("a", BASE), machine=machine, complete=False, fastload="0.2", settings={"folder": "y"}
+    )
     conditions = "\n".join(compare_results(results(row("a", BASE)), after).conditions)
-    for expected in ("Some CPU", "Other CPU", "torch: 2.5 -> 2.6", "Pillow: 11 -> absent", "fastload: 0.1 -> 0.2"):
+    for expected in (
+        "Some CPU",
+        "Other CPU",
+        "torch: 2.5 -> 2.6",
+        "Pillow: 11 -> absent",
+        "fastload: 0.1 -> 0.2",
+    ):
         assert expected in conditions
     assert "Other folder: x -> y" in conditions
     assert "The second run was stopped" in conditions
@@ -193,12 +242,20 @@ def test_other_conditions_are_said() -> None:
 
 def test_a_faster_decoder_with_other_pixels_or_failures_is_remarked() -> None:
     def with_pixels(largest: float) -> tuple[Round, ...]:
-        return tuple(Round(100, 100 / rate, 0.1, {"pixel_difference_max": largest}) for rate in BASE)
+        return tuple(
+            Round(100, 100 / rate, 0.1, {"pixel_difference_max": largest}) for rate in BASE
+        )
 
     before = results(row("a", BASE, rounds=with_pixels(1)))
-    after = results(row("a", BASE, rounds=with_pixels(40), version="2", failures=(Failure("x", "y"),)))
+    after = results(
+        row("a", BASE, rounds=with_pixels(40), version="2", failures=(Failure("x", "y"),))
+    )
     (change,) = compare_results(before, after).changes
-    assert change.remarks == ("version 1 -> 2", "failures 0 -> 1", "largest pixel difference 1 -> 40")
+    assert change.remarks == (
+        "version 1 -> 2",
+        "failures 0 -> 1",
+        "largest pixel difference 1 -> 40",
+    )
 
 
 def test_two_kinds_of_benchmark_cannot_be_compared() -> None:
@@ -208,7 +265,9 @@ def test_two_kinds_of_benchmark_cannot_be_compared() -> None:
 
 def test_the_comparison_in_words(capsys: pytest.CaptureFixture[str]) -> None:
     before = results(row("a", BASE), row("b", BASE))
-    print_comparison(compare_results(before, results(row("a", scaled(1.5)), row("b", BASE))), Console(width=60))
+    print_comparison(
+        compare_results(before, results(row("a", scaled(1.5)), row("b", BASE))), Console(width=60)
+    )
     out = capsys.readouterr().out
     assert "a, full, threads 2  100 ± 0.5%  150 ± 0.5%  +50.0%        faster" in out
     assert "Of 2 rows that both have: 1 faster, 0 slower, 1 within noise." in out

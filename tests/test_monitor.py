@@ -1,4 +1,5 @@
-"""Idle time and its causes: the clock of steps on the CPU and on a simulated GPU, NVML, profiles, traces, pictures."""
+"""Idle time and its causes: the clock of steps on the CPU and on a simulated GPU, NVML, profiles,
+traces, pictures."""
 
 from __future__ import annotations
 
@@ -68,10 +69,12 @@ def test_importing_it_changes_nothing_global_and_loads_no_optional_package() -> 
 
 
 class _Bracket:
-    """The sum of the times between `open` and `close`, which a figure of the same times cannot exceed.
+    """The sum of the times between `open` and `close`, which a figure of the same times cannot
+    exceed.
 
-    On a busy machine a thread may be held up anywhere. So what happened is measured twice, from within and from
-    without, and what is reported must lie between the two; on an idle machine they differ by less than 1%.
+    On a busy machine a thread may be held up anywhere. So what happened is measured twice, from
+    within and from without, and what is reported must lie between the two; on an idle machine they
+    differ by less than 1%.
     """
 
     def __init__(self) -> None:
@@ -92,7 +95,13 @@ class _Bracket:
 @pytest.mark.slow
 def test_a_slow_source_is_reported_as_waiting_for_data() -> None:
     clock = step_clock("cpu")
-    waited, waited_at_most, worked, first, whole = _Bracket(), _Bracket(), _Bracket(), _Bracket(), _Bracket()
+    waited, waited_at_most, worked, first, whole = (
+        _Bracket(),
+        _Bracket(),
+        _Bracket(),
+        _Bracket(),
+        _Bracket(),
+    )
     for number in range(21):
         within, around = (waited, waited_at_most) if number else (first, _Bracket())
         around.open()
@@ -112,7 +121,9 @@ def test_a_slow_source_is_reported_as_waiting_for_data() -> None:
     assert worked.seconds / whole.seconds <= summary.busy_share <= 1 - summary.wait_share
     assert summary.first_batch_seconds >= first.seconds
     assert (summary.steps, len([gap for gap in summary.gaps if gap.cause == "wait"])) == (21, 20)
-    if waited_at_most.seconds < 1.02 * waited.seconds:  # the machine was not busy: then these are good to 5%
+    if (
+        waited_at_most.seconds < 1.02 * waited.seconds
+    ):  # the machine was not busy: then these are good to 5%
         truth = waited.seconds / (waited.seconds + worked.seconds)
         assert summary.wait_share == pytest.approx(truth, rel=0.05)
 
@@ -194,7 +205,9 @@ def test_phases_may_come_again_and_what_is_between_steps_is_launch(simulated_tim
     simulated_time.sleep(9)
     clock.end()
     summary = clock.summary()
-    assert (summary.first_batch_seconds, summary.seconds, summary.steps) == (120, 9, 1), "start-up is kept apart"
+    assert (summary.first_batch_seconds, summary.seconds, summary.steps) == (120, 9, 1), (
+        "start-up is kept apart"
+    )
     clock.restart()
     for _ in range(3):
         clock.begin()
@@ -214,7 +227,11 @@ def test_phases_may_come_again_and_what_is_between_steps_is_launch(simulated_tim
         simulated_time.sleep(6)
     summary = clock.summary()
     assert (summary.wait_seconds, summary.copy_seconds, summary.compute_seconds) == (6, 12, 18)
-    assert (summary.exchange_seconds, summary.update_seconds, summary.launch_seconds) == (12, 15, 12)
+    assert (summary.exchange_seconds, summary.update_seconds, summary.launch_seconds) == (
+        12,
+        15,
+        12,
+    )
     assert (summary.seconds, summary.busy_seconds, summary.idle_seconds) == (75, 33, 42)
     names = ("wait", "copy", "launch", "exchange", "compute", "update")
     assert sum(getattr(summary, f"{name}_share") for name in names) == pytest.approx(1)
@@ -256,7 +273,10 @@ def test_wrong_use_of_the_clock_is_named() -> None:
     with pytest.raises(ConfigurationError, match=r"StepClock.end\(\): no step has begun"):
         clock.end()
     clock.begin()
-    with pytest.raises(ConfigurationError, match="phase: one of wait, copy, compute, exchange, update, got 'launch'"):
+    with pytest.raises(
+        ConfigurationError,
+        match="phase: one of wait, copy, compute, exchange, update, got 'launch'",
+    ):
         clock.mark("launch")  # type: ignore[arg-type]
     for arguments in ({"threshold": -1.0}, {"keep": -1}, {"ahead": 0}):
         with pytest.raises(ConfigurationError, match=next(iter(arguments))):
@@ -265,7 +285,13 @@ def test_wrong_use_of_the_clock_is_named() -> None:
 
 def test_gaps_of_one_cause_are_one_and_only_long_ones_are_listed() -> None:
     tally = Tally(threshold=0.5, begin=10.0)
-    tally.add([Segment("launch", 10.0, 10.25), Segment("compute", 10.25, 11.0), Segment("launch", 11.0, 11.5)])
+    tally.add(
+        [
+            Segment("launch", 10.0, 10.25),
+            Segment("compute", 10.25, 11.0),
+            Segment("launch", 11.0, 11.5),
+        ]
+    )
     tally.add([Segment("launch", 11.5, 12.0), Segment("wait", 12.0, 14.0)])
     summary = tally.summary()
     assert summary.gaps == (Gap(1.0, 1.0, "launch"), Gap(2.0, 2.0, "wait"))
@@ -279,7 +305,12 @@ def test_gaps_of_one_cause_are_one_and_only_long_ones_are_listed() -> None:
 
 
 def test_the_wait_of_a_device_ends_where_the_host_has_the_batch_and_the_rest_is_the_copy() -> None:
-    marks = [Mark("wait", 1.0, 2.0), Mark("copy", 5.0, 6.0), Mark("compute", 5.1, 6.5), Mark(None, 5.2, 9.0)]
+    marks = [
+        Mark("wait", 1.0, 2.0),
+        Mark("copy", 5.0, 6.0),
+        Mark("compute", 5.1, 6.5),
+        Mark(None, 5.2, 9.0),
+    ]
     assert segments(marks, before=2.0) == (
         Segment("wait", 2.0, 5.0),
         Segment("copy", 5.0, 6.5),
@@ -305,7 +336,9 @@ def _step(clock: StepClock, gpu: SimulatedGpu, wait: float, copy: float, work: f
 
 
 @pytest.mark.parametrize("drift", [0.0, 5e-5, -5e-5])
-def test_on_a_gpu_time_is_counted_by_the_device(monkeypatch: pytest.MonkeyPatch, drift: float) -> None:
+def test_on_a_gpu_time_is_counted_by_the_device(
+    monkeypatch: pytest.MonkeyPatch, drift: float
+) -> None:
     gpu = SimulatedGpu(monkeypatch, drift=drift)
     clock = step_clock("cuda:0")
     _step(clock, gpu, wait=7.0, copy=0.0, work=0.1)
@@ -332,7 +365,9 @@ def test_on_a_gpu_time_is_counted_by_the_device(monkeypatch: pytest.MonkeyPatch,
     assert len(late.gaps) == 1000, "memory is bounded"
 
 
-def test_on_a_gpu_nothing_is_waited_for_until_it_is_too_far_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_gpu_nothing_is_waited_for_until_it_is_too_far_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     gpu = SimulatedGpu(monkeypatch)
     clock = step_clock("cuda:0", ahead=3)
     for _ in range(3):
@@ -352,7 +387,9 @@ def test_the_exchange_that_nothing_hides_is_marked_from_within_backward(tmp_path
     import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
 
-    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/rendezvous", rank=0, world_size=1)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{tmp_path}/rendezvous", rank=0, world_size=1
+    )
     try:
         torch.manual_seed(0)
         plain = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
@@ -422,7 +459,9 @@ def test_on_a_real_gpu_copies_are_on_the_clock_of_the_host(tmp_path: Path) -> No
 
     log = SpanLog()
     folder = write_photo_folder(tmp_path, per_class=8)
-    with create_loader(folder, 4, transform=training(64), backend="turbojpeg", device="cuda") as loader:
+    with create_loader(
+        folder, 4, transform=training(64), backend="turbojpeg", device="cuda"
+    ) as loader:
         loader.record(log)
         begun = time.perf_counter()
         for images, _ in loader:
@@ -439,12 +478,18 @@ def test_on_a_real_gpu_copies_are_on_the_clock_of_the_host(tmp_path: Path) -> No
 def test_gpu_reading_counts_the_windows_at_zero() -> None:
     samples = [(0.0, 0.0), (1.0, 0.5), (2.0, 0.0), (3.0, 0.0), (4.0, 1.0)]
     reading = reading_of(samples, 5.0, 7, power=[100.0, 300.0], pcie=[(4e9, 1e9), (6e9, 1e9)])
-    assert (reading.idle_windows, reading.idle_seconds, reading.longest_idle_seconds) == (2, 3.0, 2.0)
+    assert (reading.idle_windows, reading.idle_seconds, reading.longest_idle_seconds) == (
+        2,
+        3.0,
+        2.0,
+    )
     assert reading.busy_share == pytest.approx((0.5 + 1.0) / 5)
     assert (reading.power_watts, reading.peak_power_watts) == (200.0, 300.0)
     assert (reading.pcie_rx_bytes, reading.pcie_tx_bytes) == (5e9, 1e9)
     assert reading.metrics()["peak_gpu_memory_bytes"] == 7
-    assert "gpu_power_watts" not in reading_of(samples, 5.0, 7).metrics(), "what is not known is left out"
+    assert "gpu_power_watts" not in reading_of(samples, 5.0, 7).metrics(), (
+        "what is not known is left out"
+    )
 
 
 class _Driver:
@@ -455,7 +500,9 @@ class _Driver:
     class NVMLError(Exception):
         pass
 
-    def __init__(self, answers: int, *, running: bool = True, mig: int = 0, meters: bool = True) -> None:
+    def __init__(
+        self, answers: int, *, running: bool = True, mig: int = 0, meters: bool = True
+    ) -> None:
         self.left, self.running, self.mig, self.meters = answers, running, mig, meters
         self.asked_for: object = None
 
@@ -501,14 +548,18 @@ def with_driver(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], Any]:
         monkeypatch.setitem(sys.modules, "pynvml", driver)
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
         monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: SimpleNamespace(uuid=f"uuid-{index}"))
+        monkeypatch.setattr(
+            torch.cuda, "get_device_properties", lambda index: SimpleNamespace(uuid=f"uuid-{index}")
+        )
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
         return driver
 
     return install
 
 
-def test_gpu_monitor_asks_the_driver_until_it_answers_no_more(with_driver: Callable[[Any], Any]) -> None:
+def test_gpu_monitor_asks_the_driver_until_it_answers_no_more(
+    with_driver: Callable[[Any], Any],
+) -> None:
     driver = with_driver(_Driver(answers=4))  # one of them tells whether there are any
     with GpuMonitor("cuda:1", period=0.001) as monitor:
         assert (monitor.available, monitor.reason, driver.asked_for) == (True, "", "GPU-uuid-1")
@@ -518,7 +569,11 @@ def test_gpu_monitor_asks_the_driver_until_it_answers_no_more(with_driver: Calla
     reading = monitor.reading
     assert reading is not None
     assert len(reading.utilisation) == 3
-    assert (reading.busy_share, reading.peak_memory, reading.power_watts) == (pytest.approx(0.4), 55, 250.0)
+    assert (reading.busy_share, reading.peak_memory, reading.power_watts) == (
+        pytest.approx(0.4),
+        55,
+        250.0,
+    )
     assert (reading.pcie_rx_bytes, reading.pcie_tx_bytes) == (2000 * 1024, 500 * 1024)
     assert monitor.stop() is None, "it has stopped"
 
@@ -537,8 +592,14 @@ def test_a_board_without_meters_is_watched_all_the_same(with_driver: Callable[[A
     [
         (None, "nvidia-ml-py is not installed: pip install nvidia-ml-py"),
         (_Driver(answers=0, running=False), "the NVIDIA driver does not answer: Driver Not Loaded"),
-        (_Driver(answers=0), "the NVIDIA driver does not tell the utilisation of cuda:0: Not Supported"),
-        (_Driver(answers=0, mig=1), "(MIG is on, and a slice of a GPU has no utilisation of its own)"),
+        (
+            _Driver(answers=0),
+            "the NVIDIA driver does not tell the utilisation of cuda:0: Not Supported",
+        ),
+        (
+            _Driver(answers=0, mig=1),
+            "(MIG is on, and a slice of a GPU has no utilisation of its own)",
+        ),
     ],
 )
 def test_gpu_monitor_says_why_there_is_nothing_to_see(
@@ -582,14 +643,18 @@ def test_each_moment_of_a_device_has_one_cause() -> None:
         Segment("compute", 9.0, 10.0),
     )
     assert divide([], [], 0.0, 1.0) == (Segment("launch", 0.0, 1.0),)
-    within = divide([Segment("compute", 0.0, 3.0)], [Segment("wait", 1.0, 2.0)], 0.0, 3.0, host=True)
+    within = divide(
+        [Segment("compute", 0.0, 3.0)], [Segment("wait", 1.0, 2.0)], 0.0, 3.0, host=True
+    )
     assert [piece.activity for piece in within] == ["compute", "wait", "compute"]
 
 
 def _event(name: str, begin: float, end: float, kind: str = "CUDA", **more: Any) -> SimpleNamespace:
     given = {"thread": 1, "device_index": 0, "is_user_annotation": False} | more
     times = SimpleNamespace(start=begin, end=end)
-    return SimpleNamespace(name=name, time_range=times, device_type=SimpleNamespace(name=kind), **given)
+    return SimpleNamespace(
+        name=name, time_range=times, device_type=SimpleNamespace(name=kind), **given
+    )
 
 
 def test_a_profile_of_a_gpu_is_read_from_its_kernels_and_copies() -> None:
@@ -620,7 +685,9 @@ def test_a_profile_of_a_gpu_is_read_from_its_kernels_and_copies() -> None:
     ]
     assert profile.idle.steps == 1
     assert profile.idle.busy_share == pytest.approx(0.35)
-    assert "1 step in 0.001 s on the GPU: busy 35.0%; idle for data 25.0%, copies 15.0%" in str(profile)
+    assert "1 step in 0.001 s on the GPU: busy 35.0%; idle for data 25.0%, copies 15.0%" in str(
+        profile
+    )
 
 
 def test_a_profile_without_a_gpu_shows_the_operations_of_the_host() -> None:
@@ -643,7 +710,9 @@ def test_a_profile_without_a_gpu_shows_the_operations_of_the_host() -> None:
     result = profiling.result
     idle = result.idle
     assert (result.timeline, idle.steps) == ("host", 4)
-    assert 0.99 * waited.seconds <= idle.wait_seconds <= 1.01 * waited_at_most.seconds  # by the profiler's own clock
+    assert (
+        0.99 * waited.seconds <= idle.wait_seconds <= 1.01 * waited_at_most.seconds
+    )  # by the profiler's own clock
     assert 0.5 * worked.seconds <= idle.compute_seconds <= 1.01 * worked.seconds
     assert idle.launch_seconds >= 0.99 * paused.seconds
     assert "on the host (no GPU: its operations in place of kernels)" in str(result)
@@ -654,13 +723,38 @@ def test_a_profile_without_a_gpu_shows_the_operations_of_the_host() -> None:
 
 def _timeline() -> tuple[list[Span], list[Step]]:
     spans = [
-        Span("batch in the backend", "backend", 50.0, 53.0, "fastload-pipeline", {"epoch": 0, "step": 0}),
-        Span("batch in the backend", "backend", 51.0, 54.0, "fastload-pipeline", {"epoch": 0, "step": 1}),
-        Span("batch in the backend", "backend", 53.0, 55.0, "fastload-pipeline", {"epoch": 0, "step": 2}),
+        Span(
+            "batch in the backend",
+            "backend",
+            50.0,
+            53.0,
+            "fastload-pipeline",
+            {"epoch": 0, "step": 0},
+        ),
+        Span(
+            "batch in the backend",
+            "backend",
+            51.0,
+            54.0,
+            "fastload-pipeline",
+            {"epoch": 0, "step": 1},
+        ),
+        Span(
+            "batch in the backend",
+            "backend",
+            53.0,
+            55.0,
+            "fastload-pipeline",
+            {"epoch": 0, "step": 2},
+        ),
         Span("inner", "loader", 50.5, 51.5, "fastload-pipeline", {}),
         Span("outer", "loader", 50.5, 52.0, "fastload-pipeline", {}),
     ]
-    pieces = (Segment("wait", 50.0, 53.1), Segment("copy", 53.1, 53.2), Segment("compute", 53.2, 1 / 3 + 54))
+    pieces = (
+        Segment("wait", 50.0, 53.1),
+        Segment("copy", 53.1, 53.2),
+        Segment("compute", 53.2, 1 / 3 + 54),
+    )
     return spans, [Step(0, pieces), Step(1, (Segment("compute", 1 / 3 + 54, 55.0),))]
 
 
@@ -676,11 +770,14 @@ def _read(path: Path) -> tuple[list[dict[str, Any]], dict[tuple[int, int], str],
 
 
 def _nested(events: list[dict[str, Any]]) -> bool:
-    """Whether events of one row are apart or one within the other, to the nanosecond: what viewers insist on."""
+    """Whether events of one row are apart or one within the other, to the nanosecond: what viewers
+    insist on."""
     rows: dict[tuple[int, int], list[tuple[int, int]]] = {}
     for event in events:
         begin = round(event["ts"] * 1000)
-        rows.setdefault((event["pid"], event["tid"]), []).append((begin, begin + round(event["dur"] * 1000)))
+        rows.setdefault((event["pid"], event["tid"]), []).append(
+            (begin, begin + round(event["dur"] * 1000))
+        )
     return all(
         b <= c or d <= a or (a <= c and d <= b) or (c <= a and b <= d)
         for row in rows.values()
@@ -695,7 +792,13 @@ def test_a_trace_has_a_row_for_each_track_and_loses_no_overlap(tmp_path: Path) -
     events, names, content = _read(tmp_path / "out.json")
     assert list(names.values()) == ["step", "loader", "backend 1", "backend 2"]
     assert {pid for pid, _ in names} == {3}, "process 0 is special to the viewer"
-    assert {"name": "process_name", "ph": "M", "pid": 3, "tid": 0, "args": {"name": "rank 2"}} in content["traceEvents"]
+    assert {
+        "name": "process_name",
+        "ph": "M",
+        "pid": 3,
+        "tid": 0,
+        "args": {"name": "rank 2"},
+    } in content["traceEvents"]
     assert content["otherData"]["command"] == "train"
     assert len(events) == len(spans) + 2 + 4
     assert _nested(events)
@@ -732,15 +835,22 @@ def test_the_traces_of_all_ranks_can_be_merged(tmp_path: Path) -> None:
     assert {pid for pid, _ in names} == {1, 2}
     assert _nested(events)
     first = {
-        pid: min(event["ts"] for event in events if event["pid"] == pid and event["cat"] == "backend") for pid in (1, 2)
+        pid: min(
+            event["ts"] for event in events if event["pid"] == pid and event["cat"] == "backend"
+        )
+        for pid in (1, 2)
     }
     assert first[2] - first[1] == pytest.approx(2e6, abs=1e5), "one axis of time"
     assert set(content["otherData"]) > {"out.rank0.json", "out.rank1.json"}
-    with pytest.raises(ConfigurationError, match=r"out.rank0.json and .*again.json are both of rank 0"):
+    with pytest.raises(
+        ConfigurationError, match=r"out.rank0.json and .*again.json are both of rank 0"
+    ):
         write_trace(tmp_path / "again.json", spans, rank=0)
         merge_traces([paths[0], tmp_path / "again.json"], tmp_path / "all.json")
     (tmp_path / "other.json").write_text('{"traceEvents": []}')
-    with pytest.raises(ConfigurationError, match=r"other.json is not a trace that fastload has written"):
+    with pytest.raises(
+        ConfigurationError, match=r"other.json is not a trace that fastload has written"
+    ):
         merge_traces([tmp_path / "other.json"], tmp_path / "all.json")
     with pytest.raises(ConfigurationError, match="no traces to merge"):
         merge_traces([], tmp_path / "all.json")
@@ -753,18 +863,31 @@ def _steps(wait: float, count: int) -> list[Step]:
     def make() -> Iterator[Step]:
         at = 100.0
         for number in range(count):
-            yield Step(number, (Segment("wait", at, at + wait), Segment("compute", at + wait, at + wait + 1.0)))
+            yield Step(
+                number,
+                (Segment("wait", at, at + wait), Segment("compute", at + wait, at + wait + 1.0)),
+            )
             at += wait + 1.0
 
     return list(make())
 
 
 def test_timelines_share_one_scale(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib", reason='needs matplotlib: pip install "torch-fastload[report]"')
+    pytest.importorskip(
+        "matplotlib", reason='needs matplotlib: pip install "torch-fastload[report]"'
+    )
     timelines = {"before": _steps(3.0, 4), "after": _steps(0.0, 20)}
     draw_timelines(tmp_path / "both.svg", timelines, title="Training", note="2 cores")
     svg = (tmp_path / "both.svg").read_text()
-    for text in ("before", "after", "Training", "2 cores", "25% working", "100% working", "waiting for data"):
+    for text in (
+        "before",
+        "after",
+        "Training",
+        "2 cores",
+        "25% working",
+        "100% working",
+        "waiting for data",
+    ):
         assert f">{text}<" in svg, text
     assert "gradient exchange" not in svg, "there was none"
     draw_timelines(tmp_path / "both.png", timelines, seconds=8.0)
@@ -778,7 +901,9 @@ def test_timelines_share_one_scale(tmp_path: Path) -> None:
 def test_the_script_draws_before_and_after(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip("matplotlib", reason='needs matplotlib: pip install "torch-fastload[report]"')
+    pytest.importorskip(
+        "matplotlib", reason='needs matplotlib: pip install "torch-fastload[report]"'
+    )
     from benchmarks import runs
 
     folder, picture = write_photo_folder(tmp_path / "images", per_class=8), tmp_path / "picture.svg"
@@ -786,14 +911,20 @@ def test_the_script_draws_before_and_after(
     monkeypatch.setattr(sys, "argv", ["runs", "timelines", str(picture), str(folder), *options])
     runs.main()
     svg = picture.read_text()
-    for text in ("DataLoader,", "turbojpeg", "Simulated trainer of 2000 images/s, batches of 4 JPEGs"):
+    for text in (
+        "DataLoader,",
+        "turbojpeg",
+        "Simulated trainer of 2000 images/s, batches of 4 JPEGs",
+    ):
         assert f">{text}<" in svg, text
     printed = capsys.readouterr().out
     assert "fastload turbojpeg: " in printed
     assert "images/s; busy " in printed
 
 
-def test_a_picture_that_cannot_be_drawn_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_picture_that_cannot_be_drawn_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(ConfigurationError, match=r"a picture is .png or .svg, got 'a.jpg'"):
         draw_timelines(tmp_path / "a.jpg", {"one": _steps(1.0, 1)})
     with pytest.raises(ConfigurationError, match="no steps of two"):

@@ -1,4 +1,5 @@
-"""The native core's decoding against torchvision, on JPEGs of every kind; its SIMD variants against each other."""
+"""The native core's decoding against torchvision, on JPEGs of every kind; its SIMD variants against
+each other."""
 
 from __future__ import annotations
 
@@ -25,7 +26,9 @@ from tests import images
 pytestmark = [
     pytest.mark.skipif(not native.available(), reason="the native core is not built"),
     # torchvision announces that its decoders move to another package; here they are the reference.
-    pytest.mark.filterwarnings("ignore:The image decoding and encoding capabilities of TorchVision:DeprecationWarning"),
+    pytest.mark.filterwarnings(
+        "ignore:The image decoding and encoding capabilities of TorchVision:DeprecationWarning"
+    ),
 ]
 
 SIMD = ("avx512", "avx2", "sse4.1", "plain")
@@ -38,9 +41,13 @@ def pool() -> Iterator[Any]:
     pool.close()
 
 
-def geometry(rows: list[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[bool, bool]]]) -> Geometry:
+def geometry(
+    rows: list[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[bool, bool]]],
+) -> Geometry:
     box, size, window, flip = (np.array(column) for column in zip(*rows, strict=True))
-    return Geometry(box.astype(np.int32), size.astype(np.int32), window.astype(np.int32), flip.astype(np.bool_))
+    return Geometry(
+        box.astype(np.int32), size.astype(np.int32), window.astype(np.int32), flip.astype(np.bool_)
+    )
 
 
 def resize_only(boxes: list[tuple[int, ...]], size: tuple[int, int]) -> Geometry:
@@ -48,7 +55,11 @@ def resize_only(boxes: list[tuple[int, ...]], size: tuple[int, int]) -> Geometry
 
 
 def reference(
-    data: bytes, box: tuple[int, ...], size: tuple[int, int], interpolation: str = "bilinear", antialias: bool = True
+    data: bytes,
+    box: tuple[int, ...],
+    size: tuple[int, int],
+    interpolation: str = "bilinear",
+    antialias: bool = True,
 ) -> npt.NDArray[np.uint8]:
     """The same by torchvision: decode all, crop, resize."""
     image = decode_jpeg(torch.frombuffer(bytearray(data), dtype=torch.uint8), ImageReadMode.RGB)
@@ -59,26 +70,44 @@ def reference(
 
 
 def assert_close(
-    found: npt.NDArray[np.uint8], wanted: npt.NDArray[np.uint8], note: object = "", *, mean: float = 0.2
+    found: npt.NDArray[np.uint8],
+    wanted: npt.NDArray[np.uint8],
+    note: object = "",
+    *,
+    mean: float = 0.2,
 ) -> None:
     difference = np.abs(found.astype(np.int64) - wanted)
     assert difference.max() <= 2, note
     assert difference.mean() <= mean, note
 
 
-def random_boxes(rng: np.random.Generator, height: int, width: int, count: int) -> list[tuple[int, ...]]:
+def random_boxes(
+    rng: np.random.Generator, height: int, width: int, count: int
+) -> list[tuple[int, ...]]:
     """Random boxes, among them single pixels and strips, at every edge and corner."""
-    boxes = [(0, 0, height, width), (0, 0, 1, 1), (height - 1, width - 1, 1, 1), (0, width - 1, height, 1)]
-    boxes += [(height - 1, 0, 1, width), (height // 2, 0, height - height // 2, 3 if width > 3 else 1)]
+    boxes = [
+        (0, 0, height, width),
+        (0, 0, 1, 1),
+        (height - 1, width - 1, 1, 1),
+        (0, width - 1, height, 1),
+    ]
+    boxes += [
+        (height - 1, 0, 1, width),
+        (height // 2, 0, height - height // 2, 3 if width > 3 else 1),
+    ]
     for _ in range(count):
         h, w = int(rng.integers(1, height + 1)), int(rng.integers(1, width + 1))
-        boxes.append((int(rng.integers(0, height - h + 1)), int(rng.integers(0, width - w + 1)), h, w))
+        boxes.append(
+            (int(rng.integers(0, height - h + 1)), int(rng.integers(0, width - w + 1)), h, w)
+        )
     return boxes
 
 
 @pytest.mark.parametrize("progressive", [False, True], ids=["baseline", "progressive"])
 @pytest.mark.parametrize("layout", ["4:4:4", "4:2:2", "4:2:0", "grey"])
-@pytest.mark.parametrize(("height", "width"), [(75, 101), (64, 48), (17, 16), (1, 9), (9, 1), (1, 1)])
+@pytest.mark.parametrize(
+    ("height", "width"), [(75, 101), (64, 48), (17, 16), (1, 9), (9, 1), (1, 1)]
+)
 def test_region_decode_agrees_with_torchvision(
     pool: Any, height: int, width: int, layout: str, progressive: bool
 ) -> None:
@@ -88,7 +117,12 @@ def test_region_decode_agrees_with_torchvision(
     data = images.jpeg(pixels, subsampling=subsampling, progressive=progressive)
     boxes = random_boxes(rng, height, width, 24)
     out = np.empty((len(boxes), 29, 37, 3), np.uint8)
-    assert pool.decode_batch([data] * len(boxes), geometry=resize_only(boxes, (29, 37)), out=out).wait() == []
+    assert (
+        pool.decode_batch(
+            [data] * len(boxes), geometry=resize_only(boxes, (29, 37)), out=out
+        ).wait()
+        == []
+    )
     for row, box in enumerate(boxes):
         assert_close(out[row], reference(data, box, (29, 37)), box)
 
@@ -103,10 +137,13 @@ def test_resampling_agrees_with_torchvision(
     boxes = random_boxes(np.random.default_rng(7), 200, 150, 6)
     out = np.empty((len(boxes), *size, 3), np.uint8)
     sampling = Resampling(interpolation, antialias)
-    pending = pool.decode_batch([data] * len(boxes), geometry=resize_only(boxes, size), out=out, sampling=sampling)
+    pending = pool.decode_batch(
+        [data] * len(boxes), geometry=resize_only(boxes, size), out=out, sampling=sampling
+    )
     assert pending.wait() == []
     for row, box in enumerate(boxes):
-        # Without antialiasing, older torch has another kernel for uint8, whose rounding shows in a few pixels.
+        # Without antialiasing, older torch has another kernel for uint8, whose rounding shows in a
+        # few pixels.
         mean = 0.2 if antialias else 1.0
         assert_close(out[row], reference(data, box, size, interpolation, antialias), box, mean=mean)
 
@@ -149,7 +186,10 @@ def test_nothing_but_padding(pool: Any) -> None:
     data = images.jpeg(images.photo(20, 20))
     out = np.empty((1, 4, 4, 3), np.uint8)
     placed = geometry([((0, 0, 20, 20), (10, 10), (50, 50, 4, 4), (False, False))])
-    assert pool.decode_batch([data], geometry=placed, out=out, sampling=Resampling(fill=(7.0,))).wait() == []
+    assert (
+        pool.decode_batch([data], geometry=placed, out=out, sampling=Resampling(fill=(7.0,))).wait()
+        == []
+    )
     assert (out == 7).all()
 
 
@@ -157,9 +197,16 @@ def test_nothing_but_padding(pool: Any) -> None:
 def test_simd_variants_are_equal() -> None:
     """On boxes and sizes of every alignment, and weights of every precision."""
     rng = np.random.default_rng(3)
-    data = [images.jpeg(images.photo(181, 233, seed=seed), subsampling=s) for seed, s in enumerate(["4:2:0", "4:4:4"])]
+    data = [
+        images.jpeg(images.photo(181, 233, seed=seed), subsampling=s)
+        for seed, s in enumerate(["4:2:0", "4:4:4"])
+    ]
     for size in [(224, 224), (64, 61), (3, 300), (300, 3), (5, 2), (33, 22), (96, 85)]:
-        for interpolation, antialias in [("bilinear", True), ("bicubic", True), ("bilinear", False)]:
+        for interpolation, antialias in [
+            ("bilinear", True),
+            ("bicubic", True),
+            ("bilinear", False),
+        ]:
             boxes = random_boxes(rng, 181, 233, 10)
             found = {}
             for simd in SIMD:
@@ -179,7 +226,9 @@ def test_simd_variants_are_equal() -> None:
                 found[simd] = out
                 pool.close()
             for simd, out in found.items():
-                np.testing.assert_array_equal(out, found["plain"], err_msg=f"{simd} {size} {interpolation}")
+                np.testing.assert_array_equal(
+                    out, found["plain"], err_msg=f"{simd} {size} {interpolation}"
+                )
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
@@ -190,7 +239,9 @@ def test_exif_orientation_is_pillows(pool: Any, orientation: int) -> None:
     top, left, height, width = box = (3, 5, 30, 25)
     out = np.empty((1, height, width, 3), np.uint8)
     settings = DecodeSettings(exif_orientation=True)
-    pending = pool.decode_batch([data], geometry=resize_only([box], (height, width)), out=out, settings=settings)
+    pending = pool.decode_batch(
+        [data], geometry=resize_only([box], (height, width)), out=out, settings=settings
+    )
     assert pending.wait() == []
     assert_close(out[0], upright[top : top + height, left : left + width])
     headers, failures = pool.read_headers([data])
@@ -238,5 +289,14 @@ def test_headers(pool: Any) -> None:
     headers, failures = pool.read_headers(data)
     here = pool.read_headers(data, here=True)
     assert (here[0].tolist(), here[1]) == (headers.tolist(), failures)
-    assert headers.tolist() == [[33, 47, 3, 1, 0, 0], [8, 9, 1, 1, 1, 0], [10, 11, 4, 1, 0, 0], [0] * 6, [0] * 6]
-    assert [(f.row, f.status) for f in failures] == [(3, native.Status.OTHER_FORMAT), (4, native.Status.DAMAGED)]
+    assert headers.tolist() == [
+        [33, 47, 3, 1, 0, 0],
+        [8, 9, 1, 1, 1, 0],
+        [10, 11, 4, 1, 0, 0],
+        [0] * 6,
+        [0] * 6,
+    ]
+    assert [(f.row, f.status) for f in failures] == [
+        (3, native.Status.OTHER_FORMAT),
+        (4, native.Status.DAMAGED),
+    ]

@@ -1,4 +1,5 @@
-"""Large photographs decoded at 1/2, 1/4 and 1/8: libjpeg-turbo's pixels, in the same place as the exact ones."""
+"""Large photographs decoded at 1/2, 1/4 and 1/8: libjpeg-turbo's pixels, in the same place as the
+exact ones."""
 
 from __future__ import annotations
 
@@ -84,14 +85,19 @@ def test_the_pixels_are_those_of_pillows_draft(simd: Simd) -> None:
             for shift in (1, 2, 3):
                 wanted = np.asarray(pillow_draft(data, shift))
                 for _ in range(3):
-                    h, w = int(rng.integers(1, (height >> shift) + 1)), int(rng.integers(1, (width >> shift) + 1))
+                    h, w = (
+                        int(rng.integers(1, (height >> shift) + 1)),
+                        int(rng.integers(1, (width >> shift) + 1)),
+                    )
                     y, x = (
                         int(rng.integers(0, (height >> shift) - h + 1)),
                         int(rng.integers(0, (width >> shift) - w + 1)),
                     )
                     box = (y << shift, x << shift, h << shift, w << shift)
                     found = resized(pool, data, box, (h, w), draft=True)
-                    np.testing.assert_array_equal(found, wanted[y : y + h, x : x + w], err_msg=str((kind, shift, box)))
+                    np.testing.assert_array_equal(
+                        found, wanted[y : y + h, x : x + w], err_msg=str((kind, shift, box))
+                    )
                     count += 1
     assert pool.reduced == count
     assert pool.decoded["own"] == count
@@ -105,7 +111,9 @@ def test_boxes_keep_their_place_between_pixels() -> None:
             shift = min(3, int(np.log2(min(box[2] / size[0], box[3] / size[1]))))
             top, left, height, width = (value / 2**shift for value in box)
             place = (left, top, left + width, top + height)
-            wanted = pillow_draft(data, shift).resize(size[::-1], Image.Resampling.BILINEAR, box=place)
+            wanted = pillow_draft(data, shift).resize(
+                size[::-1], Image.Resampling.BILINEAR, box=place
+            )
             found = resized(pool, data, box, size, draft=True)
             # Pillow's filter looks beyond the box, torchvision's does not.
             inside = found[2:-2, 2:-2].astype(int) - np.asarray(wanted)[2:-2, 2:-2]
@@ -114,9 +122,12 @@ def test_boxes_keep_their_place_between_pixels() -> None:
 
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_upright_images_keep_their_place(orientation: int) -> None:
-    # Sides that are no multiples of eight: an image that is read from its end begins within a reduced pixel.
+    # Sides that are no multiples of eight: an image that is read from its end begins within a
+    # reduced pixel.
     ramp = np.linspace(0, 255, 257)[:, None] * np.ones(251)
-    picture = np.stack([ramp, ramp[::-1], np.linspace(0, 255, 251) * np.ones((257, 1))], axis=-1).astype(np.uint8)
+    picture = np.stack(
+        [ramp, ramp[::-1], np.linspace(0, 255, 251) * np.ones((257, 1))], axis=-1
+    ).astype(np.uint8)
     data = images.jpeg(picture, quality=98, subsampling="4:4:4", orientation=orientation)
     pool = NativePool(1)
     for box in [(0, 0, 251, 251), (11, 3, 201, 230)]:
@@ -136,12 +147,20 @@ def folder(tmp_path: Path) -> Path:
 
 
 def loaded(folder: Path, options: TurboJpegOptions, **changes: Any) -> Loader:
-    changes = {"transform": v2.Compose([v2.RandomResizedCrop(32), v2.RandomHorizontalFlip()]), **changes}
-    return create_loader(folder, batch_size=6, shuffle=True, seed=3, options=options, backend="turbojpeg", **changes)
+    changes = {
+        "transform": v2.Compose([v2.RandomResizedCrop(32), v2.RandomHorizontalFlip()]),
+        **changes,
+    }
+    return create_loader(
+        folder, batch_size=6, shuffle=True, seed=3, options=options, backend="turbojpeg", **changes
+    )
 
 
 def test_a_loader_decodes_large_photographs_reduced(folder: Path) -> None:
-    with loaded(folder, TurboJpegOptions()) as exact, loaded(folder, TurboJpegOptions(draft=True)) as draft:
+    with (
+        loaded(folder, TurboJpegOptions()) as exact,
+        loaded(folder, TurboJpegOptions(draft=True)) as draft,
+    ):
         (wanted, labels), (found, again) = next(iter(exact)), next(iter(draft))
         assert "draft" not in exact.explain()
         assert "reduced" not in exact.stats().decoded
@@ -169,12 +188,20 @@ def test_what_is_not_twice_its_output_is_decoded_exactly(folder: Path) -> None:
     ("changes", "words"),
     [
         ({"transform": v2.RandomCrop(32)}, "resizes nothing"),
-        ({"transform": v2.Compose([v2.ToImage(), v2.Resize((32, 32), antialias=False)])}, "antialiasing"),
-        ({"transform": v2.Resize((32, 32), interpolation=InterpolationMode.NEAREST)}, "antialiasing"),
+        (
+            {"transform": v2.Compose([v2.ToImage(), v2.Resize((32, 32), antialias=False)])},
+            "antialiasing",
+        ),
+        (
+            {"transform": v2.Resize((32, 32), interpolation=InterpolationMode.NEAREST)},
+            "antialiasing",
+        ),
         ({"decoder": "pillow"}, "only the native core"),
     ],
 )
-def test_it_is_refused_where_it_has_no_meaning(folder: Path, changes: dict[str, Any], words: str) -> None:
+def test_it_is_refused_where_it_has_no_meaning(
+    folder: Path, changes: dict[str, Any], words: str
+) -> None:
     options = TurboJpegOptions(draft=True)
     if "decoder" in changes:
         options = replace(options, decoder=changes.pop("decoder"))

@@ -1,4 +1,5 @@
-"""PNG and WebP by the core: to the last bit the pixels of the Python path, in every box, and its verdicts."""
+"""PNG and WebP by the core: to the last bit the pixels of the Python path, in every box, and its
+verdicts."""
 
 from __future__ import annotations
 
@@ -25,8 +26,12 @@ from fastload.errors import DecodeError
 from tests import images, pngs
 from tests.test_native_jpeg import SIMD, Box, Decoder, boxes_of
 
-needs_png = pytest.mark.skipif("PNG" not in core_formats(), reason="the core is not built, or without PNG")
-needs_webp = pytest.mark.skipif("WEBP" not in core_formats(), reason="the core is not built, or without libwebp")
+needs_png = pytest.mark.skipif(
+    "PNG" not in core_formats(), reason="the core is not built, or without PNG"
+)
+needs_webp = pytest.mark.skipif(
+    "WEBP" not in core_formats(), reason="the core is not built, or without libwebp"
+)
 
 Pixels = npt.NDArray[np.uint8]
 PHOTO = images.photo(45, 70)
@@ -48,16 +53,22 @@ def webp(pixels: Pixels, kind: str) -> bytes:
     return images._save(image, format="WEBP", **options)
 
 
-def assert_boxes(decoder: Decoder, data: bytes, whole: Pixels, boxes: list[Box], note: object = "") -> None:
+def assert_boxes(
+    decoder: Decoder, data: bytes, whole: Pixels, boxes: list[Box], note: object = ""
+) -> None:
     for check in (False, True):
         found, failures = decoder.decode(data, boxes, whole=check)
         assert failures == [], note
         for pixels, (top, left, height, width) in zip(found, boxes, strict=True):
             wanted = whole[top : top + height, left : left + width]
-            np.testing.assert_array_equal(pixels, wanted, err_msg=f"{note} {(top, left, height, width)}")
+            np.testing.assert_array_equal(
+                pixels, wanted, err_msg=f"{note} {(top, left, height, width)}"
+            )
 
 
-def by_python(data: bytes, monkeypatch: pytest.MonkeyPatch, as_stored: bool = False) -> Pixels | None:
+def by_python(
+    data: bytes, monkeypatch: pytest.MonkeyPatch, as_stored: bool = False
+) -> Pixels | None:
     """What there is without the core; None if it is refused."""
     with monkeypatch.context() as without:
         without.setattr("fastload.native.available", lambda: False)
@@ -67,7 +78,11 @@ def by_python(data: bytes, monkeypatch: pytest.MonkeyPatch, as_stored: bool = Fa
 def by_all(data: bytes, as_stored: bool = False) -> Pixels | None:
     try:
         return decode_image(
-            data, name="x", decoder=get_decoder("pillow"), settings=DecodeSettings(), as_stored=as_stored
+            data,
+            name="x",
+            decoder=get_decoder("pillow"),
+            settings=DecodeSettings(),
+            as_stored=as_stored,
         )
     except DecodeError:
         return None
@@ -103,18 +118,32 @@ def test_filters_of_every_instruction_set(simd: str) -> None:
         samples = pngs.samples_of(noise, colour, 8)
         for filters in [(f, g) for f in range(5) for g in range(f, 5)]:
             data = pngs.png(samples, colour, 8, filters=filters)
-            assert_boxes(decoder, data, pngs.shown(samples, colour, 8), [(0, 0, 24, 37), (11, 5, 7, 20)], filters)
+            assert_boxes(
+                decoder,
+                data,
+                pngs.shown(samples, colour, 8),
+                [(0, 0, 24, 37), (11, 5, 7, 20)],
+                filters,
+            )
 
 
 @needs_png
 def test_many_rows_and_wide_ones() -> None:
     """More than are inflated at a time, and rows longer than that."""
     for height, width in [(150, 300), (5, 20_000)]:
-        pixels = np.random.default_rng(1).integers(0, 256, (height, width, 3), dtype=np.uint8) & 0xF0
+        pixels = (
+            np.random.default_rng(1).integers(0, 256, (height, width, 3), dtype=np.uint8) & 0xF0
+        )
         for colour, depth in [(2, 8), (0, 16), (3, 4)]:
             samples = pngs.samples_of(pixels, colour, depth)
             data = pngs.png(samples, colour, depth, piece=8192, level=1)
-            assert_boxes(Decoder(), data, pngs.shown(samples, colour, depth), boxes_of(height, width, 2), colour)
+            assert_boxes(
+                Decoder(),
+                data,
+                pngs.shown(samples, colour, depth),
+                boxes_of(height, width, 2),
+                colour,
+            )
 
 
 def _with_stream(stream: bytes, data: bytes | None = None) -> bytes:
@@ -156,7 +185,10 @@ ODD: dict[str, tuple[Callable[[], bytes], bool]] = {
     "colour profile of nothing": (lambda: _inserted(1, pngs.chunk(b"iCCP", b"a\0\1")), True),
     "a palette that is not needed": (lambda: _inserted(1, pngs.chunk(b"PLTE", bytes(9))), True),
     "animated": (lambda: _inserted(1, pngs.chunk(b"acTL", struct.pack(">II", 1, 0))), True),
-    "wrong checksum of pixels": (lambda: GOOD.replace(STREAM, STREAM[:400] + b"\0" + STREAM[401:]), False),
+    "wrong checksum of pixels": (
+        lambda: GOOD.replace(STREAM, STREAM[:400] + b"\0" + STREAM[401:]),
+        False,
+    ),
     "wrong checksum of the header": (lambda: GOOD[:29] + b"\0\0\0\0" + GOOD[33:], False),
     "wrong checksum of the stream": (lambda: _with_stream(STREAM[:-4] + b"abcd"), False),
     "rows are missing": (lambda: _with_stream(zlib.compress(RAW[:-500])), False),
@@ -173,9 +205,14 @@ ODD: dict[str, tuple[Callable[[], bytes], bool]] = {
     "RGB of 4 bits": (lambda: _header(8, 4), False),
     "colour type 5": (lambda: _header(9, 5), False),
     "no width": (lambda: _header(3, 0), False),
-    "no palette": (lambda: pngs.joined([p for p in pngs.chunks(PALETTE) if p[0] != b"PLTE"]), False),
+    "no palette": (
+        lambda: pngs.joined([p for p in pngs.chunks(PALETTE) if p[0] != b"PLTE"]),
+        False,
+    ),
     "palette behind the pixels": (
-        lambda: pngs.joined(sorted(pngs.chunks(PALETTE), key=lambda p: (p[0] == b"IEND", p[0] == b"PLTE"))),
+        lambda: pngs.joined(
+            sorted(pngs.chunks(PALETTE), key=lambda p: (p[0] == b"IEND", p[0] == b"PLTE"))
+        ),
         False,
     ),
     "half of a colour": (
@@ -183,7 +220,10 @@ ODD: dict[str, tuple[Callable[[], bytes], bool]] = {
         False,
     ),
     "no pixels": (lambda: pngs.joined([p for p in pngs.chunks(GOOD) if p[0] != b"IDAT"]), False),
-    "pieces apart": (lambda: _inserted(2, pngs.chunk(b"tEXt", b"a\0b"), pngs.chunk(b"IDAT", b"")), False),
+    "pieces apart": (
+        lambda: _inserted(2, pngs.chunk(b"tEXt", b"a\0b"), pngs.chunk(b"IDAT", b"")),
+        False,
+    ),
     "no end": (lambda: GOOD[:-12], False),
     "cut": (lambda: GOOD[:-400], False),
     "blocks of nothing": (lambda: _with_stream(BOMB), False),
@@ -206,7 +246,8 @@ def test_odd_pngs_have_one_verdict(name: str, monkeypatch: pytest.MonkeyPatch) -
 
 @needs_png
 def test_checksums_count_wherever_the_box_is() -> None:
-    """Damage of a disk below the crop is found, too; but not the faults of whoever wrote the file."""
+    """Damage of a disk below the crop is found, too; but not the faults of whoever wrote the
+    file."""
     torn = GOOD.replace(STREAM, STREAM[:-20] + b"\0\0\0" + STREAM[-17:])
     short = _with_stream(zlib.compress(RAW[:-500]))
     decoder, top = Decoder(), (0, 0, 5, 70)
@@ -236,8 +277,8 @@ def changed_at_random(data: bytes, rng: np.random.Generator, start: int) -> byte
 
 
 def damaged_png(data: bytes, rng: np.random.Generator) -> bytes:
-    """Changed anywhere; or with checksums made right again, so that the change gets to the parser and the inflater; or
-    within the stream, so that it gets to the filters."""
+    """Changed anywhere; or with checksums made right again, so that the change gets to the parser
+    and the inflater; or within the stream, so that it gets to the filters."""
     how = int(rng.integers(0, 3))
     if how == 0:
         stream = next(body for kind, body in pngs.chunks(data) if kind == b"IDAT")
@@ -282,7 +323,9 @@ def test_damaged_pngs_get_the_verdict_and_pixels_of_python(
 @needs_webp
 @pytest.mark.parametrize("kind", WEBP)
 @pytest.mark.parametrize(("height", "width"), [(45, 70), (17, 16), (1, 9), (9, 1), (130, 90)])
-def test_every_kind_of_webp(height: int, width: int, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_kind_of_webp(
+    height: int, width: int, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     data = webp(images.photo(height, width), kind)
     whole = by_python(data, monkeypatch)
     assert whole is not None
@@ -292,7 +335,9 @@ def test_every_kind_of_webp(height: int, width: int, kind: str, monkeypatch: pyt
 
 
 @needs_webp
-def test_damaged_webps_get_the_verdict_and_pixels_of_python(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damaged_webps_get_the_verdict_and_pixels_of_python(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     rng = np.random.default_rng(3)
     decoder, good = Decoder(), 0
     for kind in WEBP:
@@ -311,7 +356,9 @@ def test_damaged_webps_get_the_verdict_and_pixels_of_python(monkeypatch: pytest.
 @needs_webp
 def test_animated_webp_is_for_pillow() -> None:
     frames = [Image.fromarray(images.photo(20, 30, seed=seed)) for seed in range(3)]
-    data = images._save(frames[0], format="WEBP", save_all=True, append_images=frames[1:], lossless=True)
+    data = images._save(
+        frames[0], format="WEBP", save_all=True, append_images=frames[1:], lossless=True
+    )
     assert "moving" in Decoder().verdict(data, (0, 0, 20, 30))
     found = by_all(data)
     assert found is not None
@@ -323,8 +370,16 @@ def test_animated_webp_is_for_pillow() -> None:
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_headers_and_orientation(orientation: int) -> None:
     exif = images._exif(orientation)
-    data = [images.png(PHOTO, orientation=orientation), images._save(Image.fromarray(PHOTO), format="WEBP", exif=exif)]
-    data.append(images.png(np.random.default_rng(0).integers(0, 256, (200, 300, 3), np.uint8), orientation=orientation))
+    data = [
+        images.png(PHOTO, orientation=orientation),
+        images._save(Image.fromarray(PHOTO), format="WEBP", exif=exif),
+    ]
+    data.append(
+        images.png(
+            np.random.default_rng(0).integers(0, 256, (200, 300, 3), np.uint8),
+            orientation=orientation,
+        )
+    )
     assert len(data[2]) > 64 << 10  # more than is read for a header at first
     pool = native.NativePool(1)
     headers, failures = pool.read_headers(data)
@@ -334,7 +389,9 @@ def test_headers_and_orientation(orientation: int) -> None:
     assert headers[2].tolist() == [200, 300, 3, orientation, 0, 0]
 
 
-@pytest.mark.parametrize("make", [images.png, lambda pixels: webp(pixels, "lossless")], ids=["PNG", "WebP"])
+@pytest.mark.parametrize(
+    "make", [images.png, lambda pixels: webp(pixels, "lossless")], ids=["PNG", "WebP"]
+)
 def test_limit_on_pixels(make: Callable[[Pixels], bytes]) -> None:
     settings = DecodeSettings(max_pixels=45 * 70 - 1)
     with pytest.raises(DecodeError, match="above the limit of 3,149"):
@@ -349,7 +406,11 @@ def test_limit_on_pixels(make: Callable[[Pixels], bytes]) -> None:
 def test_masks_keep_their_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     """The core makes colours of a palette; a mask wants its indices."""
     classes = images.labels(40, 50)
-    for data in (images.palette_mask_png(classes), images.png(classes), images.png(classes.astype(np.uint16))):
+    for data in (
+        images.palette_mask_png(classes),
+        images.png(classes),
+        images.png(classes.astype(np.uint16)),
+    ):
         for found in (by_all(data, as_stored=True), by_python(data, monkeypatch, as_stored=True)):
             assert found is not None
             np.testing.assert_array_equal(found[..., 0], classes)
@@ -370,7 +431,9 @@ def test_mixed_folders_and_who_read_what(tmp_path: Path) -> None:
     for name, data in files.items():
         (folder / name).write_bytes(data)
     box = v2.CenterCrop((30, 40))
-    with create_loader(tmp_path, batch_size=5, transform=box, backend="turbojpeg", prefetch_factor=1) as loader:
+    with create_loader(
+        tmp_path, batch_size=5, transform=box, backend="turbojpeg", prefetch_factor=1
+    ) as loader:
         batch = next(iter(loader))[0]
         said = str(loader.explain())
     for pixels, data in zip(batch, files.values(), strict=True):

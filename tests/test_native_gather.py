@@ -1,4 +1,5 @@
-"""Crops, paddings, flips and resizes of decoded images by the native core, against torchvision and numpy."""
+"""Crops, paddings, flips and resizes of decoded images by the native core, against torchvision and
+numpy."""
 
 from __future__ import annotations
 
@@ -43,9 +44,16 @@ def by_torchvision(
     pixels = torch.from_numpy(image).permute(2, 0, 1)[:, top : top + height, left : left + width]
     size = placed.size[row].tolist()
     if size != [height, width]:
-        pixels = F.resize(pixels, size, InterpolationMode(sampling.interpolation), antialias=sampling.antialias)
+        pixels = F.resize(
+            pixels, size, InterpolationMode(sampling.interpolation), antialias=sampling.antialias
+        )
     top, left, height, width = placed.window[row].tolist()
-    edges = [max(-left, 0), max(-top, 0), max(left + width - size[1], 0), max(top + height - size[0], 0)]
+    edges = [
+        max(-left, 0),
+        max(-top, 0),
+        max(left + width - size[1], 0),
+        max(top + height - size[0], 0),
+    ]
     if any(edges):
         constant = sampling.padding_mode == "constant"
         fill = list(sampling.fill) if constant else 0
@@ -56,12 +64,19 @@ def by_torchvision(
     return result[:: -1 if upside_down else 1, :: -1 if mirror else 1]
 
 
-def gather(pool: Any, source: PixelImages, indices: Any, placed: Geometry, **options: Any) -> npt.NDArray[np.uint8]:
+def gather(
+    pool: Any, source: PixelImages, indices: Any, placed: Geometry, **options: Any
+) -> npt.NDArray[np.uint8]:
     height, width = placed.window[0, 2:].tolist()
     out = np.empty((len(placed), height, width, source.channels), np.uint8)
-    assert pool.gather_batch(source, np.asarray(indices), geometry=placed, out=out, **options).wait() == []
+    assert (
+        pool.gather_batch(source, np.asarray(indices), geometry=placed, out=out, **options).wait()
+        == []
+    )
     here = np.empty_like(out)
-    pending = pool.gather_batch(source, np.asarray(indices), geometry=placed, out=here, here=True, **options)
+    pending = pool.gather_batch(
+        source, np.asarray(indices), geometry=placed, out=here, here=True, **options
+    )
     assert pending.done() or source.sizes is not None
     assert pending.wait() == []
     assert np.array_equal(here, out), "in the calling thread"
@@ -74,16 +89,21 @@ def test_mirrored_rows_of_every_width(pool: Any, channels: int) -> None:
     for width in range(1, 70):
         array = rng.integers(0, 256, (3, 2, width, channels), dtype=np.uint8)
         whole = np.tile(np.array([0, 0, 2, width], np.int32), (3, 1))
-        placed = Geometry(whole, whole[:, 2:].copy(), whole, np.tile(np.array([True, False]), (3, 1)))
+        placed = Geometry(
+            whole, whole[:, 2:].copy(), whole, np.tile(np.array([True, False]), (3, 1))
+        )
         assert np.array_equal(
-            gather(pool, PixelArray(array, channels=channels), [2, 0, 1], placed), array[[2, 0, 1], :, ::-1]
+            gather(pool, PixelArray(array, channels=channels), [2, 0, 1], placed),
+            array[[2, 0, 1], :, ::-1],
         )
 
 
 @pytest.mark.parametrize("channels", [1, 3, 4])
 @pytest.mark.parametrize("mode", ["constant", "edge", "reflect", "symmetric"])
 @pytest.mark.parametrize("shape", [(32, 32), (7, 5), (28, 29)])
-def test_random_crop_with_padding(pool: Any, shape: tuple[int, int], mode: Any, channels: int) -> None:
+def test_random_crop_with_padding(
+    pool: Any, shape: tuple[int, int], mode: Any, channels: int
+) -> None:
     rng = np.random.default_rng(0)
     array = rng.integers(0, 256, (20, *shape, channels), dtype=np.uint8)
     plan = GeometryPlan(
@@ -102,7 +122,9 @@ def test_random_crop_with_padding(pool: Any, shape: tuple[int, int], mode: Any, 
     out = gather(pool, PixelArray(array, channels=channels), indices, placed, sampling=sampling)
     for row, index in enumerate(indices):
         # The box may be a cut-out; reflections are about its edges, as in the reference.
-        np.testing.assert_array_equal(out[row], by_torchvision(array[index], placed, row, sampling), err_msg=str(row))
+        np.testing.assert_array_equal(
+            out[row], by_torchvision(array[index], placed, row, sampling), err_msg=str(row)
+        )
 
 
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic", "nearest"])
@@ -113,7 +135,9 @@ def test_resized_crops_from_a_flat_buffer(pool: Any, channels: int, interpolatio
     offsets = 5 + np.concatenate([[0], np.cumsum([p.size for p in pictures])[:-1]])
     flat = np.concatenate([np.zeros(5, np.uint8), *(p.reshape(-1) for p in pictures)])
     source = PixelArray(flat, sizes=sizes, offsets=offsets, channels=channels)
-    plan = GeometryPlan(((0, RandomResizedCrop((24, 31))), (1, RandomHorizontalFlip())), out_size=(24, 31))
+    plan = GeometryPlan(
+        ((0, RandomResizedCrop((24, 31))), (1, RandomHorizontalFlip())), out_size=(24, 31)
+    )
     indices = np.arange(40) % 4
     draws = Draws(1, 0, np.arange(40))
     placed = plan.resolve(draws, source.sizes_of(indices))
@@ -125,7 +149,10 @@ def test_resized_crops_from_a_flat_buffer(pool: Any, channels: int, interpolatio
 
     fused = native.fuse(plan, draws)
     again = np.empty_like(out)
-    assert pool.gather_batch(source, indices, geometry=fused, out=again, sampling=sampling).wait() == []
+    assert (
+        pool.gather_batch(source, indices, geometry=fused, out=again, sampling=sampling).wait()
+        == []
+    )
     np.testing.assert_array_equal(again, out)
 
 
@@ -156,13 +183,17 @@ def test_crops_that_the_core_draws_itself(pool: Any, ops: list[Any], channels: i
     assert fused is not None
     assert not fused.resamples
     out = np.zeros_like(wanted)
-    assert pool.gather_batch(source, indices, geometry=fused, out=out, sampling=sampling).wait() == []
+    assert (
+        pool.gather_batch(source, indices, geometry=fused, out=out, sampling=sampling).wait() == []
+    )
     np.testing.assert_array_equal(out, wanted)
 
 
 def test_a_crop_larger_than_the_image_is_a_failure(pool: Any) -> None:
     source = PixelArray(np.ones((2, 8, 9, 3), np.uint8))
-    fused = native.fuse(GeometryPlan(((0, RandomCrop((12, 9), padding=(0, 1, 0, 2))),)), Draws(0, 0, np.arange(2)))
+    fused = native.fuse(
+        GeometryPlan(((0, RandomCrop((12, 9), padding=(0, 1, 0, 2))),)), Draws(0, 0, np.arange(2))
+    )
     out = np.ones((2, 12, 9, 3), np.uint8)
     failures = pool.gather_batch(source, np.arange(2), geometry=fused, out=out).wait()
     assert [failure.status for failure in failures] == [native.Status.BAD_GEOMETRY] * 2
@@ -189,11 +220,15 @@ def test_what_does_not_fit_is_refused(pool: Any) -> None:
     with pytest.raises(ConfigurationError, match="C-contiguous"):
         pool.gather_batch(PixelArray(array), np.arange(2), geometry=placed, out=out[:, ::-1])
     flat = PixelArray(
-        array.reshape(-1), sizes=np.array([(8, 8)], np.int32), offsets=np.array([array.size - 191], np.int64)
+        array.reshape(-1),
+        sizes=np.array([(8, 8)], np.int32),
+        offsets=np.array([array.size - 191], np.int64),
     )
     with pytest.raises(ValueError, match="reaches outside of the array"):
         pool.gather_batch(flat, np.zeros(2, np.int64), geometry=placed, out=out)
-    outside = Geometry(placed.box + np.array([0, 0, 1, 0], np.int32), placed.size, placed.window, placed.flip)
+    outside = Geometry(
+        placed.box + np.array([0, 0, 1, 0], np.int32), placed.size, placed.window, placed.flip
+    )
     out[:] = 1
     failures = pool.gather_batch(PixelArray(array), np.arange(2), geometry=outside, out=out).wait()
     assert [f.status for f in failures] == [native.Status.BAD_GEOMETRY] * 2

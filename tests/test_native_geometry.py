@@ -29,7 +29,9 @@ def assert_equal(plan: GeometryPlan, draws: Draws, sizes: np.ndarray) -> None:
     good = np.ones(len(draws), dtype=bool)
     good[list(wanted.errors)] = False
     for name in ("box", "size", "window", "flip"):
-        np.testing.assert_array_equal(getattr(found, name)[good], getattr(wanted, name)[good], err_msg=name)
+        np.testing.assert_array_equal(
+            getattr(found, name)[good], getattr(wanted, name)[good], err_msg=name
+        )
     assert (found.size[~good] == 0).all()
 
 
@@ -53,7 +55,9 @@ def test_a_million_random_resized_crops(op: RandomResizedCrop) -> None:
     count = 250_000
     plan = GeometryPlan(((3, op), (4, RandomHorizontalFlip()), (5, RandomVerticalFlip(0.2))))
     draws = Draws(seed=11, epoch=2, indices=np.arange(count))
-    sizes = np.concatenate([random_sizes(count // 2, 65500, 0), np.full((count - count // 2, 2), (375, 500))])
+    sizes = np.concatenate(
+        [random_sizes(count // 2, 65500, 0), np.full((count - count // 2, 2), (375, 500))]
+    )
     assert_equal(plan, draws, sizes)
 
 

@@ -1,4 +1,5 @@
-"""The core's own JPEG decoder: to the last bit the pixels of libjpeg-turbo's full decode, and its verdicts."""
+"""The core's own JPEG decoder: to the last bit the pixels of libjpeg-turbo's full decode, and its
+verdicts."""
 
 from __future__ import annotations
 
@@ -50,7 +51,9 @@ class Decoder:
         self.core = native.load()
         self.pool = self.core.Pool(1, simd, always_libjpeg)
 
-    def decode(self, data: bytes, boxes: list[Box], *, whole: bool = False) -> tuple[list[Pixels], list[Any]]:
+    def decode(
+        self, data: bytes, boxes: list[Box], *, whole: bool = False
+    ) -> tuple[list[Pixels], list[Any]]:
         made, failures = [], []
         for box in boxes:
             out = np.zeros((1, *box[2:], 3), np.uint8)
@@ -60,7 +63,9 @@ class Decoder:
             )
             view = self.core.View(geometries, out, self.core.Resampling(2, True, 0, (0, 0, 0, 0)))
             encoded = self.core.Encoded.buffers([np.frombuffer(data, np.uint8)])
-            failures += self.pool.decode(encoded, [view], 1 << 30, False, whole, draft=False, here=True).wait()
+            failures += self.pool.decode(
+                encoded, [view], 1 << 30, False, whole, draft=False, here=True
+            ).wait()
             made.append(out[0])
         return made, failures
 
@@ -72,10 +77,16 @@ class Decoder:
 
 def boxes_of(height: int, width: int, count: int, seed: int = 0) -> list[Box]:
     rng = np.random.default_rng([seed, height, width])
-    boxes: list[Box] = [(0, 0, height, width), (height - 1, width - 1, 1, 1), (0, width // 2, height, 1)]
+    boxes: list[Box] = [
+        (0, 0, height, width),
+        (height - 1, width - 1, 1, 1),
+        (0, width // 2, height, 1),
+    ]
     for _ in range(count):
         h, w = int(rng.integers(1, height + 1)), int(rng.integers(1, width + 1))
-        boxes.append((int(rng.integers(0, height - h + 1)), int(rng.integers(0, width - w + 1)), h, w))
+        boxes.append(
+            (int(rng.integers(0, height - h + 1)), int(rng.integers(0, width - w + 1)), h, w)
+        )
     return boxes
 
 
@@ -95,7 +106,9 @@ def assert_equals_full_decode(decoder: Decoder, data: bytes, boxes: list[Box]) -
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "grey", "progressive grey"])
-@pytest.mark.parametrize(("height", "width"), [(40, 40), (33, 70), (16, 16), (49, 5), (7, 131), (1, 5)])
+@pytest.mark.parametrize(
+    ("height", "width"), [(40, 40), (33, 70), (16, 16), (49, 5), (7, 131), (1, 5)]
+)
 def test_every_box_is_the_crop_of_the_full_decode(height: int, width: int, kind: str) -> None:
     pixels = images.photo(height, width, channels=1 if "grey" in kind else 3)
     data = images.jpeg(pixels, **KINDS.get(kind, {"progressive": "progressive" in kind}))
@@ -126,7 +139,9 @@ def test_every_instruction_set(simd: str) -> None:
     noise = np.random.default_rng(1).integers(0, 256, (130, 200, 3), dtype=np.uint8)
     for picture in (noise, images.photo(130, 200)):
         for options in KINDS.values():
-            assert_equals_full_decode(decoder, images.jpeg(picture, **options), boxes_of(130, 200, 5))
+            assert_equals_full_decode(
+                decoder, images.jpeg(picture, **options), boxes_of(130, 200, 5)
+            )
     assert sum(decoder.pool.decoded.values()) == decoder.pool.decoded["own"]
 
 
@@ -135,29 +150,47 @@ def test_other_kinds_go_to_libjpeg_and_are_counted() -> None:
     decoder = Decoder()
     box = [(0, 0, 40, 60)]
     arithmetic = images.jpeg(picture).replace(b"\xff\xc0", b"\xff\xc9", 1)
-    assert decoder.verdict(arithmetic, box[0]) == Decoder(always_libjpeg=True).verdict(arithmetic, box[0])
-    assert_equals_full_decode(decoder, images.jpeg(picture[:, :3]), [(0, 0, 40, 3)])  # too narrow to be smooth
+    assert decoder.verdict(arithmetic, box[0]) == Decoder(always_libjpeg=True).verdict(
+        arithmetic, box[0]
+    )
+    assert_equals_full_decode(
+        decoder, images.jpeg(picture[:, :3]), [(0, 0, 40, 3)]
+    )  # too narrow to be smooth
     assert "4 components" in decoder.verdict(images.cmyk_jpeg(picture), box[0])
     assert_equals_full_decode(decoder, images.jpeg(picture), box)
     data = images.jpeg(picture)
     at = data.index(b"\xff\xdb")
     assert_equals_full_decode(decoder, data[:at] + b"garbage" + data[at:], box)
-    counts = {kind: count for kind, count in decoder.pool.decoded.items() if kind not in ("png", "webp")}
-    assert counts == {"own": 1, "coding": 1, "components": 1, "layout": 1, "unusual": 1, "forced": 0}
+    counts = {
+        kind: count for kind, count in decoder.pool.decoded.items() if kind not in ("png", "webp")
+    }
+    assert counts == {
+        "own": 1,
+        "coding": 1,
+        "components": 1,
+        "layout": 1,
+        "unusual": 1,
+        "forced": 0,
+    }
 
 
 def in_scans(planes: list[Pixels], order: list[int]) -> bytes:
-    """A baseline JPEG of three components of one size, each in a scan of its own, in this order; RGB by its marker."""
+    """A baseline JPEG of three components of one size, each in a scan of its own, in this order;
+    RGB by its marker."""
     parts = [images.jpeg(plane, quality=90) for plane in planes]
     first = parts[0]
     frame = first.index(b"\xff\xc0")
     tables = first.index(b"\xff\xc4")
     scan = first.index(b"\xff\xda")
     height, width = planes[0].shape
-    header = b"\xff\xc0\x00\x11\x08" + height.to_bytes(2, "big") + width.to_bytes(2, "big") + b"\x03"
+    header = (
+        b"\xff\xc0\x00\x11\x08" + height.to_bytes(2, "big") + width.to_bytes(2, "big") + b"\x03"
+    )
     header += b"\x01\x11\x00\x02\x11\x00\x03\x11\x00"
     adobe = b"\xff\xee\x00\x0eAdobe\x00\x64\x00\x00\x00\x00\x00"
-    whole = first[:2] + adobe + first[first.index(b"\xff\xdb") : frame] + header + first[tables:scan]
+    whole = (
+        first[:2] + adobe + first[first.index(b"\xff\xdb") : frame] + header + first[tables:scan]
+    )
     for component in order:
         data = parts[component][parts[component].index(b"\xff\xda") + 10 : -2]
         whole += b"\xff\xda\x00\x08\x01" + bytes([component + 1]) + b"\x00\x00\x3f\x00" + data
@@ -166,7 +199,8 @@ def in_scans(planes: list[Pixels], order: list[int]) -> bytes:
 
 @pytest.mark.parametrize("order", [[0, 1, 2], [2, 0, 1]])
 def test_a_scan_for_each_component(order: list[int]) -> None:
-    """The first picture's standard tables serve all: Pillow writes the same ones into every grey file."""
+    """The first picture's standard tables serve all: Pillow writes the same ones into every grey
+    file."""
     planes = [images.photo(45, 70, channels=1, seed=seed)[..., 0] for seed in range(3)]
     data = in_scans(planes, order)
     decoder = Decoder()
@@ -230,7 +264,8 @@ def damaged(data: bytes, rng: np.random.Generator) -> bytes:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_damaged_files_get_the_verdict_of_libjpeg(kind: str) -> None:
-    """And where that is a good one, the pixels of its full decode, of the rows down to the last of the box."""
+    """And where that is a good one, the pixels of its full decode, of the rows down to the last of
+    the box."""
     height, width = 45, 70
     data = images.jpeg(images.photo(height, width), **KINDS[kind])
     header = data.index(b"\xff\xda")
@@ -238,12 +273,18 @@ def test_damaged_files_get_the_verdict_of_libjpeg(kind: str) -> None:
     ours, theirs = Decoder(), Decoder(always_libjpeg=True)
     good = 0
     for _ in range(250):
-        bad = damaged(data, rng) if rng.random() < 0.5 else data[:header] + damaged(data[header:], rng)
+        bad = (
+            damaged(data, rng)
+            if rng.random() < 0.5
+            else data[:header] + damaged(data[header:], rng)
+        )
         box = boxes_of(height, width, 1, int(rng.integers(1 << 30)))[-1]
         whole = bool(rng.random() < 0.3)
         before = ours.pool.decoded["own"]
         (found,), failures = ours.decode(bad, [box], whole=whole)
-        assert [failure[1] for failure in failures] == [f[1] for f in theirs.decode(bad, [box], whole=whole)[1]], bad
+        assert [failure[1] for failure in failures] == [
+            f[1] for f in theirs.decode(bad, [box], whole=whole)[1]
+        ], bad
         if not failures and ours.pool.decoded["own"] > before:
             top, left, h, w = box
             (rows,), failures = theirs.decode(bad, [(0, 0, top + h, width)])

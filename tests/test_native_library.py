@@ -18,11 +18,16 @@ pytestmark = pytest.mark.skipif(not native.available(), reason="the native core 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler to make another libjpeg")
 @pytest.mark.parametrize("soname", ["libjpeg.so.62", "libjpeg.so.8"])
-def test_another_libjpeg_in_the_process_does_not_get_in_the_way(tmp_path: Path, soname: str) -> None:
-    """torchvision brings one of the same name for the dynamic linker, in some versions without what the core needs."""
+def test_another_libjpeg_in_the_process_does_not_get_in_the_way(
+    tmp_path: Path, soname: str
+) -> None:
+    """torchvision brings one of the same name for the dynamic linker, in some versions without what
+    the core needs."""
     other = tmp_path / "other.so"
     subprocess.run(
-        ["cc", "-shared", f"-Wl,-soname,{soname}", "-x", "c", "/dev/null", "-o", str(other)], check=True, timeout=LIMIT
+        ["cc", "-shared", f"-Wl,-soname,{soname}", "-x", "c", "/dev/null", "-o", str(other)],
+        check=True,
+        timeout=LIMIT,
     )
     program = f"""
 import ctypes
@@ -35,6 +40,11 @@ assert sizes[0, :2].tolist() == [20, 30]
 """
     root = str(Path(__file__).parent.parent)
     run = subprocess.run(
-        [sys.executable, "-c", program], cwd=root, capture_output=True, text=True, timeout=LIMIT, check=False
+        [sys.executable, "-c", program],
+        cwd=root,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+        check=False,
     )
     assert run.returncode == 0, run.stderr

@@ -1,4 +1,5 @@
-"""The native core as a citizen: bad input, cancelling, forks, several batches at once, the GIL, its absence."""
+"""The native core as a citizen: bad input, cancelling, forks, several batches at once, the GIL, its
+absence."""
 
 from __future__ import annotations
 
@@ -35,10 +36,14 @@ def whole(sizes: list[tuple[int, int]], out: tuple[int, int] = (16, 16)) -> Geom
     count = len(sizes)
     box = np.array([(0, 0, *size) for size in sizes], np.int32)
     window = np.tile(np.array([0, 0, *out], np.int32), (count, 1))
-    return Geometry(box, np.tile(np.array(out, np.int32), (count, 1)), window, np.zeros((count, 2), np.bool_))
+    return Geometry(
+        box, np.tile(np.array(out, np.int32), (count, 1)), window, np.zeros((count, 2), np.bool_)
+    )
 
 
-def decode_one(pool: Any, data: bytes, box: tuple[int, int, int, int], **options: Any) -> tuple[Any, Any]:
+def decode_one(
+    pool: Any, data: bytes, box: tuple[int, int, int, int], **options: Any
+) -> tuple[Any, Any]:
     """(failure or None, pixels) of one buffer."""
     placed = whole([(1, 1)])
     placed.box[0] = box
@@ -69,7 +74,12 @@ TOP = (0, 0, 8, 80)
         (GOOD[:30], ALL, "DAMAGED", "Premature end of JPEG file"),
         (images.torn(GOOD), ALL, "DAMAGED", "premature end of data segment"),
         (images.corrupt(GOOD), ALL, "DAMAGED", "Corrupt JPEG data"),
-        (GOOD, (0, 0, 64, 81), "BAD_GEOMETRY", "64x81 at (0, 0) does not lie inside the image of 64x80"),
+        (
+            GOOD,
+            (0, 0, 64, 81),
+            "BAD_GEOMETRY",
+            "64x81 at (0, 0) does not lie inside the image of 64x80",
+        ),
         (GOOD, (-1, 0, 10, 10), "BAD_GEOMETRY", "does not lie inside"),
         (GOOD, (0, 0, 0, 10), "BAD_GEOMETRY", "does not lie inside"),
     ],
@@ -116,7 +126,9 @@ def test_files_that_cannot_be_read(pool: Any, tmp_path: Path) -> None:
     (tmp_path / "good.jpg").write_bytes(GOOD)
     (tmp_path / "folder").mkdir()
     os.mkfifo(tmp_path / "pipe")
-    table = PathTable.of(["good.jpg", "missing.jpg", "folder", "pipe", "good.jpg"], root=str(tmp_path))
+    table = PathTable.of(
+        ["good.jpg", "missing.jpg", "folder", "pipe", "good.jpg"], root=str(tmp_path)
+    )
     out = np.empty((5, 16, 16, 3), np.uint8)
     failures = pool.decode_batch(table, geometry=whole([(64, 80)] * 5), out=out).wait()
     assert [(f.row, f.message) for f in failures] == [
@@ -218,7 +230,9 @@ def test_cancel_and_close(pool: Any) -> None:
 def test_dropped_batches_do_no_harm(pool: Any) -> None:
     data = [images.jpeg(images.photo(100, 100))] * 16
     for _ in range(20):
-        pool.decode_batch(data, geometry=whole([(100, 100)] * 16), out=np.empty((16, 16, 16, 3), np.uint8))
+        pool.decode_batch(
+            data, geometry=whole([(100, 100)] * 16), out=np.empty((16, 16, 16, 3), np.uint8)
+        )
     assert decode_one(pool, GOOD, ALL)[0] is None
 
 
@@ -258,14 +272,18 @@ assert (outs == mine[0]).all()
 @built
 def test_a_forked_child_gets_threads_of_its_own() -> None:
     done = subprocess.run(
-        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORK], input=GOOD, capture_output=True, timeout=LIMIT
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORK],
+        input=GOOD,
+        capture_output=True,
+        timeout=LIMIT,
     )
     assert done.returncode == 0, done.stderr.decode()
 
 
 @built
 def test_waiting_leaves_the_gil_to_others(pool: Any) -> None:
-    """A thread that waits for a batch of another pool's making lets Python go on: it counts while the batch is done."""
+    """A thread that waits for a batch of another pool's making lets Python go on: it counts while
+    the batch is done."""
     data = [images.jpeg(images.photo(300, 300))] * 200
     out = np.empty((200, 16, 16, 3), np.uint8)
     pending = pool.decode_batch(data, geometry=whole([(300, 300)] * 200), out=out)

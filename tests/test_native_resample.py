@@ -19,9 +19,10 @@ from fastload import native
 
 pytestmark = pytest.mark.skipif(not native.available(), reason="the native core is not built")
 
-# (format, height, width, size, interpolation). The first two ended the process with AVX-512, the third with all others:
-# each weight row was as long as the longest one, and those of the last columns were read to their full length, which is
-# 2 s (bilinear) or 6 s (bicubic) bytes beyond the pixels for an image that gets s times smaller.
+# (format, height, width, size, interpolation). The first two ended the process with AVX-512, the
+# third with all others: each weight row was as long as the longest one, and those of the last
+# columns were read to their full length, which is 2 s (bilinear) or 6 s (bicubic) bytes beyond the
+# pixels for an image that gets s times smaller.
 LARGE = {
     "wide-jpeg": ("JPEG", 300, 20_000, 32, "bicubic"),
     "wide-png": ("PNG", 200, 13_000, 24, "bilinear"),
@@ -89,10 +90,14 @@ def test_a_sound_image_much_larger_than_its_output(tmp_path: Path, case: str) ->
     kind, height, width, size, interpolation = LARGE[case]
     write(tmp_path / "data", kind, height, width)
     found = resized(tmp_path / "data", tmp_path, size, interpolation)
-    filter = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}[interpolation]
+    filter = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}[
+        interpolation
+    ]
     for number, pixels in enumerate(found):
         with Image.open(tmp_path / "data" / "a" / f"{number}.{kind.lower()}") as image:
-            expected = np.asarray(image.convert("RGB").resize((size, size), filter, reducing_gap=None))
+            expected = np.asarray(
+                image.convert("RGB").resize((size, size), filter, reducing_gap=None)
+            )
         # Pillow rounds the weights in another way.
         assert np.abs(pixels.astype(int) - expected).max() <= 2
 
@@ -102,9 +107,13 @@ def test_the_largest_png_that_the_limit_admits(tmp_path: Path) -> None:
     """13,000 x 13,000 grey pixels: 169 million, where 179 million are allowed."""
     (tmp_path / "data" / "a").mkdir(parents=True)
     Image.new("L", (13_000, 13_000), 137).save(tmp_path / "data" / "a" / "0.png")
-    script = _LOAD.replace('("turbojpeg", "cache")', '("turbojpeg",)').replace('found["cache"]', 'found["turbojpeg"]')
+    script = _LOAD.replace('("turbojpeg", "cache")', '("turbojpeg",)').replace(
+        'found["cache"]', 'found["turbojpeg"]'
+    )
     done = subprocess.run(
-        [sys.executable, "-c", script, str(tmp_path / "data"), "", "24", "bilinear"], capture_output=True, text=True
+        [sys.executable, "-c", script, str(tmp_path / "data"), "", "24", "bilinear"],
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, f"ended with {done.returncode}:\n{done.stderr[-3000:]}"
     assert (np.load(tmp_path / "data.npy") == 137).all()
@@ -143,7 +152,9 @@ print(len(made))
 
 
 def test_wide_rows_with_every_instruction_set() -> None:
-    done = subprocess.run([sys.executable, "-X", "faulthandler", "-c", _KERNELS], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-X", "faulthandler", "-c", _KERNELS], capture_output=True, text=True
+    )
     assert done.returncode == 0, f"ended with {done.returncode}:\n{done.stderr[-3000:]}"
     assert done.stdout.strip() == "4"
 
@@ -157,8 +168,12 @@ def test_no_read_goes_beyond_a_row(tmp_path: Path, sanitizer: str) -> None:
         pytest.skip("building needs cmake and g++: apt-get install cmake g++ libjpeg-dev")
     root = Path(__file__).parents[1]
     options = ["-DFASTLOAD_PYTHON=OFF", "-DFASTLOAD_STRESS=ON", f"-DFASTLOAD_SANITIZE={sanitizer}"]
-    subprocess.run(["cmake", "-S", str(root), "-B", str(tmp_path), *options], check=True, capture_output=True)
+    subprocess.run(
+        ["cmake", "-S", str(root), "-B", str(tmp_path), *options], check=True, capture_output=True
+    )
     make = ["cmake", "--build", str(tmp_path), "--target", "bounds", "--parallel", "2"]
     subprocess.run(make, check=True, capture_output=True)
-    done = subprocess.run([tmp_path / "tests" / "native" / "bounds"], capture_output=True, text=True)
+    done = subprocess.run(
+        [tmp_path / "tests" / "native" / "bounds"], capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stdout + done.stderr[-3000:]

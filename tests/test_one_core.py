@@ -50,7 +50,9 @@ def test_on_one_core_there_is_one_worker_process_unless_more_are_asked_for(tmp_p
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(jpeg(photo(20, 30, seed=index)))
     (tmp_path / "program.py").write_text(PROGRAM)
-    done = subprocess.run([sys.executable, "program.py"], cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT)
+    done = subprocess.run(
+        [sys.executable, "program.py"], cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("1 worker process (one for each usable core)") == 2
     assert "told to: This DataLoader will create 2 worker processes" in done.stdout

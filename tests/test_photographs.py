@@ -23,7 +23,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def digest(folder: Path) -> dict[str, str]:
     files = sorted(path for path in folder.rglob("*") if path.is_file())
-    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in files
+    }
 
 
 def pixels(path: Path, mode: str) -> np.ndarray:
@@ -65,8 +68,12 @@ def test_sizes_and_settings_are_those_of_photographs(folder: Path) -> None:
     assert len(set(sizes)) > COUNT // 2
     assert all(230 <= side <= 620 for size in sizes for side in size)
     assert {0, 2} <= samplings, "4:4:4 and 4:2:0 at least"
-    bits = np.array([8 * path.stat().st_size / np.prod(size) for path, size in zip(files, sizes, strict=True)])
-    assert 3.0 < bits.mean() < 6.5, "bits per pixel; white noise has some 12 at these qualities, flat shapes below 1"
+    bits = np.array(
+        [8 * path.stat().st_size / np.prod(size) for path, size in zip(files, sizes, strict=True)]
+    )
+    assert 3.0 < bits.mean() < 6.5, (
+        "bits per pixel; white noise has some 12 at these qualities, flat shapes below 1"
+    )
     assert bits.max() > 2 * bits.min(), "busy images and plain ones"
 
 
@@ -101,7 +108,9 @@ def test_scenes_can_be_told_apart_by_colour(folder: Path) -> None:
     centres = {name: colours[[n == name for n in names]].mean(0) for name in SCENES}
     seen, truth = mean_colours("val")
     seen /= seen.sum(1, keepdims=True)
-    guesses = [min(centres, key=lambda name: float(((row - centres[name]) ** 2).sum())) for row in seen]
+    guesses = [
+        min(centres, key=lambda name: float(((row - centres[name]) ** 2).sum())) for row in seen
+    ]
     right = np.mean([guess == name for guess, name in zip(guesses, truth, strict=True)])
     assert right > 0.5, "chance is 0.25"
 

@@ -1,4 +1,5 @@
-"""The prefetcher's thread: its table of states, and what the trainer gets whatever happens to either of the two."""
+"""The prefetcher's thread: its table of states, and what the trainer gets whatever happens to
+either of the two."""
 
 from __future__ import annotations
 
@@ -29,12 +30,19 @@ ORDER = EpochOrder(24, 2, shuffle=True)
 class Prefetched:
     """A prefetcher over a Recorder, which has begun at a position."""
 
-    def __init__(self, backend: Recorder, position: tuple[int, int] = (0, 0), *, ahead: bool = True) -> None:
+    def __init__(
+        self, backend: Recorder, position: tuple[int, int] = (0, 0), *, ahead: bool = True
+    ) -> None:
         self.stage = DeviceStage(
-            device=torch.device("cpu"), programs=(BatchProgram(()),), roles={"value": "value"}, layout="tuple"
+            device=torch.device("cpu"),
+            programs=(BatchProgram(()),),
+            roles={"value": "value"},
+            layout="tuple",
         )
         schedule = Schedule(ORDER, ahead=ahead)
-        production = Production(backend, self.stage, schedule, Substitution(backend, ORDER, "raise"))
+        production = Production(
+            backend, self.stage, schedule, Substitution(backend, ORDER, "raise")
+        )
         production.begin(position)
         production.submit()
         self.prefetcher = Prefetcher(production, self.stage)
@@ -58,7 +66,10 @@ def batch_at(epoch: int, step: int) -> list[int]:
 
 
 def test_the_table_in_the_docstring_is_the_one_that_runs() -> None:
-    rows = [re.findall(r"[A-Z]+|(?<=\|) +(?=\|)", line) for line in (Prefetcher.__doc__ or "").splitlines()]
+    rows = [
+        re.findall(r"[A-Z]+|(?<=\|) +(?=\|)", line)
+        for line in (Prefetcher.__doc__ or "").splitlines()
+    ]
     header, *states = [[cell.strip() for cell in row] for row in rows if len(row) > 5]
     assert header == [event.name for event in Event]
     drawn = {
@@ -73,7 +84,9 @@ def test_the_table_in_the_docstring_is_the_one_that_runs() -> None:
 def test_batches_come_in_order_over_the_ends_of_epochs() -> None:
     with Prefetched(Recorder(), (0, 10)) as prefetched:
         positions = [(0, 10), (0, 11), *((1, step) for step in range(12)), (2, 0)]
-        assert [prefetched.next() for _ in positions] == [batch_at(*position) for position in positions]
+        assert [prefetched.next() for _ in positions] == [
+            batch_at(*position) for position in positions
+        ]
 
 
 def test_it_makes_as_many_as_it_may_and_then_one_for_each_that_is_taken() -> None:
@@ -172,7 +185,9 @@ def test_a_thread_that_is_gone_is_an_error(monkeypatch: pytest.MonkeyPatch) -> N
         prefetched.next()
 
 
-def test_what_the_handler_of_a_dead_child_raises_is_a_worker_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_handler_of_a_dead_child_raises_is_a_worker_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     class Told:
         def get(self, timeout: float) -> Any:
             raise RuntimeError("DataLoader worker (pid 1) is killed by signal: Killed.")
@@ -186,12 +201,16 @@ def test_what_the_handler_of_a_dead_child_raises_is_a_worker_error(monkeypatch: 
             prefetched.next()
 
 
-def test_the_stage_is_claimed_by_the_thread_that_works_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_stage_is_claimed_by_the_thread_that_works_on_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     seen: list[tuple[str, bool]] = []
     here = threading.get_ident()
     for name in ("prepare", "claim_thread"):
         monkeypatch.setattr(
-            DeviceStage, name, lambda self, name=name: seen.append((name, threading.get_ident() == here))
+            DeviceStage,
+            name,
+            lambda self, name=name: seen.append((name, threading.get_ident() == here)),
         )
     with Prefetched(Recorder()) as prefetched:
         prefetched.next()

@@ -78,7 +78,8 @@ def test_random_apply_is_all_or_nothing_and_draws_for_itself() -> None:
     assert torch.equal(result[~chosen], images[~chosen])
     expected = jitter.apply(images[chosen].flip(-1), draws.take(rows).within(5), 1)
     assert torch.equal(result[chosen], expected)
-    # Which samples are chosen says nothing of what is drawn inside, nor of a second RandomApply within.
+    # Which samples are chosen says nothing of what is drawn inside, nor of a second RandomApply
+    # within.
     both = RandomApply((RandomApply((RandomHorizontalFlip(1.0),), 0.5),), 0.5)
     inner = len(both.ops[0].rows(draws.take(both.rows(draws, 5)).within(5), 0))  # type: ignore[attr-defined]
     assert 70 < inner < 130
@@ -89,7 +90,9 @@ def test_streams_within_are_apart() -> None:
     others = [draws, draws.within(0), draws.within(1), draws.within(0).within(0)]
     numbers = {other.uniform(stream, 2).tobytes() for other in others for stream in (0, 1)}
     assert len(numbers) == 2 * len(others)
-    assert np.array_equal(draws.within(1).uniform(0, 2), Draws(3, 1, np.arange(50)).within(1).uniform(0, 2))
+    assert np.array_equal(
+        draws.within(1).uniform(0, 2), Draws(3, 1, np.arange(50)).within(1).uniform(0, 2)
+    )
 
 
 @pytest.mark.parametrize("t", [v1, v2], ids=["v1", "v2"])
@@ -110,5 +113,7 @@ def test_the_augmentation_of_simclr_runs_natively(t: Any, tmp_path: Path) -> Non
     with loader:
         images, _ = next(iter(loader))
     theirs = torch.stack([image for image, _ in dataset])
-    assert (images - theirs).abs().max() < 2.5 / 255  # one step of each: decoder, jitter and blur round
+    assert (
+        images - theirs
+    ).abs().max() < 2.5 / 255  # one step of each: decoder, jitter and blur round
     assert (images - theirs).abs().mean() < 1 / 255

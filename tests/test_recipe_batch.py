@@ -1,4 +1,5 @@
-"""The program of batch operations: what it promises whatever the operations are; dtypes, normalisation, erasing."""
+"""The program of batch operations: what it promises whatever the operations are; dtypes,
+normalisation, erasing."""
 
 from __future__ import annotations
 
@@ -66,7 +67,9 @@ EVERY_OP: tuple[Operation, ...] = (
 )
 
 
-def images_of(count: int, *, channels: int = 3, height: int = HEIGHT, width: int = WIDTH) -> torch.Tensor:
+def images_of(
+    count: int, *, channels: int = 3, height: int = HEIGHT, width: int = WIDTH
+) -> torch.Tensor:
     """(B, C, H, W) uint8, channels_last, as a backend hands them over."""
     array = np.stack([photo(height, width, seed=row, channels=channels) for row in range(count)])
     return torch.from_numpy(array).permute(0, 3, 1, 2)
@@ -82,7 +85,11 @@ def draws_of(count: int, *, seed: int = 7) -> Draws:
 
 
 def run(
-    ops: tuple[Operation, ...] | Operation, images: torch.Tensor, draws: Draws, *, first_stream: int = 3
+    ops: tuple[Operation, ...] | Operation,
+    images: torch.Tensor,
+    draws: Draws,
+    *,
+    first_stream: int = 3,
 ) -> torch.Tensor:
     ops = ops if isinstance(ops, tuple) else (ops,)
     program = BatchProgram(tuple(enumerate(ops, first_stream)))
@@ -93,13 +100,19 @@ def run(
 @pytest.mark.parametrize("channels", [1, 3])
 def test_a_sample_does_not_depend_on_its_batch(op: Operation, channels: int) -> None:
     count = 9
-    columns = {"image": images_of(count, channels=channels), "mask": masks_of(count), "label": torch.arange(count)}
+    columns = {
+        "image": images_of(count, channels=channels),
+        "mask": masks_of(count),
+        "label": torch.arange(count),
+    }
     program = BatchProgram(((5, op),))
     draws = draws_of(count)
 
     def apply(rows: Any) -> dict[str, torch.Tensor]:
         taken = {name: column[rows] for name, column in columns.items()}
-        return program(taken, {"image": "image", "mask": "mask", "label": "value"}, draws.take(rows))
+        return program(
+            taken, {"image": "image", "mask": "mask", "label": "value"}, draws.take(rows)
+        )
 
     whole = apply(slice(None))
     permutation = np.random.default_rng(0).permutation(count)
@@ -153,7 +166,8 @@ def test_seed_epoch_stream_and_repeat_are_all_the_randomness(op: Operation) -> N
 
 
 def test_masks_follow_the_geometry_and_nothing_else() -> None:
-    """Images that are their own masks stay so through every geometric operation, if images are sampled nearest too."""
+    """Images that are their own masks stay so through every geometric operation, if images are
+    sampled nearest too."""
     masks = masks_of(24)
     images = masks[:, None].repeat(1, 3, 1, 1)
     geometric: tuple[Operation, ...] = (
@@ -164,7 +178,9 @@ def test_masks_follow_the_geometry_and_nothing_else() -> None:
         Pad((1, 2, 3, 4), fill=(9.0,), mask_fill=(9.0,)),
     )
     program = BatchProgram(tuple(enumerate(geometric)))
-    result = program({"image": images, "mask": masks}, {"image": "image", "mask": "mask"}, draws_of(24))
+    result = program(
+        {"image": images, "mask": masks}, {"image": "image", "mask": "mask"}, draws_of(24)
+    )
     assert result["mask"].shape == (24, 1, 34, 35)
     assert torch.equal(result["mask"].expand(-1, 3, -1, -1), result["image"])
     assert not torch.equal(result["mask"][:, 0, :30, :29], masks[:, :30, :29])
@@ -173,7 +189,9 @@ def test_masks_follow_the_geometry_and_nothing_else() -> None:
 def test_fill_of_images_and_masks_differ() -> None:
     op = Pad((2, 0, 0, 0), fill=(1.0, 2.0, 3.0), mask_fill=(250.0,))
     result = BatchProgram(((0, op),))(
-        {"image": images_of(2), "mask": masks_of(2)}, {"image": "image", "mask": "mask"}, draws_of(2)
+        {"image": images_of(2), "mask": masks_of(2)},
+        {"image": "image", "mask": "mask"},
+        draws_of(2),
     )
     assert (result["image"][:, :, :, :2] == torch.tensor([1, 2, 3]).view(1, 3, 1, 1)).all()
     assert (result["mask"][..., :2] == 250).all()
@@ -188,7 +206,9 @@ def test_empty_program() -> None:
 
 
 def test_description_dtype_and_pickling() -> None:
-    program = BatchProgram(((1, RandomHorizontalFlip()), (2, ToDtype(torch.float16)), (3, Normalize(MEAN, STD))))
+    program = BatchProgram(
+        ((1, RandomHorizontalFlip()), (2, ToDtype(torch.float16)), (3, Normalize(MEAN, STD)))
+    )
     assert not program.is_identity
     assert program.output_dtype() == torch.float16
     assert program.output_dtype(torch.float32) == torch.float16
@@ -223,7 +243,9 @@ def test_refuses_what_does_not_run_on_batches() -> None:
     ],
     ids=str,
 )
-def test_refuses_what_an_operation_cannot_take(ops: tuple[Operation, ...], channels: int, message: str) -> None:
+def test_refuses_what_an_operation_cannot_take(
+    ops: tuple[Operation, ...], channels: int, message: str
+) -> None:
     images = images_of(4).repeat(1, 2, 1, 1)[:, :channels]
     with pytest.raises(ConfigurationError, match=message):
         run(ops, images, draws_of(4))
@@ -236,14 +258,22 @@ def test_refuses_columns_of_the_wrong_shape() -> None:
     with pytest.raises(ConfigurationError, match="'mask'"):
         program({"mask": images_of(1)}, {"mask": "mask"}, draws_of(1))
     with pytest.raises(ConfigurationError, match="resize the masks"):
-        program({"image": images_of(2), "mask": masks_of(2)[:, 1:]}, {"image": "image", "mask": "mask"}, draws_of(2))
+        program(
+            {"image": images_of(2), "mask": masks_of(2)[:, 1:]},
+            {"image": "image", "mask": "mask"},
+            draws_of(2),
+        )
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int32])
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int32]
+)
 @pytest.mark.parametrize("scale", [True, False])
 def test_to_dtype(dtype: torch.dtype, scale: bool) -> None:
     images = images_of(3)
-    assert torch.equal(run(ToDtype(dtype, scale), images, draws_of(3)), F.to_dtype(images, dtype, scale=scale))
+    assert torch.equal(
+        run(ToDtype(dtype, scale), images, draws_of(3)), F.to_dtype(images, dtype, scale=scale)
+    )
 
 
 def test_to_dtype_of_floats() -> None:
@@ -255,11 +285,18 @@ def test_to_dtype_of_floats() -> None:
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("memory_format", [torch.channels_last, torch.contiguous_format])
 @pytest.mark.parametrize("scale", [True, False])
-def test_conversion_and_normalisation_in_one(channels: int, memory_format: torch.memory_format, scale: bool) -> None:
+def test_conversion_and_normalisation_in_one(
+    channels: int, memory_format: torch.memory_format, scale: bool
+) -> None:
     images = images_of(3, channels=channels).contiguous(memory_format=memory_format)
-    normalize = Normalize(MEAN[:channels], STD[:channels]) if scale else Normalize((100.0,), (50.0,))
+    normalize = (
+        Normalize(MEAN[:channels], STD[:channels]) if scale else Normalize((100.0,), (50.0,))
+    )
     expected = torch.stack(
-        [F.normalize(F.to_dtype(i, torch.float64, scale=scale), normalize.mean, normalize.std) for i in images]
+        [
+            F.normalize(F.to_dtype(i, torch.float64, scale=scale), normalize.mean, normalize.std)
+            for i in images
+        ]
     )
     for dtype in (torch.float32, torch.float16, torch.bfloat16):
         result = run((ToDtype(dtype, scale), normalize), images, draws_of(3))
@@ -277,7 +314,9 @@ def test_normalisation_of_floats(dtype: torch.dtype) -> None:
     images = images_of(3).to(torch.float32).div(255.0).to(dtype)
     for mean, std in ((MEAN, STD), ((0.5,), (0.25,)), ((0.5,), STD)):
         result = run(Normalize(mean, std), images, draws_of(3))
-        expected = F.normalize(images.to(torch.promote_types(dtype, torch.float32)), list(mean), list(std)).to(dtype)
+        expected = F.normalize(
+            images.to(torch.promote_types(dtype, torch.float32)), list(mean), list(std)
+        ).to(dtype)
         assert torch.equal(result, expected)
 
 
@@ -290,9 +329,13 @@ def test_erasing(dtype: torch.dtype, value: tuple[float, ...]) -> None:
     boxes = op.boxes(draws, 3, height=HEIGHT, width=WIDTH)
     assert 4 < (boxes[:, 2] > 0).sum() < 18
     for row, (top, left, height, width) in enumerate(boxes.tolist()):
-        expected = F.erase(images[row], top, left, height, width, torch.tensor(value)[:, None, None])
+        expected = F.erase(
+            images[row], top, left, height, width, torch.tensor(value)[:, None, None]
+        )
         assert torch.equal(result[row], expected)
-    masked = torch.where(inside_boxes(boxes, images), torch.tensor(value).to(dtype).view(-1, 1, 1), images)
+    masked = torch.where(
+        inside_boxes(boxes, images), torch.tensor(value).to(dtype).view(-1, 1, 1), images
+    )
     assert torch.equal(masked, result)  # how it is done on a GPU
 
 
@@ -308,7 +351,9 @@ def test_erasing_with_noise() -> None:
         inside[top : top + height, left : left + width] = True
         assert torch.equal(result[row] != 100.0, inside.expand(3, -1, -1))
         noise.append(result[row][:, inside])
-    assert len({values[0, 0].item() for values in noise if values.numel()}) == (boxes[:, 2] > 0).sum()
+    assert (
+        len({values[0, 0].item() for values in noise if values.numel()}) == (boxes[:, 2] > 0).sum()
+    )
     sample = torch.cat([values.flatten() for values in noise]).double()
     assert abs(sample.mean()) < 0.01
     assert abs(sample.std() - 1.0) < 0.01
@@ -317,7 +362,10 @@ def test_erasing_with_noise() -> None:
 
 
 def test_noise_is_a_function_of_key_and_counter() -> None:
-    keys, counters = torch.tensor([5, -3, 2**62]).repeat_interleave(1000), torch.arange(1000).repeat(3)
+    keys, counters = (
+        torch.tensor([5, -3, 2**62]).repeat_interleave(1000),
+        torch.arange(1000).repeat(3),
+    )
     noise = pixel_noise(keys, counters)
     order = torch.randperm(3000, generator=torch.Generator().manual_seed(0))
     assert torch.equal(pixel_noise(keys[order], counters[order]), noise[order])
@@ -331,9 +379,14 @@ def test_erased_boxes_are_distributed_as_torchvision_draws_them() -> None:
     ours = op.boxes(draws_of(4000), 1, height=height, width=width)
     torch.manual_seed(0)
     image = torch.zeros(1, height, width)
-    theirs = np.array([v1.RandomErasing.get_params(image, scale, ratio, [0.0])[:4] for _ in range(2000)])
+    theirs = np.array(
+        [v1.RandomErasing.get_params(image, scale, ratio, [0.0])[:4] for _ in range(2000)]
+    )
     quantiles = (0.05, 0.25, 0.5, 0.75, 0.95)
-    assert np.abs(np.quantile(ours, quantiles, axis=0) - np.quantile(theirs, quantiles, axis=0)).max() <= 2.5
+    assert (
+        np.abs(np.quantile(ours, quantiles, axis=0) - np.quantile(theirs, quantiles, axis=0)).max()
+        <= 2.5
+    )
     assert np.abs(ours.mean(axis=0) - theirs.mean(axis=0)).max() <= 1.0
     assert (ours[:, 0] + ours[:, 2]).max() <= height
     assert (ours[:, 1] + ours[:, 3]).max() <= width

@@ -32,8 +32,11 @@ STREAM = 4
 COUNT = 48
 
 
-def pictures(channels: int, dtype: torch.dtype = torch.uint8, *, height: int = 33, width: int = 46) -> torch.Tensor:
-    """(B, C, H, W): photographs, and the cases that trip colour arithmetic: black, white, flat, grey and saturated."""
+def pictures(
+    channels: int, dtype: torch.dtype = torch.uint8, *, height: int = 33, width: int = 46
+) -> torch.Tensor:
+    """(B, C, H, W): photographs, and the cases that trip colour arithmetic: black, white, flat,
+    grey and saturated."""
     images = images_of(COUNT, channels=channels, height=height, width=width)
     images[0], images[1], images[2] = 0, 255, 77
     images[3] = images[3, :1]
@@ -42,7 +45,8 @@ def pictures(channels: int, dtype: torch.dtype = torch.uint8, *, height: int = 3
 
 
 def compare(ours: torch.Tensor, theirs: torch.Tensor, *, share: float = 0.0) -> None:
-    """uint8 pixels equal but for `share` of them, which may differ by 1; floats to within rounding."""
+    """uint8 pixels equal but for `share` of them, which may differ by 1; floats to within
+    rounding."""
     assert ours.dtype == theirs.dtype
     assert ours.shape == theirs.shape
     if ours.is_floating_point():
@@ -54,22 +58,32 @@ def compare(ours: torch.Tensor, theirs: torch.Tensor, *, share: float = 0.0) -> 
 
 
 FACTORS = torch.linspace(0.0, 2.0, COUNT, dtype=torch.float64)
-KERNELS: tuple[tuple[Callable[..., torch.Tensor], Callable[..., torch.Tensor], torch.Tensor], ...] = (
+KERNELS: tuple[
+    tuple[Callable[..., torch.Tensor], Callable[..., torch.Tensor], torch.Tensor], ...
+] = (
     (colour.adjust_brightness, F.adjust_brightness, FACTORS),
     (colour.adjust_contrast, F.adjust_contrast, FACTORS),
     (colour.adjust_saturation, F.adjust_saturation, FACTORS),
     (colour.adjust_sharpness, F.adjust_sharpness, FACTORS),
     (colour.adjust_hue, F.adjust_hue, FACTORS / 2 - 0.5),
-    (colour.posterize, lambda image, bits: F.posterize(image, int(bits)), torch.arange(COUNT).double() % 9),
+    (
+        colour.posterize,
+        lambda image, bits: F.posterize(image, int(bits)),
+        torch.arange(COUNT).double() % 9,
+    ),
     (
         colour.solarize,
-        lambda image, share: F.solarize(image, share if image.is_floating_point() else 255.0 * share),
+        lambda image, share: F.solarize(
+            image, share if image.is_floating_point() else 255.0 * share
+        ),
         torch.linspace(0.0, 1.0, COUNT).double(),
     ),
 )
 
 
-@pytest.mark.parametrize(("ours", "theirs", "parameters"), KERNELS, ids=lambda x: getattr(x, "__name__", ""))
+@pytest.mark.parametrize(
+    ("ours", "theirs", "parameters"), KERNELS, ids=lambda x: getattr(x, "__name__", "")
+)
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("size", [(33, 46), (2, 5), (1, 1)])
@@ -83,8 +97,8 @@ def test_kernel(
 ) -> None:
     images = pictures(channels, dtype, height=size[0], width=size[1])
     expected = torch.stack([theirs(i, p) for i, p in zip(images, parameters.tolist(), strict=True)])
-    # Hues are computed by another formula, and a mean of grey values exactly: both may fall on the other side of a
-    # whole number now and then.
+    # Hues are computed by another formula, and a mean of grey values exactly: both may fall on the
+    # other side of a whole number now and then.
     rare = 1e-3 if ours in (colour.adjust_hue, colour.adjust_contrast) else 0.0
     compare(ours(images.contiguous(), parameters), expected, share=rare)
 
@@ -127,13 +141,17 @@ def test_color_jitter_draws_as_torchvision_does() -> None:
     ours, order = op.parameters(draws_of(4000), STREAM)
     torch.manual_seed(0)
     theirs = [
-        v1.ColorJitter.get_params(list(op.brightness), list(op.contrast), list(op.saturation), list(op.hue))  # type: ignore[arg-type]
+        v1.ColorJitter.get_params(
+            list(op.brightness), list(op.contrast), list(op.saturation), list(op.hue)
+        )  # type: ignore[arg-type]
         for _ in range(4000)
     ]
     factors = np.array([parameters[1:] for parameters in theirs], dtype=np.float64)
     span = np.ptp(factors, axis=0)
     for q in (0.0, 0.1, 0.5, 0.9, 1.0):
-        assert (np.abs(np.quantile(ours, q, axis=0) - np.quantile(factors, q, axis=0)) < 0.04 * span).all()
+        assert (
+            np.abs(np.quantile(ours, q, axis=0) - np.quantile(factors, q, axis=0)) < 0.04 * span
+        ).all()
     # Neither do the factors depend on each other, nor on when they are applied.
     turns = np.argsort(order, axis=1)
     related = np.corrcoef(ours.T, turns.T)[:4]
@@ -153,16 +171,27 @@ def test_grey(channels: int, dtype: torch.dtype) -> None:
     op = RandomGrayscale(0.4)
     chosen = draws.uniform(STREAM, 1)[:, 0] < 0.4
     assert 0.2 < chosen.mean() < 0.6
-    expected = [F.rgb_to_grayscale(i, channels) if grey else i for i, grey in zip(images, chosen, strict=True)]
+    expected = [
+        F.rgb_to_grayscale(i, channels) if grey else i
+        for i, grey in zip(images, chosen, strict=True)
+    ]
     compare(run(op, images, draws), torch.stack(expected))
 
 
-def torchvision_step(transform: Any, image: torch.Tensor, step: AugmentStep, row: int) -> torch.Tensor:
+def torchvision_step(
+    transform: Any, image: torch.Tensor, step: AugmentStep, row: int
+) -> torch.Tensor:
     """torchvision's own transform, whose random functions return what is drawn for this row."""
     kind, chosen = int(step.kinds[row]), int(step.bins[row])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch, "randint", lambda n, size: torch.tensor(kind if n == len(AUGMENTATIONS) else chosen))
-        patch.setattr(torch, "rand", lambda size: torch.tensor(0.25 if step.magnitudes[row] < 0 else 0.75))
+        patch.setattr(
+            torch,
+            "randint",
+            lambda n, size: torch.tensor(kind if n == len(AUGMENTATIONS) else chosen),
+        )
+        patch.setattr(
+            torch, "rand", lambda size: torch.tensor(0.25 if step.magnitudes[row] < 0 else 0.75)
+        )
         result: torch.Tensor = transform(image)
     return result
 
@@ -173,7 +202,10 @@ def torchvision_step(transform: Any, image: torch.Tensor, step: AugmentStep, row
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("size", [(33, 46), (40, 40)])
 def test_rand_augment(
-    interpolation: Interpolation, fill: tuple[float, ...] | None, channels: int, size: tuple[int, int]
+    interpolation: Interpolation,
+    fill: tuple[float, ...] | None,
+    channels: int,
+    size: tuple[int, int],
 ) -> None:
     fill = fill if fill is None else fill[:channels]
     op = RandAugment(num_ops=1, magnitude=17, interpolation=interpolation, fill=fill)
@@ -192,13 +224,17 @@ def test_trivial_augment_wide(
     check_augment(op, transform, 3, size)
 
 
-def check_augment(op: RandAugment | TrivialAugmentWide, transform: Any, channels: int, size: tuple[int, int]) -> None:
+def check_augment(
+    op: RandAugment | TrivialAugmentWide, transform: Any, channels: int, size: tuple[int, int]
+) -> None:
     images = pictures(channels, height=size[0], width=size[1])
     seen: set[int] = set()
     for seed in range(3):
         draws = draws_of(COUNT, seed=seed)
         (step,) = op.steps(draws, STREAM, height=size[0], width=size[1])
-        expected = torch.stack([torchvision_step(transform, images[row], step, row) for row in range(COUNT)])
+        expected = torch.stack(
+            [torchvision_step(transform, images[row], step, row) for row in range(COUNT)]
+        )
         compare(run(op, images, draws), expected, share=2e-4)
         seen |= set(step.kinds.tolist())
     assert seen == set(range(len(AUGMENTATIONS)))
@@ -210,7 +246,9 @@ def test_operations_follow_each_other() -> None:
     transform = v2.RandAugment(1)
     expected = images
     for step in op.steps(draws, STREAM, height=33, width=46):
-        expected = torch.stack([torchvision_step(transform, expected[row], step, row) for row in range(COUNT)])
+        expected = torch.stack(
+            [torchvision_step(transform, expected[row], step, row) for row in range(COUNT)]
+        )
     different = run(op, images, draws) != expected
     assert different.float().mean() < 1e-3
     assert torch.equal(run(RandAugment(num_ops=0), images, draws), images)
@@ -234,7 +272,9 @@ def test_masks_follow_the_geometric_operations_of_an_augmentation() -> None:
     images = masks[:, None].contiguous()
     op = TrivialAugmentWide(fill=(0.0,))
     draws = draws_of(COUNT)
-    result = BatchProgram(((STREAM, op),))({"i": images, "m": masks}, {"i": "image", "m": "mask"}, draws)
+    result = BatchProgram(((STREAM, op),))(
+        {"i": images, "m": masks}, {"i": "image", "m": "mask"}, draws
+    )
     (step,) = op.steps(draws, STREAM, height=40, width=40)
     geometric = (step.kinds >= 1) & (step.kinds <= 5)
     assert 8 < geometric.sum() < COUNT

@@ -1,4 +1,5 @@
-"""Crops, resizes, paddings and flips of batches against torchvision's functional operations, sample by sample."""
+"""Crops, resizes, paddings and flips of batches against torchvision's functional operations, sample
+by sample."""
 
 from __future__ import annotations
 
@@ -29,14 +30,18 @@ STREAM = 2
 PADDING_MODES: tuple[PaddingMode, ...] = ("constant", "edge", "reflect", "symmetric")
 
 
-def run(op: Operation, images: torch.Tensor, masks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def run(
+    op: Operation, images: torch.Tensor, masks: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
     program = BatchProgram(((STREAM, op),))
     result = program({"i": images, "m": masks}, {"i": "image", "m": "mask"}, draws_of(len(images)))
     return result["i"], result["m"]
 
 
 def resolved(op: GeometryOperation) -> Geometry:
-    return GeometryPlan(((STREAM, op),)).resolve(draws_of(COUNT), np.full((COUNT, 2), (HEIGHT, WIDTH)))
+    return GeometryPlan(((STREAM, op),)).resolve(
+        draws_of(COUNT), np.full((COUNT, 2), (HEIGHT, WIDTH))
+    )
 
 
 def boxes_of(op: GeometryOperation) -> list[list[int]]:
@@ -46,16 +51,24 @@ def boxes_of(op: GeometryOperation) -> list[list[int]]:
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
 @pytest.mark.parametrize("interpolation", ["nearest", "nearest-exact", "bilinear", "bicubic"])
-def test_random_resized_crop(channels: int, dtype: torch.dtype, interpolation: Interpolation) -> None:
+def test_random_resized_crop(
+    channels: int, dtype: torch.dtype, interpolation: Interpolation
+) -> None:
     op = RandomResizedCrop((21, 58), interpolation=interpolation)
     images, masks = images_of(COUNT, channels=channels).to(dtype), masks_of(COUNT)
     resized, resized_masks = run(op, images, masks)
     assert resized.dtype == dtype
     for row, box in enumerate(boxes_of(op)):
         mode = v2.InterpolationMode(interpolation)
-        expected = F.resized_crop(images[row], *box, size=[21, 58], interpolation=mode, antialias=True)
-        torch.testing.assert_close(resized[row], expected, rtol=0, atol=0 if dtype == torch.uint8 else 1e-3)
-        nearest = F.resized_crop(masks[row, None], *box, size=[21, 58], interpolation=v2.InterpolationMode.NEAREST)
+        expected = F.resized_crop(
+            images[row], *box, size=[21, 58], interpolation=mode, antialias=True
+        )
+        torch.testing.assert_close(
+            resized[row], expected, rtol=0, atol=0 if dtype == torch.uint8 else 1e-3
+        )
+        nearest = F.resized_crop(
+            masks[row, None], *box, size=[21, 58], interpolation=v2.InterpolationMode.NEAREST
+        )
         assert torch.equal(resized_masks[row], nearest)
 
 
@@ -69,7 +82,9 @@ def test_resize(interpolation: Interpolation, antialias: bool) -> None:
     for row in range(COUNT):
         expected = F.resize(images[row], [23], max_size=27, interpolation=mode, antialias=antialias)
         assert torch.equal(resized[row], expected)
-        nearest = F.resize(masks[row, None], [23], max_size=27, interpolation=v2.InterpolationMode.NEAREST)
+        nearest = F.resize(
+            masks[row, None], [23], max_size=27, interpolation=v2.InterpolationMode.NEAREST
+        )
         assert torch.equal(resized_masks[row], nearest)
 
 
@@ -85,18 +100,23 @@ def test_center_crop(size: tuple[int, int]) -> None:
 @pytest.mark.parametrize("channels", [1, 3])
 def test_pad(mode: PaddingMode, channels: int) -> None:
     padding = (3, 0, 12, 7)
-    fill = tuple(float(9 * channel) for channel in range(channels)) if mode == "constant" else (0.0,)
+    fill = (
+        tuple(float(9 * channel) for channel in range(channels)) if mode == "constant" else (0.0,)
+    )
     images, masks = images_of(COUNT, channels=channels), masks_of(COUNT)
     op = Pad(padding, fill=fill, mask_fill=(255.0,), padding_mode=mode)
     padded, padded_masks = run(op, images, masks)
     assert torch.equal(padded, F.pad(images, list(padding), fill=list(fill), padding_mode=mode))
-    assert torch.equal(padded_masks, F.pad(masks[:, None], list(padding), fill=255.0, padding_mode=mode))
+    assert torch.equal(
+        padded_masks, F.pad(masks[:, None], list(padding), fill=255.0, padding_mode=mode)
+    )
 
 
 @pytest.mark.parametrize("mode", PADDING_MODES)
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
 def test_random_crop(mode: PaddingMode, dtype: torch.dtype) -> None:
-    """Each sample is one of torchvision's crops of the padded image, and they are not all at one place."""
+    """Each sample is one of torchvision's crops of the padded image, and they are not all at one
+    place."""
     padding, size = (5, 6, 7, 8), (36, 39)
     images, masks = images_of(COUNT).to(dtype), masks_of(COUNT)
     op = RandomCrop(size, padding=padding, fill=(11.0,), mask_fill=(12.0,), padding_mode=mode)
@@ -143,5 +163,7 @@ def test_random_resized_crop_on_a_gpu(dtype: torch.dtype) -> None:
     images, masks = images_of(COUNT).to(dtype), masks_of(COUNT)
     here, masks_here = run(RandomResizedCrop((21, 58)), images, masks)
     there, masks_there = run(RandomResizedCrop((21, 58)), images.cuda(), masks.cuda())
-    assert (here.double() - there.cpu().double()).abs().max() <= (1.0 if dtype == torch.uint8 else 0.3)
+    assert (here.double() - there.cpu().double()).abs().max() <= (
+        1.0 if dtype == torch.uint8 else 0.3
+    )
     assert torch.equal(masks_here, masks_there.cpu())

@@ -1,4 +1,5 @@
-"""Geometry against torchvision itself: its transforms, fed with our random numbers, must give the same pixels."""
+"""Geometry against torchvision itself: its transforms, fed with our random numbers, must give the
+same pixels."""
 
 from __future__ import annotations
 
@@ -24,7 +25,9 @@ from fastload.recipe import Operation, RandomCrop, RandomResizedCrop, Recipe, Re
 ROWS = 60
 
 
-def sizes_of_images(seed: int = 0, *, smallest: int = 1, largest: int = 40) -> np.ndarray[Any, np.dtype[np.int64]]:
+def sizes_of_images(
+    seed: int = 0, *, smallest: int = 1, largest: int = 40
+) -> np.ndarray[Any, np.dtype[np.int64]]:
     """(ROWS, 2): sides 1 to 40, odd and even, wide and tall, some one pixel wide."""
     rng = np.random.default_rng(seed)
     sizes = rng.integers(smallest, largest + 1, (ROWS, 2))
@@ -33,22 +36,33 @@ def sizes_of_images(seed: int = 0, *, smallest: int = 1, largest: int = 40) -> n
 
 
 def image_of(size: np.ndarray[Any, np.dtype[np.int64]], row: int) -> torch.Tensor:
-    """(3, H, W) uint8: smooth enough for resampling to be about the picture, noisy enough to see a shift."""
+    """(3, H, W) uint8: smooth enough for resampling to be about the picture, noisy enough to see a
+    shift."""
     height, width = int(size[0]), int(size[1])
     rng = np.random.default_rng(row)
     ramp = np.add.outer(np.arange(height) * 5.0, np.arange(width) * 3.0)
-    return torch.from_numpy((ramp + rng.integers(0, 40, (3, height, width))).clip(0, 255).astype(np.uint8))
+    return torch.from_numpy(
+        (ramp + rng.integers(0, 40, (3, height, width))).clip(0, 255).astype(np.uint8)
+    )
 
 
-def apply_reference(image: torch.Tensor, geometry: Geometry, row: int, plan: GeometryPlan) -> torch.Tensor:
-    """What `Geometry` says, in torchvision's functional operations: (C, H, W) uint8 to (C, h, w) uint8."""
+def apply_reference(
+    image: torch.Tensor, geometry: Geometry, row: int, plan: GeometryPlan
+) -> torch.Tensor:
+    """What `Geometry` says, in torchvision's functional operations: (C, H, W) uint8 to (C, h, w)
+    uint8."""
     image = F.crop(image, *geometry.box[row].tolist())
     size = geometry.size[row].tolist()
     if list(image.shape[-2:]) != size:
         mode = v2.InterpolationMode(plan.interpolation)
         image = F.resize(image, size, interpolation=mode, antialias=plan.antialias)
     top, left, height, width = geometry.window[row].tolist()
-    padding = [max(-left, 0), max(-top, 0), max(left + width - size[1], 0), max(top + height - size[0], 0)]
+    padding = [
+        max(-left, 0),
+        max(-top, 0),
+        max(left + width - size[1], 0),
+        max(top + height - size[0], 0),
+    ]
     if any(padding):
         image = F.pad(image, padding, fill=list(plan.fill), padding_mode=plan.padding_mode)
     image = image[:, top + padding[1] :, left + padding[0] :][:, :height, :width]
@@ -58,13 +72,17 @@ def apply_reference(image: torch.Tensor, geometry: Geometry, row: int, plan: Geo
 
 
 @contextmanager
-def torch_draws(op: Operation, draws: Draws, stream: int, row: int, size: tuple[int, int]) -> Iterator[None]:
+def torch_draws(
+    op: Operation, draws: Draws, stream: int, row: int, size: tuple[int, int]
+) -> Iterator[None]:
     """Lets torch's random functions return the numbers that this operation has for this row."""
     floats: list[float] = []
     picks: list[float] = []
     if isinstance(op, RandomResizedCrop):
         numbers = draws.uniform(stream, 22)[row].tolist()
-        floats = [number for pair in zip(numbers[:10], numbers[10:20], strict=True) for number in pair]
+        floats = [
+            number for pair in zip(numbers[:10], numbers[10:20], strict=True) for number in pair
+        ]
         picks = numbers[20:]
     elif isinstance(op, RandomCrop):
         picks = draws.uniform(stream, 2)[row].tolist()
@@ -75,7 +93,9 @@ def torch_draws(op: Operation, draws: Draws, stream: int, row: int, size: tuple[
         floats = draws.uniform(stream, 1)[row].tolist()
 
     def uniform(self: torch.Tensor, low: Any = 0, high: Any = 1) -> torch.Tensor:
-        return torch.tensor([float(low) + floats.pop(0) * (float(high) - float(low))], dtype=torch.float64)
+        return torch.tensor(
+            [float(low) + floats.pop(0) * (float(high) - float(low))], dtype=torch.float64
+        )
 
     def randint(low: int, high: int, size: Any = ()) -> torch.Tensor:
         return torch.tensor(low + math.floor(picks.pop(0) * (high - low))).reshape(size)
@@ -102,13 +122,19 @@ def run_torchvision(recipe: Recipe, image: torch.Tensor, draws: Draws, row: int)
     return image.as_subclass(torch.Tensor)
 
 
-def compare(transform: Callable[..., Any], sizes: Any, *, fixed_size: tuple[int, int] | None = None) -> tuple[int, int]:
-    """(largest difference, failing rows) between our geometry and torchvision, which must fail on the same rows."""
+def compare(
+    transform: Callable[..., Any], sizes: Any, *, fixed_size: tuple[int, int] | None = None
+) -> tuple[int, int]:
+    """(largest difference, failing rows) between our geometry and torchvision, which must fail on
+    the same rows."""
     recipe = Recipe.from_transform(transform)
     for origin in recipe.origins:
         if isinstance(origin.transform, v2.RandomResizedCrop):
-            # torchvision keeps these logarithms in float32, which moves a box by a pixel now and then.
-            origin.transform._log_ratio = torch.log(torch.tensor(origin.transform.ratio, dtype=torch.float64))
+            # torchvision keeps these logarithms in float32, which moves a box by a pixel now and
+            # then.
+            origin.transform._log_ratio = torch.log(
+                torch.tensor(origin.transform.ratio, dtype=torch.float64)
+            )
     split = recipe.split(fixed_size)
     assert split.opaque is None
     floating = any(placement.where == "device" for placement in split.placement)
@@ -143,19 +169,37 @@ EXACT = {
     "random crop, too large for some": [v2.RandomCrop((12, 17))],
     "random crop, padding": [v2.RandomCrop((12, 16), padding=4, fill=77)],
     "random crop, padding of two": [v2.RandomCrop(20, padding=(3, 9), fill=(1, 2, 3))],
-    "random crop, padding of four": [v2.RandomCrop(15, padding=(1, 2, 3, 14), fill={tv_tensors.Image: 9, "others": 1})],
+    "random crop, padding of four": [
+        v2.RandomCrop(15, padding=(1, 2, 3, 14), fill={tv_tensors.Image: 9, "others": 1})
+    ],
     "random crop, pad if needed": [v2.RandomCrop((25, 31), pad_if_needed=True, fill=200)],
     "random crop, both": [v2.RandomCrop((25, 31), padding=(0, 5, 2, 0), pad_if_needed=True)],
-    "pad and crop twice": [v2.RandomCrop(22, padding=4), v2.RandomHorizontalFlip(), v2.RandomCrop(20, padding=7)],
+    "pad and crop twice": [
+        v2.RandomCrop(22, padding=4),
+        v2.RandomHorizontalFlip(),
+        v2.RandomCrop(20, padding=7),
+    ],
     "edge, crop and edge": [
         v2.RandomCrop(12, pad_if_needed=True, padding_mode="edge"),
         v2.RandomVerticalFlip(),
         v2.Pad((1, 2, 3, 4), padding_mode="edge"),
     ],
-    "flip before crop": [v2.RandomHorizontalFlip(), v2.RandomVerticalFlip(), v2.RandomCrop(10, padding=(8, 1, 0, 3))],
-    "crop, flip, crop": [v2.RandomCrop(9, padding=4), v2.RandomHorizontalFlip(), v2.RandomCrop((5, 4))],
+    "flip before crop": [
+        v2.RandomHorizontalFlip(),
+        v2.RandomVerticalFlip(),
+        v2.RandomCrop(10, padding=(8, 1, 0, 3)),
+    ],
+    "crop, flip, crop": [
+        v2.RandomCrop(9, padding=4),
+        v2.RandomHorizontalFlip(),
+        v2.RandomCrop((5, 4)),
+    ],
     "far outside": [v2.Pad(50), v2.RandomCrop(9), v2.RandomHorizontalFlip(), v2.Pad(2)],
-    "far outside, edge": [v2.Pad(50, padding_mode="edge"), v2.RandomCrop(9), v2.Pad(2, padding_mode="edge")],
+    "far outside, edge": [
+        v2.Pad(50, padding_mode="edge"),
+        v2.RandomCrop(9),
+        v2.Pad(2, padding_mode="edge"),
+    ],
 }
 
 
@@ -167,7 +211,9 @@ def test_crops_paddings_and_flips_are_exact(name: str) -> None:
 
 @pytest.mark.parametrize("mode", ["constant", "edge", "reflect", "symmetric"])
 @pytest.mark.parametrize(
-    "after", [[], [v2.RandomHorizontalFlip(1.0), v2.RandomCrop((3, 6))]], ids=["alone", "flip and crop"]
+    "after",
+    [[], [v2.RandomHorizontalFlip(1.0), v2.RandomCrop((3, 6))]],
+    ids=["alone", "flip and crop"],
 )
 def test_every_padding_mode_is_exact(mode: str, after: list[Any]) -> None:
     crop = v2.RandomCrop((14, 11), padding=(7, 2, 5, 6), padding_mode=mode)
@@ -177,7 +223,9 @@ def test_every_padding_mode_is_exact(mode: str, after: list[Any]) -> None:
 
 
 @pytest.mark.parametrize("mode", ["reflect", "symmetric"])
-def test_what_a_reflection_mirrors_is_inside_the_box_though_the_window_does_not_show_it(mode: str) -> None:
+def test_what_a_reflection_mirrors_is_inside_the_box_though_the_window_does_not_show_it(
+    mode: str,
+) -> None:
     transform = v2.Compose([v2.Pad(9, padding_mode=mode), v2.RandomCrop((3, 4))])
     assert compare(transform, sizes_of_images(smallest=10)) == (0, 0)
 
@@ -251,7 +299,11 @@ def test_a_fixed_size_lets_a_center_crop_shrink_the_box_before_a_resize() -> Non
         [v2.ToImage(), v2.Resize((20, 24)), v2.RandomResizedCrop(9), v2.RandomHorizontalFlip()],
         [v2.ToImage(), v2.CenterCrop(20), v2.RandomVerticalFlip(), v2.Resize((9, 12))],
         [v2.ToImage(), v2.RandomCrop(12, padding=3, fill=9), v2.Pad(2), v2.RandomCrop((13, 11))],
-        [v2.ToImage(), v2.RandomHorizontalFlip(), v2.Resize((9, 7), interpolation=InterpolationMode.NEAREST)],
+        [
+            v2.ToImage(),
+            v2.RandomHorizontalFlip(),
+            v2.Resize((9, 7), interpolation=InterpolationMode.NEAREST),
+        ],
         [
             v2.ToImage(),
             v2.ToDtype(torch.float32, scale=True),
@@ -260,21 +312,33 @@ def test_a_fixed_size_lets_a_center_crop_shrink_the_box_before_a_resize() -> Non
             v2.RandomCrop(30, padding=4, fill=0.25),
         ],
     ],
-    ids=["second resize", "resize of padding", "different paddings", "nearest after a flip", "padding after normalize"],
+    ids=[
+        "second resize",
+        "resize of padding",
+        "different paddings",
+        "nearest after a flip",
+        "padding after normalize",
+    ],
 )
 def test_geometry_and_batch_together_are_the_transform(transform: list[Any]) -> None:
     recipe = Recipe.from_transform(v2.Compose(transform))
     for origin in recipe.origins:
         if isinstance(origin.transform, v2.RandomResizedCrop):
-            origin.transform._log_ratio = torch.log(torch.tensor(origin.transform.ratio, dtype=torch.float64))
+            origin.transform._log_ratio = torch.log(
+                torch.tensor(origin.transform.ratio, dtype=torch.float64)
+            )
     sizes = np.full((ROWS, 2), (31, 33))
     split = recipe.split((31, 33))
     draws = Draws(seed=8, epoch=0, indices=np.arange(ROWS))
     geometry = split.geometry.resolve(draws, sizes)
     images = [image_of(sizes[row], row) for row in range(ROWS)]
-    pixels = torch.stack([apply_reference(image, geometry, row, split.geometry) for row, image in enumerate(images)])
+    pixels = torch.stack(
+        [apply_reference(image, geometry, row, split.geometry) for row, image in enumerate(images)]
+    )
     (ours,) = split.batch({"image": pixels}, {"image": "image"}, draws).values()
-    expected = torch.stack([run_torchvision(recipe, image, draws, row) for row, image in enumerate(images)])
+    expected = torch.stack(
+        [run_torchvision(recipe, image, draws, row) for row, image in enumerate(images)]
+    )
     assert ours.dtype == expected.dtype
     difference = (ours.double() - expected.double()).abs().max()
     assert difference <= (1e-6 if ours.is_floating_point() else 1)
@@ -296,7 +360,9 @@ def test_a_row_with_an_error_says_what_to_do_and_leaves_the_others_alone() -> No
 
 
 def test_the_first_error_of_a_row_stays() -> None:
-    geometry = resolve(v2.Compose([v2.Pad(10, padding_mode="reflect"), v2.RandomCrop(45)]), [[5, 5], [20, 20]])
+    geometry = resolve(
+        v2.Compose([v2.Pad(10, padding_mode="reflect"), v2.RandomCrop(45)]), [[5, 5], [20, 20]]
+    )
     assert "'reflect' padding" in geometry.errors[0]
     assert "RandomCrop(size=(45, 45))" in geometry.errors[1]
 
@@ -333,7 +399,11 @@ def test_the_empty_plan_is_the_identity() -> None:
 
 
 def test_resolving_depends_on_the_sample_and_not_on_the_batch() -> None:
-    plan = Recipe.from_transform(v2.Compose([v2.RandomResizedCrop(9), v2.RandomVerticalFlip()])).split(None).geometry
+    plan = (
+        Recipe.from_transform(v2.Compose([v2.RandomResizedCrop(9), v2.RandomVerticalFlip()]))
+        .split(None)
+        .geometry
+    )
     plan = pickle.loads(pickle.dumps(plan))
     draws, sizes = Draws(5, 2, np.arange(ROWS) * 7), sizes_of_images().astype(np.int32)
     before = sizes.copy()
@@ -356,7 +426,11 @@ def test_random_resized_crop_boxes_are_distributed_as_torchvisions(size: tuple[i
         torch.manual_seed(1)
         image = torch.zeros(3, *size, dtype=torch.uint8)
         theirs = np.array(
-            [v1.RandomResizedCrop.get_params(image, list(op.scale), list(op.ratio)) for _ in range(count)], dtype=float
+            [
+                v1.RandomResizedCrop.get_params(image, list(op.scale), list(op.ratio))
+                for _ in range(count)
+            ],
+            dtype=float,
         )
     for name, statistic in {
         "area": lambda boxes: boxes[:, 2] * boxes[:, 3],
@@ -366,7 +440,10 @@ def test_random_resized_crop_boxes_are_distributed_as_torchvisions(size: tuple[i
     }.items():
         a, b = np.sort(statistic(ours)), np.sort(statistic(theirs))
         grid = np.concatenate([a, b])
-        distance = np.abs(np.searchsorted(a, grid, "right") - np.searchsorted(b, grid, "right")).max() / count
+        distance = (
+            np.abs(np.searchsorted(a, grid, "right") - np.searchsorted(b, grid, "right")).max()
+            / count
+        )
         # Kolmogorov and Smirnov, two samples: exceeded once in a thousand by equal distributions.
         assert distance < 1.95 * math.sqrt(2 / count), name
 
@@ -378,7 +455,9 @@ def test_the_exponential_is_that_of_the_c_library_to_two_units_in_the_last_place
 
 
 @pytest.mark.parametrize(
-    "op", [Resize(shorter=7), Resize(shorter=7, max_size=9), Resize(max_size=9), Resize(size=(3, 4))], ids=str
+    "op",
+    [Resize(shorter=7), Resize(shorter=7, max_size=9), Resize(max_size=9), Resize(size=(3, 4))],
+    ids=str,
 )
 def test_resized_sizes_are_torchvisions(op: Resize) -> None:
     size = list(op.size) if op.size is not None else None if op.shorter is None else [op.shorter]

@@ -87,14 +87,19 @@ def both(make: Callable[[Any], Any], *ops: Operation) -> list[Any]:
             RandomCrop((9, 9), None, True, (7.0,), (7.0,)),
         ),
         *both(
-            lambda t: t.RandomCrop(9, 1, fill=(1, 2, 3)), RandomCrop((9, 9), (1,) * 4, False, (1.0, 2.0, 3.0), (0.0,))
+            lambda t: t.RandomCrop(9, 1, fill=(1, 2, 3)),
+            RandomCrop((9, 9), (1,) * 4, False, (1.0, 2.0, 3.0), (0.0,)),
         ),
         *both(
-            lambda t: t.RandomCrop(9, 1, padding_mode="reflect"), RandomCrop((9, 9), (1,) * 4, padding_mode="reflect")
+            lambda t: t.RandomCrop(9, 1, padding_mode="reflect"),
+            RandomCrop((9, 9), (1,) * 4, padding_mode="reflect"),
         ),
         *both(lambda t: t.Pad(2), Pad((2, 2, 2, 2))),
         *both(lambda t: t.Pad((1, 2), fill=3), Pad((1, 2, 1, 2), (3.0,), (3.0,))),
-        *both(lambda t: t.Pad([1, 2, 3, 4], padding_mode="symmetric"), Pad((1, 2, 3, 4), padding_mode="symmetric")),
+        *both(
+            lambda t: t.Pad([1, 2, 3, 4], padding_mode="symmetric"),
+            Pad((1, 2, 3, 4), padding_mode="symmetric"),
+        ),
         *both(lambda t: t.RandomHorizontalFlip(), RandomHorizontalFlip(0.5)),
         *both(lambda t: t.RandomVerticalFlip(0.2), RandomVerticalFlip(0.2)),
         *both(
@@ -124,24 +129,32 @@ def both(make: Callable[[Any], Any], *ops: Operation) -> list[Any]:
             RandomApply((ColorJitter((0.6, 1.4)), GaussianBlur((3, 3))), 0.8),
         ),
         *both(
-            lambda t: t.RandomApply(nn.ModuleList([t.RandomApply([t.RandomHorizontalFlip()])]), p=0.1),
+            lambda t: t.RandomApply(
+                nn.ModuleList([t.RandomApply([t.RandomHorizontalFlip()])]), p=0.1
+            ),
             RandomApply((RandomApply((RandomHorizontalFlip(),)),), 0.1),
         ),
         *both(lambda t: t.RandomApply([nn.Identity()])),
         *both(lambda t: t.Normalize(MEAN, list(STD)), Normalize(MEAN, STD)),
-        *both(lambda t: t.Normalize(np.array([0.5]), torch.tensor([0.25])), Normalize((0.5,), (0.25,))),
+        *both(
+            lambda t: t.Normalize(np.array([0.5]), torch.tensor([0.25])), Normalize((0.5,), (0.25,))
+        ),
         *both(lambda t: t.ConvertImageDtype(torch.float16), ToDtype(torch.float16, scale=True)),
         *both(lambda t: t.PILToTensor()),
         *both(lambda t: t.ToTensor(), FLOAT),
         *both(lambda t: t.ToPILImage()),
         *both(
-            lambda t: t.Compose([t.Compose([t.PILToTensor()]), t.Compose([t.CenterCrop(3), t.ToTensor()])]),
+            lambda t: t.Compose(
+                [t.Compose([t.PILToTensor()]), t.Compose([t.CenterCrop(3), t.ToTensor()])]
+            ),
             CenterCrop((3, 3)),
             FLOAT,
         ),
     ],
 )
-def test_v1_and_v2_spellings_mean_the_same(make: Callable[[Any], Any], module: Any, ops: tuple[Operation, ...]) -> None:
+def test_v1_and_v2_spellings_mean_the_same(
+    make: Callable[[Any], Any], module: Any, ops: tuple[Operation, ...]
+) -> None:
     assert lowered(make(module)) == ops
 
 
@@ -158,8 +171,14 @@ def test_v1_and_v2_spellings_mean_the_same(make: Callable[[Any], Any], module: A
         (nn.Sequential(v2.ToImage(), nn.Sequential(v2.CenterCrop(3))), (CenterCrop((3, 3)),)),
         (v2.ToDtype(torch.float32, scale=True), (FLOAT,)),
         (v2.ToDtype(torch.float32), (ToDtype(torch.float32, scale=False),)),
-        (v2.ToDtype({tv_tensors.Image: torch.float16, "others": None}, scale=True), (ToDtype(torch.float16, True),)),
-        (v2.ToDtype({torch.Tensor: torch.float16, tv_tensors.Mask: torch.int64}), (ToDtype(torch.float16, False),)),
+        (
+            v2.ToDtype({tv_tensors.Image: torch.float16, "others": None}, scale=True),
+            (ToDtype(torch.float16, True),),
+        ),
+        (
+            v2.ToDtype({torch.Tensor: torch.float16, tv_tensors.Mask: torch.int64}),
+            (ToDtype(torch.float16, False),),
+        ),
         (v2.ToDtype({"others": torch.float16}), (ToDtype(torch.float16, False),)),
         (v2.ToDtype({tv_tensors.Mask: torch.int64, "others": None}), ()),
         (
@@ -180,9 +199,13 @@ def test_other_spellings(transform: Any, ops: tuple[Operation, ...]) -> None:
     assert lowered(transform) == ops
 
 
-@pytest.mark.parametrize("value", ["bicubic", InterpolationMode.BICUBIC, 3, Image.Resampling.BICUBIC], ids=repr)
+@pytest.mark.parametrize(
+    "value", ["bicubic", InterpolationMode.BICUBIC, 3, Image.Resampling.BICUBIC], ids=repr
+)
 def test_interpolation_may_be_a_name_a_mode_or_a_number(value: Any) -> None:
-    assert lowered(v2.Resize(8, interpolation=value)) == (Resize(shorter=8, interpolation="bicubic"),)
+    assert lowered(v2.Resize(8, interpolation=value)) == (
+        Resize(shorter=8, interpolation="bicubic"),
+    )
 
 
 @pytest.mark.parametrize("antialias", [False, None])
@@ -190,7 +213,9 @@ def test_antialias_false_matters_for_tensors_only(antialias: Any) -> None:
     resize = v2.Resize(8, antialias=antialias)
     assert lowered(resize) == (Resize(shorter=8, antialias=True),)
     assert lowered(v2.Compose([v2.ToImage(), resize])) == (Resize(shorter=8, antialias=False),)
-    assert lowered(v2.Compose([v2.ToImage(), v2.ToPILImage(), resize])) == (Resize(shorter=8, antialias=True),)
+    assert lowered(v2.Compose([v2.ToImage(), v2.ToPILImage(), resize])) == (
+        Resize(shorter=8, antialias=True),
+    )
 
 
 def test_nearest_is_what_pillow_or_torch_take_it_for() -> None:
@@ -204,7 +229,9 @@ def test_nearest_is_what_pillow_or_torch_take_it_for() -> None:
         (behind, resize(tensor)),
     ):
         assert isinstance(op, Resize)
-        ours = v2.functional.resize(tensor, [5, 7], interpolation=InterpolationMode(op.interpolation))
+        ours = v2.functional.resize(
+            tensor, [5, 7], interpolation=InterpolationMode(op.interpolation)
+        )
         assert torch.equal(ours, expected)
 
 
@@ -242,8 +269,14 @@ def double(image: Any) -> Any:
         (v2.Lambda(double), "no batched form"),
         (v1.Lambda(double), "not a torchvision transform"),
         (v2.RandomApply([v2.CenterCrop(8)]), "moves pixels"),
-        (v2.RandomApply([v2.ColorJitter(0.4), v2.Lambda(double)]), "inside it: torchvision.transforms.v2"),
-        (v1.RandomApply([double]), "inside it: tests.test_recipe_lower.double (it is not a torchvision transform"),
+        (
+            v2.RandomApply([v2.ColorJitter(0.4), v2.Lambda(double)]),
+            "inside it: torchvision.transforms.v2",
+        ),
+        (
+            v1.RandomApply([double]),
+            "inside it: tests.test_recipe_lower.double (it is not a torchvision transform",
+        ),
         (v1.RandomApply([GaussianBlur3()]), "it is not torchvision's GaussianBlur; use that one"),
         (v1.RandomApply([v1.ToTensor()]), "changes the kind"),
         (v1.RandomApply([Views(None, None)]), "changes the kind or the number"),
@@ -251,7 +284,10 @@ def double(image: Any) -> Any:
         (v2.RandomPerspective(), "no batched form"),
         (v2.FiveCrop(3), "no batched form"),
         (v2.Resize(8, interpolation="lanczos"), "'lanczos' is not among nearest"),
-        (v1.RandomResizedCrop(8, interpolation=InterpolationMode.BOX), "'box' is not among nearest"),
+        (
+            v1.RandomResizedCrop(8, interpolation=InterpolationMode.BOX),
+            "'box' is not among nearest",
+        ),
         (v2.Resize(8, interpolation=5), "'hamming' is not among nearest"),
         (v2.RandAugment(interpolation=InterpolationMode.BICUBIC), "'bicubic'"),
         (v2.Pad(-2), "negative"),
@@ -259,7 +295,9 @@ def double(image: Any) -> Any:
         (v2.Compose([v2.ToDtype(torch.float32), v2.ToPILImage()]), "conversion to a PIL image"),
         (v1.ToPILImage("L"), "conversion to a PIL image"),
     ],
-    ids=lambda value: getattr(value, "__name__", type(value).__name__) if not isinstance(value, str) else "",
+    ids=lambda value: (
+        getattr(value, "__name__", type(value).__name__) if not isinstance(value, str) else ""
+    ),
 )
 def test_what_has_no_equivalent_is_opaque_with_a_reason(transform: Any, reason: str) -> None:
     op = lowered(transform)[-1]
@@ -267,7 +305,9 @@ def test_what_has_no_equivalent_is_opaque_with_a_reason(transform: Any, reason: 
     assert reason in op.reason
 
 
-@pytest.mark.parametrize("transform", [3, "Resize", [v2.CenterCrop(3), 4], v2.Compose([v2.CenterCrop(3), 5])], ids=str)
+@pytest.mark.parametrize(
+    "transform", [3, "Resize", [v2.CenterCrop(3), 4], v2.Compose([v2.CenterCrop(3), 5])], ids=str
+)
 def test_what_cannot_be_called_is_refused(transform: Any) -> None:
     with pytest.raises(ConfigurationError, match="not callable"):
         Recipe.from_transform(transform)
@@ -354,7 +394,12 @@ def test_the_usual_training_recipe() -> None:
         ((20, 40), [v2.Pad((1, 2, 3, 4))], "decode", (26, 44)),
         ((20, 40), [v2.RandomHorizontalFlip()], "decode", (20, 40)),
         # A second resize, and a resize of what may be padding, wait for the batch.
-        (None, [v2.Resize((9, 9)), v2.RandomResizedCrop(7), v2.RandomVerticalFlip()], "decode device device", (9, 9)),
+        (
+            None,
+            [v2.Resize((9, 9)), v2.RandomResizedCrop(7), v2.RandomVerticalFlip()],
+            "decode device device",
+            (9, 9),
+        ),
         (None, [v2.CenterCrop(9), v2.Resize(7)], "decode device", (9, 9)),
         ((20, 40), [v2.CenterCrop(9), v2.Resize(7)], "decode decode", (7, 7)),
         (None, [v2.RandomCrop(9), v2.Resize(7)], "decode decode", (7, 7)),
@@ -365,20 +410,70 @@ def test_the_usual_training_recipe() -> None:
         # Paddings that differ, and reflections of reflections.
         (None, [v2.RandomCrop(7, padding=1, fill=3), v2.Pad(1)], "decode device", (7, 7)),
         (None, [v2.RandomCrop(7, padding=1), v2.Pad(1)], "decode decode", (9, 9)),
-        ((8, 8), [v2.Pad(1, padding_mode="reflect"), v2.Pad(1, padding_mode="reflect")], "decode device", (10, 10)),
-        (None, [v2.RandomCrop(7, 1, padding_mode="edge"), v2.CenterCrop(6)], "decode decode", (6, 6)),
+        (
+            (8, 8),
+            [v2.Pad(1, padding_mode="reflect"), v2.Pad(1, padding_mode="reflect")],
+            "decode device",
+            (10, 10),
+        ),
+        (
+            None,
+            [v2.RandomCrop(7, 1, padding_mode="edge"), v2.CenterCrop(6)],
+            "decode decode",
+            (6, 6),
+        ),
         # Nearest pixels are not symmetric.
-        ((8, 8), [v2.RandomHorizontalFlip(), v2.Resize(5, interpolation="nearest")], "decode device", (8, 8)),
+        (
+            (8, 8),
+            [v2.RandomHorizontalFlip(), v2.Resize(5, interpolation="nearest")],
+            "decode device",
+            (8, 8),
+        ),
         # Conversions stand aside.
         (None, [v1.ToTensor(), v2.RandomResizedCrop(7)], "device decode", (7, 7)),
-        (None, [v2.ToImage(), v2.ToDtype(torch.uint8, scale=True), v2.RandomResizedCrop(7)], "device decode", (7, 7)),
-        ((8, 8), [v2.ToDtype(torch.int32, scale=True), v2.RandomResizedCrop(7)], "device device", (8, 8)),
-        ((8, 8), [v1.ToTensor(), v2.ToDtype(torch.uint8), v2.RandomResizedCrop(7)], "device device device", (8, 8)),
+        (
+            None,
+            [v2.ToImage(), v2.ToDtype(torch.uint8, scale=True), v2.RandomResizedCrop(7)],
+            "device decode",
+            (7, 7),
+        ),
+        (
+            (8, 8),
+            [v2.ToDtype(torch.int32, scale=True), v2.RandomResizedCrop(7)],
+            "device device",
+            (8, 8),
+        ),
+        (
+            (8, 8),
+            [v1.ToTensor(), v2.ToDtype(torch.uint8), v2.RandomResizedCrop(7)],
+            "device device device",
+            (8, 8),
+        ),
         # Behind Normalize only what is exact, and what needs no padding, is made at decoding.
-        (None, [v1.ToTensor(), v2.Normalize(MEAN, STD), v2.RandomCrop(7)], "device device decode", (7, 7)),
-        ((8, 8), [v1.ToTensor(), v2.Normalize(MEAN, STD), v2.RandomCrop(7, padding=1)], "device device device", (8, 8)),
-        ((8, 8), [v1.ToTensor(), v2.Normalize(MEAN, STD), v2.Resize(7)], "device device device", (8, 8)),
-        ((8, 8), [v1.ToTensor(), v2.Normalize(MEAN, STD), v2.CenterCrop(6)], "device device decode", (6, 6)),
+        (
+            None,
+            [v1.ToTensor(), v2.Normalize(MEAN, STD), v2.RandomCrop(7)],
+            "device device decode",
+            (7, 7),
+        ),
+        (
+            (8, 8),
+            [v1.ToTensor(), v2.Normalize(MEAN, STD), v2.RandomCrop(7, padding=1)],
+            "device device device",
+            (8, 8),
+        ),
+        (
+            (8, 8),
+            [v1.ToTensor(), v2.Normalize(MEAN, STD), v2.Resize(7)],
+            "device device device",
+            (8, 8),
+        ),
+        (
+            (8, 8),
+            [v1.ToTensor(), v2.Normalize(MEAN, STD), v2.CenterCrop(6)],
+            "device device decode",
+            (6, 6),
+        ),
         # A fill that uint8 cannot hold.
         ((8, 8), [v1.ToTensor(), v2.Pad(1, fill=-1)], "device device", (8, 8)),
         # Colours of images of different sizes, and their mirroring.
@@ -394,7 +489,9 @@ def test_placement(fixed_size: Any, transform: list[Any], places: str, out_size:
     assert split.geometry.out_size == out_size
     assert split.opaque is None
     # Every operation is somewhere, under the stream of its position.
-    assert sorted([*split.geometry.ops, *split.batch.ops], key=lambda pair: pair[0]) == list(enumerate(recipe.ops))
+    assert sorted([*split.geometry.ops, *split.batch.ops], key=lambda pair: pair[0]) == list(
+        enumerate(recipe.ops)
+    )
 
 
 @pytest.mark.parametrize(
@@ -407,13 +504,21 @@ def test_placement(fixed_size: Any, transform: list[Any], places: str, out_size:
         ([], 7.9, (7.0,)),
     ],
 )
-def test_fills_are_on_the_scale_of_uint8_in_the_plan(convert: list[Any], fill: Any, expected: Any) -> None:
-    plan = Recipe.from_transform(v2.Compose([*convert, v2.RandomCrop(9, 2, fill=fill)])).split().geometry
+def test_fills_are_on_the_scale_of_uint8_in_the_plan(
+    convert: list[Any], fill: Any, expected: Any
+) -> None:
+    plan = (
+        Recipe.from_transform(v2.Compose([*convert, v2.RandomCrop(9, 2, fill=fill)]))
+        .split()
+        .geometry
+    )
     assert plan.fill == expected
 
 
 def test_masks_are_filled_as_they_were_told_to() -> None:
-    transform = v2.Compose([v1.ToTensor(), v2.Pad(1, fill={tv_tensors.Image: 0.5, tv_tensors.Mask: 255})])
+    transform = v2.Compose(
+        [v1.ToTensor(), v2.Pad(1, fill={tv_tensors.Image: 0.5, tv_tensors.Mask: 255})]
+    )
     plan = Recipe.from_transform(transform).split().geometry
     assert (plan.fill, plan.mask_fill) == ((128.0,), (255.0,))
 
@@ -438,7 +543,9 @@ def test_normalize_on_integers_is_refused() -> None:
         [v2.Pad(8, padding_mode="reflect")],
     ],
 )
-def test_what_no_image_of_a_fixed_size_can_go_through_is_refused_at_once(transform: list[Any]) -> None:
+def test_what_no_image_of_a_fixed_size_can_go_through_is_refused_at_once(
+    transform: list[Any],
+) -> None:
     with pytest.raises(ConfigurationError, match="does not fit images of"):
         Recipe.from_transform(v2.Compose(transform)).split((8, 8))
 
@@ -448,7 +555,9 @@ def image() -> Image.Image:
 
 
 def test_everything_up_to_an_opaque_transform_runs_as_it_was_written() -> None:
-    transform = v2.Compose([v2.Resize((8, 9)), v2.RandomPerspective(p=0.0), v1.ToTensor(), v2.Normalize(MEAN, STD)])
+    transform = v2.Compose(
+        [v2.Resize((8, 9)), v2.RandomPerspective(p=0.0), v1.ToTensor(), v2.Normalize(MEAN, STD)]
+    )
     split = Recipe.from_transform(transform).split()
     assert where(split) == ["worker", "worker", "device", "device"]
     assert split.geometry.is_identity
@@ -471,17 +580,28 @@ def test_a_foreign_transform_is_followed_by_the_conversion_that_understands_it()
     assert split.opaque(image()).shape == (3, 8, 8)
 
 
-@pytest.mark.parametrize("inner", [v2.RandomPerspective(), v2.Lambda(as_array)], ids=["torchvision", "foreign"])
+@pytest.mark.parametrize(
+    "inner", [v2.RandomPerspective(), v2.Lambda(as_array)], ids=["torchvision", "foreign"]
+)
 def test_containers_are_as_foreign_as_what_they_contain(inner: Any) -> None:
     split = Recipe.from_transform(v2.Compose([v2.RandomApply([inner]), v1.ToTensor()])).split()
-    assert where(split) == ["worker", "device" if isinstance(inner, v2.RandomPerspective) else "worker"]
+    assert where(split) == [
+        "worker",
+        "device" if isinstance(inner, v2.RandomPerspective) else "worker",
+    ]
 
 
-def test_a_resize_behind_an_operation_on_images_of_different_sizes_makes_the_prefix_opaque() -> None:
-    transform = v2.Compose([v2.ColorJitter(0.4), v2.RandomResizedCrop(8), v2.RandomHorizontalFlip(), v1.ToTensor()])
+def test_a_resize_behind_an_operation_on_images_of_different_sizes_makes_the_prefix_opaque() -> (
+    None
+):
+    transform = v2.Compose(
+        [v2.ColorJitter(0.4), v2.RandomResizedCrop(8), v2.RandomHorizontalFlip(), v1.ToTensor()]
+    )
     split = Recipe.from_transform(transform).split()
     assert where(split) == ["worker", "worker", "device", "device"]
-    with pytest.raises(UnsupportedTransformError, match=r"(?s)turbojpeg.*RandomResizedCrop.*ColorJitter.*'torch'"):
+    with pytest.raises(
+        UnsupportedTransformError, match=r"(?s)turbojpeg.*RandomResizedCrop.*ColorJitter.*'torch'"
+    ):
         split.require_no_opaque("turbojpeg", ["torch"])
 
 
@@ -524,7 +644,8 @@ def test_recipes_compare_by_their_operations() -> None:
 def test_fingerprints_are_stable_over_processes() -> None:
     code = (
         "from torchvision.transforms import v2; from fastload.recipe import Recipe;"
-        "print(Recipe.from_transform(v2.Compose([v2.CenterCrop(8), v2.RandomPerspective()])).fingerprint)"
+        "print(Recipe.from_transform(v2.Compose([v2.CenterCrop(8), "
+        "v2.RandomPerspective()])).fingerprint)"
     )
     here = Recipe.from_transform(v2.Compose([v2.CenterCrop(8), v2.RandomPerspective()])).fingerprint
     there = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
@@ -532,7 +653,9 @@ def test_fingerprints_are_stable_over_processes() -> None:
 
 
 @pytest.mark.parametrize(
-    "transform", [v2.ToImage(), v2.Compose([v2.CenterCrop(8), v2.PILToTensor()]), v2.Compose([v1.ToTensor()])], ids=str
+    "transform",
+    [v2.ToImage(), v2.Compose([v2.CenterCrop(8), v2.PILToTensor()]), v2.Compose([v1.ToTensor()])],
+    ids=str,
 )
 def test_a_recipe_as_a_whole_is_the_transform_that_was_given(transform: Any) -> None:
     split = Recipe.from_transform(transform).as_opaque("it is a test")

@@ -28,7 +28,11 @@ def images_of(dtype: torch.dtype = torch.float32) -> torch.Tensor:
 
 def labels_of(kind: str) -> torch.Tensor:
     labels = torch.tensor([0, 4, 2, 2, 1, 3])
-    return labels if kind == "numbers" else torch.nn.functional.one_hot(labels, CLASSES).to(torch.float64) * 0.9 + 0.02
+    return (
+        labels
+        if kind == "numbers"
+        else torch.nn.functional.one_hot(labels, CLASSES).to(torch.float64) * 0.9 + 0.02
+    )
 
 
 @pytest.mark.parametrize("labels", ["numbers", "probabilities"])
@@ -38,7 +42,11 @@ def test_mixup(labels: str, alpha: float, epoch: int, monkeypatch: pytest.Monkey
     numbers = numbers_of(epoch=epoch)
     ours = MixUp(alpha, CLASSES)
     theirs = v2.MixUp(alpha=alpha, num_classes=CLASSES)
-    monkeypatch.setattr(theirs._dist, "sample", lambda shape: torch.tensor(ours.weight(numbers), dtype=torch.float64))
+    monkeypatch.setattr(
+        theirs._dist,
+        "sample",
+        lambda shape: torch.tensor(ours.weight(numbers), dtype=torch.float64),
+    )
     expected = theirs(images_of(), labels_of(labels))
     result = ours.apply(images_of(), labels_of(labels), numbers)
     assert torch.equal(result[0], expected[0])
@@ -50,7 +58,9 @@ def test_mixup(labels: str, alpha: float, epoch: int, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("labels", ["numbers", "probabilities"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.uint8])
 @pytest.mark.parametrize("batch_number", range(6))
-def test_cutmix(labels: str, dtype: torch.dtype, batch_number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cutmix(
+    labels: str, dtype: torch.dtype, batch_number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ours = CutMix(1.0, CLASSES)
     theirs = v2.CutMix(num_classes=CLASSES)
     numbers = numbers_of(batch_number)
@@ -74,11 +84,16 @@ def test_boxes_and_weights_are_distributed_as_torchvision_draws_them() -> None:
         theirs = v2.CutMix(alpha=alpha, num_classes=CLASSES)
         draw = getattr(theirs, "make_params", None) or theirs._get_params
         drawn = [draw([torch.zeros(1, 3, 40, 60)]) for _ in range(1500)]
-        expected = np.array([(*params["box"], 40 * params["lam_adjusted"]) for params in drawn], dtype=np.float64)
+        expected = np.array(
+            [(*params["box"], 40 * params["lam_adjusted"]) for params in drawn], dtype=np.float64
+        )
         ours = [CutMix(alpha, CLASSES).box(numbers, height=40, width=60) for numbers in many]
         result = np.array([(*box, 40 * lam) for box, lam in ours], dtype=np.float64)
         for q in (0.1, 0.3, 0.5, 0.7, 0.9):
-            assert np.abs(np.quantile(result, q, axis=0) - np.quantile(expected, q, axis=0)).max() <= 5.5
+            assert (
+                np.abs(np.quantile(result, q, axis=0) - np.quantile(expected, q, axis=0)).max()
+                <= 5.5
+            )
         assert np.abs(result.mean(axis=0) - expected.mean(axis=0)).max() <= 2.5
         weights = np.array([MixUp(alpha).weight(numbers) for numbers in many])
         assert weights.mean() == pytest.approx(0.5, abs=0.03)
@@ -92,7 +107,10 @@ def test_numbers_depend_on_seed_epoch_and_batch_alone() -> None:
     state = np.random.get_state()[1].copy()  # type: ignore[index, union-attr]
     weight = mix.weight(Draws(1, 2, np.array([3])))
     assert mix.weight(Draws(1, 2, np.array([3]))) == weight
-    others = [mix.weight(Draws(*numbers, np.array([batch]))) for *numbers, batch in ((2, 2, 3), (1, 3, 3), (1, 2, 4))]
+    others = [
+        mix.weight(Draws(*numbers, np.array([batch])))
+        for *numbers, batch in ((2, 2, 3), (1, 3, 3), (1, 2, 4))
+    ]
     assert len({weight, *others}) == 4
     assert (np.random.get_state()[1] == state).all()  # type: ignore[index]
 
@@ -100,16 +118,22 @@ def test_numbers_depend_on_seed_epoch_and_batch_alone() -> None:
 def test_every_rank_mixes_in_the_same_proportion() -> None:
     """Two halves of a global batch are blended with one weight, whatever is in them."""
     mix, images, labels = MixUp(1.0, CLASSES), images_of(), labels_of("numbers")
-    halves = [mix.apply(images[rows], labels[rows], numbers_of()) for rows in (slice(0, 3), slice(3, 6))]
+    halves = [
+        mix.apply(images[rows], labels[rows], numbers_of()) for rows in (slice(0, 3), slice(3, 6))
+    ]
     for rows, (mixed, targets) in zip((slice(0, 3), slice(3, 6)), halves, strict=True):
         weight = mix.weight(numbers_of())
-        torch.testing.assert_close(mixed, weight * images[rows] + (1 - weight) * images[rows].roll(1, 0))
+        torch.testing.assert_close(
+            mixed, weight * images[rows] + (1 - weight) * images[rows].roll(1, 0)
+        )
         torch.testing.assert_close(targets.sum(1), torch.ones(3))
 
 
 def test_choice() -> None:
     choice = lower_batch_transform(
-        v2.RandomChoice([v2.MixUp(num_classes=CLASSES), v2.CutMix(num_classes=CLASSES)], p=[0.25, 0.75])
+        v2.RandomChoice(
+            [v2.MixUp(num_classes=CLASSES), v2.CutMix(num_classes=CLASSES)], p=[0.25, 0.75]
+        )
     )
     assert isinstance(choice, MixChoice)
     assert choice.weights == pytest.approx((0.25, 0.75))
@@ -119,7 +143,10 @@ def test_choice() -> None:
     for number in range(4):
         numbers = numbers_of(number)
         expected = choice.choose(numbers).apply(images, labels, numbers)
-        assert all(torch.equal(a, b) for a, b in zip(choice.apply(images, labels, numbers), expected, strict=True))
+        assert all(
+            torch.equal(a, b)
+            for a, b in zip(choice.apply(images, labels, numbers), expected, strict=True)
+        )
 
 
 def test_lowering() -> None:
@@ -157,6 +184,8 @@ def test_what_is_not_torchvisions_own_stays_a_callable() -> None:
     ],
     ids=["integers", "no classes", "other classes", "labels", "lengths"],
 )
-def test_refusals(mix: MixUp | CutMix, images: torch.Tensor, labels: torch.Tensor, message: str) -> None:
+def test_refusals(
+    mix: MixUp | CutMix, images: torch.Tensor, labels: torch.Tensor, message: str
+) -> None:
     with pytest.raises(ConfigurationError, match=message):
         mix.apply(images, labels, numbers_of())

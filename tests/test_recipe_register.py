@@ -1,4 +1,5 @@
-"""Operations of somebody else's: one class each, registered, and run by every backend in the order of the recipe."""
+"""Operations of somebody else's: one class each, registered, and run by every backend in the order
+of the recipe."""
 
 from __future__ import annotations
 
@@ -15,7 +16,14 @@ from torchvision.transforms import v2
 import fastload
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError
-from fastload.recipe import GeometryOperation, NotLowerableError, PixelOperation, Recipe, Resize, register
+from fastload.recipe import (
+    GeometryOperation,
+    NotLowerableError,
+    PixelOperation,
+    Recipe,
+    Resize,
+    register,
+)
 from tests import images
 from tests.backends import DEVICE, Contestant, contestants
 
@@ -24,7 +32,8 @@ COUNT = len(SIZES)
 
 
 class RandomSolarize:
-    """A transform of another library: inverts what is bright, of the whole image or of none of it."""
+    """A transform of another library: inverts what is bright, of the whole image or of none of
+    it."""
 
     def __init__(self, threshold: int, p: float = 0.5) -> None:
         self.threshold, self.p = threshold, p
@@ -59,7 +68,9 @@ class SolarizeOperation(PixelOperation):
 
     def apply(self, images, draws, stream):  # type: ignore[no-untyped-def]
         chosen = torch.from_numpy(draws.uniform(stream, 1)[:, 0] < self.p).to(images.device)
-        return torch.where(chosen.view(-1, 1, 1, 1) & (images >= self.threshold), 255 - images, images)
+        return torch.where(
+            chosen.view(-1, 1, 1, 1) & (images >= self.threshold), 255 - images, images
+        )
 
 
 @register
@@ -78,7 +89,9 @@ class TopLeftOperation(GeometryOperation):
         return cls(transform.size)
 
     def compose(self, composition, uniforms):  # type: ignore[no-untyped-def]
-        composition.fail((composition.extent < self.size).any(axis=1), "{height}x{width} pixels are too few")
+        composition.fail(
+            (composition.extent < self.size).any(axis=1), "{height}x{width} pixels are too few"
+        )
         composition.crop(np.zeros_like(composition.extent), np.array([[self.size, self.size]]))
 
 
@@ -88,13 +101,17 @@ def folder(tmp_path: Path) -> Path:
     directory = tmp_path / "photographs" / "only"
     directory.mkdir(parents=True)
     for index, (height, width) in enumerate(SIZES):
-        (directory / f"{index}.jpg").write_bytes(images.jpeg(images.photo(height, width, seed=index)))
+        (directory / f"{index}.jpg").write_bytes(
+            images.jpeg(images.photo(height, width, seed=index))
+        )
     return directory.parent
 
 
 def served(contestant: Contestant, folder: Path, tmp_path: Path, transform: Any) -> torch.Tensor:
     """(N, C, H, W): the samples of one epoch in the order of the folder."""
-    with contestant.create(str(folder), tmp_path, batch_size=2, transform=transform, seed=11) as loader:
+    with contestant.create(
+        str(folder), tmp_path, batch_size=2, transform=transform, seed=11
+    ) as loader:
         return torch.cat([pixels.cpu() for pixels, _ in loader])
 
 
@@ -103,15 +120,20 @@ def pillow(folder: Path, index: int) -> Image.Image:
 
 
 def close(found: torch.Tensor, expected: np.ndarray) -> bool:
-    """To what decoders and resamplers may differ by; a solarised pixel may also fall on the other side."""
+    """To what decoders and resamplers may differ by; a solarised pixel may also fall on the other
+    side."""
     difference = np.abs(found.permute(1, 2, 0).numpy().astype(int) - expected.astype(int))
     return bool((difference <= 3).mean() > 0.97)
 
 
 @contestants()
-def test_a_geometry_operation_from_outside(contestant: Contestant, folder: Path, tmp_path: Path) -> None:
+def test_a_geometry_operation_from_outside(
+    contestant: Contestant, folder: Path, tmp_path: Path
+) -> None:
     """At decoding, though the native core has no plan of it; composed with the flips around it."""
-    transform = v2.Compose([v2.RandomHorizontalFlip(p=1.0), CropTopLeft(32), v2.RandomVerticalFlip(p=1.0)])
+    transform = v2.Compose(
+        [v2.RandomHorizontalFlip(p=1.0), CropTopLeft(32), v2.RandomVerticalFlip(p=1.0)]
+    )
     split = Recipe.from_transform(transform).split()
     assert [place.where for place in split.placement] == ["decode"] * 3
     batch = served(contestant, folder, tmp_path, transform)
@@ -122,8 +144,11 @@ def test_a_geometry_operation_from_outside(contestant: Contestant, folder: Path,
 
 
 @contestants()
-def test_a_colour_operation_from_outside(contestant: Contestant, folder: Path, tmp_path: Path) -> None:
-    """On batches, between the operations that it was written between, each sample with draws of its own."""
+def test_a_colour_operation_from_outside(
+    contestant: Contestant, folder: Path, tmp_path: Path
+) -> None:
+    """On batches, between the operations that it was written between, each sample with draws of its
+    own."""
     solarize = RandomSolarize(100)
     transform = v2.Compose([CropTopLeft(36), solarize, CropTopLeft(24)])
     split = Recipe.from_transform(transform).split()
@@ -143,7 +168,9 @@ def test_samples_do_not_depend_on_their_batch(folder: Path) -> None:
     transform = v2.Compose([CropTopLeft(36), RandomSolarize(100), CropTopLeft(24)])
     epochs = []
     for size in (1, 4, COUNT):
-        with fastload.create_loader(str(folder), size, transform=transform, backend="torch", device=DEVICE) as loader:
+        with fastload.create_loader(
+            str(folder), size, transform=transform, backend="torch", device=DEVICE
+        ) as loader:
             epochs.append(torch.cat([pixels.cpu() for pixels, _ in loader]))
     assert torch.equal(epochs[0], epochs[1])
     assert torch.equal(epochs[0], epochs[2])
@@ -151,7 +178,9 @@ def test_samples_do_not_depend_on_their_batch(folder: Path) -> None:
 
 def test_what_fits_no_image_is_said_with_its_name(folder: Path) -> None:
     transform = v2.Compose([CropTopLeft(41)])
-    with fastload.create_loader(str(folder), COUNT, transform=transform, backend="turbojpeg") as loader:
+    with fastload.create_loader(
+        str(folder), COUNT, transform=transform, backend="turbojpeg"
+    ) as loader:
         with pytest.raises(Exception, match=r"0\.jpg: 40x52 pixels are too few"):
             next(iter(loader))
 
@@ -165,12 +194,19 @@ def test_what_cannot_be_lowered_runs_as_it_is() -> None:
 def test_fingerprints_tell_operations_of_two_packages_apart() -> None:
     (operation,) = Recipe.from_transform(CropTopLeft(8)).ops
     assert operation.identity == "tests.test_recipe_register.TopLeftOperation(size=8)"
-    assert Recipe.from_transform(CropTopLeft(8)).fingerprint != Recipe.from_transform(CropTopLeft(9)).fingerprint
-    assert Resize(size=(1, 2)).identity == repr(Resize(size=(1, 2))), "as states that were saved have it"
+    assert (
+        Recipe.from_transform(CropTopLeft(8)).fingerprint
+        != Recipe.from_transform(CropTopLeft(9)).fingerprint
+    )
+    assert Resize(size=(1, 2)).identity == repr(Resize(size=(1, 2))), (
+        "as states that were saved have it"
+    )
 
 
 def test_a_transform_belongs_to_one_operation() -> None:
-    with pytest.raises(ConfigurationError, match=r"Mine.*torchvision.*RandomCrop is lowered to RandomCrop already"):
+    with pytest.raises(
+        ConfigurationError, match=r"Mine.*torchvision.*RandomCrop is lowered to RandomCrop already"
+    ):
 
         @register
         @dataclass(frozen=True)

@@ -63,14 +63,20 @@ def test_resized_crop(
 ) -> None:
     expected = image(
         functional.resized_crop(
-            planes(PHOTO), *box, size=list(size), interpolation=InterpolationMode(interpolation), antialias=antialias
+            planes(PHOTO),
+            *box,
+            size=list(size),
+            interpolation=InterpolationMode(interpolation),
+            antialias=antialias,
         )
     )
     if antialias and interpolation.startswith("bi") and 1 in size:
         # torch 2.5 repeats the first row in a result that is one pixel wide; Pillow does not.
         top, left, height, width = box
         cropped = Image.fromarray(PHOTO[top : top + height, left : left + width])
-        resample = Image.Resampling.BILINEAR if interpolation == "bilinear" else Image.Resampling.BICUBIC
+        resample = (
+            Image.Resampling.BILINEAR if interpolation == "bilinear" else Image.Resampling.BICUBIC
+        )
         expected = np.asarray(cropped.resize(size[::-1], resample))
     result = rendered(box=box, size=size, interpolation=interpolation, antialias=antialias)
     assert difference(result, expected) <= (0 if interpolation.startswith("nearest") else 1)
@@ -86,11 +92,21 @@ def test_channels(channels: int) -> None:
 @pytest.mark.parametrize("flip", [(False, False), (True, False), (False, True), (True, True)])
 @pytest.mark.parametrize("interpolation", ["bilinear", "nearest"])
 @pytest.mark.parametrize("size", [(90, 120), (64, 85)], ids=["as is", "resized"])
-@pytest.mark.parametrize("window", [None, (10, 20, 30, 41), (-5, -6, 80, 100)], ids=["whole", "inside", "padded"])
+@pytest.mark.parametrize(
+    "window", [None, (10, 20, 30, 41), (-5, -6, 80, 100)], ids=["whole", "inside", "padded"]
+)
 def test_flip_comes_last(
-    window: tuple[int, int, int, int] | None, size: tuple[int, int], interpolation: str, flip: tuple[bool, bool]
+    window: tuple[int, int, int, int] | None,
+    size: tuple[int, int],
+    interpolation: str,
+    flip: tuple[bool, bool],
 ) -> None:
-    options = {"size": size, "window": window or (0, 0, *size), "interpolation": interpolation, "fill": (9.0,)}
+    options = {
+        "size": size,
+        "window": window or (0, 0, *size),
+        "interpolation": interpolation,
+        "fill": (9.0,),
+    }
     expected = rendered(**options)
     if flip[0]:
         expected = expected[:, ::-1]
@@ -101,7 +117,9 @@ def test_flip_comes_last(
 
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic", "nearest"])
 def test_resize_and_center_crop(interpolation: str) -> None:
-    resized = functional.resize(planes(PHOTO), [60, 80], InterpolationMode(interpolation), antialias=True)
+    resized = functional.resize(
+        planes(PHOTO), [60, 80], InterpolationMode(interpolation), antialias=True
+    )
     expected = functional.center_crop(resized, [48, 48])
     result = rendered(size=(60, 80), window=(6, 16, 48, 48), interpolation=interpolation)
     assert difference(result, image(expected)) <= 1
@@ -113,10 +131,18 @@ def test_resize_and_center_crop(interpolation: str) -> None:
 def test_padding(interpolation: str, size: tuple[int, int], mode: str) -> None:
     left, top, right, bottom = 3, 5, 7, 11
     fill = (10.0, 20.0, 30.0) if mode == "constant" else (0.0,)
-    grid = functional.resize(planes(PHOTO), list(size), InterpolationMode(interpolation), antialias=True)
+    grid = functional.resize(
+        planes(PHOTO), list(size), InterpolationMode(interpolation), antialias=True
+    )
     expected = functional.pad(grid, [left, top, right, bottom], fill=list(fill), padding_mode=mode)
     window = (-top, -left, size[0] + top + bottom, size[1] + left + right)
-    result = rendered(size=size, window=window, interpolation=interpolation, padding_mode=mode, fill=(10.0, 20.0, 30.0))
+    result = rendered(
+        size=size,
+        window=window,
+        interpolation=interpolation,
+        padding_mode=mode,
+        fill=(10.0, 20.0, 30.0),
+    )
     assert difference(result, image(expected)) <= 1
     # A part of the padded image, as RandomCrop with padding takes it.
     part = rendered(
@@ -132,7 +158,9 @@ def test_padding(interpolation: str, size: tuple[int, int], mode: str) -> None:
 def test_window_far_outside() -> None:
     assert (rendered(window=(-500, -500, 10, 10), fill=(7.0,)) == 7).all()
     assert (rendered(window=(-500, -500, 10, 10), padding_mode="edge") == PHOTO[0, 0]).all()
-    assert (rendered(PHOTO[:1, :1], window=(-3, -3, 7, 7), padding_mode="reflect") == PHOTO[0, 0]).all()
+    assert (
+        rendered(PHOTO[:1, :1], window=(-3, -3, 7, 7), padding_mode="reflect") == PHOTO[0, 0]
+    ).all()
 
 
 def test_the_filter_does_not_look_outside_the_box() -> None:
@@ -178,7 +206,8 @@ def test_without_simd_in_torch() -> None:
         "for c in (1, 3):\n"
         "    for size in [(32, 32), (150, 150), (11, 200)]:\n"
         "        expected = functional.resize(planes(PHOTO[..., :c]), list(size), antialias=True)\n"
-        "        assert difference(rendered(PHOTO[..., :c], size=size), image(expected)) <= 1, size\n"
+        "        assert difference(rendered(PHOTO[..., :c], size=size), image(expected)) <= 1, "
+        "size\n"
     )
     root = str(Path(__file__).parent.parent)
     environment = {**os.environ, "ATEN_CPU_CAPABILITY": "default", "OMP_NUM_THREADS": "1"}

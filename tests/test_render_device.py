@@ -23,11 +23,15 @@ def photographs(count: int, height: int, width: int, channels: int = 3, seed: in
     rng = np.random.default_rng(seed)
     y, x = np.mgrid[:height, :width]
     phase = rng.uniform(0, 6, (count, 1, 1, channels))
-    waves = 127 + 90 * np.sin(y[None, :, :, None] / 5 + phase) * np.cos(x[None, :, :, None] / 7 - phase)
+    waves = 127 + 90 * np.sin(y[None, :, :, None] / 5 + phase) * np.cos(
+        x[None, :, :, None] / 7 - phase
+    )
     return np.clip(waves + rng.normal(0, 12, waves.shape), 0, 255).astype(np.uint8)
 
 
-def on_device(images: Pixels, rows: npt.NDArray[np.int64], geometry: Geometry, resampling: Resampling) -> Pixels:
+def on_device(
+    images: Pixels, rows: npt.NDArray[np.int64], geometry: Geometry, resampling: Resampling
+) -> Pixels:
     """Row i: image `rows[i]` of (N, H, W, C) images under row i of the geometry."""
     _, height, width, channels = images.shape
     result = render_on_device(
@@ -43,7 +47,12 @@ def on_device(images: Pixels, rows: npt.NDArray[np.int64], geometry: Geometry, r
 
 
 def torchvision_pixels(
-    image: Pixels, geometry: Geometry, row: int, mode: PaddingMode, fill: tuple[float, ...], interpolation: str
+    image: Pixels,
+    geometry: Geometry,
+    row: int,
+    mode: PaddingMode,
+    fill: tuple[float, ...],
+    interpolation: str,
 ) -> Pixels:
     """One row of a geometry, spelled in torchvision's functions."""
     tensor = torch.from_numpy(image.copy()).permute(2, 0, 1)
@@ -54,7 +63,12 @@ def torchvision_pixels(
         how = F.InterpolationMode(interpolation)
         tensor = F.resize(tensor, size, interpolation=how, antialias=interpolation != "nearest")
     top, left, height, width = geometry.window[row].tolist()
-    padding = [max(0, -left), max(0, -top), max(0, left + width - size[1]), max(0, top + height - size[0])]
+    padding = [
+        max(0, -left),
+        max(0, -top),
+        max(0, left + width - size[1]),
+        max(0, top + height - size[0]),
+    ]
     tensor = F.pad(tensor, padding, fill=list(fill), padding_mode=mode)
     tensor = F.crop(tensor, top + padding[1], left + padding[0], height, width)
     if geometry.flip[row, 0]:
@@ -65,11 +79,15 @@ def torchvision_pixels(
     return result
 
 
-def random_windows(count: int, size: tuple[int, int], out: tuple[int, int], reach: int, seed: int = 0) -> Geometry:
+def random_windows(
+    count: int, size: tuple[int, int], out: tuple[int, int], reach: int, seed: int = 0
+) -> Geometry:
     """Crops of whole images that reach up to `reach` pixels outside, mirrored in all ways."""
     rng = np.random.default_rng(seed)
     box = np.tile(np.array([0, 0, *size], dtype=np.int32), (count, 1))
-    start = np.stack([rng.integers(-reach, size[a] - out[a] + reach + 1, count) for a in (0, 1)], axis=1)
+    start = np.stack(
+        [rng.integers(-reach, size[a] - out[a] + reach + 1, count) for a in (0, 1)], axis=1
+    )
     window = np.concatenate([start, np.tile(out, (count, 1))], axis=1).astype(np.int32)
     return Geometry(box, box[:, 2:].copy(), window, rng.random((count, 2)) < 0.5)
 
@@ -83,12 +101,18 @@ def boxed(geometry: Geometry, inset: int) -> Geometry:
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", PADDING_MODES)
 @pytest.mark.parametrize(
-    ("size", "out", "reach"), [((32, 32), (32, 32), 4), ((20, 31), (17, 9), 0), ((9, 7), (8, 12), 5)]
+    ("size", "out", "reach"),
+    [((32, 32), (32, 32), 4), ((20, 31), (17, 9), 0), ((9, 7), (8, 12), 5)],
 )
 @pytest.mark.parametrize("inset", [0, 1])
 @pytest.mark.parametrize("channels", [1, 3])
 def test_crop_pad_and_flip_as_torchvision(
-    mode: PaddingMode, size: tuple[int, int], out: tuple[int, int], reach: int, inset: int, channels: int
+    mode: PaddingMode,
+    size: tuple[int, int],
+    out: tuple[int, int],
+    reach: int,
+    inset: int,
+    channels: int,
 ) -> None:
     images = photographs(7, *size, channels)
     rows = np.random.default_rng(1).integers(0, 7, 40)
@@ -120,7 +144,8 @@ def test_an_empty_batch_and_a_window_far_outside() -> None:
     )
     assert empty.shape == (0, 6, 6, 3)
     far = Geometry(
-        *(np.array([row], np.int32) for row in ([0, 0, 6, 6], [6, 6], [40, 40, 3, 3])), np.zeros((1, 2), bool)
+        *(np.array([row], np.int32) for row in ([0, 0, 6, 6], [6, 6], [40, 40, 3, 3])),
+        np.zeros((1, 2), bool),
     )
     assert (on_device(images, np.array([1]), far, Resampling(fill=(7.0,))) == 7).all()
 
@@ -134,7 +159,9 @@ def test_padding_is_numpys(mode: PaddingMode, limit: int) -> None:
     expected = np.pad(np.arange(limit), reach, **numpys)  # type: ignore[call-overload]
     positions = np.arange(-reach, limit + reach)
     np.testing.assert_array_equal(fold(positions, np.array(limit), mode), expected)
-    np.testing.assert_array_equal(fold(torch.from_numpy(positions), torch.tensor(limit), mode).numpy(), expected)
+    np.testing.assert_array_equal(
+        fold(torch.from_numpy(positions), torch.tensor(limit), mode).numpy(), expected
+    )
 
 
 @pytest.mark.parametrize("exact", [True, False])
@@ -145,7 +172,9 @@ def test_nearest_rows_are_torchs(exact: bool) -> None:
         expected = torch.nn.functional.interpolate(source, size, mode=mode)[0, 0].long()
         found = nearest(torch.arange(size), torch.tensor(length), torch.tensor(size), exact=exact)
         assert torch.equal(found, expected)
-        np.testing.assert_array_equal(nearest(np.arange(size), np.array(length), np.array(size), exact=exact), expected)
+        np.testing.assert_array_equal(
+            nearest(np.arange(size), np.array(length), np.array(size), exact=exact), expected
+        )
 
 
 def test_what_a_geometry_says_of_itself() -> None:
@@ -156,7 +185,9 @@ def test_what_a_geometry_says_of_itself() -> None:
     assert not random_windows(3, (6, 6), (4, 4), 0).pads
 
 
-def random_resizes(count: int, size: tuple[int, int], out: tuple[int, int], reach: int, seed: int = 3) -> Geometry:
+def random_resizes(
+    count: int, size: tuple[int, int], out: tuple[int, int], reach: int, seed: int = 3
+) -> Geometry:
     """Boxes of all sizes, enlarged and reduced to about `out`, of which a window is taken."""
     rng = np.random.default_rng(seed)
     extent = np.stack([rng.integers(1, size[a] + 1, count) for a in (0, 1)], axis=1)
@@ -174,7 +205,9 @@ def random_resizes(count: int, size: tuple[int, int], out: tuple[int, int], reac
 
 
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic", "nearest", "nearest-exact"])
-@pytest.mark.parametrize(("mode", "reach"), [("constant", 0), ("constant", 3), ("reflect", 3), ("edge", 3)])
+@pytest.mark.parametrize(
+    ("mode", "reach"), [("constant", 0), ("constant", 3), ("reflect", 3), ("edge", 3)]
+)
 @pytest.mark.parametrize("channels", [1, 3])
 def test_resampling_on_the_device_as_torchvision(
     interpolation: str, mode: PaddingMode, reach: int, channels: int
@@ -186,7 +219,10 @@ def test_resampling_on_the_device_as_torchvision(
     resampling = Resampling(interpolation, padding_mode=mode, fill=(5.0,))  # type: ignore[arg-type]
     result = on_device(images, rows, geometry, resampling)
     expected = np.stack(
-        [torchvision_pixels(images[rows[i]], geometry, i, mode, (5.0,), interpolation) for i in range(48)]
+        [
+            torchvision_pixels(images[rows[i]], geometry, i, mode, (5.0,), interpolation)
+            for i in range(48)
+        ]
     )
     difference = np.abs(result.astype(int) - expected)
     limit = 0 if interpolation.startswith("nearest") else 2
@@ -201,7 +237,9 @@ def test_without_antialias_on_the_device() -> None:
     result = torch.from_numpy(on_device(images, rows, geometry, Resampling(antialias=False)))
     for i in range(12):
         top, left, height, width = geometry.box[i].tolist()
-        part = torch.from_numpy(images[rows[i]].copy()).permute(2, 0, 1)[:, top : top + height, left : left + width]
+        part = torch.from_numpy(images[rows[i]].copy()).permute(2, 0, 1)[
+            :, top : top + height, left : left + width
+        ]
         resized = F.resize(part, geometry.size[i].tolist(), antialias=False)
         top, left, height, width = geometry.window[i].tolist()
         resized = resized[:, top : top + height, left : left + width]
@@ -224,7 +262,8 @@ def test_parts_do_not_change_the_result(monkeypatch: pytest.MonkeyPatch) -> None
 def test_the_order_of_summation_on_the_device_changes_nothing(
     monkeypatch: pytest.MonkeyPatch, interpolation: str, antialias: bool
 ) -> None:
-    """Each device and each shape of a batch has its own; the pixels of a sample must not depend on that."""
+    """Each device and each shape of a batch has its own; the pixels of a sample must not depend on
+    that."""
     images = photographs(4, 200, 230)
     rows = np.arange(40) % 4
     geometry = random_resizes(40, (200, 230), (24, 32), 2)
@@ -243,13 +282,16 @@ def test_the_order_of_summation_on_the_device_changes_nothing(
 
 
 def rounded_to(bits: int, values: torch.Tensor) -> torch.Tensor:
-    """float32 values with `bits` bits behind the leading one, as hardware rounds the operands of fast products."""
+    """float32 values with `bits` bits behind the leading one, as hardware rounds the operands of
+    fast products."""
     mantissa, exponent = torch.frexp(values)
     return torch.ldexp((mantissa * 2.0 ** (bits + 1)).round() * 2.0 ** -(bits + 1), exponent)
 
 
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
-def test_products_with_rounded_operands_change_nothing(monkeypatch: pytest.MonkeyPatch, interpolation: str) -> None:
+def test_products_with_rounded_operands_change_nothing(
+    monkeypatch: pytest.MonkeyPatch, interpolation: str
+) -> None:
     """Trainers allow them for the sake of their own products: TF32 has 10 bits, bfloat16 7."""
     images = photographs(4, 100, 130)
     rows = np.arange(24) % 4
@@ -257,7 +299,9 @@ def test_products_with_rounded_operands_change_nothing(monkeypatch: pytest.Monke
     resampling = Resampling(interpolation)  # type: ignore[arg-type]
     bmm, found = torch.bmm, {}
     for bits in (23, 10, 7, 4):
-        monkeypatch.setattr(torch, "bmm", lambda a, b, bits=bits: bmm(rounded_to(bits, a), rounded_to(bits, b)))
+        monkeypatch.setattr(
+            torch, "bmm", lambda a, b, bits=bits: bmm(rounded_to(bits, a), rounded_to(bits, b))
+        )
         found[bits] = on_device(images, rows, geometry, resampling)
     np.testing.assert_array_equal(found[10], found[23])
     np.testing.assert_array_equal(found[7], found[23])
@@ -267,7 +311,10 @@ def test_products_with_rounded_operands_change_nothing(monkeypatch: pytest.Monke
 def test_the_newer_switch_for_tf32_changes_nothing() -> None:
     """After it torch refuses to say what the older one is set to."""
     images, rows = photographs(2, 40, 50), np.arange(6) % 2
-    geometry, before = random_resizes(6, (40, 50), (12, 16), 0), torch.backends.cuda.matmul.fp32_precision
+    geometry, before = (
+        random_resizes(6, (40, 50), (12, 16), 0),
+        torch.backends.cuda.matmul.fp32_precision,
+    )
     expected = on_device(images, rows, geometry, Resampling("bilinear"))
     torch.backends.cuda.matmul.fp32_precision = "tf32"
     try:
@@ -282,11 +329,15 @@ def test_the_newer_switch_for_tf32_changes_nothing() -> None:
 @pytest.mark.parametrize("antialias", [True, False])
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
 @pytest.mark.parametrize(("length", "size"), [(37, 9), (37, 80), (200, 7), (5, 5), (1, 4)])
-def test_weights_are_those_of_torchs_interpolation(interpolation: str, antialias: bool, length: int, size: int) -> None:
+def test_weights_are_those_of_torchs_interpolation(
+    interpolation: str, antialias: bool, length: int, size: int
+) -> None:
     """A row of weights is what torch makes of an image that is 1 at one pixel."""
     eye = torch.eye(length).view(length, 1, 1, length).expand(-1, -1, 2, -1)
     mode = F.InterpolationMode(interpolation)
-    expected = F.resize(eye.contiguous(), [2, size], interpolation=mode, antialias=antialias)[:, 0, 0].T
+    expected = F.resize(eye.contiguous(), [2, size], interpolation=mode, antialias=antialias)[
+        :, 0, 0
+    ].T
     found = filter_weights(
         torch.arange(size)[None],
         torch.tensor([length]),

@@ -1,5 +1,5 @@
-"""The kernels for GPUs, in Triton's interpreter on the CPU, against the operations that they take the place of: the
-very bits. On a GPU (FASTLOAD_TEST_DEVICE=cuda) the kernels themselves."""
+"""The kernels for GPUs, in Triton's interpreter on the CPU, against the operations that they take
+the place of: the very bits. On a GPU (FASTLOAD_TEST_DEVICE=cuda) the kernels themselves."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from tests.test_render_device import boxed, on_device, photographs, random_resiz
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(
-        DEVICE.type == "cpu" and os.environ.get("TRITON_INTERPRET") != "1", reason="TRITON_INTERPRET is set to 0"
+        DEVICE.type == "cpu" and os.environ.get("TRITON_INTERPRET") != "1",
+        reason="TRITON_INTERPRET is set to 0",
     ),
 ]
 
@@ -79,7 +80,9 @@ def test_crops_with_padding(both: Both, mode: Any, channels: int) -> None:
 @pytest.mark.parametrize("interpolation", ["nearest", "nearest-exact", "bilinear", "bicubic"])
 @pytest.mark.parametrize("antialias", [True, False])
 @pytest.mark.parametrize("size", [(40, 52), (9, 6)])
-def test_resized_crops(both: Both, interpolation: Any, antialias: bool, size: tuple[int, int]) -> None:
+def test_resized_crops(
+    both: Both, interpolation: Any, antialias: bool, size: tuple[int, int]
+) -> None:
     images, rows = photographs(2, *size), np.arange(3) % 2
     geometry = random_resizes(3, size, (7, 9), 2)
     resampling = Resampling(interpolation, antialias)
@@ -93,7 +96,9 @@ def program(transform: Any) -> Any:
 
 def batch(count: int = 9, channels: int = 3, seed: int = 0) -> torch.Tensor:
     """(B, C, H, W), channels last in memory, with grey, black and white pixels among them."""
-    images = torch.from_numpy(np.random.default_rng(seed).integers(0, 256, (count, 19, 23, channels), dtype=np.uint8))
+    images = torch.from_numpy(
+        np.random.default_rng(seed).integers(0, 256, (count, 19, 23, channels), dtype=np.uint8)
+    )
     images[:, :4] = images[:, :4, :, :1]
     images[:, 4], images[:, 5] = 0, 255
     return images.to(DEVICE).permute(0, 3, 1, 2)
@@ -105,14 +110,21 @@ def run(transform: Any, images: torch.Tensor, **given: Any) -> Any:
     return done.view(torch.int16).numpy() if done.dtype == torch.bfloat16 else done.numpy()
 
 
-FLOATS = [v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize((0.48, 0.45, 0.4), (0.22, 0.23, 0.25))]
+FLOATS = [
+    v2.ToImage(),
+    v2.ToDtype(torch.float32, scale=True),
+    v2.Normalize((0.48, 0.45, 0.4), (0.22, 0.23, 0.25)),
+]
 
 
 @pytest.mark.parametrize("dtype", [None, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("channels_last", [True, False])
-def test_normalised_images_in_the_dtype_to_deliver(both: Both, dtype: Any, channels_last: bool) -> None:
+def test_normalised_images_in_the_dtype_to_deliver(
+    both: Both, dtype: Any, channels_last: bool
+) -> None:
     images = batch(12)
-    # The operations of torch round planar images twice on a CPU, so all are compared with what channels_last gives.
+    # The operations of torch round planar images twice on a CPU, so all are compared with what
+    # channels_last gives.
     given = images if channels_last else images.contiguous()
 
     def work() -> Any:
@@ -139,8 +151,13 @@ def test_blur_along_both_axes(both: Both, kernel: Any) -> None:
 
 def test_kernels_are_left_alone_where_there_is_neither_a_gpu_nor_the_interpreter() -> None:
     code = (
-        "import sys, torch; from fastload.render import fused; assert not fused.active(torch.zeros(1));"
+        "import sys, torch; from fastload.render import fused; assert not "
+        "fused.active(torch.zeros(1));"
         "assert 'triton' not in sys.modules"
     )
-    environment = {name: value for name, value in os.environ.items() if name not in ("TRITON_INTERPRET", fused.SWITCH)}
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("TRITON_INTERPRET", fused.SWITCH)
+    }
     subprocess.run([sys.executable, "-c", code], check=True, env=environment)

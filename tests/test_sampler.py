@@ -57,7 +57,9 @@ def test_every_position_is_equally_likely() -> None:
 @pytest.mark.parametrize("length", [1, 7, 16, 23, 64])
 @pytest.mark.parametrize("world", [1, 2, 4, 8])
 @pytest.mark.parametrize("drop_last", [False, True])
-def test_ranks_are_disjoint_complete_and_share_global_batches(length: int, world: int, drop_last: bool) -> None:
+def test_ranks_are_disjoint_complete_and_share_global_batches(
+    length: int, world: int, drop_last: bool
+) -> None:
     make = lambda rank, size, batch: EpochOrder(length, batch, Shard(rank, size), False, drop_last)  # noqa: E731
     whole = all_batches(make(0, 1, 8))
     ranks = [all_batches(make(rank, world, 8 // world)) for rank in range(world)]
@@ -70,7 +72,9 @@ def test_ranks_are_disjoint_complete_and_share_global_batches(length: int, world
 
 def test_no_rank_trains_on_an_empty_batch() -> None:
     ranks = [all_batches(EpochOrder(9, 1, Shard(rank, 4), shuffle=True)) for rank in range(4)]
-    last = [batches[-1] for batches in ranks]  # 9 samples over 4 ranks: one is left for the third step
+    last = [
+        batches[-1] for batches in ranks
+    ]  # 9 samples over 4 ranks: one is left for the third step
     assert [len(batch) for batch in last] == [1, 1, 1, 1]
     assert {i for batches in ranks for batch in batches for i in batch} == set(range(9))
 
@@ -137,17 +141,23 @@ def test_a_samplers_own_set_epoch_is_used_and_its_word_checked() -> None:
 @pytest.mark.parametrize("length", [0, 1, 2, 3, 64, 65, 5000])
 @pytest.mark.parametrize("different", [1, 7, 2**20, 2**64])
 def test_sorting_by_keys_is_stable(length: int, different: int) -> None:
-    keys = np.random.default_rng(length).integers(0, different, length, dtype=np.uint64, endpoint=different < 2**64)
+    keys = np.random.default_rng(length).integers(
+        0, different, length, dtype=np.uint64, endpoint=different < 2**64
+    )
     for scaled in (keys, keys << np.uint64(40)):
         np.testing.assert_array_equal(_argsort(scaled), np.argsort(scaled, kind="stable"))
 
 
 @pytest.mark.parametrize("batch_size", [2, 3, 5])
 @pytest.mark.parametrize("world", [2, 3, 4, 7])
-def test_no_rank_evaluates_an_empty_batch_where_samples_suffice(batch_size: int, world: int) -> None:
+def test_no_rank_evaluates_an_empty_batch_where_samples_suffice(
+    batch_size: int, world: int
+) -> None:
     for length in range(world * batch_size + 1, 4 * world * batch_size):
         orders = [
-            EpochOrder(length, batch_size, Shard(rank, world), tail="filled", interleaved=bool(length % 2))
+            EpochOrder(
+                length, batch_size, Shard(rank, world), tail="filled", interleaved=bool(length % 2)
+            )
             for rank in range(world)
         ]
         assert len({order.steps for order in orders}) == 1
@@ -156,7 +166,9 @@ def test_no_rank_evaluates_an_empty_batch_where_samples_suffice(batch_size: int,
         assert all(0 < len(batch) <= batch_size for batch in batches)
 
 
-def test_who_found_its_rank_by_itself_evaluates_no_empty_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_found_its_rank_by_itself_evaluates_no_empty_batch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     sizes = []
     for rank in range(2):
@@ -166,7 +178,10 @@ def test_who_found_its_rank_by_itself_evaluates_no_empty_batch(monkeypatch: pyte
             state = loader.state_dict()
     assert sizes == [[4, 3, 1], [4, 4, 1]]
     monkeypatch.delenv("RANK")
-    with fastload.create_loader(torch.arange(17), 8) as loader, pytest.raises(StateMismatchError, match="lent"):
+    with (
+        fastload.create_loader(torch.arange(17), 8) as loader,
+        pytest.raises(StateMismatchError, match="lent"),
+    ):
         loader.load_state_dict(state)
 
 
@@ -175,11 +190,14 @@ def test_who_found_its_rank_by_itself_evaluates_no_empty_batch(monkeypatch: pyte
 @pytest.mark.parametrize("tail", ["exact", "filled", "pad", "drop"])
 @pytest.mark.parametrize("shuffle", [False, True])
 @pytest.mark.parametrize("drop_last", [False, True])
-def test_the_table_of_tails(world: int, batch_size: int, tail: Tail, shuffle: bool, drop_last: bool) -> None:
+def test_the_table_of_tails(
+    world: int, batch_size: int, tail: Tail, shuffle: bool, drop_last: bool
+) -> None:
     """Of docs/guarantees.md, "What each rank gets"."""
     for length in range(1, 70):
         ranks = [
-            EpochOrder(length, batch_size, Shard(rank, world), shuffle, drop_last, tail=tail) for rank in range(world)
+            EpochOrder(length, batch_size, Shard(rank, world), shuffle, drop_last, tail=tail)
+            for rank in range(world)
         ]
         assert len({order.steps for order in ranks}) == 1
         if not ranks[0].steps:
@@ -187,7 +205,9 @@ def test_the_table_of_tails(world: int, batch_size: int, tail: Tail, shuffle: bo
             continue
         batches = [all_batches(order) for order in ranks]
         order = ranks[0].epoch(0)
-        seen = np.bincount([i for rank in batches for batch in rank for i in batch], minlength=length)
+        seen = np.bincount(
+            [i for rank in batches for batch in rank for i in batch], minlength=length
+        )
         last = [len(rank[-1]) for rank in batches]
         assert all(len(batch) == batch_size for rank in batches for batch in rank[:-2])
         if drop_last:

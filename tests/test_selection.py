@@ -43,7 +43,9 @@ def test_the_rule_follows_the_data_and_the_transform(
     assert f"{backend}: " in loader.explain()
 
 
-def test_tuning_measures_the_candidates_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tuning_measures_the_candidates_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(import_module("fastload.loader.build"), "MEASURED_SECONDS", 0.05)
     folder = write_photo_folder(tmp_path, per_class=8)
     transform = v2.RandomResizedCrop(16, antialias=True)
@@ -56,13 +58,17 @@ def test_tuning_measures_the_candidates_and_says_so(tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.parametrize("fastest", ["torch", "turbojpeg"])
-def test_tuning_takes_the_fastest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fastest: str) -> None:
+def test_tuning_takes_the_fastest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fastest: str
+) -> None:
     monkeypatch.setattr(
         import_module("fastload.loader.build"),
         "_samples_per_second",
         lambda parts, config: 900.0 if parts.backend.name == fastest else 100.0,
     )
-    with fastload.create_loader(write_photo_folder(tmp_path), 2, transform=CROP, tune=True) as loader:
+    with fastload.create_loader(
+        write_photo_folder(tmp_path), 2, transform=CROP, tune=True
+    ) as loader:
         assert loader.backend == fastest
         assert f"{fastest}: 900 samples/s" in loader.explain()
 
@@ -72,6 +78,8 @@ def test_a_backend_whose_package_is_missing_is_an_error_and_no_other_one(
 ) -> None:
     monkeypatch.setattr("fastload.backends.find_spec", lambda name: None)
     folder = write_photo_folder(tmp_path)
-    with pytest.raises(BackendUnavailableError, match=r"nvidia\.dali.*" + re.escape(install_command("dali"))):
+    with pytest.raises(
+        BackendUnavailableError, match=r"nvidia\.dali.*" + re.escape(install_command("dali"))
+    ):
         fastload.create_loader(folder, 2, transform=CROP, backend="dali")
     assert {row.name: row.available for row in fastload.available_backends()}["dali"] is False

@@ -61,7 +61,8 @@ def test_layouts_of_images(images: Any, expected: np.ndarray[Any, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    "array", [PHOTOS.astype(np.float32), PHOTOS[:, :, :, [0, 1]], PHOTOS[:, 0, 0], PHOTOS.astype(np.int64)]
+    "array",
+    [PHOTOS.astype(np.float32), PHOTOS[:, :, :, [0, 1]], PHOTOS[:, 0, 0], PHOTOS.astype(np.int64)],
 )
 def test_what_does_not_look_like_images_is_passed_on(array: np.ndarray[Any, Any]) -> None:
     source = open_source((array, LABELS.astype(np.int32))).source
@@ -87,8 +88,15 @@ def test_token_ids_in_a_dict() -> None:
 
 
 def test_images_in_a_dict() -> None:
-    source = open_source({"label": LABELS, "image": PHOTOS, "mask": PHOTOS[..., 0], "other": PHOTOS}).source
-    assert [column.role for column in source.columns.values()] == ["value", "image", "mask", "value"]
+    source = open_source(
+        {"label": LABELS, "image": PHOTOS, "mask": PHOTOS[..., 0], "other": PHOTOS}
+    ).source
+    assert [column.role for column in source.columns.values()] == [
+        "value",
+        "image",
+        "mask",
+        "value",
+    ]
 
 
 def test_npy_files_are_memory_mapped(tmp_path: Path) -> None:
@@ -141,7 +149,11 @@ def test_bad_arrays(spec: Any, words: list[str]) -> None:
 
 @pytest.mark.parametrize(
     ("content", "words"),
-    [(b"", "cannot be memory-mapped"), (b"<html>", "cannot be memory-mapped"), (None, "cannot be memory-mapped")],
+    [
+        (b"", "cannot be memory-mapped"),
+        (b"<html>", "cannot be memory-mapped"),
+        (None, "cannot be memory-mapped"),
+    ],
 )
 def test_bad_npy_files(tmp_path: Path, content: bytes | None, words: str) -> None:
     path = tmp_path / "x.npy"
@@ -160,11 +172,15 @@ def test_bad_npy_files(tmp_path: Path, content: bytes | None, words: str) -> Non
 
 def test_classes_bound_the_labels() -> None:
     assert open_source((PHOTOS, LABELS), classes=list("abcdef")).source.classes == tuple("abcdef")
-    with pytest.raises(SourceError, match=r"array 1: sample 5 has the label 5, labels must be 0 to 4 \(5 classes\)"):
+    with pytest.raises(
+        SourceError, match=r"array 1: sample 5 has the label 5, labels must be 0 to 4 \(5 classes\)"
+    ):
         open_source((PHOTOS, LABELS), classes=list("abcde"))
     with pytest.raises(ConfigurationError, match=r"expected a list of strings, such as \['abc'\]"):
         open_source((PHOTOS, LABELS), classes="abc")
-    with pytest.raises(ConfigurationError, match=r"split='test' means nothing to the format 'arrays'"):
+    with pytest.raises(
+        ConfigurationError, match=r"split='test' means nothing to the format 'arrays'"
+    ):
         open_source((PHOTOS, LABELS), split="test")
 
 
@@ -177,7 +193,10 @@ def test_fingerprint_follows_content_dtype_and_names() -> None:
     ]  # fmt: skip
     assert len({open_source(spec).source.fingerprint for spec in specs[:3]}) == 3
     assert len({open_source(spec).source.fingerprint for spec in specs[3:]}) == 3
-    assert open_source((PHOTOS.copy(), LABELS)).source.fingerprint == open_source((PHOTOS, LABELS)).source.fingerprint
+    assert (
+        open_source((PHOTOS.copy(), LABELS)).source.fingerprint
+        == open_source((PHOTOS, LABELS)).source.fingerprint
+    )
 
 
 def test_fingerprint_of_a_large_array_reads_little_of_it(tmp_path: Path) -> None:
@@ -189,7 +208,11 @@ def test_fingerprint_of_a_large_array_reads_little_of_it(tmp_path: Path) -> None
         return open_source({"x": tmp_path / "x.npy"}).source.fingerprint
 
     rows = 1 << 15
-    prints = {fingerprint((rows, 1024)), fingerprint((rows, 1024), 0), fingerprint((rows, 1024), rows - 1)}
+    prints = {
+        fingerprint((rows, 1024)),
+        fingerprint((rows, 1024), 0),
+        fingerprint((rows, 1024), rows - 1),
+    }
     assert len(prints | {fingerprint((rows + 1, 1024)), fingerprint((rows, 512, 2))}) == 5
 
 
@@ -197,5 +220,7 @@ def test_what_is_open_already() -> None:
     opened = open_source((PHOTOS, LABELS))
     assert open_source(opened) is opened
     assert open_source(opened.source) == Opened(opened.source)
-    with pytest.raises(ConfigurationError, match=r"split='train' means nothing to an opened source"):
+    with pytest.raises(
+        ConfigurationError, match=r"split='train' means nothing to an opened source"
+    ):
         open_source(opened, split="train")

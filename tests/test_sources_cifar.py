@@ -33,7 +33,11 @@ def cifar10(root: Path, protocol: int = 2) -> Path:
     for name in [f"data_batch_{n}" for n in range(1, 6)] + ["test_batch"]:
         data = rng.integers(0, 256, (PER_FILE, 3072), dtype=np.uint8)
         labels = rng.integers(0, 10, PER_FILE).tolist()
-        dump(folder / name, {"batch_label": name, "data": data, "labels": labels, "filenames": ["x.png"]}, protocol)
+        dump(
+            folder / name,
+            {"batch_label": name, "data": data, "labels": labels, "filenames": ["x.png"]},
+            protocol,
+        )
     dump(folder / "batches.meta", {"label_names": NAMES10, "num_vis": 3072}, protocol)
     return folder
 
@@ -44,13 +48,17 @@ def cifar100(root: Path) -> Path:
     for name in ("train", "test"):
         fine = rng.integers(0, 100, PER_FILE)
         data = rng.integers(0, 256, (PER_FILE, 3072), dtype=np.uint8)
-        dump(folder / name, {"data": data, "fine_labels": fine.tolist(), "coarse_labels": (fine // 5).tolist()})
+        dump(
+            folder / name,
+            {"data": data, "fine_labels": fine.tolist(), "coarse_labels": (fine // 5).tolist()},
+        )
     dump(folder / "meta", {"fine_label_names": NAMES100, "coarse_label_names": NAMES20})
     return folder
 
 
 def as_binary(python: Path, folder: Path) -> Path:
-    """The binary version of the same samples: label bytes (coarse first), then the pixels of each."""
+    """The binary version of the same samples: label bytes (coarse first), then the pixels of
+    each."""
     folder.mkdir()
     for path in python.iterdir():
         content = pickle.loads(path.read_bytes())
@@ -65,13 +73,17 @@ def as_binary(python: Path, folder: Path) -> Path:
             continue
         keys = ["labels"] if "labels" in content else ["coarse_labels", "fine_labels"]
         labels = np.array([content[key] for key in keys], dtype=np.uint8).T
-        (folder / f"{path.name}.bin").write_bytes(np.concatenate([labels, content["data"]], axis=1).tobytes())
+        (folder / f"{path.name}.bin").write_bytes(
+            np.concatenate([labels, content["data"]], axis=1).tobytes()
+        )
     return folder
 
 
 def packed(folder: Path, suffix: str = ".tar.gz") -> Path:
     target = folder.with_name(folder.name + suffix)
-    with tarfile.open(target, "w:" + {".tar.gz": "gz", ".tar": "", ".tar.xz": "xz"}[suffix]) as archive:
+    with tarfile.open(
+        target, "w:" + {".tar.gz": "gz", ".tar": "", ".tar.xz": "xz"}[suffix]
+    ) as archive:
         archive.add(folder, folder.name)
     return target
 
@@ -137,16 +149,22 @@ def test_every_pickle_protocol(tmp_path: Path, protocol: int) -> None:
 
 
 def test_a_pickle_of_python_2(tmp_path: Path) -> None:
-    """Its strings are bytes, and its arrays hold their content as one of them, as in the archive of 2009."""
+    """Its strings are bytes, and its arrays hold their content as one of them, as in the archive of
+    2009."""
     folder = cifar10(tmp_path)
     raw = bytes(range(256)) * 12
     array = (
         b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n(I0\ntU\x01btR(I1\n(I1\nI3072\ntcnumpy\ndtype\n"
-        b"(U\x02u1I0\nI1\ntR(I3\nU\x01|NNNI-1\nI-1\nI0\ntbI00\nT" + len(raw).to_bytes(4, "little") + raw + b"tb"
+        b"(U\x02u1I0\nI1\ntR(I3\nU\x01|NNNI-1\nI-1\nI0\ntbI00\nT"
+        + len(raw).to_bytes(4, "little")
+        + raw
+        + b"tb"
     )
     (folder / "test_batch").write_bytes(b"\x80\x02}(U\x06labels](K\x05eU\x04data" + array + b"u.")
     images, labels = columns(open_source(folder, split="test").source)
-    np.testing.assert_array_equal(images[0].transpose(2, 0, 1).reshape(-1), np.frombuffer(raw, np.uint8))
+    np.testing.assert_array_equal(
+        images[0].transpose(2, 0, 1).reshape(-1), np.frombuffer(raw, np.uint8)
+    )
     assert labels.tolist() == [5]
 
 
@@ -200,7 +218,9 @@ def test_batches_of_another_content(tmp_path: Path, damage: Any) -> None:
 def test_label_out_of_range_names_the_record(tmp_path: Path) -> None:
     folder = cifar10(tmp_path)
     dump(folder / "data_batch_2", {"data": np.zeros((2, 3072), np.uint8), "labels": [1, 10]})
-    with pytest.raises(SourceError, match=r"data_batch_2, record 1 has the label 10, labels must be 0 to 9"):
+    with pytest.raises(
+        SourceError, match=r"data_batch_2, record 1 has the label 10, labels must be 0 to 9"
+    ):
         open_source(folder)
 
 
@@ -209,20 +229,27 @@ def test_truncated_and_missing_files(tmp_path: Path) -> None:
     binary = as_binary(folder, tmp_path / "cifar-10-batches-bin")
     whole = (folder / "data_batch_3").read_bytes()
     (folder / "data_batch_3").write_bytes(whole[:-100])
-    with pytest.raises(SourceError, match=r"data_batch_3: cannot be read as a pickle.*download it again"):
+    with pytest.raises(
+        SourceError, match=r"data_batch_3: cannot be read as a pickle.*download it again"
+    ):
         open_source(folder)
     (folder / "data_batch_3").unlink()
     with pytest.raises(SourceError, match="data_batch_3 is missing"):
         open_source(folder)
     (binary / "test_batch.bin").write_bytes(b"x" * 3072)
-    with pytest.raises(SourceError, match=r"test_batch\.bin: 3,072 bytes are not a whole number of records of 3073"):
+    with pytest.raises(
+        SourceError, match=r"test_batch\.bin: 3,072 bytes are not a whole number of records of 3073"
+    ):
         open_source(binary, split="test")
 
 
 def test_truncated_archive(tmp_path: Path) -> None:
     path = packed(cifar10(tmp_path))
     path.write_bytes(path.read_bytes()[:-5000])
-    with pytest.raises(SourceError, match=r"cifar-10-batches-py\.tar\.gz: this archive cannot be read.*fetch it again"):
+    with pytest.raises(
+        SourceError,
+        match=r"cifar-10-batches-py\.tar\.gz: this archive cannot be read.*fetch it again",
+    ):
         open_source(path)
 
 

@@ -105,7 +105,9 @@ def test_empty_class_is_named_in_torchvisions_words(tmp_path: Path) -> None:
         (("train/a/1.jpg", "val/a/1.jpg"), ["holds splits (train, val)", "split='train'"]),
     ],
 )
-def test_folders_that_are_no_class_folders(tmp_path: Path, files: tuple[str, ...], words: list[str]) -> None:
+def test_folders_that_are_no_class_folders(
+    tmp_path: Path, files: tuple[str, ...], words: list[str]
+) -> None:
     touch(tmp_path, *files)
     with pytest.raises(SourceError) as error:
         open_source(tmp_path)
@@ -118,7 +120,9 @@ def test_split_names_a_subfolder(tmp_path: Path) -> None:
     assert len(open_source(tmp_path, split="val").source) == 2
     with pytest.raises(ConfigurationError, match=r"split='test': .* has the splits train, val"):
         open_source(tmp_path, split="test")
-    with pytest.raises(ConfigurationError, match=r"split='test': .*/val has no folder of this name"):
+    with pytest.raises(
+        ConfigurationError, match=r"split='test': .*/val has no folder of this name"
+    ):
         open_source(tmp_path / "val", split="test")
 
 
@@ -152,8 +156,12 @@ def test_pairs(tmp_path: Path) -> None:
     image, mask = source.columns["image"], source.columns["mask"]
     assert list(source.columns) == ["image", "mask"]
     assert (image.role, mask.role) == ("image", "mask")
-    assert [image.describe(i) for i in range(3)] == [f"{tmp_path}/images/{n}.jpg" for n in ("1", "2", "sub/1")]
-    assert [mask.describe(i) for i in range(3)] == [f"{tmp_path}/masks/{n}" for n in ("1.png", "2.png", "sub/1.bmp")]
+    assert [image.describe(i) for i in range(3)] == [
+        f"{tmp_path}/images/{n}.jpg" for n in ("1", "2", "sub/1")
+    ]
+    assert [mask.describe(i) for i in range(3)] == [
+        f"{tmp_path}/masks/{n}" for n in ("1.png", "2.png", "sub/1.bmp")
+    ]
     (tmp_path / "masks/1.png").write_bytes(b"another size")
     assert open_source(tmp_path).source.fingerprint != source.fingerprint
 
@@ -162,8 +170,14 @@ def test_pairs(tmp_path: Path) -> None:
     ("files", "words"),
     [
         (("images/1.jpg", "images/2.jpg", "masks/1.png"), ["images/2.jpg", "no partner masks/2.*"]),
-        (("images/1.jpg", "masks/1.png", "masks/7.png", "masks/8.png"), ["masks/7.png", "images/7.*", "1 more"]),
-        (("images/1.jpg", "images/1.png", "masks/1.png"), ["images/1.png", "same stem", "rename or remove"]),
+        (
+            ("images/1.jpg", "masks/1.png", "masks/7.png", "masks/8.png"),
+            ["masks/7.png", "images/7.*", "1 more"],
+        ),
+        (
+            ("images/1.jpg", "images/1.png", "masks/1.png"),
+            ["images/1.png", "same stem", "rename or remove"],
+        ),
         (("images/x.txt", "masks/x.txt"), ["holds no images", "found x.txt"]),
     ],
 )
@@ -198,13 +212,18 @@ def test_nothing_there(spec: str, words: list[str]) -> None:
     ("name", "words"),
     [
         ("data.zip", ["data.zip", "unpack it (unzip", "give the folder"]),
-        ("labels.csv", ["labels.csv", "a table alone has no images; give the folder of the images"]),
+        (
+            "labels.csv",
+            ["labels.csv", "a table alone has no images; give the folder of the images"],
+        ),
         ("one.jpg", ["one.jpg", "a single image is not a data set; give its folder"]),
         ("arrays.npz", ["arrays.npz", "give the arrays"]),
         ("data.xyz", ["data.xyz", "not a data set that fastload knows", "one folder a class"]),
     ],
 )
-def test_a_file_that_is_no_data_set_says_what_to_give(tmp_path: Path, name: str, words: list[str]) -> None:
+def test_a_file_that_is_no_data_set_says_what_to_give(
+    tmp_path: Path, name: str, words: list[str]
+) -> None:
     touch(tmp_path, name)
     with pytest.raises(SourceError) as error:
         open_source(tmp_path / name)

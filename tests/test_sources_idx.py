@@ -125,5 +125,7 @@ def test_labels_beyond_the_classes(tmp_path: Path) -> None:
     labels = np.array([0, 1, 2, 3, 1, 0, 0, 0, 0], np.uint8)
     (folder / "train-labels-idx1-ubyte").write_bytes(idx(labels))
     assert open_source(folder, classes=["a", "b", "c", "d"]).source.classes == ("a", "b", "c", "d")
-    with pytest.raises(SourceError, match=r"record 3 has the label 3, labels must be 0 to 2 \(3 classes\)"):
+    with pytest.raises(
+        SourceError, match=r"record 3 has the label 3, labels must be 0 to 2 \(3 classes\)"
+    ):
         open_source(folder, classes=["a", "b", "c"])

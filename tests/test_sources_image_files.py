@@ -22,12 +22,16 @@ from tests.backends import Contestant, contestants
 from tests.test_sources_folders import touch
 
 
-@pytest.mark.parametrize("name", ["1.gif", "1.JFIF", "1.jpe", "1.Jp2", "1.tga", "1.apng", "a.b.gif"])
+@pytest.mark.parametrize(
+    "name", ["1.gif", "1.JFIF", "1.jpe", "1.Jp2", "1.tga", "1.apng", "a.b.gif"]
+)
 def test_what_pillow_reads_is_an_image(name: str) -> None:
     assert is_image_name(name)
 
 
-@pytest.mark.parametrize("name", ["1.heic", "1.svg", "1.txt", "gif", "1.eps", "1.h5", "1.mpg", "1.pdf", "1.npy", "1"])
+@pytest.mark.parametrize(
+    "name", ["1.heic", "1.svg", "1.txt", "gif", "1.eps", "1.h5", "1.mpg", "1.pdf", "1.npy", "1"]
+)
 def test_what_it_cannot_read_is_none(name: str) -> None:
     assert not is_image_name(name)
 
@@ -40,7 +44,9 @@ def test_a_plugin_of_the_programs_counts(monkeypatch: pytest.MonkeyPatch) -> Non
     assert is_image_name("1.HEIC")
 
 
-@pytest.mark.parametrize("name", ["__MACOSX", "._1.jpg", ".DS_Store", ".ipynb_checkpoints", "Thumbs.db", "desktop.ini"])
+@pytest.mark.parametrize(
+    "name", ["__MACOSX", "._1.jpg", ".DS_Store", ".ipynb_checkpoints", "Thumbs.db", "desktop.ini"]
+)
 def test_debris(name: str) -> None:
     assert is_debris(name)
     assert not is_debris(name.strip("._") + "x")
@@ -55,11 +61,19 @@ def saved(kind: str, seed: int) -> bytes:
 @contestants()
 def test_all_of_them_are_served(contestant: Contestant, tmp_path: Path) -> None:
     """Equal to Pillow's pixels, from every backend."""
-    kinds = {"a/1.gif": "gif", "a/2.jfif": "jpeg", "b/3.JPE": "jpeg", "b/4.jp2": "jpeg2000", "b/5.tga": "tga"}
+    kinds = {
+        "a/1.gif": "gif",
+        "a/2.jfif": "jpeg",
+        "b/3.JPE": "jpeg",
+        "b/4.jp2": "jpeg2000",
+        "b/5.tga": "tga",
+    }
     for seed, (name, kind) in enumerate(kinds.items()):
         (tmp_path / "data" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "data" / name).write_bytes(saved(kind, seed))
-    with contestant.create(tmp_path / "data", tmp_path, batch_size=5, transform=v2.Resize((32, 40))) as loader:
+    with contestant.create(
+        tmp_path / "data", tmp_path, batch_size=5, transform=v2.Resize((32, 40))
+    ) as loader:
         pixels, labels = next(iter(loader))
     assert labels.tolist() == [0, 0, 1, 1, 1]
     for row, name in enumerate(kinds):
@@ -69,7 +83,9 @@ def test_all_of_them_are_served(contestant: Contestant, tmp_path: Path) -> None:
         assert np.abs(found - wanted).max() <= (2 if kinds[name] == "jpeg" else 0), name
 
 
-def test_class_folders_say_what_is_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_class_folders_say_what_is_left_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     touch(
         tmp_path, "a/1.jpg", "a/2.heic", "a/3.HEIC", "a/boxes.txt", "b/1.jpg", "b/._1.jpg",
         "b/.ipynb_checkpoints/1.jpg", "__MACOSX/b/._1.jpg", ".DS_Store", "stray.png", "README.md",
@@ -79,7 +95,8 @@ def test_class_folders_say_what_is_left_out(tmp_path: Path, caplog: pytest.LogCa
     assert opened.source.classes == ("a", "b")
     assert len(opened.source) == 2
     assert opened.notes == (
-        "left out: 3 files of formats that Pillow cannot read here (.heic: 2, .txt: 1; first a/2.heic)",
+        "left out: 3 files of formats that Pillow cannot read here (.heic: 2, .txt: 1; first "
+        "a/2.heic)",
         "left out: 1 image beside the class folders, without a label (first stray.png)",
         "left out: 4 files or folders that no data set needs (first .DS_Store)",
     )
@@ -89,7 +106,9 @@ def test_class_folders_say_what_is_left_out(tmp_path: Path, caplog: pytest.LogCa
         assert "left out: 3 files" in loader.explain()
 
 
-def test_files_that_are_no_images_are_noted_without_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_files_that_are_no_images_are_noted_without_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     opened = open_source(touch(tmp_path, "a/1.jpg", "a/boxes.txt", "b/1.jpg"))
     assert opened.notes == ("left out: 1 file other than images (.txt: 1; first a/boxes.txt)",)
     assert not caplog.records
@@ -137,11 +156,19 @@ def test_an_archive_made_on_a_mac(tmp_path: Path, suffix: str) -> None:
 
 def test_an_unknown_format_is_refused_with_the_nearest(tmp_path: Path) -> None:
     touch(tmp_path, "a/1.jpg", "b/1.jpg")
-    with pytest.raises(ConfigurationError, match=r"format='foldr': there is no such format; .*Did you mean 'folder'\?"):
+    with pytest.raises(
+        ConfigurationError,
+        match=r"format='foldr': there is no such format; .*Did you mean 'folder'\?",
+    ):
         fastload.create_loader(tmp_path, format="foldr")
-    with pytest.raises(SourceError, match=r"is not what format='pairs' .* it looks like 'folder' \(one folder a class"):
+    with pytest.raises(
+        SourceError,
+        match=r"is not what format='pairs' .* it looks like 'folder' \(one folder a class",
+    ):
         open_source(tmp_path, format="pairs")
-    with pytest.raises(ConfigurationError, match=r"format='folder' means nothing to an opened source"):
+    with pytest.raises(
+        ConfigurationError, match=r"format='folder' means nothing to an opened source"
+    ):
         open_source(open_source(tmp_path), format="folder")
     assert open_source(tmp_path, format="folder").source.format == "class folder"
 

@@ -1,4 +1,5 @@
-"""The layouts in which people have their data: recognised with the labels that belong to them, or refused by name."""
+"""The layouts in which people have their data: recognised with the labels that belong to them, or
+refused by name."""
 
 from __future__ import annotations
 
@@ -23,7 +24,9 @@ def labels_by_name(source: Source) -> dict[str, str]:
     images, labels = source.columns["image"], source.values["label"].at(np.arange(len(source)))
     assert isinstance(images, EncodedImages)
     assert source.classes is not None
-    return {Path(images.describe(row)).name: source.classes[label] for row, label in enumerate(labels)}
+    return {
+        Path(images.describe(row)).name: source.classes[label] for row, label in enumerate(labels)
+    }
 
 
 def message(kind: type[Exception], root: Path | str, **options: Any) -> str:
@@ -32,7 +35,7 @@ def message(kind: type[Exception], root: Path | str, **options: Any) -> str:
     return str(error.value)
 
 
-# -- Splits ------------------------------------------------------------------------------------------------------------
+# -- Splits ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -52,11 +55,16 @@ def splits(tmp_path: Path) -> Path:
 
 
 def test_create_loader_takes_a_split(splits: Path) -> None:
-    with fastload.create_loader(splits, split="train") as train, fastload.create_loader(splits, split="test") as test:
+    with (
+        fastload.create_loader(splits, split="train") as train,
+        fastload.create_loader(splits, split="test") as test,
+    ):
         assert (len(train), len(test)) == (6, 2)
         assert train.classes == test.classes == ("class_0", "class_1")
         assert test.class_to_idx == {"class_0": 0, "class_1": 1}
-    with pytest.raises(ConfigurationError, match=r"split='val': .* has the splits train, test; .*split='train'"):
+    with pytest.raises(
+        ConfigurationError, match=r"split='val': .* has the splits train, test; .*split='train'"
+    ):
         fastload.create_loader(splits, split="val")
 
 
@@ -73,13 +81,21 @@ def test_a_split_goes_by_other_names_too(splits: Path) -> None:
 def test_cache_build_takes_a_split(splits: Path, tmp_path: Path) -> None:
     directory = fastload.build_cache(splits, tmp_path / "cache", split="test")
     assert len(open_source(directory).source) == 2
-    arguments = ["cache", "build", str(splits), "--split", "train", "--directory", str(tmp_path / "other")]
+    arguments = [
+        "cache",
+        "build",
+        str(splits),
+        "--split",
+        "train",
+        "--directory",
+        str(tmp_path / "other"),
+    ]
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0, result.output
     assert len(open_source(tmp_path / "other").source) == 6
 
 
-# -- What is no class --------------------------------------------------------------------------------------------------
+# -- What is no class ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -88,13 +104,24 @@ def test_cache_build_takes_a_split(splits: Path, tmp_path: Path) -> None:
         (("a/b/1.jpg", "a/c/1.jpg"), ["only one class (a)", "If a is the data set, open"]),
         (("train/1.jpg", "test/1.jpg"), ["holds splits (train, test)", "split='train'"]),
         (("train/a/1.jpg", "test/b/1.jpg", "readme/1.jpg"), ["holds splits (train, test)"]),
-        (("one/train/a/1.jpg", "one/val/a/1.jpg", "two/train/a/1.jpg"), ["one holds splits (train, val)", "mixed"]),
-        (("images/1.jpg", "other/1.jpg"), ["images are not classes", "images/ and masks/", "labels.csv"]),
-        (("HAM_images_part_1/1.jpg", "HAM_images_part_2/1.jpg"), ["HAM_images_part_1", "not classes"]),
+        (
+            ("one/train/a/1.jpg", "one/val/a/1.jpg", "two/train/a/1.jpg"),
+            ["one holds splits (train, val)", "mixed"],
+        ),
+        (
+            ("images/1.jpg", "other/1.jpg"),
+            ["images are not classes", "images/ and masks/", "labels.csv"],
+        ),
+        (
+            ("HAM_images_part_1/1.jpg", "HAM_images_part_2/1.jpg"),
+            ["HAM_images_part_1", "not classes"],
+        ),
         (("images/1.jpg", "labels/1.txt"), ["labels holds no images (found 1.txt)"]),
     ],
 )
-def test_folders_that_are_no_classes_are_refused(tmp_path: Path, files: tuple[str, ...], words: list[str]) -> None:
+def test_folders_that_are_no_classes_are_refused(
+    tmp_path: Path, files: tuple[str, ...], words: list[str]
+) -> None:
     found = message(SourceError, touch(tmp_path, *files))
     for word in [*words, str(tmp_path)]:
         assert word in found
@@ -115,7 +142,9 @@ def test_the_user_may_insist(tmp_path: Path) -> None:
     assert labels_by_name(opened.source.take(np.array([0]))) == {"1.jpg": "train"}
     with fastload.create_loader(opened) as loader:
         assert loader.class_to_idx == {"train": 0, "test": 1}
-    assert "differing: ['val']" in message(ConfigurationError, tmp_path, classes=["train", "test", "val"])
+    assert "differing: ['val']" in message(
+        ConfigurationError, tmp_path, classes=["train", "test", "val"]
+    )
 
 
 def test_trains_are_vehicles(tmp_path: Path) -> None:
@@ -123,14 +152,24 @@ def test_trains_are_vehicles(tmp_path: Path) -> None:
     assert open_source(tmp_path).source.classes == ("bus", "car", "train")
 
 
-# -- A table of labels -------------------------------------------------------------------------------------------------
+# -- A table of labels -----------------------------------------------------------------------------
 
 
 def tiny_imagenet(root: Path) -> Path:
     """As it unpacks, with two classes of three that have validation images."""
     for wnid in ("n01", "n02", "n03"):
-        touch(root, *(f"train/{wnid}/images/{wnid}_{n}.JPEG" for n in range(2)), f"train/{wnid}/{wnid}_boxes.txt")
-    touch(root, "val/images/val_0.JPEG", "val/images/val_1.JPEG", "test/images/test_0.JPEG", "words.txt")
+        touch(
+            root,
+            *(f"train/{wnid}/images/{wnid}_{n}.JPEG" for n in range(2)),
+            f"train/{wnid}/{wnid}_boxes.txt",
+        )
+    touch(
+        root,
+        "val/images/val_0.JPEG",
+        "val/images/val_1.JPEG",
+        "test/images/test_0.JPEG",
+        "words.txt",
+    )
     (root / "val" / "val_annotations.txt").write_text(
         "val_0.JPEG\tn03\t0\t32\t44\t62\nval_1.JPEG\tn02\t52\t55\t57\t59\n"
     )
@@ -153,12 +192,17 @@ def test_tiny_imagenet(tmp_path: Path) -> None:
     [
         ("val.txt", "ILSVRC_1.JPEG 1\nILSVRC_2.JPEG 0\n"),
         ("val.csv", "file,label\nILSVRC_1.JPEG,n02\nILSVRC_2.JPEG,n01\n"),
-        ("LOC_val_solution.csv", "ImageId,PredictionString\nILSVRC_1,n02 1 2 3 4 n02 5 6 7 8\nILSVRC_2,n01 1 2 3 4\n"),
+        (
+            "LOC_val_solution.csv",
+            "ImageId,PredictionString\nILSVRC_1,n02 1 2 3 4 n02 5 6 7 8\nILSVRC_2,n01 1 2 3 4\n",
+        ),
     ],
 )
 @pytest.mark.parametrize("inside", [True, False])
 def test_imagenets_flat_validation(tmp_path: Path, table: str, text: str, inside: bool) -> None:
-    touch(tmp_path, "train/n01/1.JPEG", "train/n02/1.JPEG", "val/ILSVRC_1.JPEG", "val/ILSVRC_2.JPEG")
+    touch(
+        tmp_path, "train/n01/1.JPEG", "train/n02/1.JPEG", "val/ILSVRC_1.JPEG", "val/ILSVRC_2.JPEG"
+    )
     assert "no table of their labels" in message(SourceError, tmp_path, split="val")
     (tmp_path / ("val" if inside else "") / table).write_text(text)
     source = open_source(tmp_path, split="val").source
@@ -166,7 +210,13 @@ def test_imagenets_flat_validation(tmp_path: Path, table: str, text: str, inside
 
 
 def test_kaggle(tmp_path: Path) -> None:
-    touch(tmp_path, "train_images/a.jpg", "train_images/b.jpg", "test_images/c.jpg", "test_images/d.jpg")
+    touch(
+        tmp_path,
+        "train_images/a.jpg",
+        "train_images/b.jpg",
+        "test_images/c.jpg",
+        "test_images/d.jpg",
+    )
     (tmp_path / "train.csv").write_text("image_id,breed,age\na,pug,3\nb,beagle,4\n")
     (tmp_path / "sample_submission.csv").write_text("image_id,breed\nc,pug\nd,pug\n")
     opened = open_source(tmp_path, split="train")
@@ -190,7 +240,10 @@ def test_numbers_are_labels_as_they_are(tmp_path: Path) -> None:
     [
         ("file,label\na.jpg,x\n", ["labels.csv: no row for b.jpg"]),
         ("file,label\na.jpg,x\nb.jpg,y\na.jpg,y\n", ["a.jpg comes twice, as x and as y"]),
-        ("file,sex,age\na.jpg,f,1\nb.jpg,m,2\n", ["cannot tell which column is the label", "file, sex, age"]),
+        (
+            "file,sex,age\na.jpg,f,1\nb.jpg,m,2\n",
+            ["cannot tell which column is the label", "file, sex, age"],
+        ),
         ("file,label\na.jpg,x\nb.jpg\n", ["labels.csv: row 3 has 1 column, the first has 2"]),
         ("file,label\na.jpg,-1\nb.jpg,0\n", ["has the label"]),
         ("file,label\nq.jpg,x\nr.jpg,y\n", ["labels.csv does not name them"]),
@@ -218,12 +271,16 @@ def test_two_tables_that_differ(tmp_path: Path) -> None:
     assert "different labels" in message(SourceError, tmp_path)
 
 
-# -- Images and masks --------------------------------------------------------------------------------------------------
+# -- Images and masks ------------------------------------------------------------------------------
 
 
 def camvid(root: Path) -> Path:
     for split, count in (("train", 3), ("val", 2)):
-        touch(root, *(f"{split}/{n}.png" for n in range(count)), *(f"{split}annot/{n}.png" for n in range(count)))
+        touch(
+            root,
+            *(f"{split}/{n}.png" for n in range(count)),
+            *(f"{split}annot/{n}.png" for n in range(count)),
+        )
     return root
 
 
@@ -242,7 +299,9 @@ def test_camvid(tmp_path: Path) -> None:
 
 
 def test_masks_with_an_ending_of_their_own(tmp_path: Path) -> None:
-    touch(tmp_path, "train/a.png", "train/b_1.png", "train_labels/a_L.png", "train_labels/b_1_L.png")
+    touch(
+        tmp_path, "train/a.png", "train/b_1.png", "train_labels/a_L.png", "train_labels/b_1_L.png"
+    )
     source = open_source(tmp_path, split="train").source
     assert [Path(path).name for path in paths_of(source, "mask")] == ["a_L.png", "b_1_L.png"]
     (tmp_path / "train" / "c.png").touch()
@@ -250,7 +309,11 @@ def test_masks_with_an_ending_of_their_own(tmp_path: Path) -> None:
 
 
 def test_pascal_voc(tmp_path: Path) -> None:
-    touch(tmp_path, *(f"JPEGImages/{n}.jpg" for n in range(5)), *(f"SegmentationClass/{n}.png" for n in range(4)))
+    touch(
+        tmp_path,
+        *(f"JPEGImages/{n}.jpg" for n in range(5)),
+        *(f"SegmentationClass/{n}.png" for n in range(4)),
+    )
     lists = tmp_path / "ImageSets" / "Segmentation"
     lists.mkdir(parents=True)
     for split, names in {"train": "0\n2\n", "val": "3\n", "trainval": "0\n2\n3\n"}.items():
@@ -267,7 +330,11 @@ def test_pascal_voc(tmp_path: Path) -> None:
 
 
 def test_a_list_that_names_an_image_twice(tmp_path: Path) -> None:
-    touch(tmp_path, *(f"JPEGImages/{n}.jpg" for n in range(3)), *(f"SegmentationClass/{n}.png" for n in range(3)))
+    touch(
+        tmp_path,
+        *(f"JPEGImages/{n}.jpg" for n in range(3)),
+        *(f"SegmentationClass/{n}.png" for n in range(3)),
+    )
     lists = tmp_path / "ImageSets" / "Segmentation"
     lists.mkdir(parents=True)
     (lists / "train.txt").write_text("0\n2\n\n0\n0\n")
@@ -276,27 +343,39 @@ def test_a_list_that_names_an_image_twice(tmp_path: Path) -> None:
 
 
 def test_a_list_whose_name_is_that_of_two_images(tmp_path: Path) -> None:
-    touch(tmp_path, *(f"{kind}/{part}/1.png" for kind in ("JPEGImages", "SegmentationClass") for part in "ab"))
+    touch(
+        tmp_path,
+        *(f"{kind}/{part}/1.png" for kind in ("JPEGImages", "SegmentationClass") for part in "ab"),
+    )
     (tmp_path / "train.txt").write_text("1\n")
     assert "names 1, which may be a/1 or b/1" in message(SourceError, tmp_path, split="train")
 
 
 def test_a_list_of_the_validation_images_alone(tmp_path: Path) -> None:
-    touch(tmp_path, *(f"images/{n}.png" for n in range(4)), *(f"labels/{n}_P.png" for n in range(4)))
+    touch(
+        tmp_path, *(f"images/{n}.png" for n in range(4)), *(f"labels/{n}_P.png" for n in range(4))
+    )
     (tmp_path / "valid.txt").write_text("1.png\n")
-    assert [Path(path).name for path in paths_of(open_source(tmp_path, split="val").source, "mask")] == ["1_P.png"]
+    assert [
+        Path(path).name for path in paths_of(open_source(tmp_path, split="val").source, "mask")
+    ] == ["1_P.png"]
     assert len(open_source(tmp_path, split="train").source) == 3
 
 
 def test_pairs_in_splits(tmp_path: Path) -> None:
-    touch(tmp_path, *(f"{kind}/{split}/1.png" for kind in ("images", "masks") for split in ("train", "test")))
+    touch(
+        tmp_path,
+        *(f"{kind}/{split}/1.png" for kind in ("images", "masks") for split in ("train", "test")),
+    )
     assert "holds splits" in message(SourceError, tmp_path)
-    assert paths_of(open_source(tmp_path, split="test").source, "mask") == [f"{tmp_path}/masks/test/1.png"]
+    assert paths_of(open_source(tmp_path, split="test").source, "mask") == [
+        f"{tmp_path}/masks/test/1.png"
+    ]
     touch(tmp_path / "plain", "images/1.png", "masks/1.png")
     assert "have no splits" in message(ConfigurationError, tmp_path / "plain", split="train")
 
 
-# -- What is said of it ------------------------------------------------------------------------------------------------
+# -- What is said of it ----------------------------------------------------------------------------
 
 
 def test_classes_are_named_wherever_a_loader_is_described(tmp_path: Path) -> None:
@@ -318,7 +397,10 @@ def test_classes_are_named_wherever_a_loader_is_described(tmp_path: Path) -> Non
 
 def test_pixels_of_a_table_and_of_pairs_are_served(tmp_path: Path) -> None:
     for n in range(2):
-        for name, data in {"img": jpeg(photo(8, 8, seed=n)), "mask": png(np.full((8, 8), n, np.uint8))}.items():
+        for name, data in {
+            "img": jpeg(photo(8, 8, seed=n)),
+            "mask": png(np.full((8, 8), n, np.uint8)),
+        }.items():
             path = tmp_path / "pairs" / name / f"{n}.{'png' if name == 'mask' else 'jpg'}"
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(data)

@@ -1,4 +1,5 @@
-"""Sources from outside the package: bytes, pixels and values from anywhere, on every backend, and formats to open them.
+"""Sources from outside the package: bytes, pixels and values from anywhere, on every backend, and
+formats to open them.
 
 The classes here are all that somebody with a database or an object store would write.
 """
@@ -63,7 +64,9 @@ class Store(EncodedImages):
 def source_of(blobs: dict[str, bytes]) -> Source:
     labels = np.arange(len(blobs)) % 3
     columns = {"image": Store(blobs), "label": ValueArray(labels)}
-    return Source(columns, fingerprint_of("store", *blobs, labels), "store://photos", classes=("a", "b", "c"))
+    return Source(
+        columns, fingerprint_of("store", *blobs, labels), "store://photos", classes=("a", "b", "c")
+    )
 
 
 # End of it.
@@ -83,7 +86,9 @@ def in_folder(blobs: dict[str, bytes], folder: Path) -> Source:
         if blob:
             (folder / key).write_bytes(blob)
     files = EncodedFiles(PathTable.of(sorted(blobs), str(folder)))
-    return Source({"image": files, "label": ValueArray(np.arange(len(blobs)) % 3)}, "f" * 32, str(folder))
+    return Source(
+        {"image": files, "label": ValueArray(np.arange(len(blobs)) % 3)}, "f" * 32, str(folder)
+    )
 
 
 def batches(loader: fastload.Loader) -> list[tuple[torch.Tensor, ...]]:
@@ -99,12 +104,19 @@ def check_equal(ours: list[Any], theirs: list[Any]) -> None:
 
 @contestants()
 @pytest.mark.parametrize(
-    "transform", [CROP, v2.Compose([v2.Pad(2), v2.RandomCrop(32)])], ids=["boxes by the core", "boxes by Python"]
+    "transform",
+    [CROP, v2.Compose([v2.Pad(2), v2.RandomCrop(32)])],
+    ids=["boxes by the core", "boxes by Python"],
 )
 def test_bytes_from_anywhere_are_served_as_files_are(
     contestant: Contestant, blobs: dict[str, bytes], transform: Any, tmp_path: Path
 ) -> None:
-    arguments: dict[str, Any] = {"batch_size": 4, "shuffle": True, "seed": 3, "transform": transform}
+    arguments: dict[str, Any] = {
+        "batch_size": 4,
+        "shuffle": True,
+        "seed": 3,
+        "transform": transform,
+    }
     stored = contestant.create(source_of(blobs), tmp_path / "stored", **arguments)
     files = contestant.create(in_folder(blobs, tmp_path / "files"), tmp_path / "filed", **arguments)
     check_equal(batches(stored), batches(files))
@@ -116,12 +128,16 @@ def test_what_cannot_be_read_is_an_error_that_names_it(
 ) -> None:
     blobs["07"] = b""
     loader = contestant.create(source_of(blobs), tmp_path, batch_size=4, transform=CROP)
-    with pytest.raises(DecodeError, match=r"store://photos/07: cannot be read: the store has lost 07"):
+    with pytest.raises(
+        DecodeError, match=r"store://photos/07: cannot be read: the store has lost 07"
+    ):
         batches(loader)
 
 
 @contestants()
-def test_what_cannot_be_read_is_substituted(contestant: Contestant, blobs: dict[str, bytes], tmp_path: Path) -> None:
+def test_what_cannot_be_read_is_substituted(
+    contestant: Contestant, blobs: dict[str, bytes], tmp_path: Path
+) -> None:
     blobs["07"], blobs["09"] = b"", images.HTML
     arguments: dict[str, Any] = {"batch_size": 4, "transform": CROP, "on_error": "substitute"}
     loader = contestant.create(source_of(blobs), tmp_path / "stored", **arguments)
@@ -136,13 +152,17 @@ def test_a_fault_of_the_column_itself_is_not_taken_for_a_bad_sample(
 ) -> None:
     source = source_of(blobs)
     del blobs["07"]  # read() has a KeyError
-    loader = contestant.create(source, tmp_path, batch_size=4, transform=CROP, on_error="substitute")
+    loader = contestant.create(
+        source, tmp_path, batch_size=4, transform=CROP, on_error="substitute"
+    )
     with pytest.raises((WorkerError, KeyError), match="07"):
         batches(loader)
 
 
 @contestants("torch-0", "turbojpeg", "turbojpeg-threads", "dali")
-def test_many_are_read_in_one_call(contestant: Contestant, blobs: dict[str, bytes], tmp_path: Path) -> None:
+def test_many_are_read_in_one_call(
+    contestant: Contestant, blobs: dict[str, bytes], tmp_path: Path
+) -> None:
     calls: list[list[int]] = []
 
     class Batched(Store):
@@ -209,7 +229,9 @@ def test_pixels_and_values_from_anywhere(contestant: Contestant, tmp_path: Path)
     got = batches(loader)
     pixels, numbers = (torch.cat(column) for column in zip(*got, strict=True))
     for index in range(9):
-        wanted = v2.functional.center_crop(torch.from_numpy(images.photo(40 + index, 50, seed=index)).movedim(2, 0), 32)
+        wanted = v2.functional.center_crop(
+            torch.from_numpy(images.photo(40 + index, 50, seed=index)).movedim(2, 0), 32
+        )
         assert torch.equal(pixels[index], wanted)
     assert numbers.tolist() == [[n, n * n] for n in range(9)]
 
@@ -222,7 +244,9 @@ def test_a_picture_that_cannot_be_made(contestant: Contestant, tmp_path: Path) -
 
 
 def test_what_is_no_column_is_refused() -> None:
-    with pytest.raises(SourceError, match=r"column 'image' is a list, which is no column.*EncodedImages"):
+    with pytest.raises(
+        SourceError, match=r"column 'image' is a list, which is no column.*EncodedImages"
+    ):
         Source({"image": [b"", b""]}, "f", "test")  # type: ignore[dict-item]
 
 
@@ -239,7 +263,12 @@ def store_format(blobs: dict[str, bytes], monkeypatch: pytest.MonkeyPatch) -> li
         seen.append(options)
         return source_of(blobs)
 
-    form = Format("photo store", lambda spec: str(spec).startswith("store://"), open_store, frozenset({"split"}))
+    form = Format(
+        "photo store",
+        lambda spec: str(spec).startswith("store://"),
+        open_store,
+        frozenset({"split"}),
+    )
     register_format(form)
     return seen
 
@@ -251,21 +280,33 @@ def test_a_registered_format_is_opened_by_all_that_open(
     assert opened.source.describe(3) == "store://photos/03"
     assert store_format[0].split == "test"
     given = batches(fastload.create_loader(source_of(blobs), batch_size=4, transform=CROP))
-    check_equal(batches(fastload.create_loader("store://photos", batch_size=4, transform=CROP)), given)
+    check_equal(
+        batches(fastload.create_loader("store://photos", batch_size=4, transform=CROP)), given
+    )
     directory = fastload.build_cache("store://photos", tmp_path / "cache", progress=False)
     cached = fastload.create_loader(directory, batch_size=4, transform=CROP)
-    assert [labels.tolist() for _, labels in batches(cached)] == [labels.tolist() for _, labels in given]
+    assert [labels.tolist() for _, labels in batches(cached)] == [
+        labels.tolist() for _, labels in given
+    ]
 
 
 def test_a_registered_format_is_held_to_its_options(store_format: list[OpenOptions]) -> None:
-    with pytest.raises(ConfigurationError, match=r"labels='fine' means nothing to the format 'photo store'"):
+    with pytest.raises(
+        ConfigurationError, match=r"labels='fine' means nothing to the format 'photo store'"
+    ):
         fastload.open_source("store://photos", labels="fine")
     assert not store_format
 
 
-def test_the_last_registered_format_comes_first(store_format: list[OpenOptions], tmp_path: Path) -> None:
+def test_the_last_registered_format_comes_first(
+    store_format: list[OpenOptions], tmp_path: Path
+) -> None:
     numbers = Source({"value": ValueArray(np.arange(4))}, "n" * 32, "numbers")
-    register_format(Format("everything", lambda spec: True, lambda spec, options: fastload.sources.Opened(numbers)))
+    register_format(
+        Format(
+            "everything", lambda spec: True, lambda spec, options: fastload.sources.Opened(numbers)
+        )
+    )
     assert fastload.open_source(tmp_path).source is numbers
     assert fastload.open_source("store://photos").source is numbers
     register_format(Format("everything", lambda spec: False, lambda spec, options: numbers))

@@ -49,7 +49,9 @@ def class_folder_source() -> Source:
 
 def array_source() -> Source:
     rng = np.random.default_rng(0)
-    return open_source((rng.integers(0, 256, (COUNT, 6, 6, 3), dtype=np.uint8), np.arange(COUNT) % 5)).source
+    return open_source(
+        (rng.integers(0, 256, (COUNT, 6, 6, 3), dtype=np.uint8), np.arange(COUNT) % 5)
+    ).source
 
 
 def tokens(folder: Path) -> Source:
@@ -204,7 +206,9 @@ def test_private_changes_to_a_map_travel_by_content(tmp_path: Path) -> None:
     assert pickle.loads(pickle.dumps(ValueArray(array))).array.tolist() == array.tolist()
 
 
-def test_too_little_shared_memory(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_too_little_shared_memory(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     source = array_source()
 
     class Full:

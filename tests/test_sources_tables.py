@@ -52,7 +52,9 @@ def test_numbers_stay_numbers(tmp_path: Path) -> None:
         ("9" * 5000, ["row 14: the label is a number of 5,000 digits ('99999"]),
     ],
 )
-def test_one_odd_row_does_not_renumber_the_others(tmp_path: Path, odd: str, words: list[str]) -> None:
+def test_one_odd_row_does_not_renumber_the_others(
+    tmp_path: Path, odd: str, words: list[str]
+) -> None:
     found = refusal(table(tmp_path, [*TWELVE, odd]))
     for word in [*words, str(tmp_path / "labels.csv")]:
         assert word in found
@@ -68,7 +70,9 @@ def test_a_number_among_words(tmp_path: Path, odd: str, kind: str) -> None:
 def test_the_names_may_look_like_anything_where_they_are_given(tmp_path: Path) -> None:
     table(tmp_path, ["cat", "101", "nan", "cat"])
     assert numbers(tmp_path, classes=["nan", "101", "cat"]) == [2, 1, 0, 2]
-    assert "row 3: the label is '101', where others are words" in refusal(tmp_path, classes=["nan", "cat"])
+    assert "row 3: the label is '101', where others are words" in refusal(
+        tmp_path, classes=["nan", "cat"]
+    )
 
 
 def test_labels_that_are_names_of_folders_are_those_folders(tmp_path: Path) -> None:
@@ -115,7 +119,8 @@ def test_a_training_split_elsewhere_is_another_data_set(tmp_path: Path) -> None:
 
 
 def calls_in(module: Any, function: Callable[[], Any]) -> int:
-    """How many functions of a module are entered, comprehensions included: work, without a clock."""
+    """How many functions of a module are entered, comprehensions included: work, without a
+    clock."""
     entered = 0
 
     def count(frame: FrameType, event: str, _: Any) -> None:

@@ -93,7 +93,9 @@ def test_every_tar_format_and_long_names(tmp_path: Path, format: int) -> None:
         names = [folder + f"{n}" for n in range(3)]
     else:
         names = [folder + "ü" * 120 + f"{n}" for n in range(3)]
-    path = write_tar(tmp_path / "s.tar", {f"{name}.jpg": PHOTO + name[-1:].encode() for name in names}, format)
+    path = write_tar(
+        tmp_path / "s.tar", {f"{name}.jpg": PHOTO + name[-1:].encode() for name in names}, format
+    )
     images = image_of(open_source(path).source)
     assert [images.read(n) for n in range(3)] == [PHOTO + b"%d" % n for n in range(3)]
     assert [images.describe(n) for n in range(3)] == [f"{path}:{name}.jpg" for name in names]
@@ -105,7 +107,10 @@ def test_index_agrees_with_tarfile(tmp_path: Path, format: int) -> None:
     names = ["a", "./b/c", "d" * 99, "d" * 100, "e" * 90 + "/" + "f" * 99, "h i\tj"]
     if format != tarfile.USTAR_FORMAT:
         names += ["g" * 101, "ü" * 60, "k/" * 200 + "l"]
-    files = {name: rng.bytes(size) for name, size in zip(names, (0, 1, 511, 512, 513, 3000, 7, 9, 1024), strict=False)}
+    files = {
+        name: rng.bytes(size)
+        for name, size in zip(names, (0, 1, 511, 512, 513, 3000, 7, 9, 1024), strict=False)
+    }
     path = write_tar(tmp_path / "s.tar", files, format)
     with tarfile.open(path, "a", format=format) as tar:
         tar.add(tmp_path, "folder", recursive=False)
@@ -138,11 +143,19 @@ def test_masks_arrays_prefixes_and_order(tmp_path: Path) -> None:
             f"{n}.png": MASK + b"%d" % n, f"{n}.seg.png": MASK, f"{n}.json": b"{}", "README": b"", f".{n}.jpg": b"",
         }  # fmt: skip
     path = write_tar(tmp_path / "s.tar", files)
-    with pytest.raises(SourceError, match=r"s\.tar:0\.json: cannot tell how to serve \.json.*fields=\("):
+    with pytest.raises(
+        SourceError, match=r"s\.tar:0\.json: cannot tell how to serve \.json.*fields=\("
+    ):
         open_source(path)
     source = open_source(path, fields=["mask", "left.jpg", "png", "emb", "cls"]).source
     assert list(source.columns) == ["mask", "left", "image", "emb", "label"]
-    assert [source.columns[name].role for name in source.columns] == ["mask", "image", "image", "value", "value"]
+    assert [source.columns[name].role for name in source.columns] == [
+        "mask",
+        "image",
+        "image",
+        "value",
+        "value",
+    ]
     assert image_of(source, "left").read(2) == PHOTO + b"2"
     assert values_of(source, "emb").tolist() == [[n] * 4 for n in range(3)]
     del files["0.json"], files["1.json"], files["2.json"]
@@ -151,7 +164,9 @@ def test_masks_arrays_prefixes_and_order(tmp_path: Path) -> None:
 
 
 def test_images_of_several_extensions_are_one_column(tmp_path: Path) -> None:
-    source = open_source(write_tar(tmp_path / "s.tar", {"a.jpg": PHOTO, "b.png": MASK, "c.webp": b"w"})).source
+    source = open_source(
+        write_tar(tmp_path / "s.tar", {"a.jpg": PHOTO, "b.png": MASK, "c.webp": b"w"})
+    ).source
     assert [image_of(source).read(n) for n in range(3)] == [PHOTO, MASK, b"w"]
 
 
@@ -161,7 +176,12 @@ def test_fingerprint_follows_the_samples_and_not_the_place(tmp_path: Path) -> No
 
     base = fingerprint("a.tar", shard(0, 3))
     assert fingerprint("b.tar", shard(0, 3)) == base
-    others = [shard(0, 2), shard(1, 3), shard(0, 3) | {"0001.cls": b"2"}, shard(0, 3) | {"0001.jpg": PHOTO}]
+    others = [
+        shard(0, 2),
+        shard(1, 3),
+        shard(0, 3) | {"0001.cls": b"2"},
+        shard(0, 3) | {"0001.jpg": PHOTO},
+    ]
     assert len({base, *(fingerprint("c.tar", files) for files in others)}) == 5
 
 
@@ -172,7 +192,10 @@ def test_fingerprint_follows_the_samples_and_not_the_place(tmp_path: Path) -> No
         ({"README": b""}, ["no samples"]),
         ({"a.jpg": PHOTO, "a.cls": b"0", "b.jpg": PHOTO}, [":b:", "lacks label", "same fields"]),
         ({"a.jpg": PHOTO, "b.jpg": PHOTO, "b.cls": b"0"}, [":b:", "has also label"]),
-        ({"a.jpg": PHOTO, "b.jpg": PHOTO, "a.cls": b"0", "b.cls": b"0"}, [":a:", "must follow each other"]),
+        (
+            {"a.jpg": PHOTO, "b.jpg": PHOTO, "a.cls": b"0", "b.cls": b"0"},
+            [":a:", "must follow each other"],
+        ),
         ({"a.jpg": PHOTO, "a.png": MASK}, ["a.png", "already, as a.jpg", "prefix it"]),
         ({"a.jpg": PHOTO, "a.cls": b"cat"}, ["a.cls", "b'cat'", "decimal number"]),
         ({"a.jpg": PHOTO, "a.cls": b"-1"}, ["a.cls", "label -1", "0 or more"]),
@@ -199,7 +222,9 @@ def test_labels_beyond_the_classes(tmp_path: Path) -> None:
         open_source(path, split="train")
 
 
-@pytest.mark.parametrize("cut", ["in a header", "in the data", "after a file", "zero bytes", "a damaged header"])
+@pytest.mark.parametrize(
+    "cut", ["in a header", "in the data", "after a file", "zero bytes", "a damaged header"]
+)
 def test_truncated_and_damaged(tmp_path: Path, cut: str) -> None:
     path = write_tar(tmp_path / "s.tar", shard(0, 20))
     data = path.read_bytes()
@@ -211,7 +236,11 @@ def test_truncated_and_damaged(tmp_path: Path, cut: str) -> None:
         "after a file": last.offset,
         "zero bytes": 0,
     }.get(cut)
-    path.write_bytes(data[: last.offset] + b"\x01" * 512 + data[last.offset_data :] if end is None else data[:end])
+    path.write_bytes(
+        data[: last.offset] + b"\x01" * 512 + data[last.offset_data :]
+        if end is None
+        else data[:end]
+    )
     with pytest.raises(SourceError, match="truncated or damaged") as error:
         open_source(path)
     assert str(path) in str(error.value)
@@ -258,7 +287,9 @@ def folder_of_classes(root: Path) -> Path:
 def test_archive_of_class_folders(tmp_path: Path, suffix: str) -> None:
     folder = folder_of_classes(tmp_path / "data")
     path = tmp_path / f"data.{suffix}"
-    with tarfile.open(path, {"tar": "w", "tar.gz": "w:gz", "tgz": "w:gz", "tar.bz2": "w:bz2"}[suffix]) as tar:
+    with tarfile.open(
+        path, {"tar": "w", "tar.gz": "w:gz", "tgz": "w:gz", "tar.bz2": "w:bz2"}[suffix]
+    ) as tar:
         tar.add(folder, "data")
     for split in ("train", "test"):
         expected, source = open_source(folder / split).source, open_source(path, split=split).source
@@ -278,8 +309,13 @@ def test_archive_of_class_folders(tmp_path: Path, suffix: str) -> None:
 def test_archive_of_one_split(tmp_path: Path) -> None:
     path = tmp_path / "data.tar"
     files = sorted((folder_of_classes(tmp_path / "data") / "train").rglob("*.jpg"), reverse=True)
-    write_tar(path, {f"./{file.relative_to(tmp_path / 'data')}": file.read_bytes() for file in files})
-    assert open_source(path).source.fingerprint == open_source(tmp_path / "data/train").source.fingerprint
+    write_tar(
+        path, {f"./{file.relative_to(tmp_path / 'data')}": file.read_bytes() for file in files}
+    )
+    assert (
+        open_source(path).source.fingerprint
+        == open_source(tmp_path / "data/train").source.fingerprint
+    )
     assert len(open_source(path, split="train").source) == 6
     with pytest.raises(ConfigurationError, match="has no splits, only the classes a, b"):
         open_source(path, split="test")
@@ -290,7 +326,10 @@ def test_archive_of_one_split(tmp_path: Path) -> None:
     [
         (("train/1.jpg", "test/2.jpg"), "train/1.jpg (of the splits train, test)"),
         (("data/train/1.jpg", "data/val/a/2.jpg"), "data/train/1.jpg (of the splits train, val)"),
-        (("train/a/1.jpg", "train/b/2.jpg", "train/3.jpg", "test/a/4.jpg"), "train/3.jpg (of the splits train, test)"),
+        (
+            ("train/a/1.jpg", "train/b/2.jpg", "train/3.jpg", "test/a/4.jpg"),
+            "train/3.jpg (of the splits train, test)",
+        ),
         (("a/1.jpg", "b/2.jpg", "3.jpg"), "3.jpg lies"),
     ],
 )
@@ -303,16 +342,22 @@ def test_an_archive_whose_labels_cannot_be_told_is_refused(
         open_source(path, split=split)
     assert str(error.value).startswith(f"{path}: {image}")
     assert f"create_loader([{str(path)!r}])" in str(error.value)
-    assert list(open_source([str(path)]).source.columns) == ["image"], "whoever insists gets the images"
+    assert list(open_source([str(path)]).source.columns) == ["image"], (
+        "whoever insists gets the images"
+    )
 
 
 def test_an_archive_of_images_alone_says_that_it_has_no_labels(tmp_path: Path) -> None:
-    opened = open_source(write_tar(tmp_path / "x.tar", {f"images/{n}.jpg": PHOTO for n in range(3)}))
+    opened = open_source(
+        write_tar(tmp_path / "x.tar", {f"images/{n}.jpg": PHOTO for n in range(3)})
+    )
     assert list(opened.source.columns) == ["image"]
     assert any("nothing in the archive says what their labels are" in note for note in opened.notes)
 
 
-def test_temporary_copies_are_shared_and_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_temporary_copies_are_shared_and_limited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "data.tar.gz"
     with tarfile.open(path, "w:gz") as tar:
         tar.add(folder_of_classes(tmp_path / "data"), "data")

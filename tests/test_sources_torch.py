@@ -1,4 +1,5 @@
-"""torchvision's and torch's datasets: served natively where that is the same, by their own code elsewhere."""
+"""torchvision's and torch's datasets: served natively where that is the same, by their own code
+elsewhere."""
 
 from __future__ import annotations
 
@@ -9,7 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, Subset, TensorDataset
+from torch.utils.data import (
+    ConcatDataset,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    Subset,
+    TensorDataset,
+)
 from torchvision import datasets, transforms
 from torchvision.transforms import v2
 
@@ -38,7 +46,13 @@ def samples(source: Source) -> list[tuple[str, int]]:
 def built(kind: type, data: Any, targets: Any, /, **attributes: Any) -> Any:
     dataset = kind.__new__(kind)
     dataset.__dict__.update(
-        {"data": data, "targets": targets, "transform": None, "target_transform": None, "train": True}
+        {
+            "data": data,
+            "targets": targets,
+            "transform": None,
+            "target_transform": None,
+            "train": True,
+        }
     )
     dataset.__dict__.update(attributes)
     return dataset
@@ -52,7 +66,9 @@ def cifar(kind: type = datasets.CIFAR10, **attributes: Any) -> Any:
 
 
 def mnist(kind: type = datasets.MNIST, **attributes: Any) -> Any:
-    images = torch.randint(0, 256, (12, 28, 28), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    images = torch.randint(
+        0, 256, (12, 28, 28), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
+    )
     return built(kind, images, torch.arange(12) % 10, **attributes)
 
 
@@ -67,8 +83,12 @@ def test_image_folder(folder: Path) -> None:
 
 
 def test_image_folder_with_chosen_files(folder: Path) -> None:
-    dataset = datasets.ImageFolder(folder, is_valid_file=lambda path: path.endswith("2.jpg"), allow_empty=True)
-    assert samples(open_source(dataset).source) == [(str(path), label) for path, label in dataset.samples]
+    dataset = datasets.ImageFolder(
+        folder, is_valid_file=lambda path: path.endswith("2.jpg"), allow_empty=True
+    )
+    assert samples(open_source(dataset).source) == [
+        (str(path), label) for path, label in dataset.samples
+    ]
     dataset.samples[0] = ("/elsewhere/1.jpg", 1)
     assert samples(open_source(dataset).source)[0] == ("/elsewhere/1.jpg", 1)
 
@@ -125,7 +145,10 @@ def test_subset_of_a_subset(folder: Path) -> None:
 
 
 def test_tensor_dataset_keeps_shapes_and_dtypes() -> None:
-    tensors = torch.zeros(4, 3, 5, 5, dtype=torch.uint8), torch.tensor([-1, 0, 1, 2], dtype=torch.int32)
+    tensors = (
+        torch.zeros(4, 3, 5, 5, dtype=torch.uint8),
+        torch.tensor([-1, 0, 1, 2], dtype=torch.int32),
+    )
     source = open_source(TensorDataset(*tensors)).source
     for column, tensor in zip(source.columns.values(), tensors, strict=True):
         assert isinstance(column, Values)
@@ -143,19 +166,31 @@ class Folder(datasets.ImageFolder):
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
-        (lambda folder: datasets.ImageFolder(folder, target_transform=str), "target_transform str may depend on more"),
-        (lambda folder: datasets.ImageFolder(folder, loader=str), "its loader str is not torchvision's default"),
+        (
+            lambda folder: datasets.ImageFolder(folder, target_transform=str),
+            "target_transform str may depend on more",
+        ),
+        (
+            lambda folder: datasets.ImageFolder(folder, loader=str),
+            "its loader str is not torchvision's default",
+        ),
         (lambda folder: Folder(folder), "not by that of ImageFolder"),
         (lambda folder: cifar(target_transform=str), "target_transform str may depend on more"),
         (lambda folder: mnist(target_transform=str), "target_transform str may depend on more"),
         (lambda folder: cifar(classes=["a", "b"]), "has the label 2"),
-        (lambda folder: cifar(data=np.zeros((12, 4, 4), np.float32)), "its data were changed to float32"),
+        (
+            lambda folder: cifar(data=np.zeros((12, 4, 4), np.float32)),
+            "its data were changed to float32",
+        ),
         (
             lambda folder: Subset(datasets.ImageFolder(folder, target_transform=str), [0]),
             "target_transform str may depend on more",
         ),
         (lambda folder: Subset(Folder(folder), [0]), "not by that of ImageFolder"),
-        (lambda folder: ConcatDataset([datasets.ImageFolder(folder), Folder(folder)]), "not by that of ImageF"),
+        (
+            lambda folder: ConcatDataset([datasets.ImageFolder(folder), Folder(folder)]),
+            "not by that of ImageF",
+        ),
         (lambda folder: datasets.FakeData(3), "FakeData.__getitem__"),
         (lambda folder: TensorDataset(torch.zeros(3, dtype=torch.bfloat16)), "bfloat16"),
         (lambda folder: [(0, 1), (2, 3)], "list.__getitem__"),

@@ -30,7 +30,12 @@ def test_spans_have_their_times_thread_track_and_arguments() -> None:
     after = time.perf_counter()
     log.add("given", 1.0, 2.5)
     decode, given = log
-    assert (decode.name, decode.track, decode.args, decode.thread) == ("decode", "loader", {"step": 3}, "MainThread")
+    assert (decode.name, decode.track, decode.args, decode.thread) == (
+        "decode",
+        "loader",
+        {"step": 3},
+        "MainThread",
+    )
     assert before <= decode.begin < decode.begin + 0.01 <= decode.end <= after
     assert (given.begin, given.end, given.args) == (1.0, 2.5, {})
 
@@ -65,7 +70,9 @@ def test_threads_lose_no_spans() -> None:
     assert {span.thread for span in log} <= {f"writer-{n}" for n in range(4)}
 
 
-def test_spans_of_a_device_are_known_when_it_has_come_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spans_of_a_device_are_known_when_it_has_come_so_far(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     gpu = SimulatedGpu(monkeypatch)
     log = SpanLog()
     for number in range(2):
@@ -79,7 +86,11 @@ def test_spans_of_a_device_are_known_when_it_has_come_so_far(monkeypatch: pytest
     first, second = log
     assert gpu.waits, "reading does"
     assert [span.args for span in (first, second)] == [{"step": 0}, {"step": 1}]
-    assert (first.track, first.begin, first.end) == ("copy", pytest.approx(5000.0), pytest.approx(5000.25))
+    assert (first.track, first.begin, first.end) == (
+        "copy",
+        pytest.approx(5000.0),
+        pytest.approx(5000.25),
+    )
     assert (second.begin, second.end) == (pytest.approx(5000.25), pytest.approx(5000.5))
 
 
@@ -107,18 +118,25 @@ def test_a_loader_records_the_stages_of_each_batch() -> None:
         ("wait for a batch", "trainer"),
     ):
         spans = _named(log, name)
-        assert [span.args for span in spans][: len(places)] == places, name  # more of them are ahead of the trainer
+        assert [span.args for span in spans][: len(places)] == places, (
+            name
+        )  # more of them are ahead of the trainer
         assert {span.track for span in spans} == {track}
         assert all(span.begin <= span.end for span in spans)
     for submit, stay, receive in zip(
-        _named(log, "submit"), _named(log, "batch in the backend"), _named(log, "receive"), strict=False
+        _named(log, "submit"),
+        _named(log, "batch in the backend"),
+        _named(log, "receive"),
+        strict=False,
     ):
         assert stay.begin <= submit.begin <= submit.end <= receive.end <= stay.end
 
 
 def test_recording_begins_and_ends_where_it_is_told() -> None:
     log = SpanLog()
-    with _loader(TOKENS, backend="torch") as loader:  # without workers: nothing is ahead of the trainer
+    with _loader(
+        TOKENS, backend="torch"
+    ) as loader:  # without workers: nothing is ahead of the trainer
         for step, _ in enumerate(loader):
             loader.record(log if step == 1 else None)
     assert [span.args["step"] for span in _named(log, "wait for a batch")] == [2]
@@ -141,18 +159,24 @@ def test_a_stall_shows_whose_it_is() -> None:
         assert len(list(loader)) == 2
     for name in ("wait for a batch", "receive", "batch in the backend"):
         assert all(span.end - span.begin >= 4 * 0.02 for span in _named(log, name)), name
-    ours = sum(span.end - span.begin for name in ("submit", "device stage") for span in _named(log, name))
+    ours = sum(
+        span.end - span.begin for name in ("submit", "device stage") for span in _named(log, name)
+    )
     assert ours < sum(span.end - span.begin for span in _named(log, "receive"))
 
 
-def test_substitution_is_a_stage_of_its_own(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_substitution_is_a_stage_of_its_own(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     folder = write_photo_folder(tmp_path, per_class=4)
     cut = folder / "class_0/1.jpg"
     cut.write_bytes(truncated(cut.read_bytes()))
     log = SpanLog()
     from fastload.tools.measure.images import evaluation
 
-    with _loader(folder, transform=evaluation(32, 40), backend="turbojpeg", on_error="substitute") as loader:
+    with _loader(
+        folder, transform=evaluation(32, 40), backend="turbojpeg", on_error="substitute"
+    ) as loader:
         loader.record(log)
         assert len(list(loader)) == len(loader)
     assert _named(log, "substitute")[0].args == {"epoch": 0, "step": 0}

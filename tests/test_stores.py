@@ -1,4 +1,5 @@
-"""Bytes from object stores, web servers and fsspec, on loopback: the samples that local files give, and faults."""
+"""Bytes from object stores, web servers and fsspec, on loopback: the samples that local files give,
+and faults."""
 
 from __future__ import annotations
 
@@ -33,7 +34,11 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectServer]:
     monkeypatch.setattr(base, "_FIRST_WAIT", 0.001)
     with object_server() as started:
         monkeypatch.setenv("AWS_ENDPOINT_URL", started.url)
-        for name, value in {"ALLOW_HTTP": "true", "SKIP_SIGNATURE": "true", "REGION": "us-east-1"}.items():
+        for name, value in {
+            "ALLOW_HTTP": "true",
+            "SKIP_SIGNATURE": "true",
+            "REGION": "us-east-1",
+        }.items():
             monkeypatch.setenv(f"AWS_{name}", value)
         stores.forget()
         yield started
@@ -98,7 +103,12 @@ def shard_of(local: Path) -> bytes:
 
 
 @pytest.mark.parametrize(
-    "place", ["s3://bucket/shards/s-{00..01}.tar", "{web}/bucket/shards/s-{{00..01}}.tar", "s3://bucket/shards"]
+    "place",
+    [
+        "s3://bucket/shards/s-{00..01}.tar",
+        "{web}/bucket/shards/s-{{00..01}}.tar",
+        "s3://bucket/shards",
+    ],
 )
 def test_tar_shards(place: str, local: Path, server: ObjectServer, tmp_path: Path) -> None:
     (tmp_path / "shards").mkdir()
@@ -106,7 +116,12 @@ def test_tar_shards(place: str, local: Path, server: ObjectServer, tmp_path: Pat
         (tmp_path / "shards" / f"s-0{number}.tar").write_bytes(shard_of(local))
         server.objects[f"bucket/shards/s-0{number}.tar"] = shard_of(local)
     spec = place.format(web=server.url) if "web" in place else place
-    arguments: dict[str, Any] = {"batch_size": 5, "shuffle": True, "transform": CROP, "backend": "turbojpeg"}
+    arguments: dict[str, Any] = {
+        "batch_size": 5,
+        "shuffle": True,
+        "transform": CROP,
+        "backend": "turbojpeg",
+    }
     check_equal(
         batches(fastload.create_loader(spec, **arguments)),
         batches(fastload.create_loader(tmp_path / "shards", **arguments)),
@@ -130,7 +145,10 @@ def test_pairs_tables_and_images_by_fsspec(tmp_path: Path) -> None:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(data)
     for name, options in (("pairs", {}), ("table", {}), ("table", {"format": "images"})):
-        there, here = (open_source(f"{place}/{name}", **options).source for place in ("memory://here", tmp_path))
+        there, here = (
+            open_source(f"{place}/{name}", **options).source
+            for place in ("memory://here", tmp_path)
+        )
         assert there.fingerprint == here.fingerprint
         ours, theirs = (next(iter(fastload.create_loader(source, 2))) for source in (there, here))
         ours, theirs = ((x if isinstance(x, tuple | list) else (x,)) for x in (ours, theirs))
@@ -142,11 +160,17 @@ def test_a_file_url_is_a_path(local: Path) -> None:
     assert open_source(f"file://{local}").source.describe(0) == str(local / "class_0" / "0.jpg")
 
 
-# -- Requests ----------------------------------------------------------------------------------------------------------
+# -- Requests --------------------------------------------------------------------------------------
 
 
 def test_ranges_that_lie_together_are_one_request() -> None:
-    ranges = [Range("a", 100, 10), Range("b", 0, 5), Range("a", 0, 50), Range("a", 1 << 20, 4), Range("c")]
+    ranges = [
+        Range("a", 100, 10),
+        Range("b", 0, 5),
+        Range("a", 0, 50),
+        Range("a", 1 << 20, 4),
+        Range("c"),
+    ]
     assert joined(ranges) == [
         (Range("a", 0, 110), [2, 0]), (Range("a", 1 << 20, 4), [3]), (Range("b", 0, 5), [1]), (Range("c"), [4])
     ]  # fmt: skip
@@ -165,10 +189,12 @@ def test_opening_lists_each_folder_once(local: Path, server: ObjectServer) -> No
     open_source("s3://bucket/train")
     listed = [path for _, path, _ in server.requests if "list-type=2" in path]
     assert len(listed) <= 2 * len(set(listed))
-    assert not any(method == "HEAD" for method, _, _ in server.requests), "sizes are in the listings"
+    assert not any(method == "HEAD" for method, _, _ in server.requests), (
+        "sizes are in the listings"
+    )
 
 
-# -- Faults ------------------------------------------------------------------------------------------------------------
+# -- Faults ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("fault", ["503", "reset", "truncated", "slow"])
@@ -184,7 +210,11 @@ def test_what_passes_is_tried_again(fault: str, server: ObjectServer) -> None:
     [
         ("503", StoreError, r"s3://bucket/x: .*tried 5 times"),
         ("truncated", StoreError, r"s3://bucket/x: .*tried 5 times"),
-        ("403", PermissionError, r"access denied; check the credentials in the environment \(s3://bucket/x\)"),
+        (
+            "403",
+            PermissionError,
+            r"access denied; check the credentials in the environment \(s3://bucket/x\)",
+        ),
     ],
 )
 def test_what_does_not_pass_is_an_error_with_the_url(
@@ -217,7 +247,9 @@ def test_an_object_that_vanished_is_an_error_that_names_it(
             list(loader)
 
 
-@pytest.mark.parametrize("url", ["s3://key:SECRET@bucket/x", "https://host/x.tar?sig=SECRET", "az://c/x#SECRET"])
+@pytest.mark.parametrize(
+    "url", ["s3://key:SECRET@bucket/x", "https://host/x.tar?sig=SECRET", "az://c/x#SECRET"]
+)
 def test_credentials_in_a_url_are_refused_and_not_shown(url: str) -> None:
     with pytest.raises(SourceError, match=r"credentials and parameters in a URL") as caught:
         open_source(url)
@@ -232,7 +264,7 @@ def test_a_web_server_lists_nothing(server: ObjectServer) -> None:
         open_source(f"{server.url}/bucket/train")
 
 
-# -- Processes ---------------------------------------------------------------------------------------------------------
+# -- Processes -------------------------------------------------------------------------------------
 
 
 def test_workers_are_not_forked(local: Path, server: ObjectServer) -> None:
@@ -245,14 +277,21 @@ def test_workers_are_not_forked(local: Path, server: ObjectServer) -> None:
         multiprocessing_context="fork",
         transform=v2.Resize((8, 8)),
     )
-    with loader, pytest.raises(ConfigurationError, match=r"a forked process does not have; .*'spawn'"):
+    with (
+        loader,
+        pytest.raises(ConfigurationError, match=r"a forked process does not have; .*'spawn'"),
+    ):
         next(iter(loader))
 
 
 @pytest.mark.slow
 def test_workers_are_spawned(local: Path, server: ObjectServer) -> None:
     upload(local.parent, server)
-    arguments: dict[str, Any] = {"backend": "torch", "num_workers": 1, "transform": v2.Resize((8, 8))}
+    arguments: dict[str, Any] = {
+        "backend": "torch",
+        "num_workers": 1,
+        "transform": v2.Resize((8, 8)),
+    }
     check_equal(
         batches(fastload.create_loader("s3://bucket/train", 4, **arguments)),
         batches(fastload.create_loader(local, 4, **arguments)),

@@ -72,12 +72,18 @@ class LackingBackend(MyBackend):
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A distribution that registers backends, as pip would leave it; one of them cannot be imported."""
+    """A distribution that registers backends, as pip would leave it; one of them cannot be
+    imported."""
     (tmp_path / "my_package_backend.py").write_text(BACKEND + DESCRIBED)
     info = tmp_path / "my_package-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: my-package\nVersion: 1.0\n")
-    registered = {"mine": "MyBackend", "described": "DescribedBackend", "lacking": "LackingBackend", "gone": "Gone"}
+    registered = {
+        "mine": "MyBackend",
+        "described": "DescribedBackend",
+        "lacking": "LackingBackend",
+        "gone": "Gone",
+    }
     lines = [f"{name} = my_package_backend:{cls}\n" for name, cls in registered.items()]
     (info / "entry_points.txt").write_text("[fastload.backends]\n" + "".join(lines))
     monkeypatch.syspath_prepend(tmp_path)
@@ -108,7 +114,9 @@ def test_what_it_says_of_itself_is_listed() -> None:
     assert found["lacking"].remedy == "pip install no-such-package"
     assert found["gone"].available is False
     assert "AttributeError" in found["gone"].remedy
-    with pytest.raises(BackendUnavailableError, match=r"'lacking'.*no_such_package.*pip install no-such-package"):
+    with pytest.raises(
+        BackendUnavailableError, match=r"'lacking'.*no_such_package.*pip install no-such-package"
+    ):
         fastload.create_loader(TOKENS, backend="lacking")
 
 
@@ -117,7 +125,9 @@ def test_auto_takes_the_one_that_says_it_suits_best() -> None:
     loader = fastload.create_loader(TOKENS, 4)
     assert loader.backend == "described"
     assert "described: nobody knows these arrays better" in loader.explain()
-    assert fastload.create_loader(TOKENS, 4, collate_fn=list).backend == "torch"  # it runs no Python on samples
+    assert (
+        fastload.create_loader(TOKENS, 4, collate_fn=list).backend == "torch"
+    )  # it runs no Python on samples
 
 
 @pytest.mark.usefixtures("installed")
@@ -158,5 +168,7 @@ def test_every_built_in_backend_describes_itself() -> None:
 
 
 def test_without_its_distribution_the_name_is_not_known() -> None:
-    with pytest.raises(ConfigurationError, match=r"'mine' is not known; choose 'auto' or one of 'torch'"):
+    with pytest.raises(
+        ConfigurationError, match=r"'mine' is not known; choose 'auto' or one of 'torch'"
+    ):
         fastload.create_loader(TOKENS, backend="mine")

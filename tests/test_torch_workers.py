@@ -1,4 +1,5 @@
-"""Worker processes of the torch backend: their seeds, and what an interrupted start leaves behind."""
+"""Worker processes of the torch backend: their seeds, and what an interrupted start leaves
+behind."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ SAMPLES, EPOCHS = 6, 3
 
 
 class Augmented(Dataset[Any]):
-    """As MONAI's: the transform has a random state of its own, which `worker_init_fn` sets to the worker's seed."""
+    """As MONAI's: the transform has a random state of its own, which `worker_init_fn` sets to the
+    worker's seed."""
 
     def __init__(self) -> None:
         self.random = np.random.RandomState(0)
@@ -60,7 +62,9 @@ def epochs_of(loader: Any) -> list[list[list[int]]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("persistent", [False, True])
 @pytest.mark.parametrize("own_generator", [True, False])
-def test_an_adopted_loader_seeds_its_workers_as_the_plain_one(own_generator: bool, persistent: bool) -> None:
+def test_an_adopted_loader_seeds_its_workers_as_the_plain_one(
+    own_generator: bool, persistent: bool
+) -> None:
     def generator() -> torch.Generator | None:
         torch.manual_seed(7)
         return torch.Generator().manual_seed(3) if own_generator else None
@@ -70,7 +74,9 @@ def test_an_adopted_loader_seeds_its_workers_as_the_plain_one(own_generator: boo
         torch.manual_seed(7)
         found = epochs_of(loader)
     assert found == expected
-    assert len({row[1] for epoch in found for row in epoch}) == SAMPLES * EPOCHS, "no two samples are augmented alike"
+    assert len({row[1] for epoch in found for row in epoch}) == SAMPLES * EPOCHS, (
+        "no two samples are augmented alike"
+    )
 
 
 @pytest.mark.slow
@@ -119,13 +125,22 @@ def test_ranks_that_share_an_adopted_loader_have_seeds_of_their_own() -> None:
 
 # -- an interrupt while workers start
 
-STARTING = ("backends/torch_workers.py", "data/dataloader.py", "loader/feed.py", "loader/prefetcher.py", "process.py")
+STARTING = (
+    "backends/torch_workers.py",
+    "data/dataloader.py",
+    "loader/feed.py",
+    "loader/prefetcher.py",
+    "process.py",
+)
 
 
 def interrupt_starts(first: int, stride: int) -> int:
-    """Interrupts the start at each `stride`-th step, then goes on with the iterator and the next epoch. How often."""
+    """Interrupts the start at each `stride`-th step, then goes on with the iterator and the next
+    epoch. How often."""
     interrupted = 0
-    os.register_at_fork(after_in_child=lambda: sys.settrace(None))  # the trainer is interrupted, not its workers
+    os.register_at_fork(
+        after_in_child=lambda: sys.settrace(None)
+    )  # the trainer is interrupted, not its workers
     for step in range(first, 10_000, stride):
         with fastload.create_loader(Augmented(), 2, backend="torch", num_workers=1) as loader:
             iterator = iter(loader)

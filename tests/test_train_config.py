@@ -1,4 +1,5 @@
-"""Settings of a run: from Python, from presets, from TOML, from the command line; and the command itself."""
+"""Settings of a run: from Python, from presets, from TOML, from the command line; and the command
+itself."""
 
 from __future__ import annotations
 
@@ -17,7 +18,15 @@ from typer.testing import CliRunner
 import fastload.train
 from fastload.cli.app import app
 from fastload.errors import ConfigurationError
-from fastload.train import CheckpointConfig, DataConfig, ModelConfig, OptimizerConfig, RunConfig, TrainConfig, preset
+from fastload.train import (
+    CheckpointConfig,
+    DataConfig,
+    ModelConfig,
+    OptimizerConfig,
+    RunConfig,
+    TrainConfig,
+    preset,
+)
 from fastload.train.settings import (
     all_fields,
     changed,
@@ -104,8 +113,8 @@ TYPED: dict[str, tuple[str, Any]] = {
     "seed": ("3", 3),
     "deterministic": ("--deterministic", True),
 }
-"""What may be typed for each option, and what it is then; none of them the default (but `backend`: with `tune`, there
-is no choice)."""
+"""What may be typed for each option, and what it is then; none of them the default (but `backend`:
+with `tune`, there is no choice)."""
 
 
 def train_command(*arguments: str) -> SimpleNamespace:
@@ -125,7 +134,7 @@ def settings_of(config: TrainConfig) -> dict[str, Any]:
     return flat
 
 
-# -- The fields --------------------------------------------------------------------------------------------------------
+# -- The fields ------------------------------------------------------------------------------------
 
 
 def test_every_field_is_known_once_with_its_text() -> None:
@@ -143,20 +152,25 @@ def test_every_field_is_known_once_with_its_text() -> None:
         (
             TrainConfig,
             {"task": "detection"},
-            "task: must be classification, segmentation, masked-lm or text-classification, got 'detection'",
+            "task: must be classification, segmentation, masked-lm or text-classification, got "
+            "'detection'",
         ),
         (RunConfig, {"parallel": "fsdp"}, "parallel: must be auto, none, dp or ddp, got 'fsdp'"),
         (DataConfig, {"mean": (0.5,)}, "mean: must be as many numbers as std, 3"),
         (CheckpointConfig, {"save_steps": 0}, "save_steps: must be at least 1, got 0"),
     ],
 )
-def test_a_group_refuses_what_it_cannot_have(group: Any, settings: dict[str, Any], message: str) -> None:
+def test_a_group_refuses_what_it_cannot_have(
+    group: Any, settings: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ConfigurationError, match=re.escape(message)):
         group(**settings)
 
 
 def test_dataparallel_and_compile_are_refused_together() -> None:
-    with pytest.raises(ConfigurationError, match="compile: DataParallel makes new copies of the network"):
+    with pytest.raises(
+        ConfigurationError, match="compile: DataParallel makes new copies of the network"
+    ):
         TrainConfig(run=RunConfig(parallel="dp"), model=ModelConfig(compile=True))
     TrainConfig(run=RunConfig(parallel="ddp"), model=ModelConfig(compile=True))
 
@@ -165,15 +179,21 @@ def test_a_reference_batch_of_0_is_none() -> None:
     assert OptimizerConfig(reference_batch=0).reference_batch is None
 
 
-# -- Merging -----------------------------------------------------------------------------------------------------------
+# -- Merging ---------------------------------------------------------------------------------------
 
 
-def test_the_command_line_goes_before_the_file_and_the_file_before_the_preset(tmp_path: Path) -> None:
+def test_the_command_line_goes_before_the_file_and_the_file_before_the_preset(
+    tmp_path: Path,
+) -> None:
     file = tmp_path / "run.toml"
     file.write_text("[optimizer]\nlr = 2\nbatch_size = 16\n[schedule]\nmilestones = [1, 2]\n")
     preset = {"lr": 1.0, "batch_size": 8, "accumulate": 4}
     config = merged(preset, file, {"lr": "3"})
-    assert (config.optimizer.lr, config.optimizer.batch_size, config.optimizer.accumulate) == (3.0, 16, 4)
+    assert (config.optimizer.lr, config.optimizer.batch_size, config.optimizer.accumulate) == (
+        3.0,
+        16,
+        4,
+    )
     assert config.schedule.milestones == (1.0, 2.0)
     assert isinstance(config.schedule.milestones[0], float)
     assert config.run == RunConfig()
@@ -183,7 +203,10 @@ def test_the_command_line_goes_before_the_file_and_the_file_before_the_preset(tm
     ("text", "message"),
     [
         ("lrr = 0.1", "run.toml: lrr: no such setting; the nearest: lr"),
-        ("[optimizer]\nlrr = 0.1", r"run.toml: \[optimizer\] lrr: no such setting; the nearest: lr"),
+        (
+            "[optimizer]\nlrr = 0.1",
+            r"run.toml: \[optimizer\] lrr: no such setting; the nearest: lr",
+        ),
         ("[optimiser]\nlr = 0.1", r"no table \[optimiser\] is known; the nearest: optimizer"),
         ("[run]\nlr = 0.1", r"lr is under \[run\]; put it under \[optimizer\]"),
         ("lr = 0.1", r"lr is under \[no table\]; put it under \[optimizer\]"),
@@ -194,7 +217,10 @@ def test_the_command_line_goes_before_the_file_and_the_file_before_the_preset(tm
         ("[model]\ncompile = 1", "compile: must be true or false, got 1"),
         ("[model]\nmodel = 3", "model: must be a string, got 3"),
         ("[model]\nema = 2.0", "ema: must be a decay between 0 and 1"),
-        ("[data]\nimage_size = [1, 2, 3]", "image_size: must be a whole number, or two as 224,224, got"),
+        (
+            "[data]\nimage_size = [1, 2, 3]",
+            "image_size: must be a whole number, or two as 224,224, got",
+        ),
         ("[data]\nmean = {}", "mean: must be numbers with commas between"),
         ("[optimizer\n", "run.toml: is not TOML: "),
     ],
@@ -208,14 +234,25 @@ def test_a_file_is_refused_by_name(tmp_path: Path, text: str, message: str) -> N
 
 def test_another_backend_has_not_the_options_of_the_first(tmp_path: Path) -> None:
     assert merged(preset_settings("cifar10-vgg19")).data.backend_option == ("storage=auto",)
-    for given, backend in (({"backend": "torch"}, "torch"), ({"tune": True}, "auto"), ({"backend": "cache"}, "cache")):
+    for given, backend in (
+        ({"backend": "torch"}, "torch"),
+        ({"tune": True}, "auto"),
+        ({"backend": "cache"}, "cache"),
+    ):
         data = merged(preset_settings("cifar10-vgg19"), given=given).data
-        assert (data.backend, data.backend_option) == (backend, ("storage=auto",) if backend == "cache" else ())
+        assert (data.backend, data.backend_option) == (
+            backend,
+            ("storage=auto",) if backend == "cache" else (),
+        )
     config = merged(preset_settings("cifar10-vgg19"))
     assert changed(config, backend="torch").data.backend_option == ()
     assert changed(config, backend="cache", lr=0.5).data.backend_option == ("storage=auto",)
-    (tmp_path / "a.toml").write_text('[data]\nbackend = "dali"\nbackend_option = ["device=mixed"]\n')
-    assert merged(preset_settings("cifar10-vgg19"), tmp_path / "a.toml").data.backend_option == ("device=mixed",)
+    (tmp_path / "a.toml").write_text(
+        '[data]\nbackend = "dali"\nbackend_option = ["device=mixed"]\n'
+    )
+    assert merged(preset_settings("cifar10-vgg19"), tmp_path / "a.toml").data.backend_option == (
+        "device=mixed",
+    )
 
 
 def test_one_number_is_a_square() -> None:
@@ -253,7 +290,7 @@ def preset_settings(name: str) -> Any:
     return find_preset(name).settings
 
 
-# -- The command -------------------------------------------------------------------------------------------------------
+# -- The command -----------------------------------------------------------------------------------
 
 
 def test_every_setting_is_an_option() -> None:
@@ -268,9 +305,13 @@ def test_every_setting_is_an_option() -> None:
     shown = {name: value for table in tables.values() for name, value in table.items()}
     for name, (_, value) in TYPED.items():
         default = TrainConfig().task if name == "task" else settings_of(TrainConfig())[name]
-        assert value != default or name == "backend", f"{name}: this test would not see that it is lost"
+        assert value != default or name == "backend", (
+            f"{name}: this test would not see that it is lost"
+        )
         if name != "task":
-            assert shown[name] == ("none" if value is None else list(value) if isinstance(value, tuple) else value)
+            assert shown[name] == (
+                "none" if value is None else list(value) if isinstance(value, tuple) else value
+            )
 
 
 def test_none_takes_back_what_a_preset_sets() -> None:
@@ -302,7 +343,9 @@ def test_a_file_on_the_command_line(tmp_path: Path) -> None:
         (["--config", "gone.toml"], "gone.toml: cannot be read"),
     ],
 )
-def test_a_wrong_argument_is_one_message_and_exit_code_1(arguments: list[str], message: str) -> None:
+def test_a_wrong_argument_is_one_message_and_exit_code_1(
+    arguments: list[str], message: str
+) -> None:
     done = train_command(*arguments, "--dry-run")
     assert done.code == 1
     assert message in done.err
@@ -338,13 +381,18 @@ def test_settings_are_looked_at_without_torch() -> None:
     code = "import runpy, sys; sys.argv = ['x', 'cifar10-vgg19', '--lr', '0.5', '--dry-run']\n"
     code += "import fastload.train\n"
     code += "try:\n runpy.run_module('fastload.train', run_name='__main__')\n"
-    code += "except SystemExit as end: print('# torch' if 'torch' in sys.modules else '# light', end.code)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=LIMIT, check=True)
+    code += (
+        "except SystemExit as end: print('# torch' if 'torch' in sys.modules else '# "
+        "light', end.code)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=LIMIT, check=True
+    )
     assert done.stdout.splitlines()[-1] == "# light 0"
     assert tomllib.loads(done.stdout)["optimizer"]["lr"] == 0.5
 
 
-# -- The package -------------------------------------------------------------------------------------------------------
+# -- The package -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", fastload.train.__all__)
@@ -356,8 +404,14 @@ def test_every_public_name_is_there(name: str) -> None:
 
 def test_a_preset_in_python_takes_values_and_refuses_names_that_are_none() -> None:
     config = preset("cifar10-vgg19", data="cifar", milestones=(1, 2))
-    assert (config.data.data, config.schedule.milestones, config.model.model) == ("cifar", (1.0, 2.0), "fastload:vgg19")
-    with pytest.raises(ConfigurationError, match="epoch: no such setting of a run; the nearest: epochs"):
+    assert (config.data.data, config.schedule.milestones, config.model.model) == (
+        "cifar",
+        (1.0, 2.0),
+        "fastload:vgg19",
+    )
+    with pytest.raises(
+        ConfigurationError, match="epoch: no such setting of a run; the nearest: epochs"
+    ):
         preset("cifar10-vgg19", epoch=3)
 
 
@@ -370,7 +424,8 @@ def test_reading_gives_only_what_the_file_says(tmp_path: Path) -> None:
 def test_a_preset_starts_no_more_workers_than_there_are_cores(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cores: int, workers: int
 ) -> None:
-    """The preset says 4. What a user says on the command line, in a file or in code is taken as it is."""
+    """The preset says 4. What a user says on the command line, in a file or in code is taken as it
+    is."""
     monkeypatch.setattr("fastload.train.settings.usable_cores", lambda: cores)
     assert preset("cracks-unet16").data.num_workers == workers
     assert preset("cracks-unet16", num_workers=7).data.num_workers == 7
@@ -381,4 +436,7 @@ def test_a_preset_starts_no_more_workers_than_there_are_cores(
     own.write_text('[preset]\nlike = "cracks-unet16"\n\n[data]\nnum_workers = 5\n')
     assert preset(str(own)).data.num_workers == 5
     assert merged(find_preset("cracks-unet16").settings, own).data.num_workers == 5
-    assert merged(find_preset("cracks-unet16").settings, given={"num_workers": "6"}).data.num_workers == 6
+    assert (
+        merged(find_preset("cracks-unet16").settings, given={"num_workers": "6"}).data.num_workers
+        == 6
+    )

@@ -1,4 +1,5 @@
-"""What a run is trained and validated on: found in all its forms, transformed as its settings say."""
+"""What a run is trained and validated on: found in all its forms, transformed as its settings
+say."""
 
 from __future__ import annotations
 
@@ -25,7 +26,9 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 @contextmanager
-def opened(data: Path | str | None, shard: fastload.Shard | None = None, **settings: Any) -> Iterator[TrainingData]:
+def opened(
+    data: Path | str | None, shard: fastload.Shard | None = None, **settings: Any
+) -> Iterator[TrainingData]:
     given = {"image_size": 16, "batch_size": 4, "num_workers": 1, **settings}
     config = merged({}, given=given if data is None else {**given, "data": str(data)})
     found = open_data(config, shard=shard or fastload.Shard(), device=torch.device("cpu"))
@@ -49,11 +52,15 @@ def write_idx(folder: Path, prefix: str, count: int) -> None:
     rng = np.random.default_rng(count)
     pixels = rng.integers(0, 256, (count, 28, 28), dtype=np.uint8)
     labels = (np.arange(count) % 10).astype(np.uint8)
-    (folder / f"{prefix}-images-idx3-ubyte").write_bytes(struct.pack(">IIII", 0x803, *pixels.shape) + pixels.tobytes())
-    (folder / f"{prefix}-labels-idx1-ubyte").write_bytes(struct.pack(">II", 0x801, count) + labels.tobytes())
+    (folder / f"{prefix}-images-idx3-ubyte").write_bytes(
+        struct.pack(">IIII", 0x803, *pixels.shape) + pixels.tobytes()
+    )
+    (folder / f"{prefix}-labels-idx1-ubyte").write_bytes(
+        struct.pack(">II", 0x801, count) + labels.tobytes()
+    )
 
 
-# -- What is found -----------------------------------------------------------------------------------------------------
+# -- What is found ---------------------------------------------------------------------------------
 
 
 def test_a_folder_of_splits(splits: Path) -> None:
@@ -81,7 +88,9 @@ def test_a_folder_of_classes_has_nothing_to_validate_on_but_what_is_given(splits
         assert sum(len(labels) for _, labels in data.val) == 6
     with opened(splits / "train", val_data=splits) as data:
         assert data.val is not None
-        assert sum(len(labels) for _, labels in data.val) == 6, "of a folder of splits, the one to validate on"
+        assert sum(len(labels) for _, labels in data.val) == 6, (
+            "of a folder of splits, the one to validate on"
+        )
 
 
 def test_a_class_may_be_called_train(tmp_path: Path) -> None:
@@ -118,7 +127,12 @@ def test_arrays_of_images_and_labels(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.zeros((8, 20, 20, 3), np.uint8))
     np.save(tmp_path / "y.npy", np.arange(8))
     with opened(f"{tmp_path / 'x.npy'}, {tmp_path / 'y.npy'}") as data:
-        assert (data.shape.num_classes, data.source.classes, len(data.source), data.val) == (8, None, 8, None)
+        assert (data.shape.num_classes, data.source.classes, len(data.source), data.val) == (
+            8,
+            None,
+            8,
+            None,
+        )
 
 
 @pytest.mark.parametrize("names", [("train", "val"), ("train", "test"), ("train",)])
@@ -148,7 +162,7 @@ def test_few_samples_make_one_incomplete_batch(splits: Path) -> None:
         assert [len(labels) for _, labels in data.train] == [4]
 
 
-# -- What is refused ---------------------------------------------------------------------------------------------------
+# -- What is refused -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -160,8 +174,13 @@ def test_few_samples_make_one_incomplete_batch(splits: Path) -> None:
         ({"mean": "0.5,0.5", "std": "1,1"}, "mean: 2 numbers, but .* has images of 3 channel"),
     ],
 )
-def test_data_and_settings_that_do_not_fit(splits: Path, settings: dict[str, Any], message: str) -> None:
-    with pytest.raises((ConfigurationError, SourceError), match=message), opened(splits, **settings):
+def test_data_and_settings_that_do_not_fit(
+    splits: Path, settings: dict[str, Any], message: str
+) -> None:
+    with (
+        pytest.raises((ConfigurationError, SourceError), match=message),
+        opened(splits, **settings),
+    ):
         pass
 
 
@@ -180,7 +199,10 @@ def test_labels_that_mean_other_classes_in_validation_are_refused(splits: Path) 
 
 def test_tokens_that_the_vocabulary_does_not_have_are_refused(tmp_path: Path) -> None:
     np.save(tmp_path / "train.npy", np.full((3, 4), 100))
-    for vocabulary, message in ((100, "ids from 0 to 99, but .* from 100 to 100"), (None, "needs the size of the voc")):
+    for vocabulary, message in (
+        (100, "ids from 0 to 99, but .* from 100 to 100"),
+        (None, "needs the size of the voc"),
+    ):
         with pytest.raises(ConfigurationError, match=message):
             with opened(tmp_path, task="masked-lm", num_classes=vocabulary):
                 pass
@@ -190,15 +212,19 @@ def test_tokens_that_the_vocabulary_does_not_have_are_refused(tmp_path: Path) ->
             pass
 
 
-# -- What is done to it ------------------------------------------------------------------------------------------------
+# -- What is done to it ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("augment", "reference"),
     [("rrc-flip", [v2.Resize(36), v2.CenterCrop([32, 24])]), ("crop-flip", [v2.Resize([32, 24])])],
 )
-def test_validation_sees_what_torchvision_would_show(splits: Path, augment: str, reference: list[Any]) -> None:
-    transform = v2.Compose([*reference, v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)])
+def test_validation_sees_what_torchvision_would_show(
+    splits: Path, augment: str, reference: list[Any]
+) -> None:
+    transform = v2.Compose(
+        [*reference, v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)]
+    )
     with opened(splits, augment=augment, image_size="32,24") as data:
         assert data.val is not None
         images = torch.cat([images for images, _ in data.val])
@@ -216,7 +242,11 @@ def test_training_images_are_augmented_as_asked(tmp_path: Path, augment: str) ->
     np.save(tmp_path / "y.npy", np.zeros(64, np.int64))
     plain = torch.from_numpy(pixels).permute(2, 0, 1) / 255
     with opened(
-        f"{tmp_path / 'x.npy'},{tmp_path / 'y.npy'}", augment=augment, mean="0", std="1", batch_size=64
+        f"{tmp_path / 'x.npy'},{tmp_path / 'y.npy'}",
+        augment=augment,
+        mean="0",
+        std="1",
+        batch_size=64,
     ) as data:
         images, _ = next(iter(data.train))
     same = (images - plain).abs().amax((1, 2, 3)) < 1e-6
@@ -230,9 +260,12 @@ def test_training_images_are_augmented_as_asked(tmp_path: Path, augment: str) ->
     else:
         assert sum(counts) < 16
     if augment == "crop-flip":
-        # Moved by at most an eighth, 2 pixels, and black where nothing was: the middle is always there.
+        # Moved by at most an eighth, 2 pixels, and black where nothing was: the middle is always
+        # there.
         crops = [torch.nn.functional.pad(side, (2, 2, 2, 2)) for side in (plain, plain.flip(2))]
-        shifts = torch.stack([c[:, y : y + 16, x : x + 16] for c in crops for y in range(5) for x in range(5)])
+        shifts = torch.stack(
+            [c[:, y : y + 16, x : x + 16] for c in crops for y in range(5) for x in range(5)]
+        )
         assert all((shifts - image).abs().amax((1, 2, 3)).min() < 1e-6 for image in images)
 
 
@@ -246,7 +279,13 @@ def test_masks_move_with_their_images(tmp_path: Path, augment: str) -> None:
             mask[6 + number : 20, 10 : 30 + number] = 255
             Image.fromarray(mask).save(tmp_path / split / "masks" / f"{number}.png")
             Image.fromarray(mask).convert("RGB").save(tmp_path / split / "images" / f"{number}.png")
-    settings = {"task": "segmentation", "image_size": "48,64", "mean": "0", "std": "1", "augment": augment}
+    settings = {
+        "task": "segmentation",
+        "image_size": "48,64",
+        "mean": "0",
+        "std": "1",
+        "augment": augment,
+    }
     with opened(tmp_path, **settings) as data:
         assert (data.shape.num_classes, len(data.source)) == (1, 8)
         for loader in (data.train, data.val):

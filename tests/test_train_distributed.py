@@ -1,4 +1,5 @@
-"""Several processes over gloo: they learn what one learns, wait for nobody who is gone, and start under torchrun."""
+"""Several processes over gloo: they learn what one learns, wait for nobody who is gone, and start
+under torchrun."""
 
 from __future__ import annotations
 
@@ -25,7 +26,18 @@ from fastload.train.distributed import World, idle_gpus, launch_command, meet, r
 from fastload.train.settings import to_toml
 from tests import warm
 from tests.images import write_photo_folder
-from tests.train_job import Fault, Job, config, finish, run, said, settings, start, to_json, write_arrays
+from tests.train_job import (
+    Fault,
+    Job,
+    config,
+    finish,
+    run,
+    said,
+    settings,
+    start,
+    to_json,
+    write_arrays,
+)
 from tests.waiting import LIMIT
 
 pytestmark = pytest.mark.slow
@@ -37,7 +49,10 @@ ROOT = Path(__file__).parent.parent
 def data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """5 batches of 8, and 4 samples left over; a last validation batch of 3, for four ranks."""
     folder = tmp_path_factory.mktemp("data")
-    return {"data": write_arrays(folder, "train", 44), "val_data": write_arrays(folder, "val", 11, seed=1)}
+    return {
+        "data": write_arrays(folder, "train", 44),
+        "val_data": write_arrays(folder, "val", 11, seed=1),
+    }
 
 
 def assert_same_curve(found: dict[str, Any], wanted: dict[str, Any]) -> None:
@@ -48,13 +63,19 @@ def assert_same_curve(found: dict[str, Any], wanted: dict[str, Any]) -> None:
             assert mine[part] == pytest.approx(theirs[part], rel=1e-5), part
 
 
-# -- The same as one process -------------------------------------------------------------------------------------------
+# -- The same as one process -----------------------------------------------------------------------
 
 
 def test_two_and_four_ranks_have_the_curve_of_one(data: dict[str, str], tmp_path: Path) -> None:
-    """Windows of 2, 2 and 1 batches; gradients are clipped. Validation ends with batches of 1, 1, 1 and 0 samples."""
+    """Windows of 2, 2 and 1 batches; gradients are clipped. Validation ends with batches of 1, 1, 1
+    and 0 samples."""
     trace = str(tmp_path / "trace.json")
-    common: dict[str, Any] = {"accumulate": 2, "clip_norm": 0.5, "weight_decay": 0.01, "trace": trace}
+    common: dict[str, Any] = {
+        "accumulate": 2,
+        "clip_norm": 0.5,
+        "weight_decay": 0.01,
+        "trace": trace,
+    }
     found = {
         ranks: run(
             Job(settings(**data, out=tmp_path / f"out{ranks}", batch_size=8 // ranks, **common)),
@@ -67,7 +88,9 @@ def test_two_and_four_ranks_have_the_curve_of_one(data: dict[str, str], tmp_path
         assert found[ranks]["global_batch"] == 16
         assert found[ranks]["world_size"] == ranks
         assert_same_curve(found[ranks], found[1])
-        assert f"batch {8 // ranks} x {ranks} processes x 2 accumulated = 16 images" in said(tmp_path / str(ranks))
+        assert f"batch {8 // ranks} x {ranks} processes x 2 accumulated = 16 images" in said(
+            tmp_path / str(ranks)
+        )
         assert said(tmp_path / str(ranks), 1) == "", "only rank 0 tells"
         assert found[ranks]["idle"]["exchange_share"] > 0
     assert found[1]["idle"]["exchange_share"] == 0
@@ -78,7 +101,8 @@ def test_two_and_four_ranks_have_the_curve_of_one(data: dict[str, str], tmp_path
 
 
 def test_fewer_samples_than_ranks_count_once(tmp_path: Path) -> None:
-    """Three samples on four ranks: one rank trains on a sample that another one has too, which must not count."""
+    """Three samples on four ranks: one rank trains on a sample that another one has too, which must
+    not count."""
     data = {"data": write_arrays(tmp_path, "few", 3), "val_data": write_arrays(tmp_path, "one", 1)}
     one = run(Job(settings(**data, out=tmp_path / "out1", batch_size=8)), tmp_path / "1")
     four = run(Job(settings(**data, out=tmp_path / "out4", batch_size=2)), tmp_path / "4", ranks=4)
@@ -86,10 +110,15 @@ def test_fewer_samples_than_ranks_count_once(tmp_path: Path) -> None:
     assert_same_curve(four, one)
 
 
-def test_statistics_of_batch_normalisation_are_rank_0s(data: dict[str, str], tmp_path: Path) -> None:
-    """In the checkpoint and in the validation alike: validating the checkpoint in one process gives the same."""
+def test_statistics_of_batch_normalisation_are_rank_0s(
+    data: dict[str, str], tmp_path: Path
+) -> None:
+    """In the checkpoint and in the validation alike: validating the checkpoint in one process gives
+    the same."""
     summary = run(
-        Job(settings(**data, out=tmp_path / "out", batch_size=4), normalise=True), tmp_path / "ranks", ranks=2
+        Job(settings(**data, out=tmp_path / "out", batch_size=4), normalise=True),
+        tmp_path / "ranks",
+        ranks=2,
     )
     from torch import nn
 
@@ -103,19 +132,25 @@ def test_statistics_of_batch_normalisation_are_rank_0s(data: dict[str, str], tmp
     loader = open_data(settings_, shard=fastload.Shard(), device=torch.device("cpu")).val
     assert loader is not None
     with loader, torch.no_grad():
-        losses = [nn.functional.cross_entropy(network(x), y, reduction="sum").item() for x, y in loader]
+        losses = [
+            nn.functional.cross_entropy(network(x), y, reduction="sum").item() for x, y in loader
+        ]
     assert summary["final"]["loss"] == pytest.approx(sum(losses) / 11, rel=1e-5)
 
 
-# -- Ranks that die ----------------------------------------------------------------------------------------------------
+# -- Ranks that die --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("act", "validation"), [("exit", False), ("raise", True)])
 def test_a_rank_that_dies_takes_the_others_along(
     data: dict[str, str], tmp_path: Path, act: str, validation: bool
 ) -> None:
-    """At once, without torchrun's help; the one that fails says why, the others that they lost it."""
-    job = Job(settings(**data, out=tmp_path / "out", epochs=500), fault=asdict(Fault(act, 1, 1, validation)))
+    """At once, without torchrun's help; the one that fails says why, the others that they lost
+    it."""
+    job = Job(
+        settings(**data, out=tmp_path / "out", epochs=500),
+        fault=asdict(Fault(act, 1, 1, validation)),
+    )
     processes = start(job, tmp_path, ranks=3)
     codes = finish(processes)  # long before the half hour that gloo waits
     assert codes[1] == (3 if act == "exit" else 1)
@@ -126,7 +161,8 @@ def test_a_rank_that_dies_takes_the_others_along(
 
 
 def test_processes_do_not_find_those_of_an_attempt_before() -> None:
-    """A store that outlives them, as torchrun's: the dead have left their words and addresses in it."""
+    """A store that outlives them, as torchrun's: the dead have left their words and addresses in
+    it."""
     store = torch.distributed.HashStore()
     for _ in range(3):
         with ThreadPoolExecutor(3) as pool:
@@ -168,7 +204,7 @@ def test_ranks_on_one_gpu_are_an_error_on_all_of_them(monkeypatch: pytest.Monkey
             assert found == ["", "", ""]
 
 
-# -- torchrun ----------------------------------------------------------------------------------------------------------
+# -- torchrun --------------------------------------------------------------------------------------
 
 
 def torchrun(arguments: Sequence[str], output: Path) -> subprocess.Popen[bytes]:
@@ -222,20 +258,33 @@ def test_torchrun_shows_the_error_of_the_rank_that_failed(tmp_path: Path) -> Non
 
 @pytest.mark.reliability
 def test_torchrun_restarts_and_the_run_goes_on(data: dict[str, str], tmp_path: Path) -> None:
-    """A rank is killed in the second epoch; the second attempt resumes and ends as a run that nothing happened to."""
-    job = Job(settings(**data, out=tmp_path / "out", accumulate=2, save_steps=1), dropout=0.3, normalise=True)
+    """A rank is killed in the second epoch; the second attempt resumes and ends as a run that
+    nothing happened to."""
+    job = Job(
+        settings(**data, out=tmp_path / "out", accumulate=2, save_steps=1),
+        dropout=0.3,
+        normalise=True,
+    )
     faulty = replace(job, fault=asdict(Fault("SIGKILL", 5 + 3, rank=1)))
     (tmp_path / "job.json").write_text(to_json(faulty))
     output = tmp_path / "output.txt"
     arguments = ["--standalone", "--nproc-per-node", "2", "--max-restarts", "1"]
     restarted = torchrun([*arguments, "-m", "tests.train_job", str(tmp_path / "job.json")], output)
-    run(replace(job, settings={**job.settings, "out": str(tmp_path / "whole")}), tmp_path / "whole", ranks=2)
+    run(
+        replace(job, settings={**job.settings, "out": str(tmp_path / "whole")}),
+        tmp_path / "whole",
+        ranks=2,
+    )
     assert wait_for(restarted) == [0], output.read_text()
     assert "resumed at epoch 1, batch 2, step 4" in output.read_text()
-    found, wanted = (torch.load(tmp_path / name / "last.pt", weights_only=True) for name in ("out", "whole"))
+    found, wanted = (
+        torch.load(tmp_path / name / "last.pt", weights_only=True) for name in ("out", "whole")
+    )
     for name, tensor in wanted["model"].items():
         assert torch.equal(found["model"][name], tensor), name
-    assert [record["train"] for record in found["records"]] == [record["train"] for record in wanted["records"]]
+    assert [record["train"] for record in found["records"]] == [
+        record["train"] for record in wanted["records"]
+    ]
     lines = (tmp_path / "out" / "epochs.jsonl").read_text().splitlines()
     assert [json.loads(line)["epoch"] for line in lines] == [0, 1, 2]
 
@@ -247,7 +296,16 @@ def test_two_machines_on_loopback(data: dict[str, str], tmp_path: Path) -> None:
     for node in range(2):
         given = config(**data, out=tmp_path / f"out{node}", batch_size=4, model="fastload:mlp")
         (tmp_path / f"{node}.toml").write_text(to_toml(given))
-        arguments = ["--nnodes", "2", "--nproc-per-node", "1", "--node-rank", str(node), "--rdzv-id", "two"]
+        arguments = [
+            "--nnodes",
+            "2",
+            "--nproc-per-node",
+            "1",
+            "--node-rank",
+            str(node),
+            "--rdzv-id",
+            "two",
+        ]
         arguments += ["--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint]
         command = [*arguments, "-m", "fastload.train", "--config", str(tmp_path / f"{node}.toml")]
         nodes.append(torchrun(command, tmp_path / f"{node}.txt"))
@@ -259,13 +317,18 @@ def test_two_machines_on_loopback(data: dict[str, str], tmp_path: Path) -> None:
     assert sorted(written) == [[], ["best.pt", "epochs.jsonl", "last.pt", "watch.json"]]
 
 
-# -- One machine with several GPUs -------------------------------------------------------------------------------------
+# -- One machine with several GPUs -----------------------------------------------------------------
 
 
-def test_gpus_that_a_run_leaves_idle_are_named_with_what_to_type(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpus_that_a_run_leaves_idle_are_named_with_what_to_type(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     gpu = torch.device("cuda", 0)
-    assert idle_gpus(World(device=gpu)) == "3 GPUs of this machine are idle: --processes all trains on all."
+    assert (
+        idle_gpus(World(device=gpu))
+        == "3 GPUs of this machine are idle: --processes all trains on all."
+    )
     assert idle_gpus(World(device=gpu, parallel="dp", devices=(0, 1, 2))) == (
         "1 GPU of this machine is idle: --processes all trains on all."
     )
@@ -278,15 +341,21 @@ def test_gpus_that_a_run_leaves_idle_are_named_with_what_to_type(monkeypatch: py
 def test_ranks_are_started_by_the_command_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[list[str]] = []
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
-    monkeypatch.setattr("os.execv", lambda path, arguments: started.append(arguments) or sys.exit(0))
+    monkeypatch.setattr(
+        "os.execv", lambda path, arguments: started.append(arguments) or sys.exit(0)
+    )
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
     for typed, count in ((["--processes", "all"], "4"), (["--processes=2"], "2")):
-        monkeypatch.setattr(sys, "argv", ["fastload", "train", "--data", "photos", *typed, "--epochs", "3"])
+        monkeypatch.setattr(
+            sys, "argv", ["fastload", "train", "--data", "photos", *typed, "--epochs", "3"]
+        )
         CliRunner().invoke(app, sys.argv[1:])
         wanted = [*launcher, count, "-m", "fastload.train", "--data", "photos", "--epochs", "3"]
         assert started.pop() == wanted
-    with pytest.raises(ConfigurationError, match="processes: must be all, or a number of 1 or more, got '0'"):
+    with pytest.raises(
+        ConfigurationError, match="processes: must be all, or a number of 1 or more, got '0'"
+    ):
         launch_command("0", [])
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ConfigurationError, match="a rank already"):

@@ -1,4 +1,5 @@
-"""The trainer in one process: exact gradients, precision, limits, what it says and writes, where time goes."""
+"""The trainer in one process: exact gradients, precision, limits, what it says and writes, where
+time goes."""
 
 from __future__ import annotations
 
@@ -44,10 +45,15 @@ def one_thread() -> Any:
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     folder = tmp_path_factory.mktemp("data")
-    return {"data": write_arrays(folder, "train", 40), "val_data": write_arrays(folder, "val", 9, seed=1)}
+    return {
+        "data": write_arrays(folder, "train", 40),
+        "val_data": write_arrays(folder, "val", 9, seed=1),
+    }
 
 
-def use_network(monkeypatch: pytest.MonkeyPatch, make: Callable[[], nn.Module] | None = None) -> None:
+def use_network(
+    monkeypatch: pytest.MonkeyPatch, make: Callable[[], nn.Module] | None = None
+) -> None:
     """A small network without dropout and batch normalisation, or the one given."""
     make = make or (lambda: Network(dropout=0.0, normalise=False))
     monkeypatch.setattr(components, "create_model", lambda *args, **kwargs: make())
@@ -67,14 +73,15 @@ def weights(out: Path) -> torch.Tensor:
     return torch.cat([tensor.flatten() for tensor in state["model"].values()])
 
 
-# -- Gradients ---------------------------------------------------------------------------------------------------------
+# -- Gradients -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("clip", [None, 0.3])
 def test_windows_are_plain_steps_on_the_mean_of_their_samples(
     data: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clip: float | None
 ) -> None:
-    """10 batches of 4 in windows of 3: the last window of an epoch has one. Against a loop of plain PyTorch."""
+    """10 batches of 4 in windows of 3: the last window of an epoch has one. Against a loop of plain
+    PyTorch."""
     use_network(monkeypatch)
     settings = config(
         **data,
@@ -103,7 +110,11 @@ def test_windows_are_plain_steps_on_the_mean_of_their_samples(
                 each.mean().backward()
                 nn.utils.clip_grad_norm_(network.parameters(), clip or float("inf"))
                 optimizer.step()
-    assert torch.allclose(weights(tmp_path), torch.cat([p.detach().flatten() for p in network.parameters()]), atol=1e-6)
+    assert torch.allclose(
+        weights(tmp_path),
+        torch.cat([p.detach().flatten() for p in network.parameters()]),
+        atol=1e-6,
+    )
     assert summary.steps == 8
     assert summary.epochs[1].train["loss"] == pytest.approx(np.mean(losses[40:]), rel=1e-5)
 
@@ -117,7 +128,14 @@ def test_accumulated_batches_are_one_large_batch(
     for batch, accumulate in [(8, 1), (4, 2), (2, 4)]:
         out = tmp_path / str(batch)
         summary = train(
-            config(**data, out=out, batch_size=batch, accumulate=accumulate, clip_norm=0.5, optimizer="adamw"),
+            config(
+                **data,
+                out=out,
+                batch_size=batch,
+                accumulate=accumulate,
+                clip_norm=0.5,
+                optimizer="adamw",
+            ),
             console=quiet(),
         )
         assert summary.global_batch == 8
@@ -130,9 +148,13 @@ def test_accumulated_batches_are_one_large_batch(
             assert one.val == pytest.approx(other.val, rel=1e-4)
 
 
-def test_fewer_samples_than_a_batch_are_one_smaller_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fewer_samples_than_a_batch_are_one_smaller_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     use_network(monkeypatch)
-    summary = train(config(write_arrays(tmp_path, "few", 3), tmp_path / "out", batch_size=8), console=quiet())
+    summary = train(
+        config(write_arrays(tmp_path, "few", 3), tmp_path / "out", batch_size=8), console=quiet()
+    )
     assert [(record.samples, record.step) for record in summary.epochs] == [(3, 1), (3, 2), (3, 3)]
     assert summary.final["loss"] < summary.epochs[0].train["loss"]
 
@@ -142,7 +164,8 @@ def test_fewer_samples_than_a_batch_are_one_smaller_batch(tmp_path: Path, monkey
 def test_mixed_precision_learns_nearly_the_same(
     data: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, amp: str
 ) -> None:
-    """Clipping sees unscaled gradients: with a scale of 65536 everything would be clipped, and little learnt."""
+    """Clipping sees unscaled gradients: with a scale of 65536 everything would be clipped, and
+    little learnt."""
     kinds = set()
 
     class Watched(Network):
@@ -152,7 +175,12 @@ def test_mixed_precision_learns_nearly_the_same(
             return output
 
     use_network(monkeypatch, lambda: Watched(dropout=0.0, normalise=False))
-    common: dict[str, Any] = {"clip_norm": 1.0, "epochs": 6, "schedule": "constant", "momentum": 0.0}
+    common: dict[str, Any] = {
+        "clip_norm": 1.0,
+        "epochs": 6,
+        "schedule": "constant",
+        "momentum": 0.0,
+    }
     exact = train(config(**data, out=tmp_path / "none", **common), console=quiet())
     mixed = train(config(**data, out=tmp_path / amp, amp=amp, **common), console=quiet())
     assert kinds == {torch.float32, {"bf16": torch.bfloat16, "fp16": torch.float16}[amp]}
@@ -185,10 +213,14 @@ def test_the_average_of_the_weights_is_what_is_validated(
     state = torch.load(tmp_path / "average" / "last.pt", weights_only=True)
     network = Network(dropout=0.0, normalise=False)
     network.load_state_dict(state["ema"])
-    loader = open_data(config(**data, out=tmp_path), shard=fastload.Shard(), device=torch.device("cpu")).val
+    loader = open_data(
+        config(**data, out=tmp_path), shard=fastload.Shard(), device=torch.device("cpu")
+    ).val
     assert loader is not None
     with loader, torch.no_grad():
-        losses = [nn.functional.cross_entropy(network(x), y, reduction="sum").item() for x, y in loader]
+        losses = [
+            nn.functional.cross_entropy(network(x), y, reduction="sum").item() for x, y in loader
+        ]
     assert averaged.epochs[0].val is not None
     assert averaged.epochs[0].val["loss"] == pytest.approx(sum(losses) / 9, rel=1e-5)
 
@@ -197,7 +229,8 @@ def test_the_average_of_the_weights_is_what_is_validated(
 def test_a_compiled_network_learns_the_same_and_is_saved_as_the_plain_one(
     data: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By torch's own tracing, with its eager backend: the default one would take half a minute of C++ compiler."""
+    """By torch's own tracing, with its eager backend: the default one would take half a minute of
+    C++ compiler."""
     use_network(monkeypatch)
     compiled = []
     original = nn.Module.compile
@@ -216,7 +249,7 @@ def test_a_compiled_network_learns_the_same_and_is_saved_as_the_plain_one(
     Network(dropout=0.0, normalise=False).load_state_dict(state["model"])
 
 
-# -- Length, files, words ----------------------------------------------------------------------------------------------
+# -- Length, files, words --------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -236,7 +269,10 @@ def test_max_steps_ends_a_run_that_can_go_on(
     console = quiet()
     again = train(config(**data, out=tmp_path / "parts", save_epochs=2), console=console)
     assert "parts is finished: nothing is left of its 3 epochs" in told(console)
-    assert "changed since the checkpoint, without effect on a finished run: --save-epochs 2 (was None)" in told(console)
+    assert (
+        "changed since the checkpoint, without effect on a finished run: --save-epochs 2 (was None)"
+        in told(console)
+    )
     assert (again.steps, again.measured_steps, again.idle) == (30, 0, None)
 
 
@@ -253,15 +289,17 @@ def test_a_run_tells_its_batch_its_rate_and_its_epochs(
         "step_lines": True,
         "log_steps": 2,
     }
-    summary = train(config(**data, out=tmp_path, accumulate=2, reference_batch=16, **given), console=console)
+    summary = train(
+        config(**data, out=tmp_path, accumulate=2, reference_batch=16, **given), console=console
+    )
     text = told(console)
     assert "batch 4 x 1 process x 2 accumulated = 8 images; 5 steps an epoch" in text
     assert "lr 0.05 for a batch of 16, times 8/16 = 0.025" in text
     assert summary.lr == 0.025
     assert "profile: 2 steps in" in text
-    assert re.findall(r"^step (\d)/5: loss \d\.\d{4}, top1 \d\.\d{4}; \d+\.\d{3} s a step$", text, re.MULTILINE) == [
-        *("2", "4", "5", "1", "3", "5", "2", "4", "5")
-    ]
+    assert re.findall(
+        r"^step (\d)/5: loss \d\.\d{4}, top1 \d\.\d{4}; \d+\.\d{3} s a step$", text, re.MULTILINE
+    ) == [*("2", "4", "5", "1", "3", "5", "2", "4", "5")]
     (use,) = summary.devices
     assert (use.device, use.rank, use.utilisation) == ("cpu", 0, None)
     assert use.peak_memory > 50e6
@@ -276,7 +314,9 @@ def test_a_run_tells_its_batch_its_rate_and_its_epochs(
     assert sorted(path.name for path in tmp_path.glob("epoch-*.pt")) == ["epoch-0002.pt"]
     events = json.loads(trace.read_text())["traceEvents"]
     names = [event["name"] for event in events if event["ph"] == "X"]
-    assert [name for name in names if name.startswith("step")] == [f"step {number}" for number in range(15)]
+    assert [name for name in names if name.startswith("step")] == [
+        f"step {number}" for number in range(15)
+    ]
     assert "compute" in names
     assert json.loads(summary.to_json())["final"] == dict(summary.final)
     assert summary.measured_steps == 14
@@ -286,7 +326,9 @@ def test_a_loss_that_is_not_finite_ends_the_run(
     data: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use_network(monkeypatch)
-    with pytest.raises(FastloadError, match=r"step \d+: the loss is (nan|inf)\. The learning rate 1e\+30 .*--lr"):
+    with pytest.raises(
+        FastloadError, match=r"step \d+: the loss is (nan|inf)\. The learning rate 1e\+30 .*--lr"
+    ):
         train(config(**data, out=tmp_path, lr=1e30, log_steps=2), console=quiet())
 
 
@@ -298,39 +340,53 @@ def test_a_corrupt_sample_under_substitute_costs_no_step(
     broken = sorted(folder.rglob("*.jpg"))[5]
     broken.write_bytes(broken.read_bytes()[:300])
     use_network(monkeypatch)
-    settings = config(str(folder), tmp_path / "out", backend=backend, augment="rrc-flip", on_error="substitute")
+    settings = config(
+        str(folder), tmp_path / "out", backend=backend, augment="rrc-flip", on_error="substitute"
+    )
     summary = train(settings, console=quiet())
     assert summary.steps == 9
     assert [record.samples for record in summary.epochs] == [12, 12, 12]
     assert summary.substituted >= 3
 
 
-# -- Where it runs -----------------------------------------------------------------------------------------------------
+# -- Where it runs ---------------------------------------------------------------------------------
 
 
-def test_what_cannot_be_had_here_is_said(data: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_had_here_is_said(
+    data: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def run(**given: Any) -> Summary:
         return train(config(**{**data, "out": tmp_path, **given}), console=quiet())
 
-    with pytest.raises(ConfigurationError, match=r"parallel: ddp needs several processes; start them with torchrun"):
+    with pytest.raises(
+        ConfigurationError, match=r"parallel: ddp needs several processes; start them with torchrun"
+    ):
         run(parallel="ddp")
-    with pytest.raises(ConfigurationError, match=r"device: must be auto, cpu, cuda or cuda:1, got 'gpu'"):
+    with pytest.raises(
+        ConfigurationError, match=r"device: must be auto, cpu, cuda or cuda:1, got 'gpu'"
+    ):
         run(device="gpu")
     with pytest.raises(ConfigurationError, match=r"amp: DataParallel .* fp16"):
         run(parallel="dp", amp="bf16")
     with pytest.raises(ConfigurationError, match=r"sync_batchnorm: DataParallel .* --parallel ddp"):
         run(parallel="dp", sync_batchnorm=True)
     if not torch.cuda.is_available():
-        with pytest.raises(ConfigurationError, match=r"device: 'cuda', but torch finds no GPU here; take --device cpu"):
+        with pytest.raises(
+            ConfigurationError,
+            match=r"device: 'cuda', but torch finds no GPU here; take --device cpu",
+        ):
             run(device="cuda")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ConfigurationError, match=r"has WORLD_SIZE but not .*MASTER_PORT; start with torchrun"):
+    with pytest.raises(
+        ConfigurationError, match=r"has WORLD_SIZE but not .*MASTER_PORT; start with torchrun"
+    ):
         run()
     for name in ("RANK", "LOCAL_RANK", "MASTER_PORT"):
         monkeypatch.setenv(name, "0")
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     with pytest.raises(
-        ConfigurationError, match=r"parallel: none is for one process, but torchrun has started 2.*--parallel ddp"
+        ConfigurationError,
+        match=r"parallel: none is for one process, but torchrun has started 2.*--parallel ddp",
     ):
         run(parallel="none")
     monkeypatch.setenv("RANK", "first")
@@ -346,9 +402,17 @@ def test_training_leaves_the_process_as_it_was(
     import threading
 
     use_network(monkeypatch)
-    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT), threading.active_count()
+    before = (
+        signal.getsignal(signal.SIGTERM),
+        signal.getsignal(signal.SIGINT),
+        threading.active_count(),
+    )
     train(config(**data, out=tmp_path, epochs=1), console=quiet())
-    after = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT), threading.active_count()
+    after = (
+        signal.getsignal(signal.SIGTERM),
+        signal.getsignal(signal.SIGINT),
+        threading.active_count(),
+    )
     assert after == before
     assert signal.set_wakeup_fd(-1) == -1
     assert not torch.are_deterministic_algorithms_enabled()
@@ -356,11 +420,12 @@ def test_training_leaves_the_process_as_it_was(
         assert (world.rank, world.world_size, world.device.type) == (0, 1, "cpu")
 
 
-# -- Where the time goes -----------------------------------------------------------------------------------------------
+# -- Where the time goes ---------------------------------------------------------------------------
 
 
 class Slow(Dataset[tuple[torch.Tensor, int]]):
-    """A source that takes its time, and knows how long it took: not what it was asked to sleep, on a busy machine."""
+    """A source that takes its time, and knows how long it took: not what it was asked to sleep, on
+    a busy machine."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -387,7 +452,11 @@ class Laborious(Network):
 
 
 def slow_run(
-    monkeypatch: pytest.MonkeyPatch, settings: TrainConfig, source: Slow, compute: float, workers: int
+    monkeypatch: pytest.MonkeyPatch,
+    settings: TrainConfig,
+    source: Slow,
+    compute: float,
+    workers: int,
 ) -> Summary:
     def network() -> nn.Module:
         made = Laborious(dropout=0.0, normalise=False)
@@ -396,7 +465,13 @@ def slow_run(
 
     def opened(config: TrainConfig, *, shard: fastload.Shard, device: torch.device) -> TrainingData:
         loader = fastload.create_loader(
-            source, 4, shuffle=True, drop_last=True, shard=shard, num_workers=workers, backend="torch"
+            source,
+            4,
+            shuffle=True,
+            drop_last=True,
+            shard=shard,
+            num_workers=workers,
+            backend="torch",
         )
         shape = Shape(task="classification", num_classes=3, in_channels=3, image_size=(SIDE, SIDE))
         return TrainingData(train=loader, val=None, source=loader._parts.source, shape=shape)
@@ -412,7 +487,9 @@ def test_a_slow_source_is_seen_as_waiting_for_data(
 ) -> None:
     """7 measured steps of 4 x 40 ms of reading, 40 ms of computing."""
     source = Slow(0.040)
-    summary = slow_run(monkeypatch, config(**data, out=tmp_path, epochs=1), source, 0.040, workers=0)
+    summary = slow_run(
+        monkeypatch, config(**data, out=tmp_path, epochs=1), source, 0.040, workers=0
+    )
     truth = sum(end - begin for begin, end in source.took[4:])  # the first step is start-up
     assert summary.idle is not None
     assert summary.measured_steps == 7
@@ -426,8 +503,8 @@ def test_a_slow_source_is_seen_as_waiting_for_data(
 def test_the_same_source_behind_prefetch_costs_no_waiting(
     data: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two workers read two batches in 160 ms, while the network takes 160 ms for one: of the reading, nothing is seen
-    but the handing over of what is there."""
+    """Two workers read two batches in 160 ms, while the network takes 160 ms for one: of the
+    reading, nothing is seen but the handing over of what is there."""
     settings = config(**data, out=tmp_path, epochs=2)
     summary = slow_run(monkeypatch, settings, Slow(0.040), 0.160, workers=2)
     assert summary.idle is not None
@@ -436,20 +513,29 @@ def test_the_same_source_behind_prefetch_costs_no_waiting(
     assert summary.idle.compute_seconds >= 15 * 0.160
 
 
-# -- What never waits for the GPU --------------------------------------------------------------------------------------
+# -- What never waits for the GPU ------------------------------------------------------------------
 
-_READS = {"aten::_local_scalar_dense", "aten::nonzero", "aten::is_nonzero", "aten::equal", "aten::masked_select"}
+_READS = {
+    "aten::_local_scalar_dense",
+    "aten::nonzero",
+    "aten::is_nonzero",
+    "aten::equal",
+    "aten::masked_select",
+}
 """Operators whose result the host needs before it can go on."""
 
 
 class _Waits(TorchDispatchMode):
-    """Notes what would make the host wait, if the tensors were a GPU's: reading one, or copying one to the CPU."""
+    """Notes what would make the host wait, if the tensors were a GPU's: reading one, or copying one
+    to the CPU."""
 
     def __init__(self) -> None:
         super().__init__()
         self.found: list[str] = []
 
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         name = function._schema.name
         device = (kwargs or {}).get("device")
         moved = name == "aten::_to_copy" and device is not None and device != args[0].device
@@ -465,9 +551,18 @@ class _Calls(TorchFunctionMode):
         super().__init__()
         self.found: list[str] = []
 
-    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        to_cpu = function is torch.Tensor.to and args[1:2] == ("cpu",)  # not the device of another tensor
-        if to_cpu or function in (torch.Tensor.cpu, torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.item):
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        to_cpu = function is torch.Tensor.to and args[1:2] == (
+            "cpu",
+        )  # not the device of another tensor
+        if to_cpu or function in (
+            torch.Tensor.cpu,
+            torch.Tensor.tolist,
+            torch.Tensor.numpy,
+            torch.Tensor.item,
+        ):
             self.found.append(function.__name__)
         return function(*args, **(kwargs or {}))
 
@@ -490,15 +585,22 @@ STEP_PATHS: dict[str, dict[str, Any]] = {
 def test_no_step_waits_for_the_device(
     data: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
-    """On a GPU torch itself raises where something waits (FASTLOAD_TEST_DEVICE=cuda); elsewhere the operators tell."""
+    """On a GPU torch itself raises where something waits (FASTLOAD_TEST_DEVICE=cuda); elsewhere the
+    operators tell."""
     gpu = DEVICE.type == "cuda"
     use_network(monkeypatch, lambda: Network(dropout=0.1, normalise=True))
     step, waits, calls = trainer._Run._step, _Waits(), _Calls()
     make, compile_it = components.create_optimizer, nn.Module.compile
     # As on a GPU: the kernels that look at a gradient scaler's verdict themselves.
-    monkeypatch.setattr(components, "create_optimizer", lambda *given, **named: make(*given, **named | {"fused": True}))
+    monkeypatch.setattr(
+        components,
+        "create_optimizer",
+        lambda *given, **named: make(*given, **named | {"fused": True}),
+    )
     if not gpu:
-        monkeypatch.setattr(nn.Module, "compile", lambda module: compile_it(module, backend="eager"))
+        monkeypatch.setattr(
+            nn.Module, "compile", lambda module: compile_it(module, backend="eager")
+        )
     number = [0]
 
     def watched(run: Any, batches: Any) -> int:
@@ -515,19 +617,31 @@ def test_no_step_waits_for_the_device(
             return step(run, batches)
 
     monkeypatch.setattr(trainer._Run, "_step", watched)
-    train(config(**data, out=tmp_path, epochs=1, device=DEVICE.type, **STEP_PATHS[path]), console=quiet())
+    train(
+        config(**data, out=tmp_path, epochs=1, device=DEVICE.type, **STEP_PATHS[path]),
+        console=quiet(),
+    )
     assert number[0] >= 5
     assert waits.found == calls.found == []
 
 
 def test_a_step_that_waits_for_the_device_is_found() -> None:
     tensor = torch.ones(3)
-    operators: list[Callable[[], Any]] = [tensor.nonzero, lambda: tensor.to("meta"), lambda: bool(tensor[0])]
+    operators: list[Callable[[], Any]] = [
+        tensor.nonzero,
+        lambda: tensor.to("meta"),
+        lambda: bool(tensor[0]),
+    ]
     for wait in operators:
         with _Waits() as waits:
             wait()
         assert waits.found
-    methods: list[Callable[[], Any]] = [tensor.cpu, tensor.tolist, tensor[0].item, lambda: tensor.to("cpu")]
+    methods: list[Callable[[], Any]] = [
+        tensor.cpu,
+        tensor.tolist,
+        tensor[0].item,
+        lambda: tensor.to("cpu"),
+    ]
     for wait in methods:
         with _Calls() as calls:
             wait()
@@ -560,15 +674,21 @@ def test_losses_are_told_when_they_have_come_from_the_device(
     train(config(**data, out=tmp_path / "a", **given), console=on_time)
     monkeypatch.setattr(MetricSums, "total_later", total_later)
     train(config(**data, out=tmp_path / "b", **given), console=late)
-    # The epoch begins with a reading; then steps 3, 6, 9, 10; then the record of the epoch, and its validation.
+    # The epoch begins with a reading; then steps 3, 6, 9, 10; then the record of the epoch, and its
+    # validation.
     assert events[:2] == ["asked", "read"]
     assert events[2:10] == ["asked", "asked", "read", "asked", "read", "asked", "read", "read"]
-    lines = [re.findall(r"^(step .*); [\d.]+ s a step$", told(console), re.MULTILINE) for console in (on_time, late)]
+    lines = [
+        re.findall(r"^(step .*); [\d.]+ s a step$", told(console), re.MULTILINE)
+        for console in (on_time, late)
+    ]
     assert len(lines[0]) == 4
     assert lines[0] == lines[1]
 
 
-@pytest.mark.parametrize(("amp", "dtype"), [("none", torch.float32), ("bf16", torch.bfloat16), ("fp16", torch.float16)])
+@pytest.mark.parametrize(
+    ("amp", "dtype"), [("none", torch.float32), ("bf16", torch.bfloat16), ("fp16", torch.float16)]
+)
 def test_images_come_in_the_dtype_that_autocast_computes_in(
     data: dict[str, str], tmp_path: Path, amp: str, dtype: torch.dtype
 ) -> None:
@@ -578,7 +698,9 @@ def test_images_come_in_the_dtype_that_autocast_computes_in(
     with plain.train, narrow.train:
         state = plain.train.state_dict()
         narrow.train.load_state_dict(state)  # a run may go on in another precision
-        for (images, labels), (narrow_images, narrow_labels) in zip(plain.train, narrow.train, strict=True):
+        for (images, labels), (narrow_images, narrow_labels) in zip(
+            plain.train, narrow.train, strict=True
+        ):
             assert narrow_images.dtype == dtype
             assert torch.equal(narrow_images, images.to(dtype))
             assert torch.equal(labels, narrow_labels)

@@ -1,4 +1,5 @@
-"""First trials of the trainer: a few steps or one epoch of whatever there is, and plain words for what is not."""
+"""First trials of the trainer: a few steps or one epoch of whatever there is, and plain words for
+what is not."""
 
 from __future__ import annotations
 
@@ -26,7 +27,16 @@ class Run:
 
     def __call__(self, out: Path, *options: str) -> str:
         """What it prints, behind its exit code."""
-        common = ["--model", "fastload:mlp", "--image-size", str(SIDE), "--batch-size", "4", "--num-workers", "1"]
+        common = [
+            "--model",
+            "fastload:mlp",
+            "--image-size",
+            str(SIDE),
+            "--batch-size",
+            "4",
+            "--num-workers",
+            "1",
+        ]
         common += ["--device", "cpu", "--no-progress", "--augment", "flip", "--out", str(out)]
         with pytest.raises(SystemExit) as ended:
             app(["train", *common, *options])
@@ -42,11 +52,15 @@ def run(capfd: pytest.CaptureFixture[str]) -> Run:
 @pytest.fixture
 def splits(tmp_path: Path) -> Path:
     for number, split in enumerate(("train", "val", "test")):
-        write_photo_folder(tmp_path / "data" / split, classes=2, per_class=6 - 2 * number, size=(SIDE, SIDE))
+        write_photo_folder(
+            tmp_path / "data" / split, classes=2, per_class=6 - 2 * number, size=(SIDE, SIDE)
+        )
     return tmp_path / "data"
 
 
-def test_one_epoch_of_a_preset_that_warms_up_for_five(run: Run, splits: Path, tmp_path: Path) -> None:
+def test_one_epoch_of_a_preset_that_warms_up_for_five(
+    run: Run, splits: Path, tmp_path: Path
+) -> None:
     assert ScheduleConfig(epochs=6, warmup_epochs=5).warmup == 5
     said = run(tmp_path / "out", "--data", str(splits), "--epochs", "1", "--warmup-epochs", "5")
     assert said.startswith("0\n"), said
@@ -75,7 +89,9 @@ def test_without_validation(run: Run, splits: Path, tmp_path: Path) -> None:
     assert "val loss" not in said
 
 
-def test_a_test_split_without_labels_is_no_validation(run: Run, splits: Path, tmp_path: Path) -> None:
+def test_a_test_split_without_labels_is_no_validation(
+    run: Run, splits: Path, tmp_path: Path
+) -> None:
     (splits / "val").rename(tmp_path / "elsewhere")
     for number, path in enumerate(sorted((splits / "test").rglob("*.jpg"))):
         path.rename(splits / "test" / f"{number}.jpg")
@@ -88,13 +104,17 @@ def test_a_test_split_without_labels_is_no_validation(run: Run, splits: Path, tm
     assert "no table of their labels" in said
 
 
-def test_the_header_names_the_classes_and_a_split_may_be_named(run: Run, splits: Path, tmp_path: Path) -> None:
+def test_the_header_names_the_classes_and_a_split_may_be_named(
+    run: Run, splits: Path, tmp_path: Path
+) -> None:
     said = run(tmp_path / "out", "--data", str(splits), "--split", "test", "--epochs", "1")
     assert "class folder, 4 samples, 2 classes (class_0, class_1)" in said
     assert "val loss" in said
 
 
-def test_an_epoch_that_was_over_when_resumed_has_no_rate(run: Run, splits: Path, tmp_path: Path) -> None:
+def test_an_epoch_that_was_over_when_resumed_has_no_rate(
+    run: Run, splits: Path, tmp_path: Path
+) -> None:
     common = ["--data", str(splits), "--epochs", "1"]
     steps = len(list((splits / "train").rglob("*.jpg"))) // 4
     run(tmp_path / "out", *common, "--max-steps", str(steps))
@@ -122,8 +142,20 @@ def test_a_resume_that_cannot_be_names_what_to_type(run: Run, splits: Path, tmp_
 def test_a_sweep_checks_its_arguments_before_its_first_run(
     wrong: list[str], words: str, splits: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fastload.tools.sweep.run.run_cell", lambda *a, **k: pytest.fail("a cell was run"))
-    given = ["--data", str(splits), "--image-size", str(SIDE), "--model", "fastload:mlp", "--device", "cpu", *wrong]
+    monkeypatch.setattr(
+        "fastload.tools.sweep.run.run_cell", lambda *a, **k: pytest.fail("a cell was run")
+    )
+    given = [
+        "--data",
+        str(splits),
+        "--image-size",
+        str(SIDE),
+        "--model",
+        "fastload:mlp",
+        "--device",
+        "cpu",
+        *wrong,
+    ]
     result = CliRunner().invoke(app, ["sweep", *given])
     assert result.exit_code == 1, result.output
     assert words in result.output
@@ -133,8 +165,28 @@ def test_a_sweep_checks_its_arguments_before_its_first_run(
 def test_ctrl_c_exits_130(tmp_path: Path) -> None:
     data = write_arrays(tmp_path, "train", 400)
     code = "from fastload.cli import main; main()"
-    given = ["train", "--data", data, "--model", "fastload:mlp", "--image-size", str(SIDE), "--epochs", "100000"]
-    given += ["--batch-size", "4", "--num-workers", "1", "--device", "cpu", "--out", str(tmp_path / "out"), "--no-val"]
+    given = [
+        "train",
+        "--data",
+        data,
+        "--model",
+        "fastload:mlp",
+        "--image-size",
+        str(SIDE),
+        "--epochs",
+        "100000",
+    ]
+    given += [
+        "--batch-size",
+        "4",
+        "--num-workers",
+        "1",
+        "--device",
+        "cpu",
+        "--out",
+        str(tmp_path / "out"),
+        "--no-val",
+    ]
     with subprocess.Popen(
         [sys.executable, "-c", code, *given],
         stdout=subprocess.PIPE,

@@ -44,17 +44,23 @@ def record(epoch: int, **more: Any) -> EpochRecord:
 
 
 def records_in(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line, parse_constant=pytest.fail) for line in (folder / EPOCHS_FILE).read_text().splitlines()]
+    return [
+        json.loads(line, parse_constant=pytest.fail)
+        for line in (folder / EPOCHS_FILE).read_text().splitlines()
+    ]
 
 
-def open_log(folder: Path, config: LogConfig | None = None, unit: str = "images", **given: Any) -> RunLog:
+def open_log(
+    folder: Path, config: LogConfig | None = None, unit: str = "images", **given: Any
+) -> RunLog:
     out, schedule = CheckpointConfig(out=str(folder)), ScheduleConfig(epochs=9)
     whole = TrainConfig(checkpoint=out, schedule=schedule, log=config or LogConfig())
     return RunLog(whole, unit, **{"rank": 0, "records": [], "step": 0, **given})
 
 
 def write(folder: Path, epochs: range, config: LogConfig | None = None, **more: Any) -> Console:
-    """Log these epochs of five steps each, as a run that begins or goes on with the first of them."""
+    """Log these epochs of five steps each, as a run that begins or goes on with the first of
+    them."""
     console, first = pipe(), epochs[0]
     records = [record(epoch) for epoch in range(first)]
     with open_log(folder, config, records=records, step=first * 5, console=console) as log:
@@ -69,8 +75,10 @@ def write(folder: Path, epochs: range, config: LogConfig | None = None, **more: 
 def test_on_a_pipe_there_is_one_line_an_epoch(tmp_path: Path) -> None:
     lines = text_of(write(tmp_path, range(2))).splitlines()
     assert lines == [
-        "epoch 1/9: train loss 2.0000, top1 0.1250; val loss 2.5000; 1,234 images/s, wait 3.1%, 12.2 s",
-        "epoch 2/9: train loss 1.0000, top1 0.1250; val loss 1.2500; 1,234 images/s, wait 3.1%, 12.2 s",
+        "epoch 1/9: train loss 2.0000, top1 0.1250; val loss 2.5000; 1,234 images/s, wait "
+        "3.1%, 12.2 s",
+        "epoch 2/9: train loss 1.0000, top1 0.1250; val loss 1.2500; 1,234 images/s, wait "
+        "3.1%, 12.2 s",
     ]
 
 
@@ -90,19 +98,30 @@ def test_lines_are_told_as_they_are(tmp_path: Path) -> None:
 
 def test_a_terminal_gets_a_bar_and_the_lines(tmp_path: Path) -> None:
     def shown(config: LogConfig) -> str:
-        console = Console(file=io.StringIO(), width=120, force_terminal=True, force_interactive=True)
+        console = Console(
+            file=io.StringIO(), width=120, force_terminal=True, force_interactive=True
+        )
         with open_log(tmp_path, config, "sequences", console=console) as log:
             log.begin_epoch(3, steps=500, done=20)
             log.progress(21, rate=43210.9, wait=0.253, loss=0.51239)
             log.progress(22, rate=43210.9, wait=0.253, loss=0.51239)
             if config.progress:
-                wait_until(lambda: "22/500" in text_of(console))  # drawn by a thread, a few times a second
+                wait_until(
+                    lambda: "22/500" in text_of(console)
+                )  # drawn by a thread, a few times a second
             log.say("above the bar")
             log.end_epoch(record(3))
         return text_of(console)
 
     text = shown(LogConfig())
-    for part in ("epoch 4/9", "22/500", "43,211 sequences/s", "loss 0.5124", "wait 25.3%", "above the bar"):
+    for part in (
+        "epoch 4/9",
+        "22/500",
+        "43,211 sequences/s",
+        "loss 0.5124",
+        "wait 25.3%",
+        "above the bar",
+    ):
         assert part in text
     assert "epoch 4/9: train loss 0.5000" in text
     without = shown(LogConfig(progress=False))
@@ -110,7 +129,9 @@ def test_a_terminal_gets_a_bar_and_the_lines(tmp_path: Path) -> None:
     assert "epoch 4/9: train loss 0.5000" in without
 
 
-def test_ranks_other_than_0_tell_and_write_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ranks_other_than_0_tell_and_write_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with open_log(tmp_path / "run", LogConfig(tensorboard=True), rank=1) as log:
         log.say("nothing")
         log.begin_epoch(0, steps=5)
@@ -121,17 +142,20 @@ def test_ranks_other_than_0_tell_and_write_nothing(tmp_path: Path, capsys: pytes
     assert capsys.readouterr() == ("", "")
 
 
-# -- epochs.jsonl ------------------------------------------------------------------------------------------------------
+# -- epochs.jsonl ----------------------------------------------------------------------------------
 
 
 def test_every_epoch_is_an_object_of_its_own(tmp_path: Path) -> None:
     write(tmp_path / "runs" / "new", range(3), lr=0.2)
-    assert records_in(tmp_path / "runs" / "new") == [asdict(record(epoch, lr=0.2)) for epoch in range(3)]
+    assert records_in(tmp_path / "runs" / "new") == [
+        asdict(record(epoch, lr=0.2)) for epoch in range(3)
+    ]
 
 
 def test_a_resumed_run_leaves_no_epoch_twice(tmp_path: Path) -> None:
     write(tmp_path, range(3))
-    # Stopped after writing epoch 2 and before its checkpoint, and half way through writing another line.
+    # Stopped after writing epoch 2 and before its checkpoint, and half way through writing another
+    # line.
     with open(tmp_path / EPOCHS_FILE, "a", encoding="utf-8") as file:
         file.write('{"epoch": 3, "tr')
     write(tmp_path, range(2, 5), lr=0.2)
@@ -153,13 +177,16 @@ def test_a_loss_that_is_no_number_is_null(tmp_path: Path) -> None:
     assert found["lr"] is None
 
 
-# -- TensorBoard -------------------------------------------------------------------------------------------------------
+# -- TensorBoard -----------------------------------------------------------------------------------
 
 
 def curves(folder: Path) -> dict[str, list[tuple[int, float]]]:
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     events = accumulator.EventAccumulator(str(folder / "tensorboard")).Reload()
-    return {tag: [(e.step, pytest.approx(e.value)) for e in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
+    return {
+        tag: [(e.step, pytest.approx(e.value)) for e in events.Scalars(tag)]
+        for tag in events.Tags()["scalars"]
+    }
 
 
 def test_tensorboard_reads_the_curves_of_a_resumed_run(tmp_path: Path) -> None:
@@ -179,7 +206,9 @@ def test_tensorboard_reads_the_curves_of_a_resumed_run(tmp_path: Path) -> None:
     }
 
 
-def test_a_missing_tensorboard_is_said_before_anything_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_tensorboard_is_said_before_anything_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with pytest.raises(BackendUnavailableError, match=re.escape(install_command("train"))):
         write(tmp_path / "run", range(1), LogConfig(tensorboard=True))
@@ -193,7 +222,9 @@ def test_without_tensorboard_its_files_are_not_there(tmp_path: Path) -> None:
 
 def test_a_rate_below_one_is_not_shown_as_zero(tmp_path: Path) -> None:
     console = pipe()
-    config = TrainConfig(checkpoint=CheckpointConfig(out=str(tmp_path)), schedule=ScheduleConfig(epochs=1))
+    config = TrainConfig(
+        checkpoint=CheckpointConfig(out=str(tmp_path)), schedule=ScheduleConfig(epochs=1)
+    )
     with RunLog(config, "images", rank=0, records=[], step=0, console=console) as log:
         log.end_epoch(record(0, images_per_second=0.042))
     assert "0.042 images/s" in text_of(console)

@@ -1,4 +1,5 @@
-"""Networks by name: what they return, what they refuse, and that nothing is downloaded or imported without need."""
+"""Networks by name: what they return, what they refuse, and that nothing is downloaded or imported
+without need."""
 
 from __future__ import annotations
 
@@ -31,7 +32,9 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket.socket, "connect", refuse)
 
 
-def create(name: str, *, weights: str | None = None, task: str | None = None, **changes: Any) -> nn.Module:
+def create(
+    name: str, *, weights: str | None = None, task: str | None = None, **changes: Any
+) -> nn.Module:
     torch.manual_seed(0)
     task = task or TASK_OF.get(name.partition(":")[0], "classification")
     shape = {"task": task, "num_classes": 7, "in_channels": 3, "image_size": (64, 64), **changes}
@@ -39,7 +42,8 @@ def create(name: str, *, weights: str | None = None, task: str | None = None, **
 
 
 def without_gradient(model: nn.Module, output: torch.Tensor) -> list[str]:
-    """Weights that the output does not depend on: processes that share gradients would wait for theirs."""
+    """Weights that the output does not depend on: processes that share gradients would wait for
+    theirs."""
     output.sum().backward()
     return [name for name, weight in model.named_parameters() if weight.grad is None]
 
@@ -59,7 +63,9 @@ def without_gradient(model: nn.Module, output: torch.Tensor) -> list[str]:
         ("timm:vit_tiny_patch16_224", 3, (32, 48)),  # of a fixed size, unless told
     ],
 )
-def test_classifiers_take_the_channels_and_size_of_the_data(name: str, channels: int, size: tuple[int, int]) -> None:
+def test_classifiers_take_the_channels_and_size_of_the_data(
+    name: str, channels: int, size: tuple[int, int]
+) -> None:
     model = create(name, in_channels=channels, image_size=size).train()
     logits = model(torch.randn(2, channels, *size))
     assert logits.shape == (2, 7)
@@ -76,9 +82,15 @@ def test_segmentation_networks_answer_for_every_pixel(name: str) -> None:
 
 
 def test_vgg19_has_the_convolutions_of_vgg19() -> None:
-    ours = [layer.weight.shape for layer in create("fastload:vgg19") if isinstance(layer, nn.Conv2d)]  # type: ignore[attr-defined]
+    ours = [
+        layer.weight.shape for layer in create("fastload:vgg19") if isinstance(layer, nn.Conv2d)
+    ]  # type: ignore[attr-defined]
     with torch.device("meta"):
-        theirs = [layer for layer in torchvision.models.vgg19_bn().features if isinstance(layer, nn.Conv2d)]
+        theirs = [
+            layer
+            for layer in torchvision.models.vgg19_bn().features
+            if isinstance(layer, nn.Conv2d)
+        ]
     assert ours == [layer.weight.shape for layer in theirs]
 
 
@@ -87,8 +99,14 @@ def test_unet_vgg16_has_the_convolutions_of_vgg16() -> None:
     model: Any = create("smp:Unet/vgg16_bn", num_classes=1)
     convolutions = [layer for layer in model.encoder.modules() if isinstance(layer, nn.Conv2d)]
     with torch.device("meta"):
-        theirs = [layer for layer in torchvision.models.vgg16_bn().features if isinstance(layer, nn.Conv2d)]
-    assert [layer.weight.shape for layer in convolutions] == [layer.weight.shape for layer in theirs]
+        theirs = [
+            layer
+            for layer in torchvision.models.vgg16_bn().features
+            if isinstance(layer, nn.Conv2d)
+        ]
+    assert [layer.weight.shape for layer in convolutions] == [
+        layer.weight.shape for layer in theirs
+    ]
 
 
 @pytest.mark.slow
@@ -107,7 +125,9 @@ def test_a_token_is_answered_with_scores_for_the_vocabulary_whatever_the_padding
 
 def test_pyramidnet_is_that_of_the_paper() -> None:
     model = PyramidNet(110, 48, num_classes=10)
-    assert round(sum(weight.numel() for weight in model.parameters()) / 1e6, 1) == 1.8  # "1.7M", cut off, in table 4
+    assert (
+        round(sum(weight.numel() for weight in model.parameters()) / 1e6, 1) == 1.8
+    )  # "1.7M", cut off, in table 4
     layers = [layer for layer in model.modules() if isinstance(layer, nn.Conv2d | nn.Linear)]
     assert len(layers) == 110
     assert layers[-1].in_features == 16 + 48  # type: ignore[union-attr]
@@ -130,7 +150,11 @@ def test_pyramidnet_is_that_of_the_paper() -> None:
         ("smp:Unnet/resnet34", {}, "the nearest: Unet"),
         ("smp:Unet/resnet35", {}, "the nearest: .*resnet34"),
         ("smp:Unet", {}, "needs an encoder as well, such as smp:Unet/resnet34"),
-        ("smp:Linknet/resnet18", {"image_size": (100, 470)}, "multiples of 32, got 100x470; take 96,480"),
+        (
+            "smp:Linknet/resnet18",
+            {"image_size": (100, 470)},
+            "multiples of 32, got 100x470; take 96,480",
+        ),
         ("transformers:bert", {}, "the nearest: roberta|there are roberta"),
         ("fastload:vgg16", {}, "the nearest: vgg19"),
         ("fastload:mlp", {"weights": "DEFAULT"}, "there are none for fastload:mlp"),
@@ -145,7 +169,9 @@ def test_pyramidnet_is_that_of_the_paper() -> None:
         ("smp:Unet/resnet18", {"task": "masked-lm"}, "take one of transformers:"),
     ],
 )
-def test_what_there_is_not_is_refused_with_what_there_is(name: str, changes: dict[str, Any], message: str) -> None:
+def test_what_there_is_not_is_refused_with_what_there_is(
+    name: str, changes: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ConfigurationError, match=message):
         create(name, **changes)
 
@@ -162,7 +188,9 @@ def test_a_library_that_is_not_installed_is_named_with_its_command(
     name: str, package: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(BackendUnavailableError, match=r"is not installed.*" + re.escape(install_command("train"))):
+    with pytest.raises(
+        BackendUnavailableError, match=r"is not installed.*" + re.escape(install_command("train"))
+    ):
         create(name)
 
 
@@ -173,19 +201,28 @@ def test_weights_are_taken_over_but_for_what_has_another_shape(
     versions = torchvision.models.ResNet18_Weights
     monkeypatch.setattr(versions, "get_state_dict", lambda *_, **__: published)
     loaded = create("torchvision:resnet18", weights="DEFAULT").state_dict()
-    assert all(torch.equal(loaded[name], published[name]) for name in published if not name.startswith("fc."))
+    assert all(
+        torch.equal(loaded[name], published[name])
+        for name in published
+        if not name.startswith("fc.")
+    )
     assert "fc.bias" in caplog.text
     assert "conv1" not in caplog.text
 
 
 @pytest.mark.slow
-def test_weights_without_a_network_are_an_error_of_ours(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_weights_without_a_network_are_an_error_of_ours(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     def no_network(*_: Any, **__: Any) -> Any:
         raise OSError("[Errno -3] Temporary failure in name resolution")
 
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
     monkeypatch.setattr(socket, "getaddrinfo", no_network)
-    expected = r"weights 'DEFAULT': those of torchvision:resnet18 cannot be downloaded.*name resolution.*TORCH_HOME"
+    expected = (
+        r"weights 'DEFAULT': those of torchvision:resnet18 cannot be downloaded.*name "
+        r"resolution.*TORCH_HOME"
+    )
     with pytest.raises(ConfigurationError, match=expected):
         create("torchvision:resnet18", weights="DEFAULT")
 
@@ -198,7 +235,10 @@ def test_weights_of_a_language_model_come_from_a_folder_too(tmp_path: Path) -> N
         ModelConfig(model="transformers:roberta", weights=str(tmp_path)),
         Shape(task="masked-lm", num_classes=50, in_channels=1, image_size=(1, 1)),
     )
-    assert all(torch.equal(ours, theirs) for ours, theirs in zip(first.parameters(), second.parameters(), strict=True))
+    assert all(
+        torch.equal(ours, theirs)
+        for ours, theirs in zip(first.parameters(), second.parameters(), strict=True)
+    )
     with pytest.raises(ConfigurationError, match="a vocabulary of 50, got 51"):
         create("transformers:roberta", weights=str(tmp_path), num_classes=51)
     with pytest.raises(ConfigurationError, match="weights '/no/such/folder'"):
@@ -215,20 +255,26 @@ create_model(ModelConfig(model="fastload:small"), Shape(task="classification", n
              image_size=(32, 32)))
 print(sorted({"timm", "transformers", "segmentation_models_pytorch"} & set(sys.modules)))
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=LIMIT, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=LIMIT, check=True
+    )
     assert done.stdout.split() == ["[]"]
 
 
 def test_options_reach_the_library() -> None:
     def made(model: str, *options: str) -> nn.Module:
         config = ModelConfig(model=model, model_option=options)
-        return create_model(config, Shape(task="classification", num_classes=3, in_channels=3, image_size=(32, 32)))
+        return create_model(
+            config, Shape(task="classification", num_classes=3, in_channels=3, image_size=(32, 32))
+        )
 
     last = made("torchvision:resnet18", "zero_init_residual=true").get_submodule("layer1.0.bn2")
     assert not last.weight.any()
     assert made("timm:resnet18", "drop_rate=0.25").drop_rate == 0.25
     for model in ("torchvision:resnet18", "timm:resnet18", "fastload:mlp"):
-        with pytest.raises(ConfigurationError, match=f"model_option colour=red: {model} does not take them"):
+        with pytest.raises(
+            ConfigurationError, match=f"model_option colour=red: {model} does not take them"
+        ):
             made(model, "colour=red")
     with pytest.raises(ConfigurationError, match="model_option 'zero': must be NAME=VALUE"):
         made("torchvision:resnet18", "zero")

@@ -14,7 +14,13 @@ from torch import nn
 
 from fastload.errors import ConfigurationError
 from fastload.train.checkpoint import Progress
-from fastload.train.components import MovingAverage, create_optimizer, create_schedule, parameter_groups, scaled_lr
+from fastload.train.components import (
+    MovingAverage,
+    create_optimizer,
+    create_schedule,
+    parameter_groups,
+    scaled_lr,
+)
 from fastload.train.config import OptimizerConfig, ScheduleConfig
 
 
@@ -38,7 +44,11 @@ def test_biases_and_norms_do_not_decay() -> None:
     network = Network()
     names = {id(parameter): name for name, parameter in network.named_parameters()}
     decaying, others = parameter_groups(network, 0.05)
-    assert {names[id(p)] for p in decaying["params"]} == {"conv.weight", "linear.weight", "embedding.weight"}
+    assert {names[id(p)] for p in decaying["params"]} == {
+        "conv.weight",
+        "linear.weight",
+        "embedding.weight",
+    }
     assert {names[id(p)] for p in others["params"]} == {
         "conv.bias", "batch.weight", "batch.bias", "linear.bias", "layer.weight", "layer.bias", "scale",
     }  # fmt: skip
@@ -51,9 +61,13 @@ def test_a_group_without_parameters_is_left_out() -> None:
 
 
 def test_the_optimizers_are_torch_s_own() -> None:
-    sgd = create_optimizer(Network(), OptimizerConfig(optimizer="sgd", momentum=0.8, weight_decay=0.01), lr=0.3)
+    sgd = create_optimizer(
+        Network(), OptimizerConfig(optimizer="sgd", momentum=0.8, weight_decay=0.01), lr=0.3
+    )
     assert isinstance(sgd, torch.optim.SGD)
-    assert [(g["lr"], g["momentum"], g["nesterov"], g["weight_decay"]) for g in sgd.param_groups] == [
+    assert [
+        (g["lr"], g["momentum"], g["nesterov"], g["weight_decay"]) for g in sgd.param_groups
+    ] == [
         (0.3, 0.8, True, 0.01),
         (0.3, 0.8, True, 0.0),
     ]
@@ -65,8 +79,11 @@ def test_the_optimizers_are_torch_s_own() -> None:
 
 
 @pytest.mark.parametrize("kind", ["sgd", "adam", "adamw"])
-def test_fused_steps_are_the_same_and_do_not_ask_the_device(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In fp16 too: `GradScaler.step` reads a verdict back from the device unless the optimizer can do with it there."""
+def test_fused_steps_are_the_same_and_do_not_ask_the_device(
+    kind: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In fp16 too: `GradScaler.step` reads a verdict back from the device unless the optimizer can
+    do with it there."""
     asked: list[Any] = []
     item = torch.Tensor.item
     monkeypatch.setattr(torch.Tensor, "item", lambda tensor: asked.append(tensor) or item(tensor))
@@ -93,7 +110,9 @@ def test_fused_steps_are_the_same_and_do_not_ask_the_device(kind: Any, monkeypat
 
 def test_decay_moves_weights_and_no_norms() -> None:
     network = nn.Sequential(nn.Linear(2, 2), nn.LayerNorm(2))
-    optimizer = create_optimizer(network, OptimizerConfig(optimizer="adamw", weight_decay=0.5), lr=0.1)
+    optimizer = create_optimizer(
+        network, OptimizerConfig(optimizer="adamw", weight_decay=0.5), lr=0.1
+    )
     before = {name: value.clone() for name, value in network.state_dict().items()}
     for parameter in network.parameters():
         parameter.grad = torch.zeros_like(parameter)
@@ -119,14 +138,15 @@ def test_the_rate_is_scaled_with_the_global_batch_and_says_so(
     assert rate.sentence == sentence
 
 
-# -- Schedules ---------------------------------------------------------------------------------------------------------
+# -- Schedules -------------------------------------------------------------------------------------
 
 STEPS = 20
 """Optimizer steps an epoch."""
 
 
 def rates(config: ScheduleConfig, *, resumed_after: int | None = None) -> list[float]:
-    """The rate of each step of a run, with another optimizer and scheduler in the middle if asked."""
+    """The rate of each step of a run, with another optimizer and scheduler in the middle if
+    asked."""
 
     def fresh() -> tuple[torch.optim.Optimizer, Any]:
         optimizer = create_optimizer(nn.Linear(2, 2), OptimizerConfig(), lr=0.4)
@@ -153,7 +173,9 @@ CONFIGS = {
     "cosine": ScheduleConfig(epochs=10, schedule="cosine"),
     "cosine, warm-up": ScheduleConfig(epochs=10, schedule="cosine", warmup_epochs=2.5),
     "step": ScheduleConfig(epochs=10, schedule="step", milestones=(4.0, 6.5), gamma=0.2),
-    "step, warm-up": ScheduleConfig(epochs=10, schedule="step", milestones=(4.0, 6.5), gamma=0.2, warmup_epochs=1),
+    "step, warm-up": ScheduleConfig(
+        epochs=10, schedule="step", milestones=(4.0, 6.5), gamma=0.2, warmup_epochs=1
+    ),
     "constant, warm-up": ScheduleConfig(epochs=10, schedule="constant", warmup_epochs=1),
 }
 
@@ -161,8 +183,19 @@ CONFIGS = {
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("cosine", {0: 0.4, 50: 0.2 * (1 + math.cos(math.pi / 4)), 100: 0.2, 199: 0.2 * (1 - math.cos(math.pi / 200))}),
-        ("cosine, warm-up", {0: 0.004, 25: 0.4 * 0.505, 50: 0.4, 125: 0.2, 100: 0.2 * (1 + math.cos(math.pi / 3))}),
+        (
+            "cosine",
+            {
+                0: 0.4,
+                50: 0.2 * (1 + math.cos(math.pi / 4)),
+                100: 0.2,
+                199: 0.2 * (1 - math.cos(math.pi / 200)),
+            },
+        ),
+        (
+            "cosine, warm-up",
+            {0: 0.004, 25: 0.4 * 0.505, 50: 0.4, 125: 0.2, 100: 0.2 * (1 + math.cos(math.pi / 3))},
+        ),
         ("step", {0: 0.4, 79: 0.4, 80: 0.08, 129: 0.08, 130: 0.016, 199: 0.016}),
         ("step, warm-up", {0: 0.004, 10: 0.4 * 0.505, 20: 0.4, 79: 0.4, 80: 0.08, 130: 0.016}),
         ("constant, warm-up", {0: 0.004, 5: 0.4 * (0.01 + 0.99 / 4), 20: 0.4, 199: 0.4}),
@@ -175,7 +208,9 @@ def test_schedules_follow_their_formula(name: str, expected: dict[int, float]) -
 
 
 def test_a_step_schedule_needs_to_know_when() -> None:
-    with pytest.raises(ConfigurationError, match=r"milestones: .* where there is no step_epochs, got \(\)"):
+    with pytest.raises(
+        ConfigurationError, match=r"milestones: .* where there is no step_epochs, got \(\)"
+    ):
         ScheduleConfig(schedule="step")
 
 
@@ -205,7 +240,7 @@ def test_a_cosine_does_not_rise_again_after_its_end() -> None:
     assert optimizer.param_groups[0]["lr"] == pytest.approx(0.0, abs=1e-12)
 
 
-# -- Average -----------------------------------------------------------------------------------------------------------
+# -- Average ---------------------------------------------------------------------------------------
 
 
 def test_the_average_is_an_exponential_one_of_weights_and_statistics() -> None:
@@ -221,7 +256,9 @@ def test_the_average_is_an_exponential_one_of_weights_and_statistics() -> None:
         averaged.update(network)
         for name, value in network.state_dict().items():
             if value.is_floating_point():
-                expected[name] = 0.9 * expected[name] + 0.1 * value if name in expected else value.clone()
+                expected[name] = (
+                    0.9 * expected[name] + 0.1 * value if name in expected else value.clone()
+                )
     found = averaged.module.state_dict()
     assert "1.running_var" in expected
     for name, value in expected.items():
@@ -230,13 +267,20 @@ def test_the_average_is_an_exponential_one_of_weights_and_statistics() -> None:
 
 @pytest.mark.parametrize("saved", [True, False])
 def test_a_state_is_resumed_by_the_kernels_of_this_machine(saved: bool) -> None:
-    """Saved with a GPU (fused) and resumed without, or the other way round: fused kernels count steps elsewhere."""
+    """Saved with a GPU (fused) and resumed without, or the other way round: fused kernels count
+    steps elsewhere."""
 
     def trained(fused: bool) -> tuple[nn.Module, torch.optim.Optimizer, Any]:
         torch.manual_seed(1)
         network = nn.Linear(3, 2)
-        optimizer = create_optimizer(network, OptimizerConfig(optimizer="adamw"), lr=0.1, fused=fused)
-        return network, optimizer, create_schedule(optimizer, ScheduleConfig(epochs=4), steps_per_epoch=1)
+        optimizer = create_optimizer(
+            network, OptimizerConfig(optimizer="adamw"), lr=0.1, fused=fused
+        )
+        return (
+            network,
+            optimizer,
+            create_schedule(optimizer, ScheduleConfig(epochs=4), steps_per_epoch=1),
+        )
 
     def advance(network: nn.Module, optimizer: torch.optim.Optimizer, schedule: Any) -> None:
         network(torch.ones(4, 3)).square().sum().backward()
@@ -248,7 +292,9 @@ def test_a_state_is_resumed_by_the_kernels_of_this_machine(saved: bool) -> None:
     advance(*one)
     state = copy.deepcopy({"optimizer": one[1].state_dict(), "scheduler": one[2].state_dict()})
     other[0].load_state_dict(one[0].state_dict())
-    progress: Any = SimpleNamespace(_components=SimpleNamespace(optimizer=other[1], schedule=other[2]), step=1)
+    progress: Any = SimpleNamespace(
+        _components=SimpleNamespace(optimizer=other[1], schedule=other[2]), step=1
+    )
     Progress._load_optimizer(progress, state)
     assert [group["fused"] for group in other[1].param_groups] == [not saved] * 2
     assert state["optimizer"]["param_groups"][0]["fused"] is saved, "what was given stays as it is"

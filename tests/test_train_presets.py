@@ -1,4 +1,5 @@
-"""Every preset trains: a few steps on data of its kind made here, through `train`, to a network that can be loaded."""
+"""Every preset trains: a few steps on data of its kind made here, through `train`, to a network
+that can be loaded."""
 
 from __future__ import annotations
 
@@ -51,7 +52,9 @@ def cracks(root: Path) -> Path:
         for part in ("images", "masks"):
             (root / split / part).mkdir(parents=True)
         for number in range(count):
-            Image.fromarray(photo(48, 64, seed=number)).save(root / split / "images" / f"{number}.jpg")
+            Image.fromarray(photo(48, 64, seed=number)).save(
+                root / split / "images" / f"{number}.jpg"
+            )
             mask = np.where(labels(48, 64, seed=number) == 3, 255, 0).astype(np.uint8)
             Image.fromarray(mask).save(root / split / "masks" / f"{number}.png")
     return root
@@ -88,18 +91,42 @@ SMALL: dict[str, tuple[Callable[[Path], Path], dict[str, Any], set[str]]] = {
     "cifar10-pyramidnet": (cifar, {"batch_size": 10}, {"loss", "top1", "top5"}),
     "cifar10-vgg19": (cifar, {"batch_size": 10}, {"loss", "top1", "top5"}),
     "fashion-mnist-mlp": (fashion_mnist, {"batch_size": 8}, {"loss", "top1", "top5"}),
-    "cracks-unet-vgg16": (cracks, {"image_size": (64, 64), "batch_size": 2}, {"loss", "iou", "dice"}),
-    "cracks-unet-resnet34": (cracks, {"image_size": (64, 64), "batch_size": 2}, {"loss", "iou", "dice"}),
+    "cracks-unet-vgg16": (
+        cracks,
+        {"image_size": (64, 64), "batch_size": 2},
+        {"loss", "iou", "dice"},
+    ),
+    "cracks-unet-resnet34": (
+        cracks,
+        {"image_size": (64, 64), "batch_size": 2},
+        {"loss", "iou", "dice"},
+    ),
     "imagenet-resnet50": (imagenet, {"image_size": (64, 64), "batch_size": 4}, {"loss", "top1"}),
     "cifar10-pyramidnet-dp": (
         cifar,
         {"batch_size": 10, "parallel": "none", "model": "fastload:pyramidnet-8-15"},
         {"loss", "top1", "top5"},
     ),
-    "cifar10-vgg19-sweep": (cifar, {"batch_size": 10, "model": "fastload:vgg19"}, {"loss", "top1", "top5"}),
-    "fashion-mnist-mlp-dp": (fashion_mnist, {"batch_size": 8, "parallel": "none"}, {"loss", "top1", "top5"}),
-    "cracks-unet16": (one_folder, {"image_size": (64, 64), "batch_size": 2}, {"loss", "iou", "dice"}),
-    "cracks-unet-resnet34-sgd": (one_folder, {"image_size": (64, 64), "batch_size": 2}, {"loss", "iou", "dice"}),
+    "cifar10-vgg19-sweep": (
+        cifar,
+        {"batch_size": 10, "model": "fastload:vgg19"},
+        {"loss", "top1", "top5"},
+    ),
+    "fashion-mnist-mlp-dp": (
+        fashion_mnist,
+        {"batch_size": 8, "parallel": "none"},
+        {"loss", "top1", "top5"},
+    ),
+    "cracks-unet16": (
+        one_folder,
+        {"image_size": (64, 64), "batch_size": 2},
+        {"loss", "iou", "dice"},
+    ),
+    "cracks-unet-resnet34-sgd": (
+        one_folder,
+        {"image_size": (64, 64), "batch_size": 2},
+        {"loss", "iou", "dice"},
+    ),
     "cracks-unet-resnet101": (
         one_folder,
         {"image_size": (64, 64), "batch_size": 2, "model": "smp:Unet/resnet18"},
@@ -118,8 +145,8 @@ SMALL: dict[str, tuple[Callable[[Path], Path], dict[str, Any], set[str]]] = {
 }
 """By preset: data, what is made small, and what the validation reports.
 
-Every normalisation sees 8 values a channel or more: with two, weights explode, and only a processor's rounding decides
-whether the loss is a number."""
+Every normalisation sees 8 values a channel or more: with two, weights explode, and only a
+processor's rounding decides whether the loss is a number."""
 
 
 def small(name: str, root: Path, **changes: Any) -> TrainConfig:
@@ -130,7 +157,14 @@ def small(name: str, root: Path, **changes: Any) -> TrainConfig:
         made = make(root / "data")
     else:
         made = root / "data"
-    given = {"data": made, "out": root / "out", "device": "cpu", "num_workers": 1, "warmup_epochs": 0, "epochs": 1}
+    given = {
+        "data": made,
+        "out": root / "out",
+        "device": "cpu",
+        "num_workers": 1,
+        "warmup_epochs": 0,
+        "epochs": 1,
+    }
     return preset(name, **{**given, **settings, **changes})
 
 
@@ -156,7 +190,9 @@ def test_a_preset_trains(name: str, tmp_path: Path) -> None:
     assert epoch.lr < summary.lr or config.schedule.schedule in ("step", "constant")
 
     kept = torch.load(tmp_path / "out" / "best.pt", weights_only=True)["model"]
-    tokens = [value.shape[0] for key, value in kept.items() if key.endswith("word_embeddings.weight")]
+    tokens = [
+        value.shape[0] for key, value in kept.items() if key.endswith("word_embeddings.weight")
+    ]
     with torch.device("meta"):  # without drawing weights
         shape = Shape(
             task=config.task,
@@ -173,7 +209,9 @@ def test_a_preset_trains(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_cracks_are_resumed_and_the_best_model_is_the_one_of_the_highest_iou(tmp_path: Path) -> None:
+def test_cracks_are_resumed_and_the_best_model_is_the_one_of_the_highest_iou(
+    tmp_path: Path,
+) -> None:
     settings = {"epochs": 3, "model": "smp:Unet/resnet18"}
     begun = quietly(small("cracks-unet-resnet34", tmp_path, max_steps=3, **settings))
     assert (begun.steps, len(begun.epochs)) == (3, 1)
@@ -184,13 +222,18 @@ def test_cracks_are_resumed_and_the_best_model_is_the_one_of_the_highest_iou(tmp
     assert ended.best == max(ious)
     state = torch.load(tmp_path / "out" / "best.pt", weights_only=True)
     assert state["epoch"] == 1 + ious.index(max(ious))
-    counted = [np.asarray(Image.open(file)) > 127 for file in (tmp_path / "data" / "train" / "masks").iterdir()]
+    counted = [
+        np.asarray(Image.open(file)) > 127
+        for file in (tmp_path / "data" / "train" / "masks").iterdir()
+    ]
     share = np.mean(counted)
     assert state["task"]["positive_weight"] == pytest.approx((1 - share) / share)
 
 
 @pytest.mark.slow
-def test_gradients_of_one_batch_and_of_many_small_ones_train_the_same_roberta(tmp_path: Path) -> None:
+def test_gradients_of_one_batch_and_of_many_small_ones_train_the_same_roberta(
+    tmp_path: Path,
+) -> None:
     losses = []
     for accumulate in (1, 2, 8):
         room = tmp_path / str(accumulate)
@@ -230,7 +273,8 @@ def test_a_documented_command_is_one(command: str) -> None:
 
 
 def test_presets_have_only_settings_of_their_own_source() -> None:
-    """The search for unused parameters is of an interface's example, clipping at 20 of a list of settings."""
+    """The search for unused parameters is of an interface's example, clipping at 20 of a list of
+    settings."""
     assert not preset("cracks-unet16").run.find_unused_parameters
     assert preset("text-classification-roberta").optimizer.clip_norm is None
     assert "never wraps its model" in find_preset("cracks-unet-resnet101").reported
@@ -264,15 +308,23 @@ def test_a_preset_of_ones_own_is_one_file(tmp_path: Path, monkeypatch: pytest.Mo
     assert "Mine." in CliRunner().invoke(app, ["train", "--presets"]).stdout
 
 
-@pytest.mark.parametrize("text", ["[preset]\nabout = 3", "[preset]\nname = 'x'\nwho = 'me'", "preset = 4"])
-def test_a_preset_that_says_something_else_is_refused_by_its_file(text: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "text", ["[preset]\nabout = 3", "[preset]\nname = 'x'\nwho = 'me'", "preset = 4"]
+)
+def test_a_preset_that_says_something_else_is_refused_by_its_file(
+    text: str, tmp_path: Path
+) -> None:
     (tmp_path / "mine.toml").write_text(text)
-    with pytest.raises(ConfigurationError, match=r"mine\.toml: \[preset\] has about, data, command"):
+    with pytest.raises(
+        ConfigurationError, match=r"mine\.toml: \[preset\] has about, data, command"
+    ):
         find_preset(str(tmp_path / "mine.toml"))
 
 
 def test_a_preset_may_be_like_another_but_not_like_itself(tmp_path: Path) -> None:
-    (tmp_path / "mine.toml").write_text("[preset]\nlike = 'cracks-unet-resnet101'\n[optimizer]\nlr = 0.5\n")
+    (tmp_path / "mine.toml").write_text(
+        "[preset]\nlike = 'cracks-unet-resnet101'\n[optimizer]\nlr = 0.5\n"
+    )
     found, like = find_preset(str(tmp_path / "mine.toml")), find_preset("cracks-unet16")
     assert found.settings == {
         **like.settings,

@@ -14,7 +14,18 @@ import torch
 
 from fastload.errors import CheckpointError, ConfigurationError, StateMismatchError
 from fastload.train import checkpoint
-from tests.train_job import Fault, Job, Network, config, finish, run, said, settings, start, write_arrays
+from tests.train_job import (
+    Fault,
+    Job,
+    Network,
+    config,
+    finish,
+    run,
+    said,
+    settings,
+    start,
+    write_arrays,
+)
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slow
@@ -26,13 +37,27 @@ SAMPLES, BATCHES = 46, 11
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     folder = tmp_path_factory.mktemp("data")
-    return {"data": write_arrays(folder, "train", SAMPLES), "val_data": write_arrays(folder, "val", 9, seed=1)}
+    return {
+        "data": write_arrays(folder, "train", SAMPLES),
+        "val_data": write_arrays(folder, "val", 9, seed=1),
+    }
 
 
 def job(data: dict[str, str], out: Path, *, ranks: int = 1, **given: Any) -> Job:
-    """Dropout, batch normalisation, momentum, a moving average and a schedule: all that has a state."""
-    common = {"accumulate": 3, "ema": 0.9, "schedule": "cosine", "warmup_epochs": 0.5, "save_steps": 1}
-    return Job(settings(**data, out=out, **{**common, "batch_size": 4 // ranks, **given}), dropout=0.4, normalise=True)
+    """Dropout, batch normalisation, momentum, a moving average and a schedule: all that has a
+    state."""
+    common = {
+        "accumulate": 3,
+        "ema": 0.9,
+        "schedule": "cosine",
+        "warmup_epochs": 0.5,
+        "save_steps": 1,
+    }
+    return Job(
+        settings(**data, out=out, **{**common, "batch_size": 4 // ranks, **given}),
+        dropout=0.4,
+        normalise=True,
+    )
 
 
 def with_fault(job: Job, act: str, call: int, **where: Any) -> Job:
@@ -56,7 +81,8 @@ def loaded(out: Path, name: str = "last.pt") -> dict[str, Any]:
 
 
 def assert_same(found: dict[str, Any], wanted: dict[str, Any]) -> None:
-    """Weights, averages, optimizer, generators and results, to the last bit; times and folders may differ."""
+    """Weights, averages, optimizer, generators and results, to the last bit; times and folders may
+    differ."""
     for state in (found, wanted):
         for record in state["records"]:
             for name in ("images_per_second", "wait_share", "seconds", "val_seconds"):
@@ -78,8 +104,9 @@ def plain(value: Any) -> Any:
 def test_killed_again_and_again_and_resumed_is_as_if_uninterrupted(
     data: dict[str, str], uninterrupted: dict[str, Any], tmp_path: Path
 ) -> None:
-    """Before the first checkpoint, in the middle of a window, in an epoch's last batch, in a validation, an epoch
-    later, in the last epoch. (Calls count from where the process began: batches 0, 0, 3, 9, 9 and 6 of an epoch.)"""
+    """Before the first checkpoint, in the middle of a window, in an epoch's last batch, in a
+    validation, an epoch later, in the last epoch. (Calls count from where the process began:
+    batches 0, 0, 3, 9, 9 and 6 of an epoch.)"""
     whole = job(data, tmp_path / "out")
     kills = [(1, False), (4, False), (7, False), (1, True), (2 + BATCHES + 7, False), (2, False)]
     for number, (call, validation) in enumerate(kills):
@@ -95,11 +122,14 @@ def test_killed_again_and_again_and_resumed_is_as_if_uninterrupted(
 def test_killed_at_an_epochs_end(
     data: dict[str, str], uninterrupted: dict[str, Any], tmp_path: Path, save_steps: int | None
 ) -> None:
-    """After the last step, before the validation is over; and with the first batch of the next epoch."""
+    """After the last step, before the validation is over; and with the first batch of the next
+    epoch."""
     whole = job(data, tmp_path / "out", save_steps=save_steps)
     die(whole, tmp_path / "a", "SIGKILL", 2, validation=True)
     die(whole, tmp_path / "b", "SIGKILL", BATCHES if save_steps is None else 2)
-    assert (tmp_path / "out" / "last.pt").exists() == ((tmp_path / "out" / "best.pt").exists() or save_steps == 3)
+    assert (tmp_path / "out" / "last.pt").exists() == (
+        (tmp_path / "out" / "best.pt").exists() or save_steps == 3
+    )
     run(whole, tmp_path / "end")
     assert_same(loaded(tmp_path / "out"), uninterrupted)
 
@@ -123,8 +153,9 @@ def test_asked_to_stop_it_saves_and_goes_on_later(
     validation: bool,
     place: tuple[int, int],
 ) -> None:
-    """In the middle of a window, which is finished; in an epoch's last step; in a validation, which is begun anew;
-    with worker processes that are in its process group, and would still be needed for the rest of the window."""
+    """In the middle of a window, which is finished; in an epoch's last step; in a validation, which
+    is begun anew; with worker processes that are in its process group, and would still be needed
+    for the rest of the window."""
     backend = {"backend": "torch", "prefetch_factor": 1} if act.startswith("group-") else {}
     whole = job(data, tmp_path / "out", save_steps=None, **backend)
     summary = run(with_fault(whole, act, call, validation=validation), tmp_path / "first")
@@ -152,7 +183,9 @@ def test_a_second_ctrl_c_ends_at_once(data: dict[str, str], tmp_path: Path) -> N
 
 
 @pytest.mark.reliability
-def test_two_ranks_one_of_them_killed_or_asked_to_stop(data: dict[str, str], tmp_path: Path) -> None:
+def test_two_ranks_one_of_them_killed_or_asked_to_stop(
+    data: dict[str, str], tmp_path: Path
+) -> None:
     run(job(data, tmp_path / "whole", ranks=2), tmp_path / "a", ranks=2)
     wanted = loaded(tmp_path / "whole")
     whole = job(data, tmp_path / "out", ranks=2)
@@ -163,18 +196,26 @@ def test_two_ranks_one_of_them_killed_or_asked_to_stop(data: dict[str, str], tmp
     assert codes[0] not in (0, -signal.SIGKILL)
     assert "rank 0 lost the connection to another rank" in said(tmp_path / "b")
 
-    summary = run(with_fault(whole, "SIGTERM", 7, rank=1), tmp_path / "c", ranks=2)  # only one rank is asked
+    summary = run(
+        with_fault(whole, "SIGTERM", 7, rank=1), tmp_path / "c", ranks=2
+    )  # only one rank is asked
     assert summary["interrupted"]
     state = loaded(tmp_path / "out")
     assert len(state["ranks"]) == 2
-    assert state["ranks"][0]["generators"]["torch"].tolist() != state["ranks"][1]["generators"]["torch"].tolist()
+    assert (
+        state["ranks"][0]["generators"]["torch"].tolist()
+        != state["ranks"][1]["generators"]["torch"].tolist()
+    )
 
     run(whole, tmp_path / "d", ranks=2)
     assert_same(loaded(tmp_path / "out"), wanted)
 
 
-def test_another_number_of_ranks_goes_on_with_the_same_samples(data: dict[str, str], tmp_path: Path) -> None:
-    """Without dropout and batch normalisation, which depend on ranks, the curve is the same within rounding."""
+def test_another_number_of_ranks_goes_on_with_the_same_samples(
+    data: dict[str, str], tmp_path: Path
+) -> None:
+    """Without dropout and batch normalisation, which depend on ranks, the curve is the same within
+    rounding."""
     common: dict[str, Any] = {"accumulate": 3, "save_steps": 1}
     alone = run(Job(settings(**data, out=tmp_path / "alone", **common)), tmp_path / "a")
     two = Job(settings(**data, out=tmp_path / "out", **common, batch_size=2))
@@ -229,12 +270,15 @@ def test_checkpoints_that_cannot_be_resumed_are_refused(
         return checkpoint.state_to_resume(config(**{**data, **common, **given}))
 
     assert resumed() is None
-    checkpoint.save(out / "last.pt", {name: value for name, value in uninterrupted.items() if name != "version"})
+    checkpoint.save(
+        out / "last.pt", {name: value for name, value in uninterrupted.items() if name != "version"}
+    )
     assert resumed()["step"] == 12
     assert resumed(resume="never") is None
     assert resumed(out=tmp_path, resume=str(out / "last.pt"))["step"] == 12
     with pytest.raises(
-        StateMismatchError, match=r"accumulate: checkpoint 3, now 2; seed: checkpoint 0, now 4\. .*--out"
+        StateMismatchError,
+        match=r"accumulate: checkpoint 3, now 2; seed: checkpoint 0, now 4\. .*--out",
     ):
         resumed(accumulate=2, seed=4)
     with pytest.raises(ConfigurationError, match=r"resume: nowhere\.pt is not there"):

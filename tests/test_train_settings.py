@@ -1,4 +1,5 @@
-"""Settings of the classic recipes, each against plain PyTorch: one step, one order, one loss, one normalisation."""
+"""Settings of the classic recipes, each against plain PyTorch: one step, one order, one loss, one
+normalisation."""
 
 from __future__ import annotations
 
@@ -49,7 +50,7 @@ def stepped(model: nn.Module, optimizer: torch.optim.Optimizer) -> torch.Tensor:
     return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
 
 
-# -- Optimizers and schedules ------------------------------------------------------------------------------------------
+# -- Optimizers and schedules ----------------------------------------------------------------------
 
 SGD, ADAM, ADAMW = torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW
 
@@ -61,7 +62,10 @@ SGD, ADAM, ADAMW = torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW
         ({"nesterov": True}, lambda p: SGD(p, 0.1, momentum=0.9, weight_decay=0.3, nesterov=True)),
         ({"momentum": 0.0}, lambda p: SGD(p, 0.1, weight_decay=0.3)),
         ({"optimizer": "adam"}, lambda p: ADAM(p, 0.1, weight_decay=0.3)),
-        ({"optimizer": "adam", "momentum": 0.8}, lambda p: ADAM(p, 0.1, betas=(0.8, 0.999), weight_decay=0.3)),
+        (
+            {"optimizer": "adam", "momentum": 0.8},
+            lambda p: ADAM(p, 0.1, betas=(0.8, 0.999), weight_decay=0.3),
+        ),
         ({"optimizer": "adamw"}, lambda p: ADAMW(p, 0.1, weight_decay=0.3)),
     ],
 )
@@ -69,11 +73,17 @@ def test_two_steps_with_decay_on_all_parameters_are_those_of_torch(
     given: dict[str, Any], plain: Callable[[Any], torch.optim.Optimizer]
 ) -> None:
     model, reference = network(), network()
-    optimizer = create_optimizer(model, OptimizerConfig(weight_decay=0.3, decay_all=True, **given), lr=0.1)
+    optimizer = create_optimizer(
+        model, OptimizerConfig(weight_decay=0.3, decay_all=True, **given), lr=0.1
+    )
     wanted = stepped(reference, plain(reference.parameters()))
     assert torch.equal(stepped(model, optimizer), wanted)
-    exempting = create_optimizer(model := network(), OptimizerConfig(weight_decay=0.3, **given), lr=0.1)
-    assert not torch.allclose(stepped(model, exempting), wanted), "biases and norms decay, or this shows nothing"
+    exempting = create_optimizer(
+        model := network(), OptimizerConfig(weight_decay=0.3, **given), lr=0.1
+    )
+    assert not torch.allclose(stepped(model, exempting), wanted), (
+        "biases and norms decay, or this shows nothing"
+    )
 
 
 def test_a_step_every_n_epochs_is_torchs_step_lr() -> None:
@@ -84,14 +94,16 @@ def test_a_step_every_n_epochs_is_torchs_step_lr() -> None:
     plain = torch.optim.lr_scheduler.StepLR(reference, 3, gamma=0.5)
     for _ in range(10):
         for _ in range(4):
-            assert optimizer.param_groups[0]["lr"] == pytest.approx(reference.param_groups[0]["lr"], rel=1e-12)
+            assert optimizer.param_groups[0]["lr"] == pytest.approx(
+                reference.param_groups[0]["lr"], rel=1e-12
+            )
             optimizer.step()
             schedule.step()
         reference.step()
         plain.step()
 
 
-# -- Losses and what is best -------------------------------------------------------------------------------------------
+# -- Losses and what is best -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("positive_weight", ["masks", "none"])
@@ -102,7 +114,9 @@ def test_the_loss_of_segmentation_is_torchs_bce(positive_weight: str, tmp_path: 
         (tmp_path / part).mkdir()
     for number, mask in enumerate(masks):
         Image.fromarray(mask).save(tmp_path / "masks" / f"{number}.png")
-        Image.fromarray(rng.integers(0, 255, (8, 8, 3), dtype=np.uint8)).save(tmp_path / "images" / f"{number}.png")
+        Image.fromarray(rng.integers(0, 255, (8, 8, 3), dtype=np.uint8)).save(
+            tmp_path / "images" / f"{number}.png"
+        )
     settings = merged({}, given={"task": "segmentation", "positive_weight": positive_weight})
     task = create_task(settings, num_classes=1)
     said = task.study(open_source(str(tmp_path)).source)
@@ -118,7 +132,10 @@ def test_the_loss_of_segmentation_is_torchs_bce(positive_weight: str, tmp_path: 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     folder = tmp_path_factory.mktemp("data")
-    return {"data": write_arrays(folder, "train", 44), "val_data": write_arrays(folder, "val", 11, seed=1)}
+    return {
+        "data": write_arrays(folder, "train", 44),
+        "val_data": write_arrays(folder, "val", 11, seed=1),
+    }
 
 
 def quiet() -> Console:
@@ -126,7 +143,9 @@ def quiet() -> Console:
 
 
 @pytest.mark.slow
-def test_the_best_epoch_is_that_of_the_lowest_loss_if_asked(data: dict[str, str], tmp_path: Path) -> None:
+def test_the_best_epoch_is_that_of_the_lowest_loss_if_asked(
+    data: dict[str, str], tmp_path: Path
+) -> None:
     """The validation's labels are others: the more is learned, the higher its loss."""
     images, labels = data["val_data"].split(",")
     np.save(tmp_path / "labels.npy", (np.load(labels) + 1) % 3)
@@ -135,13 +154,18 @@ def test_the_best_epoch_is_that_of_the_lowest_loss_if_asked(data: dict[str, str]
     losses = [epoch.val["loss"] for epoch in found.epochs if epoch.val is not None]
     assert found.best == min(losses)
     assert losses.index(min(losses)) < 3, "this would be the last checkpoint as well"
-    assert torch.load(tmp_path / "best.pt", weights_only=True)["epoch"] == 1 + losses.index(min(losses))
+    assert torch.load(tmp_path / "best.pt", weights_only=True)["epoch"] == 1 + losses.index(
+        min(losses)
+    )
 
 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"best_by": "iou"}, "best_by: this task has no result 'iou'; its validation gives loss, top1"),
+        (
+            {"best_by": "iou"},
+            "best_by: this task has no result 'iou'; its validation gives loss, top1",
+        ),
     ],
 )
 def test_a_best_that_cannot_be_is_refused(
@@ -152,11 +176,13 @@ def test_a_best_that_cannot_be_is_refused(
     assert not list(tmp_path.glob("*.pt"))
 
 
-# -- Data --------------------------------------------------------------------------------------------------------------
+# -- Data ------------------------------------------------------------------------------------------
 
 
 def opened(given: dict[str, Any], **more: Any) -> TrainingData:
-    return open_data(merged(given | more), shard=more.pop("shard", fastload.Shard()), device=torch.device("cpu"))
+    return open_data(
+        merged(given | more), shard=more.pop("shard", fastload.Shard()), device=torch.device("cpu")
+    )
 
 
 def labels_of(loader: Any) -> list[int]:
@@ -189,7 +215,11 @@ def test_a_split_is_a_function_of_the_seed_alone(tmp_path: Path) -> None:
     # Ranks share out the same parts.
     shares: list[list[int]] = [[], []]
     for rank in range(2):
-        found = open_data(merged(given | {"split": 0.85}), shard=fastload.Shard(rank, 2), device=torch.device("cpu"))
+        found = open_data(
+            merged(given | {"split": 0.85}),
+            shard=fastload.Shard(rank, 2),
+            device=torch.device("cpu"),
+        )
         assert found.val is not None
         shares[0] += labels_of(found.val)
         found.train.close()
@@ -204,21 +234,45 @@ def test_a_split_is_a_function_of_the_seed_alone(tmp_path: Path) -> None:
         ({"split": 0.99}, "split: 0.99 of the 5 samples of .* leaves none to validate on"),
     ],
 )
-def test_a_split_that_leaves_nothing_is_refused(given: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_a_split_that_leaves_nothing_is_refused(
+    given: dict[str, Any], message: str, tmp_path: Path
+) -> None:
     with pytest.raises(ConfigurationError, match=message):
         opened(numbered(tmp_path, 5), **given)
 
 
 def test_a_split_of_data_that_have_one_is_refused(data: dict[str, str], tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="split: 0.5 of .* is validated on .*; give --split none"):
-        open_data(config(**data, out=tmp_path, split=0.5), shard=fastload.Shard(), device=torch.device("cpu"))
+    with pytest.raises(
+        ConfigurationError, match="split: 0.5 of .* is validated on .*; give --split none"
+    ):
+        open_data(
+            config(**data, out=tmp_path, split=0.5),
+            shard=fastload.Shard(),
+            device=torch.device("cpu"),
+        )
 
 
 @pytest.mark.slow
-def test_not_shuffled_and_the_last_batch_kept_is_the_plain_recipe(data: dict[str, str], tmp_path: Path) -> None:
-    """SGD without momentum in the order of the file, the last batch of 4 included: a loop of plain PyTorch."""
-    plain = {"shuffle": False, "drop_last": False, "augment": "none", "mean": "0", "std": "1", "batch_size": 8}
-    sgd = {"momentum": 0.0, "weight_decay": 0.0, "schedule": "constant", "lr": 0.002, "channels_last": False}
+def test_not_shuffled_and_the_last_batch_kept_is_the_plain_recipe(
+    data: dict[str, str], tmp_path: Path
+) -> None:
+    """SGD without momentum in the order of the file, the last batch of 4 included: a loop of plain
+    PyTorch."""
+    plain = {
+        "shuffle": False,
+        "drop_last": False,
+        "augment": "none",
+        "mean": "0",
+        "std": "1",
+        "batch_size": 8,
+    }
+    sgd = {
+        "momentum": 0.0,
+        "weight_decay": 0.0,
+        "schedule": "constant",
+        "lr": 0.002,
+        "channels_last": False,
+    }
     found = train(config(**data, out=tmp_path, **plain, **sgd), console=quiet())
     assert [epoch.samples for epoch in found.epochs] == [44] * 3
 
@@ -226,7 +280,12 @@ def test_not_shuffled_and_the_last_batch_kept_is_the_plain_recipe(data: dict[str
     dataset = TensorDataset(images.permute(0, 3, 1, 2) / 255, labels)
     torch.manual_seed(0)
     model = nn.Sequential(
-        nn.Flatten(), nn.Linear(3 * SIDE * SIDE, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 3)
+        nn.Flatten(),
+        nn.Linear(3 * SIDE * SIDE, 512),
+        nn.ReLU(),
+        nn.Linear(512, 512),
+        nn.ReLU(),
+        nn.Linear(512, 3),
     )
     optimizer = SGD(model.parameters(), 0.002)
     for _ in range(3):
@@ -241,13 +300,19 @@ def test_not_shuffled_and_the_last_batch_kept_is_the_plain_recipe(data: dict[str
 
 def test_a_last_batch_that_cannot_be_shared_out_is_refused(tmp_path: Path) -> None:
     given = numbered(tmp_path, 25) | {"shuffle": False, "drop_last": False}
-    with pytest.raises(ConfigurationError, match="drop_last: the last batch of .* has 1 sample for 2 ranks"):
+    with pytest.raises(
+        ConfigurationError, match="drop_last: the last batch of .* has 1 sample for 2 ranks"
+    ):
         open_data(merged(given), shard=fastload.Shard(0, 2), device=torch.device("cpu"))
 
 
 def test_options_of_a_backend_are_those_of_its_class(tmp_path: Path) -> None:
-    found = backend_options("cache", ["storage=device", "short_side=256", "progress=false", f"directory={tmp_path}"])
-    assert found == CacheOptions(storage="device", short_side=256, progress=False, directory=str(tmp_path))
+    found = backend_options(
+        "cache", ["storage=device", "short_side=256", "progress=false", f"directory={tmp_path}"]
+    )
+    assert found == CacheOptions(
+        storage="device", short_side=256, progress=False, directory=str(tmp_path)
+    )
     assert backend_options("dali", ["num_threads=3"]) == DaliOptions(num_threads=3)
     assert backend_options("cache", ["short_side=none"]) == CacheOptions()
     assert backend_options("cache", []) is None
@@ -273,7 +338,9 @@ def test_an_option_that_a_backend_has_not_is_refused(backend: str, text: str, me
         backend_options(backend, [text])
 
 
-def test_tuned_the_backend_is_the_one_measured_fastest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tuned_the_backend_is_the_one_measured_fastest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(import_module("fastload.loader.build"), "MEASURED_SECONDS", 0.05)
     loader = opened(numbered(tmp_path, 8), tune=True).train
     assert "the fastest measured here" in loader.explain()
@@ -282,7 +349,7 @@ def test_tuned_the_backend_is_the_one_measured_fastest(tmp_path: Path, monkeypat
         merged({"tune": True, "backend": "torch"})
 
 
-# -- Processes and devices ---------------------------------------------------------------------------------------------
+# -- Processes and devices -------------------------------------------------------------------------
 
 
 def assert_same_curve(found: dict[str, Any], wanted: dict[str, Any]) -> None:
@@ -311,17 +378,25 @@ def test_synchronised_normalisation_has_the_curve_of_one_process_and_the_other_h
     assert_same_curve(found["two"], found["one"])
     with pytest.raises(AssertionError):
         assert_same_curve(found["each"], found["one"])
-    told = {name: [value for _, value in plain_curves(tmp_path / name)["step/loss"]] for name in found}
+    told = {
+        name: [value for _, value in plain_curves(tmp_path / name)["step/loss"]] for name in found
+    }
     assert told["two"] == pytest.approx(told["one"], rel=1e-4)
     assert told["each"] != pytest.approx(told["one"], rel=1e-4)
-    weights = [torch.load(tmp_path / name / "last.pt", weights_only=True)["model"] for name in ("one", "two")]
+    weights = [
+        torch.load(tmp_path / name / "last.pt", weights_only=True)["model"]
+        for name in ("one", "two")
+    ]
     assert list(weights[0]) == list(weights[1]), "the names are those of the plain network"
     for name, value in weights[0].items():
         torch.testing.assert_close(weights[1][name], value, rtol=1e-4, atol=1e-5)
 
 
 def plain_curves(folder: Path) -> dict[str, list[tuple[int, float]]]:
-    return {tag: [(step, float(value.expected)) for step, value in points] for tag, points in curves(folder).items()}
+    return {
+        tag: [(step, float(value.expected)) for step, value in points]
+        for tag, points in curves(folder).items()
+    }
 
 
 def test_normalisation_of_one_process_is_left_as_it_is() -> None:
@@ -332,7 +407,9 @@ def test_normalisation_of_one_process_is_left_as_it_is() -> None:
 
 
 @pytest.mark.slow
-def test_a_network_with_spare_parameters_trains_if_they_are_looked_for(data: dict[str, str], tmp_path: Path) -> None:
+def test_a_network_with_spare_parameters_trains_if_they_are_looked_for(
+    data: dict[str, str], tmp_path: Path
+) -> None:
     one = run(Job(settings(**data, out=tmp_path / "one", batch_size=8), spare=True), tmp_path / "1")
     given = settings(**data, out=tmp_path / "two", batch_size=4, find_unused_parameters=True)
     assert_same_curve(run(Job(given, spare=True), tmp_path / "2", ranks=2), one)
@@ -344,7 +421,11 @@ def test_a_network_with_spare_parameters_trains_if_they_are_looked_for(data: dic
 
 def test_cudnn_tries_its_algorithms_if_it_may() -> None:
     before = torch.backends.cudnn.benchmark
-    for deterministic, benchmark, wanted in [(False, True, True), (False, False, False), (True, True, False)]:
+    for deterministic, benchmark, wanted in [
+        (False, True, True),
+        (False, False, False),
+        (True, True, False),
+    ]:
         with algorithms(deterministic=deterministic, benchmark=benchmark):
             assert torch.backends.cudnn.benchmark is wanted
     assert torch.backends.cudnn.benchmark is before
@@ -379,17 +460,24 @@ def test_named_gpus_are_taken_in_that_order(
     [
         ({"devices": (0, 4), "parallel": "dp"}, "devices: GPU 4 was asked for, and torch sees 4"),
         ({"devices": (0, 3)}, r"devices: \(0, 3\) are several; take --parallel dp"),
-        ({"devices": (0,), "device": "cpu"}, r"devices: \(0,\) are GPUs by number, and the device is cpu"),
+        (
+            {"devices": (0,), "device": "cpu"},
+            r"devices: \(0,\) are GPUs by number, and the device is cpu",
+        ),
         ({"devices": (0,), "device": "cuda:1"}, "leave one of the two out"),
     ],
 )
-def test_gpus_that_cannot_be_had_are_refused(given: dict[str, Any], message: str, four_gpus: None) -> None:
+def test_gpus_that_cannot_be_had_are_refused(
+    given: dict[str, Any], message: str, four_gpus: None
+) -> None:
     with pytest.raises(ConfigurationError, match=message), open_world(RunConfig(**given)):
         pass
 
 
 @pytest.mark.parametrize(("visible", "wanted"), [(1, 0), (4, 3)])
-def test_a_task_that_sees_one_gpu_takes_it(monkeypatch: pytest.MonkeyPatch, visible: int, wanted: int) -> None:
+def test_a_task_that_sees_one_gpu_takes_it(
+    monkeypatch: pytest.MonkeyPatch, visible: int, wanted: int
+) -> None:
     """SLURM's --gpus-per-task=1: local rank 3 sees GPU 0 only."""
     monkeypatch.setattr(torch.cuda, "device_count", lambda: visible)
     assert distributed._device(RunConfig(), "ddp", 3) == torch.device("cuda", wanted)

@@ -32,7 +32,9 @@ CPU = torch.device("cpu")
 
 
 def task_of(name: Any = "classification", *, num_classes: int = 10, **settings: Any) -> Task:
-    return create_task(TrainConfig(task=name, optimizer=OptimizerConfig(**settings)), num_classes=num_classes)
+    return create_task(
+        TrainConfig(task=name, optimizer=OptimizerConfig(**settings)), num_classes=num_classes
+    )
 
 
 def segmentation(threshold: int = 127, positive_weight: float = 7.5) -> Task:
@@ -45,7 +47,9 @@ def draws(count: int, *, seed: int = 0, epoch: int = 0, first: int = 0) -> Draws
     return Draws(seed, epoch, np.arange(first, first + count, dtype=np.int64))
 
 
-def results_of(task: Task, batches: list[tuple[torch.Tensor, Any]], *, training: bool = False) -> dict[str, float]:
+def results_of(
+    task: Task, batches: list[tuple[torch.Tensor, Any]], *, training: bool = False
+) -> dict[str, float]:
     """As a validation does, on one rank."""
     sums = MetricSums(task.counted, CPU)
     for output, target in batches:
@@ -53,7 +57,7 @@ def results_of(task: Task, batches: list[tuple[torch.Tensor, Any]], *, training:
     return task.result(sums.read())
 
 
-# -- Classification ----------------------------------------------------------------------------------------------------
+# -- Classification --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
@@ -83,13 +87,18 @@ def test_losses_of_half_precision_are_computed_in_single() -> None:
     output, target = torch.randn(8, 10), torch.arange(8)
     losses = task_of().losses(output.bfloat16(), target)
     assert losses.dtype == torch.float32
-    torch.testing.assert_close(losses, F.cross_entropy(output.bfloat16().float(), target, reduction="none"))
+    torch.testing.assert_close(
+        losses, F.cross_entropy(output.bfloat16().float(), target, reduction="none")
+    )
 
 
 @pytest.mark.parametrize("classes", [3, 10])
 def test_top_1_and_top_5_by_sorting(classes: int) -> None:
     rng = np.random.default_rng(0)
-    scores, labels = rng.standard_normal((200, classes)).astype(np.float32), rng.integers(0, classes, 200)
+    scores, labels = (
+        rng.standard_normal((200, classes)).astype(np.float32),
+        rng.integers(0, classes, 200),
+    )
     place = (np.argsort(-scores, axis=1) == labels[:, None]).argmax(1)
     task = task_of(num_classes=classes)
     got = results_of(task, [(torch.from_numpy(scores), torch.from_numpy(labels))])
@@ -105,7 +114,7 @@ def test_a_mixed_sample_is_right_at_its_larger_share() -> None:
     assert results_of(task_of(num_classes=3), [(output, target)])["top1"] == 0.5
 
 
-# -- Segmentation ------------------------------------------------------------------------------------------------------
+# -- Segmentation ----------------------------------------------------------------------------------
 
 
 def test_segmentation_losses_are_those_of_torch() -> None:
@@ -123,7 +132,10 @@ def test_segmentation_losses_are_those_of_torch() -> None:
 
 def test_iou_and_dice_by_counting() -> None:
     rng = np.random.default_rng(3)
-    output, truth = rng.standard_normal((5, 1, 8, 8)).astype(np.float32), rng.random((5, 8, 8)) < 0.3
+    output, truth = (
+        rng.standard_normal((5, 1, 8, 8)).astype(np.float32),
+        rng.random((5, 8, 8)) < 0.3,
+    )
     guess = output[:, 0] > 0
     got = results_of(segmentation(), [(torch.from_numpy(output), torch.from_numpy(truth).float())])
     both = np.logical_and(guess, truth).sum()
@@ -145,7 +157,9 @@ def pairs_folder(root: Path, masks: list[bytes], extension: str) -> Path:
     for part in ("images", "masks"):
         (root / part).mkdir(parents=True)
     for number, mask in enumerate(masks):
-        (root / "images" / f"{number}.jpg").write_bytes(images.jpeg(images.photo(24, 32, seed=number)))
+        (root / "images" / f"{number}.jpg").write_bytes(
+            images.jpeg(images.photo(24, 32, seed=number))
+        )
         (root / "masks" / f"{number}.{extension}").write_bytes(mask)
     return root
 
@@ -156,7 +170,9 @@ def cracks(count: int) -> np.ndarray[Any, Any]:
 
 
 @pytest.mark.parametrize(("encoding", "value"), [("png", 255), ("png", 1), ("jpg", 255)])
-def test_positive_weight_and_masks_as_the_loader_gives_them(tmp_path: Path, encoding: str, value: int) -> None:
+def test_positive_weight_and_masks_as_the_loader_gives_them(
+    tmp_path: Path, encoding: str, value: int
+) -> None:
     truth = cracks(3)
     truth[0] = False
     pixels = [np.where(mask, value, 0).astype(np.uint8) for mask in truth]
@@ -182,7 +198,9 @@ def test_positive_weight_and_masks_as_the_loader_gives_them(tmp_path: Path, enco
     torch.testing.assert_close(resumed.prepare(batch, draws(3)).target, inputs.target)
 
 
-def test_of_many_masks_some_are_counted_evenly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_many_masks_some_are_counted_evenly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("fastload.train.masks._COUNTED_MASKS", 3)
     shares = [4, 0, 6, 0, 8]  # positive columns of 32; the first, middle and last are counted
     masks = [np.broadcast_to(np.arange(32) < share, (24, 32)).astype(np.uint8) for share in shares]
@@ -223,12 +241,18 @@ def voc(root: Path) -> Path:
         (folder / part).mkdir(parents=True)
     for number, mask in enumerate(rotated_classes(6, void=True)):
         name = f"2007_00{number}"
-        (folder / "JPEGImages" / f"{name}.jpg").write_bytes(images.jpeg(images.photo(24, 32, seed=number)))
+        (folder / "JPEGImages" / f"{name}.jpg").write_bytes(
+            images.jpeg(images.photo(24, 32, seed=number))
+        )
         indexed = Image.fromarray(mask)
-        indexed.putpalette([value * 7 % 256 for value in range(768)])  # which makes it one of palette indices
+        indexed.putpalette(
+            [value * 7 % 256 for value in range(768)]
+        )  # which makes it one of palette indices
         indexed.save(folder / "SegmentationClass" / f"{name}.png")
     for split, numbers in (("train", range(4)), ("val", range(4, 6))):
-        (folder / "ImageSets" / "Segmentation" / f"{split}.txt").write_text("".join(f"2007_00{n}\n" for n in numbers))
+        (folder / "ImageSets" / "Segmentation" / f"{split}.txt").write_text(
+            "".join(f"2007_00{n}\n" for n in numbers)
+        )
     return folder
 
 
@@ -238,14 +262,20 @@ def camvid(root: Path) -> Path:
         split = "train" if number < 4 else "val"
         for part in (split, f"{split}annot"):
             (root / "CamVid" / part).mkdir(parents=True, exist_ok=True)
-        (root / "CamVid" / split / f"{number}.png").write_bytes(images.png(images.photo(24, 32, seed=number)))
+        (root / "CamVid" / split / f"{number}.png").write_bytes(
+            images.png(images.photo(24, 32, seed=number))
+        )
         (root / "CamVid" / f"{split}annot" / f"{number}.png").write_bytes(images.png(mask))
     return root / "CamVid"
 
 
 @pytest.mark.parametrize("unpack", [voc, camvid])
-def test_several_classes_are_told_from_the_masks(tmp_path: Path, unpack: Callable[[Path], Path]) -> None:
-    config = TrainConfig(task="segmentation", data=DataConfig(data=str(unpack(tmp_path)), image_size=(24, 32)))
+def test_several_classes_are_told_from_the_masks(
+    tmp_path: Path, unpack: Callable[[Path], Path]
+) -> None:
+    config = TrainConfig(
+        task="segmentation", data=DataConfig(data=str(unpack(tmp_path)), image_size=(24, 32))
+    )
     data = open_data(config, shard=fastload.Shard(0, 1), device=torch.device("cpu"))
     assert data.shape.num_classes == 5
     assert data.val is not None
@@ -257,7 +287,9 @@ def test_several_classes_are_told_from_the_masks(tmp_path: Path, unpack: Callabl
     with data.val as loader:
         (batch,) = loader
         inputs = task.prepare(batch, draws_of(loader, epoch=0, step=0))
-        perfect = F.one_hot(torch.where(inputs.target == 255, 0, inputs.target), 5).movedim(-1, 1) * 50.0
+        perfect = (
+            F.one_hot(torch.where(inputs.target == 255, 0, inputs.target), 5).movedim(-1, 1) * 50.0
+        )
         result = results_of(task, [(perfect, inputs.target)])
     data.train.close()
     assert result["mean_iou"] == result["accuracy"] == 1.0
@@ -277,12 +309,15 @@ def test_several_classes_are_counted_as_by_hand() -> None:
     assert losses[3] == 0
     known, guess = target != 255, output.argmax(1)
     ious = [
-        float(((guess == k) & (target == k)).sum()) / float((((guess == k) & known) | (target == k)).sum())
+        float(((guess == k) & (target == k)).sum())
+        / float((((guess == k) & known) | (target == k)).sum())
         for k in range(3)
     ]
     result = results_of(task, [(output[:2], target[:2]), (output[2:], target[2:])])
     assert result["mean_iou"] == pytest.approx(np.mean(ious), rel=1e-12)
-    assert result["accuracy"] == pytest.approx(float((guess == target)[known].float().mean()), rel=1e-6)
+    assert result["accuracy"] == pytest.approx(
+        float((guess == target)[known].float().mean()), rel=1e-6
+    )
     target[1, 2, 3] = 7
     with pytest.raises(SourceError, match="1 pixel of this epoch have 3 or more"):
         results_of(task, [(output, target)])
@@ -290,7 +325,14 @@ def test_several_classes_are_counted_as_by_hand() -> None:
 
 @pytest.mark.parametrize(
     ("values", "classes"),
-    [([0, 1], 1), ([0, 255], 1), ([0, 1, 255], 2), ([0, 1, 2], 3), ([0, 20, 255], 21), ([0, 127], 128)],
+    [
+        ([0, 1], 1),
+        ([0, 255], 1),
+        ([0, 1, 255], 2),
+        ([0, 1, 2], 3),
+        ([0, 20, 255], 21),
+        ([0, 127], 128),
+    ],
 )
 def test_what_the_values_of_masks_mean(tmp_path: Path, values: list[int], classes: int) -> None:
     mask = np.resize(np.array(values, np.uint8), (24, 32))
@@ -299,20 +341,30 @@ def test_what_the_values_of_masks_mean(tmp_path: Path, values: list[int], classe
 
 
 def test_masks_that_may_be_classes_or_shades_are_refused(tmp_path: Path) -> None:
-    shades = pairs_folder(tmp_path, [images.png(np.resize(np.arange(151, dtype=np.uint8), (24, 32)))] * 2, "png")
+    shades = pairs_folder(
+        tmp_path, [images.png(np.resize(np.arange(151, dtype=np.uint8), (24, 32)))] * 2, "png"
+    )
     source = open_source(str(shades)).source
-    with pytest.raises(ConfigurationError, match=r"class numbers or shades of grey; say --num-classes 151"):
+    with pytest.raises(
+        ConfigurationError, match=r"class numbers or shades of grey; say --num-classes 151"
+    ):
         mask_classes(source)
-    with pytest.raises(ConfigurationError, match=r"values up to 150, got 20 classes; say --num-classes 151"):
+    with pytest.raises(
+        ConfigurationError, match=r"values up to 150, got 20 classes; say --num-classes 151"
+    ):
         task_of("segmentation", num_classes=20).study(source)
     assert "151 classes" in str(task_of("segmentation", num_classes=151).study(source))
-    with pytest.raises(ConfigurationError, match=r"needs scores \(B, 3, 4, 4\), got an output \(2, 1, 4, 4\)"):
-        task_of("segmentation", num_classes=3).losses(torch.zeros(2, 1, 4, 4), torch.zeros(2, 4, 4).long())
+    with pytest.raises(
+        ConfigurationError, match=r"needs scores \(B, 3, 4, 4\), got an output \(2, 1, 4, 4\)"
+    ):
+        task_of("segmentation", num_classes=3).losses(
+            torch.zeros(2, 1, 4, 4), torch.zeros(2, 4, 4).long()
+        )
     with pytest.raises(StateMismatchError, match="it is of 4 classes, the network has 3"):
         task_of("segmentation", num_classes=3).load_state_dict({"classes": 4})
 
 
-# -- Masked language ---------------------------------------------------------------------------------------------------
+# -- Masked language -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("length", "hidden"), [(128, 19), (10, 2), (2, 1)])
@@ -331,7 +383,9 @@ def test_every_sequence_hides_as_many_tokens(length: int, hidden: int) -> None:
 def test_hidden_tokens_are_masked_random_or_kept_in_bert_s_shares(vocabulary: int) -> None:
     mask, words = vocabulary - 1, vocabulary - 1
     tokens = torch.ones(1000, 100, dtype=torch.int64)
-    inputs = task_of("masked-lm", num_classes=vocabulary).prepare({"input_ids": tokens}, draws(1000))
+    inputs = task_of("masked-lm", num_classes=vocabulary).prepare(
+        {"input_ids": tokens}, draws(1000)
+    )
     positions, _ = inputs.target
     shown = inputs.model_input.gather(1, positions)
     total = shown.numel()
@@ -355,11 +409,15 @@ def test_what_is_hidden_depends_on_seed_epoch_and_place_alone() -> None:
         torch.testing.assert_close(part.model_input, whole.model_input[first : first + 2])
         torch.testing.assert_close(part.target.positions, whole.target.positions[first : first + 2])
     for other in (draws(8, epoch=1), draws(8, seed=1), draws(8, first=8)):
-        assert not torch.equal(task.prepare({"input_ids": tokens}, other).target.positions, whole.target.positions)
+        assert not torch.equal(
+            task.prepare({"input_ids": tokens}, other).target.positions, whole.target.positions
+        )
 
 
 def test_the_draws_of_a_batch_are_those_of_its_places_in_the_epoch() -> None:
-    with fastload.create_loader({"x": np.arange(22)}, 4, shuffle=True, seed=5, shard=fastload.Shard(1, 2)) as loader:
+    with fastload.create_loader(
+        {"x": np.arange(22)}, 4, shuffle=True, seed=5, shard=fastload.Shard(1, 2)
+    ) as loader:
         drawn = draws_of(loader, epoch=3, step=1)
     assert (drawn.seed, drawn.epoch, drawn.indices.tolist()) == (5, 3, [12, 13, 14, 15])
 
@@ -375,7 +433,9 @@ def test_the_same_tokens_are_hidden_at_any_number_of_ranks(dtype: Any) -> None:
         for rank in range(world):
             shard = fastload.Shard(rank, world)
             source = {"input_ids": tokens}
-            with fastload.create_loader(source, 8 // world, shuffle=True, seed=5, shard=shard) as loader:
+            with fastload.create_loader(
+                source, 8 // world, shuffle=True, seed=5, shard=shard
+            ) as loader:
                 loader.set_epoch(1)
                 parts.append(
                     [
@@ -398,14 +458,16 @@ def test_masked_losses_are_those_of_torch_with_ignored_positions() -> None:
     target = task.prepare({"input_ids": tokens}, draws(6)).target
     output = torch.randn(6, 40, 30, generator=torch.Generator().manual_seed(1))
     labels = torch.full((6, 40), -100).scatter(1, target.positions, target.tokens)
-    expected = torch.stack([F.cross_entropy(row, label) for row, label in zip(output, labels, strict=True)])
+    expected = torch.stack(
+        [F.cross_entropy(row, label) for row, label in zip(output, labels, strict=True)]
+    )
     torch.testing.assert_close(task.losses(output, target), expected)
     seen = labels != -100
     right = float((output.argmax(2)[seen] == labels[seen]).double().mean())
     assert results_of(task, [(output, target)])["top1"] == pytest.approx(right)
 
 
-# -- Sums --------------------------------------------------------------------------------------------------------------
+# -- Sums ------------------------------------------------------------------------------------------
 
 
 def outputs_of(name: str) -> tuple[Task, torch.Tensor, Callable[[slice], Any]]:
@@ -416,7 +478,11 @@ def outputs_of(name: str) -> tuple[Task, torch.Tensor, Callable[[slice], Any]]:
         return task_of(), torch.randn(64, 10, generator=generator), lambda rows: labels[rows]
     if name == "segmentation":
         masks = torch.randint(0, 2, (64, 5, 7), generator=generator).float()
-        return segmentation(), torch.randn(64, 1, 5, 7, generator=generator), lambda rows: masks[rows]
+        return (
+            segmentation(),
+            torch.randn(64, 1, 5, 7, generator=generator),
+            lambda rows: masks[rows],
+        )
     tokens = torch.randint(0, 29, (64, 20), generator=generator)
     task = task_of("masked-lm", num_classes=30)
     target: Any = task.prepare({"input_ids": tokens}, draws(64)).target
@@ -431,7 +497,11 @@ def test_no_split_into_batches_and_ranks_changes_a_result(name: str) -> None:
     whole = results_of(task, [(output, target(slice(None)))])
     rng = np.random.default_rng(6)
     for _ in range(20):
-        cuts = [0, *sorted(rng.integers(0, 65, rng.integers(1, 9))), 64]  # equal cuts make empty batches
+        cuts = [
+            0,
+            *sorted(rng.integers(0, 65, rng.integers(1, 9))),
+            64,
+        ]  # equal cuts make empty batches
         ranks = [MetricSums(task.counted, CPU) for _ in range(3)]
         for first, last in itertools.pairwise(cuts):
             rows = slice(first, last)
@@ -459,7 +529,7 @@ def test_the_state_of_another_task_is_refused(name: str) -> None:
         task_of(name).load_state_dict({"something": 1})
 
 
-# -- Validation --------------------------------------------------------------------------------------------------------
+# -- Validation ------------------------------------------------------------------------------------
 
 
 class Scores(nn.Module):
@@ -486,7 +556,11 @@ def validation_data(count: int) -> tuple[Any, Any]:
 
 
 def validated(
-    count: int, *, model: nn.Module | None = None, shard: fastload.Shard | None = None, precision: Any = None
+    count: int,
+    *,
+    model: nn.Module | None = None,
+    shard: fastload.Shard | None = None,
+    precision: Any = None,
 ) -> dict[str, float]:
     model = Scores() if model is None else model
     with fastload.create_loader(validation_data(count), 4, shard=shard, num_workers=1) as loader:
@@ -529,11 +603,16 @@ def test_validation_runs_in_the_precision_of_training() -> None:
 
 def validate_as(rank: int, directory: str) -> None:
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{directory}/meeting", rank=rank, world_size=3)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{directory}/meeting", rank=rank, world_size=3
+    )
     try:
         shard = fastload.Shard(rank, 3)
-        # Rank 0 has the statistics that count; of 13 samples the last goes to one rank, as does the only one of 1.
-        results = [validated(count, model=Scores(100.0 + 50 * rank), shard=shard) for count in (13, 1)]
+        # Rank 0 has the statistics that count; of 13 samples the last goes to one rank, as does the
+        # only one of 1.
+        results = [
+            validated(count, model=Scores(100.0 + 50 * rank), shard=shard) for count in (13, 1)
+        ]
         torch.save(results, f"{directory}/{rank}.pt")
     finally:
         dist.destroy_process_group()

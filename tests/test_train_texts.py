@@ -1,4 +1,5 @@
-"""Texts with labels: files, tokens made once, batches as long as their longest text, and a RoBERTa that learns."""
+"""Texts with labels: files, tokens made once, batches as long as their longest text, and a RoBERTa
+that learns."""
 
 from __future__ import annotations
 
@@ -31,7 +32,12 @@ from tests.train_job import Job, run
 pytest.importorskip("transformers")
 
 GOOD = ["a fine film", "wonderful and warm", "I loved it", "a great, great story told well"]
-BAD = ["a dull film", "tedious and cold", "I hated it", "a poor story, badly told and far too long for what it is"]
+BAD = [
+    "a dull film",
+    "tedious and cold",
+    "I hated it",
+    "a poor story, badly told and far too long for what it is",
+]
 
 
 @pytest.fixture(autouse=True)
@@ -45,10 +51,15 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
 
 def examples(count: int, labels: tuple[str, str] = ("0", "1")) -> list[tuple[str, str]]:
     rng = np.random.default_rng(0)
-    return [(str(rng.choice(GOOD if good else BAD)), labels[good]) for good in rng.permutation(np.arange(count) % 2)]
+    return [
+        (str(rng.choice(GOOD if good else BAD)), labels[good])
+        for good in rng.permutation(np.arange(count) % 2)
+    ]
 
 
-def write(path: Path, rows: list[tuple[str, str]], names: tuple[str, str] = ("text", "label")) -> Path:
+def write(
+    path: Path, rows: list[tuple[str, str]], names: tuple[str, str] = ("text", "label")
+) -> Path:
     with open(path, "w", encoding="utf-8", newline="") as file:
         if path.suffix == ".jsonl":
             file.writelines(json.dumps(dict(zip(names, row, strict=True))) + "\n" for row in rows)
@@ -78,7 +89,9 @@ def settings(data: Path, **given: Any) -> dict[str, Any]:
 
 
 def opened(data: Path, **given: Any) -> TrainingData:
-    found = open_data(merged(settings(data, **given)), shard=fastload.Shard(), device=torch.device("cpu"))
+    found = open_data(
+        merged(settings(data, **given)), shard=fastload.Shard(), device=torch.device("cpu")
+    )
     for loader in filter(None, (found.train, found.val)):
         loader.close()
     return found
@@ -88,7 +101,7 @@ def tokens_of(data: TrainingData) -> Any:
     return data.source.values["input_ids"].at(np.arange(len(data.source)))
 
 
-# -- Files -------------------------------------------------------------------------------------------------------------
+# -- Files -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("ending", ["tsv", "csv", "jsonl"])
@@ -104,17 +117,23 @@ def test_a_folder_of_tables(ending: str, tmp_path: Path) -> None:
     assert tokens.dtype == np.int32
     assert (tokens[:, 0] == 0).all()
     assert ((tokens == 2).sum(1) == 1).all(), "one end each"
-    assert found.source.values["label"].at(np.arange(12)).tolist() == [int(label) for _, label in examples(12)]
+    assert found.source.values["label"].at(np.arange(12)).tolist() == [
+        int(label) for _, label in examples(12)
+    ]
 
 
 def test_the_three_formats_and_quotes_give_the_same_tokens(tmp_path: Path) -> None:
     rows = [*examples(6), ('he said "never", and\tleft', "1")]
-    found = [tokens_of(opened(write(tmp_path / f"x.{ending}", rows))) for ending in ("csv", "jsonl")]
+    found = [
+        tokens_of(opened(write(tmp_path / f"x.{ending}", rows))) for ending in ("csv", "jsonl")
+    ]
     assert np.array_equal(*found)
 
 
 def test_words_are_classes_in_alphabetical_order(tmp_path: Path) -> None:
-    found = opened(write(tmp_path / "x.tsv", examples(8, ("pos", "neg")), names=("sentence", "label")))
+    found = opened(
+        write(tmp_path / "x.tsv", examples(8, ("pos", "neg")), names=("sentence", "label"))
+    )
     assert found.source.classes == ("neg", "pos")
     wanted = [{"neg": 0, "pos": 1}[label] for _, label in examples(8, ("pos", "neg"))]
     assert found.source.values["label"].at(np.arange(8)).tolist() == wanted
@@ -129,14 +148,20 @@ def test_words_are_classes_in_alphabetical_order(tmp_path: Path) -> None:
         ("x.tsv", "", "x.tsv: there is no column 'text'; .* found none"),
         ("x.tsv", "text\tlabel\nfine\n", "x.tsv, line 2: 1 column, but the first line has 2"),
         ("x.tsv", "text\tlabel\na\t1\nb\t1\n", "x.tsv: every text has the label '1'"),
-        ("x.tsv", "text\tlabel\na\t0\nb\t-1\n", "x.tsv: the label '-1' is no whole number from 0 on"),
+        (
+            "x.tsv",
+            "text\tlabel\na\t0\nb\t-1\n",
+            "x.tsv: the label '-1' is no whole number from 0 on",
+        ),
         ("x.tsv", "text\tlabel\na\t0\nb\t1.0\n", "x.tsv: the label '1.0' is no whole number"),
         ("x.jsonl", "{'text': 1}\n", "x.jsonl, line 1: is no JSON"),
         ("x.jsonl", '{"text": "a"}\n', "x.jsonl: there is no column 'label'"),
         ("x.txt", "a", "x.txt: texts are in .tsv, .csv or .jsonl files"),
     ],
 )
-def test_files_that_are_none_are_refused(name: str, text: str, message: str, tmp_path: Path) -> None:
+def test_files_that_are_none_are_refused(
+    name: str, text: str, message: str, tmp_path: Path
+) -> None:
     (tmp_path / name).write_text(text)
     with pytest.raises(SourceError, match=message):
         opened(tmp_path / name)
@@ -157,7 +182,7 @@ def test_other_labels_in_validation_and_too_many_are_refused(tmp_path: Path) -> 
         opened(tmp_path / "gone.tsv")
 
 
-# -- Tokens ------------------------------------------------------------------------------------------------------------
+# -- Tokens ----------------------------------------------------------------------------------------
 
 
 def test_texts_that_are_too_long_are_cut_and_told_once(
@@ -171,10 +196,14 @@ def test_texts_that_are_too_long_are_cut_and_told_once(
     monkeypatch.setenv("RANK", "1")  # of several that open the same files
     tokens_of(opened(data, text_length=12))
     (record,) = caplog.records
-    assert re.search(r"x.tsv: [1-7] of 7 texts are longer than 16 tokens and were cut off", record.getMessage())
+    assert re.search(
+        r"x.tsv: [1-7] of 7 texts are longer than 16 tokens and were cut off", record.getMessage()
+    )
 
 
-def test_tokens_are_made_once(tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tokens_are_made_once(
+    tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     data = write(tmp_path / "x.tsv", examples(6))
     first = opened(data)
     kept = sorted(path.name for path in own_cache.iterdir())
@@ -185,16 +214,25 @@ def test_tokens_are_made_once(tmp_path: Path, own_cache: Path, monkeypatch: pyte
     assert again.source.fingerprint == first.source.fingerprint
     monkeypatch.undo()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "elsewhere"))
-    assert opened(data).source.fingerprint == first.source.fingerprint, "a run may go on after the cache is gone"
+    assert opened(data).source.fingerprint == first.source.fingerprint, (
+        "a run may go on after the cache is gone"
+    )
 
 
 def test_a_tokenizer_of_another_kind_is_refused(tmp_path: Path) -> None:
     import tokenizers
 
-    inner = tokenizers.Tokenizer(tokenizers.models.WordLevel({"[UNK]": 0, "a": 1}, unk_token="[UNK]"))
+    inner = tokenizers.Tokenizer(
+        tokenizers.models.WordLevel({"[UNK]": 0, "a": 1}, unk_token="[UNK]")
+    )
     inner.save(str(tmp_path / "tokenizer.json"))
-    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
-    with pytest.raises(ConfigurationError, match="begin, padding and end are .*, and of RoBERTa's tokenizers they are"):
+    (tmp_path / "tokenizer_config.json").write_text(
+        '{"tokenizer_class": "PreTrainedTokenizerFast"}'
+    )
+    with pytest.raises(
+        ConfigurationError,
+        match="begin, padding and end are .*, and of RoBERTa's tokenizers they are",
+    ):
         opened(write(tmp_path / "x.tsv", examples(6)), tokenizer=str(tmp_path))
 
 
@@ -203,9 +241,13 @@ def test_a_tokenizer_in_a_folder_is_taken(tmp_path: Path) -> None:
     import transformers
 
     bpe = tokenizers.ByteLevelBPETokenizer()
-    bpe.train_from_iterator(GOOD + BAD, vocab_size=300, special_tokens=["<s>", "<pad>", "</s>", "<unk>", "<mask>"])
+    bpe.train_from_iterator(
+        GOOD + BAD, vocab_size=300, special_tokens=["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    )
     bpe.save_model(str(tmp_path))
-    roberta = transformers.RobertaTokenizerFast(str(tmp_path / "vocab.json"), str(tmp_path / "merges.txt"))
+    roberta = transformers.RobertaTokenizerFast(
+        str(tmp_path / "vocab.json"), str(tmp_path / "merges.txt")
+    )
     roberta.save_pretrained(str(tmp_path / "tokenizer"))
     data = write(tmp_path / "x.tsv", examples(6))
     found = opened(data, tokenizer=str(tmp_path / "tokenizer"))
@@ -217,18 +259,22 @@ def test_a_tokenizer_in_a_folder_is_taken(tmp_path: Path) -> None:
 def test_a_batch_is_as_long_as_its_longest_text_and_padding_changes_nothing() -> None:
     task = create_task(merged({"task": "text-classification"}), num_classes=2)
     tokens = torch.tensor([[0, 7, 2, 1, 1, 1], [0, 8, 9, 2, 1, 1]], dtype=torch.int32)
-    inputs = task.prepare({"input_ids": tokens, "label": torch.tensor([0, 1])}, Draws(0, 0, np.arange(2)))
+    inputs = task.prepare(
+        {"input_ids": tokens, "label": torch.tensor([0, 1])}, Draws(0, 0, np.arange(2))
+    )
     assert inputs.model_input.tolist() == [[0, 7, 2, 1], [0, 8, 9, 2]]
     assert inputs.target.tolist() == [0, 1]
     torch.manual_seed(0)
-    shape = Shape(task="text-classification", num_classes=2, in_channels=1, image_size=(1, 1), vocabulary=16)
+    shape = Shape(
+        task="text-classification", num_classes=2, in_channels=1, image_size=(1, 1), vocabulary=16
+    )
     model = create_model(ModelConfig(model="transformers:roberta-tiny"), shape).eval()
     with torch.no_grad():
         torch.testing.assert_close(model(inputs.model_input), model(tokens.long()))
         torch.testing.assert_close(model(inputs.model_input[:1, :3]), model(tokens.long())[:1])
 
 
-# -- Training ----------------------------------------------------------------------------------------------------------
+# -- Training --------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -236,7 +282,9 @@ def test_a_tiny_roberta_tells_good_from_bad(tmp_path: Path) -> None:
     write(tmp_path / "train.tsv", examples(64))
     write(tmp_path / "dev.tsv", examples(9))
     console = Console(file=io.StringIO(), width=300)
-    found = train(merged(settings(tmp_path, out=tmp_path / "out", epochs=3, batch_size=8)), console=console)
+    found = train(
+        merged(settings(tmp_path, out=tmp_path / "out", epochs=3, batch_size=8)), console=console
+    )
     assert found.epochs[-1].val is not None
     assert found.epochs[-1].val["top1"] == 1.0
     assert found.best == 1.0
@@ -253,7 +301,9 @@ def test_accumulated_and_over_two_ranks_it_is_the_same_run(tmp_path: Path) -> No
     given = {"one": (1, 8, 1), "accumulated": (1, 2, 4), "ranks": (2, 4, 1)}
     found = {}
     for name, (ranks, batch, accumulate) in given.items():
-        job = settings(tmp_path, out=str(tmp_path / name), batch_size=batch, accumulate=accumulate, **common)
+        job = settings(
+            tmp_path, out=str(tmp_path / name), batch_size=batch, accumulate=accumulate, **common
+        )
         found[name] = run(Job(job, own=False), tmp_path / f"at-{name}", ranks=ranks)["epochs"][0]
     for name in ("accumulated", "ranks"):
         for part in ("train", "val"):

@@ -50,7 +50,9 @@ def source_of(**columns: Column) -> Source:
 
 def photos(folder: Path) -> Source:
     paths = sorted(folder.glob("*/*.jpg"))
-    return source_of(image=encoded(paths), label=ValueArray(np.arange(len(paths), dtype=np.int64) * 10))
+    return source_of(
+        image=encoded(paths), label=ValueArray(np.arange(len(paths), dtype=np.int64) * 10)
+    )
 
 
 def context_of(source: Source, transform: Any, **options: Any) -> Context:
@@ -77,7 +79,9 @@ def expected_pixels(source: Source, transform: Any, draws: Draws) -> np.ndarray:
     decoded = [decode_jpeg(column.read(int(index))) for index in draws.indices]
     geometry = plan.resolve(draws, np.array([pixels.shape[:2] for pixels in decoded]))
     for row, pixels in enumerate(decoded):
-        box, size, window = (a[row].tolist() for a in (geometry.box, geometry.size, geometry.window))
+        box, size, window = (
+            a[row].tolist() for a in (geometry.box, geometry.size, geometry.window)
+        )
         planes = torch.from_numpy(pixels).permute(2, 0, 1)
         planes = functional.resized_crop(planes, *box, size=size, antialias=True)
         planes = functional.crop(planes, *window)
@@ -97,7 +101,9 @@ def backends() -> Iterator[list[TurboJpegBackend]]:
 
 
 def loader_threads() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name.startswith("fastload-turbojpeg")]
+    return [
+        thread for thread in threading.enumerate() if thread.name.startswith("fastload-turbojpeg")
+    ]
 
 
 def run(backend: TurboJpegBackend, *requests: Draws) -> list[HostBatch]:
@@ -110,7 +116,9 @@ def run(backend: TurboJpegBackend, *requests: Draws) -> list[HostBatch]:
 
 
 @pytest.mark.parametrize("decoder", DECODERS)
-@pytest.mark.parametrize("transform", [CROP, v2.Compose([v2.Resize(36), v2.CenterCrop(32)])], ids=["train", "evaluate"])
+@pytest.mark.parametrize(
+    "transform", [CROP, v2.Compose([v2.Resize(36), v2.CenterCrop(32)])], ids=["train", "evaluate"]
+)
 def test_pixels_against_torchvision(folder: Path, transform: Any, decoder: str) -> None:
     source, draws = photos(folder), draws_of(5, 0, 11, 3, 3, 8)
     batch = assembler_of(source, transform, decoder=decoder).batch(draws)
@@ -126,7 +134,9 @@ def test_pickles(folder: Path) -> None:
     assembler = assembler_of(photos(folder), CROP)
     copy = pickle.loads(pickle.dumps(assembler))
     draws = draws_of(1, 2)
-    assert np.array_equal(copy.batch(draws).columns["image"], assembler.batch(draws).columns["image"])
+    assert np.array_equal(
+        copy.batch(draws).columns["image"], assembler.batch(draws).columns["image"]
+    )
 
 
 def test_slices_are_the_rows_of_the_batch(folder: Path) -> None:
@@ -176,17 +186,22 @@ def test_masks_get_the_same_geometry_and_nearest(tmp_path: Path) -> None:
     (tmp_path / "image.png").write_bytes(images.png(np.repeat(classes[..., None], 3, axis=2)))
     (tmp_path / "mask.png").write_bytes(images.palette_mask_png(classes))
     source = source_of(
-        image=encoded([tmp_path / "image.png"] * 8), mask=encoded([tmp_path / "mask.png"] * 8, role="mask")
+        image=encoded([tmp_path / "image.png"] * 8),
+        mask=encoded([tmp_path / "mask.png"] * 8, role="mask"),
     )
     nearest = v2.RandomResizedCrop(32, interpolation=InterpolationMode.NEAREST)
-    transform = v2.Compose([v2.ToImage(), nearest, v2.RandomHorizontalFlip()])  # of a tensor; Pillow's nearest differs
+    transform = v2.Compose(
+        [v2.ToImage(), nearest, v2.RandomHorizontalFlip()]
+    )  # of a tensor; Pillow's nearest differs
     batch = assembler_of(source, transform).batch(draws_of(*range(8)))
     mask = np.asarray(batch.columns["mask"])
     assert mask.shape == (8, 32, 32, 1)
     assert np.array_equal(np.repeat(mask, 3, axis=3), batch.columns["image"])
     # A smooth filter for the image leaves the mask nearest: only class numbers, and the same ones.
     smooth = v2.Compose([v2.ToImage(), v2.RandomResizedCrop(32), v2.RandomHorizontalFlip()])
-    assert np.array_equal(assembler_of(source, smooth).batch(draws_of(*range(8))).columns["mask"], mask)
+    assert np.array_equal(
+        assembler_of(source, smooth).batch(draws_of(*range(8))).columns["mask"], mask
+    )
     resized = assembler_of(source, v2.Resize((20, 30))).batch(draws_of(0)).columns["mask"]
     reference = functional.resize(tv_tensors.Mask(torch.from_numpy(classes)[None]), [20, 30])
     assert np.array_equal(np.asarray(resized)[0, ..., 0], reference[0].numpy())
@@ -195,7 +210,9 @@ def test_masks_get_the_same_geometry_and_nearest(tmp_path: Path) -> None:
 def test_mask_of_another_size(tmp_path: Path) -> None:
     (tmp_path / "image.jpg").write_bytes(images.jpeg(images.photo(60, 80)))
     (tmp_path / "mask.png").write_bytes(images.png(images.labels(60, 81)))
-    source = source_of(image=encoded([tmp_path / "image.jpg"]), mask=encoded([tmp_path / "mask.png"], role="mask"))
+    source = source_of(
+        image=encoded([tmp_path / "image.jpg"]), mask=encoded([tmp_path / "mask.png"], role="mask")
+    )
     batch = assembler_of(source, v2.Resize((20, 30))).batch(draws_of(0))
     message = str(batch.failures[0].error)
     assert message.startswith(f"{tmp_path / 'mask.png'}: 81 x 60")
@@ -207,9 +224,13 @@ def test_mask_of_another_size(tmp_path: Path) -> None:
 def test_a_bad_mask_fails_its_row_once(tmp_path: Path) -> None:
     (tmp_path / "image.jpg").write_bytes(images.jpeg(images.photo(60, 80)))
     (tmp_path / "mask.png").write_bytes(images.png(images.photo(60, 80)))  # in colour
-    source = source_of(image=encoded([tmp_path / "image.jpg"]), mask=encoded([tmp_path / "mask.png"], role="mask"))
+    source = source_of(
+        image=encoded([tmp_path / "image.jpg"]), mask=encoded([tmp_path / "mask.png"], role="mask")
+    )
     batch = assembler_of(source, v2.Resize((20, 30))).batch(draws_of(0))
-    assert [str(failure.error).split(": ")[0] for failure in batch.failures] == [str(tmp_path / "mask.png")]
+    assert [str(failure.error).split(": ")[0] for failure in batch.failures] == [
+        str(tmp_path / "mask.png")
+    ]
     assert not np.asarray(batch.columns["image"]).any()
 
 
@@ -219,14 +240,17 @@ def test_pixel_columns() -> None:
     offsets = np.cumsum([0] + [picture.size for picture in pictures[:-1]])
     sizes = np.array([picture.shape[:2] for picture in pictures], np.int32)
     ragged = source_of(
-        image=PixelArray(flat, sizes=sizes, offsets=offsets), tokens=ValueArray(np.ones((3, 5), np.int32))
+        image=PixelArray(flat, sizes=sizes, offsets=offsets),
+        tokens=ValueArray(np.ones((3, 5), np.int32)),
     )
     batch = assembler_of(ragged, v2.CenterCrop(40)).batch(draws_of(2, 0))
     assert np.array_equal(np.asarray(batch.columns["image"])[0], pictures[2][:, 1:41])
     assert np.array_equal(np.asarray(batch.columns["image"])[1], pictures[0])
     assert np.asarray(batch.columns["tokens"]).shape == (2, 5)
 
-    fixed = source_of(image=PixelArray(np.stack([picture[:, :40] for picture in pictures])[..., :1], channels=1))
+    fixed = source_of(
+        image=PixelArray(np.stack([picture[:, :40] for picture in pictures])[..., :1], channels=1)
+    )
     batch = assembler_of(fixed, None).batch(draws_of(1))
     assert np.array_equal(np.asarray(batch.columns["image"])[0], pictures[1][:, :40, :1])
 
@@ -236,17 +260,23 @@ def test_size_known_only_from_the_files(folder: Path) -> None:
     assert [plan.out_size for plan in assembler._plans] == [None]
     same = assembler.batch(draws_of(0, 0))
     assert np.asarray(same.columns["image"]).shape == (2, 40, 56, 3)
-    with pytest.raises(ConfigurationError, match=r"0\.jpg \(40 x 56\) and .*1\.jpg \(43 x 56\) differ.*batch_size=1"):
+    with pytest.raises(
+        ConfigurationError,
+        match=r"0\.jpg \(40 x 56\) and .*1\.jpg \(43 x 56\) differ.*batch_size=1",
+    ):
         assembler.batch(draws_of(0, 1))
 
 
 def test_exif_orientation_changes_the_size_before_geometry(tmp_path: Path) -> None:
     (tmp_path / "a.jpg").write_bytes(images.jpeg(images.photo(40, 60), orientation=6))
     source = photos_of([tmp_path / "a.jpg"])
-    upright = assembler_of(source, None, settings=DecodeSettings(exif_orientation=True)).batch(draws_of(0))
+    upright = assembler_of(source, None, settings=DecodeSettings(exif_orientation=True)).batch(
+        draws_of(0)
+    )
     stored = assembler_of(source, None).batch(draws_of(0))
     assert np.array_equal(
-        np.asarray(upright.columns["image"])[0], np.rot90(np.asarray(stored.columns["image"])[0], k=-1)
+        np.asarray(upright.columns["image"])[0],
+        np.rot90(np.asarray(stored.columns["image"])[0], k=-1),
     )
 
 
@@ -274,13 +304,17 @@ def test_failures_are_rows_of_the_batch(folder: Path, backends: list[TurboJpegBa
     paths = sorted(folder.glob("*/*.jpg"))
     paths[9].write_bytes(b"")
     paths[2].write_bytes(images.HTML)
-    backends.append(TurboJpegBackend(context_of(photos_of(paths), CROP, batch_size=12), TurboJpegOptions()))
+    backends.append(
+        TurboJpegBackend(context_of(photos_of(paths), CROP, batch_size=12), TurboJpegOptions())
+    )
     (batch,) = run(backends[0], draws_of(*range(12)))
     assert [failure.row for failure in batch.failures] == [2, 9]
 
 
 def test_unsized_batches(folder: Path, backends: list[TurboJpegBackend]) -> None:
-    backends.append(TurboJpegBackend(context_of(photos(folder), None, batch_size=1), TurboJpegOptions()))
+    backends.append(
+        TurboJpegBackend(context_of(photos(folder), None, batch_size=1), TurboJpegOptions())
+    )
     for index, batch in enumerate(run(backends[0], *(draws_of(n) for n in range(6)))):
         assert np.asarray(batch.columns["image"]).shape == (1, 40 + 3 * index, 56, 3)
     backends[0].submit(draws_of(0, 1))
@@ -295,13 +329,17 @@ def test_writes_into_the_given_memory(folder: Path, backends: list[TurboJpegBack
         lent.append(np.empty(shape, np.uint8))
         return lent[-1]
 
-    backends.append(TurboJpegBackend(context_of(photos(folder), CROP, allocate=allocate), TurboJpegOptions()))
+    backends.append(
+        TurboJpegBackend(context_of(photos(folder), CROP, allocate=allocate), TurboJpegOptions())
+    )
     (batch,) = run(backends[0], draws_of(0, 1, 2, 3))
     assert batch.columns["image"] is lent[0]
 
 
 def test_options_reach_the_decoder(folder: Path, backends: list[TurboJpegBackend]) -> None:
-    backends.append(TurboJpegBackend(context_of(photos(folder), CROP), TurboJpegOptions(max_pixels=100)))
+    backends.append(
+        TurboJpegBackend(context_of(photos(folder), CROP), TurboJpegOptions(max_pixels=100))
+    )
     (batch,) = run(backends[0], draws_of(0, 1))
     assert len(batch.failures) == 2
     assert "above the limit of 100" in str(batch.failures[0].error)
@@ -327,7 +365,9 @@ class Gate:
 def test_cancel_drops_what_is_queued_and_waits_for_what_runs(
     folder: Path, backends: list[TurboJpegBackend], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    backend = TurboJpegBackend(context_of(photos(folder), CROP, num_workers=1, batch_size=4), PYTHON)
+    backend = TurboJpegBackend(
+        context_of(photos(folder), CROP, num_workers=1, batch_size=4), PYTHON
+    )
     backends.append(backend)
     gate = Gate(backend._engine._assembler)
     monkeypatch.setattr(backend._engine, "_assembler", gate)
@@ -344,7 +384,9 @@ def test_cancel_drops_what_is_queued_and_waits_for_what_runs(
     backend.submit(draws_of(7, epoch=9))
     batch = backend.receive()
     assert gate.calls == 2  # the one that ran, and the one after; none of the queued
-    assert np.array_equal(batch.columns["image"], gate.inner.batch(draws_of(7, epoch=9)).columns["image"])
+    assert np.array_equal(
+        batch.columns["image"], gate.inner.batch(draws_of(7, epoch=9)).columns["image"]
+    )
 
 
 def test_close_with_work_outstanding_twice_and_before_the_first_batch(folder: Path) -> None:

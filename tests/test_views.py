@@ -1,4 +1,5 @@
-"""Several views of an image: the same from every backend, out of one decoding, and as DataLoader has them."""
+"""Several views of an image: the same from every backend, out of one decoding, and as DataLoader
+has them."""
 
 from __future__ import annotations
 
@@ -27,7 +28,9 @@ from tests.images import photo, png, write_photo_folder
 
 def crop(size: int, least: float = 0.3, *then: Any) -> v2.Compose:
     convert = [v2.ToImage(), v2.ToDtype(torch.float32, scale=True)]
-    return v2.Compose([v2.RandomResizedCrop(size, scale=(least, 1.0)), v2.RandomHorizontalFlip(), *then, *convert])
+    return v2.Compose(
+        [v2.RandomResizedCrop(size, scale=(least, 1.0)), v2.RandomHorizontalFlip(), *then, *convert]
+    )
 
 
 TWO_AND_ONE = Views(crop(24), crop(24), crop(12, 0.05))
@@ -43,10 +46,18 @@ def batches(source: Any, transform: Any, backend: str, cache: Path, **options: A
     if backend == "dali":
         pytest.importorskip("nvidia.dali")
     if backend == "cache":
-        options["options"] = fastload.backends.cache.CacheOptions(directory=cache / "cache", progress=False)
+        options["options"] = fastload.backends.cache.CacheOptions(
+            directory=cache / "cache", progress=False
+        )
     workers = int(backend not in ("torch", "auto"))
     with fastload.create_loader(
-        source, 4, shuffle=True, transform=transform, backend=backend, num_workers=workers, **options
+        source,
+        4,
+        shuffle=True,
+        transform=transform,
+        backend=backend,
+        num_workers=workers,
+        **options,
     ) as loader:
         return list(loader)
 
@@ -61,10 +72,16 @@ def test_every_backend_serves_the_same_views(folder: Path, backend: str, tmp_pat
         assert torch.equal(labels, other_labels)
         for view, other in zip(views, others, strict=True):
             # DALI resamples in its own way.
-            assert (view - other).abs().mean() < 0.02 if backend == "dali" else torch.equal(view, other)
+            assert (
+                (view - other).abs().mean() < 0.02
+                if backend == "dali"
+                else torch.equal(view, other)
+            )
 
 
-def test_each_view_has_random_numbers_of_its_own_and_those_of_a_recipe_alone(folder: Path, tmp_path: Path) -> None:
+def test_each_view_has_random_numbers_of_its_own_and_those_of_a_recipe_alone(
+    folder: Path, tmp_path: Path
+) -> None:
     (first, second, _), _ = batches(folder, TWO_AND_ONE, "turbojpeg", tmp_path)[0]
     assert not torch.equal(first, second)
     alone = batches(folder, crop(24), "turbojpeg", tmp_path)[0][0]
@@ -80,7 +97,9 @@ def test_shared_steps_are_drawn_once(folder: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("backend", ["torch", "turbojpeg"])
 def test_a_list_of_transforms_is_views(folder: Path, backend: str, tmp_path: Path) -> None:
     listed = batches(folder, list(TWO_AND_ONE.transforms), backend, tmp_path)
-    for (ours, _), (theirs, _) in zip(listed, batches(folder, TWO_AND_ONE, backend, tmp_path), strict=True):
+    for (ours, _), (theirs, _) in zip(
+        listed, batches(folder, TWO_AND_ONE, backend, tmp_path), strict=True
+    ):
         assert all(map(torch.equal, ours, theirs))
 
 
@@ -89,7 +108,9 @@ def test_opaque_views_run_as_they_are(folder: Path, tmp_path: Path) -> None:
         def __call__(self, image: Image.Image) -> Image.Image:
             return image.resize((20, 20)).rotate(90)
 
-    made = batches(folder, Views(v2.Compose([Blur(), v2.ToImage()]), v2.Resize((8, 8))), "auto", tmp_path)
+    made = batches(
+        folder, Views(v2.Compose([Blur(), v2.ToImage()]), v2.Resize((8, 8))), "auto", tmp_path
+    )
     for views, _ in made:
         assert type(views) is list
         assert [tuple(view.shape[1:]) for view in views] == [(3, 20, 20), (3, 8, 8)]
@@ -99,7 +120,10 @@ def test_opaque_views_run_as_they_are(folder: Path, tmp_path: Path) -> None:
 
 def test_under_a_plain_dataloader_and_adopted(folder: Path) -> None:
     """A deterministic transform: both loaders make the same of it."""
-    transform = Views(v2.Compose([v2.Resize((16, 16)), v2.ToImage()]), v2.Compose([v2.CenterCrop(8), v2.ToImage()]))
+    transform = Views(
+        v2.Compose([v2.Resize((16, 16)), v2.ToImage()]),
+        v2.Compose([v2.CenterCrop(8), v2.ToImage()]),
+    )
     existing = DataLoader(ImageFolder(str(folder), transform), 4)
     with fastload.from_dataloader(existing) as loader:
         assert "turbojpeg" in str(loader.explain())
@@ -118,7 +142,9 @@ def test_views_resume_and_are_substituted(tmp_path: Path, backend: str) -> None:
     options: dict[str, Any] = {"on_error": "substitute", "backend": backend, "shuffle": True}
     options["num_workers"] = int(backend != "torch")
     if backend == "cache":
-        options["options"] = fastload.backends.cache.CacheOptions(directory=tmp_path / "cache", progress=False)
+        options["options"] = fastload.backends.cache.CacheOptions(
+            directory=tmp_path / "cache", progress=False
+        )
     with fastload.create_loader(folder, 4, transform=TWO_AND_ONE, **options) as loader:
         next(iter(loader))
         state = loader.state_dict()
@@ -127,7 +153,9 @@ def test_views_resume_and_are_substituted(tmp_path: Path, backend: str) -> None:
         for (ours, labels), (theirs, other_labels) in zip(loader, expected[1:], strict=True):
             assert torch.equal(labels, other_labels)
             assert all(map(torch.equal, ours, theirs))
-    with fastload.create_loader(folder, 4, transform=Views(crop(24), crop(12)), **options) as loader:
+    with fastload.create_loader(
+        folder, 4, transform=Views(crop(24), crop(12)), **options
+    ) as loader:
         with pytest.raises(fastload.StateMismatchError):
             loader.load_state_dict(state)
 
@@ -162,7 +190,9 @@ def test_a_data_set_that_gives_images_by_its_own_code(folder: Path, tmp_path: Pa
             return Image.fromarray(photo(30, 40, seed=index)), index
 
     for views, labels in batches(Own(), TWO_AND_ONE, "auto", tmp_path):
-        assert [tuple(view.shape) for view in views] == [(len(labels), 3, n, n) for n in (24, 24, 12)]
+        assert [tuple(view.shape) for view in views] == [
+            (len(labels), 3, n, n) for n in (24, 24, 12)
+        ]
 
 
 def test_what_cannot_be_is_refused(folder: Path) -> None:
@@ -171,11 +201,15 @@ def test_what_cannot_be_is_refused(folder: Path) -> None:
     with pytest.raises(ConfigurationError, match="not callable"):
         Views(v2.Resize(4), 7)
     with pytest.raises(ConfigurationError, match="several views"):
-        fastload.create_loader(folder, transform=TWO_AND_ONE, batch_transform=v2.MixUp(num_classes=3))
+        fastload.create_loader(
+            folder, transform=TWO_AND_ONE, batch_transform=v2.MixUp(num_classes=3)
+        )
 
 
 def test_behind_views_nothing_is_placed() -> None:
-    split = Recipe.from_transform(v2.Compose([Views(v2.Resize(4), None), v2.Normalize([0.5], [0.5])])).split()
+    split = Recipe.from_transform(
+        v2.Compose([Views(v2.Resize(4), None), v2.Normalize([0.5], [0.5])])
+    ).split()
     assert split.opaque is not None
     assert "put it into each" in split.reasons[-1]
 
@@ -195,7 +229,12 @@ def test_one_decoding_makes_the_pixels_of_several(folder: Path, exif: bool) -> N
     """Boxes that overlap, that lie apart, and that are the whole image."""
     source = open_source(folder).source
     files = [source.encoded["image"].read(n) for n in range(len(source))]
-    transforms = [crop(24, 0.01), crop(9, 0.01), v2.Compose([v2.Resize(30), v2.CenterCrop(28)]), crop(40, 0.9)]
+    transforms = [
+        crop(24, 0.01),
+        crop(9, 0.01),
+        v2.Compose([v2.Resize(30), v2.CenterCrop(28)]),
+        crop(40, 0.9),
+    ]
     plans = [*Recipe.from_transform(Views(*transforms)).split().geometries]
     pool, settings = NativePool(2), fastload.files.DecodeSettings(exif_orientation=exif)
     for epoch in range(5):
@@ -212,4 +251,6 @@ def test_one_decoding_makes_the_pixels_of_several(folder: Path, exif: bool) -> N
             assert pool.decode_views(files, [one], settings=settings).wait() == []
         for one, other in zip(together, apart, strict=True):
             np.testing.assert_array_equal(one.out, other.out)
-    assert sum(pool.decoded.values()) == 5 * len(files) * 5, "once for the views together, once for each apart"
+    assert sum(pool.decoded.values()) == 5 * len(files) * 5, (
+        "once for the views together, once for each apart"
+    )

@@ -71,8 +71,8 @@ class Fault:
     """What happens when a rank calls its network: once, in the first attempt of torchrun."""
 
     act: str
-    """"exit", "raise", "sleep", or the name of a signal that the process sends itself; after "group-", to its process
-    group too, as torchrun does and a terminal."""
+    """"exit", "raise", "sleep", or the name of a signal that the process sends itself; after
+    "group-", to its process group too, as torchrun does and a terminal."""
     call: int
     """Which call, 0-based, of those in training or in validation."""
     rank: int = 0
@@ -99,7 +99,9 @@ class Fault:
 class Network(nn.Module):
     """A small network of whatever makes resuming hard."""
 
-    def __init__(self, *, dropout: float, normalise: bool, spare: bool = False, fault: Fault | None = None) -> None:
+    def __init__(
+        self, *, dropout: float, normalise: bool, spare: bool = False, fault: Fault | None = None
+    ) -> None:
         super().__init__()
         self.spare = nn.Linear(2, 2) if spare else None
         """Takes part in nothing."""
@@ -165,7 +167,9 @@ def start(job: Job, folder: Path, *, ranks: int = 1) -> list[BaseProcess]:
     variables = warm.ranks(ranks) if ranks > 1 else [{}]
     found = []
     for rank in range(ranks):
-        process = warm.CONTEXT.Process(target=_rank_main, args=(job, variables[rank], folder / f"rank{rank}"))
+        process = warm.CONTEXT.Process(
+            target=_rank_main, args=(job, variables[rank], folder / f"rank{rank}")
+        )
         process.start()
         found.append(process)
     return found

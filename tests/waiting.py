@@ -8,7 +8,8 @@ from collections.abc import Callable
 import psutil
 
 LIMIT = 240.0
-"""How long to wait for what must happen [seconds]: for a machine with much else to do. It only ends a hang."""
+"""How long to wait for what must happen [seconds]: for a machine with much else to do. It only ends
+a hang."""
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = LIMIT) -> None:
@@ -20,7 +21,8 @@ def wait_until(condition: Callable[[], bool], seconds: float = LIMIT) -> None:
 
 
 def has_ended(process: int) -> bool:
-    """By its id. One that was killed takes a moment, and stays in the table as long as nobody waits for it."""
+    """By its id. One that was killed takes a moment, and stays in the table as long as nobody waits
+    for it."""
     try:
         return psutil.Process(process).status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

@@ -1,6 +1,8 @@
-"""Python programs that start warm: forks of a process that has imported torch and torchvision, seconds saved for each.
+"""Python programs that start warm: forks of a process that has imported torch and torchvision,
+seconds saved for each.
 
-For what a program does, not for how an interpreter starts or ends: nothing registered with `atexit` runs at its end.
+For what a program does, not for how an interpreter starts or ends: nothing registered with `atexit`
+runs at its end.
 """
 
 from __future__ import annotations
@@ -22,8 +24,11 @@ from tests.waiting import LIMIT
 
 START_METHOD = "forkserver"
 CONTEXT = multiprocessing.get_context(START_METHOD)
-# One fork server for all tests of a process. What the tests import while they are collected is not in it.
-CONTEXT.set_forkserver_preload(["torch", "torchvision.transforms.v2", "tests.train_job", "fastload.train.trainer"])
+# One fork server for all tests of a process. What the tests import while they are collected is not
+# in it.
+CONTEXT.set_forkserver_preload(
+    ["torch", "torchvision.transforms.v2", "tests.train_job", "fastload.train.trainer"]
+)
 
 
 @dataclass(frozen=True)
@@ -43,13 +48,24 @@ def free_port() -> int:
 
 def ranks(world_size: int) -> list[Mapping[str, str]]:
     """The variables that torchrun sets, for each rank of one machine."""
-    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(world_size)}
+    common = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "WORLD_SIZE": str(world_size),
+    }
     return [{**common, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(world_size)]
 
 
-def run(*command: str, directory: Path, environment: Mapping[str, str] | None = None, timeout: float = LIMIT) -> Done:
+def run(
+    *command: str,
+    directory: Path,
+    environment: Mapping[str, str] | None = None,
+    timeout: float = LIMIT,
+) -> Done:
     """`python SCRIPT ARGUMENTS...` in `directory`; see `run_all`."""
-    return run_all([command], directory=directory, environments=[environment or {}], timeout=timeout)[0]
+    return run_all(
+        [command], directory=directory, environments=[environment or {}], timeout=timeout
+    )[0]
 
 
 def run_all(
@@ -68,7 +84,9 @@ def run_all(
         processes = []
         for number, (command, variables) in enumerate(zip(commands, environments, strict=True)):
             values = {**os.environ, **variables}
-            process = CONTEXT.Process(target=_main, args=(command, str(directory), values, f"{printed}/{number}"))
+            process = CONTEXT.Process(
+                target=_main, args=(command, str(directory), values, f"{printed}/{number}")
+            )
             process.start()
             processes.append(process)
         try:
@@ -80,11 +98,19 @@ def run_all(
             for process in processes:
                 process.kill()
                 process.join()
-        texts = [[Path(f"{printed}/{n}.{name}").read_text() for name in ("out", "err")] for n in range(len(commands))]
-        return [Done(process.exitcode or 0, *text) for process, text in zip(processes, texts, strict=True)]
+        texts = [
+            [Path(f"{printed}/{n}.{name}").read_text() for name in ("out", "err")]
+            for n in range(len(commands))
+        ]
+        return [
+            Done(process.exitcode or 0, *text)
+            for process, text in zip(processes, texts, strict=True)
+        ]
 
 
-def _main(command: tuple[str, ...], directory: str, environment: dict[str, str], printed: str) -> None:
+def _main(
+    command: tuple[str, ...], directory: str, environment: dict[str, str], printed: str
+) -> None:
     for descriptor, name in ((1, "out"), (2, "err")):
         os.dup2(os.open(f"{printed}.{name}", os.O_WRONLY | os.O_CREAT), descriptor)
     os.environ.clear()

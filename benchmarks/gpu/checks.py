@@ -1,5 +1,6 @@
-"""Whether it is right: the contract suite on the device, in a process of its own, and what only photographs and a GPU
-can tell: pixels against the reference, resuming, memory, no other GPU touched, batches that stay what they are."""
+"""Whether it is right: the contract suite on the device, in a process of its own, and what only
+photographs and a GPU can tell: pixels against the reference, resuming, memory, no other GPU
+touched, batches that stay what they are."""
 
 from __future__ import annotations
 
@@ -31,7 +32,13 @@ from fastload.tools.measure.clock import peak_memory, reset_peak_memory, residen
 from fastload.tools.measure.images import training_pixels
 from fastload.tools.measure.results import Failure, Measurement, Round
 
-SUITE, PIXELS, RESUME, MEMORY, OTHER_GPUS = "contract suite", "pixels", "resuming", "memory", "contexts on other GPUs"
+SUITE, PIXELS, RESUME, MEMORY, OTHER_GPUS = (
+    "contract suite",
+    "pixels",
+    "resuming",
+    "memory",
+    "contexts on other GPUs",
+)
 """The modes of the rows."""
 _SUITE_SHARE = 0.7
 """Of the part's time."""
@@ -49,7 +56,9 @@ def run(setting: Setting, found: Found) -> None:
         # Memory before anything is held of it.
         for mode, check in {MEMORY: _memory, PIXELS: _pixels, RESUME: _resume}.items():
             found.attempt(variant.name, mode, partial(check, setting, variant))
-    found.attempt("this process", OTHER_GPUS, partial(_contexts_elsewhere, setting.where()), least=0)
+    found.attempt(
+        "this process", OTHER_GPUS, partial(_contexts_elsewhere, setting.where()), least=0
+    )
 
 
 def _suite(setting: Setting, chosen: str, seconds: float) -> Measurement:
@@ -83,8 +92,8 @@ _MARKED: dict[str, tuple[str, ...]] = {
 
 
 def run_marked(setting: Setting, found: Found) -> None:
-    """All tests that need a GPU, those of the kernels and those of the trainer's steps. On a CPU the first are skipped,
-    and the kernels run in Triton's interpreter."""
+    """All tests that need a GPU, those of the kernels and those of the trainer's steps. On a CPU
+    the first are skipped, and the kernels run in Triton's interpreter."""
     for number, (name, options) in enumerate(_MARKED.items()):
         reports: list[tuple[str, str, str]] = []
         seconds = found.left / (len(_MARKED) - number)
@@ -124,10 +133,21 @@ def pytest_reports(options: Sequence[str]) -> None:
         def pytest_runtest_logreport(self, report: Any) -> None:
             if report.when == "call" or not report.passed:
                 where = report.longrepr
-                said = where[2] if isinstance(where, tuple) else getattr(where, "reprcrash", where) or ""
-                tell((report.nodeid.rpartition("::")[2], report.outcome, str(getattr(said, "message", said))))
+                said = (
+                    where[2]
+                    if isinstance(where, tuple)
+                    else getattr(where, "reprcrash", where) or ""
+                )
+                tell(
+                    (
+                        report.nodeid.rpartition("::")[2],
+                        report.outcome,
+                        str(getattr(said, "message", said)),
+                    )
+                )
 
-    # The project's own settings make errors of warnings, which here may be those of another version of torch.
+    # The project's own settings make errors of warnings, which here may be those of another version
+    # of torch.
     options = [*options, "-q", "-W", "default", "--tb=short", "-p", "no:cacheprovider"]
     if find_spec("pytest_timeout") is None:
         options += ["-c", os.devnull, f"--rootdir={ROOT}"]
@@ -158,9 +178,14 @@ def tally(name: str, reports: Iterable[tuple[str, str, str]], note: str = "") ->
 
 
 def _pixels(setting: Setting, variant: Variant) -> dict[str, float | None]:
-    """The same samples as those of torchvision's own code, or of the same cache, made on the CPU."""
+    """The same samples as those of torchvision's own code, or of the same cache, made on the
+    CPU."""
     every = every_variant(setting)
-    same = [v for v in every if (v.backend == variant.backend if variant.traits.prepares else v.traits.runs_opaque)]
+    same = [
+        v
+        for v in every
+        if (v.backend == variant.backend if variant.traits.prepares else v.traits.runs_opaque)
+    ]
     got = _images(setting, variant, setting.where())
     difference = PixelDifference.between(got, _reference(setting, same[0]))
     return {
@@ -203,7 +228,8 @@ def _resume(setting: Setting, variant: Variant) -> dict[str, float | None]:
 
 
 def _memory(setting: Setting, variant: Variant) -> dict[str, float | None]:
-    """What it takes at the batch size of training: on the host, and on the device by torch and by the driver."""
+    """What it takes at the batch size of training: on the host, and on the device by torch and by
+    the driver."""
     device = setting.where()
     gc.collect()
     reset_peak_memory()
@@ -213,7 +239,9 @@ def _memory(setting: Setting, variant: Variant) -> dict[str, float | None]:
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
         free, allocated = torch.cuda.mem_get_info(device)[0], torch.cuda.memory_allocated(device)
-    with variant.create(setting, batch_size=setting.batch_size, transform=training_pixels(setting.size)) as loader:
+    with variant.create(
+        setting, batch_size=setting.batch_size, transform=training_pixels(setting.size)
+    ) as loader:
         for _ in range(2):
             for _ in islice(loader, 12):
                 pass
@@ -240,20 +268,25 @@ def _contexts_elsewhere(device: torch.device) -> dict[str, float | None]:
         pynvml.nvmlInit()
         wrong = 0
         for index in others:
-            handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(index).uuid}")
-            wrong += os.getpid() in {process.pid for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)}
+            handle = pynvml.nvmlDeviceGetHandleByUUID(
+                f"GPU-{torch.cuda.get_device_properties(index).uuid}"
+            )
+            wrong += os.getpid() in {
+                process.pid for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
+            }
     except Exception as error:  # not installed, no driver, a container: each has its own
         raise BackendUnavailableError(f"the driver does not tell: {error}") from error
     return {"wrong": wrong}
 
 
-# -- streams: is a batch what it should be when the trainer uses it at once, later, or on a stream of its own? ---------
+# -- streams: is a batch what it should be when the trainer uses it at once, later, or on a stream o
 #
-# A loader that delivers too early, or writes again to memory that somebody still reads, gives wrong pixels in silence,
-# and only when the GPU is behind. So the trainer's stream is held up, and the batches are let go of as soon as work on
-# them is queued: that finds memory which is written again. And the loader's own stream is held up while the trainer
-# reads at once: that finds batches which are handed over before they are there. Checksums made on the device are
-# compared with those of a run in which everything waits for everything.
+# A loader that delivers too early, or writes again to memory that somebody still reads, gives wrong
+# pixels in silence, and only when the GPU is behind. So the trainer's stream is held up, and the
+# batches are let go of as soon as work on them is queued: that finds memory which is written again.
+# And the loader's own stream is held up while the trainer reads at once: that finds batches which
+# are handed over before they are there. Checksums made on the device are compared with those of a
+# run in which everything waits for everything.
 
 STREAMS = "batches that change"
 """The mode of the rows; their metrics are numbers of batches that differ."""
@@ -279,7 +312,9 @@ def _streams(setting: Setting, variant: Variant) -> dict[str, float | None]:
     steps = setting.kept_steps + _BEYOND
     some = min(steps, _AT_ONCE)
 
-    def sums(count: int, consume: Callable[[Batches], list[int]], on: torch.device = device) -> list[int]:
+    def sums(
+        count: int, consume: Callable[[Batches], list[int]], on: torch.device = device
+    ) -> list[int]:
         with variant.create(setting, transform=training_pixels(setting.size), device=on) as loader:
             return consume(islice(of_loader(loader), count))
 
@@ -326,7 +361,9 @@ def used(batches: Batches, *, keep: int = 0, late: bool = True) -> list[int]:
         if late:
             _hold_up(waiting[0][0])
         if len(waiting) > keep:
-            sums.append(_sum(waiting.popleft()))  # from here on its memory is the loader's again; nothing is done yet
+            sums.append(
+                _sum(waiting.popleft())
+            )  # from here on its memory is the loader's again; nothing is done yet
     sums += [_sum(batch) for batch in waiting]
     return [int(value) for value in sums]
 
@@ -352,8 +389,8 @@ def stage_held_up(device: torch.device) -> Iterator[list[int]]:
         if device.type != "cuda":
             time.sleep(0.001)
             return run(stage, host, draws, batch_number)
-        # Its own stream, on which the copy comes after this: one that reads the batch before it is there, or refills
-        # the page-locked buffer before it is copied, gives wrong pixels.
+        # Its own stream, on which the copy comes after this: one that reads the batch before it is
+        # there, or refills the page-locked buffer before it is copied, gives wrong pixels.
         with torch.cuda.stream(stage.stream):
             torch.cuda._sleep(_HOLD_CYCLES)
         return run(stage, host, draws, batch_number)
@@ -371,10 +408,13 @@ def differing(found: list[int], wanted: list[int]) -> int:
 
 
 def checksum(batch: torch.Tensor) -> torch.Tensor:
-    """One int64 on the batch's device, which changes with each value and with its place; queued, not waited for."""
+    """One int64 on the batch's device, which changes with each value and with its place; queued,
+    not waited for."""
     flat = batch.detach().contiguous().reshape(-1)
     flat = flat.view(torch.uint8) if flat.is_floating_point() else flat
-    places = torch.arange(len(flat), device=flat.device, dtype=torch.int32).remainder_(65_521).add_(1)
+    places = (
+        torch.arange(len(flat), device=flat.device, dtype=torch.int32).remainder_(65_521).add_(1)
+    )
     return (flat.to(torch.int32) * places).sum(dtype=torch.int64)
 
 

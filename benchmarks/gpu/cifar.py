@@ -1,4 +1,5 @@
-"""CIFAR-10 resident on the GPU: how fast the loader is alone, and what share of a training it takes."""
+"""CIFAR-10 resident on the GPU: how fast the loader is alone, and what share of a training it
+takes."""
 
 from __future__ import annotations
 
@@ -33,23 +34,29 @@ _FLOATS = [
 
 
 def run(setting: Setting, found: Found) -> None:
-    rng = np.random.default_rng(0)  # random content, on which neither cropping nor training depends in speed
+    rng = np.random.default_rng(
+        0
+    )  # random content, on which neither cropping nor training depends in speed
     images = rng.integers(0, 256, (setting.small_images, 32, 32, 3), dtype=np.uint8)
     source = images, rng.integers(0, 10, setting.small_images)
     _share(setting, found, source)
     for size in setting.small_batch_sizes:
         for output, transforms in (("uint8", _CROPPED), ("normalised", [*_CROPPED, *_FLOATS])):
             work = partial(_rate, setting, source, size, transforms)
-            found.attempt(f"batches of {size}, {output}", ALONE, work, least=3 * setting.rate_seconds)
+            found.attempt(
+                f"batches of {size}, {output}", ALONE, work, least=3 * setting.rate_seconds
+            )
 
 
 def resolution(shares: Summary) -> float:
-    """Half the width of the 95% interval of the median (McGill, Tukey, Larsen: "Variations of Box Plots", The American
-    Statistician 1978)."""
+    """Half the width of the 95% interval of the median (McGill, Tukey, Larsen: "Variations of Box
+    Plots", The American Statistician 1978)."""
     return 1.57 * (shares.high - shares.low) / shares.count**0.5
 
 
-def _loader(setting: Setting, source: Any, batch_size: int, transforms: Sequence[Any]) -> fastload.Loader:
+def _loader(
+    setting: Setting, source: Any, batch_size: int, transforms: Sequence[Any]
+) -> fastload.Loader:
     return fastload.create_loader(
         source,
         batch_size,
@@ -70,10 +77,12 @@ def _rate(setting: Setting, source: Any, batch_size: int, transforms: Sequence[A
 
 
 def _share(setting: Setting, found: Found, source: Any) -> None:
-    """Step times with the loader and with a batch that is there, in turns: what is more is the loader's.
+    """Step times with the loader and with a batch that is there, in turns: what is more is the
+    loader's.
 
-    Turns are paired and every second pair is the other way round, so that a clock which rises or falls while the
-    device warms up does not count. They go on until the share is known to a quarter of a per cent.
+    Turns are paired and every second pair is the other way round, so that a clock which rises or
+    falls while the device warms up does not count. They go on until the share is known to a quarter
+    of a per cent.
     """
     training = small_resnet(setting.where()).warm_up(small_batch(setting), compiled=setting.compile)
     steps, size = setting.small_training_steps, setting.small_training_batch_size
@@ -97,7 +106,12 @@ def _share(setting: Setting, found: Found, source: Any) -> None:
             rounds.append(Round(steps * size, steps * full, 0.0, metrics))
             known = resolution(summarise(shares))
             shown = f"{known:.2%}" if len(rounds) > 2 else "not known"
-            note = f"{compiled}; resolution of the loader's share: {shown} ({len(rounds)} pairs of {steps} steps)"
-            found.save(Measurement(SMALL, SHARE, {"batch_size": size}, note=note, rounds=tuple(rounds)))
+            note = (
+                f"{compiled}; resolution of the loader's share: {shown} ({len(rounds)} "
+                f"pairs of {steps} steps)"
+            )
+            found.save(
+                Measurement(SMALL, SHARE, {"batch_size": size}, note=note, rounds=tuple(rounds))
+            )
             if (len(rounds) >= _LEAST_TURNS and known <= _ENOUGH) or found.left < enough:
                 break

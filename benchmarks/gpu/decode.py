@@ -1,8 +1,9 @@
 """Decoding on the GPU, on the CPU, and on both: images a second, with no network to feed.
 
-Two tasks that must not be mixed up: whole photographs to pixels of their own size, which is all that torchvision's and
-torchcodec's decoders do, and batches of random crops of one size on the device, which a trainer needs. Whatever decodes
-on the GPU is measured in a process of its own, which may die.
+Two tasks that must not be mixed up: whole photographs to pixels of their own size, which is all
+that torchvision's and torchcodec's decoders do, and batches of random crops of one size on the
+device, which a trainer needs. Whatever decodes on the GPU is measured in a process of its own,
+which may die.
 """
 
 from __future__ import annotations
@@ -29,7 +30,11 @@ from fastload.errors import BackendUnavailableError
 from fastload.tools.measure.images import training_pixels
 from fastload.tools.measure.results import Round
 
-WHOLE, CROPS, SAME = "decoding whole photographs", "decoding random crops", "decoded pixels against the CPU's"
+WHOLE, CROPS, SAME = (
+    "decoding whole photographs",
+    "decoding random crops",
+    "decoded pixels against the CPU's",
+)
 """The modes of the rows."""
 _FILES = 512
 """Photographs held in memory for whole decoding."""
@@ -47,7 +52,9 @@ class Decoder:
 
     name: str
     mode: str
-    rate: Callable[[int], Round]  # with so many threads. Raises BackendUnavailableError where its package is missing
+    rate: Callable[
+        [int], Round
+    ]  # with so many threads. Raises BackendUnavailableError where its package is missing
     may_die: bool = False
     same: Callable[[], dict[str, float | None]] | None = None  # compares the pixels with the CPU's
 
@@ -59,19 +66,34 @@ def decoders(setting: Setting) -> list[Decoder]:
         here, there = torch.device("cpu"), setting.where()
         same = partial(_compare, setting, decode) if setting.gpu else None
         found.append(Decoder(f"{package}, CPU", WHOLE, partial(_whole, setting, decode, here)))
-        found.append(Decoder(f"{package}, device", WHOLE, partial(_whole, setting, decode, there), setting.gpu, same))
-    for name, region in (("DALI graph, region decoded", True), ("DALI graph, whole decoded, then cut", False)):
+        found.append(
+            Decoder(
+                f"{package}, device",
+                WHOLE,
+                partial(_whole, setting, decode, there),
+                setting.gpu,
+                same,
+            )
+        )
+    for name, region in (
+        ("DALI graph, region decoded", True),
+        ("DALI graph, whole decoded, then cut", False),
+    ):
         found.append(Decoder(name, CROPS, partial(_dali_graph, setting, region), True))
     ours = decoding(setting)
     beside = [(next(v for v in ours if not v.on_device), v) for v in ours if v.on_device]
     for some in (*((v,) for v in ours), *beside):
         name = f"fastload {' and '.join(v.name for v in some)}"
-        found.append(Decoder(name, CROPS, partial(_crops, setting, some), any(v.may_die for v in some)))
+        found.append(
+            Decoder(name, CROPS, partial(_crops, setting, some), any(v.may_die for v in some))
+        )
     return found
 
 
 def run(setting: Setting, found: Found) -> None:
-    warnings.filterwarnings("ignore", message=".*decod.*", module="torchvision")  # newer ones: use torchcodec
+    warnings.filterwarnings(
+        "ignore", message=".*decod.*", module="torchvision"
+    )  # newer ones: use torchcodec
     for decoder in decoders(setting):
         if decoder.name not in setting.only if setting.only else decoder.may_die:
             continue
@@ -90,7 +112,9 @@ def _torchvision(batch: list[torch.Tensor], device: torch.device) -> list[torch.
 
 
 def _torchcodec(batch: list[torch.Tensor], device: torch.device) -> list[torch.Tensor]:
-    found: list[torch.Tensor] = _package("torchcodec.decoders").decode_jpeg(batch, mode="RGB", device=str(device))
+    found: list[torch.Tensor] = _package("torchcodec.decoders").decode_jpeg(
+        batch, mode="RGB", device=str(device)
+    )
     return found
 
 
@@ -110,8 +134,8 @@ def _calls(setting: Setting) -> list[list[torch.Tensor]]:
 
 
 def _whole(setting: Setting, decode: Decode, device: torch.device, threads: int) -> Round:
-    """One call for many photographs in each thread: torch's operators let go of the GIL, and part of the work is the
-    CPU's, also on a GPU."""
+    """One call for many photographs in each thread: torch's operators let go of the GIL, and part
+    of the work is the CPU's, also on a GPU."""
     calls = cycle(_calls(setting))
     with ThreadPoolExecutor(threads) as pool:
 
@@ -137,22 +161,31 @@ def _compare(setting: Setting, decode: Decode) -> dict[str, float | None]:
 
 
 def _dali_graph(setting: Setting, region: bool, threads: int) -> Round:
-    """A graph of DALI alone, by either way to a crop: decode the region, or all of it, and cut on the device."""
+    """A graph of DALI alone, by either way to a crop: decode the region, or all of it, and cut on
+    the device."""
     dali, fn = _package("nvidia.dali"), _package("nvidia.dali.fn")
     where = "mixed" if setting.gpu else "cpu"
     graph = dali.Pipeline(setting.batch_size, threads, setting.where().index)
     with graph:
         encoded, _ = fn.readers.file(file_root=setting.photos, random_shuffle=True)
         start, shape = fn.random_crop_generator(
-            fn.peek_image_shape(encoded), random_aspect_ratio=[3 / 4, 4 / 3], random_area=[0.08, 1.0]
+            fn.peek_image_shape(encoded),
+            random_aspect_ratio=[3 / 4, 4 / 3],
+            random_area=[0.08, 1.0],
         )
         if region:
-            images = fn.decoders.image_slice(encoded, start=start, shape=shape, axes=[0, 1], device=where)
+            images = fn.decoders.image_slice(
+                encoded, start=start, shape=shape, axes=[0, 1], device=where
+            )
         else:
             # The hardware engine is reported not to keep to the order of the stream.
-            images = fn.decoders.image(encoded, device=where, **({"hw_decoder_load": 0.0} if setting.gpu else {}))
+            images = fn.decoders.image(
+                encoded, device=where, **({"hw_decoder_load": 0.0} if setting.gpu else {})
+            )
             images = fn.slice(images, start=start, shape=shape, axes=[0, 1])
-        graph.set_outputs(fn.resize(images, size=[setting.size] * 2, interp_type=dali.types.INTERP_TRIANGULAR))
+        graph.set_outputs(
+            fn.resize(images, size=[setting.size] * 2, interp_type=dali.types.INTERP_TRIANGULAR)
+        )
     graph.build()
     sizes = (len(graph.run()[0]) for _ in cycle([None]))
     return rate_of(sizes, seconds=setting.rate_seconds, device=setting.where(), ahead=2)

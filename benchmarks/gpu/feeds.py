@@ -1,5 +1,5 @@
-"""Who is measured: each backend of fastload under the options a user would choose, the plain DataLoader, and batches
-that are there already."""
+"""Who is measured: each backend of fastload under the options a user would choose, the plain
+DataLoader, and batches that are there already."""
 
 from __future__ import annotations
 
@@ -41,7 +41,9 @@ class Variant:
     name: str
     backend: str
     settings: tuple[tuple[str, Any], ...] = ()
-    on_device: bool = False  # where pixels are made on a GPU, they are near those of the CPU, not equal to them
+    on_device: bool = (
+        False  # where pixels are made on a GPU, they are near those of the CPU, not equal to them
+    )
     may_die: bool = False  # whether it may end the process that it runs in
     num_workers: int | None = None
 
@@ -56,7 +58,9 @@ class Variant:
             BackendUnavailableError: its package is missing.
         """
         options = backend_class(self.backend).Options.within(Path(setting.kept))
-        chosen = dict(self.settings) | ({"short_side": setting.short_side} if hasattr(options, "short_side") else {})
+        chosen = dict(self.settings) | (
+            {"short_side": setting.short_side} if hasattr(options, "short_side") else {}
+        )
         given = {
             "batch_size": setting.check_batch_size,
             "shuffle": True,
@@ -72,12 +76,17 @@ def every_variant(setting: Setting) -> list[Variant]:
     """All backends that there are, third parties' too."""
     found = []
     for row in available_backends():
-        # On a small machine one worker process for each core would take longer to start than to measure.
+        # On a small machine one worker process for each core would take longer to start than to
+        # measure.
         workers = 1 if row.traits.processes and not setting.gpu else None
         for name, settings in _SETTINGS.get(row.name, {row.name: {}}).items():
             if setting.gpu or name not in _MAY_DIE:
                 where = setting.gpu and name in _ON_DEVICE
-                found.append(Variant(name, row.name, tuple(settings.items()), where, name in _MAY_DIE, workers))
+                found.append(
+                    Variant(
+                        name, row.name, tuple(settings.items()), where, name in _MAY_DIE, workers
+                    )
+                )
     return found
 
 
@@ -88,7 +97,8 @@ def variants(setting: Setting) -> list[Variant]:
 
 
 def decoding(setting: Setting) -> list[Variant]:
-    """Those that decode each file each time, in threads: what keeps the pixels, or has processes, is not among them."""
+    """Those that decode each file each time, in threads: what keeps the pixels, or has processes,
+    is not among them."""
     return [v for v in every_variant(setting) if not (v.traits.prepares or v.traits.processes)]
 
 
@@ -151,7 +161,8 @@ def rate_of(*sizes: Iterator[int], seconds: float, device: torch.device, ahead: 
     """How many images a second come out of something, or of several things side by side.
 
     Args:
-        sizes: does a piece of work at each `next`, or queues it on the device, and says how many images it was.
+        sizes: does a piece of work at each `next`, or queues it on the device, and says how many
+            images it was.
         ahead: pieces that may lie ready, which are used up first.
     """
     with ThreadPoolExecutor(len(sizes)) as pool:

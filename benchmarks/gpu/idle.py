@@ -1,7 +1,8 @@
-"""How long the GPU stands still while networks are trained: every contestant beside batches that are there already.
+"""How long the GPU stands still while networks are trained: every contestant beside batches that
+are there already.
 
-All feeds stay open; a turn begins when what lay ready has been used up. At the end each contestant runs once more under
-torch.profiler, which sees the kernels themselves.
+All feeds stay open; a turn begins when what lay ready has been used up. At the end each contestant
+runs once more under torch.profiler, which sees the kernels themselves.
 """
 
 from __future__ import annotations
@@ -49,13 +50,21 @@ def mode(network: str) -> str:
 
 def contestants(setting: Setting) -> dict[str, Callable[[], Feed]]:
     """All of them, the synthetic one first; those that open raise what they raise."""
-    before = {f"DataLoader, {n} workers": partial(plain, setting, n) for n in setting.dataloader_workers}
+    before = {
+        f"DataLoader, {n} workers": partial(plain, setting, n) for n in setting.dataloader_workers
+    }
 
     def ours(variant: Variant) -> Feed:
-        return of_loader(variant.create(setting, batch_size=setting.batch_size, transform=training(setting.size)))
+        return of_loader(
+            variant.create(setting, batch_size=setting.batch_size, transform=training(setting.size))
+        )
 
     # The cache's files are in the host's memory too, after the first round.
-    after = {f"{FASTLOAD}{v.name}": partial(ours, v) for v in variants(setting) if ("storage", "ram") not in v.settings}
+    after = {
+        f"{FASTLOAD}{v.name}": partial(ours, v)
+        for v in variants(setting)
+        if ("storage", "ram") not in v.settings
+    }
     return {SYNTHETIC: partial(synthetic, setting), **({} if setting.only else before), **after}
 
 
@@ -72,21 +81,31 @@ def run(setting: Setting, found: Found) -> None:
             return feed
 
         for number, network in enumerate(setting.networks):
-            reserve = found.left * (1 - 1 / (len(setting.networks) - number))  # must be left at the end of this one
+            reserve = found.left * (
+                1 - 1 / (len(setting.networks) - number)
+            )  # must be left at the end of this one
             try:
                 trainer = of_torchvision(network, setting.where())
                 trainer.warm_up(next(synthetic(setting)), compiled=setting.compile)
             except Exception as error:  # one network, and not those that come after
                 status, words = status_of(error)
-                found.save(Measurement(SYNTHETIC, mode(network), status=status, note=f"warming up: {words}"))
+                found.save(
+                    Measurement(
+                        SYNTHETIC, mode(network), status=status, note=f"warming up: {words}"
+                    )
+                )
                 continue
             if trainer.note:
                 found.note(f"{network}: {trainer.note}")
-            turns = {name: _Turn(partial(opened, name), trainer, setting, monitor) for name in every}
+            turns = {
+                name: _Turn(partial(opened, name), trainer, setting, monitor) for name in every
+            }
             _measure(network, setting, found, turns, reserve)
 
 
-def _measure(network: str, setting: Setting, found: Found, turns: dict[str, _Turn], reserve: float) -> None:
+def _measure(
+    network: str, setting: Setting, found: Found, turns: dict[str, _Turn], reserve: float
+) -> None:
     rows: dict[str, Measurement] = {}
 
     def keep(row: Measurement) -> None:
@@ -100,7 +119,10 @@ def _measure(network: str, setting: Setting, found: Found, turns: dict[str, _Tur
         seconds=setting.turn_seconds,
         warmup_seconds=0.0,
         on_row=keep,
-        until=found.deadline - reserve - setting.turn_seconds - 2 * setting.profile_seconds * len(turns),
+        until=found.deadline
+        - reserve
+        - setting.turn_seconds
+        - 2 * setting.profile_seconds * len(turns),
     )
     if not measured.complete:
         found.note(f"{network}: the time of the part ended the rounds")
@@ -108,13 +130,17 @@ def _measure(network: str, setting: Setting, found: Found, turns: dict[str, _Tur
     for row in measured.measurements:
         if row.rounds:
             least = reserve + 2 * setting.profile_seconds
-            found.attempt(row.contestant, f"profiler, {row.mode}", turns[row.contestant].profiled, least=least)
+            found.attempt(
+                row.contestant, f"profiler, {row.mode}", turns[row.contestant].profiled, least=least
+            )
 
 
 class _Turn:
     """A contestant that feeds a trainer, as a runner; its feed outlives it."""
 
-    def __init__(self, feed: Callable[[], Feed], trainer: Training, setting: Setting, monitor: GpuMonitor) -> None:
+    def __init__(
+        self, feed: Callable[[], Feed], trainer: Training, setting: Setting, monitor: GpuMonitor
+    ) -> None:
         self.steps: Sequence[Step] = ()
         """Of the last turn."""
         self._feed, self._trainer, self._setting, self._monitor = feed, trainer, setting, monitor
@@ -152,7 +178,13 @@ class _Turn:
         if settled := _settled(reading, elapsed):
             metrics |= settled.metrics()
             series["gpu_utilisation"] = settled.utilisation
-        return Work(idle.steps * self._setting.batch_size, idle.seconds, used, metrics=metrics, series=series)
+        return Work(
+            idle.steps * self._setting.batch_size,
+            idle.seconds,
+            used,
+            metrics=metrics,
+            series=series,
+        )
 
     def profiled(self) -> dict[str, float | None]:
         """The same under torch.profiler, which sees every kernel, those of the loader included."""
@@ -163,7 +195,9 @@ class _Turn:
             train(feed, self._trainer, self._setting.profile_seconds)
         found = profiling.result
         stretches = groupby(found.segments, lambda piece: piece.activity in ("compute", "update"))
-        gaps = [sum(piece.seconds for piece in pieces) for working, pieces in stretches if not working]
+        gaps = [
+            sum(piece.seconds for piece in pieces) for working, pieces in stretches if not working
+        ]
         return {
             "steps": found.idle.steps,
             "busy_share": found.idle.busy_share,
@@ -173,12 +207,16 @@ class _Turn:
 
 
 def compared(rows: dict[str, Measurement]) -> dict[str, Measurement]:
-    """With each round's share of the rate that batches which are there already reached in the same round."""
+    """With each round's share of the rate that batches which are there already reached in the same
+    round."""
     full = [r.rate for r in rows[SYNTHETIC].rounds] if SYNTHETIC in rows else []
 
     def with_share(row: Measurement) -> Measurement:
         shares = [r.rate / rate for r, rate in zip(row.rounds, full, strict=False)]
-        first = [replace(r, metrics={**r.metrics, OF_SYNTHETIC: s}) for r, s in zip(row.rounds, shares, strict=False)]
+        first = [
+            replace(r, metrics={**r.metrics, OF_SYNTHETIC: s})
+            for r, s in zip(row.rounds, shares, strict=False)
+        ]
         return replace(row, rounds=(*first, *row.rounds[len(first) :]))
 
     return {name: with_share(row) for name, row in rows.items()}
@@ -186,15 +224,28 @@ def compared(rows: dict[str, Measurement]) -> dict[str, Measurement]:
 
 def _settled(reading: GpuReading | None, end: float) -> GpuReading | None:
     """Of the turn alone; None if that is too short."""
-    samples = [(at, share) for at, share in reading.utilisation if at >= _DRIVER_LOOKS_BACK] if reading else []
+    samples = (
+        [(at, share) for at, share in reading.utilisation if at >= _DRIVER_LOOKS_BACK]
+        if reading
+        else []
+    )
     if reading is None or not samples:
         return None
     found = reading_of(samples, end, reading.peak_memory)
-    return dataclasses.replace(found, power_watts=reading.power_watts, peak_power_watts=reading.peak_power_watts)
+    return dataclasses.replace(
+        found, power_watts=reading.power_watts, peak_power_watts=reading.peak_power_watts
+    )
 
 
-def _draw(network: str, setting: Setting, found: Found, turns: dict[str, _Turn], rows: Sequence[Measurement]) -> None:
-    """Before and after, on one scale: every DataLoader above, the backends of fastload below, the best one last."""
+def _draw(
+    network: str,
+    setting: Setting,
+    found: Found,
+    turns: dict[str, _Turn],
+    rows: Sequence[Measurement],
+) -> None:
+    """Before and after, on one scale: every DataLoader above, the backends of fastload below, the
+    best one last."""
     shown = [row for row in rows if row.rounds and row.contestant != SYNTHETIC]
     shown.sort(key=lambda row: row.speed if row.contestant.startswith(FASTLOAD) else 0.0)
     # Contestants with a process of their own have a picture of their own.

@@ -1,6 +1,8 @@
-"""Kernels of fastload beside the operations of torch that they take the place of: the same bits, and how fast both are.
+"""Kernels of fastload beside the operations of torch that they take the place of: the same bits,
+and how fast both are.
 
-Without a GPU they run in Triton's interpreter, which shows that the code runs, and nothing of speed.
+Without a GPU they run in Triton's interpreter, which shows that the code runs, and nothing of
+speed.
 """
 
 from __future__ import annotations
@@ -37,7 +39,11 @@ def run(setting: Setting, found: Found) -> None:
     if not setting.gpu:
         os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported
     size = setting.size if setting.gpu else _INTERPRETED_SIZE
-    normalise = [v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize((0.5, 0.4, 0.3), (0.2, 0.3, 0.4))]
+    normalise = [
+        v2.ToImage(),
+        v2.ToDtype(torch.float32, scale=True),
+        v2.Normalize((0.5, 0.4, 0.3), (0.2, 0.3, 0.4)),
+    ]
     for name, transform, dtype in (
         ("random resized crops", training_pixels(size), None),
         ("normalising to bfloat16", v2.Compose(normalise), torch.bfloat16),
@@ -78,13 +84,18 @@ def _compare(setting: Setting, transform: Any, dtype: torch.dtype | None, size: 
                 raise BackendUnavailableError("Triton is not installed: pip install triton")
             results[switch] = work().float().cpu()
             rates[switch] = rate_of(
-                (_counted(work, count) for _ in repeat(None)), seconds=setting.rate_seconds, device=device
+                (_counted(work, count) for _ in repeat(None)),
+                seconds=setting.rate_seconds,
+                device=device,
             )
         finally:
             del os.environ[fused.SWITCH]
     synchronize(device)
     wrong = int((results["1"] != results["0"]).sum())
-    metrics: dict[str, float | None] = {"wrong": wrong, "images_per_second_of_torch": rates["0"].rate}
+    metrics: dict[str, float | None] = {
+        "wrong": wrong,
+        "images_per_second_of_torch": rates["0"].rate,
+    }
     done = rates["1"]
     return Round(done.samples, done.seconds, done.cpu_seconds, metrics)
 

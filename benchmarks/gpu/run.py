@@ -1,7 +1,9 @@
-"""All parts in one command: `python -m benchmarks.gpu.run --photos FOLDER --out DIR`; see benchmarks/README.md.
+"""All parts in one command: `python -m benchmarks.gpu.run --photos FOLDER --out DIR`; see
+benchmarks/README.md.
 
-Every part is a process of its own, because an error on a GPU can spoil the process that it happens in, and whatever
-may end its process has one more of its own. What a part has found is kept whatever becomes of it.
+Every part is a process of its own, because an error on a GPU can spoil the process that it happens
+in, and whatever may end its process has one more of its own. What a part has found is kept whatever
+becomes of it.
 """
 
 from __future__ import annotations
@@ -34,7 +36,14 @@ from fastload.errors import FastloadError
 from fastload.tools.measure import process
 from fastload.tools.measure.results import Measurement, Results, new_results, to_json, write_text
 from fastload.tools.measure.statistics import Verdict, judge, summarise
-from fastload.tools.measure.table import metric, metric_rows, milliseconds, print_fitting, print_heading, print_problems
+from fastload.tools.measure.table import (
+    metric,
+    metric_rows,
+    milliseconds,
+    print_fitting,
+    print_heading,
+    print_problems,
+)
 
 _GRACE = 10.0
 """Seconds that a part may take beyond its time before it is ended."""
@@ -51,9 +60,12 @@ class Part:
     """One of the questions."""
 
     title: str
-    function: str  # "module:function" of this package: (setting, found); it leaves out what it has no time for
+    # "module:function" of this package: (setting, found); it leaves out what it has no time for
+    function: str
     weight: float  # its share of the time, relative to the others
-    apart: Callable[[Setting], list[str]] = lambda setting: []  # contestants that may end their process
+    apart: Callable[[Setting], list[str]] = (
+        lambda setting: []
+    )  # contestants that may end their process
 
 
 def _backends(setting: Setting) -> list[str]:
@@ -64,10 +76,16 @@ def _decoders(setting: Setting) -> list[str]:
     return [decoder.name for decoder in decoders(setting) if decoder.may_die]
 
 
-PARTS: dict[str, Part] = {  # in order of worth: what comes first is found even if the machine is taken away
+PARTS: dict[
+    str, Part
+] = {  # in order of worth: what comes first is found even if the machine is taken away
     "native": Part("the native core, and what the machine has", "native:run", 6),
-    "contract": Part("the contract suite and the checks on photographs", "checks:run", 16, _backends),
-    "tests": Part("tests that need a GPU, the kernels, the trainer's steps", "checks:run_marked", 12),
+    "contract": Part(
+        "the contract suite and the checks on photographs", "checks:run", 16, _backends
+    ),
+    "tests": Part(
+        "tests that need a GPU, the kernels, the trainer's steps", "checks:run_marked", 12
+    ),
     "streams": Part("batches, used at once and kept", "checks:run_streams", 10, _backends),
     "kernels": Part("kernels against the operations of torch", "kernels:run", 4),
     "compile": Part("the compiler's cache, filled before anything is timed", "training:run", 10),
@@ -84,8 +102,8 @@ LEASES: dict[str, tuple[str, ...]] = {
 _LEASE_MINUTES = 22.0
 """Of each lease: together 45 minutes with what it takes to start."""
 _LEAST_APART = 45.0
-"""Seconds that a contestant with a process of its own has at least, if there are so many: importing torch and opening a
-GPU takes up to 20."""
+"""Seconds that a contestant with a process of its own has at least, if there are so many: importing
+torch and opening a GPU takes up to 20."""
 _COMPILE_FIRST = ("idle", "cifar", "threads")
 
 
@@ -98,7 +116,9 @@ def work(name: str, setting: Setting, seconds: float) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     given = _arguments(arguments)
     given.out.mkdir(parents=True, exist_ok=True)
-    setting = replace(DRY if given.dry_run else FULL, out=str(given.out), jpeg_headers=given.jpeg_headers)
+    setting = replace(
+        DRY if given.dry_run else FULL, out=str(given.out), jpeg_headers=given.jpeg_headers
+    )
     setting = replace(setting, device=given.device or setting.device)
     import torch
 
@@ -111,7 +131,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="fastload-gpu-") as room:
         kept = given.work or Path(room)
         kept.mkdir(parents=True, exist_ok=True)
-        run = Run(replace(setting, kept=str(kept)), time.monotonic() + 60 * given.minutes, dry=given.dry_run)
+        run = Run(
+            replace(setting, kept=str(kept)),
+            time.monotonic() + 60 * given.minutes,
+            dry=given.dry_run,
+        )
         run.part("native", [])  # before the cache is built with it
         try:
             run.prepare(given.photos)
@@ -131,13 +155,33 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     every = [name for name in PARTS if name not in ("native", "compile")]
     add = parser.add_argument
     add("--out", type=Path, required=True, help="folder of the results: JSON, text, pictures, log")
-    add("--photos", type=Path, help="class folders of JPEG files (default: photographs that are made)")
+    add(
+        "--photos",
+        type=Path,
+        help="class folders of JPEG files (default: photographs that are made)",
+    )
     add("--parts", default=",".join(every), help="some only, in this order: %(default)s")
-    add("--lease", choices=[*LEASES], help="the parts of the first or the second of two leases of a machine")
-    add("--minutes", type=float, help=f"for all parts together (default: 8.5; a lease: {_LEASE_MINUTES:g})")
+    add(
+        "--lease",
+        choices=[*LEASES],
+        help="the parts of the first or the second of two leases of a machine",
+    )
+    add(
+        "--minutes",
+        type=float,
+        help=f"for all parts together (default: 8.5; a lease: {_LEASE_MINUTES:g})",
+    )
     add("--device", help="cuda, cuda:1, cpu (default: cuda; cpu for a dry run)")
-    add("--dry-run", action="store_true", help="all of the code with the smallest sizes; the figures mean nothing")
-    add("--jpeg-headers", default="", help="folder with unpacked packages, for building the native core")
+    add(
+        "--dry-run",
+        action="store_true",
+        help="all of the code with the smallest sizes; the figures mean nothing",
+    )
+    add(
+        "--jpeg-headers",
+        default="",
+        help="folder with unpacked packages, for building the native core",
+    )
     add("--work", type=Path, help="keep input and build here (default: a temporary folder)")
     given = parser.parse_args(arguments)
     if given.minutes is None:
@@ -146,10 +190,14 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     given.parts = [name.strip() for name in given.parts.split(",") if name.strip()]
     unknown = [name for name in given.parts if name not in every]
     if unknown or not given.parts:
-        parser.error(f"--parts: {', '.join(unknown) or 'none given'}; choose from {', '.join(every)}")
+        parser.error(
+            f"--parts: {', '.join(unknown) or 'none given'}; choose from {', '.join(every)}"
+        )
     if given.minutes <= 0:
         parser.error(f"--minutes: must be above 0, got {given.minutes:g}")
-    compiled = next((number for number, name in enumerate(given.parts) if name in _COMPILE_FIRST), None)
+    compiled = next(
+        (number for number, name in enumerate(given.parts) if name in _COMPILE_FIRST), None
+    )
     if compiled is not None:
         given.parts.insert(compiled, "compile")
     given.out, given.work = given.out.absolute(), given.work and given.work.absolute()
@@ -163,8 +211,14 @@ class Run:
         self.setting = setting
         self._out, self._deadline = Path(setting.out), deadline
         self._rows: dict[object, Measurement] = {}
-        self._notes = ["A DRY RUN: it shows that the code runs; the figures mean nothing."] if dry else []
-        shown = {name: value for name, value in asdict(setting).items() if name not in ("kept", "out", "only")}
+        self._notes = (
+            ["A DRY RUN: it shows that the code runs; the figures mean nothing."] if dry else []
+        )
+        shown = {
+            name: value
+            for name, value in asdict(setting).items()
+            if name not in ("kept", "out", "only")
+        }
         self._results = new_results("gpu", shown | {"dry_run": dry}, ())
 
     @property
@@ -174,16 +228,25 @@ class Run:
         return structs.replace(self._results, measurements=rows, notes=notes, verdicts=verdicts)
 
     def prepare(self, photos: Path | None) -> None:
-        """The photographs under many names, and the cache of them. Raises SourceError: there are no JPEG files."""
+        """The photographs under many names, and the cache of them. Raises SourceError: there are no
+        JPEG files."""
         setting, kept = self.setting, Path(self.setting.kept)
-        found = photographs(photos or sample_set(kept, min(_MADE, setting.images), _say), kept, setting.images)
+        found = photographs(
+            photos or sample_set(kept, min(_MADE, setting.images), _say), kept, setting.images
+        )
         _say("building the cache")
-        build_cache(str(found.folder), kept / "cache", short_side=setting.short_side, progress=False)
-        self._keep(f"{found}: read from memory, whatever the disk. Cache: short side {setting.short_side} pixels.")
+        build_cache(
+            str(found.folder), kept / "cache", short_side=setting.short_side, progress=False
+        )
+        self._keep(
+            f"{found}: read from memory, whatever the disk. Cache: short side "
+            f"{setting.short_side} pixels."
+        )
         self.setting = replace(setting, photos=str(found.folder))
 
     def part(self, name: str, later: Sequence[str]) -> None:
-        """One part, and then each of its contestants that may die; `later` are the parts that need time, too."""
+        """One part, and then each of its contestants that may die; `later` are the parts that need
+        time, too."""
         part = PARTS[name]
         apart = part.apart(self.setting)
         weights = [part.weight, *[_APART * part.weight] * len(apart)]
@@ -219,7 +282,10 @@ class Run:
             "benchmarks.gpu.run:work",
             *(name, setting, seconds),
             limit=seconds + _GRACE,
-            environment={**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(Path(setting.kept) / "compiled")},
+            environment={
+                **os.environ,
+                "TORCHINDUCTOR_CACHE_DIR": str(Path(setting.kept) / "compiled"),
+            },
             cwd=ROOT,
             output=log,
             on_report=keep,
@@ -238,7 +304,7 @@ class Run:
         write_text(self._out / "results.json", to_json(self.results))
 
 
-# -- what was found: the goals, and a page of text, what a person reads first -----------------------------------------
+# -- what was found: the goals, and a page of text, what a person reads first ----------------------
 
 Rows = Sequence[Measurement]
 
@@ -249,22 +315,45 @@ def goals(rows: Rows, *, gpu: bool) -> list[Verdict]:
 
 
 def _right(rows: Rows) -> Iterator[Verdict]:
-    suite = [row for row in rows if row.mode == checks.SUITE and row.status in ("measured", "failed")]
-    failed = [1.0 if row.status == "failed" else value for row in suite for value in row.metrics("failed") or [1.0]]
+    suite = [
+        row for row in rows if row.mode == checks.SUITE and row.status in ("measured", "failed")
+    ]
+    failed = [
+        1.0 if row.status == "failed" else value
+        for row in suite
+        for value in row.metrics("failed") or [1.0]
+    ]
     yield judge("contract tests that fail on the device", failed, 0, at_least=False)
-    marked = [row for row in rows if row.mode == checks.MARKED and row.status in ("measured", "failed")]
-    failed = [1.0 if row.status == "failed" else value for row in marked for value in row.metrics("failed")]
+    marked = [
+        row for row in rows if row.mode == checks.MARKED and row.status in ("measured", "failed")
+    ]
+    failed = [
+        1.0 if row.status == "failed" else value
+        for row in marked
+        for value in row.metrics("failed")
+    ]
     yield judge("tests for a GPU that fail", failed, 0, at_least=False)
-    yield judge("kernels whose bits are not those of torch's operations", _wrong(rows, (KERNELS,)), 0, at_least=False)
+    yield judge(
+        "kernels whose bits are not those of torch's operations",
+        _wrong(rows, (KERNELS,)),
+        0,
+        at_least=False,
+    )
     wrong = _wrong(rows, (checks.PIXELS, checks.RESUME, checks.OTHER_GPUS))
     yield judge("checks on photographs that are not right", wrong, 0, at_least=False)
     yield judge("backends whose batches change", _wrong(rows, (checks.STREAMS,)), 0, at_least=False)
-    yield judge("batches that differ from the CPU's", _sum(rows, checks.AGAINST_CPU), 0, at_least=False)
+    yield judge(
+        "batches that differ from the CPU's", _sum(rows, checks.AGAINST_CPU), 0, at_least=False
+    )
 
 
 def _fast(rows: Rows) -> Iterator[Verdict]:
     large, small = (
-        [row for row in rows if row.mode == idle.mode(name) and row.contestant.startswith(idle.FASTLOAD)]
+        [
+            row
+            for row in rows
+            if row.mode == idle.mode(name) and row.contestant.startswith(idle.FASTLOAD)
+        ]
         for name in ("resnet50", "resnet18")
     )
     shares = {row.contestant: row.metrics(idle.OF_SYNTHETIC) for row in large if row.rounds}
@@ -279,7 +368,9 @@ def _fast(rows: Rows) -> Iterator[Verdict]:
     alone = [row.speed for row in rows if row.mode == cifar.ALONE and row.rounds]
     fastest = [max(alone)] if alone else []
     yield judge("CIFAR-10 resident on the device, the loader alone", fastest, 20e6, unit="img/s")
-    loader = [share for row in rows if row.mode == cifar.SHARE for share in row.metrics("loader_share")]
+    loader = [
+        share for row in rows if row.mode == cifar.SHARE for share in row.metrics("loader_share")
+    ]
     known = [cifar.resolution(summarise(loader))] if len(loader) > 2 else []
     what = "CIFAR-10 training, the loader's share of a step"
     yield judge(what, loader, 0.01, at_least=False, unit="%")
@@ -289,7 +380,11 @@ def _fast(rows: Rows) -> Iterator[Verdict]:
 def _wrong(rows: Rows, modes: Sequence[str]) -> list[float]:
     """Of all that was checked, how much is wrong or failed; nothing if nothing was checked."""
     checked = [row for row in rows if row.mode in modes and row.status in ("measured", "failed")]
-    return [float(sum(row.status == "failed" or any(row.metrics("wrong")) for row in checked))] if checked else []
+    return (
+        [float(sum(row.status == "failed" or any(row.metrics("wrong")) for row in checked))]
+        if checked
+        else []
+    )
 
 
 def _sum(rows: Rows, name: str) -> list[float]:
@@ -326,7 +421,10 @@ def summary(results: Results) -> str:
 def _by_threads(mode: str, rows: Rows) -> list[dict[str, str]]:
     """One contestant a row, one number of threads a column: the rate, or the length of a step."""
     counts = sorted({int(row.parameters["threads"]) for row in rows})
-    cells = {row.contestant: {mode: row.contestant} | {f"{n} threads": "" for n in counts} for row in rows}
+    cells = {
+        row.contestant: {mode: row.contestant} | {f"{n} threads": "" for n in counts}
+        for row in rows
+    }
     for row in rows:
         step = metric(row, "median_step_seconds", milliseconds)
         cells[row.contestant][f"{row.parameters['threads']} threads"] = step or f"{row.speed:,.0f}"
@@ -338,5 +436,7 @@ def _say(line: str) -> None:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the part under way is ended, too
+    signal.signal(
+        signal.SIGTERM, lambda *_: sys.exit(143)
+    )  # so that the part under way is ended, too
     sys.exit(main())

@@ -16,19 +16,25 @@ from fastload.tools.measure.rounds import status_of
 
 @dataclass(frozen=True)
 class Setting:
-    """The defaults are those of a measurement on a large GPU; `DRY` has the smallest ones that run all of the code."""
+    """The defaults are those of a measurement on a large GPU; `DRY` has the smallest ones that run
+    all of the code."""
 
     device: str = "cuda"
     photos: str = ""  # a folder of class folders of JPEG files
     kept: str = ""  # where backends keep what they make of them; the cache is there already
     out: str = ""  # where pictures and logs go
     jpeg_headers: str = ""  # where headers for the native core may lie, if the system has none
-    only: tuple[str, ...] = ()  # contestants of a process that may die; empty: all those that may not
+    only: tuple[
+        str, ...
+    ] = ()  # contestants of a process that may die; empty: all those that may not
     images: int = 8192  # files an epoch; fewer photographs are repeated under other names
     batch_size: int = 256
     size: int = 224  # side of the images that the networks see [pixels]
     short_side: int = 256  # of the cached images [pixels]
-    networks: tuple[str, ...] = ("resnet50", "resnet18")  # of torchvision, in the order in which they are measured
+    networks: tuple[str, ...] = (
+        "resnet50",
+        "resnet18",
+    )  # of torchvision, in the order in which they are measured
     compile: bool = True
     dataloader_workers: tuple[int, ...] = (0, 4, 16)
     rounds: int = 3  # at most; the time of the part may end before
@@ -43,7 +49,9 @@ class Setting:
     small_batch_sizes: tuple[int, ...] = (512, 2048, 8192, 32768)
     small_training_batch_size: int = 512
     small_training_steps: int = 300  # of one turn
-    small_training_turns: int = 40  # pairs of turns, at most: until the share of a step is known well enough
+    small_training_turns: int = (
+        40  # pairs of turns, at most: until the share of a step is known well enough
+    )
 
     def where(self) -> torch.device:
         """The device, with its number."""
@@ -59,14 +67,15 @@ FULL = Setting()
 DRY = replace(
     FULL, device="cpu", images=24, batch_size=4, size=32, short_side=48, networks=("shufflenet_v2_x0_5",),
     compile=False, dataloader_workers=(0, 1), rounds=1, turn_seconds=0.3, profile_seconds=0.2, kept_steps=4,
-    check_batch_size=4, contract="resume_from_every_step or agree_on_every_random", threads=(1, 2), rate_seconds=0.1,
+    check_batch_size=4, contract="resume_from_every_step " "or " "agree_on_every_random", threads=(1, 2), rate_seconds=0.1,
     small_images=512, small_batch_sizes=(64, 256), small_training_batch_size=8, small_training_steps=3,
     small_training_turns=3,
 )  # fmt: skip
 
 
 class Found:
-    """What a part has found so far. The parent hears of it at once: a part that is killed leaves what it had."""
+    """What a part has found so far. The parent hears of it at once: a part that is killed leaves
+    what it had."""
 
     def __init__(self, seconds: float) -> None:
         """

@@ -1,9 +1,10 @@
-"""What the loader's work costs the trainer's steps: threads beside it, or in a process of their own.
+"""What the loader's work costs the trainer's steps: threads beside it, or in a process of their
+own.
 
-Three ways for each number of threads: the trainer is fed by the loader, as in a training (then it may have to wait,
-too); a loader decodes as fast as it can in threads of the trainer's process, and the trainer takes batches that are
-there already; the same loader does the same in a process of its own. Between the last two lies what one interpreter
-and one memory for both cost.
+Three ways for each number of threads: the trainer is fed by the loader, as in a training (then it
+may have to wait, too); a loader decodes as fast as it can in threads of the trainer's process, and
+the trainer takes batches that are there already; the same loader does the same in a process of its
+own. Between the last two lies what one interpreter and one memory for both cost.
 """
 
 from __future__ import annotations
@@ -27,7 +28,12 @@ from fastload.tools.measure.statistics import quantile
 
 STEPS = "steps beside the loader's threads"
 """The mode of the rows; the way is the contestant."""
-ALONE, BESIDE, APART, FED = "no loader", "a loader beside it", "a loader in a process of its own", "fed by it"
+ALONE, BESIDE, APART, FED = (
+    "no loader",
+    "a loader beside it",
+    "a loader in a process of its own",
+    "fed by it",
+)
 _WORTH_A_PROCESS = 0.02
 """Of the step time: below that the trainer keeps the loader's threads beside it."""
 
@@ -35,7 +41,9 @@ _WORTH_A_PROCESS = 0.02
 def run(setting: Setting, found: Found) -> None:
     network = setting.networks[0]
     there = synthetic(setting)
-    trainer = of_torchvision(network, setting.where()).warm_up(next(there), compiled=setting.compile)
+    trainer = of_torchvision(network, setting.where()).warm_up(
+        next(there), compiled=setting.compile
+    )
     found.note(f"{network}{trainer.note and f', {trainer.note}'}")
 
     def alone(threads: int) -> Round:
@@ -65,7 +73,13 @@ def run(setting: Setting, found: Found) -> None:
         child.open("benchmarks.gpu.threads:Working", replace(setting, device="cpu"))
         for count in setting.threads:
             for way, measured in ways.items():
-                found.attempt(way, STEPS, partial(measured, count), {"threads": count}, least=2 * setting.rate_seconds)
+                found.attempt(
+                    way,
+                    STEPS,
+                    partial(measured, count),
+                    {"threads": count},
+                    least=2 * setting.rate_seconds,
+                )
     finally:
         child.close()
     found.note(recommend(list(found.rows.values())))
@@ -81,7 +95,11 @@ def recommend(found: Sequence[Measurement]) -> str:
     if set(lengths) != {ALONE, BESIDE, APART, FED}:
         return "threads or a process of their own: not measured"
     costs = {
-        way: median(lengths[way][count] / alone - 1 for count, alone in lengths[ALONE].items() if count in lengths[way])
+        way: median(
+            lengths[way][count] / alone - 1
+            for count, alone in lengths[ALONE].items()
+            if count in lengths[way]
+        )
         for way in (BESIDE, APART)
     }
     choice = "threads beside the trainer"
@@ -89,8 +107,10 @@ def recommend(found: Sequence[Measurement]) -> str:
         choice = "a process of their own"
     best = min(lengths[FED], key=lambda count: lengths[FED][count])
     return (
-        f"{choice}: a loader at full speed makes a step {costs[BESIDE]:+.1%} longer beside the trainer and "
-        f"{costs[APART]:+.1%} in a process of its own (medians over {len(lengths[ALONE])} numbers of threads). "
+        f"{choice}: a loader at full speed makes a step {costs[BESIDE]:+.1%} longer beside the "
+        "trainer and "
+        f"{costs[APART]:+.1%} in a process of its own (medians over {len(lengths[ALONE])} "
+        "numbers of threads). "
         f"Shortest step while it is fed: {lengths[FED][best] * 1000:.1f} ms, with {best} threads."
     )
 
@@ -124,7 +144,11 @@ def working(setting: Setting, threads: int) -> Iterator[None]:
     running, stop = threading.Event(), threading.Event()
 
     def drain() -> None:
-        given = {"batch_size": setting.batch_size, "transform": training_pixels(setting.size), "device": "cpu"}
+        given = {
+            "batch_size": setting.batch_size,
+            "transform": training_pixels(setting.size),
+            "device": "cpu",
+        }
         with _threaded(setting, threads).create(setting, **given) as loader:
             for _ in of_loader(loader):
                 running.set()

@@ -1,4 +1,5 @@
-"""What is trained: a step of a network in bfloat16, channels_last, compiled; the same for every contestant."""
+"""What is trained: a step of a network in bfloat16, channels_last, compiled; the same for every
+contestant."""
 
 from __future__ import annotations
 
@@ -21,17 +22,26 @@ SMALL = "ResNet of ten layers"
 
 
 def run(setting: Setting, found: Found) -> None:
-    """Fill the compiler's cache on disk, so that no other part's time goes to compiling, and see whether it works."""
+    """Fill the compiler's cache on disk, so that no other part's time goes to compiling, and see
+    whether it works."""
     for name in (*setting.networks, SMALL):
-        training = small_resnet(setting.where()) if name == SMALL else of_torchvision(name, setting.where())
+        training = (
+            small_resnet(setting.where())
+            if name == SMALL
+            else of_torchvision(name, setting.where())
+        )
         batch = small_batch(setting) if name == SMALL else next(synthetic(setting))
 
-        def compile_it(training: Training = training, batch: Batch = batch) -> dict[str, float | None]:
+        def compile_it(
+            training: Training = training, batch: Batch = batch
+        ) -> dict[str, float | None]:
             begun = time.perf_counter()
             training.warm_up(batch, compiled=setting.compile)
             return {"seconds": time.perf_counter() - begun}
 
-        found.attempt(name, COMPILED, compile_it, note=lambda training=training: training.note, least=0)
+        found.attempt(
+            name, COMPILED, compile_it, note=lambda training=training: training.note, least=0
+        )
 
 
 class Training:
@@ -46,11 +56,13 @@ class Training:
             torch.backends.cudnn.benchmark = True
         self._plain = network.to(device).to(memory_format=torch.channels_last).train()
         self._network: Callable[[torch.Tensor], torch.Tensor] = self._plain
-        self._optimizer = torch.optim.SGD(network.parameters(), lr=0.01, momentum=0.9, fused=self._gpu)
+        self._optimizer = torch.optim.SGD(
+            network.parameters(), lr=0.01, momentum=0.9, fused=self._gpu
+        )
 
     def warm_up(self, batch: Batch, *, compiled: bool) -> Training:
-        """A few steps, which compile it and choose convolutions; without a compiler, or Python's headers, it is left
-        uncompiled."""
+        """A few steps, which compile it and choose convolutions; without a compiler, or Python's
+        headers, it is left uncompiled."""
         if compiled:
             self._network = torch.compile(self._plain)
             try:
@@ -78,9 +90,15 @@ class Training:
 
 
 def train(
-    feed: Iterator[Batch], training: Training, seconds: float = 0.0, *, steps: int = 2, keep: bool = False
+    feed: Iterator[Batch],
+    training: Training,
+    seconds: float = 0.0,
+    *,
+    steps: int = 2,
+    keep: bool = False,
 ) -> StepClock:
-    """For about so long, and at least so many steps, on a clock which keeps the host from running far ahead.
+    """For about so long, and at least so many steps, on a clock which keeps the host from running
+    far ahead.
 
     Args:
         keep: whether the clock keeps all steps, or their sums only.

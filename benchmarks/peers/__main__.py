@@ -1,10 +1,12 @@
-"""fastload beside its peers: the same files, the same output, the same number of threads, in turns, in one run.
+"""fastload beside its peers: the same files, the same output, the same number of threads, in turns,
+in one run.
 
     make bench-peers                  # from a checkout; DATA=folder for your own photographs
     python -m benchmarks.peers --help
 
-Reading order: `contestants.py` (each peer as its good users write it), `serve.py` (the measuring, within the process of
-a contestant), `comparison.py` (what is measured, in order), this file (what must be reached, and the tables).
+Reading order: `contestants.py` (each peer as its good users write it), `serve.py` (the measuring,
+within the process of a contestant), `comparison.py` (what is measured, in order), this file (what
+must be reached, and the tables).
 """
 
 from __future__ import annotations
@@ -19,10 +21,26 @@ from rich.console import Console
 
 from benchmarks.inputs import ROOT
 from benchmarks.peers import contestants as who
-from benchmarks.peers.comparison import BATCH, EPOCHS, FIRST, INTERPRETER, SMALL, SMALL_BATCH, Comparison
+from benchmarks.peers.comparison import (
+    BATCH,
+    EPOCHS,
+    FIRST,
+    INTERPRETER,
+    SMALL,
+    SMALL_BATCH,
+    Comparison,
+)
 from benchmarks.peers.contestants import CONTESTANTS, Row
 from fastload.errors import FastloadError
-from fastload.tools.measure.results import Measurement, Results, Round, new_results, ratios, to_json, write_text
+from fastload.tools.measure.results import (
+    Measurement,
+    Results,
+    Round,
+    new_results,
+    ratios,
+    to_json,
+    write_text,
+)
 from fastload.tools.measure.rounds import Progress
 from fastload.tools.measure.statistics import Verdict, judge, quantile, summarise
 from fastload.tools.measure.table import metric_rows, print_fitting, print_problems
@@ -67,13 +85,18 @@ def bars(measurements: Sequence[Measurement]) -> Iterator[Verdict]:
     def metric(row: Row, mode: str, name: str) -> list[float]:
         return found[row.contestant, mode].metrics(name) if (row.contestant, mode) in found else []
 
-    for pairs, quantity, what in ((_FASTER, _rate, ""), (_CHEAPER, _images_per_cpu_second, ", by processor time")):
+    for pairs, quantity, what in (
+        (_FASTER, _rate, ""),
+        (_CHEAPER, _images_per_cpu_second, ", by processor time"),
+    ):
         for ours, theirs, bound in pairs:
             name = f"{ours.contestant} / {theirs.contestant} ({ours.task}){what}"
             yield judge(name, _ratios(ours, theirs, quantity, found), bound)
     core = who.FASTLOAD_TURBOJPEG
     first = metric(core, FIRST, "first_batch_seconds")
-    yield judge(f"{core.contestant}: first batch after iter()", first, 0.3, at_least=False, unit="s")
+    yield judge(
+        f"{core.contestant}: first batch after iter()", first, 0.3, at_least=False, unit="s"
+    )
     for row in (core, who.FASTLOAD_CACHE):
         gap = metric(row, EPOCHS, "longest_gap_in_ordinary_intervals")
         what = f"{row.contestant}: extra wait at an epoch's end"
@@ -82,17 +105,24 @@ def bars(measurements: Sequence[Measurement]) -> Iterator[Verdict]:
         what = f"{row.contestant}: growth of memory after the first of 20 epochs"
         yield judge(what, growth, 0.02, at_least=False, unit="%")
     speed = metric(core, INTERPRETER, "speed_alone_share")
-    yield judge(f"speed of Python while {core.contestant} works, one thread on two cores", speed, 0.9, unit="%")
+    yield judge(
+        f"speed of Python while {core.contestant} works, one thread on two cores",
+        speed,
+        0.9,
+        unit="%",
+    )
 
 
-def _ratios(ours: Row, theirs: Row, quantity: Callable[[Round], float], found: Found) -> list[float]:
+def _ratios(
+    ours: Row, theirs: Row, quantity: Callable[[Round], float], found: Found
+) -> list[float]:
     pair = (found.get((row.contestant, row.task)) for row in (ours, theirs))
     return ratios(*pair, quantity)
 
 
 def print_results(results: Results, console: Console) -> None:
-    """Rates and costs, and how much faster fastload's ways are, with quartiles over the rounds; then medians of what is
-    not throughput: the bars have the spread, the JSON all of it."""
+    """Rates and costs, and how much faster fastload's ways are, with quartiles over the rounds;
+    then medians of what is not throughput: the bars have the spread, the JSON all of it."""
     rows = [row for row in results.measurements if row.rounds]
     found = {(row.contestant, row.mode): row for row in rows}
     for mode in dict.fromkeys(row.mode for row in rows):
@@ -104,7 +134,9 @@ def print_results(results: Results, console: Console) -> None:
             for us in ours:
                 values = ratios(found.get((us.contestant, mode)), row)
                 s = summarise(values) if values else None
-                shown[f"{us.contestant} / this"] = f"{s.median:.2f} ({s.low:.2f} to {s.high:.2f})" if s else ""
+                shown[f"{us.contestant} / this"] = (
+                    f"{s.median:.2f} ({s.low:.2f} to {s.high:.2f})" if s else ""
+                )
         console.print()
         print_fitting(console, cells)
     console.print()
@@ -119,28 +151,40 @@ def other_pixels(measurements: Sequence[Measurement]) -> list[str]:
     """A warning for each contestant whose images are not, on average, as bright as the others'."""
     warnings = []
     for task in dict.fromkeys(m.mode for m in measurements):
-        means = {m.contestant: s.median for m in measurements if m.mode == task and (s := m.metric("mean_pixel"))}
+        means = {
+            m.contestant: s.median
+            for m in measurements
+            if m.mode == task and (s := m.metric("mean_pixel"))
+        }
         middle = quantile(list(means.values()), 0.5) if means else 0.0
         warnings += [
-            f"WARNING: {contestant}: its mean pixel is {mean:.1f}, that of the others {middle:.1f}: not the same images"
+            f"WARNING: {contestant}: its mean pixel is {mean:.1f}, that of the others "
+            f"{middle:.1f}: not the same images"
             for contestant, mean in means.items()
             if abs(mean - middle) > _SAME * middle
         ]
     return warnings
 
 
-# -- the command ------------------------------------------------------------------------------------------------------
+# -- the command -----------------------------------------------------------------------------------
 
 
 def main() -> int:
     given = _arguments()
-    rows = [row for row in CONTESTANTS if not given.only or any(part in row.contestant for part in given.only)]
+    rows = [
+        row
+        for row in CONTESTANTS
+        if not given.only or any(part in row.contestant for part in given.only)
+    ]
     try:
         comparison = Comparison(given, rows, _say)
     except FastloadError as error:
         _say(str(error))
         return 1
-    _say(f"{comparison.photographs}, {SMALL:,} small images; {given.threads} threads; {len(rows)} contestants")
+    _say(
+        f"{comparison.photographs}, {SMALL:,} small images; {given.threads} threads; "
+        f"{len(rows)} contestants"
+    )
     measured = comparison.rates(_progress)
     measurements = list(measured.measurements)
     if measured.complete and not given.rates_only:
@@ -172,16 +216,31 @@ def main() -> int:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=(__doc__ or "").split("\n\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.peers", description=(__doc__ or "").split("\n\n")[0]
+    )
     add = parser.add_argument
-    add("--data", type=lambda text: Path(text).expanduser().absolute(), help="class folders of JPEGs (default: made)")
+    add(
+        "--data",
+        type=lambda text: Path(text).expanduser().absolute(),
+        help="class folders of JPEGs (default: made)",
+    )
     add("--threads", type=int, default=2, help="or workers, of each (default: %(default)s)")
     add("--rounds", type=int, default=7, help="default: %(default)s")
     add("--seconds", type=float, default=2.0, help="of a contestant a round (default: %(default)s)")
     add("--only", nargs="*", default=[], help="contestants whose name contains one of these words")
-    add("--rates-only", action="store_true", help="leave out first batch, epoch ends, memory and Python")
+    add(
+        "--rates-only",
+        action="store_true",
+        help="leave out first batch, epoch ends, memory and Python",
+    )
     work = ROOT / "build" / "peers"
-    add("--work", type=lambda text: Path(text).absolute(), default=work, help="files and environments are kept here")
+    add(
+        "--work",
+        type=lambda text: Path(text).absolute(),
+        default=work,
+        help="files and environments are kept here",
+    )
     add("--json", type=Path, help="write the results to this file")
     return parser.parse_args()
 

@@ -35,12 +35,14 @@ BATCH, SMALL_BATCH = 64, 512
 _PATIENCE = 300.0
 """For what is not timed: imports, the compilers of FFCV, the first batch [seconds]."""
 _LIMIT_NEEDS = (
-    "the limit needs cmake, a C++ compiler and libjpeg-turbo's headers: sudo apt-get install -y cmake g++ libjpeg-dev"
+    "the limit needs cmake, a C++ compiler and libjpeg-turbo's headers: sudo "
+    "apt-get install -y cmake g++ libjpeg-dev"
 )
 
 
 class Comparison:
-    """Makes what is not there yet: photographs, the peers' environments and files, the cache. Then it measures."""
+    """Makes what is not there yet: photographs, the peers' environments and files, the cache. Then
+    it measures."""
 
     def __init__(self, given: Namespace, rows: Sequence[Row], say: Callable[[str], None]) -> None:
         """
@@ -57,11 +59,16 @@ class Comparison:
         folder = str(self.photographs.folder)
         # Its name is a hash of the photographs: other ones get a cache and FFCV files of their own.
         files = self.photographs.folder.parent
-        self.setting = Setting(folder, str(small_images(work, SMALL)), str(files), BATCH, given.threads)
+        self.setting = Setting(
+            folder, str(small_images(work, SMALL)), str(files), BATCH, given.threads
+        )
         say("building fastload's cache, unless it is there")
         build_cache(folder, files / "cache", short_side=256)
         self._folders: dict[str, str] = {}
-        for task, count, side, suffix in (("PNG photographs", 256, PNG, ".png"), ("small JPEGs", 1024, TINY, ".jpg")):
+        for task, count, side, suffix in (
+            ("PNG photographs", 256, PNG, ".png"),
+            ("small JPEGs", 1024, TINY, ".jpg"),
+        ):
             if any(row.task == task for row in rows):
                 say(f"making {task}, unless they are there")
                 made = reduced(self.photographs.few, work, count, side=side, suffix=suffix)
@@ -93,29 +100,50 @@ class Comparison:
             versions[row.contestant, row.task] = peer.version
             return peer
 
-        entries = [Entry(row.contestant, row.task, parameters, partial(opened, row)) for row in self.rows]
+        entries = [
+            Entry(row.contestant, row.task, parameters, partial(opened, row)) for row in self.rows
+        ]
         timing = {"seconds": given.seconds, "warmup_seconds": given.seconds / 2}
         found = measure(entries, rounds=given.rounds, on_progress=on_progress, **timing)
-        named = [structs.replace(m, version=versions.get((m.contestant, m.mode), "")) for m in found.measurements]
+        named = [
+            structs.replace(m, version=versions.get((m.contestant, m.mode), ""))
+            for m in found.measurements
+        ]
         return replace(found, measurements=tuple(named))
 
     def singles(self) -> Iterator[Measurement]:
-        """First batches, ends of epochs and memory, Python beside the loader: while nothing else is at work."""
+        """First batches, ends of epochs and memory, Python beside the loader: while nothing else is
+        at work."""
         few = str(self.photographs.few)
         first = [row for row in self.rows if row.first_batch]
-        yield from self._alone(FIRST, first, "first_batch", rounds=3, keep_open=False, photographs=few)
+        yield from self._alone(
+            FIRST, first, "first_batch", rounds=3, keep_open=False, photographs=few
+        )
         for row in self.rows:
             if row.epochs:
                 yield from self._alone(EPOCHS, [row], "epochs", rounds=1, epochs=row.epochs)
             if row.beside_python:
-                yield from self._alone(INTERPRETER, [row], "beside_python", rounds=5, threads=1, cores=2)
+                yield from self._alone(
+                    INTERPRETER, [row], "beside_python", rounds=5, threads=1, cores=2
+                )
 
     def _alone(
-        self, mode: str, rows: Sequence[Row], method: str, rounds: int, keep_open: bool = True, **setting: object
+        self,
+        mode: str,
+        rows: Sequence[Row],
+        method: str,
+        rounds: int,
+        keep_open: bool = True,
+        **setting: object,
     ) -> tuple[Measurement, ...]:
-        entries = [Entry(row.contestant, mode, {}, partial(self._peer, row, method, **setting)) for row in rows]
+        entries = [
+            Entry(row.contestant, mode, {}, partial(self._peer, row, method, **setting))
+            for row in rows
+        ]
         self._say(f"{mode}: {', '.join(row.contestant for row in rows)}")
-        return measure(entries, rounds=rounds, seconds=1.0, warmup_seconds=0.0, keep_open=keep_open).measurements
+        return measure(
+            entries, rounds=rounds, seconds=1.0, warmup_seconds=0.0, keep_open=keep_open
+        ).measurements
 
     def _peer(self, row: Row, method: str, **changed: object) -> Peer:
         if lacking := self._lacking.get(row.environment):
@@ -130,7 +158,11 @@ class Comparison:
 
     def _launcher(self, row: Row) -> list[str]:
         """The interpreter of its environment."""
-        return [str(self._given.work / row.environment / "bin" / "python") if row.environment else sys.executable]
+        return [
+            str(self._given.work / row.environment / "bin" / "python")
+            if row.environment
+            else sys.executable
+        ]
 
     def _environment(self, name: str) -> str:
         """Make it if it is not there. Returns why it cannot be had; empty if it can."""
@@ -138,17 +170,25 @@ class Comparison:
         python = self._given.work / name / "bin" / "python"
 
         def works() -> bool:
-            return python.exists() and subprocess.run([python, "-c", trial], capture_output=True).returncode == 0
+            return (
+                python.exists()
+                and subprocess.run([python, "-c", trial], capture_output=True).returncode == 0
+            )
 
         if not works():
-            self._say(f"installing {name} into an environment of its own; once (FFCV: several minutes and GB)")
+            self._say(
+                f"installing {name} into an environment of its own; once (FFCV: several "
+                "minutes and GB)"
+            )
             shutil.rmtree(python.parents[1], ignore_errors=True)
             subprocess.run([sys.executable, "-m", "venv", python.parents[1]])
             if python.exists():
                 subprocess.run([python, "-m", "pip", "install", "-q", *packages])
         if works():
             return ""
-        reason = f"{name} needs: sudo apt-get install -y --no-install-recommends python3-venv {system}"
+        reason = (
+            f"{name} needs: sudo apt-get install -y --no-install-recommends python3-venv {system}"
+        )
         self._say(reason)
         return reason
 
@@ -164,7 +204,13 @@ class Peer:
         self._child = Child(launcher=launcher, environment=environment, cwd=ROOT)
         self.close = self._child.close
         try:
-            self._child.open("benchmarks.peers.serve:Contestant", row.contestant, row.task, setting, limit=_PATIENCE)
+            self._child.open(
+                "benchmarks.peers.serve:Contestant",
+                row.contestant,
+                row.task,
+                setting,
+                limit=_PATIENCE,
+            )
             self.version: str = self._child.ask("version")
         except BaseException:
             self.close()
@@ -177,7 +223,8 @@ class Peer:
 
 
 class Limit:
-    """The limit: decoding the same crops with the same library, and nothing else (`benchmarks/native_limit.cpp`).
+    """The limit: decoding the same crops with the same library, and nothing else
+    (`benchmarks/native_limit.cpp`).
 
     Goes through whole epochs; its decoders and threads live on between them.
     """
@@ -194,9 +241,13 @@ class Limit:
             done = subprocess.run(["cmake", *step], capture_output=True, text=True)
             if done.returncode != 0:
                 lines = (done.stderr or done.stdout).strip().splitlines()
-                raise BackendUnavailableError(f"{_LIMIT_NEEDS} ({lines[-1] if lines else 'the build failed'})")
+                raise BackendUnavailableError(
+                    f"{_LIMIT_NEEDS} ({lines[-1] if lines else 'the build failed'})"
+                )
         command = [str(build / "native_limit"), setting.photographs, str(setting.threads)]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+        )
 
     def run(self, seconds: float) -> Work:
         samples, clock, processor = 0.0, 0.0, 0.0
@@ -207,9 +258,13 @@ class Limit:
             self._process.stdin.write("\n")
             found = [float(text) for text in self._process.stdout.readline().split()]
             if len(found) != 3:
-                raise WorkerError("native_limit: ended in the middle; it wrote why to standard error")
+                raise WorkerError(
+                    "native_limit: ended in the middle; it wrote why to standard error"
+                )
             samples, clock, processor = samples + found[0], clock + found[1], processor + found[2]
-        return Work(int(samples), seconds=clock, cpu_seconds=processor, peak_memory=0, memory_growth=0)
+        return Work(
+            int(samples), seconds=clock, cpu_seconds=processor, peak_memory=0, memory_growth=0
+        )
 
     def close(self) -> None:
         self._process.communicate()

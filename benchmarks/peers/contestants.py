@@ -1,7 +1,8 @@
-"""Who takes part: each as its good users write it, uint8 in host memory. A new peer is a function and a line here.
+"""Who takes part: each as its good users write it, uint8 in host memory. A new peer is a function
+and a line here.
 
-Functions import their packages themselves: some of these live in environments that have little else, fastload's other
-dependencies included.
+Functions import their packages themselves: some of these live in environments that have little
+else, fastload's other dependencies included.
 """
 
 from __future__ import annotations
@@ -18,9 +19,11 @@ from typing import Any, Literal
 CROP = 224
 """Photographs: RandomResizedCrop to this many pixels, then a random horizontal flip."""
 PNG, TINY = 480, 64
-"""Photographs as PNG, pixels on their longer side; small JPEGs, pixels on each side: RandomResizedCrop as well."""
+"""Photographs as PNG, pixels on their longer side; small JPEGs, pixels on each side:
+RandomResizedCrop as well."""
 SIDE, PADDING = 32, 4
-"""Small images: a random crop of as many pixels, after padding by four on each side; then a random horizontal flip."""
+"""Small images: a random crop of as many pixels, after padding by four on each side; then a random
+horizontal flip."""
 _AREA, _ASPECT = (0.08, 1.0), (3 / 4, 4 / 3)
 """Of the crops, as in torchvision, where a peer must be told."""
 
@@ -48,14 +51,16 @@ class Batches:
     """The image batches of one epoch, (B, H, W, C) or (B, C, H, W). Called repeatedly."""
 
 
-# -- torch.utils.data.DataLoader, as its documentation advises: workers that persist over epochs ----------------------
+# -- torch.utils.data.DataLoader, as its documentation advises: workers that persist over epochs ---
 
 
 def pillow(setting: Setting) -> Batches:
     from torchvision.datasets import ImageFolder
     from torchvision.transforms import v2
 
-    transform = v2.Compose([v2.RandomResizedCrop(setting.crop), v2.RandomHorizontalFlip(), v2.PILToTensor()])
+    transform = v2.Compose(
+        [v2.RandomResizedCrop(setting.crop), v2.RandomHorizontalFlip(), v2.PILToTensor()]
+    )
     return _dataloader(ImageFolder(setting.photographs, transform), setting)
 
 
@@ -114,22 +119,31 @@ def _dataloader(dataset: Any, setting: Setting) -> Batches:
     return Batches(str(torch.__version__), lambda: (images for images, _ in loader))
 
 
-# -- NVIDIA DALI on the CPU: the pipeline of its ImageNet example, without the normalisation --------------------------
+# -- NVIDIA DALI on the CPU: the pipeline of its ImageNet example, without the normalisation -------
 
 
 def dali(setting: Setting) -> Batches:
-    """Decodes the crop only; its decoder's fancy upsampling is off by default (a little faster) and stays off."""
+    """Decodes the crop only; its decoder's fancy upsampling is off by default (a little faster) and
+    stays off."""
     import nvidia.dali
     from nvidia.dali import fn
     from nvidia.dali.plugin.base_iterator import LastBatchPolicy
     from nvidia.dali.plugin.pytorch import DALIClassificationIterator
 
     types: Any = nvidia.dali.types
-    pipeline = nvidia.dali.Pipeline(batch_size=setting.batch_size, num_threads=setting.threads, device_id=None)
+    pipeline = nvidia.dali.Pipeline(
+        batch_size=setting.batch_size, num_threads=setting.threads, device_id=None
+    )
     with pipeline:
-        encoded, labels = fn.readers.file(file_root=setting.photographs, random_shuffle=True, name="files")
+        encoded, labels = fn.readers.file(
+            file_root=setting.photographs, random_shuffle=True, name="files"
+        )
         images: Any = fn.decoders.image_random_crop(
-            encoded, device="cpu", output_type=types.RGB, random_aspect_ratio=list(_ASPECT), random_area=list(_AREA)
+            encoded,
+            device="cpu",
+            output_type=types.RGB,
+            random_aspect_ratio=list(_ASPECT),
+            random_area=list(_AREA),
         )
         images = fn.resize(images, size=[CROP, CROP], interp_type=types.INTERP_TRIANGULAR)
         pipeline.set_outputs(fn.flip(images, horizontal=fn.random.coin_flip()), labels)
@@ -139,7 +153,7 @@ def dali(setting: Setting) -> Batches:
     return Batches(nvidia.dali.__version__, lambda: (batch["data"] for (batch,) in loader))
 
 
-# -- SPDL: a pipeline of threads around FFmpeg's decoder and scaler; in an environment of its own ---------------------
+# -- SPDL: a pipeline of threads around FFmpeg's decoder and scaler; in an environment of its own --
 
 
 def spdl(setting: Setting) -> Batches:
@@ -155,9 +169,7 @@ def spdl(setting: Setting) -> Batches:
         packets = spdl.io.demux_image(path)
         left, top, width, height = _crop(draw, packets.codec.width, packets.codec.height)
         flip = ",hflip" if draw.random() < 0.5 else ""
-        description = (
-            f"crop={width}:{height}:{left}:{top}:exact=1,scale={CROP}:{CROP}:flags=bilinear{flip},format=pix_fmts=rgb24"
-        )
+        description = f"crop={width}:{height}:{left}:{top}:exact=1,scale={CROP}:{CROP}:flags=bilinear{flip},format=pix_fmts=rgb24"
         return spdl.io.decode_packets(packets, filter_desc=description)
 
     def collate(frames: list[Any]) -> Any:
@@ -186,11 +198,12 @@ def _crop(draw: random.Random, width: int, height: int) -> tuple[int, int, int, 
     return (width - w) // 2, (height - h) // 2, w, h
 
 
-# -- FFCV, with the pipelines of its ImageNet and CIFAR-10 examples up to the tensor; in an environment of its own -----
+# -- FFCV, with the pipelines of its ImageNet and CIFAR-10 examples up to the tensor; in an environm
 
 
 def ffcv(setting: Setting, kind: str) -> Batches:
-    """One of its files; the system keeps it in memory, and the order is quite random, as the others' is."""
+    """One of its files; the system keeps it in memory, and the order is quite random, as the
+    others' is."""
     from importlib import metadata
 
     from ffcv.fields import decoders
@@ -198,7 +211,11 @@ def ffcv(setting: Setting, kind: str) -> Batches:
     from ffcv.transforms import RandomHorizontalFlip, RandomTranslate, Squeeze, ToTensor
 
     if kind == "small":
-        image = [decoders.SimpleRGBImageDecoder(), RandomHorizontalFlip(), RandomTranslate(padding=PADDING)]
+        image = [
+            decoders.SimpleRGBImageDecoder(),
+            RandomHorizontalFlip(),
+            RandomTranslate(padding=PADDING),
+        ]
     else:
         image = [decoders.RandomResizedCropRGBImageDecoder((CROP, CROP)), RandomHorizontalFlip()]
     loader: Any = Loader(
@@ -208,7 +225,10 @@ def ffcv(setting: Setting, kind: str) -> Batches:
         order=OrderOption.RANDOM,
         os_cache=True,
         drop_last=True,
-        pipelines={"image": [*image, ToTensor()], "label": [decoders.IntDecoder(), ToTensor(), Squeeze()]},
+        pipelines={
+            "image": [*image, ToTensor()],
+            "label": [decoders.IntDecoder(), ToTensor(), Squeeze()],
+        },
     )
     return Batches(metadata.version("ffcv"), lambda: (images for images, _ in loader))
 
@@ -218,7 +238,8 @@ def _beton(setting: Setting, kind: str) -> Path:
 
 
 def write_ffcv(setting: Setting, kind: str) -> None:
-    """Write one of its files, unless it is there: at full size as JPEG, or with raw pixels, reduced."""
+    """Write one of its files, unless it is there: at full size as JPEG, or with raw pixels,
+    reduced."""
     import ffcv.fields
     import ffcv.writer
     import numpy as np
@@ -234,10 +255,14 @@ def write_ffcv(setting: Setting, kind: str) -> None:
         def __init__(self) -> None:
             if kind == "small":
                 images = np.load(Path(setting.small, "images.npy"), mmap_mode="r")
-                self._samples = list(zip(images, np.load(Path(setting.small, "labels.npy")).tolist(), strict=True))
+                self._samples = list(
+                    zip(images, np.load(Path(setting.small, "labels.npy")).tolist(), strict=True)
+                )
             else:
                 classes = enumerate(sorted(Path(setting.photographs).iterdir()))
-                self._samples = [(path, label) for label, name in classes for path in sorted(name.iterdir())]
+                self._samples = [
+                    (path, label) for label, name in classes for path in sorted(name.iterdir())
+                ]
 
         def __len__(self) -> int:
             return len(self._samples)
@@ -252,7 +277,8 @@ def write_ffcv(setting: Setting, kind: str) -> None:
                 image = image.resize((width, height), Image.Resampling.BILINEAR)
             return image, label
 
-    # The pixels that fastload's cache holds; and FFCV's own option, which is by the longer side, so fewer pixels.
+    # The pixels that fastload's cache holds; and FFCV's own option, which is by the longer side, so
+    # fewer pixels.
     modes: dict[str, dict[str, Any]] = {
         "jpeg": {"write_mode": "jpg", "jpeg_quality": 90},
         "raw_short": {"write_mode": "raw"},
@@ -267,7 +293,7 @@ def write_ffcv(setting: Setting, kind: str) -> None:
     os.replace(part, target)
 
 
-# -- fastload, through the public API ---------------------------------------------------------------------------------
+# -- fastload, through the public API --------------------------------------------------------------
 
 
 def fastload(setting: Setting, backend: str, *, small: bool = False) -> Batches:
@@ -293,16 +319,21 @@ def fastload(setting: Setting, backend: str, *, small: bool = False) -> Batches:
     return Batches(__version__, lambda: (images for images, _ in loader))
 
 
-# -- the table --------------------------------------------------------------------------------------------------------
+# -- the table -------------------------------------------------------------------------------------
 
 ENVIRONMENTS = {
     "ffcv": (  # builds from source, needs torch
         *(["ffcv==1.0.2", "pillow", "psutil"], "import ffcv, PIL, psutil"),
         "g++ pkg-config libopencv-dev libturbojpeg0-dev python3-dev",
     ),
-    "spdl": (["spdl", "psutil"], "import psutil, spdl.io.lib; spdl.io.lib._import_libspdl()", "ffmpeg"),
+    "spdl": (
+        ["spdl", "psutil"],
+        "import psutil, spdl.io.lib; spdl.io.lib._import_libspdl()",
+        "ffmpeg",
+    ),
 }
-"""Of peers that bring their own versions of what others need: packages, a test of them, what the system must have."""
+"""Of peers that bring their own versions of what others need: packages, a test of them, what the
+system must have."""
 
 
 @dataclass(frozen=True)
@@ -317,7 +348,9 @@ class Row:
     first_batch: bool = False  # whether the time to the first batch is measured
     epochs: int = 0  # over how many epochs their ends, and memory, are measured
     beside_python: bool = False  # whether the speed of Python beside it is measured
-    compared: bool = False  # whether it is one of ours that all others of the task are compared with
+    compared: bool = (
+        False  # whether it is one of ours that all others of the task are compared with
+    )
 
     @property
     def side(self) -> int:
@@ -329,9 +362,15 @@ PILLOW = Row("DataLoader, Pillow", "photographs", pillow, first_batch=True, epoc
 TORCHVISION = Row("DataLoader, torchvision decoder", "photographs", torchvision_decoder)
 DALI = Row("DALI, CPU", "photographs", dali, first_batch=True, epochs=3)
 SPDL = Row("SPDL", "photographs", spdl, "spdl")
-FFCV_JPEG = Row("FFCV, JPEG q90", "photographs", partial(ffcv, kind="jpeg"), "ffcv", "jpeg", epochs=3)
-FFCV_RAW = Row("FFCV, raw, short side 256", "photographs", partial(ffcv, kind="raw_short"), "ffcv", "raw_short")
-FFCV_RAW_LONG = Row("FFCV, raw, long side 256", "photographs", partial(ffcv, kind="raw_long"), "ffcv", "raw_long")
+FFCV_JPEG = Row(
+    "FFCV, JPEG q90", "photographs", partial(ffcv, kind="jpeg"), "ffcv", "jpeg", epochs=3
+)
+FFCV_RAW = Row(
+    "FFCV, raw, short side 256", "photographs", partial(ffcv, kind="raw_short"), "ffcv", "raw_short"
+)
+FFCV_RAW_LONG = Row(
+    "FFCV, raw, long side 256", "photographs", partial(ffcv, kind="raw_long"), "ffcv", "raw_long"
+)
 FASTLOAD_TORCH = Row("fastload torch", "photographs", partial(fastload, backend="torch"))
 FASTLOAD_TURBOJPEG = Row(
     *("fastload turbojpeg", "photographs", partial(fastload, backend="turbojpeg")),
@@ -341,19 +380,26 @@ FASTLOAD_TURBOJPEG = Row(
     compared=True,
 )
 FASTLOAD_CACHE = Row(
-    *("fastload cache, short side 256", "photographs", partial(fastload, backend="cache")), epochs=20, compared=True
+    *("fastload cache, short side 256", "photographs", partial(fastload, backend="cache")),
+    epochs=20,
+    compared=True,
 )
 LIMIT = Row("limit: region decode alone", "photographs", None)
 
 PILLOW_PNG = Row("DataLoader, Pillow", "PNG photographs", pillow)
-FASTLOAD_PNG = Row("fastload turbojpeg", "PNG photographs", partial(fastload, backend="turbojpeg"), compared=True)
+FASTLOAD_PNG = Row(
+    "fastload turbojpeg", "PNG photographs", partial(fastload, backend="turbojpeg"), compared=True
+)
 PILLOW_TINY = Row("DataLoader, Pillow", "small JPEGs", pillow)
-FASTLOAD_TINY = Row("fastload turbojpeg", "small JPEGs", partial(fastload, backend="turbojpeg"), compared=True)
+FASTLOAD_TINY = Row(
+    "fastload turbojpeg", "small JPEGs", partial(fastload, backend="turbojpeg"), compared=True
+)
 
 PILLOW_SMALL = Row("DataLoader, Pillow", "small images", pillow_small)
 FFCV_SMALL = Row("FFCV", "small images", partial(ffcv, kind="small"), "ffcv", "small")
 FASTLOAD_CACHE_SMALL = Row(
-    *("fastload cache", "small images", partial(fastload, backend="cache", small=True)), compared=True
+    *("fastload cache", "small images", partial(fastload, backend="cache", small=True)),
+    compared=True,
 )
 
 CONTESTANTS: tuple[Row, ...] = (

@@ -1,7 +1,8 @@
 """A contestant's process: it stays alive, with its loader warm, and measures when it is told to.
 
-It runs in the peers' own environments too: of fastload it imports what needs only psutil, and what the
-contestant brings. What its methods return are the arguments of `fastload.tools.measure.rounds.Work`.
+It runs in the peers' own environments too: of fastload it imports what needs only psutil, and what
+the contestant brings. What its methods return are the arguments of
+`fastload.tools.measure.rounds.Work`.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from fastload.tools.measure.clock import cpu_seconds, descendants, resident_memo
 _DRAIN = 0.6
 """Before each measurement, so that batches which were ready do not count [seconds]."""
 _SLICE = 0.05
-"""Of pure Python between two batches [seconds]: shorter than a batch takes one thread, so that it never rests."""
+"""Of pure Python between two batches [seconds]: shorter than a batch takes one thread, so that it
+never rests."""
 
 
 class Contestant:
@@ -46,11 +48,16 @@ class Contestant:
         made = time.perf_counter()
         self._epoch = self._batches.epoch()
         images = next(self._epoch)
-        self._first = {"first_batch_seconds": time.perf_counter() - made, "made_seconds": made - start}
+        self._first = {
+            "first_batch_seconds": time.perf_counter() - made,
+            "made_seconds": made - start,
+        }
         size, side = setting.batch_size, self._row.side
         shapes = [(size, 3, side, side), (size, side, side, 3)]
         if not str(images.dtype).endswith("uint8") or tuple(images.shape) not in shapes:
-            raise ValueError(f"a batch of {tuple(images.shape)} {images.dtype}, not {shapes[0]} uint8")
+            raise ValueError(
+                f"a batch of {tuple(images.shape)} {images.dtype}, not {shapes[0]} uint8"
+            )
         means = [_mean(images), *map(_mean, islice(self._epoch, 7))]
         self._mean = sum(means) / len(means)  # the same for all who deliver the same images
 
@@ -62,7 +69,8 @@ class Contestant:
         return {"samples": 0, "metrics": self._first}
 
     def stream(self, seconds: float) -> dict[str, Any]:
-        """From the arrival of one batch to the arrival of another; before that, what was ready is used up."""
+        """From the arrival of one batch to the arrival of another; before that, what was ready is
+        used up."""
         start = time.perf_counter()
         while time.perf_counter() - start < _DRAIN:
             self._next()
@@ -82,8 +90,8 @@ class Contestant:
         }
 
     def epochs(self, seconds: float) -> dict[str, Any]:
-        """The longest interval between batches of two epochs, beside the ordinary one within an epoch, for a trainer
-        that never pauses; and memory after each epoch."""
+        """The longest interval between batches of two epochs, beside the ordinary one within an
+        epoch, for a trainer that never pauses; and memory after each epoch."""
         while not self._next():
             pass
         within: list[float] = []
@@ -115,7 +123,8 @@ class Contestant:
         }
 
     def beside_python(self, seconds: float) -> dict[str, Any]:
-        """Loops per second of this thread: while the loader works, alone, and beside a process that takes a core.
+        """Loops per second of this thread: while the loader works, alone, and beside a process that
+        takes a core.
 
         The last tells what the machine itself takes from a thread when its other core is busy.
         """
@@ -158,7 +167,8 @@ def _mean(images: Any) -> float:
 
 
 def _quiet() -> None:
-    """Wait until what was begun in advance is ready, so that it disturbs neither the others nor what is next."""
+    """Wait until what was begun in advance is ready, so that it disturbs neither the others nor
+    what is next."""
     before = cpu_seconds()
     for _ in range(100):
         time.sleep(0.05)
@@ -169,7 +179,8 @@ def _quiet() -> None:
 
 
 def _unmapped_memory() -> float:
-    """Of this process and its workers, without mapped files: their pages are the page cache's [bytes]."""
+    """Of this process and its workers, without mapped files: their pages are the page cache's
+    [bytes]."""
     total = _bytes("/proc/self/status", ("RssAnon", "RssShmem"))
     for worker in descendants():
         with suppress(OSError):  # ended meanwhile

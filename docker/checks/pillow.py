@@ -1,4 +1,5 @@
-"""Whether Pillow is Pillow-SIMD, nothing else owns its files, and torchvision works with it. Runs inside the image."""
+"""Whether Pillow is Pillow-SIMD, nothing else owns its files, and torchvision works with it. Runs
+inside the image."""
 
 import time
 from importlib import metadata
@@ -22,7 +23,10 @@ assert len(codecs) == 4, f"codecs: only {codecs}"
 assert _functional_pil.Image is Image, "torchvision has another PIL"
 
 image = Image.effect_noise((4000, 3000), 64).convert("RGB")
-pixels, again = (functional.pil_to_tensor(functional.resize(image, [256, 256])), functional.pil_to_tensor(image))
+pixels, again = (
+    functional.pil_to_tensor(functional.resize(image, [256, 256])),
+    functional.pil_to_tensor(image),
+)
 tensors = functional.resize(again, [256, 256], antialias=True)
 assert pixels.shape == tensors.shape == (3, 256, 256)
 apart = (pixels.to(torch.int16) - tensors.to(torch.int16)).abs()
@@ -31,5 +35,8 @@ begun = time.perf_counter()
 for _ in range(10):
     functional.resize(image, [256, 256])
 milliseconds = (time.perf_counter() - begun) * 100
-print(f"PIL {PIL.__version__} of {owners[0]} in {PIL.__file__}; torchvision {torchvision.__version__} uses it")
+print(
+    f"PIL {PIL.__version__} of {owners[0]} in {PIL.__file__}; torchvision "
+    f"{torchvision.__version__} uses it"
+)
 print(f"torchvision resizes 12 megapixels to 256 x 256 in {milliseconds:.1f} ms")

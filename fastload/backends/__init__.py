@@ -1,9 +1,10 @@
-"""The backends by name. To add one: a file with a class and its options, and a line here or an entry point.
+"""The backends by name. To add one: a file with a class and its options, and a line here or an
+entry point.
 
 A third party registers its class under the entry-point group `fastload.backends`; the class takes
-(context, options) and has an `Options` attribute, like ours. What it says of itself in `traits` and `fit` (see
-`fastload.backends.base`) is all that anybody asks: it takes part in `backend="auto"`, `fastload bench`, `demo` and
-`doctor` like ours.
+(context, options) and has an `Options` attribute, like ours. What it says of itself in `traits` and
+`fit` (see `fastload.backends.base`) is all that anybody asks: it takes part in `backend="auto"`,
+`fastload bench`, `demo` and `doctor` like ours.
 """
 
 from __future__ import annotations
@@ -54,18 +55,23 @@ def backend_class(name: str) -> Any:
     registered = _registered()
     if name not in registered:
         known = ", ".join(map(repr, registered))
-        raise ConfigurationError(f"backend: {name!r} is not known; choose 'auto' or one of {known}.")
+        raise ConfigurationError(
+            f"backend: {name!r} is not known; choose 'auto' or one of {known}."
+        )
     cls = registered[name].load()
     needs = traits_of(cls).needs
     if needs is not None and not _importable(needs.package):
         raise BackendUnavailableError(
-            f"backend {name!r} needs the package {needs.package}, which is not installed: {needs.install}"
+            f"backend {name!r} needs the package {needs.package}, which is not installed: "
+            f"{needs.install}"
         )
     return cls
 
 
 def _registered() -> dict[str, EntryPoint]:
-    built_in = {name: EntryPoint(name, target, ENTRY_POINT_GROUP) for name, target in _BUILT_IN.items()}
+    built_in = {
+        name: EntryPoint(name, target, ENTRY_POINT_GROUP) for name, target in _BUILT_IN.items()
+    }
     third_party = sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda entry: entry.name)
     return built_in | {entry.name: entry for entry in third_party if entry.name not in built_in}
 
@@ -73,8 +79,12 @@ def _registered() -> dict[str, EntryPoint]:
 def _status(entry: EntryPoint) -> BackendStatus:
     try:
         traits = traits_of(entry.load())
-    except Exception as error:  # somebody else's code, or a broken torch: to be told, not to be stopped by
-        return BackendStatus(entry.name, False, f"its import failed with {type(error).__name__}: {error}")
+    except (
+        Exception
+    ) as error:  # somebody else's code, or a broken torch: to be told, not to be stopped by
+        return BackendStatus(
+            entry.name, False, f"its import failed with {type(error).__name__}: {error}"
+        )
     needs = traits.needs
     present = needs is None or _importable(needs.package)
     return BackendStatus(entry.name, present, "" if needs is None else needs.install, traits)

@@ -1,7 +1,9 @@
-"""Batches from columns: read, look at the headers, resolve the geometry once for all samples, decode, render.
+"""Batches from columns: read, look at the headers, resolve the geometry once for all samples,
+decode, render.
 
-What the backends share that make batches on the host. They differ in who calls it: threads with a slice of a batch
-each, the native core for what it cannot decode, or worker processes with a whole batch.
+What the backends share that make batches on the host. They differ in who calls it: threads with a
+slice of a batch each, the native core for what it cannot decode, or worker processes with a whole
+batch.
 """
 
 from __future__ import annotations
@@ -40,7 +42,8 @@ class Buffers:
     images: dict[str, npt.NDArray[Any]]
     """(B, height, width, C), by column and view."""
     points: tuple[npt.NDArray[np.float64], ...] = ()
-    """For each view the table of a `PointMap`, (B, 6, 2); none where no column is moved by geometry."""
+    """For each view the table of a `PointMap`, (B, 6, 2); none where no column is moved by
+    geometry."""
 
     def take(self, rows: slice) -> Buffers:
         """A slice of it, to be written to."""
@@ -63,8 +66,8 @@ class Placed:
     """For each view, where points of the images go, if any column is moved with them."""
 
     def harmless(self, sizes: Sequence[Size]) -> list[Geometry]:
-        """The geometries with rows that show one pixel and padding in place of those that failed, whatever they asked
-        for; all windows are of these sizes, one a view."""
+        """The geometries with rows that show one pixel and padding in place of those that failed,
+        whatever they asked for; all windows are of these sizes, one a view."""
         rows, made = sorted(self.failures), []
         for geometry, size in zip(self.geometries, sizes, strict=True):
             box, grid, window = geometry.box.copy(), geometry.size.copy(), geometry.window.copy()
@@ -74,7 +77,8 @@ class Placed:
 
 
 class Assembler:
-    """Turns draws into batches, or into slices of batches. Picklable; `fill` may be called from several threads."""
+    """Turns draws into batches, or into slices of batches. Picklable; `fill` may be called from
+    several threads."""
 
     def __init__(
         self,
@@ -85,15 +89,22 @@ class Assembler:
         decoder: str = "auto",
         renderer: EncodedRenderer | None = None,
     ) -> None:
-        """The source has no objects, and the recipe no opaque part. Without a renderer of their own, compressed images
-        are decoded and rendered in Python, with that decoder."""
-        self._source, self._recipe, self._plans, self.settings = source, recipe, recipe.geometries, settings
+        """The source has no objects, and the recipe no opaque part. Without a renderer of their
+        own, compressed images are decoded and rendered in Python, with that decoder."""
+        self._source, self._recipe, self._plans, self.settings = (
+            source,
+            recipe,
+            recipe.geometries,
+            settings,
+        )
         if renderer is None:
             get_decoder(decoder)  # complains now rather than in a thread
             renderer = PythonRenderer(decoder, settings)
         self._renderer = renderer
 
-    def buffers(self, count: int, sizes: Sequence[Size], allocate: BufferAllocator | None = None) -> Buffers:
+    def buffers(
+        self, count: int, sizes: Sequence[Size], allocate: BufferAllocator | None = None
+    ) -> Buffers:
         """Uninitialised arrays for a batch."""
         take = allocate or partial(np.empty, dtype=np.uint8)
         images = {
@@ -105,29 +116,44 @@ class Assembler:
         return Buffers(images, tuple(np.empty((count, POINT_COLUMNS, 2)) for _ in range(views)))
 
     def points(self, sizes: Int64Array, draws: Draws) -> tuple[PointMap, ...]:
-        """For each view, where points of images of these (B, 2) sizes go; none where no column is moved with them."""
-        return tuple(self._recipe.points(view, sizes, draws) for view in range(len(self._plans)) if self._source.moved)
+        """For each view, where points of images of these (B, 2) sizes go; none where no column is
+        moved with them."""
+        return tuple(
+            self._recipe.points(view, sizes, draws)
+            for view in range(len(self._plans))
+            if self._source.moved
+        )
 
     def fill(self, draws: Draws, out: Buffers) -> list[Failure]:
-        """Write the images of `draws`, a slice of a batch or all of it, into rows of what `buffers` makes.
+        """Write the images of `draws`, a slice of a batch or all of it, into rows of what `buffers`
+        makes.
 
-        Returns the rows (0 to n - 1) that could not be read, one failure each; their images hold zeros.
+        Returns the rows (0 to n - 1) that could not be read, one failure each; their images hold
+        zeros.
         """
         return self._render(self.place(draws), out)
 
     def finish(self, draws: Draws, out: Buffers, failures: list[Failure]) -> HostBatch:
-        """The batch of images that are there: with its values and what is moved with the images, in the source's
-        order."""
-        values = {name: c.at(draws.indices) for name, c in self._source.values.items() if not c.kind.moves}
+        """The batch of images that are there: with its values and what is moved with the images, in
+        the source's order."""
+        values = {
+            name: c.at(draws.indices) for name, c in self._source.values.items() if not c.kind.moves
+        }
         moved = self.moved(draws.indices, [PointMap(table) for table in out.points], failures)
         return self.in_order({**out.images, **values, **moved}, failures)
 
     def in_order(self, columns: Mapping[str, Any], failures: list[Failure]) -> HostBatch:
         """A batch of these columns, by name and view, in the order of the source."""
-        names = (view_column(name, view) for name in self._source.columns for view in range(len(self._plans)))
+        names = (
+            view_column(name, view)
+            for name in self._source.columns
+            for view in range(len(self._plans))
+        )
         return HostBatch({name: columns[name] for name in names if name in columns}, failures)
 
-    def moved(self, indices: Int64Array, points: Sequence[PointMap], failures: Sequence[Failure]) -> Columns:
+    def moved(
+        self, indices: Int64Array, points: Sequence[PointMap], failures: Sequence[Failure]
+    ) -> Columns:
         """The columns that are moved with the images, by name and view; failed rows hold zeros."""
         columns: Columns = {}
         for name, column in self._source.moved.items():
@@ -144,7 +170,8 @@ class Assembler:
         return [(height, width) for _, height, width, _ in shapes]
 
     def batch(self, draws: Draws, allocate: BufferAllocator | None = None) -> HostBatch:
-        """A whole batch in arrays of its own. Raises ConfigurationError: its images differ in size."""
+        """A whole batch in arrays of its own. Raises ConfigurationError: its images differ in
+        size."""
         placed = self.place(draws)
         out = self.buffers(len(draws), self.sizes_of(placed), allocate)
         return self.finish(draws, out, self._render(placed, out))
@@ -163,27 +190,38 @@ class Assembler:
                 sizes = own
             for row in np.flatnonzero((own != sizes).any(axis=1)).tolist():
                 if row not in failures:
-                    failures[row] = self._mismatch(name, int(draws.indices[row]), own[row], sizes[row])
-        # For pixels that are there already this is much of the work; the native core has the same arithmetic.
+                    failures[row] = self._mismatch(
+                        name, int(draws.indices[row]), own[row], sizes[row]
+                    )
+        # For pixels that are there already this is much of the work; the native core has the same
+        # arithmetic.
         geometries: list[Geometry] = []
         for plan in () if sizes is None else self._plans:
             assert sizes is not None
-            geometries.append((plan.resolve if encoded else partial(native.resolve, plan))(draws, sizes))
+            geometries.append(
+                (plan.resolve if encoded else partial(native.resolve, plan))(draws, sizes)
+            )
             for row, reason in geometries[-1].errors.items():
                 if row not in failures:
-                    failures[row] = DecodeError(f"{self._source.describe(int(draws.indices[row]))}: {reason}")
+                    failures[row] = DecodeError(
+                        f"{self._source.describe(int(draws.indices[row]))}: {reason}"
+                    )
         points = () if sizes is None else self.points(sizes, draws)
         return Placed(draws.indices, tuple(geometries), failures, encoded, points)
 
     def sizes_of(self, placed: Placed) -> list[Size]:
-        """(height, width) of all outputs, for each view. Raises ConfigurationError: they differ; names two samples."""
+        """(height, width) of all outputs, for each view. Raises ConfigurationError: they differ;
+        names two samples."""
         return [self._size_of(placed, view) for view in range(len(self._plans))]
 
     def _size_of(self, placed: Placed, view: int) -> Size:
         known = self._plans[view].out_size
         if known is not None:
             return known
-        good = np.array([row for row in range(len(placed.indices)) if row not in placed.failures], dtype=np.int64)
+        good = np.array(
+            [row for row in range(len(placed.indices)) if row not in placed.failures],
+            dtype=np.int64,
+        )
         if not placed.geometries or not len(good):
             return 1, 1
         windows = placed.geometries[view].window[:, 2:]
@@ -191,11 +229,13 @@ class Assembler:
         others = good[(windows[good] != windows[first]).any(axis=1)]
         if len(others):
             one, other = (
-                f"{self._source.describe(int(placed.indices[row]))} ({windows[row][0]} x {windows[row][1]})"
+                f"{self._source.describe(int(placed.indices[row]))} ({windows[row][0]} x "
+                f"{windows[row][1]})"
                 for row in (first, int(others[0]))
             )
             raise ConfigurationError(
-                f"transform: the images of a batch must come out in one size (height x width), but {one} and {other} "
+                "transform: the images of a batch must come out in one size (height x width), "
+                f"but {one} and {other} "
                 "differ. Add a Resize or a crop to a fixed (height, width), or use batch_size=1."
             )
         return int(windows[first][0]), int(windows[first][1])
@@ -203,7 +243,8 @@ class Assembler:
     def _read(
         self, column: EncodedImages, indices: Int64Array, failures: dict[int, DecodeError]
     ) -> tuple[dict[int, EncodedRow], Int64Array]:
-        """The compressed samples by row, and (n, 2) int64 their sizes, upright; (1, 1) for those that failed."""
+        """The compressed samples by row, and (n, 2) int64 their sizes, upright; (1, 1) for those
+        that failed."""
         reader = EncodedReader(column, self.settings)
         samples: dict[int, EncodedRow] = {}
         sizes = np.ones((len(indices), 2), dtype=np.int64)
@@ -217,12 +258,16 @@ class Assembler:
             sizes[row] = upright_size(header, self.settings)
         return samples, sizes
 
-    def _mismatch(self, name: str, index: int, size: Int64Array, other_size: Int64Array) -> DecodeError:
+    def _mismatch(
+        self, name: str, index: int, size: Int64Array, other_size: Int64Array
+    ) -> DecodeError:
         columns = self._source.images
         first = next(iter(columns.values()))
         return DecodeError(
-            f"{columns[name].describe(index)}: {size[1]} x {size[0]} pixels, but {first.describe(index)}, which "
-            f"belongs to it, has {other_size[1]} x {other_size[0]}. Save both in one size (see also exif_orientation), "
+            f"{columns[name].describe(index)}: {size[1]} x {size[0]} pixels, but "
+            f"{first.describe(index)}, which "
+            f"belongs to it, has {other_size[1]} x {other_size[0]}. Save both in one size (see "
+            "also exif_orientation), "
             'or skip such samples with on_error="substitute".'
         )
 
@@ -233,10 +278,14 @@ class Assembler:
         for name, column in self._source.images.items():
             views = [
                 View(geometry, column.kind.resampling(plan), out.images[view_column(name, view)])
-                for view, (plan, geometry) in enumerate(zip(self._plans, placed.geometries, strict=True))
+                for view, (plan, geometry) in enumerate(
+                    zip(self._plans, placed.geometries, strict=True)
+                )
             ]
             if name in placed.encoded:
-                rows = [sample for row, sample in placed.encoded[name].items() if row not in failures]
+                rows = [
+                    sample for row, sample in placed.encoded[name].items() if row not in failures
+                ]
                 failures |= self._renderer.render(rows, views)
             else:
                 failures |= _render_pixels(self._source.pixels[name], placed, views)
@@ -246,10 +295,11 @@ class Assembler:
 
 
 def settled_size(source: Source, plan: GeometryPlan) -> tuple[int, int] | None:
-    """(height, width) of every output of a source of pixels, where that and all else is known before any draw.
+    """(height, width) of every output of a source of pixels, where that and all else is known
+    before any draw.
 
-    It is where all images could be decoded, and either are of one size, so that what the plan can do to one it can do
-    to all, or the plan can be applied to any image. Otherwise None.
+    It is where all images could be decoded, and either are of one size, so that what the plan can
+    do to one it can do to all, or the plan can be applied to any image. Otherwise None.
     """
     columns = [column.in_array() for column in source.pixels.values()]
     if source.encoded or not all(column is not None and not column.failed for column in columns):
@@ -265,14 +315,18 @@ def settled_size(source: Source, plan: GeometryPlan) -> tuple[int, int] | None:
     return plan.out_size or (int(one.window[0, 2]), int(one.window[0, 3]))
 
 
-def _sizes_of(column: PixelImages, indices: Int64Array, failures: dict[int, DecodeError]) -> Int64Array:
+def _sizes_of(
+    column: PixelImages, indices: Int64Array, failures: dict[int, DecodeError]
+) -> Int64Array:
     """(n, 2) int64; notes which samples could not be decoded when they were stored."""
     for row, error in column.failures_of(indices).items():
         failures.setdefault(row, error)
     return column.sizes_of(indices).astype(np.int64)
 
 
-def _render_pixels(column: PixelImages, placed: Placed, views: Sequence[View]) -> dict[int, DecodeError]:
+def _render_pixels(
+    column: PixelImages, placed: Placed, views: Sequence[View]
+) -> dict[int, DecodeError]:
     """Write the rows of a column; returns those that turn out to have no pixels."""
     failures: dict[int, DecodeError] = {}
     for row, index in enumerate(placed.indices.tolist()):

@@ -1,7 +1,9 @@
-"""The contract of a backend: it turns (indices, draws) into batches of pixels, and knows nothing else.
+"""The contract of a backend: it turns (indices, draws) into batches of pixels, and knows nothing
+else.
 
-Epochs, ranks, resuming, the device stage and substitution live once, in the Loader. What others must know of a backend
-it says of itself, in its `Traits` and its `fit`: nobody asks for one by name.
+Epochs, ranks, resuming, the device stage and substitution live once, in the Loader. What others
+must know of a backend it says of itself, in its `Traits` and its `fit`: nobody asks for one by
+name.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ from fastload.recipe import SplitRecipe
 from fastload.sources.base import Source
 
 KILLED_WORKER = (
-    "A killed worker usually means that memory ran out: lower num_workers, prefetch_factor or the batch size; `dmesg` "
+    "A killed worker usually means that memory ran out: lower num_workers, prefetch_factor or "
+    "the batch size; `dmesg` "
     "names the killed process. A bus error means that /dev/shm is too small: see `fastload doctor`."
 )
 """What to tell a person whose worker process died."""
@@ -34,7 +37,8 @@ BufferAllocator = Callable[[tuple[int, ...]], npt.NDArray[Any]]
 
 @dataclass(frozen=True)
 class BackendOptions:
-    """Options that every backend takes; each backend derives its own frozen dataclass from this one."""
+    """Options that every backend takes; each backend derives its own frozen dataclass from this
+    one."""
 
     exif_orientation: bool = False
     """Turn images upright by their EXIF orientation tag. Off, as in torchvision."""
@@ -47,13 +51,14 @@ class BackendOptions:
 
     @property
     def risk(self) -> str:
-        """Why a backend with these options might end the process that it runs in; empty if it will not. Nobody tries
-        such options unasked in a process with work to lose."""
+        """Why a backend with these options might end the process that it runs in; empty if it will
+        not. Nobody tries such options unasked in a process with work to lose."""
         return ""
 
     @classmethod
     def within(cls, directory: Path) -> BackendOptions:
-        """The defaults, but without a bar on a terminal, and what is left on disk is in `directory`: for benchmarks."""
+        """The defaults, but without a bar on a terminal, and what is left on disk is in
+        `directory`: for benchmarks."""
         return cls()
 
 
@@ -64,14 +69,16 @@ class PixelDifference:
     largest: int
     mean: float
     psnr: float
-    """Peak signal-to-noise ratio, 10 log10(255**2 / mean squared difference) [dB]; infinite when equal."""
+    """Peak signal-to-noise ratio, 10 log10(255**2 / mean squared difference) [dB]; infinite when
+    equal."""
 
     @classmethod
     def between(cls, got: torch.Tensor, wanted: torch.Tensor) -> PixelDifference:
         """Of two uint8 tensors of one shape, on any device. Raises ValueError: they are not."""
         if got.shape != wanted.shape or got.dtype != torch.uint8 or wanted.dtype != torch.uint8:
             raise ValueError(
-                f"pixels: {tuple(got.shape)} {got.dtype} cannot be compared with {tuple(wanted.shape)} {wanted.dtype}."
+                f"pixels: {tuple(got.shape)} {got.dtype} cannot be compared with "
+                f"{tuple(wanted.shape)} {wanted.dtype}."
             )
         if not got.numel():
             return cls(0, 0.0, math.inf)
@@ -86,10 +93,11 @@ class PixelDifference:
 
 @dataclass(frozen=True)
 class Tolerance:
-    """How far a backend's pixels may be from torchvision's on the same box: the bound that it publishes.
+    """How far a backend's pixels may be from torchvision's on the same box: the bound that it
+    publishes.
 
-    The default is that of a backend whose resampling is torchvision's. One with a resampler of its own gives a PSNR
-    instead, which then counts alone.
+    The default is that of a backend whose resampling is torchvision's. One with a resampler of its
+    own gives a PSNR instead, which then counts alone.
     """
 
     largest: int = 2
@@ -115,7 +123,11 @@ class Tolerance:
     def describe(self, *, on_gpu: bool = False) -> str:
         """For a person: "max 2, mean 0.2 of 255", or "PSNR 45 dB"."""
         psnr = self.psnr(on_gpu=on_gpu)
-        return f"max {self.largest}, mean {self.mean:g} of 255" if psnr is None else f"PSNR {psnr:g} dB"
+        return (
+            f"max {self.largest}, mean {self.mean:g} of 255"
+            if psnr is None
+            else f"PSNR {psnr:g} dB"
+        )
 
 
 @dataclass(frozen=True)
@@ -127,33 +139,36 @@ class Needs:
     install: str
     """The command that installs it."""
     distribution: str = ""
-    """How the names begin of the distributions that hold it ("nvidia-dali"), for telling the version; empty: as
-    `package`."""
+    """How the names begin of the distributions that hold it ("nvidia-dali"), for telling the
+    version; empty: as `package`."""
 
 
 @dataclass(frozen=True)
 class Traits:
-    """What a backend says of itself, as the class attribute `traits`; all have defaults, which suit a backend of
-    threads that renders as torchvision does."""
+    """What a backend says of itself, as the class attribute `traits`; all have defaults, which suit
+    a backend of threads that renders as torchvision does."""
 
     summary: str = ""
     """One line for people: what it is."""
     processes: bool = False
-    """Whether `num_workers` are processes (each with its own Python, so `worker_init_fn` is called), else threads."""
+    """Whether `num_workers` are processes (each with its own Python, so `worker_init_fn` is
+    called), else threads."""
     runs_opaque: bool = False
-    """Whether it runs Python on single samples: opaque transforms, a Dataset's own code, collate functions."""
+    """Whether it runs Python on single samples: opaque transforms, a Dataset's own code, collate
+    functions."""
     views: bool = False
-    """Whether it makes several views of an image: `recipe.geometries`, each into `recipe.views.view_column`."""
+    """Whether it makes several views of an image: `recipe.geometries`, each into
+    `recipe.views.view_column`."""
     moves_columns: bool = False
-    """Whether it moves columns with the images: those of `source.moved`, by `recipe.points` (or makes its batches with
-    what the built-in backends share, which does)."""
+    """Whether it moves columns with the images: those of `source.moved`, by `recipe.points` (or
+    makes its batches with what the built-in backends share, which does)."""
     tolerance: Tolerance = field(default_factory=Tolerance)
     needs: Needs | None = None
     """The module of the class must be importable without it."""
     prepares: bool = False
-    """Whether it works once through all samples that are not arrays yet, before its first batch (it builds a cache).
-    Such work is not worth a measurement: `tune` tries it only where there is nothing to prepare, and a benchmark has it
-    done before it measures."""
+    """Whether it works once through all samples that are not arrays yet, before its first batch (it
+    builds a cache). Such work is not worth a measurement: `tune` tries it only where there is
+    nothing to prepare, and a benchmark has it done before it measures."""
 
 
 @dataclass(frozen=True)
@@ -172,7 +187,9 @@ class Job:
             return "a collate_fn needs Python samples"
         if self.source.objects:
             return "the samples come from a Dataset's own Python code"
-        return "" if self.recipe.opaque is None else "a transform runs one sample at a time, in Python"
+        return (
+            "" if self.recipe.opaque is None else "a transform runs one sample at a time, in Python"
+        )
 
     @property
     def arrays(self) -> bool:
@@ -185,15 +202,17 @@ class Fit:
     """How well a backend suits a job; `backend="auto"` takes the one of the highest score."""
 
     score: float
-    """0: cannot do it; below 0.5: can; from 0.5 to 1: made for such jobs. Of equal scores the backend listed first
-    wins, and the built-in ones are listed first."""
+    """0: cannot do it; below 0.5: can; from 0.5 to 1: made for such jobs. Of equal scores the
+    backend listed first wins, and the built-in ones are listed first."""
     reason: str
-    """For a person, as in "turbojpeg: compressed images, decoded by threads without worker processes"."""
+    """For a person, as in "turbojpeg: compressed images, decoded by threads without worker
+    processes"."""
 
 
 @dataclass(frozen=True)
 class WorkerSettings:
-    """How worker processes are started, as torch's DataLoader has it; nothing to a backend of threads."""
+    """How worker processes are started, as torch's DataLoader has it; nothing to a backend of
+    threads."""
 
     init: Callable[[int], None] | None = None
     """`worker_init_fn`: called in each worker with its number, before anything else."""
@@ -202,8 +221,8 @@ class WorkerSettings:
     timeout: float = 0.0
     """Give up on a batch after this long [seconds]; 0: wait as long as the workers live."""
     seeds: Callable[[int], torch.Generator | None] | None = None
-    """The generator that the seed of the workers is drawn from that start in an epoch, as DataLoader's `generator`: its
-    None is torch's global one. None: always the same seed."""
+    """The generator that the seed of the workers is drawn from that start in an epoch, as
+    DataLoader's `generator`: its None is torch's global one. None: always the same seed."""
 
 
 @dataclass(frozen=True)
@@ -212,7 +231,8 @@ class Context:
 
     source: Source
     recipe: SplitRecipe
-    """Split for the source: the backend runs `recipe.geometry` (or `recipe.opaque`), the rest is not its job."""
+    """Split for the source: the backend runs `recipe.geometry` (or `recipe.opaque`), the rest is
+    not its job."""
     batch_size: int
     num_workers: int | None = None
     """Threads or processes; None: the backend's choice for this machine."""
@@ -226,16 +246,20 @@ class Context:
     workers: WorkerSettings = field(default_factory=WorkerSettings)
 
     def require_whole_batches(self, backend: str) -> None:
-        """For a backend that does not run Python on samples. Raises ConfigurationError: there is a collate function.
+        """For a backend that does not run Python on samples. Raises ConfigurationError: there is a
+        collate function.
         UnsupportedTransformError: the recipe has an opaque part."""
         if self.collate_fn is not None:
             raise ConfigurationError(
-                f"collate_fn: backend {backend!r} makes whole batches and has no samples to collate. Use "
+                f"collate_fn: backend {backend!r} makes whole batches and has no samples to "
+                "collate. Use "
                 "backend='torch', or leave collate_fn out."
             )
         from fastload.backends import available_backends
 
-        capable = [row.name for row in available_backends() if row.available and row.traits.runs_opaque]
+        capable = [
+            row.name for row in available_backends() if row.available and row.traits.runs_opaque
+        ]
         self.recipe.require_no_opaque(backend, capable)
 
 
@@ -254,13 +278,15 @@ class HostBatch:
     """What a backend hands over."""
 
     columns: dict[str, npt.NDArray[Any] | torch.Tensor]
-    """Images (B, H, W, C) uint8, or of the dtype that an opaque transform made of them; masks (B, H, W, 1) uint8;
-    values (B, ...). Tensors where they are on a device."""
+    """Images (B, H, W, C) uint8, or of the dtype that an opaque transform made of them; masks (B,
+    H, W, 1) uint8; values (B, ...). Tensors where they are on a device."""
     failures: list[Failure] = field(default_factory=list)
     collated: Any = None
-    """Instead of columns: a finished batch from a dataset or collate function that fastload cannot look into."""
+    """Instead of columns: a finished batch from a dataset or collate function that fastload cannot
+    look into."""
     layout: Literal["tuple", "dict", "single"] | None = None
-    """How the columns are handed to the trainer, where the source does not know (foreign datasets)."""
+    """How the columns are handed to the trainer, where the source does not know (foreign
+    datasets)."""
 
 
 class EndOfData(Exception):  # noqa: N818
@@ -270,14 +296,15 @@ class EndOfData(Exception):  # noqa: N818
 class Backend(Protocol):
     """Submit batches, receive them in the same order.
 
-    The class is called with (context, options). All calls come from one thread at a time. A backend may start threads
-    or processes at the first `submit`, not before.
+    The class is called with (context, options). All calls come from one thread at a time. A backend
+    may start threads or processes at the first `submit`, not before.
 
-    Beside what is listed here it may have `traits: Traits`, what others must know of it; a class method
-    `fit(job: Job) -> Fit`, how well it suits a job (without it, `backend="auto"` chooses it only where nothing else is
-    able to do the job, or where `tune` measures that it is faster); `light: bool`, True from the first `submit` on
-    where it makes a batch sooner than threads hand it over: the trainer's thread may then call it, too, one thread at a
-    time as ever; and `decoded`, the images decoded so far by what did it, for `Loader.stats`.
+    Beside what is listed here it may have `traits: Traits`, what others must know of it; a class
+    method `fit(job: Job) -> Fit`, how well it suits a job (without it, `backend="auto"` chooses it
+    only where nothing else is able to do the job, or where `tune` measures that it is faster);
+    `light: bool`, True from the first `submit` on where it makes a batch sooner than threads hand
+    it over: the trainer's thread may then call it, too, one thread at a time as ever; and
+    `decoded`, the images decoded so far by what did it, for `Loader.stats`.
     """
 
     Options: ClassVar[type[BackendOptions]]
@@ -286,7 +313,8 @@ class Backend(Protocol):
     depth: int
     """How many batches it wants in flight."""
     background: bool
-    """Whether work goes on between calls. If not, the Loader calls it in the thread that iterates."""
+    """Whether work goes on between calls. If not, the Loader calls it in the thread that
+    iterates."""
 
     def submit(self, draws: Draws) -> None:
         """Ask for a batch: `draws.indices` in that order. Does not block."""
@@ -308,10 +336,12 @@ class Backend(Protocol):
         """Forget everything submitted; the next `receive` belongs to the next `submit`."""
 
     def close(self) -> None:
-        """Stop threads and processes, free buffers. May be called twice, and before the first submit."""
+        """Stop threads and processes, free buffers. May be called twice, and before the first
+        submit."""
 
     def explain(self) -> Mapping[str, str]:
-        """What was chosen and why, for a person: {"decoder": "simplejpeg 1.9 (libjpeg-turbo 3.1)", ...}."""
+        """What was chosen and why, for a person: {"decoder": "simplejpeg 1.9 (libjpeg-turbo 3.1)",
+        ...}."""
 
 
 def traits_of(backend: type[Any]) -> Traits:
@@ -321,7 +351,8 @@ def traits_of(backend: type[Any]) -> Traits:
 
 
 def fit_of(backend: type[Any], job: Job) -> Fit:
-    """How well a backend's class suits a job: what its `fit` says, else what follows from its traits."""
+    """How well a backend's class suits a job: what its `fit` says, else what follows from its
+    traits."""
     if job.needs_python and not traits_of(backend).runs_opaque:
         return Fit(0.0, f"it runs no Python on samples, and {job.needs_python}")
     if job.recipe.forks and not traits_of(backend).views:
@@ -336,11 +367,12 @@ _OWNERS: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def forget_in_children(owner: Any) -> None:
-    """Have `owner.forget()` called in each process that is forked from now on, as long as the owner is there.
+    """Have `owner.forget()` called in each process that is forked from now on, as long as the owner
+    is there.
 
-    Workers and threads are their parent's. Python ends what it finds at the exit of a process, or when the last
-    reference goes, and a child finds copies of all that its parent had: `forget` sees to it that it ends nothing and
-    waits for nothing.
+    Workers and threads are their parent's. Python ends what it finds at the exit of a process, or
+    when the last reference goes, and a child finds copies of all that its parent had: `forget` sees
+    to it that it ends nothing and waits for nothing.
     """
     _OWNERS.add(owner)
 

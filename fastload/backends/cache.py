@@ -1,7 +1,8 @@
-"""The `cache` backend: samples that were decoded once, from a memory map, from memory, or on the GPU itself.
+"""The `cache` backend: samples that were decoded once, from a memory map, from memory, or on the
+GPU itself.
 
-Sources that are arrays already (CIFAR, MNIST, tensors, an opened cache) are served as they are. Others are decoded
-into a cache directory at the first batch.
+Sources that are arrays already (CIFAR, MNIST, tensors, an opened cache) are served as they are.
+Others are decoded into a cache directory at the first batch.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ from fastload.sources.base import Source
 Storage = Literal["auto", "disk", "ram", "device"]
 
 _OF_GPU = 0.25
-"""Share of a GPU's memory that "auto" takes at most: the network comes later, and needs the rest. Of all of it, not of
-what is free: that would be another decision on each rank, and in each run."""
+"""Share of a GPU's memory that "auto" takes at most: the network comes later, and needs the rest.
+Of all of it, not of what is free: that would be another decision on each rank, and in each run."""
 
 
 def fits_on_gpu(nbytes: int, device: torch.device) -> bool:
@@ -43,17 +44,21 @@ class CacheOptions(BackendOptions):
     """Options of the `cache` backend."""
 
     directory: Path | str | None = None
-    """Where the cache is or will be; None: under `$XDG_CACHE_HOME/fastload`. Not used by sources that are arrays."""
+    """Where the cache is or will be; None: under `$XDG_CACHE_HOME/fastload`. Not used by sources
+    that are arrays."""
     short_side: int | None = None
-    """Keep images reduced to this many pixels on the shorter side: smaller and faster, and no longer exactly the
-    samples of the other backends. None: full resolution, exact."""
+    """Keep images reduced to this many pixels on the shorter side: smaller and faster, and no
+    longer exactly the samples of the other backends. None: full resolution, exact."""
     storage: Storage = "disk"
-    """Where batches are made from: memory-mapped files, the host's memory, or the memory of the loader's device. auto:
-    of a GPU, where the samples take less than a quarter of its memory; otherwise files."""
+    """Where batches are made from: memory-mapped files, the host's memory, or the memory of the
+    loader's device. auto: of a GPU, where the samples take less than a quarter of its memory;
+    otherwise files."""
     progress: bool = True
-    """Say on standard error how long building will take and how far it is: a bar, or lines if that is no terminal."""
+    """Say on standard error how long building will take and how far it is: a bar, or lines if that
+    is no terminal."""
     verify: bool = False
-    """Read the whole cache before the first batch and hold it against its checksums, like `fastload cache verify`."""
+    """Read the whole cache before the first batch and hold it against its checksums, like `fastload
+    cache verify`."""
 
     @classmethod
     def within(cls, directory: Path) -> CacheOptions:
@@ -61,7 +66,8 @@ class CacheOptions(BackendOptions):
 
 
 class CacheBackend(HostBackend):
-    """Serves images, masks and values from arrays; (image, label) datasets and files through a cache of them."""
+    """Serves images, masks and values from arrays; (image, label) datasets and files through a
+    cache of them."""
 
     name = "cache"
     Options = CacheOptions
@@ -81,7 +87,9 @@ class CacheBackend(HostBackend):
     def __init__(self, context: Context, options: CacheOptions) -> None:
         super().__init__(context)
         if options.storage not in get_args(Storage):
-            raise ConfigurationError(f"storage: must be 'auto', 'disk', 'ram' or 'device', got {options.storage!r}.")
+            raise ConfigurationError(
+                f"storage: must be 'auto', 'disk', 'ram' or 'device', got {options.storage!r}."
+            )
         self._variant = Variant(options.short_side, options.exif_orientation, options.max_pixels)
         self._options = options
         self._storage: Storage | None = None if options.storage == "auto" else options.storage
@@ -90,7 +98,9 @@ class CacheBackend(HostBackend):
         given = context.source
         self._layout = "tuple" if given.objects else None
         stored = all(column.in_array() is not None for column in given.pixels.values())
-        self._builds = options.short_side is not None or bool(given.encoded or given.objects) or not stored
+        self._builds = (
+            options.short_side is not None or bool(given.encoded or given.objects) or not stored
+        )
         self._source: Source | None = None
         """What is served, once it is open."""
 
@@ -111,14 +121,22 @@ class CacheBackend(HostBackend):
         rows = {"cache": self._explain_origin(), "resolution": self._explain_resolution()}
         source, storage = self._source, self._storage or "auto"
         where = {
-            "auto": f"{self._context.device} if it is a GPU with four times the memory that they need, else files",
-            "disk": "memory-mapped files: the first epoch reads them, later ones find them in the page cache",
+            "auto": f"{self._context.device} if it is a GPU with four times the memory that "
+            "they need, else files",
+            "disk": "memory-mapped files: the first epoch reads them, later ones find them in "
+            "the page cache",
             "ram": "the host's memory",
             "device": f"the memory of {self._context.device}",
         }[storage]
-        if source is not None and storage == "disk" and not any(is_mapped(c.array) for c in arrays_of(source).values()):
+        if (
+            source is not None
+            and storage == "disk"
+            and not any(is_mapped(c.array) for c in arrays_of(source).values())
+        ):
             where = "the host's memory, where the source already is"
-        rows["storage"] = f"{storage}: {where}{'' if source is None else f', {nbytes_of(source) / 1e6:,.1f} MB'}"
+        rows["storage"] = (
+            f"{storage}: {where}{'' if source is None else f', {nbytes_of(source) / 1e6:,.1f} MB'}"
+        )
         return {**rows, **super().explain()}
 
     def _open(self) -> Source:
@@ -142,7 +160,9 @@ class CacheBackend(HostBackend):
             verify_cache(source.details["cache"])
         if self._storage is None:
             gpu = context.device if context.device.type == "cuda" else None
-            self._storage = "device" if gpu is not None and fits_on_gpu(nbytes_of(source), gpu) else "disk"
+            self._storage = (
+                "device" if gpu is not None and fits_on_gpu(nbytes_of(source), gpu) else "disk"
+            )
         return in_memory(source) if self._storage == "ram" else source
 
     def _explain_origin(self) -> str:
@@ -150,13 +170,18 @@ class CacheBackend(HostBackend):
         if not self._builds:
             return f"nothing to build: {source.name} holds pixels already"
         options = self._options
-        directory = default_directory(source, self._variant) if options.directory is None else Path(options.directory)
+        directory = (
+            default_directory(source, self._variant)
+            if options.directory is None
+            else Path(options.directory)
+        )
         if self._source is None:
             return f"in {directory}, built at the first batch unless it is there"
         manifest = read_manifest(directory)
         bad = f", {manifest.failed} of which could not be decoded" if manifest.failed else ""
         return (
-            f"in {directory}, {counted(manifest.samples, 'sample')}{bad}, built in {manifest.seconds:.1f} s (decoder: "
+            f"in {directory}, {counted(manifest.samples, 'sample')}{bad}, built in "
+            f"{manifest.seconds:.1f} s (decoder: "
             f"{manifest.decoder})"
         )
 
@@ -166,7 +191,10 @@ class CacheBackend(HostBackend):
         kept = found if self._options.short_side is None else self._variant.describe()
         if kept.startswith("full"):
             return f"{kept}: samples are those of the other backends"
-        return f"{kept} pixels: crops are resampled a second time, so samples differ from those at full resolution"
+        return (
+            f"{kept} pixels: crops are resampled a second time, so samples differ from "
+            "those at full resolution"
+        )
 
 
 class _DeviceEngine(Engine):
@@ -179,7 +207,9 @@ class _DeviceEngine(Engine):
 
     def start(self, draws: Draws) -> PendingBatch:
         placed = self._assembler.place(draws)
-        return _DeviceBatch(self._assembler, self._resident, placed, self._assembler.sizes_of(placed))
+        return _DeviceBatch(
+            self._assembler, self._resident, placed, self._assembler.sizes_of(placed)
+        )
 
     def now(self, draws: Draws) -> HostBatch:
         return self.start(draws).result()

@@ -1,4 +1,5 @@
-"""The `dali` backend: threads read and prepare batches, and whoever receives them has DALI make the pixels."""
+"""The `dali` backend: threads read and prepare batches, and whoever receives them has DALI make the
+pixels."""
 
 from __future__ import annotations
 
@@ -30,7 +31,14 @@ from fastload.backends.base import (
     Tolerance,
     Traits,
 )
-from fastload.backends.dali_graph import DaliPipeline, Encoded, Regions, filter_of, import_dali, regions_of
+from fastload.backends.dali_graph import (
+    DaliPipeline,
+    Encoded,
+    Regions,
+    filter_of,
+    import_dali,
+    regions_of,
+)
 from fastload.decode.image import check_data
 from fastload.decode.libraries import core_pool
 from fastload.distribution import install_command
@@ -46,8 +54,9 @@ class DaliOptions(BackendOptions):
     """Options of the `dali` backend. Raises ConfigurationError: a value out of range."""
 
     device: Literal["auto", "cpu", "mixed"] = "auto"
-    """Where images are decoded and resized: "mixed" begins on the CPU and ends on the GPU the batches are delivered on.
-    "auto" is "cpu": decoding on the GPU has been reported to end the process on some GPUs (nvImageCodec 0.9)."""
+    """Where images are decoded and resized: "mixed" begins on the CPU and ends on the GPU the
+    batches are delivered on. "auto" is "cpu": decoding on the GPU has been reported to end the
+    process on some GPUs (nvImageCodec 0.9)."""
     num_threads: int | None = None
     """DALI's CPU threads. None: the loader's num_workers, or one for each usable core."""
     queue_depth: int = 2
@@ -55,17 +64,24 @@ class DaliOptions(BackendOptions):
     decoder: str = "auto"
     """Which JPEG decoder takes what DALI cannot decode; see `fastload doctor`."""
     check: bool = True
-    """Whether the native core reads the headers of JPEGs first: those that are not as a sound encoder writes them are
-    decoded without DALI, and get the verdict that they get from other backends. Damage within the data of the pixels is
-    not looked for. Without the native core nothing is checked."""
+    """Whether the native core reads the headers of JPEGs first: those that are not as a sound
+    encoder writes them are decoded without DALI, and get the verdict that they get from other
+    backends. Damage within the data of the pixels is not looked for. Without the native core
+    nothing is checked."""
 
     @property
     def risk(self) -> str:
-        return "decoding on the GPU has been reported to end the process" if self.device == "mixed" else ""
+        return (
+            "decoding on the GPU has been reported to end the process"
+            if self.device == "mixed"
+            else ""
+        )
 
     def __post_init__(self) -> None:
         if self.device not in ("auto", "cpu", "mixed"):
-            raise ConfigurationError(f"DaliOptions(device={self.device!r}) must be 'auto', 'cpu' or 'mixed'.")
+            raise ConfigurationError(
+                f"DaliOptions(device={self.device!r}) must be 'auto', 'cpu' or 'mixed'."
+            )
         for name in ("num_threads", "queue_depth"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -94,7 +110,8 @@ class _Rows:
 
 @dataclass
 class _Renderer:
-    """Sets apart what DALI is to render. What it decodes otherwise than everybody else, and masks, is rendered here."""
+    """Sets apart what DALI is to render. What it decodes otherwise than everybody else, and masks,
+    is rendered here."""
 
     plans: Sequence[GeometryPlan]
     python: PythonRenderer
@@ -121,7 +138,10 @@ class _Renderer:
             direct = [sample for sample in direct if sample.row not in odd]
         if direct:
             numbers = np.array([sample.row for sample in direct], dtype=np.intp)
-            regions = [regions_of(v.geometry, numbers, plan) for plan, v in zip(self.plans, views, strict=True)]
+            regions = [
+                regions_of(v.geometry, numbers, plan)
+                for plan, v in zip(self.plans, views, strict=True)
+            ]
             encoded = [np.frombuffer(sample.data, dtype=np.uint8) for sample in direct]
             self.found.append(_Rows(direct, encoded, regions, views))
         return damaged | self.python.render(others, views)
@@ -132,15 +152,18 @@ class _Renderer:
         if not jpegs or not native.available():
             return set()
         settings = self.python.settings
-        headers, failures = core_pool().read_headers([one.data for one in jpegs], settings=settings, here=True)
+        headers, failures = core_pool().read_headers(
+            [one.data for one in jpegs], settings=settings, here=True
+        )
         refused = {failure.row for failure in failures}
         return {one.row for n, one in enumerate(jpegs) if n in refused or headers[n, 5]}
 
     def _decoded_alike(self, sample: EncodedRow) -> bool:
         """Whether DALI gives the very pixels that the decoders of `fastload.decode` give.
 
-        Not so: JPEGs of four components (CMYK, off by one), 16-bit PNGs (another scale), animated PNGs (another frame),
-        images to be turned upright; and GIFs and other formats, which it may not read at all.
+        Not so: JPEGs of four components (CMYK, off by one), 16-bit PNGs (another scale), animated
+        PNGs (another frame), images to be turned upright; and GIFs and other formats, which it may
+        not read at all.
         """
         header = sample.header
         if self.python.settings.exif_orientation and header.orientation != 1:
@@ -149,18 +172,22 @@ class _Renderer:
             return header.components in (1, 3)
         if header.format != "PNG" or sample.data[_PNG_BIT_DEPTH] > 8:
             return False
-        return sample.data.find(b"acTL", 0, max(sample.data.find(b"IDAT"), 0)) < 0  # which comes before the pixels
+        return (
+            sample.data.find(b"acTL", 0, max(sample.data.find(b"IDAT"), 0)) < 0
+        )  # which comes before the pixels
 
 
 _READ_AHEAD = 2
-"""Batches being read and prepared beside those inside DALI, unless prefetch_factor says otherwise."""
+"""Batches being read and prepared beside those inside DALI, unless prefetch_factor says
+otherwise."""
 
 
 class DaliBackend:
-    """Real DALI, fed with our order and our boxes; on the CPU, or with pixels made and left on the GPU.
+    """Real DALI, fed with our order and our boxes; on the CPU, or with pixels made and left on the
+    GPU.
 
-    Compressed images go through DALI; everything else (masks, pixels, values, rare formats) through the code that the
-    other host backends use.
+    Compressed images go through DALI; everything else (masks, pixels, values, rare formats) through
+    the code that the other host backends use.
     """
 
     name = "dali"
@@ -169,7 +196,8 @@ class DaliBackend:
     traits = Traits(
         views=True,
         moves_columns=True,
-        summary="an NVIDIA DALI pipeline fed with fastload's order and boxes, on the CPU or on a GPU",
+        summary="an NVIDIA DALI pipeline fed with fastload's order and boxes, on the CPU or on "
+        "a GPU",
         tolerance=Tolerance(psnr_cpu=45.0, psnr_gpu=40.0),
         needs=Needs("nvidia.dali", install_command("dali"), "nvidia-dali"),
     )
@@ -182,7 +210,8 @@ class DaliBackend:
         context.require_whole_batches(self.name)
         for name in context.source.objects:
             raise ConfigurationError(
-                f"backend: 'dali' reads compressed images, but column {name!r} of {context.source.name} holds "
+                f"backend: 'dali' reads compressed images, but column {name!r} of "
+                f"{context.source.name} holds "
                 "Python objects; use backend='torch'."
             )
         self._plans = context.recipe.geometries
@@ -197,7 +226,10 @@ class DaliBackend:
         # A batch that stays on the GPU needs no page-locked buffer, only the addresses of one.
         self._allocate = context.allocate if self._device_id is None else None
         self._plain = Assembler(
-            context.source, context.recipe, settings=options.decode_settings, decoder=options.decoder
+            context.source,
+            context.recipe,
+            settings=options.decode_settings,
+            decoder=options.decoder,
         )
         self._pending: deque[Future[tuple[HostBatch, list[_Rows]]]] = deque()
         self._readers: ThreadPoolExecutor | None = None
@@ -216,7 +248,13 @@ class DaliBackend:
             self._readers = ThreadPoolExecutor(self.depth, thread_name_prefix="fastload-dali")
         self._pending.append(
             self._readers.submit(
-                _prepared, draws, self._context, self._plans, self._python, self._allocate, self._options.check
+                _prepared,
+                draws,
+                self._context,
+                self._plans,
+                self._python,
+                self._allocate,
+                self._options.check,
             )
         )
 
@@ -225,7 +263,9 @@ class DaliBackend:
         try:
             host, rows = self._pending.popleft().result()
         except CancelledError:
-            raise WorkerError("backend 'dali': it was closed while batches were outstanding.") from None
+            raise WorkerError(
+                "backend 'dali': it was closed while batches were outstanding."
+            ) from None
         while rows:
             with self._lock:
                 pixels, failure = self._made(rows)
@@ -249,22 +289,30 @@ class DaliBackend:
             self._discard()
 
     def explain(self) -> Mapping[str, str]:
-        where = "on the CPU" if self._device_id is None else f"mixed, ending on cuda:{self._device_id}"
+        where = (
+            "on the CPU" if self._device_id is None else f"mixed, ending on cuda:{self._device_id}"
+        )
         inside = counted(self._options.queue_depth, "batch")
         rows = {
-            "dali": f"DALI {self._version} {where}, {counted(self._threads, 'thread')}, {inside} inside it, "
+            "dali": f"DALI {self._version} {where}, {counted(self._threads, 'thread')}, "
+            f"{inside} inside it, "
             f"{self.depth} in flight",
-            "dali pixels": f"JPEGs and PNGs of 8 bits, resized with {' and '.join(self._filters)}; masks, CMYK and "
+            "dali pixels": "JPEGs and PNGs of 8 bits, resized with "
+            f"{' and '.join(self._filters)}; masks, CMYK and "
             "other formats without DALI. Damaged data within a complete file is not noticed",
         }
         if len(self._plans) > 1:
-            rows["dali views"] = f"{len(self._plans)} of each image, a pipeline each: DALI decodes the image for each"
+            rows["dali views"] = (
+                f"{len(self._plans)} of each image, a pipeline each: DALI decodes the image "
+                "for each"
+            )
         if self._rebuilt:
             rows["dali failures"] = f"{self._rebuilt}, each of which cost a batch decoded twice"
         return rows
 
     def _made(self, rows: list[_Rows]) -> tuple[list[DevicePixels], str]:
-        """The pixels of the first of these, one (n, H, W, 3) uint8 for each view; or why DALI could not decode them.
+        """The pixels of the first of these, one (n, H, W, 3) uint8 for each view; or why DALI could
+        not decode them.
 
         Raises WorkerError: DALI failed, and it is not a file's fault.
         """
@@ -280,8 +328,9 @@ class DaliBackend:
                 if self._inside.popleft() is rows[0]:
                     return pixels, ""
                 continue
-            # Start over with new pipelines, as DALI demands after an error; what else was inside is fed again in its
-            # turn. Only now: the caught error's traceback would keep the old ones alive.
+            # Start over with new pipelines, as DALI demands after an error; what else was inside is
+            # fed again in its turn. Only now: the caught error's traceback would keep the old ones
+            # alive.
             self._discard()
             self._rebuilt += 1
             if oldest is None:
@@ -292,11 +341,14 @@ class DaliBackend:
                 return [], said
 
     def _feed(self, rows: list[_Rows]) -> None:
-        """Feed these, and of what comes next what is ready: DALI must not run dry while we wait for its output."""
+        """Feed these, and of what comes next what is ready: DALI must not run dry while we wait for
+        its output."""
         if not self._pipes:
             size, device = self._context.batch_size, self._device_id
             for plan in self._plans:
-                pipe = DaliPipeline(plan, batch_size=size, num_threads=self._threads, device_id=device)
+                pipe = DaliPipeline(
+                    plan, batch_size=size, num_threads=self._threads, device_id=device
+                )
                 self._pipes.append(pipe)
         for one in chain(rows, self._ready()):
             if one not in self._inside:
@@ -319,12 +371,15 @@ class DaliBackend:
         self._inside.clear()
 
     def _fill(self, host: HostBatch, rows: _Rows, pixels: list[DevicePixels], failure: str) -> None:
-        """Put the pixels into their rows of the batch; where there are none, one sample at a time without DALI."""
+        """Put the pixels into their rows of the batch; where there are none, one sample at a time
+        without DALI."""
         numbers = [sample.row for sample in rows.samples]
         for view, made in zip(rows.views, pixels, strict=False):
             if isinstance(made, torch.Tensor):
                 name = next(name for name, column in host.columns.items() if column is view.out)
-                host.columns[name] = self._joined(view.out, numbers, made, [f.row for f in host.failures])
+                host.columns[name] = self._joined(
+                    view.out, numbers, made, [f.row for f in host.failures]
+                )
             elif len(numbers) == len(view.out):
                 np.copyto(view.out, made)
             else:
@@ -334,16 +389,27 @@ class DaliBackend:
         found = self._python.render(rows.samples, rows.views)
         if not found:
             logger.warning(
-                "DALI could not decode one of %s ... %s, but %s can; this batch was decoded without DALI. %s",
-                *(rows.samples[0].name, rows.samples[-1].name, self._python.decoder, failure.strip()),
+                "DALI could not decode one of %s ... %s, but %s can; this batch was decoded "
+                "without DALI. %s",
+                *(
+                    rows.samples[0].name,
+                    rows.samples[-1].name,
+                    self._python.decoder,
+                    failure.strip(),
+                ),
             )
         for name, column in host.columns.items():
             if found and name not in self._context.source.values:
                 column[list(found)] = 0
-        host.failures = sorted([*host.failures, *(Failure(*one) for one in found.items())], key=lambda f: f.row)
+        host.failures = sorted(
+            [*host.failures, *(Failure(*one) for one in found.items())], key=lambda f: f.row
+        )
 
-    def _joined(self, out: Encoded, numbers: list[int], pixels: torch.Tensor, bad: list[int]) -> torch.Tensor:
-        """(B, H, W, 3) uint8 on the device: the rows made there, those made on the host, and zeros for bad ones."""
+    def _joined(
+        self, out: Encoded, numbers: list[int], pixels: torch.Tensor, bad: list[int]
+    ) -> torch.Tensor:
+        """(B, H, W, 3) uint8 on the device: the rows made there, those made on the host, and zeros
+        for bad ones."""
         if len(numbers) == len(out) and not bad:
             return pixels
         # Beside the default stream, where work would wait for all that the trainer has queued.
@@ -363,9 +429,12 @@ def _prepared(
     allocate: BufferAllocator | None,
     check: bool,
 ) -> tuple[HostBatch, list[_Rows]]:
-    """A batch but for what DALI makes, in a reader's thread. No method of the backend, which it would keep alive."""
+    """A batch but for what DALI makes, in a reader's thread. No method of the backend, which it
+    would keep alive."""
     renderer = _Renderer(plans, python, check)
-    assembler = Assembler(context.source, context.recipe, settings=python.settings, renderer=renderer)
+    assembler = Assembler(
+        context.source, context.recipe, settings=python.settings, renderer=renderer
+    )
     return assembler.batch(draws, allocate), renderer.found
 
 
@@ -375,7 +444,8 @@ def _device_id(asked: str, target: torch.device) -> int | None:
         return None
     if target.type != "cuda":
         raise ConfigurationError(
-            f"DaliOptions(device={asked!r}) leaves the images on a GPU, but the batches are to be delivered on "
+            f"DaliOptions(device={asked!r}) leaves the images on a GPU, but the batches are to "
+            "be delivered on "
             f"{target}; use device='cuda' for the loader, or DaliOptions(device='cpu')."
         )
     return torch.cuda.current_device() if target.index is None else target.index

@@ -1,8 +1,9 @@
-"""How a batch is made on the host: on the threads of the native core where it can, on Python's where it cannot.
+"""How a batch is made on the host: on the threads of the native core where it can, on Python's
+where it cannot.
 
-On the native core a batch is one call, and no Python runs for a sample that is sound. What it cannot do (CMYK, GIF) or
-finds fault with goes through the shared Python code, which either makes the pixels or gives the verdict, so that
-messages are the same whichever engine runs.
+On the native core a batch is one call, and no Python runs for a sample that is sound. What it
+cannot do (CMYK, GIF) or finds fault with goes through the shared Python code, which either makes
+the pixels or gives the verdict, so that messages are the same whichever engine runs.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ Placements = list["Geometry | FusedGeometry | None"]
 """Of each view; None where it is still to be resolved."""
 
 _LITTLE = 1 << 20
-"""Bytes of pixels that are copied in 100 microseconds, in which another thread would hardly have begun."""
+"""Bytes of pixels that are copied in 100 microseconds, in which another thread would hardly have
+begun."""
 
 
 def host_engine(
@@ -48,10 +50,11 @@ def host_engine(
     check_whole: bool = False,
     draft: bool = False,
 ) -> Engine:
-    """The fastest engine for the source of a context, which has no objects; for the options see `TurboJpegOptions`.
+    """The fastest engine for the source of a context, which has no objects; for the options see
+    `TurboJpegOptions`.
 
-    Raises BackendUnavailableError: the decoder asked for is not installed. ConfigurationError: decoder="native", and
-    the native core does not serve this source.
+    Raises BackendUnavailableError: the decoder asked for is not installed. ConfigurationError:
+    decoder="native", and the native core does not serve this source.
     """
     if decoder == "native":
         native.load()  # complains if it is not there
@@ -60,21 +63,29 @@ def host_engine(
             return NativeEngine(context, assembler, backend, check_whole=check_whole, draft=draft)
         if decoder == "native":
             raise ConfigurationError(
-                "options: decoder='native' serves one column of compressed images, to a size that the transform fixes; "
+                "options: decoder='native' serves one column of compressed images, to a size "
+                "that the transform fixes; "
                 f"{context.source.name} is not that. Use decoder='auto'."
             )
     return ThreadEngine(context, assembler, backend, decoder)
 
 
 class NativeEngine(Engine):
-    """Serves one column of compressed images to a size that is known in advance, or columns of pixels in arrays.
+    """Serves one column of compressed images to a size that is known in advance, or columns of
+    pixels in arrays.
 
-    Python's threads do what goes before and after the core: bytes that are not in files, sizes where it does not draw
-    boxes itself, and odd samples.
+    Python's threads do what goes before and after the core: bytes that are not in files, sizes
+    where it does not draw boxes itself, and odd samples.
     """
 
     def __init__(
-        self, context: Context, assembler: Assembler, backend: str, *, check_whole: bool = False, draft: bool = False
+        self,
+        context: Context,
+        assembler: Assembler,
+        backend: str,
+        *,
+        check_whole: bool = False,
+        draft: bool = False,
     ) -> None:
         super().__init__(context, assembler, backend)
         source, plans = self._source, self._plans
@@ -94,10 +105,14 @@ class NativeEngine(Engine):
     def serves(source: Source, plans: Sequence[GeometryPlan]) -> bool:
         """Whether the core can make the batches of this source."""
         if source.encoded:
-            one = len(source.images) == 1 and not any(column.kind.as_stored for column in source.encoded.values())
+            one = len(source.images) == 1 and not any(
+                column.kind.as_stored for column in source.encoded.values()
+            )
             return one and all(plan.out_size is not None for plan in plans)
         stored = [column.in_array() for column in source.pixels.values()]
-        return bool(stored) and all(column is not None and column.array.flags.c_contiguous for column in stored)
+        return bool(stored) and all(
+            column is not None and column.array.flags.c_contiguous for column in stored
+        )
 
     def start(self, draws: Draws) -> PendingBatch:
         return self._decode(draws) if self._source.encoded else self._gather(draws)
@@ -108,16 +123,30 @@ class NativeEngine(Engine):
 
     def explain(self) -> Mapping[str, str]:
         core = f"native core ({self._pool.simd})"
-        rows = {"threads": f"{self._threads} of the {core}, {counted(self.depth, 'batch')} in flight"}
+        rows = {
+            "threads": f"{self._threads} of the {core}, {counted(self.depth, 'batch')} in flight"
+        }
         if self._source.encoded:
-            whole = "whole files are checked" if self._check_whole else "damage outside a crop is not looked for"
+            whole = (
+                "whole files are checked"
+                if self._check_whole
+                else "damage outside a crop is not looked for"
+            )
             formats = {"JPEG": "libjpeg-turbo where it is not baseline", **core_formats()}
-            known = ", ".join(f"{name} ({library})" for name, library in formats.items()) + "; " + others_by_pillow()
+            known = (
+                ", ".join(f"{name} ({library})" for name, library in formats.items())
+                + "; "
+                + others_by_pillow()
+            )
             rows["decoder"] = f"{core}: decodes only what a crop needs; {whole}; reads {known}"
-            rows["decoded"] = ", ".join(f"{what} {count}" for what, count in self.decoded.items()) or "nothing yet"
+            rows["decoded"] = (
+                ", ".join(f"{what} {count}" for what, count in self.decoded.items())
+                or "nothing yet"
+            )
         if self._draft:
             rows["draft"] = (
-                "JPEGs are decoded at 1/2, 1/4 or 1/8 where a crop is at least so many times its output: not quite the "
+                "JPEGs are decoded at 1/2, 1/4 or 1/8 where a crop is at least so many times "
+                "its output: not quite the "
                 f"pixels of other backends; {self._pool.reduced} so far"
             )
         return rows
@@ -133,11 +162,18 @@ class NativeEngine(Engine):
         for out in task.buffers.images.values():
             out[list(task.failures)] = 0
         if failed:
-            parts = [part.tolist() for part in np.array_split(np.array(failed), min(self._threads, len(failed)))]
-            for found in self._executor().map(partial(self._again, task.draws, task.buffers), parts):
+            parts = [
+                part.tolist()
+                for part in np.array_split(np.array(failed), min(self._threads, len(failed)))
+            ]
+            for found in self._executor().map(
+                partial(self._again, task.draws, task.buffers), parts
+            ):
                 failures += found
             self._remade += len(failed) + len(task.failures) - len(failures)
-        return self._assembler.finish(task.draws, task.buffers, sorted(failures, key=lambda f: f.row))
+        return self._assembler.finish(
+            task.draws, task.buffers, sorted(failures, key=lambda f: f.row)
+        )
 
     def _again(self, draws: Draws, out: Buffers, rows: list[int]) -> list[Failure]:
         """Make the pixels of some rows in Python; returns those that fail there as well."""
@@ -157,10 +193,14 @@ class NativeEngine(Engine):
         ((name, column),) = self._source.encoded.items()
         files = column.in_files(draws.indices)
         if files is None:
-            return _NativeBatch(self, draws, buffers, self._begin_reading(name, column, draws, buffers))
+            return _NativeBatch(
+                self, draws, buffers, self._begin_reading(name, column, draws, buffers)
+            )
         fused = self._fused(draws)
         if None not in fused:
-            return _NativeBatch(self, draws, buffers, [(0, self._submit(files, fused, self._outs(name, buffers)))])
+            return _NativeBatch(
+                self, draws, buffers, [(0, self._submit(files, fused, self._outs(name, buffers)))]
+            )
         measured = self._executor().submit(self._measure, name, draws, files, buffers)
         return _NativeBatch(self, draws, buffers, [(0, measured)])
 
@@ -169,24 +209,30 @@ class NativeEngine(Engine):
         return [buffers.images[view_column(name, view)] for view in range(len(self._plans))]
 
     def _fused(self, draws: Draws) -> Placements:
-        """For each view its geometries, where the core resolves them itself. It keeps them to itself: where columns are
-        moved with the images, Python resolves them."""
+        """For each view its geometries, where the core resolves them itself. It keeps them to
+        itself: where columns are moved with the images, Python resolves them."""
         return [None if self._source.moved else fuse(plan, draws) for plan in self._plans]
 
-    def _begin_reading(self, name: str, column: EncodedImages, draws: Draws, buffers: Buffers) -> Begun:
-        """Bytes from anywhere: read by all threads, a slice each, and handed to the core as they come."""
+    def _begin_reading(
+        self, name: str, column: EncodedImages, draws: Draws, buffers: Buffers
+    ) -> Begun:
+        """Bytes from anywhere: read by all threads, a slice each, and handed to the core as they
+        come."""
         begun: Begun = []
         for start in range(0, len(draws), self._slice):
             rows = slice(start, min(start + self._slice, len(draws)))
             part = buffers.take(rows)
-            begun.append((start, self._executor().submit(self._read, name, column, draws.take(rows), part)))
+            begun.append(
+                (start, self._executor().submit(self._read, name, column, draws.take(rows), part))
+            )
         return begun
 
     def _read(self, name: str, column: EncodedImages, draws: Draws, out: Buffers) -> Pending:
         try:
             data = list(column.read_many(draws.indices))
         except OSError:
-            # Of which sample, and in which words, the Assembler finds out: the core refuses an image of no bytes.
+            # Of which sample, and in which words, the Assembler finds out: the core refuses an
+            # image of no bytes.
             data = [_bytes_or_none(column, index) for index in draws.indices.tolist()]
         fused = self._fused(draws)
         if None in fused:
@@ -194,7 +240,8 @@ class NativeEngine(Engine):
         return self._submit(data, fused, self._outs(name, out))
 
     def _measure(self, name: str, draws: Draws, images: Compressed, buffers: Buffers) -> Pending:
-        """Begin a batch whose boxes Python resolves: it needs to know the sizes of the images first."""
+        """Begin a batch whose boxes Python resolves: it needs to know the sizes of the images
+        first."""
         settings = self._assembler.settings
         headers, failures = self._pool.read_headers(images, settings=settings)
         sizes = headers[:, :2].astype(np.int64)
@@ -204,22 +251,28 @@ class NativeEngine(Engine):
         placed, outs = self._fused(draws), self._outs(name, buffers)
         for view, (plan, out) in enumerate(zip(self._plans, outs, strict=True)):
             if placed[view] is None:
-                # Whatever has no size gets one that fits every plan; decoding will find the same fault with it.
+                # Whatever has no size gets one that fits every plan; decoding will find the same
+                # fault with it.
                 for failure in failures:
                     sizes[failure.row] = out.shape[1:3]
                 geometry = placed[view] = plan.resolve(draws, sizes)
                 for row in geometry.errors:
-                    geometry.box[row] = 0  # a box of nothing, which the core refuses: the Assembler has the words
+                    geometry.box[row] = (
+                        0  # a box of nothing, which the core refuses: the Assembler has the words
+                    )
         for table, points in zip(buffers.points, self._assembler.points(sizes, draws), strict=True):
             table[:] = points.table
         return self._submit(images, placed, outs)
 
     def _submit(self, images: Compressed, placed: Placements, outs: list[Pixels]) -> Pending:
         views = [
-            View(geometry, plan.resampling, out) for geometry, plan, out in zip(placed, self._plans, outs, strict=True)
+            View(geometry, plan.resampling, out)
+            for geometry, plan, out in zip(placed, self._plans, outs, strict=True)
         ]
         settings, whole = self._assembler.settings, self._check_whole
-        return self._pool.decode_views(images, views, settings=settings, check_whole=whole, draft=self._draft)
+        return self._pool.decode_views(
+            images, views, settings=settings, check_whole=whole, draft=self._draft
+        )
 
     # Pixels in arrays
 
@@ -261,7 +314,8 @@ class NativeEngine(Engine):
             stored = column.in_array()
             assert stored is not None
             for view in range(len(self._plans)):
-                # mode: to leave `out` alone if an index were out of bounds, which none is, numpy would copy twice.
+                # mode: to leave `out` alone if an index were out of bounds, which none is, numpy
+                # would copy twice.
                 out = buffers.images[view_column(name, view)]
                 np.take(stored.array, stored.rows_of(draws.indices), axis=0, out=out, mode="clip")
         return _NativeBatch(self, draws, buffers, [])
@@ -280,7 +334,9 @@ class _NativeBatch(PendingBatch):
         failed: set[int] = set()
         try:
             for start, work in self.begun:
-                failed.update(start + failure.row for failure in _outcome(self.engine.backend, work))
+                failed.update(
+                    start + failure.row for failure in _outcome(self.engine.backend, work)
+                )
         except BaseException:
             self.cancel()
             self.wait()
@@ -306,8 +362,14 @@ class _NativeBatch(PendingBatch):
 def _is_little(source: Source, batch_size: int) -> bool:
     """Whether a batch of these arrays is a few bytes that need not be read from a disk."""
     stored = [column.in_array() for column in source.pixels.values()]
-    held = [one.array for one in stored if one is not None and one.sizes is None and not is_mapped(one.array)]
-    return len(held) == len(stored) and sum(array[:1].nbytes for array in held) * batch_size <= _LITTLE
+    held = [
+        one.array
+        for one in stored
+        if one is not None and one.sizes is None and not is_mapped(one.array)
+    ]
+    return (
+        len(held) == len(stored) and sum(array[:1].nbytes for array in held) * batch_size <= _LITTLE
+    )
 
 
 def _outcome(backend: str, work: Pending | Future[Pending]) -> list[NativeFailure]:

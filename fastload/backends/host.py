@@ -1,6 +1,8 @@
-"""What the backends share that make batches on the host, with threads of this process: the queue, and Python's threads.
+"""What the backends share that make batches on the host, with threads of this process: the queue,
+and Python's threads.
 
-They differ in what the columns hold (compressed bytes, or pixels) and in what must be done before the first batch.
+They differ in what the columns hold (compressed bytes, or pixels) and in what must be done before
+the first batch.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ from fastload.machine import usable_cores
 BATCHES_IN_FLIGHT = 3
 """One being received, one being finished, one to keep the threads busy meanwhile."""
 _LARGEST_SLICE = 32
-"""Samples. Enough to make the work per slice small (50 microseconds of 20 milliseconds), few enough to share evenly."""
+"""Samples. Enough to make the work per slice small (50 microseconds of 20 milliseconds), few enough
+to share evenly."""
 
 
 class PendingBatch(ABC):
@@ -60,14 +63,17 @@ class Engine(ABC):
         self._allocate = context.allocate
         self._assembler = assembler
         self.backend = backend
-        self._threads = max(1, usable_cores() if context.num_workers is None else context.num_workers)
+        self._threads = max(
+            1, usable_cores() if context.num_workers is None else context.num_workers
+        )
         self.depth = context.prefetch_factor or BATCHES_IN_FLIGHT
         """Batches in flight that keep it busy."""
         self._python: ThreadPoolExecutor | None = None
 
     @abstractmethod
     def start(self, draws: Draws) -> PendingBatch:
-        """Begin a batch. Does not block. Raises ConfigurationError if there cannot be such a batch."""
+        """Begin a batch. Does not block. Raises ConfigurationError if there cannot be such a
+        batch."""
 
     def now(self, draws: Draws) -> HostBatch:
         """A batch made in the calling thread, past all others."""
@@ -85,13 +91,16 @@ class Engine(ABC):
 
     def _executor(self) -> ThreadPoolExecutor:
         if self._python is None:
-            self._python = ThreadPoolExecutor(self._threads, thread_name_prefix=f"fastload-{self.backend}")
+            self._python = ThreadPoolExecutor(
+                self._threads, thread_name_prefix=f"fastload-{self.backend}"
+            )
         return self._python
 
 
 class HostBackend:
-    """Keeps the batches of an engine in order. What the columns hold (compressed bytes, or pixels), and what is to be
-    done before the first batch, is what the backends differ in that make batches on the host."""
+    """Keeps the batches of an engine in order. What the columns hold (compressed bytes, or pixels),
+    and what is to be done before the first batch, is what the backends differ in that make batches
+    on the host."""
 
     name: ClassVar[str]
     background = True
@@ -122,7 +131,9 @@ class HostBackend:
     def submit(self, draws: Draws) -> None:
         try:
             self._pending.append(self.engine().start(draws))
-        except ConfigurationError as error:  # there cannot be this batch: whoever would receive it is told why
+        except (
+            ConfigurationError
+        ) as error:  # there cannot be this batch: whoever would receive it is told why
             self._pending.append(error)
 
     def receive(self) -> HostBatch:
@@ -138,7 +149,9 @@ class HostBackend:
     def cancel(self) -> None:
         tasks = [task for task in self._pending if isinstance(task, PendingBatch)]
         self._pending.clear()
-        for task in reversed(tasks):  # the last ones first, or threads would begin what is about to be dropped
+        for task in reversed(
+            tasks
+        ):  # the last ones first, or threads would begin what is about to be dropped
             task.cancel()
         for task in tasks:
             task.wait()
@@ -157,10 +170,11 @@ class HostBackend:
 
 
 class ThreadEngine(Engine):
-    """Python threads that render straight into the batch buffer, with any decoder that releases the GIL.
+    """Python threads that render straight into the batch buffer, with any decoder that releases the
+    GIL.
 
-    A batch is cut into slices, a slice is one task of a thread pool. Several batches are in flight, so a slow slice at
-    the end of one does not leave threads idle.
+    A batch is cut into slices, a slice is one task of a thread pool. Several batches are in flight,
+    so a slow slice at the end of one does not leave threads idle.
     """
 
     def __init__(self, context: Context, assembler: Assembler, backend: str, decoder: str) -> None:
@@ -171,7 +185,9 @@ class ThreadEngine(Engine):
         self._sizes = None if None in sizes else [size for size in sizes if size is not None]
         """(height, width) of each view in every batch; None where one is not known in advance."""
         if self._sizes is None and self._source.images and not context.prefetch_factor:
-            self.depth += self._threads - 1  # a batch is one task then, so each thread needs a batch
+            self.depth += (
+                self._threads - 1
+            )  # a batch is one task then, so each thread needs a batch
 
     def start(self, draws: Draws) -> PendingBatch:
         if not self._source.images:
@@ -183,7 +199,14 @@ class ThreadEngine(Engine):
         tasks: list[tuple[int, Future[Any]]] = []
         for start in range(0, len(draws), self._slice):
             rows = slice(start, min(start + self._slice, len(draws)))
-            tasks.append((start, self._executor().submit(self._assembler.fill, draws.take(rows), buffers.take(rows))))
+            tasks.append(
+                (
+                    start,
+                    self._executor().submit(
+                        self._assembler.fill, draws.take(rows), buffers.take(rows)
+                    ),
+                )
+            )
         return _Slices(self.backend, self._assembler, draws, buffers, tasks)
 
     def explain(self) -> Mapping[str, str]:
@@ -191,7 +214,10 @@ class ThreadEngine(Engine):
             return {}
         rows = {"decoder": describe_decoder(self._decoder)} if self._decoder is not None else {}
         slices = counted(self._slice, "sample")
-        threads = f"{self._threads} of Python, slices of {slices}, {counted(self.depth, 'batch')} in flight"
+        threads = (
+            f"{self._threads} of Python, slices of {slices}, "
+            f"{counted(self.depth, 'batch')} in flight"
+        )
         return {**rows, "threads": threads}
 
 
@@ -218,7 +244,9 @@ class _Slices(PendingBatch):
         if self.buffers is None:
             whole: HostBatch = found[0][1]
             return whole
-        failures = [Failure(start + one.row, one.error) for start, failed in found for one in failed]
+        failures = [
+            Failure(start + one.row, one.error) for start, failed in found for one in failed
+        ]
         return self.assembler.finish(self.draws, self.buffers, failures)
 
     def cancel(self) -> None:
@@ -226,12 +254,16 @@ class _Slices(PendingBatch):
             task.cancel()
 
     def wait(self) -> None:
-        wait([task for _, task in self.tasks])  # all of them, even if one failed: they write to the buffers
+        wait(
+            [task for _, task in self.tasks]
+        )  # all of them, even if one failed: they write to the buffers
 
 
 def thread_failure(backend: str, error: Exception) -> WorkerError:
     """For what a thread raises that is not about one sample."""
     return WorkerError(
-        f"backend {backend!r}: a thread failed with {type(error).__name__}: {error}. This is not about one sample; if "
-        "it is not a lack of memory (lower the batch size or num_workers), please report it with the traceback above."
+        f"backend {backend!r}: a thread failed with {type(error).__name__}: {error}. This is "
+        "not about one sample; if "
+        "it is not a lack of memory (lower the batch size or num_workers), please report it "
+        "with the traceback above."
     )

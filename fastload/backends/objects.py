@@ -1,8 +1,9 @@
-"""Batches made by Python code that fastload cannot look into: foreign datasets, opaque transforms, collate functions.
+"""Batches made by Python code that fastload cannot look into: foreign datasets, opaque transforms,
+collate functions.
 
-For the `torch` backend each sample runs under random generators seeded from (seed, epoch, index), so that what comes
-out does not depend on workers, order or resumes. Batches of an IterableDataset are made by torch's own DataLoader, and
-nothing of what it promises is changed.
+For the `torch` backend each sample runs under random generators seeded from (seed, epoch, index),
+so that what comes out does not depend on workers, order or resumes. Batches of an IterableDataset
+are made by torch's own DataLoader, and nothing of what it promises is changed.
 """
 
 from __future__ import annotations
@@ -22,7 +23,14 @@ from PIL import Image
 from torch.utils.data import DataLoader, IterableDataset, default_collate
 from torchvision import tv_tensors
 
-from fastload.backends.base import BackendOptions, BufferAllocator, EndOfData, Failure, HostBatch, Traits
+from fastload.backends.base import (
+    BackendOptions,
+    BufferAllocator,
+    EndOfData,
+    Failure,
+    HostBatch,
+    Traits,
+)
 from fastload.decode.image import reader_of
 from fastload.draws import Draws, Stream
 from fastload.errors import ConfigurationError, DecodeError, FastloadError, SampleError
@@ -37,12 +45,22 @@ from fastload.sources.base import ImageColumn, Source
 Layout = Literal["tuple", "dict", "single"]
 
 _PICTURES = (Image.Image, np.ndarray, torch.Tensor)
-_OF_CODE = (AssertionError, AttributeError, ImportError, LookupError, NameError, NotImplementedError, TypeError)
-"""What code raises that is wrong; of others (OSError, ValueError, ...) the sample may be the reason."""
+_OF_CODE = (
+    AssertionError,
+    AttributeError,
+    ImportError,
+    LookupError,
+    NameError,
+    NotImplementedError,
+    TypeError,
+)
+"""What code raises that is wrong; of others (OSError, ValueError, ...) the sample may be the
+reason."""
 
 
 class ObjectAssembler:
-    """Turns draws into batches one sample at a time. Picklable, if the dataset and the transforms are."""
+    """Turns draws into batches one sample at a time. Picklable, if the dataset and the transforms
+    are."""
 
     def __init__(
         self,
@@ -60,7 +78,8 @@ class ObjectAssembler:
         self._collate_fn = collate_fn
 
     def batch(self, draws: Draws, allocate: BufferAllocator | None = None) -> HostBatch:
-        """Failed rows hold copies of a good one until they are replaced; if none could be read there are no columns."""
+        """Failed rows hold copies of a good one until they are replaced; if none could be read
+        there are no columns."""
         items, good_rows, failures = self._items(draws)
         if not items:
             return HostBatch({}, failures)
@@ -68,9 +87,18 @@ class ObjectAssembler:
             return HostBatch({}, failures, collated=self._collate_fn(items))
         fields, layout = _fields_of(items[0])
         recipe = self._recipe
-        # Several views of an image, or whatever else a transform makes of it, if nothing is left to be done to it.
-        made = fields is not None and not isinstance(fields["image"], _PICTURES) and recipe.batch.is_identity
-        plain = fields is not None and not recipe.placement and not isinstance(fields["image"], Image.Image)
+        # Several views of an image, or whatever else a transform makes of it, if nothing is left to
+        # be done to it.
+        made = (
+            fields is not None
+            and not isinstance(fields["image"], _PICTURES)
+            and recipe.batch.is_identity
+        )
+        plain = (
+            fields is not None
+            and not recipe.placement
+            and not isinstance(fields["image"], Image.Image)
+        )
         if fields is None or ((made or plain) and not recipe.forks):
             return HostBatch({}, failures, collated=_collate(items), layout=layout)
         rows = self._rows(items, draws, good_rows)
@@ -81,25 +109,40 @@ class ObjectAssembler:
                 self._require_left_alone(name, values[0])
                 columns[name] = _collate(values)
                 continue
-            for view, plan in enumerate(recipe.geometries):  # which the transform has made already, or are made here
-                seen = [value[view] for value in values] if recipe.forks and recipe.opaque is not None else values
+            for view, plan in enumerate(
+                recipe.geometries
+            ):  # which the transform has made already, or are made here
+                seen = (
+                    [value[view] for value in values]
+                    if recipe.forks and recipe.opaque is not None
+                    else values
+                )
                 columns[view_column(name, view)] = (
                     self._images(seen, draws.take(good_rows), failures, good_rows, plan)
                     if name == "image"
                     else _masks(seen)
                 )
-        if failures and not all(isinstance(column, np.ndarray | torch.Tensor) for column in columns.values()):
-            return HostBatch({}, failures)  # no rows to replace in what is no array: the whole batch is read again
+        if failures and not all(
+            isinstance(column, np.ndarray | torch.Tensor) for column in columns.values()
+        ):
+            return HostBatch(
+                {}, failures
+            )  # no rows to replace in what is no array: the whole batch is read again
         if failures:
-            columns = {name: _spread(column, good_rows, len(draws)) for name, column in columns.items()}
+            columns = {
+                name: _spread(column, good_rows, len(draws)) for name, column in columns.items()
+            }
         return HostBatch(columns, failures, layout=layout)
 
     def _require_left_alone(self, name: str, value: Any) -> None:
-        """Raises ConfigurationError: the images are moved, and boxes or points would stay where they are."""
+        """Raises ConfigurationError: the images are moved, and boxes or points would stay where
+        they are."""
         if self._recipe.moves_pixels and _has_places(value):
             raise ConfigurationError(
-                f"transform: it moves the pixels of the images of {self.source.name}, and {name!r} of its samples "
-                "holds boxes or points (torchvision tv_tensors), which would stay where they are. Let the dataset "
+                f"transform: it moves the pixels of the images of {self.source.name}, and "
+                f"{name!r} of its samples "
+                "holds boxes or points (torchvision tv_tensors), which would stay where they "
+                "are. Let the dataset "
                 "apply the transform to both."
             )
 
@@ -112,8 +155,10 @@ class ObjectAssembler:
                 raise ConfigurationError(
                     f"source: the samples of a batch have different fields: "
                     f"{self.source.describe(int(draws.indices[good_rows[0]]))} has {len(fields)} "
-                    f"({', '.join(map(str, fields))}), {self.source.describe(int(draws.indices[row]))} has "
-                    f"{len(found)} ({', '.join(map(str, found))}). Give all the same, or pass a collate_fn."
+                    f"({', '.join(map(str, fields))}), "
+                    f"{self.source.describe(int(draws.indices[row]))} has "
+                    f"{len(found)} ({', '.join(map(str, found))}). Give all the same, or pass "
+                    "a collate_fn."
                 )
         return rows
 
@@ -122,27 +167,38 @@ class ObjectAssembler:
         items: list[Any] = []
         failures: list[Failure] = []
         good_rows: list[int] = []
-        seeds = draws.integers(Stream.OPAQUE) >> np.uint64(1)  # a data set may put torch.initial_seed() into a tensor
+        seeds = draws.integers(Stream.OPAQUE) >> np.uint64(
+            1
+        )  # a data set may put torch.initial_seed() into a tensor
         with preserved_random_state():  # with num_workers=0 this is the trainer's own process
-            for column in self.source.objects.values() if self._recipe.opaque is None and len(draws) else ():
+            for column in (
+                self.source.objects.values() if self._recipe.opaque is None and len(draws) else ()
+            ):
                 _seed_everything(int(seeds[0]))
-                with contextlib.suppress(Exception):  # one by one it will be seen which sample it is
+                with contextlib.suppress(
+                    Exception
+                ):  # one by one it will be seen which sample it is
                     found = column.items(draws.indices if draws.keys is None else draws.keys)
                     if found is not None and len(found) == len(draws):
                         return found, list(range(len(draws))), []
-            for row, index in enumerate(draws.indices.tolist() if draws.keys is None else draws.keys):
+            for row, index in enumerate(
+                draws.indices.tolist() if draws.keys is None else draws.keys
+            ):
                 _seed_everything(int(seeds[row]))
                 try:
                     items.append(self._item(index))
                     good_rows.append(row)
                 except FastloadError as error:
                     failures.append(Failure(row, error))
-                except Exception as error:  # whatever the user's code raises, with the sample's name
+                except (
+                    Exception
+                ) as error:  # whatever the user's code raises, with the sample's name
                     failures.append(Failure(row, self._explained(index, error)))
         return items, good_rows, failures
 
     def _item(self, index: int) -> Any:
-        """One sample, transformed: what the dataset gives, or a tuple or dict of the source's columns."""
+        """One sample, transformed: what the dataset gives, or a tuple or dict of the source's
+        columns."""
         source, opaque = self.source, self._recipe.opaque
         for column in source.objects.values():
             item = column.item(index)
@@ -168,7 +224,8 @@ class ObjectAssembler:
     def _explained(self, index: int, error: Exception) -> SampleError:
         where = self.source.describe(index)
         explained = SampleError(
-            f"{where}: {type(error).__name__}: {error} (raised by the dataset's or the transform's own code)."
+            f"{where}: {type(error).__name__}: {error} (raised by the dataset's or the "
+            "transform's own code)."
         )
         explained.__cause__ = error
         explained.of_code = isinstance(error, _OF_CODE)
@@ -179,9 +236,15 @@ class ObjectAssembler:
         return explained
 
     def _images(
-        self, images: list[Any], draws: Draws, failures: list[Failure], good_rows: list[int], plan: GeometryPlan
+        self,
+        images: list[Any],
+        draws: Draws,
+        failures: list[Failure],
+        good_rows: list[int],
+        plan: GeometryPlan,
     ) -> npt.NDArray[Any] | torch.Tensor:
-        """(B, H, W, C): the geometry applied where there is one; uint8, or what an opaque transform made of it."""
+        """(B, H, W, C): the geometry applied where there is one; uint8, or what an opaque transform
+        made of it."""
         if plan.is_identity:
             tensors = [_as_hwc_tensor(image) for image in images]
             self._require_one_size([tuple(tensor.shape) for tensor in tensors], draws)
@@ -191,12 +254,16 @@ class ObjectAssembler:
             array = _as_hwc_tensor(image).numpy()
             if array.dtype != np.uint8:
                 raise ConfigurationError(
-                    f"transform: {self.source.describe(int(draws.indices[row]))} is already a {array.dtype} tensor, "
-                    "and crops and resizes work on uint8 pixels. Let the dataset apply the transform, or return a PIL "
+                    f"transform: {self.source.describe(int(draws.indices[row]))} is already a "
+                    f"{array.dtype} tensor, "
+                    "and crops and resizes work on uint8 pixels. Let the dataset apply the "
+                    "transform, or return a PIL "
                     "image or uint8 array from it."
                 )
             arrays.append(array)
-        geometry = plan.resolve(draws, np.array([array.shape[:2] for array in arrays], dtype=np.int64))
+        geometry = plan.resolve(
+            draws, np.array([array.shape[:2] for array in arrays], dtype=np.int64)
+        )
         for row, reason in geometry.errors.items():
             where = self.source.describe(int(draws.indices[row]))
             failures.append(Failure(good_rows[row], DecodeError(f"{where}: {reason}")))
@@ -214,8 +281,10 @@ class ObjectAssembler:
         for index, size in zip(draws.indices.tolist(), sizes, strict=True):
             if size != sizes[0]:
                 raise ConfigurationError(
-                    f"transform: the samples of a batch differ in size: {self.source.describe(int(draws.indices[0]))} "
-                    f"comes out as {sizes[0]}, {self.source.describe(index)} as {size}. Add a Resize or a crop to "
+                    "transform: the samples of a batch differ in size: "
+                    f"{self.source.describe(int(draws.indices[0]))} "
+                    f"comes out as {sizes[0]}, {self.source.describe(index)} as {size}. Add a "
+                    "Resize or a crop to "
                     "(height, width), or use batch_size=1 or a collate_fn."
                 )
 
@@ -248,11 +317,13 @@ def _is_mask(value: Any) -> bool:
 
 
 def _with_image(item: Any, transform: Callable[[Any], Any]) -> Any:
-    """The sample with its image transformed: the first of a tuple, "image" of a dict, or the sample itself."""
+    """The sample with its image transformed: the first of a tuple, "image" of a dict, or the sample
+    itself."""
     if isinstance(item, Mapping):
         if "image" not in item:
             raise ConfigurationError(
-                f"transform: the dataset's samples are dicts without an 'image' (keys: {', '.join(map(str, item))}). "
+                "transform: the dataset's samples are dicts without an 'image' (keys: "
+                f"{', '.join(map(str, item))}). "
                 "Let the dataset apply the transform."
             )
         return {**item, "image": transform(item["image"])}
@@ -266,8 +337,10 @@ def _as_hwc_tensor(image: Any) -> torch.Tensor:
     if isinstance(image, Image.Image):
         if image.mode in ("I", "F") or image.mode.startswith("I;16"):  # which convert() would clip
             raise ConfigurationError(
-                f"transform: the dataset gives a PIL image of mode {image.mode}, more than 8 bits a pixel, and crops "
-                "and resizes work on 8. Convert it in the dataset, or let the dataset apply the transform."
+                f"transform: the dataset gives a PIL image of mode {image.mode}, more than 8 "
+                "bits a pixel, and crops "
+                "and resizes work on 8. Convert it in the dataset, or let the dataset apply "
+                "the transform."
             )
         array = np.asarray(image if image.mode in ("L", "RGB") else image.convert("RGB"))
         return torch.from_numpy(array.copy()).reshape(*array.shape[:2], -1)
@@ -278,14 +351,17 @@ def _as_hwc_tensor(image: Any) -> torch.Tensor:
         tensor = image.as_subclass(torch.Tensor)
         return tensor[:, :, None] if tensor.ndim == 2 else tensor.permute(1, 2, 0)
     raise ConfigurationError(
-        f"transform: an image must be a PIL image, an array (H, W, C) or a tensor (C, H, W), got {type(image).__name__}"
+        "transform: an image must be a PIL image, an array (H, W, C) or a tensor (C, H, W), "
+        f"got {type(image).__name__}"
         f"{tuple(getattr(image, 'shape', ()))}. Pass a collate_fn for batches of anything else."
     )
 
 
 def _masks(masks: list[Any]) -> torch.Tensor:
     """(B, H, W, 1) from masks (H, W) or (1, H, W)."""
-    return torch.stack([mask.as_subclass(torch.Tensor).reshape(mask.shape[-2:]) for mask in masks])[..., None]
+    return torch.stack([mask.as_subclass(torch.Tensor).reshape(mask.shape[-2:]) for mask in masks])[
+        ..., None
+    ]
 
 
 def _collate(values: list[Any]) -> Any:
@@ -293,7 +369,8 @@ def _collate(values: list[Any]) -> Any:
         return default_collate(values)
     except (TypeError, RuntimeError) as error:
         raise ConfigurationError(
-            f"collate_fn: the samples do not form a batch by torch's default_collate ({error}). Pass a transform that "
+            "collate_fn: the samples do not form a batch by torch's default_collate "
+            f"({error}). Pass a transform that "
             "makes tensors of equal size, or a collate_fn."
         ) from error
 
@@ -326,8 +403,8 @@ def _seed_everything(seed: int) -> None:
 class SharedStream(IterableDataset[Any]):
     """This rank's part of a data set that every rank iterates over: of `world_size` batches one.
 
-    The last ones are filled up with the first samples, so that ranks are equal, or left out with `drop_last`: as
-    Accelerate shares one (`IterableDatasetShard`).
+    The last ones are filled up with the first samples, so that ranks are equal, or left out with
+    `drop_last`: as Accelerate shares one (`IterableDatasetShard`).
     """
 
     def __init__(self, dataset: Any, shard: Shard, batch_size: int, drop_last: bool) -> None:
@@ -336,7 +413,9 @@ class SharedStream(IterableDataset[Any]):
 
     def __len__(self) -> int:
         samples, together = len(self.dataset), self.batch_size * self.shard.world_size
-        return (samples // together if self.drop_last else -(-samples // together)) * self.batch_size
+        return (
+            samples // together if self.drop_last else -(-samples // together)
+        ) * self.batch_size
 
     def __iter__(self) -> Iterator[Any]:
         together = self.batch_size * self.shard.world_size
@@ -356,7 +435,8 @@ class SharedStream(IterableDataset[Any]):
 
 
 class StreamBackend:
-    """The batches of a DataLoader, in the calling thread: what is ahead of it, its own workers prefetch."""
+    """The batches of a DataLoader, in the calling thread: what is ahead of it, its own workers
+    prefetch."""
 
     name = "torch"
     Options: ClassVar[type[BackendOptions]] = BackendOptions
@@ -375,7 +455,8 @@ class StreamBackend:
         self._wanted.append((draws.epoch, int(draws.indices[0])))
 
     def receive(self) -> HostBatch:
-        """Raises EndOfData: the epoch has no more batches. Whatever else the data set's own code raises."""
+        """Raises EndOfData: the epoch has no more batches. Whatever else the data set's own code
+        raises."""
         epoch, step = self._wanted.popleft()
         if self._batches is None or self._next[0] != epoch or self._next[1] > step:
             self._batches, self._next = iter(self._loader), (epoch, 0)
@@ -402,4 +483,8 @@ class StreamBackend:
 
     def explain(self) -> Mapping[str, str]:
         workers = self._loader.num_workers
-        return {"torch": f"{workers} worker processes" if workers else "in the calling thread (num_workers=0)"}
+        return {
+            "torch": f"{workers} worker processes"
+            if workers
+            else "in the calling thread (num_workers=0)"
+        }

@@ -1,7 +1,9 @@
-"""The `torch` backend: torch.utils.data.DataLoader with worker processes, tuned; runs any transform and dataset.
+"""The `torch` backend: torch.utils.data.DataLoader with worker processes, tuned; runs any transform
+and dataset.
 
-One DataLoader lives as long as the backend. Its sampler is the queue of submitted batches, so workers stay alive over
-epochs, restarts and resumes, and a worker receives whole batches to assemble, not single samples.
+One DataLoader lives as long as the backend. Its sampler is the queue of submitted batches, so
+workers stay alive over epochs, restarts and resumes, and a worker receives whole batches to
+assemble, not single samples.
 """
 
 from __future__ import annotations
@@ -53,7 +55,8 @@ from fastload.sources.buffers import free_shared_memory, share
 logger = logging.getLogger("fastload")
 
 DEFAULT_PREFETCH = 2
-"""Batches in flight per worker: torch's own default. More costs memory and gains nothing once workers are busy."""
+"""Batches in flight per worker: torch's own default. More costs memory and gains nothing once
+workers are busy."""
 
 _MORE_ROOM = "Give the container more (docker run --shm-size=8g, or --ipc=host)"
 
@@ -65,28 +68,34 @@ class TorchOptions(BackendOptions):
     decoder: str = "auto"
     """Which JPEG decoder the workers use; see `fastload doctor`."""
     multiprocessing_context: str | None = None
-    """"fork", "spawn" or "forkserver"; None: Python's default on this machine, but not "fork" in a process group over
-    several machines."""
+    """"fork", "spawn" or "forkserver"; None: Python's default on this machine, but not "fork" in a
+    process group over several machines."""
     worker_timeout: float = 0.0
     """Give up on a batch after this long [seconds]; 0: wait as long as the workers live."""
 
 
 class TorchBackend:
-    """Worker processes that assemble batches; `num_workers=0` works in the calling thread, as in torch."""
+    """Worker processes that assemble batches; `num_workers=0` works in the calling thread, as in
+    torch."""
 
     name = "torch"
     Options = TorchOptions
     traits = Traits(
         views=True,
         moves_columns=True,
-        summary="torch's DataLoader, tuned: worker processes that run any transform and any Dataset",
+        summary="torch's DataLoader, tuned: worker processes that run any transform and any "
+        "Dataset",
         processes=True,
         runs_opaque=True,
     )
 
     @classmethod
     def fit(cls, job: Job) -> Fit:
-        return Fit(0.9, job.needs_python) if job.needs_python else Fit(0.3, "worker processes can do it too")
+        return (
+            Fit(0.9, job.needs_python)
+            if job.needs_python
+            else Fit(0.3, "worker processes can do it too")
+        )
 
     def __init__(self, context: Context, options: TorchOptions) -> None:
         self._context = context
@@ -94,7 +103,8 @@ class TorchBackend:
         self._workers = usable_cores() if context.num_workers is None else context.num_workers
         self._prefetch = context.prefetch_factor or DEFAULT_PREFETCH
         self.background = self._workers > 0
-        # One more than the DataLoader takes: a request must be waiting whenever it asks for the next.
+        # One more than the DataLoader takes: a request must be waiting whenever it asks for the
+        # next.
         self.depth = self._workers * self._prefetch + 1
         self._requests = _Requests()
         self._waiting: deque[_Request] = deque()
@@ -121,8 +131,8 @@ class TorchBackend:
     def reread(self, draws: Draws) -> HostBatch:
         if self._batches is None:
             return self._assembler.batch(draws)
-        # In a worker too: the user's code may need what worker_init_fn has opened there, and here it would draw from
-        # the trainer's random state, which is in use while this thread runs.
+        # In a worker too: the user's code may need what worker_init_fn has opened there, and here
+        # it would draw from the trainer's random state, which is in use while this thread runs.
         request = _Request(draws)
         self._requests.queue.appendleft(request)
         return self._answer(request)
@@ -139,11 +149,14 @@ class TorchBackend:
         if batches is not None:
             try:
                 batches._shutdown_workers()  # type: ignore[attr-defined]
-            except RuntimeError as error:  # from torch's handler of SIGCHLD, which has still ended all workers
+            except (
+                RuntimeError
+            ) as error:  # from torch's handler of SIGCHLD, which has still ended all workers
                 logger.debug("Ignored while the workers were stopped: %s", error)
 
     def forget(self) -> None:
-        """In a forked child: its end, or that of its copy of the iterator, must not be the workers' end."""
+        """In a forked child: its end, or that of its copy of the iterator, must not be the workers'
+        end."""
         batches: Any = self._batches
         if batches is not None:
             batches._shutdown = True  # as far as this process is concerned
@@ -161,7 +174,8 @@ class TorchBackend:
         return rows
 
     def _check_shared_memory(self) -> None:
-        """Whether the batches in flight fit into it, where their size is known. Raises ConfigurationError."""
+        """Whether the batches in flight fit into it, where their size is known. Raises
+        ConfigurationError."""
         context = self._context
         sizes = [plan.out_size for plan in context.recipe.geometries]
         if context.recipe.opaque is not None or None in sizes:
@@ -175,19 +189,23 @@ class TorchBackend:
         fits = int(free // batch) - 1 if batch else 0
         workers = min(self._workers, fits)
         smaller = (
-            f"num_workers={workers} and prefetch_factor={fits // workers} fit, or a smaller batch_size"
+            f"num_workers={workers} and prefetch_factor={fits // workers} fit, or a smaller "
+            "batch_size"
             if workers
-            else "not even one worker fits: use a smaller batch_size, num_workers=0 or backend='turbojpeg'"
+            else "not even one worker fits: use a smaller batch_size, num_workers=0 or "
+            "backend='turbojpeg'"
         )
         raise ConfigurationError(
-            f"backend 'torch': batches of {counted(self._workers, 'worker')} come through shared memory (/dev/shm), "
-            f"where {counted(flying, 'batch')} of {batch / 1e6:.1f} MB must fit ({flying * batch / 1e6:.0f} MB), and "
+            f"backend 'torch': batches of {counted(self._workers, 'worker')} come through "
+            "shared memory (/dev/shm), "
+            f"where {counted(flying, 'batch')} of {batch / 1e6:.1f} MB must fit "
+            f"({flying * batch / 1e6:.0f} MB), and "
             f"{free / 1e6:.0f} MB are free. {_MORE_ROOM}; or {smaller}."
         )
 
     def _start(self, epoch: int) -> None:
-        """Start the workers; `epoch`: of the first batch. After an exception, KeyboardInterrupt included, none is left
-        and nothing is submitted."""
+        """Start the workers; `epoch`: of the first batch. After an exception, KeyboardInterrupt
+        included, none is left and nothing is submitted."""
         self._check_shared_memory()
         options, context = self._options, self._context
         given = options.multiprocessing_context or context.workers.start_method
@@ -195,7 +213,8 @@ class TorchBackend:
         if not all(column.survives_fork for column in context.source.encoded.values()):
             if given == "fork":
                 raise ConfigurationError(
-                    f"multiprocessing_context: {context.source.name} is read by a client with threads, which a forked "
+                    f"multiprocessing_context: {context.source.name} is read by a client with "
+                    "threads, which a forked "
                     "process does not have; leave it out, or say 'spawn'."
                 )
             asked = given or "spawn"
@@ -215,30 +234,41 @@ class TorchBackend:
             multiprocessing_context=asked,
             worker_init_fn=_WorkerStart(context.workers.init),
             timeout=options.worker_timeout or context.workers.timeout,
-            generator=torch.Generator() if context.workers.seeds is None else context.workers.seeds(epoch),
+            generator=torch.Generator()
+            if context.workers.seeds is None
+            else context.workers.seeds(epoch),
         )
-        # A fork server may be started here, which keeps the mask, and so outlives a SIGTERM to the process group.
+        # A fork server may be started here, which keeps the mask, and so outlives a SIGTERM to the
+        # process group.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         children: set[Any] = multiprocessing.process._children  # type: ignore[attr-defined]
         before = set(children)
         try:
-            # Where the sockets are through which batches travel. Without this each worker makes a folder of its own,
-            # which stays when the worker is killed; this one goes with the trainer, or with its workers after it.
+            # Where the sockets are through which batches travel. Without this each worker makes a
+            # folder of its own, which stays when the worker is killed; this one goes with the
+            # trainer, or with its workers after it.
             multiprocessing.util.get_temp_dir()
-            with torch.device("cpu"):  # torch draws its seed on the user's default device, which may have no generator
+            with torch.device(
+                "cpu"
+            ):  # torch draws its seed on the user's default device, which may have no generator
                 self._batches = iter(loader)
             forget_in_children(self)
         except BaseException as error:
             self.close()
-            for worker in children - before:  # of an iterator that was not finished, which nobody can ask to end them
+            for worker in (
+                children - before
+            ):  # of an iterator that was not finished, which nobody can ask to end them
                 worker.kill()
                 worker.join()
             if asked == given or not isinstance(error, PicklingError | AttributeError | TypeError):
                 raise
             raise ConfigurationError(
-                f"multiprocessing_context: workers are started by {asked!r} here, because to fork beside ranks on "
-                "other machines may hang; then dataset, transform and functions must be picklable, and are not "
-                f"({error}). Define them at the top level of a module, or say multiprocessing_context='fork' (which is "
+                f"multiprocessing_context: workers are started by {asked!r} here, because to "
+                "fork beside ranks on "
+                "other machines may hang; then dataset, transform and functions must be "
+                "picklable, and are not "
+                f"({error}). Define them at the top level of a module, or say "
+                "multiprocessing_context='fork' (which is "
                 "safe without InfiniBand)."
             ) from error
         finally:
@@ -248,7 +278,9 @@ class TorchBackend:
         """What the workers make of it. Raises WorkerError; what the user's own code has raised."""
         while request.answer is None:
             if self._batches is None:
-                raise WorkerError("backend 'torch': its workers were ended while a batch was waited for.")
+                raise WorkerError(
+                    "backend 'torch': its workers were ended while a batch was waited for."
+                )
             taken, error = self._requests.taken, None
             try:
                 answer: HostBatch | Exception | None = next(self._batches)
@@ -264,7 +296,8 @@ class TorchBackend:
         return request.answer
 
     def _explained(self, error: Exception, asked: _Request | None) -> Exception:
-        """A WorkerError where workers have died or are late; then all is closed. What else was raised, as it is."""
+        """A WorkerError where workers have died or are late; then all is closed. What else was
+        raised, as it is."""
         said = str(error).rstrip(". ")
         workers = counted(self._workers, "worker")
         if isinstance(error, StopIteration) and not error.args:
@@ -274,12 +307,17 @@ class TorchBackend:
             isinstance(error, FastloadError)
             or not isinstance(error, RuntimeError | OSError | EOFError)
             or said.startswith("Caught ")  # torch raises again what a worker's own code has raised
-            or (isinstance(error, RuntimeError) and "DataLoader" not in said and "worker" not in said)
+            or (
+                isinstance(error, RuntimeError)
+                and "DataLoader" not in said
+                and "worker" not in said
+            )
         ):
             return error
         elif asked is not None and "timed out" in said:
             found = f"backend 'torch': {_late(said, asked.draws)}"
-        else:  # OSError, EOFError: a worker that dies between announcing a batch and handing it over
+        # OSError, EOFError: a worker that dies between announcing a batch and handing it over
+        else:
             flight = f"{counted(self._prefetch, 'batch')} in flight for each"
             found = f"backend 'torch', {workers}, {flight}: {said}. {KILLED_WORKER}"
         self.close()  # what is on its way would be taken for what is asked for next
@@ -289,28 +327,36 @@ class TorchBackend:
 
 
 def _start_method() -> str | None:
-    """How workers start where nobody has said: as Python has it (None), but not by fork beside ranks on other machines.
+    """How workers start where nobody has said: as Python has it (None), but not by fork beside
+    ranks on other machines.
 
-    NCCL and gloo over InfiniBand do not survive a fork: "you will likely experience deadlocks", says the manual of
-    torch.nn.parallel.DistributedDataParallel.
+    NCCL and gloo over InfiniBand do not survive a fork: "you will likely experience deadlocks",
+    says the manual of torch.nn.parallel.DistributedDataParallel.
     """
-    if multiprocessing.get_start_method() != "fork" or not (dist.is_available() and dist.is_initialized()):
+    if multiprocessing.get_start_method() != "fork" or not (
+        dist.is_available() and dist.is_initialized()
+    ):
         return None
-    here, machines = (os.environ.get(name, "") for name in ("LOCAL_WORLD_SIZE", "SLURM_JOB_NUM_NODES"))
+    here, machines = (
+        os.environ.get(name, "") for name in ("LOCAL_WORLD_SIZE", "SLURM_JOB_NUM_NODES")
+    )
     alone = dist.get_world_size() <= int(here) if here.isdecimal() else machines in ("", "1")
     if alone:
         return None
     if _main_may_be_imported():
         return "forkserver"
     logger.warning(
-        "Workers are forked, which may hang beside ranks on other machines (NCCL or gloo over InfiniBand): the script "
-        'runs on import, so that nothing else can start them. Put its code under `if __name__ == "__main__":`.'
+        "Workers are forked, which may hang beside ranks on other machines (NCCL or gloo over "
+        "InfiniBand): the script "
+        "runs on import, so that nothing else can start them. Put its code under `if __name__ "
+        '== "__main__":`.'
     )
     return None
 
 
 def _main_may_be_imported() -> bool:
-    """Whether a fresh process may import the script, as a fork server's do, without running it all over again."""
+    """Whether a fresh process may import the script, as a fork server's do, without running it all
+    over again."""
     main = sys.modules["__main__"]
     spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
     if file is None or (spec is not None and spec.name.rpartition(".")[2] == "__main__"):
@@ -330,7 +376,8 @@ class _Request:
 
 
 class _Requests:
-    """The DataLoader's endless sampler: hands out what was submitted, and idle requests (None) when that is nothing."""
+    """The DataLoader's endless sampler: hands out what was submitted, and idle requests (None) when
+    that is nothing."""
 
     def __init__(self) -> None:
         self.queue: deque[_Request] = deque()
@@ -352,25 +399,34 @@ class _WorkerStart:
     """Of the user."""
 
     def __call__(self, worker: int) -> None:
-        # Out of the trainer's process group: what is sent to all of that (Ctrl-C; torchrun's SIGTERM) is for the
-        # trainer, which may want some more batches before it stops. Workers end when it ends them, or is gone.
+        # Out of the trainer's process group: what is sent to all of that (Ctrl-C; torchrun's
+        # SIGTERM) is for the trainer, which may want some more batches before it stops. Workers end
+        # when it ends them, or is gone.
         os.setpgid(0, 0)
         multiprocessing.queues.Queue._on_queue_feeder_error = staticmethod(_not_sent)  # type: ignore[attr-defined]
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
-        threading.Thread(target=_end_with, args=(os.getppid(),), name="fastload-watch", daemon=True).start()
+        threading.Thread(
+            target=_end_with, args=(os.getppid(),), name="fastload-watch", daemon=True
+        ).start()
         if self.init is not None:
             info: Any = get_worker_info()
             if info is not None and info.dataset.users is not None:
-                # What it does to the dataset is done to the one that the samples come from. (WorkerInfo is read-only.)
+                # What it does to the dataset is done to the one that the samples come from.
+                # (WorkerInfo is read-only.)
                 object.__setattr__(info, "dataset", info.dataset.users)
             self.init(worker)
 
 
-def _assembler_for(context: Context, settings: DecodeSettings, decoder: str) -> Assembler | ObjectAssembler:
-    """The assembler that this source and recipe need: for columns, or for Python objects and opaque transforms."""
+def _assembler_for(
+    context: Context, settings: DecodeSettings, decoder: str
+) -> Assembler | ObjectAssembler:
+    """The assembler that this source and recipe need: for columns, or for Python objects and opaque
+    transforms."""
     source, recipe = context.source, context.recipe
     if source.objects or recipe.opaque is not None or context.collate_fn is not None:
-        return ObjectAssembler(source, recipe, settings=settings, decoder=decoder, collate_fn=context.collate_fn)
+        return ObjectAssembler(
+            source, recipe, settings=settings, decoder=decoder, collate_fn=context.collate_fn
+        )
     return Assembler(source, recipe, settings=settings, decoder=decoder)
 
 
@@ -383,7 +439,11 @@ class _BatchDataset(Dataset[Any]):
     @property
     def users(self) -> Any:
         """The user's Dataset, if the samples come from one."""
-        objects = self._assembler.source.objects.values() if isinstance(self._assembler, ObjectAssembler) else ()
+        objects = (
+            self._assembler.source.objects.values()
+            if isinstance(self._assembler, ObjectAssembler)
+            else ()
+        )
         return next((getattr(column, "dataset", None) for column in objects), None)
 
     def __getitem__(self, draws: Draws | None) -> HostBatch | None:
@@ -392,9 +452,12 @@ class _BatchDataset(Dataset[Any]):
         batch = self._assembler.batch(draws, _shared_memory)
         for name, column in batch.columns.items():
             # Tensors travel between processes by handle; arrays would be copied through a pipe.
-            sent = batch.columns[name] = torch.from_numpy(column) if isinstance(column, np.ndarray) else column
+            sent = batch.columns[name] = (
+                torch.from_numpy(column) if isinstance(column, np.ndarray) else column
+            )
             if isinstance(sent, torch.Tensor) and sent.device.type == "cpu":
-                # Here, where an error reaches the trainer; the thread that sends batches would do it, too, and lose it.
+                # Here, where an error reaches the trainer; the thread that sends batches would do
+                # it, too, and lose it.
                 with _room_needed():
                     sent.share_memory_()
         return batch
@@ -407,7 +470,8 @@ def _room_needed() -> Iterator[None]:
         yield
     except (RuntimeError, OSError) as error:
         raise WorkerError(
-            f"backend 'torch': no shared memory (/dev/shm) for a batch ({str(error).splitlines()[0]}). {_MORE_ROOM}, "
+            "backend 'torch': no shared memory (/dev/shm) for a batch "
+            f"({str(error).splitlines()[0]}). {_MORE_ROOM}, "
             "or use a smaller batch_size, num_workers or prefetch_factor."
         ) from None
 
@@ -415,16 +479,23 @@ def _room_needed() -> Iterator[None]:
 def _late(said: str, asked: Draws) -> str:
     """What to say of a batch that did not come in time."""
     indices = asked.indices.tolist()
-    listed = ", ".join(map(str, indices[:16])) + (f", ... ({len(indices)} in all)" if len(indices) > 16 else "")
+    listed = ", ".join(map(str, indices[:16])) + (
+        f", ... ({len(indices)} in all)" if len(indices) > 16 else ""
+    )
     return (
-        f"{said} while it waited for the samples {listed} of epoch {asked.epoch}: one of them takes that long or never "
-        "ends. Try them by themselves (dataset[index]), or give more time (worker_timeout, DataLoader's timeout)."
+        f"{said} while it waited for the samples {listed} of epoch {asked.epoch}: one of them "
+        "takes that long or never "
+        "ends. Try them by themselves (dataset[index]), or give more time (worker_timeout, "
+        "DataLoader's timeout)."
     )
 
 
 def _end_with(parent: int) -> None:
-    """End this worker within a second of its parent, whatever the user's code is doing; and leave nothing behind."""
-    trainer = multiprocessing.parent_process()  # a fork server, whose child this may be, lives as long as we do
+    """End this worker within a second of its parent, whatever the user's code is doing; and leave
+    nothing behind."""
+    trainer = (
+        multiprocessing.parent_process()
+    )  # a fork server, whose child this may be, lives as long as we do
     while os.getppid() == parent and (trainer is None or trainer.is_alive()):
         time.sleep(1)
     shutil.rmtree(multiprocessing.util.get_temp_dir(), ignore_errors=True)
@@ -432,16 +503,23 @@ def _end_with(parent: int) -> None:
 
 
 def _not_sent(error: Exception, sent: Any) -> None:
-    """End a worker that cannot send a batch, so that the trainer, which watches its workers, does not wait for it."""
+    """End a worker that cannot send a batch, so that the trainer, which watches its workers, does
+    not wait for it."""
     traceback.print_exception(error)
     if isinstance(sent, tuple) and any(isinstance(part, HostBatch) for part in sent):
-        print("fastload: this batch could not be sent to the trainer; the worker ends.", file=sys.stderr, flush=True)
+        print(
+            "fastload: this batch could not be sent to the trainer; the worker ends.",
+            file=sys.stderr,
+            flush=True,
+        )
         os._exit(1)
 
 
 def _shared_memory(shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
     with _room_needed():
-        storage = torch.UntypedStorage._new_shared(int(np.prod(shape, dtype=np.int64)), device="cpu")
+        storage = torch.UntypedStorage._new_shared(
+            int(np.prod(shape, dtype=np.int64)), device="cpu"
+        )
     return torch.empty(0, dtype=torch.uint8).set_(storage).reshape(shape).numpy()
 
 

@@ -1,4 +1,5 @@
-"""The `turbojpeg` backend: JPEG straight from where it is stored, by threads, without worker processes."""
+"""The `turbojpeg` backend: JPEG straight from where it is stored, by threads, without worker
+processes."""
 
 from __future__ import annotations
 
@@ -17,19 +18,22 @@ class TurboJpegOptions(BackendOptions):
     """Options of the `turbojpeg` backend."""
 
     decoder: str = "auto"
-    """"native": the native core, which decodes only what the crop shows. A name of `fastload doctor`: that decoder, on
-    Python threads. "auto": the native core if it is built and the source has one column of images, else the fastest of
-    the others."""
+    """"native": the native core, which decodes only what the crop shows. A name of `fastload
+    doctor`: that decoder, on Python threads. "auto": the native core if it is built and the source
+    has one column of images, else the fastest of the others."""
     check_whole: bool = False
-    """Have the native core look for damage below the crop as well, where it need not decode: slower."""
+    """Have the native core look for damage below the crop as well, where it need not decode:
+    slower."""
     draft: bool = False
-    """Have the native core decode a JPEG at 1/2, 1/4 or 1/8 where the crop is at least so many times the size it is
-    resized to: for large photographs. The crops are the same, their pixels not quite (`docs/jpeg-core.md` says how far
-    they are apart). For transforms that resize with antialiasing."""
+    """Have the native core decode a JPEG at 1/2, 1/4 or 1/8 where the crop is at least so many
+    times the size it is resized to: for large photographs. The crops are the same, their pixels not
+    quite (`docs/jpeg-core.md` says how far they are apart). For transforms that resize with
+    antialiasing."""
 
 
 class TurboJpegBackend(HostBackend):
-    """Serves images, masks and values, compressed or not; no Python objects, no opaque transforms."""
+    """Serves images, masks and values, compressed or not; no Python objects, no opaque
+    transforms."""
 
     name = "turbojpeg"
     Options = TurboJpegOptions
@@ -48,8 +52,10 @@ class TurboJpegBackend(HostBackend):
     def __init__(self, context: Context, options: TurboJpegOptions) -> None:
         for column in context.source.objects.values():
             raise ConfigurationError(
-                f"backend: 'turbojpeg' reads image files, but the samples of {context.source.name} are made by the "
-                f"Python code of {column.producer}. Use backend='torch', which runs it, or backend='cache', which runs "
+                "backend: 'turbojpeg' reads image files, but the samples of "
+                f"{context.source.name} are made by the "
+                f"Python code of {column.producer}. Use backend='torch', which runs it, or "
+                "backend='cache', which runs "
                 "it once."
             )
         super().__init__(context)
@@ -62,13 +68,19 @@ class TurboJpegBackend(HostBackend):
             decoder="auto" if options.decoder == "native" else options.decoder,
         )
         self._engine = host_engine(
-            context, assembler, self.name, decoder=options.decoder, check_whole=options.check_whole, draft=options.draft
+            context,
+            assembler,
+            self.name,
+            decoder=options.decoder,
+            check_whole=options.check_whole,
+            draft=options.draft,
         )
         self.depth = self._engine.depth
 
 
 def _require_draft(context: Context, decoder: str) -> None:
-    """Raises ConfigurationError where JPEGs cannot be decoded smaller than they are, or would not be."""
+    """Raises ConfigurationError where JPEGs cannot be decoded smaller than they are, or would not
+    be."""
     source, plans = context.source, context.recipe.geometries
     samplings = [plan.resampling for plan in plans]
     why = ""
@@ -76,11 +88,22 @@ def _require_draft(context: Context, decoder: str) -> None:
         why = f"the images of {source.name} are arrays, not JPEGs"
     elif not all(plan.resamples for plan in plans):
         why = "the transform resizes nothing; put a Resize or RandomResizedCrop into it"
-    elif not all(one.antialias and one.interpolation in ("bilinear", "bicubic") for one in samplings):
-        why = "the transform resizes without antialiasing, of which an image reduced in decoding always has some"
+    elif not all(
+        one.antialias and one.interpolation in ("bilinear", "bicubic") for one in samplings
+    ):
+        why = (
+            "the transform resizes without antialiasing, of which an image reduced in "
+            "decoding always has some"
+        )
     elif decoder not in ("auto", "native") or not native.available():
-        why = "only the native core can do it (decoder='auto'; `fastload doctor` says whether it is built)"
+        why = (
+            "only the native core can do it (decoder='auto'; `fastload doctor` says whether "
+            "it is built)"
+        )
     elif not NativeEngine.serves(source, plans):
-        why = "the native core, which alone can do it, serves one column of images to a size that the transform fixes"
+        why = (
+            "the native core, which alone can do it, serves one column of images to a size "
+            "that the transform fixes"
+        )
     if why:
         raise ConfigurationError(f"options: draft=True has no meaning here: {why}. Leave it out.")

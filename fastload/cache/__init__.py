@@ -1,4 +1,5 @@
-"""Samples decoded once and kept as tensors: memory-mapped `.npy` files and a JSON manifest, nothing pickled."""
+"""Samples decoded once and kept as tensors: memory-mapped `.npy` files and a JSON manifest, nothing
+pickled."""
 
 from __future__ import annotations
 

@@ -20,7 +20,15 @@ import filelock
 import numpy as np
 import numpy.typing as npt
 
-from fastload.cache.manifest import ColumnEntry, Manifest, Variant, is_cache, read_manifest, remedy, write_manifest
+from fastload.cache.manifest import (
+    ColumnEntry,
+    Manifest,
+    Variant,
+    is_cache,
+    read_manifest,
+    remedy,
+    write_manifest,
+)
 from fastload.cache.reading import source_of
 from fastload.cache.samples import Sample, Samples, samples_of, shrink, shrunk_sizes
 from fastload.cache.writing import ColumnWriter, write_values
@@ -57,34 +65,35 @@ def build_cache(
     on_error: OnError = "raise",
     split: str | None = None,
 ) -> Path:
-    """Decode all samples once and keep them as memory-mapped tensors. A cache that is there already is reused.
+    """Decode all samples once and keep them as memory-mapped tensors. A cache that is there already
+    is reused.
 
-    Several processes may call this at once: one builds, the others wait. A build that fails, or whose process is
-    killed, leaves nothing that a later one trips over.
+    Several processes may call this at once: one builds, the others wait. A build that fails, or
+    whose process is killed, leaves nothing that a later one trips over.
 
     Args:
         source: what `create_loader` takes, or a Source.
         directory: where the cache shall be: new, empty, or this very cache. None: a directory under
             `$XDG_CACHE_HOME/fastload` (`~/.cache/fastload`) named after the samples and options.
-        short_side: reduce images to this many pixels on the shorter side (antialiased bilinear; masks nearest; smaller
-            images stay as they are). It saves space, but crops are then not exactly those of the originals. None:
-            full resolution, exact.
+        short_side: reduce images to this many pixels on the shorter side (antialiased bilinear;
+            masks nearest; smaller images stay as they are). It saves space, but crops are then not
+            exactly those of the originals. None: full resolution, exact.
         exif_orientation: turn images upright by their EXIF tag.
         max_pixels: refuse images with more pixels than this, unread.
-        num_workers: decoding threads. None: one for each usable core, but a single one for a torch Dataset, whose
-            code may need that.
-        progress: draw a bar on standard error; where that is no terminal, say after a second how long it will take,
-            and every ten seconds how far it is.
-        on_error: "raise", or "substitute": note the bad sample in the cache, which then fails again when it is loaded,
-            so that the loader substitutes it as from any other backend.
+        num_workers: decoding threads. None: one for each usable core, but a single one for a torch
+            Dataset, whose code may need that.
+        progress: draw a bar on standard error; where that is no terminal, say after a second how
+            long it will take, and every ten seconds how far it is.
+        on_error: "raise", or "substitute": note the bad sample in the cache, which then fails again
+            when it is loaded, so that the loader substitutes it as from any other backend.
         split: of a source that holds several, which part: "train", "val", "test".
 
     Returns:
         The directory.
 
     Raises:
-        CacheError: the disk is full or will be, the directory holds something else or cannot be written, or the
-            samples are not images.
+        CacheError: the disk is full or will be, the directory holds something else or cannot be
+            written, or the samples are not images.
         DecodeError: a sample cannot be decoded (with on_error="raise").
         ConfigurationError: an argument that cannot be honoured.
         SourceError: the source cannot be opened.
@@ -95,7 +104,11 @@ def build_cache(
     if on_error not in ("raise", "substitute"):
         raise ConfigurationError(f"on_error: must be 'raise' or 'substitute', got {on_error!r}.")
     source = open_source(source, split=split).source
-    target = default_directory(source, variant) if directory is None else Path(directory).expanduser().absolute()
+    target = (
+        default_directory(source, variant)
+        if directory is None
+        else Path(directory).expanduser().absolute()
+    )
     build = _Build(source, target, variant, num_workers, progress, on_error)
     manifest = build.existing()
     if manifest is None:
@@ -103,14 +116,19 @@ def build_cache(
             target.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise CacheError(
-                f"{target.parent}: cannot be made ({error.strerror}). Give a writable cache directory (directory=..., "
+                f"{target.parent}: cannot be made ({error.strerror}). Give a writable cache "
+                "directory (directory=..., "
                 "or set XDG_CACHE_HOME)."
             ) from error
         with exclusive_lock(target.with_name(target.name + ".lock")):
             manifest = build.existing() or build.run()
     if on_error == "raise" and manifest.failed:
-        first = next(message for column in manifest.columns.values() for message in column.failed.values())
-        raise DecodeError(f"{first} (So noted in the cache {target}, which was built with on_error='substitute'.)")
+        first = next(
+            message for column in manifest.columns.values() for message in column.failed.values()
+        )
+        raise DecodeError(
+            f"{first} (So noted in the cache {target}, which was built with on_error='substitute'.)"
+        )
     return target
 
 
@@ -129,7 +147,8 @@ class _Build:
     on_error: OnError
 
     def existing(self) -> Manifest | None:
-        """The manifest of the wanted cache, if it is there. Raises CacheError: damaged, or something else is there."""
+        """The manifest of the wanted cache, if it is there. Raises CacheError: damaged, or
+        something else is there."""
         target = self.target
         if not os.path.lexists(target):
             return None
@@ -137,13 +156,16 @@ class _Build:
             raise CacheError(f"{target}: is not a directory; a cache needs one of its own.")
         if not is_cache(target):
             if any(target.iterdir()):
-                raise CacheError(f"{target}: holds other files; give a new or empty directory for the cache.")
+                raise CacheError(
+                    f"{target}: holds other files; give a new or empty directory for the cache."
+                )
             return None
         manifest = read_manifest(target)
         if (manifest.fingerprint, manifest.variant) != (self.source.fingerprint, self.variant):
             found, wanted = manifest.variant.describe(), self.variant.describe()
             raise CacheError(
-                f"{target}: holds a cache of {manifest.source} ({manifest.fingerprint}, {found}), not of "
+                f"{target}: holds a cache of {manifest.source} ({manifest.fingerprint}, "
+                f"{found}), not of "
                 f"{self.source.name} ({self.source.fingerprint}, {wanted}). "
                 f"Give another directory, or delete this one (rm -r '{target}')."
             )
@@ -151,21 +173,25 @@ class _Build:
         for name, column in self.source.columns.items():
             if name in columns and columns[name].role != column.role:
                 raise CacheError(
-                    f"{target}: column {name!r} is cached as {columns[name].role}, and it is {column.role} by now (an "
+                    f"{target}: column {name!r} is cached as {columns[name].role}, and it is "
+                    f"{column.role} by now (an "
                     f"older fastload built this cache). {remedy(target)}"
                 )
         return manifest
 
     def run(self) -> Manifest:
         """Build beside the target and rename; the caller holds the lock."""
-        # One fixed name: who holds the lock knows that whatever is there was left by a build that was killed.
+        # One fixed name: who holds the lock knows that whatever is there was left by a build that
+        # was killed.
         partial = self.target.with_name(self.target.name + ".partial")
         needed = 0
         try:
             if partial.exists():
                 logger.info("removing %s, left by a build that was interrupted", partial)
                 shutil.rmtree(partial)
-            samples = samples_of(self.source, DecodeSettings(self.variant.exif_orientation, self.variant.max_pixels))
+            samples = samples_of(
+                self.source, DecodeSettings(self.variant.exif_orientation, self.variant.max_pixels)
+            )
             threads = self.num_workers
             if threads is None:
                 threads = usable_cores() if samples.parallel else 1
@@ -187,28 +213,40 @@ class _Build:
                 space = self._no_space(needed, _free(self.target.parent))
                 raise CacheError(f"the disk ran full ({error.strerror}): {space}") from error
             raise CacheError(
-                f"{self.target}: the cache could not be written ({error}). Give a writable directory on a sound disk."
+                f"{self.target}: the cache could not be written ({error}). Give a writable "
+                "directory on a sound disk."
             ) from error
         finally:
             shutil.rmtree(partial, ignore_errors=True)
 
     def _no_space(self, needed: int, free: int) -> str:
-        smaller = "a short side (short_side=256)" if self.variant.short_side is None else "a smaller short_side"
+        smaller = (
+            "a short side (short_side=256)"
+            if self.variant.short_side is None
+            else "a smaller short_side"
+        )
         return (
-            f"{self.target.parent}: the cache of {self.source.name} needs {needed:,} bytes ({needed / 1e9:.1f} GB), "
-            f"{free:,} ({free / 1e9:.1f} GB) are free. Make room, give a directory on another disk, or {smaller}."
+            f"{self.target.parent}: the cache of {self.source.name} needs {needed:,} bytes "
+            f"({needed / 1e9:.1f} GB), "
+            f"{free:,} ({free / 1e9:.1f} GB) are free. Make room, give a directory on another "
+            f"disk, or {smaller}."
         )
 
-    def _survey(self, samples: Samples, pool: _Pool) -> tuple[int, list[tuple[int, int]], npt.NDArray[np.int64]]:
-        """The bytes that the cache will take, from the headers of the images; (height, width) of one good image of each
-        column: what the row of a bad one gets; and (N, columns, 2) those of all images, 0 where they are not known. A
-        bad header is found here, before hours of decoding."""
+    def _survey(
+        self, samples: Samples, pool: _Pool
+    ) -> tuple[int, list[tuple[int, int]], npt.NDArray[np.int64]]:
+        """The bytes that the cache will take, from the headers of the images; (height, width) of
+        one good image of each
+        column: what the row of a bad one gets; and (N, columns, 2) those of all images, 0 where
+        they are not known. A bad header is found here, before hours of decoding."""
         count, images = len(self.source), samples.images
         sizes = np.zeros((count, len(images), 2), dtype=np.int64)
         if not samples.has_headers:
             sizes[:] = [size or (0, 0) for size in samples.sizes(0)]
         elif images:
-            with progress(f"Reading the headers of {self.source.name}", count, show=self.progress) as advance:
+            with progress(
+                f"Reading the headers of {self.source.name}", count, show=self.progress
+            ) as advance:
                 for index, row in pool.in_order(samples.sizes, count, _HEADERS_PER_TASK, advance):
                     if None in row and self.on_error == "raise":
                         _raise_first(samples.read(index))
@@ -236,14 +274,20 @@ class _Build:
         source = self.source
         stems: dict[str, Path] = {}
         for name in [*source.columns, *(column.name for column in samples.images), "label"]:
-            stems.setdefault(name, directory / (name if _is_file_name(name) else f"column{len(stems)}"))
+            stems.setdefault(
+                name, directory / (name if _is_file_name(name) else f"column{len(stems)}")
+            )
         labels: list[int] = []
-        entries = self._write_images(samples, pool, stems, typical, labels) if samples.images else {}
+        entries = (
+            self._write_images(samples, pool, stems, typical, labels) if samples.images else {}
+        )
         values: dict[str, Values] = dict(samples.values)
         if labels:
             values["label"] = ValueArray(np.array(labels, dtype=np.int64))
         for name, column in values.items():
-            moved = self.variant.short_side is not None and column.kind.moves and bool(samples.images)
+            moved = (
+                self.variant.short_side is not None and column.kind.moves and bool(samples.images)
+            )
             shrinking = _Shrinking(sizes[:, 0], self.variant.short_side) if moved else None
             entries[name] = write_values(stems[name], column, shrinking)
         manifest = Manifest(
@@ -262,7 +306,12 @@ class _Build:
         return manifest
 
     def _write_images(
-        self, samples: Samples, pool: _Pool, stems: dict[str, Path], typical: list[tuple[int, int]], labels: list[int]
+        self,
+        samples: Samples,
+        pool: _Pool,
+        stems: dict[str, Path],
+        typical: list[tuple[int, int]],
+        labels: list[int],
     ) -> dict[str, ColumnEntry]:
         """Labels that come with the images are appended to `labels`."""
         count, columns = len(self.source), samples.images
@@ -270,15 +319,22 @@ class _Build:
         def read(index: int) -> Sample:
             sample = samples.read(index)
             pixels = tuple(
-                found if isinstance(found, DecodeError) else shrink(found, column.role, self.variant.short_side)
+                found
+                if isinstance(found, DecodeError)
+                else shrink(found, column.role, self.variant.short_side)
                 for found, column in zip(sample.pixels, columns, strict=True)
             )
             return replace(sample, pixels=pixels)
 
-        title = f"Building the cache of {self.source.name} in {self.target.parent} (once; later runs find it)"
+        title = (
+            f"Building the cache of {self.source.name} in {self.target.parent} (once; "
+            "later runs find it)"
+        )
         with contextlib.ExitStack() as stack:
             writers = [
-                stack.enter_context(contextlib.closing(ColumnWriter(stems[column.name], column, count, size)))
+                stack.enter_context(
+                    contextlib.closing(ColumnWriter(stems[column.name], column, count, size))
+                )
                 for column, size in zip(columns, typical, strict=True)
             ]
             with progress(title, count, show=self.progress) as advance:
@@ -289,7 +345,10 @@ class _Build:
                         writer.append(pixels)
                     if sample.label is not None:
                         labels.append(sample.label)
-            return {column.name: writer.finish() for column, writer in zip(columns, writers, strict=True)}
+            return {
+                column.name: writer.finish()
+                for column, writer in zip(columns, writers, strict=True)
+            }
 
 
 @dataclass
@@ -309,7 +368,8 @@ class _Shrinking:
 
 
 class _Pool(ThreadPoolExecutor):
-    """Threads that work a little ahead of who takes their results; what is waiting at an error is dropped."""
+    """Threads that work a little ahead of who takes their results; what is waiting at an error is
+    dropped."""
 
     def __init__(self, threads: int) -> None:
         super().__init__(threads, "fastload-cache")
@@ -321,12 +381,15 @@ class _Pool(ThreadPoolExecutor):
     def in_order(
         self, function: Callable[[int], T], count: int, size: int, advance: Callable[[int], None]
     ) -> Iterator[tuple[int, T]]:
-        """(index, result) for 0 to `count`, `size` of them a task; how many are done is told to `advance`."""
+        """(index, result) for 0 to `count`, `size` of them a task; how many are done is told to
+        `advance`."""
         pending: deque[tuple[range, Future[list[T]]]] = deque()
         tasks = (range(start, min(start + size, count)) for start in range(0, count, size))
         while True:
             for indices in islice(tasks, self._ahead + 1 - len(pending)):
-                pending.append((indices, self.submit(lambda indices: list(map(function, indices)), indices)))
+                pending.append(
+                    (indices, self.submit(lambda indices: list(map(function, indices)), indices))
+                )
             if not pending:
                 return
             indices, results = pending.popleft()
@@ -352,30 +415,37 @@ def _raise_first(sample: Sample) -> None:
 
 @contextlib.contextmanager
 def exclusive_lock(path: Path) -> Iterator[None]:
-    """Hold a lock between processes while the block runs; wait for whoever has it. The file is removed afterwards.
+    """Hold a lock between processes while the block runs; wait for whoever has it. The file is
+    removed afterwards.
 
-    The kernel drops it when its holder dies, so that it cannot go stale. Raises CacheError: there can be none.
+    The kernel drops it when its holder dies, so that it cannot go stale. Raises CacheError: there
+    can be none.
     """
     lock = filelock.FileLock(path, fallback_to_soft=False)
     waiting = False
     try:
         while not lock.is_locked:
-            # filelock tries for ever where the file cannot be made, because another process may have just removed it.
+            # filelock tries for ever where the file cannot be made, because another process may
+            # have just removed it.
             os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o644))
             try:
                 lock.acquire(timeout=_SILENT_WAIT, poll_interval=0.1)
             except filelock.Timeout:
                 if not waiting:
-                    logger.warning("waiting for another process, which is building the cache behind %s", path)
+                    logger.warning(
+                        "waiting for another process, which is building the cache behind %s", path
+                    )
                 waiting = True
     except OSError as error:
         raise CacheError(
-            f"{path}: cannot be locked ({error.strerror}). Give a cache directory that is writable and on a file "
+            f"{path}: cannot be locked ({error.strerror}). Give a cache directory that is "
+            "writable and on a file "
             "system with file locks."
         ) from error
     try:
         yield
     finally:
-        # Removed while still held: who waits for it sees that its file has no name any more, and makes a new one.
+        # Removed while still held: who waits for it sees that its file has no name any more, and
+        # makes a new one.
         path.unlink(missing_ok=True)
         lock.release()

@@ -1,4 +1,5 @@
-"""The manifest of a cache: `manifest.json`, written last and read first; beside it lies one `.npy` file an array."""
+"""The manifest of a cache: `manifest.json`, written last and read first; beside it lies one `.npy`
+file an array."""
 
 from __future__ import annotations
 
@@ -37,8 +38,13 @@ class Variant:
                 raise ConfigurationError(f"{name}: must be a positive int, got {value!r}.")
 
     def fingerprint(self, source: str) -> str:
-        """The fingerprint of the cached source: at full resolution the source's own, since the pixels are the same."""
-        return source if self.short_side is None else fingerprint_of(source, "short_side", self.short_side)
+        """The fingerprint of the cached source: at full resolution the source's own, since the
+        pixels are the same."""
+        return (
+            source
+            if self.short_side is None
+            else fingerprint_of(source, "short_side", self.short_side)
+        )
 
     def directory_name(self, source: str) -> str:
         """A directory name that tells this cache from every other."""
@@ -50,7 +56,9 @@ class Variant:
         """For messages: "full resolution", "short side 256"..."""
         text = "full resolution" if self.short_side is None else f"short side {self.short_side}"
         text += ", upright by EXIF" if self.exif_orientation else ""
-        return text + (f", at most {self.max_pixels} pixels" if self.max_pixels != MAX_PIXELS else "")
+        return text + (
+            f", at most {self.max_pixels} pixels" if self.max_pixels != MAX_PIXELS else ""
+        )
 
 
 @dataclass(frozen=True)
@@ -74,8 +82,8 @@ class ColumnEntry:
     role: str
     """Name of its kind (`fastload.sources.kinds`)."""
     arrays: Mapping[str, ArrayFile]
-    """By field: "array" always; "sizes" and "offsets" where the images differ in size; "name_blob", "name_ends" and
-    perhaps "name_rows" where they have names."""
+    """By field: "array" always; "sizes" and "offsets" where the images differ in size; "name_blob",
+    "name_ends" and perhaps "name_rows" where they have names."""
     channels: int = 0
     name_root: str = ""
     """Where the files of the names were."""
@@ -108,7 +116,8 @@ class Manifest:
 
 
 def is_cache(directory: str | os.PathLike[str]) -> bool:
-    """Whether a directory is a cache of ours, of whatever version and state; a damaged one is still a cache."""
+    """Whether a directory is a cache of ours, of whatever version and state; a damaged one is still
+    a cache."""
     try:
         text = read_regular(Path(directory) / FILE_NAME).decode("utf-8", errors="replace")
     except OSError:
@@ -124,7 +133,8 @@ def write_manifest(directory: Path, manifest: Manifest) -> None:
     document = {"format": FORMAT, "version": VERSION, **asdict(manifest)}
     document["checksum"] = zlib.crc32(json.dumps(document).encode())
     with open(directory / FILE_NAME, "x", encoding="ascii") as file:
-        # ASCII with escapes: file names that are not valid UTF-8 survive, which msgspec's JSON refuses.
+        # ASCII with escapes: file names that are not valid UTF-8 survive, which msgspec's JSON
+        # refuses.
         json.dump(document, file, indent=1)
         file.flush()
         os.fsync(file.fileno())
@@ -148,12 +158,18 @@ def read_manifest(directory: Path) -> Manifest:
         known = (kind, version) == (FORMAT, VERSION)
         manifest = msgspec.convert(document, Manifest, str_keys=True) if known else None
     except (ValueError, KeyError, TypeError, RecursionError, msgspec.ValidationError) as error:
-        raise CacheError(f"{path}: the manifest is damaged ({error!r}). {remedy(directory)}") from error
+        raise CacheError(
+            f"{path}: the manifest is damaged ({error!r}). {remedy(directory)}"
+        ) from error
     if kind != FORMAT:
-        raise CacheError(f"{path}: this is the manifest of {kind!r}, not of a fastload cache. Give another directory.")
+        raise CacheError(
+            f"{path}: this is the manifest of {kind!r}, not of a fastload cache. Give another "
+            "directory."
+        )
     if manifest is None:
         raise CacheError(
-            f"{directory}: the cache has format version {version}, this fastload reads version {VERSION}. "
+            f"{directory}: the cache has format version {version}, this fastload reads version "
+            f"{VERSION}. "
             f"{remedy(directory)}"
         )
     return manifest

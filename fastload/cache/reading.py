@@ -27,8 +27,8 @@ def is_built_cache(spec: object) -> bool:
 def open_cache(directory: str | os.PathLike[str]) -> Source:
     """Open a cache that `build_cache` made; its arrays are memory maps, nothing is read yet.
 
-    The fingerprint is that of the source it was built from if the cache has full resolution, so that saved states
-    fit both; a cache with a short side has its own.
+    The fingerprint is that of the source it was built from if the cache has full resolution, so
+    that saved states fit both; a cache with a short side has its own.
 
     Raises:
         CacheError: there is none, it is damaged, or another version of fastload made it.
@@ -54,22 +54,29 @@ def source_of(directory: Path, manifest: Manifest) -> Source:
     except CacheError as error:
         raise CacheError(f"{error}. {remedy(directory)}") from error
     except (SourceError, KeyError, ValueError, TypeError) as error:
-        raise CacheError(f"{directory}: the columns do not fit together ({error}). {remedy(directory)}") from error
+        raise CacheError(
+            f"{directory}: the columns do not fit together ({error}). {remedy(directory)}"
+        ) from error
     if len(source) != manifest.samples:
         raise CacheError(
-            f"{directory}: {counted(manifest.samples, 'sample')} expected, got {len(source)}. {remedy(directory)}"
+            f"{directory}: {counted(manifest.samples, 'sample')} expected, got {len(source)}. "
+            f"{remedy(directory)}"
         )
     return source
 
 
 def _open_column(directory: Path, entry: ColumnEntry) -> PixelArray | ValueArray:
     arrays: dict[str, AnyArray] = {
-        key: _map_npy(directory / item.file, item.dtype, item.shape) for key, item in entry.arrays.items()
+        key: _map_npy(directory / item.file, item.dtype, item.shape)
+        for key, item in entry.arrays.items()
     }
     if entry.kind == "values":
         return ValueArray(arrays["array"], role=entry.role)
     if not 1 <= entry.channels <= 4:
-        raise CacheError(f"{directory}: images of {counted(entry.channels, 'channel')}, where 1 to 4 are possible")
+        raise CacheError(
+            f"{directory}: images of {counted(entry.channels, 'channel')}, where 1 to 4 are "
+            "possible"
+        )
     pixels, sizes, offsets = arrays["array"], arrays.get("sizes"), arrays.get("offsets")
     if sizes is not None and offsets is not None:
         _check_extents(directory, entry, pixels, sizes, offsets)
@@ -89,7 +96,11 @@ def _open_column(directory: Path, entry: ColumnEntry) -> PixelArray | ValueArray
 def _names(directory: Path, entry: ColumnEntry, arrays: Mapping[str, AnyArray]) -> PathTable:
     blob, ends, rows = arrays["name_blob"], arrays["name_ends"], arrays.get("name_rows")
     given = [array for array in (ends, rows) if array is not None]
-    sound = blob.dtype == np.uint8 and blob.ndim == 1 and all(a.dtype == np.int64 and a.ndim == 1 for a in given)
+    sound = (
+        blob.dtype == np.uint8
+        and blob.ndim == 1
+        and all(a.dtype == np.int64 and a.ndim == 1 for a in given)
+    )
     if sound and len(ends):
         sound = ends[0] >= 0 and ends[-1] <= len(blob) and bool((np.diff(ends) >= 0).all())
     if sound and rows is not None and len(rows):
@@ -99,22 +110,30 @@ def _names(directory: Path, entry: ColumnEntry, arrays: Mapping[str, AnyArray]) 
     return PathTable(entry.name_root, blob, ends, rows)
 
 
-def _check_extents(directory: Path, entry: ColumnEntry, pixels: AnyArray, sizes: AnyArray, offsets: AnyArray) -> None:
+def _check_extents(
+    directory: Path, entry: ColumnEntry, pixels: AnyArray, sizes: AnyArray, offsets: AnyArray
+) -> None:
     """No image may reach past the end of the flat buffer."""
     kinds = (pixels.ndim, sizes.dtype.kind, sizes.shape, offsets.dtype.kind, offsets.ndim)
     sound = kinds == (1, "i", (len(offsets), 2), "i", 1)
     if sound and len(sizes):
-        # A side longer than the buffer cannot be right, and without those the product does not overflow.
-        sound = bool(sizes.min() >= 1 and sizes.max() <= len(pixels) < 1 << 62 and offsets.min() >= 0)
+        # A side longer than the buffer cannot be right, and without those the product does not
+        # overflow.
+        sound = bool(
+            sizes.min() >= 1 and sizes.max() <= len(pixels) < 1 << 62 and offsets.min() >= 0
+        )
         areas = sizes.astype(np.float64).prod(axis=1) * entry.channels
         sound = sound and bool((areas + offsets <= len(pixels)).all())
     if not sound:
         file = entry.arrays["offsets"].file
-        raise CacheError(f"{directory / file}: images reach past the end of {entry.arrays['array'].file}")
+        raise CacheError(
+            f"{directory / file}: images reach past the end of {entry.arrays['array'].file}"
+        )
 
 
 def _map_npy(path: Path, dtype: str, shape: tuple[int, ...]) -> AnyArray:
-    """A `.npy` file as a read-only memory map. Raises CacheError: missing, cut short, of another dtype or shape."""
+    """A `.npy` file as a read-only memory map. Raises CacheError: missing, cut short, of another
+    dtype or shape."""
     try:
         if path.resolve().parent != path.parent.resolve():
             raise CacheError(f"{path} is a link to another folder")
@@ -128,10 +147,14 @@ def _map_npy(path: Path, dtype: str, shape: tuple[int, ...]) -> AnyArray:
     except Exception as error:  # a header is a Python expression, and may be wrong in any way
         raise CacheError(f"{path} is damaged or cut short ({error})") from error
     if array.dtype.str != dtype or array.shape != shape:
-        raise CacheError(f"{path} holds {array.dtype.str} {array.shape}, but the manifest says {dtype} {shape}")
+        raise CacheError(
+            f"{path} holds {array.dtype.str} {array.shape}, but the manifest says {dtype} {shape}"
+        )
     result: AnyArray = array
     return result
 
 
-FORMAT = Format("cache", is_built_cache, lambda directory, _: open_cache(directory), title="a built cache")
+FORMAT = Format(
+    "cache", is_built_cache, lambda directory, _: open_cache(directory), title="a built cache"
+)
 """For `open_source`."""

@@ -1,4 +1,5 @@
-"""Where a cache is served from: memory-mapped files, the host's memory, or the memory of a device."""
+"""Where a cache is served from: memory-mapped files, the host's memory, or the memory of a
+device."""
 
 from __future__ import annotations
 
@@ -44,20 +45,29 @@ def nbytes_of(source: Source) -> int:
     """Bytes of all arrays and values of a source."""
     arrays = arrays_of(source)
     others = (column for name, column in source.values.items() if name not in arrays)
-    return sum(stored.array.nbytes for stored in arrays.values()) + sum(len(c) * _first(c).nbytes for c in others)
+    return sum(stored.array.nbytes for stored in arrays.values()) + sum(
+        len(c) * _first(c).nbytes for c in others
+    )
 
 
 def in_memory(source: Source) -> Source:
-    """The same source with its memory maps read into memory. Raises CacheError: there is not enough of it."""
+    """The same source with its memory maps read into memory. Raises CacheError: there is not enough
+    of it."""
     mapped = {name: stored for name, stored in arrays_of(source).items() if is_mapped(stored.array)}
-    needed, free = sum(stored.array.nbytes for stored in mapped.values()), psutil.virtual_memory().available
+    needed, free = (
+        sum(stored.array.nbytes for stored in mapped.values()),
+        psutil.virtual_memory().available,
+    )
     if needed > free:
         raise CacheError(
-            f"{source.name}: needs {needed:,} bytes ({needed / 1e9:.1f} GB) of memory, {free:,} ({free / 1e9:.1f} GB) "
+            f"{source.name}: needs {needed:,} bytes ({needed / 1e9:.1f} GB) of memory, "
+            f"{free:,} ({free / 1e9:.1f} GB) "
             "are available. Use storage='disk', which needs none, or a smaller short_side."
         )
     columns: dict[str, Column] = dict(source.columns)
-    columns.update({name: replace(stored, array=np.array(stored.array)) for name, stored in mapped.items()})
+    columns.update(
+        {name: replace(stored, array=np.array(stored.array)) for name, stored in mapped.items()}
+    )
     return replace(source, columns=columns)
 
 
@@ -72,42 +82,68 @@ class ResidentSource:
         _check_room(source, device)
         self._plans, self._device = plans, device
         self._columns = list(source.columns)
-        self._images = {n: stored for n, column in source.pixels.items() if (stored := column.in_array()) is not None}
-        self._pixels = {name: _upload_pixels(stored, device) for name, stored in self._images.items()}
+        self._images = {
+            n: stored
+            for n, column in source.pixels.items()
+            if (stored := column.in_array()) is not None
+        }
+        self._pixels = {
+            name: _upload_pixels(stored, device) for name, stored in self._images.items()
+        }
         # What geometry moves is moved on the host.
-        values = {name: column for name, column in source.values.items() if name not in source.moved}
+        values = {
+            name: column for name, column in source.values.items() if name not in source.moved
+        }
         self._values = {name: _upload_values(column, device) for name, column in values.items()}
         if device.type == "cuda":
             # Batches may be made on another stream than the one that uploads.
             torch.cuda.current_stream(device).synchronize()
 
     def batch(
-        self, indices: Int64Array, geometries: Sequence[Geometry], sizes: Sequence[tuple[int, int]], zeroed: list[int]
+        self,
+        indices: Int64Array,
+        geometries: Sequence[Geometry],
+        sizes: Sequence[tuple[int, int]],
+        zeroed: list[int],
     ) -> dict[str, torch.Tensor]:
-        """Images (B, h, w, C) uint8 and values (B, ...) that geometry does not move, by column; of `zeroed` rows images
-        of zeros.
+        """Images (B, h, w, C) uint8 and values (B, ...) that geometry does not move, by column; of
+        `zeroed` rows images of zeros.
 
-        `geometries` and `sizes`, (height, width) of the windows, are of each view; none where there are no images.
+        `geometries` and `sizes`, (height, width) of the windows, are of each view; none where there
+        are no images.
         """
         columns: dict[str, torch.Tensor] = {}
         for name in self._columns:
             if name in self._values:
                 columns[name] = self._values[name].index_select(0, on_device(indices, self._device))
             elif name in self._images:
-                for view, (plan, geometry, size) in enumerate(zip(self._plans, geometries, sizes, strict=True)):
+                for view, (plan, geometry, size) in enumerate(
+                    zip(self._plans, geometries, sizes, strict=True)
+                ):
                     pixels = self._render(name, indices, plan, geometry, size)
                     if zeroed:
-                        pixels.index_fill_(0, on_device(np.array(zeroed, dtype=np.int64), self._device), 0)
+                        pixels.index_fill_(
+                            0, on_device(np.array(zeroed, dtype=np.int64), self._device), 0
+                        )
                     columns[view_column(name, view)] = pixels
         return columns
 
     def _render(
-        self, name: str, indices: Int64Array, plan: GeometryPlan, geometry: Geometry, out_size: tuple[int, int]
+        self,
+        name: str,
+        indices: Int64Array,
+        plan: GeometryPlan,
+        geometry: Geometry,
+        out_size: tuple[int, int],
     ) -> torch.Tensor:
         images = self._images[name]
         rows = images.rows_of(indices)
         sizes = images.sizes_of(indices).astype(np.int64)
-        start = rows * sizes.prod(axis=1) if images.offsets is None else images.offsets[rows] // images.channels
+        start = (
+            rows * sizes.prod(axis=1)
+            if images.offsets is None
+            else images.offsets[rows] // images.channels
+        )
         return render_on_device(
             self._pixels[name],
             start=start,
@@ -135,15 +171,22 @@ def _upload_values(column: Values, device: torch.device) -> torch.Tensor:
 
 
 def _upload(
-    count: int, first: npt.NDArray[Any], rows: Callable[[slice], npt.NDArray[Any]], device: torch.device
+    count: int,
+    first: npt.NDArray[Any],
+    rows: Callable[[slice], npt.NDArray[Any]],
+    device: torch.device,
 ) -> torch.Tensor:
     """A copy on the device, part by part: the array may be a memory map larger than memory."""
     step = max(1, _UPLOADED_AT_ONCE // max(1, first.nbytes))
     native = first.dtype.newbyteorder("=")
-    result = torch.empty((count, *first.shape[1:]), dtype=torch.from_numpy(np.empty(0, native)).dtype, device=device)
+    result = torch.empty(
+        (count, *first.shape[1:]), dtype=torch.from_numpy(np.empty(0, native)).dtype, device=device
+    )
     for start in range(0, count, step):
         # np.array makes it writable, as torch asks, and native in byte order.
-        result[start : start + step] = torch.from_numpy(np.array(rows(slice(start, start + step)), dtype=native))
+        result[start : start + step] = torch.from_numpy(
+            np.array(rows(slice(start, start + step)), dtype=native)
+        )
     return result
 
 
@@ -154,7 +197,9 @@ def _check_room(source: Source, device: torch.device) -> None:
     free, total = torch.cuda.mem_get_info(device)
     if needed > free:
         raise CacheError(
-            f"storage='device': {source.name} needs {needed:,} bytes ({needed / 1e9:.1f} GB) on {device}, which has "
-            f"{free:,} ({free / 1e9:.1f} GB) free of {total / 1e9:.1f} GB. Use storage='ram' or 'disk', or a smaller "
+            f"storage='device': {source.name} needs {needed:,} bytes ({needed / 1e9:.1f} GB) "
+            f"on {device}, which has "
+            f"{free:,} ({free / 1e9:.1f} GB) free of {total / 1e9:.1f} GB. Use storage='ram' "
+            "or 'disk', or a smaller "
             "short_side."
         )

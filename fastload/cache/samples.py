@@ -43,7 +43,8 @@ class Sample:
 
 
 class Samples:
-    """Random access to the decoded samples of a source: images, compressed or not, beside values."""
+    """Random access to the decoded samples of a source: images, compressed or not, beside
+    values."""
 
     parallel = True
     """Whether several threads may ask."""
@@ -57,16 +58,20 @@ class Samples:
     """Samples that are worth one task of a thread pool."""
 
     def __init__(self, source: Source, settings: DecodeSettings) -> None:
-        self._readers: list[ImageReader] = [reader_of(column, settings) for column in source.images.values()]
+        self._readers: list[ImageReader] = [
+            reader_of(column, settings) for column in source.images.values()
+        ]
         self.decoder = describe_decoder(get_decoder("auto")) if source.encoded else "none"
         self.batch = 1 if source.encoded else 64
         self.values = source.values
         self.images = tuple(
-            ImageSpec(name, column.role, column.channels, column.name_table()) for name, column in source.images.items()
+            ImageSpec(name, column.role, column.channels, column.name_table())
+            for name, column in source.images.items()
         )
 
     def sizes(self, index: int) -> tuple[tuple[int, int] | None, ...]:
-        """(height, width) of each image column, or None where it cannot be told without decoding."""
+        """(height, width) of each image column, or None where it cannot be told without
+        decoding."""
         found = (or_error(reader.size, index) for reader in self._readers)
         return tuple(size if isinstance(size, tuple) else None for size in found)
 
@@ -89,13 +94,19 @@ class _Items(Samples):
 
     def __init__(self, source: Source) -> None:
         if len(source.columns) != 1:
-            raise CacheError(f"{source.name}: a dataset beside other columns cannot be cached; use backend='torch'.")
+            raise CacheError(
+                f"{source.name}: a dataset beside other columns cannot be cached; use "
+                "backend='torch'."
+            )
         (self._column,) = source.objects.values()
         self._name = source.name
         self.values = {}
-        # The first sample that there is tells the channels; it is kept, because reading it may be slow.
+        # The first sample that there is tells the channels; it is kept, because reading it may be
+        # slow.
         found = ((index, or_error(self._item, index)) for index in range(len(self._column)))
-        first = next(((index, item) for index, item in found if not isinstance(item, DecodeError)), None)
+        first = next(
+            ((index, item) for index, item in found if not isinstance(item, DecodeError)), None
+        )
         if first is None:
             raise DecodeError(f"{self._name}: the dataset raises an error for every sample.")
         self._first, (self._pixels, self._label) = first
@@ -114,8 +125,10 @@ class _Items(Samples):
         pixels, label = item
         if pixels.shape[2] != self.images[0].channels:
             raise CacheError(
-                f"{self._name}: sample {index} has {counted(pixels.shape[2], 'channel')}, those before it "
-                f"{self.images[0].channels}; convert all to one mode in the dataset (image.convert('RGB'))."
+                f"{self._name}: sample {index} has {counted(pixels.shape[2], 'channel')}, "
+                "those before it "
+                f"{self.images[0].channels}; convert all to one mode in the dataset "
+                "(image.convert('RGB'))."
             )
         return Sample((pixels,), label)
 
@@ -123,22 +136,32 @@ class _Items(Samples):
         try:
             item = self._column.item(index)
         except Exception as error:  # any error of the user's code is that of the sample
-            raise DecodeError(f"{self._name}: sample {index}: the dataset raised {error!r}.") from error
+            raise DecodeError(
+                f"{self._name}: sample {index}: the dataset raised {error!r}."
+            ) from error
         if isinstance(item, tuple | list) and len(item) == 2:
             pixels, label = _as_pixels(item[0]), _as_label(item[1])
             if pixels is not None and label is not None:
                 return pixels, label
         raise CacheError(
-            f"{self._name}: sample {index} is {_describe(item)}; a cache takes (image, label) pairs: a PIL image, a "
-            "uint8 array (H, W, C) or a uint8 tensor (C, H, W) of 1 or 3 channels, and an int. Take float conversion "
-            "and normalisation out of the dataset's transform and pass them to the loader, or use backend='torch'."
+            f"{self._name}: sample {index} is {_describe(item)}; a cache takes (image, label) "
+            "pairs: a PIL image, a "
+            "uint8 array (H, W, C) or a uint8 tensor (C, H, W) of 1 or 3 channels, and an int. "
+            "Take float conversion "
+            "and normalisation out of the dataset's transform and pass them to the loader, or "
+            "use backend='torch'."
         )
 
 
 def _as_pixels(image: Any) -> Pixels | None:
     """(H, W, C) uint8, or None if it is no image."""
     array: Any = image
-    if isinstance(image, torch.Tensor) and image.dtype == torch.uint8 and image.ndim == 3 and not image.is_cuda:
+    if (
+        isinstance(image, torch.Tensor)
+        and image.dtype == torch.uint8
+        and image.ndim == 3
+        and not image.is_cuda
+    ):
         array = image.permute(1, 2, 0).numpy()
     elif hasattr(image, "getbands") and hasattr(image, "mode"):  # PIL, without importing it
         array = np.asarray(image if image.mode in ("L", "RGB") else image.convert("RGB"))
@@ -146,14 +169,23 @@ def _as_pixels(image: Any) -> Pixels | None:
         return None
     if array.ndim == 2:
         array = array[:, :, None]
-    if array.dtype != np.uint8 or array.ndim != 3 or array.shape[2] not in (1, 3) or 0 in array.shape:
+    if (
+        array.dtype != np.uint8
+        or array.ndim != 3
+        or array.shape[2] not in (1, 3)
+        or 0 in array.shape
+    ):
         return None
     return np.asarray(array)
 
 
 def _as_label(label: Any) -> int | None:
     if isinstance(label, torch.Tensor | np.ndarray | np.generic):
-        return int(label) if label.ndim == 0 and not torch.as_tensor(label).is_floating_point() else None
+        return (
+            int(label)
+            if label.ndim == 0 and not torch.as_tensor(label).is_floating_point()
+            else None
+        )
     return int(label) if isinstance(label, int) else None
 
 
@@ -166,7 +198,8 @@ def _describe(item: Any) -> str:
 
 
 def shrunk_sizes(sizes: npt.NDArray[np.int64], short_side: int | None) -> npt.NDArray[np.int64]:
-    """(B, 2) int64: the sizes of images of these (B, 2) sizes in the cache. Smaller ones are not enlarged."""
+    """(B, 2) int64: the sizes of images of these (B, 2) sizes in the cache. Smaller ones are not
+    enlarged."""
     if short_side is None:
         return sizes
     small = sizes.min(axis=1, keepdims=True) <= short_side
@@ -174,12 +207,19 @@ def shrunk_sizes(sizes: npt.NDArray[np.int64], short_side: int | None) -> npt.ND
 
 
 def shrink(pixels: Pixels, role: str, short_side: int | None) -> Pixels:
-    """(H, W, C) uint8 reduced as torchvision's antialiased Resize(short_side) does; masks nearest."""
+    """(H, W, C) uint8 reduced as torchvision's antialiased Resize(short_side) does; masks
+    nearest."""
     height, width = pixels.shape[:2]
     new_height, new_width = shrunk_sizes(np.array([[height, width]]), short_side)[0].tolist()
     if (new_height, new_width) == (height, width):
         return pixels
     out = np.empty((new_height, new_width, pixels.shape[2]), dtype=np.uint8)
     resampling = pixel_kind(role).resampling(GeometryPlan())
-    render_into(pixels, box=(0, 0, height, width), size=(new_height, new_width), resampling=resampling, out=out)
+    render_into(
+        pixels,
+        box=(0, 0, height, width),
+        size=(new_height, new_width),
+        resampling=resampling,
+        out=out,
+    )
     return out

@@ -1,4 +1,5 @@
-"""The files of a cache: `.npy` files written front to back before their shape is known, and checked afterwards.
+"""The files of a cache: `.npy` files written front to back before their shape is known, and checked
+afterwards.
 
 Disks and copies lose and flip bytes without saying so.
 """
@@ -15,7 +16,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fastload.cache.manifest import ArrayFile, ColumnEntry, Manifest, is_as_written, read_manifest, remedy
+from fastload.cache.manifest import (
+    ArrayFile,
+    ColumnEntry,
+    Manifest,
+    is_as_written,
+    read_manifest,
+    remedy,
+)
 from fastload.cache.reading import source_of
 from fastload.cache.samples import ImageSpec
 from fastload.errors import CacheError, DecodeError
@@ -24,14 +32,15 @@ from fastload.geometry.points import PointMap
 from fastload.sources.base import Values
 
 _HEADER_BYTES = 256
-"""Of the whole header: room for any shape; a multiple of 64, as the format asks, so that pixels are aligned."""
+"""Of the whole header: room for any shape; a multiple of 64, as the format asks, so that pixels are
+aligned."""
 
 
 class NpyWriter:
     """Appends arrays to a new `.npy` file; `finish` says what shape they have together.
 
-    It uses `write` and not a writable memory map, because a full disk is an OSError for the one and a SIGBUS for the
-    other.
+    It uses `write` and not a writable memory map, because a full disk is an OSError for the one and
+    a SIGBUS for the other.
     """
 
     def __init__(self, path: Path) -> None:
@@ -39,7 +48,8 @@ class NpyWriter:
         self.nbytes = 0
         """Bytes appended so far."""
         self.checksum = 0
-        """CRC-32 of them, and of the header once it is written: of what was given, whatever the disk makes of it."""
+        """CRC-32 of them, and of the header once it is written: of what was given, whatever the
+        disk makes of it."""
         self._file = open(path, "xb", buffering=0)  # noqa: SIM115 - closed by `finish` or `close`
         self._file.write(bytes(_HEADER_BYTES))
 
@@ -52,12 +62,15 @@ class NpyWriter:
             rest = rest[self._file.write(rest) :]
 
     def finish(self, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> ArrayFile:
-        """Write the header and flush to the disk; the bytes appended must be those of this dtype and shape."""
+        """Write the header and flush to the disk; the bytes appended must be those of this dtype
+        and shape."""
         dtype = np.dtype(dtype)
         assert int(np.prod(shape, dtype=np.int64)) * dtype.itemsize == self.nbytes
-        # Format version 1.0: magic, version, length of the text, the text padded with spaces and ended by a newline
-        # (numpy.lib.format describes it).
-        text = repr({"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape})
+        # Format version 1.0: magic, version, length of the text, the text padded with spaces and
+        # ended by a newline (numpy.lib.format describes it).
+        text = repr(
+            {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+        )
         header = b"\x93NUMPY\x01\x00" + (_HEADER_BYTES - 10).to_bytes(2, "little")
         header += text.encode("latin1").ljust(_HEADER_BYTES - 11) + b"\n"
         assert len(header) == _HEADER_BYTES
@@ -75,11 +88,12 @@ class NpyWriter:
 
 
 class ColumnWriter:
-    """Takes the images of one column in order, and finds out by itself whether all have one size."""
+    """Takes the images of one column in order, and finds out by itself whether all have one
+    size."""
 
     def __init__(self, stem: Path, column: ImageSpec, count: int, typical: tuple[int, int]) -> None:
-        """`count` images go to files whose paths begin with `stem`; `typical`: (height, width) of what stands for
-        images that cannot be decoded."""
+        """`count` images go to files whose paths begin with `stem`; `typical`: (height, width) of
+        what stands for images that cannot be decoded."""
         self._stem, self._column = stem, column
         self._pixels = NpyWriter(Path(f"{stem}.npy"))
         self._sizes = np.empty((count, 2), dtype=np.int32)
@@ -89,7 +103,8 @@ class ColumnWriter:
         self._failed: dict[int, str] = {}
 
     def append(self, image: npt.NDArray[np.uint8] | DecodeError) -> None:
-        """Write the next image; in place of a failed one, zeros of the typical size. Raises OSError."""
+        """Write the next image; in place of a failed one, zeros of the typical size. Raises
+        OSError."""
         self._offsets[self._row] = self._pixels.nbytes
         if isinstance(image, DecodeError):
             self._failed[self._row] = str(image)
@@ -132,8 +147,8 @@ class ColumnWriter:
 def write_values(
     stem: Path, column: Values, points: Callable[[npt.NDArray[np.int64]], PointMap] | None = None
 ) -> ColumnEntry:
-    """Write a column of values, some 16 MiB at a time: it may be larger than memory. `points`: how samples of these
-    indices are transformed, if they are. Raises OSError."""
+    """Write a column of values, some 16 MiB at a time: it may be larger than memory. `points`: how
+    samples of these indices are transformed, if they are. Raises OSError."""
 
     def rows(indices: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
         found = column.at(indices)
@@ -145,7 +160,9 @@ def write_values(
     with contextlib.closing(NpyWriter(Path(f"{stem}.npy"))) as writer:
         for part in parts:
             writer.append(part)
-        return ColumnEntry("values", column.role, {"array": writer.finish(one.dtype, (count, *one.shape[1:]))})
+        return ColumnEntry(
+            "values", column.role, {"array": writer.finish(one.dtype, (count, *one.shape[1:]))}
+        )
 
 
 def _save(path: str, array: npt.NDArray[Any]) -> ArrayFile:
@@ -155,30 +172,38 @@ def _save(path: str, array: npt.NDArray[Any]) -> ArrayFile:
 
 
 def verify_cache(directory: str | os.PathLike[str]) -> Manifest:
-    """Read a cache whole and hold every file against the checksum (CRC-32) that was noted when it was written.
+    """Read a cache whole and hold every file against the checksum (CRC-32) that was noted when it
+    was written.
 
-    It takes as long as reading takes, or a second a gigabyte. Returns what the cache says of itself.
+    It takes as long as reading takes, or a second a gigabyte. Returns what the cache says of
+    itself.
 
     Raises:
-        CacheError: there is none, it is damaged (the message names the file), or too old to have checksums.
+        CacheError: there is none, it is damaged (the message names the file), or too old to have
+            checksums.
     """
     path = Path(directory)
     manifest = read_manifest(path)
     source_of(path, manifest)
     arrays = [array for column in manifest.columns.values() for array in column.arrays.values()]
     if any(array.checksum is None for array in arrays):
-        raise CacheError(f"{path}: an older fastload built this cache, without checksums. {remedy(path)}")
+        raise CacheError(
+            f"{path}: an older fastload built this cache, without checksums. {remedy(path)}"
+        )
     if not is_as_written(path):
         raise CacheError(f"{path}: its manifest is not what was written. {remedy(path)}")
     for array in arrays:
         try:
             found = _checksum_of(path / array.file)
         except OSError as error:
-            raise CacheError(f"{path / array.file}: cannot be read: {error}. {remedy(path)}") from error
+            raise CacheError(
+                f"{path / array.file}: cannot be read: {error}. {remedy(path)}"
+            ) from error
         if found != array.checksum:
             raise CacheError(
                 f"{path / array.file}: is not what was written: its checksum is {found:08x}, not "
-                f"{array.checksum:08x}. The disk, a copy or another program has changed it. {remedy(path)}"
+                f"{array.checksum:08x}. The disk, a copy or another program has changed it. "
+                f"{remedy(path)}"
             )
     return manifest
 

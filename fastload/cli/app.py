@@ -52,6 +52,8 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def _fastload(
-    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
+    version: bool = typer.Option(
+        False, "--version", callback=_version, is_eager=True, help="Print the version."
+    ),
 ) -> None:
     """Feeds a PyTorch trainer with images. Begin with: fastload demo"""

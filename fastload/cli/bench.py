@@ -1,4 +1,5 @@
-"""`fastload bench`: decoders, loaders, two runs side by side; and what all commands that measure share.
+"""`fastload bench`: decoders, loaders, two runs side by side; and what all commands that measure
+share.
 
 Settings are options, progress is shown on the way, files are written at the end.
 """
@@ -37,15 +38,17 @@ def numbers(text: str, option: str) -> tuple[int, ...]:
     try:
         return tuple(sorted({int(part) for part in names(text)}))
     except ValueError as error:
-        raise ConfigurationError(f"{option}: {text!r} must be whole numbers with commas between, as 1,2,4.") from error
+        raise ConfigurationError(
+            f"{option}: {text!r} must be whole numbers with commas between, as 1,2,4."
+        ) from error
 
 
-# -- Settings as options -----------------------------------------------------------------------------------------------
+# -- Settings as options ---------------------------------------------------------------------------
 
 
 def takes(**settings: type[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command an option for every field of some dataclasses, as its `Annotated` says; tuples are typed as lists
-    with commas.
+    """Give a command an option for every field of some dataclasses, as its `Annotated` says; tuples
+    are typed as lists with commas.
 
     Args:
         settings: by the name under which the command gets the filled dataclass.
@@ -56,7 +59,9 @@ def takes(**settings: type[Any]) -> Callable[[Callable[..., None]], Callable[...
         def wrapper(**typed: Any) -> None:
             with plain_errors():
                 filled = {
-                    name: settings[name](**{option.name: value(typed[option.name]) for option, value in options})
+                    name: settings[name](
+                        **{option.name: value(typed[option.name]) for option, value in options}
+                    )
                     for name, options in offered.items()
                 }
             command(**filled)
@@ -79,11 +84,17 @@ def _options(settings: type[Any]) -> Iterator[tuple[inspect.Parameter, Callable[
         if not hasattr(hint, "__metadata__"):
             continue
         kind, info = get_args(hint)
-        items = [get_args(t)[0] for t in (kind, *get_args(kind)) if getattr(t, "__origin__", None) is tuple]
+        items = [
+            get_args(t)[0]
+            for t in (kind, *get_args(kind))
+            if getattr(t, "__origin__", None) is tuple
+        ]
         if items:
             hint = Annotated[str | None, info] if default is None else Annotated[str, info]
             default = None if default is None else ",".join(map(str, default))  # type: ignore[arg-type]
-        parameter = inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint)
+        parameter = inspect.Parameter(
+            field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint
+        )
         yield parameter, partial(_value, items, f"--{field.name}")
 
 
@@ -93,7 +104,7 @@ def _value(items: list[type], option: str, typed: Any) -> Any:
     return numbers(typed, option) if items[0] is int else names(typed)
 
 
-# -- Progress, files ---------------------------------------------------------------------------------------------------
+# -- Progress, files -------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -110,7 +121,9 @@ def progress_of_rounds(console: Console) -> Iterator[Callable[[Progress], None]]
                 update(progress.share, f"{what}: {progress.entry.contestant} {progress.entry.mode}")
             elif progress.round not in begun:
                 begun.add(progress.round)
-                console.print(f"Round {progress.round}." if progress.round else "Warm-up.", style="dim")
+                console.print(
+                    f"Round {progress.round}." if progress.round else "Warm-up.", style="dim"
+                )
 
         yield report
 
@@ -119,7 +132,9 @@ def progress_of_rounds(console: Console) -> Iterator[Callable[[Progress], None]]
 class Files:
     """Where to write the results; None: not at all."""
 
-    json: Annotated[Path | None, typer.Option(help="Write everything here, for `fastload bench compare`.")] = None
+    json: Annotated[
+        Path | None, typer.Option(help="Write everything here, for `fastload bench compare`.")
+    ] = None
     csv: Annotated[Path | None, typer.Option(help="Write a line for each row here.")] = None
     html: Annotated[Path | None, typer.Option(help="Write a page with charts here.")] = None
     png: Path | None = None
@@ -127,7 +142,11 @@ class Files:
     @property
     def places(self) -> dict[str, Path]:
         """Those that are asked for, by option without its dashes."""
-        return {field.name: path for field in fields(self) if (path := getattr(self, field.name)) is not None}
+        return {
+            field.name: path
+            for field in fields(self)
+            if (path := getattr(self, field.name)) is not None
+        }
 
     def check(self) -> None:
         """Refuse, before minutes of measuring, what cannot be written after them.
@@ -147,13 +166,18 @@ class Files:
             if not folder.is_dir():
                 raise ConfigurationError(f"{option}: there is no folder {folder}; create it first.")
             if not os.access(folder, os.W_OK):
-                raise ConfigurationError(f"{option}: no permission to write there; give another place.")
+                raise ConfigurationError(
+                    f"{option}: no permission to write there; give another place."
+                )
 
-    def write(self, results: Results, console: Console, **writers: Callable[[Results, Path], None]) -> None:
+    def write(
+        self, results: Results, console: Console, **writers: Callable[[Results, Path], None]
+    ) -> None:
         """Write them and name them. Raises OSError, and typer.Exit(130) if the run was stopped.
 
         Args:
-            writers: of what is neither JSON nor CSV, by option. Without one, the file is not written.
+            writers: of what is neither JSON nor CSV, by option. Without one, the file is not
+                written.
         """
         from fastload.tools.measure.results import to_csv, to_json, write_text
 
@@ -167,9 +191,13 @@ class Files:
             raise typer.Exit(130)
 
 
-# -- The commands ------------------------------------------------------------------------------------------------------
+# -- The commands ----------------------------------------------------------------------------------
 
-bench = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Measure decoders and loaders on this machine.")
+bench = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Measure decoders and loaders on this machine.",
+)
 
 Settings = TypeVar("Settings", DecodeSettings, LoaderSettings)
 
@@ -179,7 +207,8 @@ Settings = TypeVar("Settings", DecodeSettings, LoaderSettings)
 def loader(settings: LoaderSettings, files: Files) -> None:
     """Measure which loader keeps a trainer busy on this machine, and what there is to gain.
 
-    Ctrl-C ends it early and keeps what was measured. A backend that is not installed is listed with what to install.
+    Ctrl-C ends it early and keeps what was measured. A backend that is not installed is listed with
+    what to install.
     """
     with plain_errors():
         from fastload.tools.bench.loader import run_loader_benchmark
@@ -191,9 +220,11 @@ def loader(settings: LoaderSettings, files: Files) -> None:
 @bench.command()
 @takes(settings=DecodeSettings, files=Files)
 def decode(settings: DecodeSettings, files: Files) -> None:
-    """Compare the speed of decoders of JPEG, PNG or WebP, and how far their pixels are from the reference.
+    """Compare the speed of decoders of JPEG, PNG or WebP, and how far their pixels are from the
+    reference.
 
-    Ctrl-C ends it early and keeps what was measured. A decoder that is not installed is listed with what to install.
+    Ctrl-C ends it early and keeps what was measured. A decoder that is not installed is listed with
+    what to install.
     """
     with plain_errors():
         from fastload.tools.bench.decode import run_decode_benchmark

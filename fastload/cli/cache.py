@@ -1,4 +1,5 @@
-"""`fastload cache`: build a cache ahead of time, see which there are and what is in one, remove them."""
+"""`fastload cache`: build a cache ahead of time, see which there are and what is in one, remove
+them."""
 
 from __future__ import annotations
 
@@ -16,22 +17,39 @@ from fastload.terminal import output, plain_errors
 if TYPE_CHECKING:
     from fastload.cache.manifest import Manifest
 
-cache = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Samples decoded once, kept as tensors.")
+cache = typer.Typer(
+    no_args_is_help=True, rich_markup_mode=None, help="Samples decoded once, kept as tensors."
+)
 
 
 @cache.command()
 def build(
-    source: Annotated[str, typer.Argument(help="What create_loader takes: a folder of classes, an archive, shards.")],
+    source: Annotated[
+        str,
+        typer.Argument(help="What create_loader takes: a folder of classes, an archive, shards."),
+    ],
     directory: Annotated[
-        Path | None, typer.Option(help="Where to put it. Without it: under ~/.cache/fastload, where loaders look.")
+        Path | None,
+        typer.Option(
+            help="Where to put it. Without it: under ~/.cache/fastload, where loaders look."
+        ),
     ] = None,
     short_side: Annotated[
         int | None,
-        typer.Option(min=1, help="Reduce images to this many pixels on the shorter side. Smaller, but not exact."),
+        typer.Option(
+            min=1,
+            help="Reduce images to this many pixels on the shorter side. Smaller, but not exact.",
+        ),
     ] = None,
-    workers: Annotated[int | None, typer.Option(min=1, help="Decoding threads. Without it: one a core.")] = None,
-    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Note damaged samples and go on.")] = False,
-    split: Annotated[str | None, typer.Option(help="Which part of SOURCE, where it has several: train, val.")] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Decoding threads. Without it: one a core.")
+    ] = None,
+    skip_bad: Annotated[
+        bool, typer.Option("--skip-bad", help="Note damaged samples and go on.")
+    ] = False,
+    split: Annotated[
+        str | None, typer.Option(help="Which part of SOURCE, where it has several: train, val.")
+    ] = None,
 ) -> None:
     """Decode all samples of SOURCE once. A cache that is there already is left as it is."""
     with plain_errors():
@@ -49,12 +67,15 @@ def build(
         )
         _describe(built)
         if (built / FILE_NAME).stat().st_mtime < began:
-            output().print("It was there already, of the same samples and options: nothing was built.")
+            output().print(
+                "It was there already, of the same samples and options: nothing was built."
+            )
 
 
 @cache.command("list")
 def list_() -> None:
-    """The caches that loaders and `fastload cache build` have made where they are kept unless a folder is named."""
+    """The caches that loaders and `fastload cache build` have made where they are kept unless a
+    folder is named."""
     with plain_errors():
         from fastload.machine import cache_home
 
@@ -63,7 +84,8 @@ def list_() -> None:
 
 @cache.command()
 def clear(yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False) -> None:
-    """Remove the caches that `fastload cache list` names. Loaders that read one at present keep what they have."""
+    """Remove the caches that `fastload cache list` names. Loaders that read one at present keep
+    what they have."""
     with plain_errors():
         from fastload.cache.build import exclusive_lock
 
@@ -72,7 +94,9 @@ def clear(yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = Fals
             output().print("Nothing was removed.")
             return
         for directory in found:
-            with exclusive_lock(directory.with_name(directory.name + ".lock")):  # not while it is being built
+            with exclusive_lock(
+                directory.with_name(directory.name + ".lock")
+            ):  # not while it is being built
                 shutil.rmtree(directory)
         output().print(f"{counted(len(found), 'cache')} removed.")
 
@@ -80,19 +104,30 @@ def clear(yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = Fals
 @cache.command()
 def info(
     place: Annotated[
-        Path, typer.Argument(help="A directory that `fastload cache build` printed, or what it was built of.")
+        Path,
+        typer.Argument(
+            help="A directory that `fastload cache build` printed, or what it was built of."
+        ),
     ],
-    split: Annotated[str | None, typer.Option(help="Of a PLACE that is a data set with several: train, val.")] = None,
+    split: Annotated[
+        str | None, typer.Option(help="Of a PLACE that is a data set with several: train, val.")
+    ] = None,
 ) -> None:
-    """Say what a cache holds, how large it is, and whether it is whole; of a data set, what caches there are of it."""
+    """Say what a cache holds, how large it is, and whether it is whole; of a data set, what caches
+    there are of it."""
     with plain_errors():
         for directory in _caches_of(place, split):
             _describe(directory)
 
 
 @cache.command()
-def verify(directory: Annotated[Path, typer.Argument(help="A directory that `fastload cache build` printed.")]) -> None:
-    """Read a cache whole and hold every file against the checksum that was noted when it was written."""
+def verify(
+    directory: Annotated[
+        Path, typer.Argument(help="A directory that `fastload cache build` printed.")
+    ],
+) -> None:
+    """Read a cache whole and hold every file against the checksum that was noted when it was
+    written."""
     with plain_errors():
         from fastload.cache import verify_cache
 
@@ -113,7 +148,8 @@ def _listed() -> list[Path]:
 
 
 def _kept() -> dict[Path, Manifest | None]:
-    """The caches where they are kept; without a manifest those that are damaged, or of another version."""
+    """The caches where they are kept; without a manifest those that are damaged, or of another
+    version."""
     from fastload.cache import is_cache
     from fastload.cache.manifest import read_manifest
     from fastload.machine import cache_home
@@ -129,7 +165,8 @@ def _kept() -> dict[Path, Manifest | None]:
 
 
 def _caches_of(place: Path, split: str | None) -> list[Path]:
-    """The directory itself, or the caches of the data set that is there. Raises CacheError: neither."""
+    """The directory itself, or the caches of the data set that is there. Raises CacheError:
+    neither."""
     from fastload.cache import is_cache
     from fastload.machine import cache_home
     from fastload.sources import open_source
@@ -139,12 +176,19 @@ def _caches_of(place: Path, split: str | None) -> list[Path]:
     try:
         source = open_source(place, split=split).source
     except FastloadError as error:
-        raise CacheError(f"{place}: no fastload cache here, and not a data set that could have one: {error}") from error
-    found = [path for path, manifest in _kept().items() if manifest and manifest.fingerprint == source.fingerprint]
+        raise CacheError(
+            f"{place}: no fastload cache here, and not a data set that could have one: {error}"
+        ) from error
+    found = [
+        path
+        for path, manifest in _kept().items()
+        if manifest and manifest.fingerprint == source.fingerprint
+    ]
     if not found:
         chosen = "" if split is None else f" --split {split}"
         raise CacheError(
-            f"{place}: there is no cache of it in {cache_home()}; to build one: fastload cache build {place}{chosen}"
+            f"{place}: there is no cache of it in {cache_home()}; to build one: fastload cache "
+            f"build {place}{chosen}"
         )
     return found
 

@@ -35,9 +35,12 @@ _STYLE = {"ok": "green", "note": "cyan", "warning": "yellow", "broken": "bold re
 
 
 def doctor(
-    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list of findings instead.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print a JSON list of findings instead.")
+    ] = False,
 ) -> None:
-    """List decoders, backends, libraries, cores and limits, each with advice where something is off.
+    """List decoders, backends, libraries, cores and limits, each with advice where something is
+    off.
 
     Exit code 1 if something is broken, otherwise 0.
     """
@@ -58,21 +61,28 @@ def _print(findings: list[Finding], console: Console) -> None:
         for finding in members:
             mark = (f"  {finding.status:<9}", _STYLE[finding.status])
             # Lines are not wrapped: the advice is often a command to copy.
-            console.print(Text.assemble(mark, f"{finding.name:<{names}}  {finding.value}"), soft_wrap=True)
+            console.print(
+                Text.assemble(mark, f"{finding.name:<{names}}  {finding.value}"), soft_wrap=True
+            )
             if finding.advice:
-                console.print(Text.assemble(" " * (names + 13), (finding.advice, "italic")), soft_wrap=True)
+                console.print(
+                    Text.assemble(" " * (names + 13), (finding.advice, "italic")), soft_wrap=True
+                )
     off = sum(finding.status in ("warning", "broken") for finding in findings)
     notes = sum(finding.status == "note" and bool(finding.advice) for finding in findings)
     console.print()
     if off:
         console.print(f"{off} to look at, marked warning or broken.")
     elif notes:
-        console.print(f"Nothing is wrong. {notes} {'note says' if notes == 1 else 'notes say'} what could be added.")
+        console.print(
+            f"Nothing is wrong. {notes} {'note says' if notes == 1 else 'notes say'} what "
+            "could be added."
+        )
     else:
         console.print("Nothing to change.")
 
 
-# -- Software ----------------------------------------------------------------------------------------------------------
+# -- Software --------------------------------------------------------------------------------------
 
 
 def software() -> Iterator[Finding]:
@@ -87,14 +97,18 @@ def software() -> Iterator[Finding]:
 
 
 def dali_package(driver: tuple[int, int], torch_cuda: tuple[int, int] | None) -> str:
-    """The extra whose DALI fits: of CUDA 13 where both the driver (0, 0: none) and torch are, else of CUDA 12, which
-    newer drivers run as well."""
+    """The extra whose DALI fits: of CUDA 13 where both the driver (0, 0: none) and torch are, else
+    of CUDA 12, which newer drivers run as well."""
     return "dali-cuda130" if driver[0] >= 13 and (torch_cuda or (0, 0))[0] >= 13 else "dali"
 
 
 def dali() -> Iterator[Finding]:
     """Which package of DALI fits, where another one is installed, or two."""
-    found = [name for name in ("cuda110", "cuda120", "cuda130") if installed_distribution(f"nvidia-dali-{name}")]
+    found = [
+        name
+        for name in ("cuda110", "cuda120", "cuda130")
+        if installed_distribution(f"nvidia-dali-{name}")
+    ]
     fits = dali_package(installed_driver().cuda, torch_cuda())
     named = {"dali": "cuda120", "dali-cuda130": "cuda130"}[fits]
     if len(found) > 1:
@@ -112,16 +126,22 @@ def versions() -> Iterator[Finding]:
     import fastload
 
     yield Finding("versions", "fastload", fastload.__version__)
-    yield Finding("versions", "Python", f"{platform.python_version()} on {platform.platform(terse=True)}")
+    yield Finding(
+        "versions", "Python", f"{platform.python_version()} on {platform.platform(terse=True)}"
+    )
     yield Finding("versions", "torch", torch.__version__)
     try:
         import torchvision
 
         torchvision.ops.nms(torch.zeros(1, 4), torch.zeros(1), 0.5)
     except (ImportError, RuntimeError) as error:
-        # torch and torchvision builds that do not belong together fail at import or at the first operator.
+        # torch and torchvision builds that do not belong together fail at import or at the first
+        # operator.
         value = f"does not work with this torch: {str(error).splitlines()[0]}"
-        advice = "Install both together, from one registry: pip install --force-reinstall torch torchvision"
+        advice = (
+            "Install both together, from one registry: pip install --force-reinstall "
+            "torch torchvision"
+        )
         yield Finding("versions", "torchvision", value, "broken", advice)
     else:
         yield Finding("versions", "torchvision", torchvision.__version__)
@@ -135,7 +155,9 @@ def backends() -> Iterator[Finding]:
         if backend.available and needs is not None:
             version = installed_distribution(needs.distribution or needs.package)
             value += f", {version or 'of unknown version'}"
-        yield Finding.advised("backends", backend.name, value, "" if backend.available else backend.remedy, "note")
+        yield Finding.advised(
+            "backends", backend.name, value, "" if backend.available else backend.remedy, "note"
+        )
 
 
 def decoders() -> Iterator[Finding]:
@@ -146,7 +168,9 @@ def decoders() -> Iterator[Finding]:
         value = decoder.version if decoder.available else "not available"
         if decoder.available and not decoder.strict:
             value += " (does not report damage inside a file)"
-        yield Finding.advised("decoders", decoder.name, value, "" if decoder.available else decoder.hint, "note")
+        yield Finding.advised(
+            "decoders", decoder.name, value, "" if decoder.available else decoder.hint, "note"
+        )
     if not any(decoder.available for decoder in found):
         yield Finding("decoders", "any", "none", "broken", "pip install simplejpeg")
 
@@ -158,11 +182,14 @@ def libjpeg_turbo() -> Finding:
         library = system_turbojpeg()
     except OSError as error:
         return Finding("libjpeg-turbo", "system", str(error), "note", advice)
-    return Finding.advised("libjpeg-turbo", "system", library or "not installed", "" if library else advice, "note")
+    return Finding.advised(
+        "libjpeg-turbo", "system", library or "not installed", "" if library else advice, "note"
+    )
 
 
 _PILLOW_SIMD = 'CC="cc -mavx2" pip install --no-cache-dir pillow-simd'
-"""Its instructions are chosen when it is compiled: a wheel of pip's cache may have been compiled without."""
+"""Its instructions are chosen when it is compiled: a wheel of pip's cache may have been compiled
+without."""
 
 
 def pillow() -> Finding:
@@ -170,16 +197,26 @@ def pillow() -> Finding:
 
     turbo, simd = libjpeg_turbo_of_pillow(), pillow_is_simd()
     name = "Pillow-SIMD" if simd else "Pillow"
-    value = f"{PIL.__version__}, " + (f"libjpeg-turbo {turbo}" if turbo else "without libjpeg-turbo")
+    value = f"{PIL.__version__}, " + (
+        f"libjpeg-turbo {turbo}" if turbo else "without libjpeg-turbo"
+    )
     advice = ""
     if not turbo:
-        advice = "This Pillow decodes JPEG slowly: pip install --force-reinstall --no-binary :none: pillow"
+        advice = (
+            "This Pillow decodes JPEG slowly: pip install --force-reinstall --no-binary "
+            ":none: pillow"
+        )
     elif simd and int(PIL.__version__.split(".")[0]) < 12:
-        advice = f"Years of Pillow's security fixes are missing, which version 12.1 has: {_PILLOW_SIMD} --upgrade"
+        advice = (
+            "Years of Pillow's security fixes are missing, which version 12.1 has: "
+            f"{_PILLOW_SIMD} --upgrade"
+        )
     elif not simd and platform.machine() == "x86_64":
         advice = (
-            "Pillow-SIMD resizes some five times as fast, if your own code resizes with Pillow (the native core does "
-            f"not): pip uninstall -y pillow && {_PILLOW_SIMD}. What it brings here: fastload bench decode --pillow-simd"
+            "Pillow-SIMD resizes some five times as fast, if your own code resizes with Pillow "
+            "(the native core does "
+            f"not): pip uninstall -y pillow && {_PILLOW_SIMD}. What it brings here: fastload "
+            "bench decode --pillow-simd"
         )
     return Finding.advised("Pillow", name, value, advice, "note" if turbo else "warning")
 
@@ -190,10 +227,12 @@ def native_core() -> Finding:
     try:
         return Finding("backends", "native core", f"built, {native.load().__file__}")
     except BackendUnavailableError as error:
-        return Finding("backends", "native core", "absent: JPEG folders load more slowly", "note", str(error))
+        return Finding(
+            "backends", "native core", "absent: JPEG folders load more slowly", "note", str(error)
+        )
 
 
-# -- Hardware ----------------------------------------------------------------------------------------------------------
+# -- Hardware --------------------------------------------------------------------------------------
 
 
 def hardware() -> Iterator[Finding]:
@@ -211,19 +250,31 @@ def processor() -> Iterator[Finding]:
     limits = [f"{os.cpu_count()} in the machine", f"{affinity_cores()} by affinity"]
     limits.append("no cgroup quota" if quota is None else f"{quota:g} by cgroup quota")
     if "LOCAL_WORLD_SIZE" in os.environ:
-        limits.append(f"shared with the other processes of LOCAL_WORLD_SIZE={os.environ['LOCAL_WORLD_SIZE']}")
-    advice = "One core for loading and training: give the process or the container more (docker run --cpus, taskset)."
+        limits.append(
+            f"shared with the other processes of LOCAL_WORLD_SIZE={os.environ['LOCAL_WORLD_SIZE']}"
+        )
+    advice = (
+        "One core for loading and training: give the process or the container more "
+        "(docker run --cpus, taskset)."
+    )
     value = f"{usable} ({', '.join(limits)})"
     yield Finding.advised("machine", "usable cores", value, advice if usable == 1 else "")
-    yield Finding("machine", "SIMD", " ".join(simd_extensions()) or f"unknown on {platform.machine()}")
+    yield Finding(
+        "machine", "SIMD", " ".join(simd_extensions()) or f"unknown on {platform.machine()}"
+    )
 
 
 def descriptors() -> Finding:
     """Each batch that a torch worker hands over takes file descriptors."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    said = ["unlimited" if limit == resource.RLIM_INFINITY else str(limit) for limit in (soft, hard)]
+    said = [
+        "unlimited" if limit == resource.RLIM_INFINITY else str(limit) for limit in (soft, hard)
+    ]
     low = soft != resource.RLIM_INFINITY and soft < 4096
-    advice = f"Many workers and large batches can need more: ulimit -n {min(65536, hard) if hard > 0 else 65536}"
+    advice = (
+        "Many workers and large batches can need more: ulimit -n "
+        f"{min(65536, hard) if hard > 0 else 65536}"
+    )
     value = "{} (hard limit {})".format(*said)
     return Finding.advised("machine", "open files", value, advice if low else "", "note")
 
@@ -241,5 +292,8 @@ def gpus() -> Iterator[Finding]:
     usable = torch.cuda.is_available()
     built = f"built for CUDA {torch.version.cuda}" if torch.version.cuda else "built without CUDA"
     value = f"{'usable' if usable else 'not usable'} ({built})"
-    advice = "There is a GPU that this torch cannot use: install a build for this driver (pytorch.org, Get Started)."
+    advice = (
+        "There is a GPU that this torch cannot use: install a build for this driver "
+        "(pytorch.org, Get Started)."
+    )
     yield Finding.advised("GPU", "torch.cuda", value, advice if found.names and not usable else "")

@@ -1,4 +1,5 @@
-"""What a container or its host gives to a training run: NVIDIA driver, shared memory, a cache folder to write to.
+"""What a container or its host gives to a training run: NVIDIA driver, shared memory, a cache
+folder to write to.
 
 The image's entry point runs this module each time, so it imports neither torch nor a backend.
 """
@@ -19,19 +20,23 @@ from fastload.machine import cache_home
 
 _GIB, _MIB = 1 << 30, 1 << 20
 _OLDEST_DRIVER = {11: "450", 12: "525", 13: "580"}
-"""The oldest driver for any minor version of a CUDA major version (NVIDIA, CUDA Compatibility, table 1)."""
+"""The oldest driver for any minor version of a CUDA major version (NVIDIA, CUDA Compatibility,
+table 1)."""
 _TOOLKIT = (
-    "If Docker then finds no device driver, the host lacks the NVIDIA Container Toolkit: sudo apt-get install -y "
-    "nvidia-container-toolkit && sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker"
+    "If Docker then finds no device driver, the host lacks the NVIDIA Container Toolkit: sudo "
+    "apt-get install -y "
+    "nvidia-container-toolkit && sudo nvidia-ctk runtime configure --runtime=docker && sudo "
+    "systemctl restart docker"
 )
 _SMALL_SHM = (
-    "Worker processes pass batches through it and die when it is full: docker run --shm-size=8g (shm_size: 8g in a "
+    "Worker processes pass batches through it and die when it is full: docker run "
+    "--shm-size=8g (shm_size: 8g in a "
     "compose file; or --ipc=host)."
 )
 
 Status = Literal["ok", "note", "warning", "broken"]
-"""`note`: something is absent that one can do without. `warning`: it costs speed or will fail later. `broken`: fastload
-does not work like this."""
+"""`note`: something is absent that one can do without. `warning`: it costs speed or will fail
+later. `broken`: fastload does not work like this."""
 
 
 @dataclass(frozen=True)
@@ -46,14 +51,18 @@ class Finding:
     """What to do; empty when all is well."""
 
     @classmethod
-    def advised(cls, group: str, name: str, value: str, advice: str, status: Status = "warning") -> Finding:
+    def advised(
+        cls, group: str, name: str, value: str, advice: str, status: Status = "warning"
+    ) -> Finding:
         """Of this status if there is something to advise."""
         return cls(group, name, value, status if advice else "ok", advice)
 
 
 def environment() -> Iterator[Finding]:
     """Everything below, for this process."""
-    yield from nvidia(installed_driver(), kernel_driver(), torch_cuda(), os.environ.get("NVIDIA_VISIBLE_DEVICES"))
+    yield from nvidia(
+        installed_driver(), kernel_driver(), torch_cuda(), os.environ.get("NVIDIA_VISIBLE_DEVICES")
+    )
     yield from shared_memory()
     yield from cache_folder(cache_home())
 
@@ -63,10 +72,15 @@ def shared_memory(path: str = "/dev/shm") -> Iterator[Finding]:
     try:
         stat = os.statvfs(path)
     except OSError as error:
-        value, advice = f"absent ({error.strerror})", "Worker processes need it: mount a tmpfs there."
+        value, advice = (
+            f"absent ({error.strerror})",
+            "Worker processes need it: mount a tmpfs there.",
+        )
     else:
         total, free = stat.f_blocks * stat.f_frsize, stat.f_bavail * stat.f_frsize
-        value = f"{_size(free)} free of {_size(total)}" + (", Docker's default" if total == 64 * _MIB else "")
+        value = f"{_size(free)} free of {_size(total)}" + (
+            ", Docker's default" if total == 64 * _MIB else ""
+        )
         advice = "" if free >= _GIB else _SMALL_SHM
     yield Finding.advised("machine", path, value, advice)
 
@@ -88,7 +102,8 @@ def cache_folder(path: Path) -> Iterator[Finding]:
         user = f"{os.geteuid()}:{os.getegid()}"
         value = f"{path}: user {user} may not write to {nearest}"
         advice = (
-            f"Give the folder to that user (on the host of a container: sudo chown -R {user} FOLDER), run as its owner "
+            f"Give the folder to that user (on the host of a container: sudo chown -R {user} "
+            "FOLDER), run as its owner "
             '(docker run --user "$(id -u):$(id -g)")'
         )
     advice += ", or name a folder that can be written: XDG_CACHE_HOME=/folder" if advice else ""
@@ -107,22 +122,34 @@ class Driver:
     """Why there is no version."""
 
 
-def nvidia(driver: Driver, kernel: str | None, built: tuple[int, int] | None, wanted: str | None) -> Iterator[Finding]:
+def nvidia(
+    driver: Driver, kernel: str | None, built: tuple[int, int] | None, wanted: str | None
+) -> Iterator[Finding]:
     """What keeps torch from the GPU: nothing where all is well, or where no GPU is expected.
 
-    `kernel` is the version of the driver that runs in the kernel, which a container shares with its host; `built` the
-    CUDA that torch was built for; `wanted` NVIDIA_VISIBLE_DEVICES, where "void" and "none" say that no GPU is wanted.
+    `kernel` is the version of the driver that runs in the kernel, which a container shares with its
+    host; `built` the CUDA that torch was built for; `wanted` NVIDIA_VISIBLE_DEVICES, where "void"
+    and "none" say that no GPU is wanted.
     """
     if built is None or wanted in ("void", "none"):
         return
     if driver.version is not None:
-        if driver.cuda[0] >= built[0]:  # within a major version of CUDA an older driver runs newer libraries
+        if (
+            driver.cuda[0] >= built[0]
+        ):  # within a major version of CUDA an older driver runs newer libraries
             return
-        oldest = f"driver {_OLDEST_DRIVER[built[0]]} or newer" if built[0] in _OLDEST_DRIVER else "a newer driver"
+        oldest = (
+            f"driver {_OLDEST_DRIVER[built[0]]} or newer"
+            if built[0] in _OLDEST_DRIVER
+            else "a newer driver"
+        )
         runs, needs = ("{}.{}".format(*cuda) for cuda in (driver.cuda, built))
-        value = f"{driver.version} is too old: it runs CUDA up to {runs}, torch was built for {needs}"
+        value = (
+            f"{driver.version} is too old: it runs CUDA up to {runs}, torch was built for {needs}"
+        )
         advice = (
-            f"Install {oldest} on the host, or take a torch for CUDA {driver.cuda[0]} (pytorch.org, Get Started; "
+            f"Install {oldest} on the host, or take a torch for CUDA {driver.cuda[0]} "
+            "(pytorch.org, Get Started; "
             "in an image: docker build --build-arg TORCH_INDEX_URL=...)."
         )
     elif kernel is not None:
@@ -132,9 +159,12 @@ def nvidia(driver: Driver, kernel: str | None, built: tuple[int, int] | None, wa
             f"nvidia.com/gpu=all). {_TOOLKIT}"
         )
     elif wanted:
-        value = f"none in this container (NVIDIA_VISIBLE_DEVICES={wanted}), so training runs on the CPU"
+        value = (
+            f"none in this container (NVIDIA_VISIBLE_DEVICES={wanted}), so training runs on the CPU"
+        )
         advice = (
-            f"On a machine with GPUs: docker run --gpus all. {_TOOLKIT}. On one without, say so: docker run -e "
+            f"On a machine with GPUs: docker run --gpus all. {_TOOLKIT}. On one without, say "
+            "so: docker run -e "
             "NVIDIA_VISIBLE_DEVICES=void"
         )
     else:
@@ -157,7 +187,10 @@ def installed_driver() -> Driver:
             pynvml.nvmlShutdown()
     except pynvml.NVMLError as error:
         return Driver(None, reason=str(error))
-    return Driver(version.decode() if isinstance(version, bytes) else version, (cuda // 1000, cuda % 1000 // 10))
+    return Driver(
+        version.decode() if isinstance(version, bytes) else version,
+        (cuda // 1000, cuda % 1000 // 10),
+    )
 
 
 def kernel_driver(path: Path = Path("/proc/driver/nvidia/version")) -> str | None:
@@ -170,9 +203,14 @@ def kernel_driver(path: Path = Path("/proc/driver/nvidia/version")) -> str | Non
 
 
 def torch_cuda() -> tuple[int, int] | None:
-    """The CUDA that the installed torch was built for; None for a build without CUDA, or no torch. Does not load it."""
+    """The CUDA that the installed torch was built for; None for a build without CUDA, or no torch.
+    Does not load it."""
     torch = find_spec("torch")
-    source = Path(torch.origin).with_name("version.py") if torch is not None and torch.origin is not None else None
+    source = (
+        Path(torch.origin).with_name("version.py")
+        if torch is not None and torch.origin is not None
+        else None
+    )
     if source is None or not source.is_file():
         return None
     numbers = re.match(r"(\d+)\.(\d+)", runpy.run_path(str(source))["cuda"] or "")
@@ -183,7 +221,9 @@ def main() -> None:
     """Print what is wrong to standard error, and nothing where all is well."""
     for finding in environment():
         if finding.advice:
-            print(f"fastload: {finding.name}: {finding.value}\n    {finding.advice}", file=sys.stderr)
+            print(
+                f"fastload: {finding.name}: {finding.value}\n    {finding.advice}", file=sys.stderr
+            )
 
 
 if __name__ == "__main__":

@@ -36,9 +36,20 @@ _OWN = (
     "compile",
 )
 """What each run of a sweep has of its own."""
-_MOOT = ("out", "resume", "save_epochs", "save_steps", "progress", "tensorboard", "trace", "profile_steps")
+_MOOT = (
+    "out",
+    "resume",
+    "save_epochs",
+    "save_steps",
+    "progress",
+    "tensorboard",
+    "trace",
+    "profile_steps",
+)
 """What a run of a sweep does not do."""
-_SEVERAL = "; several values with commas between are tried one by one. Without it: as the job has it."
+_SEVERAL = (
+    "; several values with commas between are tried one by one. Without it: as the job has it."
+)
 
 
 @takes_train_options(without=(*_OWN, *_MOOT))
@@ -46,46 +57,84 @@ def sweep(
     preset: Annotated[
         str | None,
         typer.Argument(
-            help="A job with its settings (fastload train --presets lists them); or compare, and two files of --json, "
+            help="A job with its settings (fastload train --presets lists them); or compare, "
+            "and two files of --json, "
             "or reported:PRESET and a file."
         ),
     ] = None,
     files: Annotated[
-        list[str] | None, typer.Argument(help="Of compare.", metavar="[A.json|reported:PRESET B.json]")
+        list[str] | None,
+        typer.Argument(help="Of compare.", metavar="[A.json|reported:PRESET B.json]"),
     ] = None,
-    config: Annotated[Path | None, typer.Option(help="A TOML file of settings, as for fastload train.")] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="A TOML file of settings, as for fastload train.")
+    ] = None,
     batch_sizes: Annotated[
-        str, typer.Option("--batch-sizes", help="Samples of a batch on each process, with commas between.")
+        str,
+        typer.Option(
+            "--batch-sizes", help="Samples of a batch on each process, with commas between."
+        ),
     ] = "16,32,64",
     parallel: Annotated[
-        str, typer.Option("--parallel", help="Of none, dp and ddp, with commas between. none: one process.")
+        str,
+        typer.Option(
+            "--parallel", help="Of none, dp and ddp, with commas between. none: one process."
+        ),
     ] = "none,ddp",
     processes: Annotated[
         int | None,
-        typer.Option(min=2, help="Of ddp, and GPUs of dp. Without it: all GPUs, and 2 where there are fewer."),
+        typer.Option(
+            min=2, help="Of ddp, and GPUs of dp. Without it: all GPUs, and 2 where there are fewer."
+        ),
     ] = None,
-    accumulate: Annotated[str | None, typer.Option(help=f"Batches of a step{_SEVERAL}", metavar="1,10")] = None,
-    device: Annotated[str | None, typer.Option(help=f"Where it runs{_SEVERAL}", metavar="cpu,cuda")] = None,
-    backend: Annotated[str | None, typer.Option(help=f"The loader's{_SEVERAL}", metavar="cache,torch")] = None,
-    num_workers: Annotated[str | None, typer.Option(help=f"The loader's{_SEVERAL}", metavar="1,2,4")] = None,
-    prefetch_factor: Annotated[str | None, typer.Option(help=f"The loader's{_SEVERAL}", metavar="2,4")] = None,
-    amp: Annotated[str | None, typer.Option(help=f"Mixed precision{_SEVERAL}", metavar="none,bf16")] = None,
+    accumulate: Annotated[
+        str | None, typer.Option(help=f"Batches of a step{_SEVERAL}", metavar="1,10")
+    ] = None,
+    device: Annotated[
+        str | None, typer.Option(help=f"Where it runs{_SEVERAL}", metavar="cpu,cuda")
+    ] = None,
+    backend: Annotated[
+        str | None, typer.Option(help=f"The loader's{_SEVERAL}", metavar="cache,torch")
+    ] = None,
+    num_workers: Annotated[
+        str | None, typer.Option(help=f"The loader's{_SEVERAL}", metavar="1,2,4")
+    ] = None,
+    prefetch_factor: Annotated[
+        str | None, typer.Option(help=f"The loader's{_SEVERAL}", metavar="2,4")
+    ] = None,
+    amp: Annotated[
+        str | None, typer.Option(help=f"Mixed precision{_SEVERAL}", metavar="none,bf16")
+    ] = None,
     cudnn_benchmark: Annotated[
-        str | None, typer.Option("--cudnn-benchmark", help=f"cuDNN tries its algorithms{_SEVERAL}", metavar="yes,no")
+        str | None,
+        typer.Option(
+            "--cudnn-benchmark", help=f"cuDNN tries its algorithms{_SEVERAL}", metavar="yes,no"
+        ),
     ] = None,
-    compile: Annotated[str | None, typer.Option("--compile", help=f"torch.compile{_SEVERAL}", metavar="yes,no")] = None,
+    compile: Annotated[
+        str | None, typer.Option("--compile", help=f"torch.compile{_SEVERAL}", metavar="yes,no")
+    ] = None,
     epochs: Annotated[
         int | None,
-        typer.Option(min=1, help="Make each run a whole one, with validation. Without it: some steps of it."),
+        typer.Option(
+            min=1, help="Make each run a whole one, with validation. Without it: some steps of it."
+        ),
     ] = None,
     rounds: Annotated[
         int | None,
-        typer.Option(min=1, help="Times that each run is made, in turn with all others. [3; of whole runs 1]"),
+        typer.Option(
+            min=1, help="Times that each run is made, in turn with all others. [3; of whole runs 1]"
+        ),
     ] = None,
     steps: Annotated[int, typer.Option(min=1, help="Steps that are measured in each run.")] = 30,
-    warmup: Annotated[int, typer.Option(min=1, help="Steps before them, which compile and warm up.")] = 5,
+    warmup: Annotated[
+        int, typer.Option(min=1, help="Steps before them, which compile and warm up.")
+    ] = 5,
     timeout: Annotated[
-        float | None, typer.Option(min=1.0, help="Seconds after which a run is given up. [600; of whole runs none]")
+        float | None,
+        typer.Option(
+            min=1.0, help="Seconds after which a run is given up. [600; of whole runs none]"
+        ),
     ] = None,
     json: Annotated[Path | None, typer.Option(help="Write everything here.")] = None,
     csv: Annotated[Path | None, typer.Option(help="Write a line for each run here.")] = None,
@@ -94,11 +143,13 @@ def sweep(
     *,
     given: dict[str, Any],
 ) -> None:
-    """Try batch sizes, parallel modes and more, and say what each spends its time on, and which to take.
+    """Try batch sizes, parallel modes and more, and say what each spends its time on, and which to
+    take.
 
-    Each run trains for some steps, or to its end, in processes of its own. One that does not fit in memory is a row
-    that says so. Ctrl-C ends it early and keeps what was measured. `fastload sweep compare A.json B.json` sets two
-    sweeps side by side, `fastload sweep compare reported:PRESET B.json` one beside what others measured of the preset.
+    Each run trains for some steps, or to its end, in processes of its own. One that does not fit in
+    memory is a row that says so. Ctrl-C ends it early and keeps what was measured. `fastload sweep
+    compare A.json B.json` sets two sweeps side by side, `fastload sweep compare reported:PRESET
+    B.json` one beside what others measured of the preset.
     """
     with plain_errors():
         if preset == "compare":
@@ -110,7 +161,9 @@ def sweep(
         from fastload.train.settings import find_preset, merged
 
         if files:
-            raise ConfigurationError(f"{files[0]}: one job at a time; files follow `fastload sweep compare` only.")
+            raise ConfigurationError(
+                f"{files[0]}: one job at a time; files follow `fastload sweep compare` only."
+            )
         written = Files(json, csv, html, png)
         written.check()
         console = output()
@@ -164,7 +217,9 @@ def _yes_or_no(name: str, text: str) -> str | bool:
     if find_field(name).kind is not bool:
         return text
     if text not in ("yes", "no"):
-        raise ConfigurationError(f"--{name.replace('_', '-')}: must be yes, no or yes,no, got {text!r}.")
+        raise ConfigurationError(
+            f"--{name.replace('_', '-')}: must be yes, no or yes,no, got {text!r}."
+        )
     return text == "yes"
 
 
@@ -182,19 +237,23 @@ def _compare(files: Sequence[str]) -> None:
         print_comparison(own[0], own[1], output())
     else:
         raise ConfigurationError(
-            f"compare: give two files that `fastload sweep --json` wrote, got {len(files)}; or one of them and "
+            f"compare: give two files that `fastload sweep --json` wrote, got {len(files)}; or "
+            "one of them and "
             f"{PREFIX}PRESET, for what others measured."
         )
 
 
 @contextmanager
 def _terminated_as_by_ctrl_c() -> Iterator[None]:
-    """A scheduler's SIGTERM and a closed terminal's SIGHUP too leave no processes behind, and what was measured."""
+    """A scheduler's SIGTERM and a closed terminal's SIGHUP too leave no processes behind, and what
+    was measured."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    before = {
+        number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)
+    }
     try:
         yield
     finally:
@@ -212,7 +271,11 @@ def _progress(console: Console) -> Iterator[Callable[[Sequence[Row], Sequence[Ce
         def report(rows: Sequence[Row], grid: Sequence[Cell]) -> None:
             if rows:
                 row = rows[-1]
-                came = row.status if row.rate is None else f"{number(row.rate)} a second, busy {row.busy:.0%}"
+                came = (
+                    row.status
+                    if row.rate is None
+                    else f"{number(row.rate)} a second, busy {row.busy:.0%}"
+                )
                 console.print(f"{len(rows)} of {len(grid)}: {_name(row.cell)}: {came}", style="dim")
             if len(rows) < len(grid):
                 status.update(f"{len(rows) + 1} of {len(grid)}: {_name(grid[len(rows)])}")

@@ -21,25 +21,31 @@ OWN_OPTIONS_FIRST = {"allow_interspersed_args": False}
 
 def watch(
     command: Annotated[
-        list[str] | None, typer.Argument(help="What to run, after --.", metavar="-- COMMAND ...", show_default=False)
+        list[str] | None,
+        typer.Argument(help="What to run, after --.", metavar="-- COMMAND ...", show_default=False),
     ] = None,
     every: Annotated[
-        float, typer.Option(min=0.0, help="Seconds between two lines on standard error; 0: none while it runs.")
+        float,
+        typer.Option(
+            min=0.0, help="Seconds between two lines on standard error; 0: none while it runs."
+        ),
     ] = 10.0,
     period: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks.")] = 1.0,
     html: Annotated[Path | None, typer.Option(help="Where the page goes.")] = Path("watch.html"),
     no_html: Annotated[bool, typer.Option("--no-html", help="Write no page.")] = False,
     json: Annotated[Path | None, typer.Option(help="Write what was seen here.")] = None,
     show: Annotated[
-        Path | None, typer.Option(help="Run nothing; show what --json, or fastload train, has written.")
+        Path | None,
+        typer.Option(help="Run nothing; show what --json, or fastload train, has written."),
     ] = None,
 ) -> None:
-    """Run a script, anybody's, and look on: GPUs, cores, disk, page cache; then say what the GPU waited for.
+    """Run a script, anybody's, and look on: GPUs, cores, disk, page cache; then say what the GPU
+    waited for.
 
     fastload watch -- python train.py --epochs 3
 
-    Its output, exit code and signals pass through. Lines and the verdict go to standard error; at the end a page is
-    written.
+    Its output, exit code and signals pass through. Lines and the verdict go to standard error; at
+    the end a page is written.
     """
     with plain_errors():
         from fastload.tools.watch.record import read_watched

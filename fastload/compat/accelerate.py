@@ -1,6 +1,8 @@
-"""Accelerate: a Loader takes its place among the processes, keeps the flags, and serves `skip_first_batches`.
+"""Accelerate: a Loader takes its place among the processes, keeps the flags, and serves
+`skip_first_batches`.
 
-This file looks at who its caller is: the options of an Accelerator are known to that Accelerator alone.
+This file looks at who its caller is: the options of an Accelerator are known to that Accelerator
+alone.
 """
 
 from __future__ import annotations
@@ -34,21 +36,24 @@ def is_accelerate(module: str) -> bool:
 
 
 def already_prepared(kind: type) -> str:
-    """Of the class of a loader that Accelerate has made: why it cannot be adopted, and what to write; else empty."""
+    """Of the class of a loader that Accelerate has made: why it cannot be adopted, and what to
+    write; else empty."""
     if not is_accelerate(kind.__module__):
         return ""
     return (
-        f"it is a {kind.__name__}: Accelerate has prepared it already. Adopt first, prepare then: accelerator.prepare("
+        f"it is a {kind.__name__}: Accelerate has prepared it already. Adopt first, prepare "
+        "then: accelerator.prepare("
         "fastload.from_dataloader(loader)). In a Trainer's get_train_dataloader write, in place of "
         "fastload.from_dataloader(super().get_train_dataloader()): return self.accelerator.prepare("
-        "fastload.from_dataloader(DataLoader(self.train_dataset, self.args.train_batch_size, shuffle=True, "
+        "fastload.from_dataloader(DataLoader(self.train_dataset, self.args.train_batch_size, "
+        "shuffle=True, "
         "collate_fn=self.data_collator, num_workers=self.args.dataloader_num_workers)))"
     )
 
 
 class PreparedByAccelerate:
-    """What Accelerate asks a Loader, which derives from this. It uses three hooks of the Loader: `config`,
-    `_reconfigure` and `_watch`."""
+    """What Accelerate asks a Loader, which derives from this. It uses three hooks of the Loader:
+    `config`, `_reconfigure` and `_watch`."""
 
     config: Any
     _accelerated = False
@@ -71,22 +76,29 @@ class PreparedByAccelerate:
         """Accelerate notes it on whatever it has seen."""
 
     def _serve(self, shard: Shard, device: torch.device, options: Any) -> None:
-        """Be the loader of this rank, on this device, with the batches that an Accelerator's options ask for."""
+        """Be the loader of this rank, on this device, with the batches that an Accelerator's
+        options ask for."""
         config = self.config
         order: Order = vars(self)["sampler"].order
         sampled = config.sampler is not None or config.batch_sampler is not None
         if sampled and shard.world_size > 1 and not order.shared:
             raise ConfigurationError(
-                f"accelerator.prepare: {type(config.sampler).__name__} gives every rank all of its samples, and "
+                f"accelerator.prepare: {type(config.sampler).__name__} gives every rank all of "
+                "its samples, and "
                 "fastload cannot share them. Give the loader shuffle=True in place of the sampler."
             )
-        batch_size, odd = divmod(config.batch_size, shard.world_size if getattr(options, "split_batches", False) else 1)
+        batch_size, odd = divmod(
+            config.batch_size, shard.world_size if getattr(options, "split_batches", False) else 1
+        )
         if odd:
             raise ConfigurationError(
-                f"batch_size: with split_batches=True it is shared by {counted(shard.world_size, 'process')}, and "
+                "batch_size: with split_batches=True it is shared by "
+                f"{counted(shard.world_size, 'process')}, and "
                 f"{config.batch_size} cannot be. Use a multiple of {shard.world_size}."
             )
-        tail: Tail = "pad" if getattr(options, "even_batches", True) else "filled"  # the first samples come twice
+        tail: Tail = (
+            "pad" if getattr(options, "even_batches", True) else "filled"
+        )  # the first samples come twice
         changed = replace(
             config,
             batch_size=batch_size,
@@ -98,7 +110,8 @@ class PreparedByAccelerate:
             own_seed=False,
         )
         self._reconfigure(changed, "accelerator.prepare")  # type: ignore[attr-defined]
-        # Whoever makes a DataLoader of the attributes of this one, as skip_first_batches, shall start no processes.
+        # Whoever makes a DataLoader of the attributes of this one, as skip_first_batches, shall
+        # start no processes.
         for name, none in NO_WORKERS.items():
             object.__setattr__(self, name, none)
         if getattr(options, "use_stateful_dataloader", False):
@@ -106,11 +119,12 @@ class PreparedByAccelerate:
 
 
 def accelerate_place() -> tuple[Shard, torch.device, Any] | None:
-    """Where Accelerate has put this process, and its DataLoaderConfiguration; None if no Accelerator was made.
+    """Where Accelerate has put this process, and its DataLoaderConfiguration; None if no
+    Accelerator was made.
 
-    The options are those of the Accelerator that asks, which alone knows them: called from a property of the Loader
-    that `Accelerator.prepare_data_loader` looks at. `dispatch_batches`, one process reading for all, changes nothing in
-    what each of them gets, which here it reads itself.
+    The options are those of the Accelerator that asks, which alone knows them: called from a
+    property of the Loader that `Accelerator.prepare_data_loader` looks at. `dispatch_batches`, one
+    process reading for all, changes nothing in what each of them gets, which here it reads itself.
     """
     module = sys.modules.get("accelerate.state")
     if module is None or not module.PartialState._shared_state:
@@ -126,8 +140,8 @@ def accelerate_place() -> tuple[Shard, torch.device, Any] | None:
 
 
 class AccelerateFlags:
-    """Keeps Accelerate's flags on a Loader: whether the batch at hand is the last one, and how many of its samples are
-    no padding. A watcher of its epochs."""
+    """Keeps Accelerate's flags on a Loader: whether the batch at hand is the last one, and how many
+    of its samples are no padding. A watcher of its epochs."""
 
     def __init__(self, owner: Callable[[], Any]) -> None:
         """`owner`: a weak reference to the Loader."""
@@ -139,7 +153,9 @@ class AccelerateFlags:
         loader = self._owner()
         order: Order = loader.sampler.order
         loader.end_of_dataloader = False
-        loader.remainder = 0 if order.drop_last or order.endless else order.length % order.global_batch_size
+        loader.remainder = (
+            0 if order.drop_last or order.endless else order.length % order.global_batch_size
+        )
         GradientState()._add_dataloader(loader)
 
     def batch_comes(self, *, last: bool) -> None:
@@ -152,11 +168,13 @@ class AccelerateFlags:
 
 
 class SkippedBatches:
-    """Batches of a Loader through the plain DataLoader that `skip_first_batches` makes of its attributes.
+    """Batches of a Loader through the plain DataLoader that `skip_first_batches` makes of its
+    attributes.
 
-    That one asks the Loader's batch sampler for the indices of a batch, leaves out the first ones, and gives the
-    samples to the Loader's collate function. Here the batch sampler hands out empty lists, for which nothing is read,
-    and the collate function returns the Loader's own batch, from the first one on that was not left out.
+    That one asks the Loader's batch sampler for the indices of a batch, leaves out the first ones,
+    and gives the samples to the Loader's collate function. Here the batch sampler hands out empty
+    lists, for which nothing is read, and the collate function returns the Loader's own batch, from
+    the first one on that was not left out.
     """
 
     def __init__(self, owner: Callable[[], Any]) -> None:
@@ -169,7 +187,9 @@ class SkippedBatches:
         """Whether the caller's caller is Accelerate's SkipBatchSampler."""
         caller = sys._getframe(2)
         module = caller.f_globals.get("__name__")
-        return module == "accelerate.data_loader" and "skip_batches" in vars(caller.f_locals.get("self"))
+        return module == "accelerate.data_loader" and "skip_batches" in vars(
+            caller.f_locals.get("self")
+        )
 
     def requests(self, steps: int) -> Iterator[list[int]]:
         self._batches = None
@@ -184,7 +204,8 @@ class SkippedBatches:
             self._batches = None
 
     def batch(self) -> Any:
-        """The Loader's batch for the request made last. Raises LookupError: none was made in this process."""
+        """The Loader's batch for the request made last. Raises LookupError: none was made in this
+        process."""
         loader = self._owner()
         if loader is None or get_worker_info() is not None:
             raise LookupError

@@ -1,7 +1,8 @@
 """What scripts and frameworks look for on a DataLoader, and find on a Loader.
 
-Samplers to look at, a data set with a length, and a collate function. This file looks at who its caller is: a plain
-DataLoader that somebody makes of a Loader's attributes would load every sample in Python, and is refused.
+Samplers to look at, a data set with a length, and a collate function. This file looks at who its
+caller is: a plain DataLoader that somebody makes of a Loader's attributes would load every sample
+in Python, and is refused.
 """
 
 from __future__ import annotations
@@ -20,8 +21,10 @@ from fastload.sampler import EpochOrder, Order, UncountedOrder
 from fastload.sources.base import Source
 
 REMEDY = (
-    "Give the framework a loader that is shared already: fastload.create_loader(..., shard='auto') or "
-    "fastload.from_dataloader(..., shard='auto'), and let it wrap nothing around it (see docs/clients.md). In place of "
+    "Give the framework a loader that is shared already: fastload.create_loader(..., "
+    "shard='auto') or "
+    "fastload.from_dataloader(..., shard='auto'), and let it wrap nothing around it (see "
+    "docs/clients.md). In place of "
     "Accelerate's skip_first_batches there is loader.skip(n)."
 )
 
@@ -31,7 +34,8 @@ _REBUILDING = ("accelerate", "lightning", "pytorch_lightning", "ray", "torchdata
 
 
 class SourceView(Dataset[Any]):
-    """What `loader.dataset` is where the loader was not made from a Dataset: its length and its classes."""
+    """What `loader.dataset` is where the loader was not made from a Dataset: its length and its
+    classes."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
@@ -42,7 +46,8 @@ class SourceView(Dataset[Any]):
 
     def __getitem__(self, index: int) -> Any:
         raise ConfigurationError(
-            f"dataset: the samples of {self.source.name} are read by the fastload Loader, batch by batch. If a "
+            f"dataset: the samples of {self.source.name} are read by the fastload Loader, "
+            "batch by batch. If a "
             f"framework has put its own DataLoader in its place: {REMEDY}"
         )
 
@@ -50,14 +55,16 @@ class SourceView(Dataset[Any]):
         return f"<{self.source.format} {self.source.name}, {counted(len(self), 'sample')}>"
 
 
-# -- Samplers ----------------------------------------------------------------------------------------------------------
+# -- Samplers --------------------------------------------------------------------------------------
 
 
 class LoaderSampler(Sampler[int]):
-    """What `loader.sampler` is: this rank's indices of the epoch under way or to come, for whoever looks for them.
+    """What `loader.sampler` is: this rank's indices of the epoch under way or to come, for whoever
+    looks for them.
 
-    It has the attributes of a DistributedSampler, and is one where the loader is one of several ranks: frameworks take
-    that for a sign that the data are shared already. `set_epoch` is passed on to the loader.
+    It has the attributes of a DistributedSampler, and is one where the loader is one of several
+    ranks: frameworks take that for a sign that the data are shared already. `set_epoch` is passed
+    on to the loader.
     """
 
     def __init__(self, order: Order, dataset: Any, owner: Callable[[], Any]) -> None:
@@ -99,8 +106,8 @@ class LoaderSampler(Sampler[int]):
 
     @property
     def _all_are_ours(self) -> bool:
-        """Whether this rank has all samples. The sampler then gives those of an incomplete last batch, too, as torch's
-        does; `drop_last` leaves them out of the batches."""
+        """Whether this rank has all samples. The sampler then gives those of an incomplete last
+        batch, too, as torch's does; `drop_last` leaves them out of the batches."""
         return isinstance(self.order, EpochOrder) and self.order.shard.world_size == 1
 
     def __len__(self) -> int:
@@ -117,10 +124,13 @@ class _DistributedLoaderSampler(LoaderSampler, DistributedSampler[Any]):  # type
 
 
 class _StreamSampler(LoaderSampler):
-    """Of a data set that is only iterated: nothing to choose, without an end, as under a DataLoader."""
+    """Of a data set that is only iterated: nothing to choose, without an end, as under a
+    DataLoader."""
 
     def __len__(self) -> int:
-        raise TypeError(f"{type(self.dataset).__name__} can only be iterated: there are no indices to count")
+        raise TypeError(
+            f"{type(self.dataset).__name__} can only be iterated: there are no indices to count"
+        )
 
     def batches(self) -> Iterator[Any]:
         return itertools.repeat([None] * self.order.batch_size)
@@ -136,7 +146,11 @@ class _UncountedSampler(LoaderSampler):
 
     def batches(self) -> Iterator[Any]:
         given, size = iter(self.order.sampler), self.order.batch_size
-        return given if self.order.in_batches else iter(lambda: list(itertools.islice(given, size)), [])
+        return (
+            given
+            if self.order.in_batches
+            else iter(lambda: list(itertools.islice(given, size)), [])
+        )
 
 
 def sampler_over(order: Order, dataset: Any, owner: Callable[[], Any]) -> LoaderSampler:
@@ -152,7 +166,8 @@ def sampler_over(order: Order, dataset: Any, owner: Callable[[], Any]) -> Loader
 class LoaderBatchSampler(BatchSampler):
     """What `loader.batch_sampler` is: the indices of `sampler`, a list for each batch.
 
-    Frameworks that rebuild a loader make one over a sampler of their own, which the Loader then asks for its rank.
+    Frameworks that rebuild a loader make one over a sampler of their own, which the Loader then
+    asks for its rank.
     """
 
     sampler: Any
@@ -162,7 +177,11 @@ class LoaderBatchSampler(BatchSampler):
         self.sampler.set_epoch(epoch)
 
     def __len__(self) -> int:
-        return self.sampler.order.steps if isinstance(self.sampler, LoaderSampler) else super().__len__()
+        return (
+            self.sampler.order.steps
+            if isinstance(self.sampler, LoaderSampler)
+            else super().__len__()
+        )
 
     def __iter__(self) -> Iterator[list[int]]:
         if not isinstance(self.sampler, LoaderSampler):
@@ -174,14 +193,15 @@ class LoaderBatchSampler(BatchSampler):
         return self.sampler.batches()
 
 
-# -- The collate function ----------------------------------------------------------------------------------------------
+# -- The collate function --------------------------------------------------------------------------
 
 
 class GuardedCollate:
-    """The collate function as an attribute: it works, but not in a plain DataLoader made of a Loader's attributes.
+    """The collate function as an attribute: it works, but not in a plain DataLoader made of a
+    Loader's attributes.
 
-    Some frameworks make one without a word, and it would load every sample in Python. The exception is Accelerate's
-    `skip_first_batches`, which gets the Loader's own batches.
+    Some frameworks make one without a word, and it would load every sample in Python. The exception
+    is Accelerate's `skip_first_batches`, which gets the Loader's own batches.
     """
 
     function: Callable[[list[Any]], Any]
@@ -192,7 +212,8 @@ class GuardedCollate:
 
     @property  # type: ignore[misc]
     def __class__(self) -> type[Any]:
-        """The function's own: timm asks for it, and then turns mixing off by an attribute of the function."""
+        """The function's own: timm asks for it, and then turns mixing off by an attribute of the
+        function."""
         return type(self.function)
 
     def __getattr__(self, name: str) -> Any:
@@ -219,11 +240,15 @@ class GuardedCollate:
 
 
 def shown_collate(guarded: GuardedCollate) -> Any:
-    """What `loader.collate_fn` is to whoever asks: torch's `default_collate` is that very function, but to frameworks
-    that make a DataLoader of it, as Accelerate's `skip_first_batches` and Ray's `prepare_data_loader`. To be called by
-    the property."""
+    """What `loader.collate_fn` is to whoever asks: torch's `default_collate` is that very function,
+    but to frameworks that make a DataLoader of it, as Accelerate's `skip_first_batches` and Ray's
+    `prepare_data_loader`. To be called by the property."""
     asking = sys._getframe(2).f_globals.get("__name__", "").split(".")[0]
-    return guarded.function if guarded.function is default_collate and asking not in _REBUILDING else guarded
+    return (
+        guarded.function
+        if guarded.function is default_collate and asking not in _REBUILDING
+        else guarded
+    )
 
 
 def _refusal() -> Iterator[list[int]]:
@@ -236,4 +261,6 @@ def _refuse(attribute: str) -> list[int]:
 
 
 def _plain_dataloader(attribute: str) -> ConfigurationError:
-    return ConfigurationError(f"{attribute}: a plain DataLoader was made out of a fastload Loader. {REMEDY}")
+    return ConfigurationError(
+        f"{attribute}: a plain DataLoader was made out of a fastload Loader. {REMEDY}"
+    )

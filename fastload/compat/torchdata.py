@@ -1,4 +1,5 @@
-"""torchdata: its classes that stand for torch's, and the states of its StatefulDataLoader, both ways."""
+"""torchdata: its classes that stand for torch's, and the states of its StatefulDataLoader, both
+ways."""
 
 from __future__ import annotations
 
@@ -10,15 +11,18 @@ from fastload.sampler import Order
 
 
 def is_torchdatas(thing: Any) -> bool:
-    """Whether it is, or is of, one of the classes that torchdata has in place of torch's, and that do the same."""
+    """Whether it is, or is of, one of the classes that torchdata has in place of torch's, and that
+    do the same."""
     kind = thing if isinstance(thing, type) else type(thing)
     return kind.__module__.startswith("torchdata.stateful_dataloader")
 
 
 def taken_over(state: Any, order: Order, epoch: int) -> tuple[int, int] | None:
-    """The place in a state of torchdata's StatefulDataLoader, which names no epoch; None: it is no such state.
+    """The place in a state of torchdata's StatefulDataLoader, which names no epoch; None: it is no
+    such state.
 
-    Raises StateMismatchError: the order is a random one or the user's own, which is another one here.
+    Raises StateMismatchError: the order is a random one or the user's own, which is another one
+    here.
     """
     if not isinstance(state, Mapping) or "_iterator_finished" not in state:
         return None
@@ -28,12 +32,16 @@ def taken_over(state: Any, order: Order, epoch: int) -> tuple[int, int] | None:
     else:
         counts = [state.get("_num_yielded")]
     if any(type(count) is not int for count in counts):
-        raise StateMismatchError("state: it is of torchdata's StatefulDataLoader, but does not say how far it came.")
+        raise StateMismatchError(
+            "state: it is of torchdata's StatefulDataLoader, but does not say how far it came."
+        )
     steps = sum(counts)
     if not order.sequential or not 0 <= steps <= order.steps:
         raise StateMismatchError(
-            f"state: it is of torchdata's StatefulDataLoader, after {counted(steps, 'batch')}, and this loader "
-            f"({order.describe()}) does not give them in that order. Finish that epoch there, or begin one here with "
+            f"state: it is of torchdata's StatefulDataLoader, after {counted(steps, 'batch')}, "
+            "and this loader "
+            f"({order.describe()}) does not give them in that order. Finish that epoch there, "
+            "or begin one here with "
             "set_epoch()."
         )
     return (epoch + 1, 0) if state["_iterator_finished"] else (epoch, steps)
@@ -42,20 +50,29 @@ def taken_over(state: Any, order: Order, epoch: int) -> tuple[int, int] | None:
 def stateful_dataloader_state(loader: Any) -> dict[str, Any]:
     """Where a Loader stands, for torchdata's StatefulDataLoader: the way back from fastload.
 
-    Its `load_state_dict` takes this where it has no worker processes (`num_workers=0`), the same batch size and the
-    same data in order. The other way, `Loader.load_state_dict` takes a StatefulDataLoader's state as it is.
+    Its `load_state_dict` takes this where it has no worker processes (`num_workers=0`), the same
+    batch size and the same data in order. The other way, `Loader.load_state_dict` takes a
+    StatefulDataLoader's state as it is.
 
     Raises:
-        ConfigurationError: the loader's order is a random one, or the user's own, which that one cannot go on with.
+        ConfigurationError: the loader's order is a random one, or the user's own, which that one
+            cannot go on with.
     """
     order = loader.sampler.order
     if not order.sequential:
         raise ConfigurationError(
-            f"loader: a StatefulDataLoader cannot go on in this order ({order.describe()}). Finish the epoch here."
+            f"loader: a StatefulDataLoader cannot go on in this order ({order.describe()}). "
+            "Finish the epoch here."
         )
     step = loader.state_dict()["step"]
     samples = sum(len(order.batch(n)) for n in range(step))
-    unused = ("_index_sampler_state", "_IterableDataset_len_called", "_shared_seed", "fetcher_state", "dataset_state")
+    unused = (
+        "_index_sampler_state",
+        "_IterableDataset_len_called",
+        "_shared_seed",
+        "fetcher_state",
+        "dataset_state",
+    )
     return dict.fromkeys(unused) | {
         "_sampler_iter_state": {"samples_yielded": samples},
         "_sampler_iter_yielded": step,

@@ -8,8 +8,8 @@ from typing import Any
 def trainer_callback() -> Any:
     """A callback for Hugging Face's Trainer, so that it resumes in the middle of an epoch.
 
-    Needed only with `TrainingArguments(ignore_data_skip=True)`: without that the Trainer skips the batches itself, by
-    Accelerate's `skip_first_batches`, and the loader reads nothing for those.
+    Needed only with `TrainingArguments(ignore_data_skip=True)`: without that the Trainer skips the
+    batches itself, by Accelerate's `skip_first_batches`, and the loader reads nothing for those.
 
     Returns:
         A transformers.TrainerCallback, to be given as `Trainer(callbacks=[...])`.

@@ -1,10 +1,17 @@
-"""Compressed images to pixels: several decoders behind one contract, and one place for all that is not decoding."""
+"""Compressed images to pixels: several decoders behind one contract, and one place for all that is
+not decoding."""
 
 from __future__ import annotations
 
 from fastload.decode.header import ImageHeader, read_header
 from fastload.decode.image import decode_image
-from fastload.decode.libraries import Decoder, DecoderInfo, available_decoders, get_decoder, register_decoder
+from fastload.decode.libraries import (
+    Decoder,
+    DecoderInfo,
+    available_decoders,
+    get_decoder,
+    register_decoder,
+)
 from fastload.files import DecodeSettings
 
 __all__ = [

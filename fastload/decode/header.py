@@ -1,7 +1,8 @@
-"""What the bytes of an image say without decoding: format, size, components, orientation, scans, sound chunks.
+"""What the bytes of an image say without decoding: format, size, components, orientation, scans,
+sound chunks.
 
-JPEG (ITU-T T.81, annex B) and PNG (W3C, third edition) are read here, as this runs for every sample; other formats are
-left to Pillow.
+JPEG (ITU-T T.81, annex B) and PNG (W3C, third edition) are read here, as this runs for every
+sample; other formats are left to Pillow.
 """
 
 from __future__ import annotations
@@ -111,7 +112,8 @@ def _markers(data: bytes) -> Iterator[tuple[int, int]]:
 
 
 def _next_marker(data: bytes, position: int) -> tuple[int, int]:
-    """(marker, offset behind it). Skips padding and stray bytes, as libjpeg does; IndexError at the end."""
+    """(marker, offset behind it). Skips padding and stray bytes, as libjpeg does; IndexError at the
+    end."""
     while True:
         if data[position] != 0xFF:
             position = data.find(b"\xff", position)
@@ -133,7 +135,9 @@ def _jpeg(data: bytes) -> ImageHeader:
             if not (height and width and components):
                 raise ValueError(f"a JPEG of {width} x {height} pixels and {components} components")
             progressive, arithmetic = marker in _PROGRESSIVE, marker in _ARITHMETIC
-            return ImageHeader("JPEG", height, width, components, orientation, progressive, arithmetic)
+            return ImageHeader(
+                "JPEG", height, width, components, orientation, progressive, arithmetic
+            )
         if marker == _APP1 and data.startswith(b"Exif\0\0", position + 2):
             length = int.from_bytes(data[position : position + 2], "big")
             orientation = _exif_orientation(data[position + 8 : position + length]) or orientation
@@ -158,9 +162,10 @@ def _png(data: bytes) -> ImageHeader:
 def pixel_chunks(data: bytes) -> bytes:
     """The same PNG without metadata.
 
-    Readers differ in what they make of broken metadata and of wrong checksums: Pillow refuses the first and does not
-    look at the second, libpng the reverse. Here, as in the native core (`fastload/native/png.cpp`), metadata do
-    not count, and what carries pixels must be as it was written: ValueError.
+    Readers differ in what they make of broken metadata and of wrong checksums: Pillow refuses the
+    first and does not look at the second, libpng the reverse. Here, as in the native core
+    (`fastload/native/png.cpp`), metadata do not count, and what carries pixels must be as it was
+    written: ValueError.
     """
     view = memoryview(data)
     kept: list[memoryview] = [view[: len(_PNG)]]
@@ -178,11 +183,15 @@ def pixel_chunks(data: bytes) -> bytes:
         if stop > len(data):
             raise ValueError(f"truncated: the end of the image is missing ({len(data)} bytes)")
         if kind in _PNG_PIXELS:
-            if int.from_bytes(view[stop - 4 : stop], "big") != zlib.crc32(view[position + 4 : stop - 4]):
+            if int.from_bytes(view[stop - 4 : stop], "big") != zlib.crc32(
+                view[position + 4 : stop - 4]
+            ):
                 raise ValueError(f"damaged: the checksum of its chunk {kind.decode()} is wrong")
             _check_place(kind, length, kinds)
             if kind == b"IHDR":
-                width, height, depth, colour, *methods = struct.unpack_from(">IIBBBBB", data, position + 8)
+                width, height, depth, colour, *methods = struct.unpack_from(
+                    ">IIBBBBB", data, position + 8
+                )
                 known = depth in _PNG_DEPTHS.get(colour, ()) and methods in ([0, 0, 0], [0, 0, 1])
                 if not (width and height and known):
                     raise ValueError("a PNG with a damaged header")
@@ -194,30 +203,40 @@ def pixel_chunks(data: bytes) -> bytes:
         position = stop
     if kinds[:1] != [b"IHDR"] or b"IDAT" not in kinds or (colour == 3 and b"PLTE" not in kinds):
         raise ValueError("damaged: it has no pixels, or no palette for them")
-    # Data that take more room than the pixels are made to keep a decoder busy: one block of them may cost a thousand
-    # times what its bytes would otherwise.
-    # The same are in fastload/native/png.cpp, for images that are not interlaced: those have up to twice as many bytes.
+    # Data that take more room than the pixels are made to keep a decoder busy: one block of them
+    # may cost a thousand times what its bytes would otherwise. The same are in
+    # fastload/native/png.cpp, for images that are not interlaced: those have up to twice as many
+    # bytes.
     row = (width * _PNG_COMPONENTS[colour] * depth + 7) // 8
     raw, interlaced = (row + 1) * height, methods[2]
-    # Deflate makes at most 258 bytes of two bits (RFC 1951, 3.2.5). Interlaced rows have no fewer bytes than `row`.
+    # Deflate makes at most 258 bytes of two bits (RFC 1951, 3.2.5). Interlaced rows have no fewer
+    # bytes than `row`.
     if (row * height if interlaced else raw) > _DEFLATED * compressed:
-        raise ValueError(f"truncated: {compressed:,} bytes of data cannot hold {width} x {height} pixels")
+        raise ValueError(
+            f"truncated: {compressed:,} bytes of data cannot hold {width} x {height} pixels"
+        )
     if compressed > (4 if interlaced else 2) * raw + (64 << 10):
-        raise ValueError(f"{compressed:,} bytes of data for {width} x {height} pixels: made to keep a decoder busy")
+        raise ValueError(
+            f"{compressed:,} bytes of data for {width} x {height} pixels: made to keep a "
+            "decoder busy"
+        )
     return b"".join([*kept, b"\0\0\0\0IEND\xaeB`\x82"])
 
 
 def _check_place(kind: bytes, length: int, before: list[bytes]) -> None:
     if (kind == b"IHDR") != (not before) or (kind == b"IHDR" and length != 13):
         raise ValueError(f"damaged: its chunk {kind.decode()} is out of place")
-    if kind == b"PLTE" and (b"PLTE" in before or b"IDAT" in before or length % 3 or not 0 < length <= 768):
+    if kind == b"PLTE" and (
+        b"PLTE" in before or b"IDAT" in before or length % 3 or not 0 < length <= 768
+    ):
         raise ValueError("damaged: a palette that is odd or out of place")
     if kind == b"IDAT" and b"IDAT" in before and before[-1] != b"IDAT":
         raise ValueError("damaged: its pixels are in pieces with others between")
 
 
 def _exif_orientation(tiff: bytes) -> int | None:
-    """Orientation of a TIFF structure, or None if it is absent or damaged: no reason to refuse the pixels."""
+    """Orientation of a TIFF structure, or None if it is absent or damaged: no reason to refuse the
+    pixels."""
     order = {b"II": "<", b"MM": ">"}.get(tiff[:2])
     if order is None:
         return None
@@ -234,13 +253,17 @@ def _exif_orientation(tiff: bytes) -> int | None:
 
 
 def _webp_by_core(data: bytes) -> ImageHeader | None:
-    """Of a WebP that the native core takes: what decodes it also says its size. Others are for Pillow to judge.
+    """Of a WebP that the native core takes: what decodes it also says its size. Others are for
+    Pillow to judge.
 
-    The two differ in what they forgive: a RIFF container of another length than it says, odd flags in VP8X.
+    The two differ in what they forgive: a RIFF container of another length than it says, odd flags
+    in VP8X.
     """
     if not (data.startswith(b"RIFF") and data[8:12] == b"WEBP" and "WEBP" in core_formats()):
         return None
-    headers, failures = core_pool().read_headers([data], settings=DecodeSettings(max_pixels=1 << 60), here=True)
+    headers, failures = core_pool().read_headers(
+        [data], settings=DecodeSettings(max_pixels=1 << 60), here=True
+    )
     height, width, components, orientation = headers[0, :4].tolist()
     return None if failures else ImageHeader("WEBP", height, width, components, orientation)
 
@@ -250,7 +273,9 @@ def _other(data: bytes, name: str) -> ImageHeader:
         with open_lazily(data, "") as image:
             orientation = image.getexif().get(_ORIENTATION, 1)
             upright = orientation if orientation in range(1, 9) else 1
-            return ImageHeader(str(image.format), image.height, image.width, len(image.getbands()), upright)
+            return ImageHeader(
+                str(image.format), image.height, image.width, len(image.getbands()), upright
+            )
     except UnidentifiedImageError as error:
         raise DecodeError(f"{name}: not an image: {_looks_like(data)}. {REMEDY}") from error
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
@@ -262,7 +287,13 @@ def _other(data: bytes, name: str) -> ImageHeader:
 def _looks_like(data: bytes) -> str:
     start = data[:256].lstrip().lower()
     if start.startswith((b"<!doctype", b"<html", b"<?xml", b"<")):
-        return f"its first bytes look like HTML or XML: {data[:40]!r}, as a failed download leaves them"
+        return (
+            f"its first bytes look like HTML or XML: {data[:40]!r}, as a failed download "
+            "leaves them"
+        )
     if not any(data[:256]):
-        return f"it begins with zeros ({len(data)} bytes in all), as a broken copy or a full disk leaves them"
+        return (
+            f"it begins with zeros ({len(data)} bytes in all), as a broken copy or a full "
+            "disk leaves them"
+        )
     return f"its first bytes are {data[:16]!r}, no known image format"

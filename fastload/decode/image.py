@@ -1,6 +1,8 @@
-"""One image to pixels: the one place that decides what is a good image, and the one that reads single samples.
+"""One image to pixels: the one place that decides what is a good image, and the one that reads
+single samples.
 
-Plain JPEGs go to the decoder, PNG and WebP to the native core where it reads them. Everything rarer goes through
+Plain JPEGs go to the decoder, PNG and WebP to the native core where it reads them. Everything rarer
+goes through
 Pillow: CMYK, masks, other formats.
 """
 
@@ -15,7 +17,14 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from fastload.decode.header import REMEDY, ImageHeader, count_scans, pixel_chunks, read_header, scan_offset
+from fastload.decode.header import (
+    REMEDY,
+    ImageHeader,
+    count_scans,
+    pixel_chunks,
+    read_header,
+    scan_offset,
+)
 from fastload.decode.libraries import (
     CoreDecoder,
     Decoder,
@@ -38,14 +47,16 @@ _SOS, _EOI = b"\xff\xda", b"\xff\xd9"
 _PREFIXES = (16 << 10, 256 << 10)
 """How much of an image is read for its header, at first and if that was not enough [bytes]."""
 _SCRATCH_BYTES = 64 << 20
-"""Memory kept; larger images get an array of their own, so that one of them does not hold its memory for ever."""
+"""Memory kept; larger images get an array of their own, so that one of them does not hold its
+memory for ever."""
 
 
 class Scratch:
     """Memory to decode into, again and again. It belongs to one thread and one image at a time.
 
-    A fresh array per image is a fresh mapping per image: the system clears its pages, and threads queue for the address
-    space of the process. Two threads that decode photographs into kept memory are up to twice as fast.
+    A fresh array per image is a fresh mapping per image: the system clears its pages, and threads
+    queue for the address space of the process. Two threads that decode photographs into kept memory
+    are up to twice as fast.
     """
 
     def __init__(self) -> None:
@@ -57,7 +68,9 @@ class Scratch:
         if size > _SCRATCH_BYTES:
             return np.empty(shape, dtype=np.uint8)
         if size > len(self._buffer):
-            self._buffer = np.empty(max(size, min(_SCRATCH_BYTES, len(self._buffer) * 3 // 2)), dtype=np.uint8)
+            self._buffer = np.empty(
+                max(size, min(_SCRATCH_BYTES, len(self._buffer) * 3 // 2)), dtype=np.uint8
+            )
         return self._buffer[:size].reshape(shape)
 
 
@@ -67,7 +80,8 @@ def check_header(header: ImageHeader, name: str, settings: DecodeSettings) -> No
     if pixels > settings.max_pixels:
         raise DecodeError(
             f"{name}: {header.width} x {header.height} = {pixels:,} pixels, above the limit of "
-            f"{settings.max_pixels:,} that guards against decompression bombs. If the file is to be trusted, raise "
+            f"{settings.max_pixels:,} that guards against decompression bombs. If the file is "
+            "to be trusted, raise "
             'max_pixels in the options; or skip such samples with on_error="substitute".'
         )
 
@@ -95,9 +109,11 @@ def decode_image(
         data: the bytes of the file.
         name: what to call it in messages: its path.
         decoder: for JPEGs of one or three components.
-        as_stored: not RGB, but the numbers in the file: grey values, palette indices, 0 and 255 of one bit.
+        as_stored: not RGB, but the numbers in the file: grey values, palette indices, 0 and 255 of
+            one bit.
         header: what `read_header` said, if it was asked before.
-        scratch: memory to decode into; the result is then valid until the scratch is used again, and may be read-only.
+        scratch: memory to decode into; the result is then valid until the scratch is used again,
+            and may be read-only.
 
     Returns:
         (H, W, 3) uint8 RGB, or (H, W, 1) uint8 of a mask, upright if the settings say so.
@@ -135,7 +151,8 @@ def decode_image(
         )
     if settings.exif_orientation:
         pixels = _upright(pixels, header.orientation)
-    # Pillow's arrays are read-only, of which torch warns. With a scratch the pixels are about to be copied anyway.
+    # Pillow's arrays are read-only, of which torch warns. With a scratch the pixels are about to be
+    # copied anyway.
     return pixels if pixels.flags.writeable or scratch is not None else pixels.copy()
 
 
@@ -146,20 +163,23 @@ def check_data(data: bytes, header: ImageHeader, name: str, settings: DecodeSett
         DecodeError: it is cut off, or would take for ever.
     """
     if header.format == "JPEG":
-        # A cut file still decodes, to an image with a grey rest. From the back: the end mark is normally the last two
-        # bytes, while a thumbnail before the scan has one of its own.
+        # A cut file still decodes, to an image with a grey rest. From the back: the end mark is
+        # normally the last two bytes, while a thumbnail before the scan has one of its own.
         complete = data.endswith(_EOI) or 0 < scan_offset(data) < data.rfind(_EOI)
         _check_work(data, header, name, settings)
-        # A block of 8 x 8 samples takes a bit at least, and 16 x 16 pixels have one whatever the sampling; arithmetic
-        # coding has no such bound. So nothing is allocated for pixels that cannot be there. The same, with the
-        # derivation, is in fastload/native/decoder.cpp.
+        # A block of 8 x 8 samples takes a bit at least, and 16 x 16 pixels have one whatever the
+        # sampling; arithmetic coding has no such bound. So nothing is allocated for pixels that
+        # cannot be there. The same, with the derivation, is in fastload/native/decoder.cpp.
         bits = (header.height // 16) * (header.width // 16)
         if not header.arithmetic and bits // 8 > len(data):
             raise DecodeError(
-                f"{name}: truncated: {len(data)} bytes cannot hold {header.width} x {header.height} pixels. {REMEDY}"
+                f"{name}: truncated: {len(data)} bytes cannot hold {header.width} x "
+                f"{header.height} pixels. {REMEDY}"
             )
         if not complete:
-            raise DecodeError(f"{name}: truncated: the end of the image is missing ({len(data)} bytes). {REMEDY}")
+            raise DecodeError(
+                f"{name}: truncated: the end of the image is missing ({len(data)} bytes). {REMEDY}"
+            )
     elif header.format == "PNG":
         try:
             return pixel_chunks(data)
@@ -170,11 +190,12 @@ def check_data(data: bytes, header: ImageHeader, name: str, settings: DecodeSett
 
 def _check_work(data: bytes, header: ImageHeader, name: str, settings: DecodeSettings) -> None:
     most = settings.max_work // max(header.height * header.width, 1)
-    # A scan's header has ten bytes at least, so that most files have no room for too many; counting marks is quick and
-    # never too low; following the markers is exact.
+    # A scan's header has ten bytes at least, so that most files have no room for too many; counting
+    # marks is quick and never too low; following the markers is exact.
     if len(data) // 10 > most and data.count(_SOS) > most and (scans := count_scans(data)) > most:
         raise DecodeError(
-            f"{name}: {scans} scans of {header.width} x {header.height} pixels, where {most} are allowed in an image "
+            f"{name}: {scans} scans of {header.width} x {header.height} pixels, where {most} "
+            "are allowed in an image "
             f"of this size: a file that is made to keep the decoder busy. {REMEDY}"
         )
 
@@ -186,7 +207,8 @@ def _jpeg(data: bytes, decoder: Decoder, out: Pixels | None) -> Pixels:
     except ValueError as error:
         refusal = str(error)
         for other in second_opinions(decoder):
-            # The core tells damage from oddities by libjpeg's own codes. Others may not notice damage at all.
+            # The core tells damage from oddities by libjpeg's own codes. Others may not notice
+            # damage at all.
             if other.name != CoreDecoder.name and not is_no_damage(refusal):
                 break
             try:
@@ -203,13 +225,19 @@ def _with_pillow(data: bytes, format: str, as_stored: bool) -> Pixels:
             values = np.asarray(image)
             if as_stored and values.max() > 255:
                 most = values.max()
-                raise ValueError(f"a mask of 16 bits with the number {most}; fastload keeps masks as uint8, 0 to 255")
+                raise ValueError(
+                    f"a mask of 16 bits with the number {most}; fastload keeps masks as uint8, "
+                    "0 to 255"
+                )
             if as_stored:
                 return values.astype(np.uint8)[..., None]
-            # The high byte, as for 16-bit colour and in torchvision; Pillow's own conversion would clip at 255.
+            # The high byte, as for 16-bit colour and in torchvision; Pillow's own conversion would
+            # clip at 255.
             return np.repeat((values >> 8).astype(np.uint8)[..., None], 3, axis=2)
         if image.mode in ("I", "F"):
-            raise ValueError(f"pixels of 32 bits (Pillow's mode {image.mode}) have no scale that fits 8 bits")
+            raise ValueError(
+                f"pixels of 32 bits (Pillow's mode {image.mode}) have no scale that fits 8 bits"
+            )
         if not as_stored:
             # Only for alpha, which is dropped; and Pillow warns about it when a palette has it.
             image.info.pop("transparency", None)
@@ -220,14 +248,17 @@ def _with_pillow(data: bytes, format: str, as_stored: bool) -> Pixels:
             return np.asarray(image.convert("L"))[..., None]
         if image.mode in ("RGB", "RGBA", "RGBX"):
             return _one_channel(np.asarray(image)[..., :3])
-        raise ValueError(f"a mask has one number a pixel, this one has {len(image.getbands())} ({image.mode})")
+        raise ValueError(
+            f"a mask has one number a pixel, this one has {len(image.getbands())} ({image.mode})"
+        )
 
 
 def _one_channel(pixels: Pixels) -> Pixels:
     first = pixels[..., :1]
     if not (np.array_equal(first, pixels[..., 1:2]) and np.array_equal(first, pixels[..., 2:3])):
         raise ValueError(
-            "a mask has one number a pixel, this one is in colour; save the class numbers as a grey or palette PNG"
+            "a mask has one number a pixel, this one is in colour; save the class numbers as a "
+            "grey or palette PNG"
         )
     return first
 
@@ -246,10 +277,12 @@ def _upright(pixels: Pixels, orientation: int) -> Pixels:
 
 
 class ImageReader(Protocol):
-    """Reads the images of one column. May be called from several threads; picklable if the column is."""
+    """Reads the images of one column. May be called from several threads; picklable if the column
+    is."""
 
     def size(self, index: int) -> tuple[int, int]:
-        """(height, width) of what `pixels` gives, from the header alone. Raises DecodeError as that does."""
+        """(height, width) of what `pixels` gives, from the header alone. Raises DecodeError as that
+        does."""
 
     def pixels(self, index: int) -> Pixels:
         """(H, W, C) uint8, perhaps read-only. Raises DecodeError, which names the sample."""
@@ -257,7 +290,9 @@ class ImageReader(Protocol):
 
 def reader_of(column: Any, settings: DecodeSettings, decoder: str = "auto") -> ImageReader:
     """Of a column of images; pixels read themselves."""
-    reader: ImageReader = EncodedReader(column, settings, decoder) if column.storage == "encoded" else column
+    reader: ImageReader = (
+        EncodedReader(column, settings, decoder) if column.storage == "encoded" else column
+    )
     return reader
 
 
@@ -270,7 +305,8 @@ class EncodedReader:
     decoder: str = "auto"
 
     def fetch(self, index: int) -> Fetched:
-        """(compressed bytes, header, name): read and accepted, but not decoded. Raises DecodeError."""
+        """(compressed bytes, header, name): read and accepted, but not decoded. Raises
+        DecodeError."""
         try:
             data = self.column.read(index)
         except OSError as error:
@@ -304,7 +340,12 @@ class EncodedReader:
         data, header, name = self.fetch(index)
         decoder, as_stored = get_decoder(self.decoder), self.column.kind.as_stored
         return decode_image(
-            data, name=name, decoder=decoder, settings=self.settings, as_stored=as_stored, header=header
+            data,
+            name=name,
+            decoder=decoder,
+            settings=self.settings,
+            as_stored=as_stored,
+            header=header,
         )
 
     def _header(self, index: int) -> ImageHeader:

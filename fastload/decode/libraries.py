@@ -1,10 +1,12 @@
-"""The decoders of JPEGs: the contract, one class each for those of other libraries and for the core, and all by name.
+"""The decoders of JPEGs: the contract, one class each for those of other libraries and for the
+core, and all by name.
 
 A new one is a class here and a line in `_DECODERS`, or a call of `register_decoder`.
 
-libjpeg calls everything a warning that does not stop it, and fills what it could not decode with grey. Files with
-harmless oddities are common in real data sets, so the two kinds have to be told apart by the message: the messages are
-those of libjpeg's jerror.h, the same in every version and in every package built on it.
+libjpeg calls everything a warning that does not stop it, and fills what it could not decode with
+grey. Files with harmless oddities are common in real data sets, so the two kinds have to be told
+apart by the message: the messages are those of libjpeg's jerror.h, the same in every version and in
+every package built on it.
 """
 
 from __future__ import annotations
@@ -36,10 +38,11 @@ Pixels = npt.NDArray[np.uint8]
 
 
 class Decoder(Protocol):
-    """Turns a JPEG of one or three components into RGB: accurate integer DCT, fancy upsampling, no EXIF rotation.
+    """Turns a JPEG of one or three components into RGB: accurate integer DCT, fancy upsampling, no
+    EXIF rotation.
 
-    Everything else (CMYK, PNG, limits, truncation, orientation) is handled once, around it, in `decode.image`. One
-    instance serves any number of threads at once.
+    Everything else (CMYK, PNG, limits, truncation, orientation) is handled once, around it, in
+    `decode.image`. One instance serves any number of threads at once.
     """
 
     name: str
@@ -49,19 +52,21 @@ class Decoder(Protocol):
     """Whether damaged entropy-coded data raises; a decoder that cannot tell says False."""
 
     def decode(self, data: bytes, *, out: Pixels | None = None) -> Pixels:
-        """(H, W, 3) uint8 RGB. Raises ValueError, with the library's own words, if the data is damaged.
+        """(H, W, 3) uint8 RGB. Raises ValueError, with the library's own words, if the data is
+        damaged.
 
         Args:
             data: a whole JPEG file.
-            out: a C-contiguous (H, W, 3) uint8 array of the image's own size. A decoder whose library can, decodes
-                into it and returns it; others ignore it. It saves the page faults of a fresh array per image.
+            out: a C-contiguous (H, W, 3) uint8 array of the image's own size. A decoder whose
+                library can, decodes into it and returns it; others ignore it. It saves the page
+                faults of a fresh array per image.
         """
         ...
 
 
 _HARMLESS = re.compile(
-    # Padding or notes of some camera before the next marker. Before a restart marker (0xd0 to 0xd7) it means
-    # instead that the decoder lost its place in the data.
+    # Padding or notes of some camera before the next marker. Before a restart marker (0xd0 to 0xd7)
+    # it means instead that the decoder lost its place in the data.
     r"\d+ extraneous bytes before marker 0x(?!d[0-7])"
     r"|unknown Adobe color transform code"
     r"|unknown JFIF revision number"
@@ -70,17 +75,20 @@ _HARMLESS = re.compile(
     r"|bad ICC marker",
     re.IGNORECASE,
 )
-# What TurboJPEG, the interface of libjpeg-turbo that decoders for Python are built on, does not know. libjpeg does.
+# What TurboJPEG, the interface of libjpeg-turbo that decoders for Python are built on, does not
+# know. libjpeg does.
 _BEYOND = re.compile(r"Could not determine subsampling|Unsupported|not supported", re.IGNORECASE)
 
 
 def is_harmless(message: str) -> bool:
-    """Whether a libjpeg warning leaves the pixels whole. Whatever is not known to be harmless is damage."""
+    """Whether a libjpeg warning leaves the pixels whole. Whatever is not known to be harmless is
+    damage."""
     return _HARMLESS.search(message) is not None
 
 
 def is_no_damage(message: str) -> bool:
-    """Whether a decoder refuses for a harmless warning, or because it cannot: neither says that pixels are lost."""
+    """Whether a decoder refuses for a harmless warning, or because it cannot: neither says that
+    pixels are lost."""
     return is_harmless(message) or _BEYOND.search(message) is not None
 
 
@@ -94,7 +102,8 @@ def _imported(module: str, decoder: str, install: str) -> Any:
 
 
 class SimpleJpegDecoder:
-    """libjpeg-turbo inside its wheel; decodes into a given array, and stops at warnings when asked."""
+    """libjpeg-turbo inside its wheel; decodes into a given array, and stops at warnings when
+    asked."""
 
     name, strict = "simplejpeg", True
 
@@ -125,8 +134,10 @@ class PyTurboJpegDecoder:
         except (RuntimeError, OSError, AttributeError) as error:
             reason = str(error).splitlines()[0]
             raise BackendUnavailableError(
-                f"PyTurboJPEG is installed, but not the library libturbojpeg that it needs ({reason}). Install it: "
-                "apt install libturbojpeg0 (Debian; libturbojpeg on Ubuntu), or use another decoder: "
+                "PyTurboJPEG is installed, but not the library libturbojpeg that it needs "
+                f"({reason}). Install it: "
+                "apt install libturbojpeg0 (Debian; libturbojpeg on Ubuntu), or use another "
+                "decoder: "
                 "pip install simplejpeg"
             ) from error
         self.version = version("PyTurboJPEG")
@@ -134,16 +145,18 @@ class PyTurboJpegDecoder:
         self._accurate: int = turbojpeg.TJFLAG_ACCURATEDCT
 
     def decode(self, data: bytes, *, out: Pixels | None = None) -> Pixels:
-        pixels: Pixels = self._turbojpeg.decode(data, pixel_format=self._rgb, flags=self._accurate, dst=out)
+        pixels: Pixels = self._turbojpeg.decode(
+            data, pixel_format=self._rgb, flags=self._accurate, dst=out
+        )
         return pixels
 
 
 def _raise_on_damage(base: type[Any]) -> type[Any]:
     """A TurboJPEG class that raises for damaged data.
 
-    PyTurboJPEG 1.x reports libjpeg's warnings through `warnings.warn`. Catching those would mean changing the
-    process-wide warning filters while other threads run, so the method that reports them is overridden instead. It is
-    private to its class, hence the mangled names.
+    PyTurboJPEG 1.x reports libjpeg's warnings through `warnings.warn`. Catching those would mean
+    changing the process-wide warning filters while other threads run, so the method that reports
+    them is overridden instead. It is private to its class, hence the mangled names.
     """
     report, describe = "_TurboJPEG__report_error", "_TurboJPEG__get_error_string"
     if not (hasattr(base, report) and hasattr(base, describe)):
@@ -165,7 +178,8 @@ _TORCHVISION_RGB = 3
 
 
 class TorchvisionDecoder:
-    """torchvision's own decoder, where this build of it has one. It does not report libjpeg's warnings."""
+    """torchvision's own decoder, where this build of it has one. It does not report libjpeg's
+    warnings."""
 
     name, strict = "torchvision", False
 
@@ -173,12 +187,14 @@ class TorchvisionDecoder:
         try:
             import torchvision
 
-            # The operator beneath torchvision.io.decode_jpeg, which torchvision 0.29 deprecates with a warning at each
-            # call. Builds without image support, and some day newer ones, do not have it.
+            # The operator beneath torchvision.io.decode_jpeg, which torchvision 0.29 deprecates
+            # with a warning at each call. Builds without image support, and some day newer ones, do
+            # not have it.
             self._decode = torch.ops.image.decode_jpeg
         except (ImportError, AttributeError, RuntimeError) as error:
             raise BackendUnavailableError(
-                f"The decoder torchvision is not available: this torchvision cannot read images ({error}). "
+                "The decoder torchvision is not available: this torchvision cannot read "
+                f"images ({error}). "
                 "Use another one: pip install simplejpeg"
             ) from error
         self.version = str(torchvision.__version__)
@@ -206,12 +222,16 @@ class OpenCvDecoder:
     def decode(self, data: bytes, *, out: Pixels | None = None) -> Pixels:
         cv2 = self._cv2
         try:
-            bgr = cv2.imdecode(np.frombuffer(data, dtype=np.uint8), cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION)
+            bgr = cv2.imdecode(
+                np.frombuffer(data, dtype=np.uint8),
+                cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION,
+            )
         except cv2.error as error:
             raise ValueError(str(error)) from error
         if bgr is None:
             raise ValueError("OpenCV could not decode it")
-        # Decoding straight to RGB (IMREAD_COLOR_RGB) came with OpenCV 4.11; the swap in place costs 3% of the decode.
+        # Decoding straight to RGB (IMREAD_COLOR_RGB) came with OpenCV 4.11; the swap in place costs
+        # 3% of the decode.
         return np.asarray(cv2.cvtColor(bgr, cv2.COLOR_BGR2RGB, dst=bgr), dtype=np.uint8)
 
 
@@ -232,8 +252,8 @@ class PillowDecoder:
 def open_lazily(data: bytes, format: str) -> Image.Image:
     """The image with its header read and its pixels not.
 
-    `Image.open` adds a process-wide limit on pixels, as a warning and an exception. Ours is checked by the caller, so
-    JPEG and PNG go around it.
+    `Image.open` adds a process-wide limit on pixels, as a warning and an exception. Ours is checked
+    by the caller, so JPEG and PNG go around it.
     """
     buffer = io.BytesIO(data)
     if format == "JPEG":
@@ -256,8 +276,12 @@ class CoreDecoder:
             out = np.empty((*headers[0, :2].tolist(), 3), dtype=np.uint8)
         if not failures:
             whole = np.array([[0, 0, *out.shape[:2]]], dtype=np.int32)
-            placed = Geometry(box=whole, size=whole[:, 2:], window=whole, flip=np.zeros((1, 2), dtype=np.bool_))
-            pending = core_pool().decode_batch([data], geometry=placed, out=out[None], check_whole=True, here=True)
+            placed = Geometry(
+                box=whole, size=whole[:, 2:], window=whole, flip=np.zeros((1, 2), dtype=np.bool_)
+            )
+            pending = core_pool().decode_batch(
+                [data], geometry=placed, out=out[None], check_whole=True, here=True
+            )
             failures = pending.wait()
         if failures:
             raise ValueError(failures[0].message)
@@ -265,19 +289,21 @@ class CoreDecoder:
 
 
 def core_formats() -> Mapping[str, str]:
-    """The formats beside JPEG that the core reads, by Pillow's names, and with which library; none without the core."""
+    """The formats beside JPEG that the core reads, by Pillow's names, and with which library; none
+    without the core."""
     return native.load().formats() if native.available() else {}
 
 
 @cache
 def core_pool() -> NativePool:
-    """Of this process, for single images, whoever asks for them. The thread that asks decodes them: none is started."""
+    """Of this process, for single images, whoever asks for them. The thread that asks decodes them:
+    none is started."""
     return native.NativePool(1)
 
 
 _DECODERS: dict[str, Callable[[], Decoder]] = {
-    # In the order in which "auto" tries them, which is that of measured speed on two threads. The first two are also
-    # the ones that report damaged data.
+    # In the order in which "auto" tries them, which is that of measured speed on two threads. The
+    # first two are also the ones that report damaged data.
     "simplejpeg": SimpleJpegDecoder,
     "pyturbojpeg": PyTurboJpegDecoder,
     "torchvision": TorchvisionDecoder,
@@ -287,20 +313,24 @@ _DECODERS: dict[str, Callable[[], Decoder]] = {
 
 
 def register_decoder(name: str, factory: Callable[[], Decoder]) -> None:
-    """Make a decoder known, for `TurboJpegOptions(decoder=name)`, `fastload doctor` and `fastload bench decode`.
+    """Make a decoder known, for `TurboJpegOptions(decoder=name)`, `fastload doctor` and `fastload
+    bench decode`.
 
     "auto" goes on to choose among fastload's own.
 
     Args:
         name: what to call it.
-        factory: makes it, once; raises BackendUnavailableError, with the install command, if it cannot work here.
-            Worker processes that are not forked import your module anew, so call this where it is imported.
+        factory: makes it, once; raises BackendUnavailableError, with the install command, if it
+            cannot work here. Worker processes that are not forked import your module anew, so call
+            this where it is imported.
 
     Raises:
         ConfigurationError: there is a decoder of this name.
     """
     if name in _DECODERS or name in ("auto", "native"):
-        raise ConfigurationError(f"register_decoder: there is a decoder {name!r} already; choose another name.")
+        raise ConfigurationError(
+            f"register_decoder: there is a decoder {name!r} already; choose another name."
+        )
     _DECODERS[name] = factory
 
 
@@ -310,11 +340,14 @@ def get_decoder(name: str = "auto") -> Decoder:
 
     Raises:
         ConfigurationError: there is no such decoder.
-        BackendUnavailableError: its package or library is not installed; the message has the install command.
+        BackendUnavailableError: its package or library is not installed; the message has the
+            install command.
     """
     if name == "auto":
         for factory in _DECODERS.values():
-            with contextlib.suppress(BackendUnavailableError):  # Pillow needs nothing that is not a dependency
+            with contextlib.suppress(
+                BackendUnavailableError
+            ):  # Pillow needs nothing that is not a dependency
                 return factory()
     if name not in _DECODERS:
         known = ", ".join(repr(n) for n in ("auto", *_DECODERS))
@@ -323,7 +356,8 @@ def get_decoder(name: str = "auto") -> Decoder:
 
 
 def second_opinions(decoder: Decoder) -> Iterator[Decoder]:
-    """Whom to ask about a JPEG that a decoder has refused: the native core where it is built, then the others."""
+    """Whom to ask about a JPEG that a decoder has refused: the native core where it is built, then
+    the others."""
     if native.available():
         yield CoreDecoder()
     for name in _DECODERS:
@@ -347,7 +381,8 @@ class DecoderInfo:
 
 
 def available_decoders() -> list[DecoderInfo]:
-    """Every decoder with its version, or with what to install; in the order in which "auto" tries them."""
+    """Every decoder with its version, or with what to install; in the order in which "auto" tries
+    them."""
     rows = []
     for name in _DECODERS:
         try:
@@ -360,9 +395,14 @@ def available_decoders() -> list[DecoderInfo]:
 
 
 def describe_decoder(decoder: Decoder) -> str:
-    """For `explain()`: what reads which format, in which version, and whether damaged JPEGs would go unnoticed."""
-    strict = "" if decoder.strict else " (it does not report damage inside an otherwise complete one)"
-    core = "".join(f"{name} by the native core ({library}), " for name, library in core_formats().items())
+    """For `explain()`: what reads which format, in which version, and whether damaged JPEGs would
+    go unnoticed."""
+    strict = (
+        "" if decoder.strict else " (it does not report damage inside an otherwise complete one)"
+    )
+    core = "".join(
+        f"{name} by the native core ({library}), " for name, library in core_formats().items()
+    )
     return f"JPEG by {decoder.name} {decoder.version}{strict}, {core}{others_by_pillow()}"
 
 

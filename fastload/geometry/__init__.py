@@ -1,7 +1,8 @@
-"""Where the pixels of an output come from: one plan, one resolution to boxes, one meaning of padding and filters.
+"""Where the pixels of an output come from: one plan, one resolution to boxes, one meaning of
+padding and filters.
 
-Every renderer (`fastload.render.host`, `fastload.render.device`, the native core, DALI) is given the same `Geometry`
-and the same `Resampling`.
+Every renderer (`fastload.render.host`, `fastload.render.device`, the native core, DALI) is given
+the same `Geometry` and the same `Resampling`.
 """
 
 from __future__ import annotations
@@ -17,4 +18,13 @@ from fastload.geometry.plan import (
     View,
 )
 
-__all__ = ["Fill", "Geometry", "GeometryPlan", "Interpolation", "Padding", "PaddingMode", "Resampling", "View"]
+__all__ = [
+    "Fill",
+    "Geometry",
+    "GeometryPlan",
+    "Interpolation",
+    "Padding",
+    "PaddingMode",
+    "Resampling",
+    "View",
+]

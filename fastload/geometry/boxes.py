@@ -1,8 +1,10 @@
-"""From uniform numbers and image sizes to boxes: the arithmetic that every backend must repeat bit for bit.
+"""From uniform numbers and image sizes to boxes: the arithmetic that every backend must repeat bit
+for bit.
 
-It is float64 with nothing but IEEE operations (+, -, *, /, sqrt, rounding), in the order written; the exponential is
-spelled out, because library versions of it differ in the last bit from one machine to the next. An implementation in
-another language that is compiled without contraction into fused multiply-adds gives the same boxes.
+It is float64 with nothing but IEEE operations (+, -, *, /, sqrt, rounding), in the order written;
+the exponential is spelled out, because library versions of it differ in the last bit from one
+machine to the next. An implementation in another language that is compiled without contraction into
+fused multiply-adds gives the same boxes.
 """
 
 from __future__ import annotations
@@ -16,29 +18,34 @@ import numpy.typing as npt
 from fastload.draws import BoolArray, Float64Array, Int64Array
 
 PaddingMode = Literal["constant", "edge", "reflect", "symmetric"]
-"""What lies outside an image: a constant, its edge repeated, or its mirror image without or with the edge row."""
+"""What lies outside an image: a constant, its edge repeated, or its mirror image without or with
+the edge row."""
 
 _ATTEMPTS = 10
 RANDOM_RESIZED_CROP_UNIFORMS = 2 * _ATTEMPTS + 2
-"""Uniform numbers that one RandomResizedCrop takes: 10 for areas, 10 for ratios, then top and left."""
+"""Uniform numbers that one RandomResizedCrop takes: 10 for areas, 10 for ratios, then top and
+left."""
 
 _LOG2_E = 1.4426950408889634
-# ln 2 in two parts, the first with its low bits zero, so that k * _LN2_HIGH is exact (fdlibm, e_exp.c).
+# ln 2 in two parts, the first with its low bits zero, so that k * _LN2_HIGH is exact (fdlibm,
+# e_exp.c).
 _LN2_HIGH, _LN2_LOW = 6.93147180369123816490e-01, 1.90821492927058770002e-10
 _LONGEST = np.iinfo(np.int32).max
 
 
 class Composition:
-    """Crops, paddings, one resize and mirrorings of B samples so far: a box, a grid, a window and a mirroring each.
+    """Crops, paddings, one resize and mirrorings of B samples so far: a box, a grid, a window and a
+    mirroring each.
 
-    Operations come in the coordinates of the image as displayed after the operations before them; what is kept is in
-    coordinates that no mirroring has touched. Arrays are (B, 2): vertical axis, horizontal axis. What does not compose
-    (a second resize, a resize of padding, padding around a cut in a resampled grid, padding of two kinds) is kept out
-    by `fastload.recipe.recipe`.
+    Operations come in the coordinates of the image as displayed after the operations before them;
+    what is kept is in coordinates that no mirroring has touched. Arrays are (B, 2): vertical axis,
+    horizontal axis. What does not compose (a second resize, a resize of padding, padding around a
+    cut in a resampled grid, padding of two kinds) is kept out by `fastload.recipe.recipe`.
     """
 
     def __init__(self, sizes: Int64Array, padding_mode: PaddingMode = "constant") -> None:
-        """`sizes`: (B, 2) int64, height and width of the source images; `padding_mode`: of all padding."""
+        """`sizes`: (B, 2) int64, height and width of the source images; `padding_mode`: of all
+        padding."""
         self._mode = padding_mode
         self.box_start = np.zeros_like(sizes)
         """Top, left of the box in the source image; its size is `box_size`."""
@@ -56,24 +63,28 @@ class Composition:
         self._resized = False
 
     def fail(self, rows: npt.ArrayLike, message: str) -> None:
-        """Note an error for these (B,) rows, with their present size for {height} and {width}. The first one stays."""
+        """Note an error for these (B,) rows, with their present size for {height} and {width}. The
+        first one stays."""
         for row in np.flatnonzero(np.asarray(rows)).tolist():
             height, width = self.extent[row].tolist()
             self.errors.setdefault(row, message.format(height=height, width=width))
 
     def crop(self, start: Int64Array, extent: Int64Array) -> None:
-        """Cut out (B, 2) `extent` at (B, 2) `start`, which may reach outside as padding already made does."""
+        """Cut out (B, 2) `extent` at (B, 2) `start`, which may reach outside as padding already
+        made does."""
         self.start = self.start + np.where(self.mirror, self.extent - start - extent, start)
         self.extent = np.broadcast_to(extent, self.start.shape)
 
     def pad(self, before: Int64Array, after: Int64Array) -> None:
-        """Add (B, 2) rows and columns before and after. Reflections wider than the image are errors."""
+        """Add (B, 2) rows and columns before and after. Reflections wider than the image are
+        errors."""
         mode = self._mode
         if mode in ("reflect", "symmetric"):
             widest = self.extent - (mode == "reflect")
             self.fail(
                 ((before > widest) | (after > widest)).any(axis=1),
-                f"{mode!r} padding is wider than the image of {{height}}x{{width}} pixels has pixels to mirror; "
+                f"{mode!r} padding is wider than the image of {{height}}x{{width}} pixels has "
+                "pixels to mirror; "
                 "resize the image first, pad less, or use padding_mode='edge'.",
             )
         self._fold()
@@ -85,8 +96,10 @@ class Composition:
         assert not self._resized, "the plan holds one resize"
         self.fail(
             ((size < 1) | (size > _LONGEST)).any(axis=1),
-            "an image of {height}x{width} pixels is too long and narrow to be resized as asked: a side of the result "
-            "would be empty or too large; leave it out of the data set, or resize to a (height, width).",
+            "an image of {height}x{width} pixels is too long and narrow to be resized as "
+            "asked: a side of the result "
+            "would be empty or too large; leave it out of the data set, or resize to a "
+            "(height, width).",
         )
         self._fold()
         self._resized = True
@@ -99,19 +112,22 @@ class Composition:
         self.mirror[:, axis] ^= rows
 
     def close(self) -> None:
-        """After the last operation: boxes as small as they can be, and 1x1 dummies for failed rows."""
+        """After the last operation: boxes as small as they can be, and 1x1 dummies for failed
+        rows."""
         self._fold()
         if self.errors:
             failed = np.zeros((len(self.start), 1), dtype=np.bool_)
             failed[list(self.errors)] = True
-            self.box_start, self.start = (np.where(failed, 0, a) for a in (self.box_start, self.start))
+            self.box_start, self.start = (
+                np.where(failed, 0, a) for a in (self.box_start, self.start)
+            )
             self.box_size, self.grid, self.extent = (
                 np.where(failed, 1, a) for a in (self.box_size, self.grid, self.extent)
             )
 
     def _fold(self) -> None:
-        """Without a resampling, shrink the box to the pixels that the window shows, so that fewer are decoded, and so
-        that padding to come is about the edges of what was cut out."""
+        """Without a resampling, shrink the box to the pixels that the window shows, so that fewer
+        are decoded, and so that padding to come is about the edges of what was cut out."""
         if self._resized:
             return
         end = self.start + self.extent
@@ -133,13 +149,18 @@ def pick(uniform: Float64Array, count: Int64Array) -> Int64Array:
 
 
 def random_resized_crop_boxes(
-    uniforms: Float64Array, sizes: Int64Array, *, scale: tuple[float, float], ratio: tuple[float, float]
+    uniforms: Float64Array,
+    sizes: Int64Array,
+    *,
+    scale: tuple[float, float],
+    ratio: tuple[float, float],
 ) -> Int64Array:
     """The boxes of torchvision's RandomResizedCrop: (B, 4) int64, top, left, height, width.
 
-    Ten attempts: area uniform in `scale` of the image's, log(width / height) uniform in the logs of `ratio`, sides
-    rounded half to even; the first one that fits is placed uniformly. If none fits, the largest central box whose
-    ratio is in bounds. `uniforms`: (B, 22), ten areas, ten ratios, top, left; `sizes`: (B, 2) int64.
+    Ten attempts: area uniform in `scale` of the image's, log(width / height) uniform in the logs of
+    `ratio`, sides rounded half to even; the first one that fits is placed uniformly. If none fits,
+    the largest central box whose ratio is in bounds. `uniforms`: (B, 22), ten areas, ten ratios,
+    top, left; `sizes`: (B, 2) int64.
     """
     image_height, image_width = sizes[:, :1], sizes[:, 1:]
     low, high = scale
@@ -154,48 +175,76 @@ def random_resized_crop_boxes(
     fallback = _central_boxes(sizes, ratio)
     height = np.where(found, height[rows, first].astype(np.int64), fallback[:, 2])
     width = np.where(found, width[rows, first].astype(np.int64), fallback[:, 3])
-    top = np.where(found, pick(uniforms[:, 2 * _ATTEMPTS], sizes[:, 0] - height + 1), fallback[:, 0])
-    left = np.where(found, pick(uniforms[:, 2 * _ATTEMPTS + 1], sizes[:, 1] - width + 1), fallback[:, 1])
+    top = np.where(
+        found, pick(uniforms[:, 2 * _ATTEMPTS], sizes[:, 0] - height + 1), fallback[:, 0]
+    )
+    left = np.where(
+        found, pick(uniforms[:, 2 * _ATTEMPTS + 1], sizes[:, 1] - width + 1), fallback[:, 1]
+    )
     return np.stack([top, left, height, width], axis=1)
 
 
 def resized_sizes(
-    sizes: Int64Array, *, size: tuple[int, int] | None = None, shorter: int | None = None, max_size: int | None = None
+    sizes: Int64Array,
+    *,
+    size: tuple[int, int] | None = None,
+    shorter: int | None = None,
+    max_size: int | None = None,
 ) -> Int64Array:
-    """(B, 2) int64: the sizes that torchvision's Resize gives images of these (B, 2) sizes; 0 where a side vanishes.
+    """(B, 2) int64: the sizes that torchvision's Resize gives images of these (B, 2) sizes; 0 where
+    a side vanishes.
 
-    Either `size` is exact, or `shorter` the length of the shorter side, which the longer follows, cut down, and
-    `max_size` a bound on that; it is the length of the longer side if there is no `shorter`.
+    Either `size` is exact, or `shorter` the length of the shorter side, which the longer follows,
+    cut down, and `max_size` a bound on that; it is the length of the longer side if there is no
+    `shorter`.
     """
     if size is not None:
         return np.broadcast_to(np.array(size, dtype=np.int64), sizes.shape)
     short, long = sizes.min(axis=1), sizes.max(axis=1)
     if shorter is None:
         assert max_size is not None, "checked by Resize"
-        new_short, new_long = (max_size * short / long).astype(np.int64), np.full_like(long, max_size)
+        new_short, new_long = (
+            (max_size * short / long).astype(np.int64),
+            np.full_like(long, max_size),
+        )
     else:
-        new_short, new_long = np.full_like(short, shorter), (shorter * long / short).astype(np.int64)
+        new_short, new_long = (
+            np.full_like(short, shorter),
+            (shorter * long / short).astype(np.int64),
+        )
         if max_size is not None:
             too_long = new_long > max_size
-            new_short = np.where(too_long, (max_size * new_short / new_long).astype(np.int64), new_short)
+            new_short = np.where(
+                too_long, (max_size * new_short / new_long).astype(np.int64), new_short
+            )
             new_long = np.where(too_long, max_size, new_long)
     wide = sizes[:, 1] > sizes[:, 0]
-    return np.stack([np.where(wide, new_short, new_long), np.where(wide, new_long, new_short)], axis=1)
+    return np.stack(
+        [np.where(wide, new_short, new_long), np.where(wide, new_long, new_short)], axis=1
+    )
 
 
 def _central_boxes(sizes: Int64Array, ratio: tuple[float, float]) -> Int64Array:
-    """(B, 4) int64: the largest central box with a ratio in bounds, as RandomResizedCrop falls back to."""
+    """(B, 4) int64: the largest central box with a ratio in bounds, as RandomResizedCrop falls back
+    to."""
     image_height, image_width = sizes[:, 0], sizes[:, 1]
     image_ratio = image_width / image_height
     narrow, wide = image_ratio < ratio[0], image_ratio > ratio[1]
     # At least one pixel, where torchvision would round a strip one pixel wide to nothing and fail.
-    height = np.where(narrow, np.maximum(np.rint(image_width / ratio[0]).astype(np.int64), 1), image_height)
-    width = np.where(wide, np.maximum(np.rint(image_height * ratio[1]).astype(np.int64), 1), image_width)
-    return np.stack([(image_height - height) // 2, (image_width - width) // 2, height, width], axis=1)
+    height = np.where(
+        narrow, np.maximum(np.rint(image_width / ratio[0]).astype(np.int64), 1), image_height
+    )
+    width = np.where(
+        wide, np.maximum(np.rint(image_height * ratio[1]).astype(np.int64), 1), image_width
+    )
+    return np.stack(
+        [(image_height - height) // 2, (image_width - width) // 2, height, width], axis=1
+    )
 
 
 def _exp(x: Float64Array) -> Float64Array:
-    """e**x to within 2 units in the last place: x = k ln 2 + r; Taylor series of e**r by Horner's rule; times 2**k."""
+    """e**x to within 2 units in the last place: x = k ln 2 + r; Taylor series of e**r by Horner's
+    rule; times 2**k."""
     k = np.rint(x * _LOG2_E)
     r = (x - k * _LN2_HIGH) - k * _LN2_LOW
     series = np.ones_like(r)

@@ -1,7 +1,9 @@
-"""Where rows and columns come from, along one axis: padding, nearest neighbours, and the weights of filters.
+"""Where rows and columns come from, along one axis: padding, nearest neighbours, and the weights of
+filters.
 
-The one implementation in Python of all three. `fold` and `nearest` take numpy arrays on the host and torch tensors on
-any device; everything broadcasts. (The native core has the same in C++, fastload/native/resample.cpp.)
+The one implementation in Python of all three. `fold` and `nearest` take numpy arrays on the host
+and torch tensors on any device; everything broadcasts. (The native core has the same in C++,
+fastload/native/resample.cpp.)
 """
 
 from __future__ import annotations
@@ -18,15 +20,18 @@ from fastload.geometry.plan import Resampling
 Positions = TypeVar("Positions", npt.NDArray[np.int64], torch.Tensor)
 
 _RAW_BITS, WEIGHT_BITS = 14, 15
-"""Of weights before and after they are normalised: sums of 255 times those stay below 2^24, where float32 is exact,
-for images reduced up to 1,000 times and filters whose weights have magnitudes that add up to 2."""
+"""Of weights before and after they are normalised: sums of 255 times those stay below 2^24, where
+float32 is exact, for images reduced up to 1,000 times and filters whose weights have magnitudes
+that add up to 2."""
 
 
 def fold(positions: Positions, limit: Positions, mode: PaddingMode) -> Positions:
-    """Which of `limit` rows (int64, at least 1) lies at each position (int64), outside as the padding has it.
+    """Which of `limit` rows (int64, at least 1) lies at each position (int64), outside as the
+    padding has it.
 
-    "reflect" mirrors without repeating the edge row, "symmetric" with it, both as often as needed. "edge" repeats the
-    edge; so does "constant", whose pixels the caller fills: they are where the result is not the position.
+    "reflect" mirrors without repeating the edge row, "symmetric" with it, both as often as needed.
+    "edge" repeats the edge; so does "constant", whose pixels the caller fills: they are where the
+    result is not the position.
     """
     if mode in ("constant", "edge"):
         return positions.clip(min=0).clip(max=limit - 1)
@@ -38,9 +43,11 @@ def fold(positions: Positions, limit: Positions, mode: PaddingMode) -> Positions
 
 
 def nearest(positions: Positions, length: Positions, size: Positions, *, exact: bool) -> Positions:
-    """Which of `length` rows each position in a grid of `size` rows shows, in torch's single-precision arithmetic.
+    """Which of `length` rows each position in a grid of `size` rows shows, in torch's
+    single-precision arithmetic.
 
-    torch.nn.functional.interpolate: "nearest" takes floor(i * scale), "nearest-exact" floor((i + 0.5) * scale).
+    torch.nn.functional.interpolate: "nearest" takes floor(i * scale), "nearest-exact" floor((i +
+    0.5) * scale).
     """
     scale = _single(length) / _single(size)
     shifted = _single(positions) + np.float32(0.5) if exact else _single(positions)
@@ -51,23 +58,36 @@ def nearest(positions: Positions, length: Positions, size: Positions, *, exact: 
 
 
 def _single(values: Any) -> Any:
-    return values.float() if isinstance(values, torch.Tensor) else np.asarray(values).astype(np.float32)
+    return (
+        values.float()
+        if isinstance(values, torch.Tensor)
+        else np.asarray(values).astype(np.float32)
+    )
 
 
 def filter_weights(
-    positions: torch.Tensor, length: torch.Tensor, size: torch.Tensor, columns: int, resampling: Resampling
+    positions: torch.Tensor,
+    length: torch.Tensor,
+    size: torch.Tensor,
+    columns: int,
+    resampling: Resampling,
 ) -> torch.Tensor:
-    """How much of each input position every output position is made of, in multiples of 2^-WEIGHT_BITS.
+    """How much of each input position every output position is made of, in multiples of
+    2^-WEIGHT_BITS.
 
-    The formula of torch's `_upsample_*_aa` (aten/src/ATen/native/cpu/UpSampleKernel.cpp): the filter, widened by the
-    scale when shrinking, around the centre of the output pixel, cut off at the edges of the input and normalised.
-    Without antialiasing it is not widened, and edge pixels are repeated instead.
+    The formula of torch's `_upsample_*_aa` (aten/src/ATen/native/cpu/UpSampleKernel.cpp): the
+    filter, widened by the scale when shrinking, around the centre of the output pixel, cut off at
+    the edges of the input and normalised. Without antialiasing it is not widened, and edge pixels
+    are repeated instead.
 
-    From (B, n) int64 positions in the grid, and (B,) int64 lengths of the input and sizes of the grid: (B, n, columns)
-    float32 on the same device. Columns beyond a sample's own length have no weight.
+    From (B, n) int64 positions in the grid, and (B,) int64 lengths of the input and sizes of the
+    grid: (B, n, columns) float32 on the same device. Columns beyond a sample's own length have no
+    weight.
     """
     antialias = resampling.antialias
-    support, a = (1, 0.0) if resampling.interpolation == "bilinear" else (2, -0.5 if antialias else -0.75)
+    support, a = (
+        (1, 0.0) if resampling.interpolation == "bilinear" else (2, -0.5 if antialias else -0.75)
+    )
     scale = (length.to(torch.float32) / size.to(torch.float32))[:, None]
     center = (positions.to(torch.float32) + 0.5) * scale
     taps = torch.arange(columns, device=positions.device)
@@ -83,8 +103,11 @@ def filter_weights(
     return _in_bits(weights.div_(weights.sum(-1, keepdim=True)), WEIGHT_BITS)
 
 
-def _unwidened(center: torch.Tensor, length: torch.Tensor, taps: torch.Tensor, support: int, a: float) -> torch.Tensor:
-    """Interpolation between the 2 or 4 nearest input positions, those outside the input taken from its edge."""
+def _unwidened(
+    center: torch.Tensor, length: torch.Tensor, taps: torch.Tensor, support: int, a: float
+) -> torch.Tensor:
+    """Interpolation between the 2 or 4 nearest input positions, those outside the input taken from
+    its edge."""
     position = center - 0.5
     if support == 1:
         position = torch.clamp(position, min=0.0)
@@ -104,7 +127,8 @@ def _in_bits(weights: torch.Tensor, bits: int) -> torch.Tensor:
 
 
 def _filter(x: torch.Tensor, support: int, a: float) -> torch.Tensor:
-    """The triangle, or Keys' cubic convolution (1981): a = -0.5 with antialiasing, -0.75 without, as in torch."""
+    """The triangle, or Keys' cubic convolution (1981): a = -0.5 with antialiasing, -0.75 without,
+    as in torch."""
     x = x.abs()
     if support == 1:
         return torch.clamp(1.0 - x, min=0.0)

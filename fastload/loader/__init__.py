@@ -1,4 +1,5 @@
-"""The Loader: what it is to be (config), how it is put together (build), where it stands (cursor), how it runs."""
+"""The Loader: what it is to be (config), how it is put together (build), where it stands (cursor),
+how it runs."""
 
 from __future__ import annotations
 

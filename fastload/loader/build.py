@@ -1,4 +1,5 @@
-"""Assembly: from a `LoaderConfig` to the parts of a Loader; backend="auto" is decided here, by rule or by speed."""
+"""Assembly: from a `LoaderConfig` to the parts of a Loader; backend="auto" is decided here, by rule
+or by speed."""
 
 from __future__ import annotations
 
@@ -17,7 +18,15 @@ from torch.utils.data import DataLoader
 
 from fastload import native
 from fastload.backends import available_backends, backend_class
-from fastload.backends.base import Backend, BackendOptions, Context, Job, WorkerSettings, fit_of, traits_of
+from fastload.backends.base import (
+    Backend,
+    BackendOptions,
+    Context,
+    Job,
+    WorkerSettings,
+    fit_of,
+    traits_of,
+)
 from fastload.backends.objects import SharedStream, StreamBackend
 from fastload.compat.timm import is_fast_collate
 from fastload.device import BufferPool, DeviceStage
@@ -30,7 +39,16 @@ from fastload.loader.feed import Feed
 from fastload.recipe import Recipe, SplitRecipe
 from fastload.recipe.mix import Mix
 from fastload.recipe.operation import qualified_name
-from fastload.sampler import BatchOrder, EpochOrder, ForeignOrder, Order, Shard, StreamOrder, UncountedOrder, has_length
+from fastload.sampler import (
+    BatchOrder,
+    EpochOrder,
+    ForeignOrder,
+    Order,
+    Shard,
+    StreamOrder,
+    UncountedOrder,
+    has_length,
+)
 from fastload.sources import Opened, open_indexed, open_source
 from fastload.sources.base import Source
 from fastload.sources.columns import StreamItems
@@ -54,10 +72,12 @@ class LoaderParts:
     recipe_fingerprints: tuple[str, ...]
     """The one that states get, and others that are accepted."""
     batch_transform: Callable[..., Any] | None = None
-    """Runs on each finished batch in the trainer's thread: what could not be lowered to mixup or cutmix."""
+    """Runs on each finished batch in the trainer's thread: what could not be lowered to mixup or
+    cutmix."""
     explanation: Mapping[str, str] = field(default_factory=dict)
     renewed: bool = False
-    """Whether worker processes are started again with each epoch, and so get what the user has done to the data set."""
+    """Whether worker processes are started again with each epoch, and so get what the user has done
+    to the data set."""
     changed: Callable[..., bool] = never_changed
     """Whether the data set of an adopted DataLoader is another one than it was."""
 
@@ -74,7 +94,8 @@ def assemble(config: LoaderConfig) -> LoaderParts:
     source = opened.source
     if config.dtype is not None and not source.images and not source.objects:
         raise ConfigurationError(
-            f"dtype: it is for images, and {source.name} has none (columns: {', '.join(source.columns)}); leave it out "
+            f"dtype: it is for images, and {source.name} has none (columns: "
+            f"{', '.join(source.columns)}); leave it out "
             "and convert the data, or use batch_transform."
         )
     recipe = Recipe.from_transform(_both(opened.transform, config.transform))
@@ -86,8 +107,15 @@ def assemble(config: LoaderConfig) -> LoaderParts:
         plain = replace(config, collate_fn=None)
         if _stacks(source, without := _split(recipe, plain, source)):
             config, split = plain, without
-            opened = replace(opened, notes=(*opened.notes, "what timm's fast_collate does to bytes is done without it"))
-    if is_dataset(config.source) and not source.objects and (config.collate_fn is not None or split.opaque is not None):
+            opened = replace(
+                opened,
+                notes=(*opened.notes, "what timm's fast_collate does to bytes is done without it"),
+            )
+    if (
+        is_dataset(config.source)
+        and not source.objects
+        and (config.collate_fn is not None or split.opaque is not None)
+    ):
         opened = _by_its_own_code(config, opened, split)
         recipe = Recipe.from_transform(_both(opened.transform, config.transform))
         source = opened.source
@@ -95,7 +123,9 @@ def assemble(config: LoaderConfig) -> LoaderParts:
     order = order_of(config, source, config.shard_here())
 
     def on(backend: str, reason: str) -> LoaderParts:
-        return _on_backend(backend, reason, config=config, opened=opened, recipe=recipe, split=split, order=order)
+        return _on_backend(
+            backend, reason, config=config, opened=opened, recipe=recipe, split=split, order=order
+        )
 
     if config.backend != "auto":
         return on(config.backend, "as asked")
@@ -107,33 +137,44 @@ def assemble(config: LoaderConfig) -> LoaderParts:
 
 def _opened(config: LoaderConfig) -> Opened:
     if not config.adopted:
-        return open_source(config.source, split=config.split, strict=config.strict, format=config.format)
+        return open_source(
+            config.source, split=config.split, strict=config.strict, format=config.format
+        )
     init = config.workers.init
     if init is None or only_seeds(init):
         return open_indexed(config.source)
     return open_indexed(
         config.source,
-        reason=f"the worker_init_fn {qualified_name(init)} may change it. {COST} Leave it out, if it only sets seeds: "
+        reason=f"the worker_init_fn {qualified_name(init)} may change it. {COST} Leave it out, "
+        "if it only sets seeds: "
         "fastload's own random numbers need none",
     )
 
 
 def _by_its_own_code(config: LoaderConfig, native: Opened, split: SplitRecipe) -> Opened:
-    """A data set that fastload could read, by its own code: what runs in Python gets from it what it always got, such
-    as PIL images with all that Pillow knows of them, and labels of Python's types."""
+    """A data set that fastload could read, by its own code: what runs in Python gets from it what
+    it always got, such as PIL images with all that Pillow knows of them, and labels of Python's
+    types."""
     if config.collate_fn is not None:
         reason = (
-            f"the collate_fn {qualified_name(config.collate_fn)} takes them; leave it out, or give from_dataloader a "
+            f"the collate_fn {qualified_name(config.collate_fn)} takes them; leave it out, or "
+            "give from_dataloader a "
             "function of whole batches, batch_transform, in its place"
         )
         dataset, transform = None, None
     else:
-        reason, dataset, transform = f"{'; '.join(split.reasons)} takes them", native.bare, native.transform
+        reason, dataset, transform = (
+            f"{'; '.join(split.reasons)} takes them",
+            native.bare,
+            native.transform,
+        )
     if dataset is None:
         dataset, transform = config.source, None
     bare = None if dataset is config.source else dataset
     made = open_dataset(dataset, reason=f"{reason}. {COST}")
-    source = replace(made.source, fingerprint=native.source.fingerprint, classes=native.source.classes)
+    source = replace(
+        made.source, fingerprint=native.source.fingerprint, classes=native.source.classes
+    )
     return Opened(source, transform, (*native.notes, *made.notes), bare)
 
 
@@ -142,17 +183,21 @@ MEASURED_SECONDS = 2.0
 
 
 def _by_rule(job: Job) -> tuple[str, str]:
-    """(backend, reason): the one that says it suits best, from the kinds of columns and transforms alone."""
+    """(backend, reason): the one that says it suits best, from the kinds of columns and transforms
+    alone."""
     names = [status.name for status in available_backends() if status.available]
     fits = {name: fit_of(backend_class(name), job) for name in names}
     best = max(names, key=lambda name: fits[name].score)  # of equals the first
     if fits[best].score <= 0:
-        raise ConfigurationError(f"backend: 'auto' finds none that can do this ({job.needs_python or 'no fit'}).")
+        raise ConfigurationError(
+            f"backend: 'auto' finds none that can do this ({job.needs_python or 'no fit'})."
+        )
     return best, fits[best].reason
 
 
 def _measured(job: Job, measure: Callable[[str], float]) -> tuple[str, str]:
-    """(backend, reason), by running each candidate on this data for some seconds: `measure` gives its samples/s.
+    """(backend, reason), by running each candidate on this data for some seconds: `measure` gives
+    its samples/s.
 
     One that has to prepare all of the data first (to build a cache) is no candidate.
     """
@@ -197,7 +242,14 @@ def _say_if_there_is_no_core() -> None:
 
 
 def _on_backend(
-    backend: str, reason: str, *, config: LoaderConfig, opened: Opened, recipe: Recipe, split: SplitRecipe, order: Order
+    backend: str,
+    reason: str,
+    *,
+    config: LoaderConfig,
+    opened: Opened,
+    recipe: Recipe,
+    split: SplitRecipe,
+    order: Order,
 ) -> LoaderParts:
     cls = backend_class(backend)
     source, device, traits = opened.source, config.device, traits_of(cls)
@@ -205,14 +257,23 @@ def _on_backend(
     if config.adopted and not traits.processes:
         notes.append(f"changed: {config.num_workers} worker processes -> the backend's own threads")
         if config.workers.init is not None:
-            notes.append("changed: worker_init_fn is not called: there are no workers, and no global random state")
+            notes.append(
+                "changed: worker_init_fn is not called: there are no workers, and no global "
+                "random state"
+            )
         config = replace(config, num_workers=None, prefetch_factor=None)
     elif config.workers != WorkerSettings() and not traits.processes:
-        notes.append("worker_init_fn, multiprocessing_context, timeout: of no use, the backend works in threads")
+        notes.append(
+            "worker_init_fn, multiprocessing_context, timeout: of no use, the backend works in "
+            "threads"
+        )
     runs_theirs = bool(source.objects) or split.opaque is not None
     renewed = config.renewed and traits.processes and runs_theirs
     if renewed and config.num_workers:
-        notes.append("workers begin anew with each epoch, as persistent_workers=False asks; with True they go on")
+        notes.append(
+            "workers begin anew with each epoch, as persistent_workers=False asks; with True "
+            "they go on"
+        )
     built = cls(
         Context(
             source=source,
@@ -221,8 +282,11 @@ def _on_backend(
             num_workers=config.num_workers,
             prefetch_factor=config.prefetch_factor,
             device=device,
-            # Delivered on the CPU, a batch leaves our hands before the trainer's copies out of it are done.
-            allocate=BufferPool(pinned_for=device if config.pinned and device.type == "cuda" else None).allocate,
+            # Delivered on the CPU, a batch leaves our hands before the trainer's copies out of it
+            # are done.
+            allocate=BufferPool(
+                pinned_for=device if config.pinned and device.type == "cuda" else None
+            ).allocate,
             collate_fn=config.collate_fn,
             workers=replace(
                 config.workers,
@@ -235,18 +299,22 @@ def _on_backend(
     )
     if split.forks and not traits.views:
         raise ConfigurationError(
-            f"transform: backend {backend!r} makes one view of an image, Views asks for {len(split.geometries)}; use "
+            f"transform: backend {backend!r} makes one view of an image, Views asks for "
+            f"{len(split.geometries)}; use "
             "another backend."
         )
     if source.moved and split.moves_pixels and not traits.moves_columns:
         raise ConfigurationError(
-            f"transform: it moves the images of {source.name}, and backend {backend!r} does not move "
+            f"transform: it moves the images of {source.name}, and backend {backend!r} does "
+            "not move "
             f"{', '.join(map(repr, source.moved))} with them; use another backend."
         )
     if split.forks and isinstance(config.batch_transform, Mix):
         raise ConfigurationError(
-            f"batch_transform: {type(config.batch_transform).__name__} mixes one image with its label, and a sample "
-            "here is several views (transform has Views). Leave it out, or give a function of the batch."
+            f"batch_transform: {type(config.batch_transform).__name__} mixes one image with "
+            "its label, and a sample "
+            "here is several views (transform has Views). Leave it out, or give a function of "
+            "the batch."
         )
     return _parts(
         config,
@@ -258,7 +326,8 @@ def _on_backend(
         explanation={
             "backend": f"{backend}: {reason}",
             "source": "\n".join([f"{source.name}: {source.summary}", *notes]),
-            "transforms": "\n".join(f"{row.transform} -> {row.where}" for row in split.placement) or "none",
+            "transforms": "\n".join(f"{row.transform} -> {row.where}" for row in split.placement)
+            or "none",
             **({"in Python because of": "\n".join(split.reasons)} if split.reasons else {}),
             "delivered": f"on {device}, {config.memory_format}".replace("torch.", ""),
         },
@@ -268,20 +337,31 @@ def _on_backend(
 
 
 def _changes(config: LoaderConfig, opened: Opened) -> Callable[..., bool]:
-    """Whether a data set of the user's is another one than it is now. One that makes its samples itself, and not by a
-    copy without its transform, changes as it will."""
+    """Whether a data set of the user's is another one than it is now. One that makes its samples
+    itself, and not by a copy without its transform, changes as it will."""
     if config.adopted or is_dataset(config.source):
-        return Snapshot(config.source, only_length=bool(opened.source.objects) and opened.bare is None).changed
+        return Snapshot(
+            config.source, only_length=bool(opened.source.objects) and opened.bare is None
+        ).changed
     return never_changed
 
 
 def _streaming(config: LoaderConfig) -> LoaderParts:
-    """For an IterableDataset: a DataLoader like the one that was adopted, and the device stage behind it."""
+    """For an IterableDataset: a DataLoader like the one that was adopted, and the device stage
+    behind it."""
     shard, dataset, kind = config.shard_here(), config.source, type(config.source).__name__
     size = None if config.unbatched else config.batch_size
-    mine = dataset if shard.world_size == 1 else SharedStream(dataset, shard, size or 1, config.drop_last)
+    mine = (
+        dataset
+        if shard.world_size == 1
+        else SharedStream(dataset, shard, size or 1, config.drop_last)
+    )
     loader: DataLoader[Any] = DataLoader(
-        mine, batch_size=size, drop_last=config.drop_last, collate_fn=config.collate_fn, **config.shown
+        mine,
+        batch_size=size,
+        drop_last=config.drop_last,
+        collate_fn=config.collate_fn,
+        **config.shown,
     )
     name = f"{type(dataset).__module__}.{kind}"
     return _parts(
@@ -300,19 +380,23 @@ def _streaming(config: LoaderConfig) -> LoaderParts:
 
 @dataclass(frozen=True)
 class _WorkerSeeds:
-    """Seeds of worker processes by (seed, epoch, rank): no two epochs and no two ranks have the same ones."""
+    """Seeds of worker processes by (seed, epoch, rank): no two epochs and no two ranks have the
+    same ones."""
 
     seed: int
     rank: int
 
     def __call__(self, epoch: int) -> torch.Generator:
-        bits = Draws(self.seed, epoch, np.array([self.rank], dtype=np.int64)).integers(Stream.WORKERS)[0]
+        bits = Draws(self.seed, epoch, np.array([self.rank], dtype=np.int64)).integers(
+            Stream.WORKERS
+        )[0]
         return torch.Generator().manual_seed(int(bits) >> 1)
 
 
 @dataclass(frozen=True)
 class _ScriptSeeds:
-    """Seeds of worker processes as a DataLoader draws them, from its own generator or torch's global one."""
+    """Seeds of worker processes as a DataLoader draws them, from its own generator or torch's
+    global one."""
 
     generator: torch.Generator | None
 
@@ -355,11 +439,14 @@ def _parts(
     )
 
 
-def _recipe_fingerprints(dtype: torch.dtype | None, split: SplitRecipe, prints: tuple[str, ...]) -> tuple[str, ...]:
-    """Of the recipe with the dtype to deliver: the one that states get, and others that are accepted.
+def _recipe_fingerprints(
+    dtype: torch.dtype | None, split: SplitRecipe, prints: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Of the recipe with the dtype to deliver: the one that states get, and others that are
+    accepted.
 
-    Where the recipe gives floating-point numbers, a dtype of such only rounds them, and a run may go on in another
-    precision. Older states count such a dtype.
+    Where the recipe gives floating-point numbers, a dtype of such only rounds them, and a run may
+    go on in another precision. Older states count such a dtype.
     """
     rounded = all(program.output_dtype().is_floating_point for program in split.programs)
     if not rounded or (dtype is not None and not dtype.is_floating_point):
@@ -371,21 +458,25 @@ def _split(recipe: Recipe, config: LoaderConfig, source: Source) -> SplitRecipe:
     """The transform, split for this source."""
     if recipe.ops and not source.images and not source.objects:
         raise ConfigurationError(
-            f"transform: {source.name} has no images (columns: {', '.join(source.columns)}); leave it out, or use "
+            f"transform: {source.name} has no images (columns: {', '.join(source.columns)}); "
+            "leave it out, or use "
             "batch_transform."
         )
     primary = next(iter(source.images.values()), None)
     if config.collate_fn is not None:
         split = recipe.as_opaque(
-            f"the collate_fn {qualified_name(config.collate_fn)} takes finished samples; leave it out, or give "
+            f"the collate_fn {qualified_name(config.collate_fn)} takes finished samples; leave "
+            "it out, or give "
             "from_dataloader a function of whole batches, batch_transform, in its place"
         )
     else:
         split = recipe.split(None if primary is None else primary.fixed_size)
     for name, column in source.moved.items() if split.loses_points else ():
         raise ConfigurationError(
-            f"transform: column {name!r} of {source.name} ({column.role}) goes with the images, and "
-            f"{split.loses_points}, so that it is not known where it would be. Leave that out, or serve the samples "
+            f"transform: column {name!r} of {source.name} ({column.role}) goes with the "
+            "images, and "
+            f"{split.loses_points}, so that it is not known where it would be. Leave that out, "
+            "or serve the samples "
             "from a torch Dataset that transforms both."
         )
     return split
@@ -393,19 +484,26 @@ def _split(recipe: Recipe, config: LoaderConfig, source: Source) -> SplitRecipe:
 
 def _check_dtype(wanted: torch.dtype | None, split: SplitRecipe) -> None:
     """Raise ConfigurationError if images would lose their values in this dtype."""
-    if wanted is None or wanted.is_floating_point or split.opaque is not None:  # an opaque one is seen when it has run
+    if (
+        wanted is None or wanted.is_floating_point or split.opaque is not None
+    ):  # an opaque one is seen when it has run
         return
     for program in split.programs:
         made = program.output_dtype()
-        if made.is_floating_point or torch.iinfo(wanted if wanted != torch.bool else torch.int8).max < 255:
+        if (
+            made.is_floating_point
+            or torch.iinfo(wanted if wanted != torch.bool else torch.int8).max < 255
+        ):
             raise ConfigurationError(
-                f"dtype: the transform makes images of {made}, whose values {wanted} cannot hold. Give a floating "
+                f"dtype: the transform makes images of {made}, whose values {wanted} cannot "
+                "hold. Give a floating "
                 "point dtype, or leave dtype out."
             )
 
 
 def _stacks(source: Source, split: SplitRecipe) -> bool:
-    """Whether timm's fast_collate makes of these what is made without it: batches of uint8 images and their classes."""
+    """Whether timm's fast_collate makes of these what is made without it: batches of uint8 images
+    and their classes."""
     return (
         (*source.columns, source.layout) == ("image", "label", "tuple")
         and bool(source.images)
@@ -424,7 +522,8 @@ def order_of(config: LoaderConfig, source: Source, shard: Shard) -> Order:
     if given is not None and not has_length(given):
         if config.on_error != "raise":
             raise ConfigurationError(
-                f"on_error: {type(given).__name__} has no __len__, so it is not known which other samples its epoch "
+                f"on_error: {type(given).__name__} has no __len__, so it is not known which "
+                "other samples its epoch "
                 "has, to replace one that cannot be read. Give it one, or leave on_error out."
             )
         order = UncountedOrder(
@@ -441,7 +540,13 @@ def order_of(config: LoaderConfig, source: Source, shard: Shard) -> Order:
         order = BatchOrder(config.batch_sampler, len(source), config.seed, shard, keyed=keyed)
     elif config.sampler is not None:
         order = ForeignOrder(
-            config.sampler, config.batch_size, len(source), config.drop_last, config.seed, shard, keyed=keyed
+            config.sampler,
+            config.batch_size,
+            len(source),
+            config.drop_last,
+            config.seed,
+            shard,
+            keyed=keyed,
         )
     else:
         order = EpochOrder(
@@ -460,8 +565,10 @@ def order_of(config: LoaderConfig, source: Source, shard: Shard) -> Order:
         )
     if order.steps == 0:
         raise ConfigurationError(
-            f"drop_last: {counted(len(source), 'sample')} cannot fill one global batch of {order.global_batch_size} "
-            f"(batch_size {order.batch_size} x {counted(shard.world_size, 'rank')}), so no batch is left. Use "
+            f"drop_last: {counted(len(source), 'sample')} cannot fill one global batch of "
+            f"{order.global_batch_size} "
+            f"(batch_size {order.batch_size} x {counted(shard.world_size, 'rank')}), so no "
+            "batch is left. Use "
             "drop_last=False or a smaller batch_size."
         )
     return order
@@ -473,7 +580,8 @@ def _both(own: Any, given: Any) -> Any:
         return given if own is None else own
     if isinstance(given, Recipe):
         raise ConfigurationError(
-            "transform: the dataset has a transform of its own and a Recipe was given as well; drop one of them."
+            "transform: the dataset has a transform of its own and a Recipe was given as well; "
+            "drop one of them."
         )
     from torchvision.transforms import Compose
 
@@ -488,7 +596,8 @@ def _options_for(backend: str, cls: Any, options: BackendOptions | None) -> Back
         return wanted(exif_orientation=options.exif_orientation, max_pixels=options.max_pixels)
     if not isinstance(options, wanted):
         raise ConfigurationError(
-            f"options: backend {backend!r} takes {wanted.__name__}, got {type(options).__name__}; give "
+            f"options: backend {backend!r} takes {wanted.__name__}, got "
+            f"{type(options).__name__}; give "
             f"{wanted.__module__}.{wanted.__name__}(...)."
         )
     return options

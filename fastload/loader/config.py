@@ -1,4 +1,5 @@
-"""What a Loader is to be: the arguments of `create_loader`, checked. Strings, defaults and "auto" end here."""
+"""What a Loader is to be: the arguments of `create_loader`, checked. Strings, defaults and "auto"
+end here."""
 
 from __future__ import annotations
 
@@ -11,7 +12,13 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
-from torch.utils.data import DistributedSampler, IterableDataset, RandomSampler, SequentialSampler, default_collate
+from torch.utils.data import (
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    default_collate,
+)
 
 from fastload.backends.base import BackendOptions, WorkerSettings
 from fastload.compat.dataloader import LoaderSampler
@@ -28,8 +35,8 @@ logger = logging.getLogger("fastload")
 class LoaderConfig:
     """The arguments of `create_loader`, which documents them, and what else a DataLoader has.
 
-    Making one checks what can be told from the arguments alone, and brings them to one form. Raises ConfigurationError:
-    an argument that cannot be honoured; the message names it.
+    Making one checks what can be told from the arguments alone, and brings them to one form. Raises
+    ConfigurationError: an argument that cannot be honoured; the message names it.
     """
 
     source: Any
@@ -57,20 +64,24 @@ class LoaderConfig:
     format: str | None = None
 
     adopted: bool = False
-    """Whether it stands for a DataLoader: samples are `source[index]`, whatever the source is; `num_workers` and
-    `prefetch_factor` were chosen for worker processes, so that a backend of threads makes its own choice; and without a
-    shard every rank gets all samples."""
+    """Whether it stands for a DataLoader: samples are `source[index]`, whatever the source is;
+    `num_workers` and `prefetch_factor` were chosen for worker processes, so that a backend of
+    threads makes its own choice; and without a shard every rank gets all samples."""
     own_seed: bool = False
-    """Whether the seed is this process's own, so that ranks that share the data need another one."""
+    """Whether the seed is this process's own, so that ranks that share the data need another
+    one."""
     script_seeds: bool = False
-    """Whether worker processes are seeded as a DataLoader does it, from its generator or torch's global one."""
+    """Whether worker processes are seeded as a DataLoader does it, from its generator or torch's
+    global one."""
     batch_sampler: Any = None
-    """A batch sampler of the user's own, whose batches are served; `batch_size` and `drop_last` then mean nothing."""
+    """A batch sampler of the user's own, whose batches are served; `batch_size` and `drop_last`
+    then mean nothing."""
     unbatched: bool = False
     """Whether each sample is handed out on its own, as by a DataLoader with batch_size=None."""
     tail: Tail | None = None
-    """What becomes of samples that cannot be shared evenly. None: each is served once, without an empty batch if that
-    can be; where the shard was given as such, the ranks' batches are what the global batch makes of them."""
+    """What becomes of samples that cannot be shared evenly. None: each is served once, without an
+    empty batch if that can be; where the shard was given as such, the ranks' batches are what the
+    global batch makes of them."""
     interleaved: bool = False
     """How the ranks share an epoch, see `EpochOrder`."""
     follows: Any = None
@@ -83,7 +94,12 @@ class LoaderConfig:
     """What a person should know of how this came about, for `explain()`."""
 
     def __post_init__(self) -> None:
-        for name, least in (("batch_size", 1), ("num_workers", 0), ("prefetch_factor", 1), ("seed", None)):
+        for name, least in (
+            ("batch_size", 1),
+            ("num_workers", 0),
+            ("prefetch_factor", 1),
+            ("seed", None),
+        ):
             value = getattr(self, name)
             if value is not None or name in ("batch_size", "seed"):
                 self._settle(name, _integer(name, value, least))
@@ -92,18 +108,28 @@ class LoaderConfig:
         shard, layouts = self.shard, (torch.channels_last, torch.contiguous_format)
         good = shard in (None, "auto") or isinstance(shard, Shard)
         _require("shard", good, "a fastload.Shard, 'auto' or None", shard)
-        _require("dtype", self.dtype is None or isinstance(self.dtype, torch.dtype), "a torch.dtype", self.dtype)
+        _require(
+            "dtype",
+            self.dtype is None or isinstance(self.dtype, torch.dtype),
+            "a torch.dtype",
+            self.dtype,
+        )
         what = f"a torch.memory_format, {layouts[0]} or {layouts[1]}"
         _require("memory_format", self.memory_format in layouts, what, self.memory_format)
         good = self.collate_fn is None or callable(self.collate_fn)
         _require("collate_fn", good, "a function of a list of samples", self.collate_fn)
-        _require("on_error", self.on_error in get_args(OnError), "'raise' or 'substitute'", self.on_error)
+        _require(
+            "on_error", self.on_error in get_args(OnError), "'raise' or 'substitute'", self.on_error
+        )
         if self.sampler is not None and self.shuffle:
-            raise ConfigurationError("shuffle: must be False when a sampler is given, which decides the order.")
+            raise ConfigurationError(
+                "shuffle: must be False when a sampler is given, which decides the order."
+            )
         risk = getattr(self.options, "risk", "")
         if self.tune and risk:
             raise ConfigurationError(
-                f"tune: it tries backends in this process, and with these options it is at stake: {risk}. Name the "
+                "tune: it tries backends in this process, and with these options it is at "
+                f"stake: {risk}. Name the "
                 "backend, or leave the options out."
             )
         if self.tail is None:
@@ -125,30 +151,59 @@ class LoaderConfig:
         pin_memory_device: str,
         **arguments: Any,
     ) -> LoaderConfig:
-        """Of the arguments of `create_loader`: the fields above, and what DataLoader has besides."""
+        """Of the arguments of `create_loader`: the fields above, and what DataLoader has
+        besides."""
         if generator is not None:
             if arguments["seed"]:
-                raise ConfigurationError("generator: it is there for its seed, and seed= is given too; leave one out.")
+                raise ConfigurationError(
+                    "generator: it is there for its seed, and seed= is given too; leave one out."
+                )
             arguments["seed"] = generator.initial_seed() & 0x7FFFFFFFFFFFFFFF
         if arguments["batch_sampler"] is not None:
-            for name, default in (("batch_size", 1), ("shuffle", False), ("sampler", None), ("drop_last", False)):
+            for name, default in (
+                ("batch_size", 1),
+                ("shuffle", False),
+                ("sampler", None),
+                ("drop_last", False),
+            ):
                 if arguments[name] is not default and arguments[name] != default:
-                    raise ConfigurationError(f"batch_sampler: it decides what {name} is for; leave {name} out.")
+                    raise ConfigurationError(
+                        f"batch_sampler: it decides what {name} is for; leave {name} out."
+                    )
         lasting = "workers live as long as the Loader; close it to end them"
         for name, value, only, why in (
             ("persistent_workers", persistent_workers, True, lasting),
-            ("in_order", in_order, True, "batches come in the order of the seed, so that a run can be repeated"),
-            ("pin_memory_device", pin_memory_device, "", "memory is page-locked for the GPU of `device`"),
+            (
+                "in_order",
+                in_order,
+                True,
+                "batches come in the order of the seed, so that a run can be repeated",
+            ),
+            (
+                "pin_memory_device",
+                pin_memory_device,
+                "",
+                "memory is page-locked for the GPU of `device`",
+            ),
         ):
             if value != only:
                 raise ConfigurationError(f"{name}={value!r}: {why}. Leave it out.")
         number = isinstance(timeout, int | float) and not isinstance(timeout, bool) and timeout >= 0
         _require("timeout", number, "a number of seconds of at least 0", timeout)
         callable_or_none = worker_init_fn is None or callable(worker_init_fn)
-        _require("worker_init_fn", callable_or_none, "a function of a worker's number", worker_init_fn)
-        method = getattr(multiprocessing_context, "get_start_method", lambda: multiprocessing_context)()
+        _require(
+            "worker_init_fn", callable_or_none, "a function of a worker's number", worker_init_fn
+        )
+        method = getattr(
+            multiprocessing_context, "get_start_method", lambda: multiprocessing_context
+        )()
         known = method in (None, "fork", "spawn", "forkserver")
-        _require("multiprocessing_context", known, "'fork', 'spawn', 'forkserver' or such a context", method)
+        _require(
+            "multiprocessing_context",
+            known,
+            "'fork', 'spawn', 'forkserver' or such a context",
+            method,
+        )
         return cls(workers=WorkerSettings(worker_init_fn, method, float(timeout)), **arguments)
 
     @property
@@ -158,7 +213,8 @@ class LoaderConfig:
 
     @property
     def renewed(self) -> bool:
-        """Whether worker processes are started anew for each epoch, so that they get the data set as it is by then."""
+        """Whether worker processes are started anew for each epoch, so that they get the data set
+        as it is by then."""
         return self.adopted and not self.shown.get("persistent_workers")
 
     @property
@@ -177,22 +233,28 @@ class LoaderConfig:
     def with_sampler(self, sampler: Any, length: int, *, rebuilt: bool) -> LoaderConfig:
         """The same, in the order of a torch sampler, over a data set of that length.
 
-        torch's own become fastload's order, which is a function of (seed, epoch); any other is asked, once an epoch,
-        for this rank's indices. One that a framework has put in place of ours (`rebuilt`) says the rank, and nothing
-        else. Raises ConfigurationError: a shard was given as well, and the sampler decides.
+        torch's own become fastload's order, which is a function of (seed, epoch); any other is
+        asked, once an epoch, for this rank's indices. One that a framework has put in place of ours
+        (`rebuilt`) says the rank, and nothing else. Raises ConfigurationError: a shard was given as
+        well, and the sampler decides.
         """
         if isinstance(sampler, LoaderSampler):
             return replace(self, shard=sampler.order.shard)
         if type(sampler) is SequentialSampler and len(sampler) == length:
             return replace(self, shuffle=False, sampler=None)
-        if (type(sampler) is RandomSampler or is_torchdatas(sampler)) and _is_plain_shuffle(sampler, length):
+        if (type(sampler) is RandomSampler or is_torchdatas(sampler)) and _is_plain_shuffle(
+            sampler, length
+        ):
             note = "RandomSampler -> fastload's shuffle: another order, a function of (seed, epoch)"
             return replace(self, shuffle=True, sampler=None, notes=self._noted(note))
-        if type(sampler) is DistributedSampler or (rebuilt and isinstance(sampler, DistributedSampler)):
+        if type(sampler) is DistributedSampler or (
+            rebuilt and isinstance(sampler, DistributedSampler)
+        ):
             total = sampler.total_size
             tail: Tail = "exact" if total == length else "pad" if total > length else "drop"
             note = (
-                f"DistributedSampler (rank {sampler.rank} of {sampler.num_replicas}) -> fastload's order, a function "
+                f"DistributedSampler (rank {sampler.rank} of {sampler.num_replicas}) -> "
+                "fastload's order, a function "
                 f"of (seed, epoch), cut into global batches; {_TAILS[tail]}; set_epoch is optional"
             )
             return replace(
@@ -209,7 +271,8 @@ class LoaderConfig:
             )
         if self.shard is not None:
             raise ConfigurationError(
-                f"shard: the DataLoader's {type(sampler).__name__} already decides which samples this rank gets; leave "
+                f"shard: the DataLoader's {type(sampler).__name__} already decides which "
+                "samples this rank gets; leave "
                 "shard out, or give the DataLoader shuffle=True in place of the sampler."
             )
         return replace(self, sampler=sampler, shuffle=False, follows=sampler)
@@ -265,14 +328,17 @@ def _device(device: Any) -> torch.device:
         return _other_device(resolved)
     if not torch.cuda.is_available():
         raise ConfigurationError(
-            f"device: {str(device)!r} was asked for, but torch sees no CUDA device here. Use device='cpu', or see "
+            f"device: {str(device)!r} was asked for, but torch sees no CUDA device here. Use "
+            "device='cpu', or see "
             "`fastload doctor`."
         )
     index: int | None = resolved.index
     if index is not None and index >= torch.cuda.device_count():
         raise ConfigurationError(
-            f"device: {str(device)!r} was asked for, and torch sees {counted(torch.cuda.device_count(), 'GPU')}, "
-            "numbered from 0. Where each task has a GPU of its own (SLURM's --gpus-per-task=1) that is cuda:0 in all "
+            f"device: {str(device)!r} was asked for, and torch sees "
+            f"{counted(torch.cuda.device_count(), 'GPU')}, "
+            "numbered from 0. Where each task has a GPU of its own (SLURM's --gpus-per-task=1) "
+            "that is cuda:0 in all "
             "of them: say 'cuda'."
         )
     if index is not None:
@@ -280,7 +346,8 @@ def _device(device: Any) -> torch.device:
     current, rank = torch.cuda.current_device(), os.environ.get("LOCAL_RANK", "0")
     if current == 0 and rank.isdecimal() and 0 < int(rank) < torch.cuda.device_count():
         logger.warning(
-            "device='cuda' is cuda:0 here, in local rank %s of this machine: its batches go to the GPU of rank 0. "
+            "device='cuda' is cuda:0 here, in local rank %s of this machine: its batches go to "
+            "the GPU of rank 0. "
             "Call torch.cuda.set_device(%s) before, or say device='cuda:%s'.",
             *(rank, rank, rank),
         )
@@ -288,7 +355,8 @@ def _device(device: Any) -> torch.device:
 
 
 def _other_device(device: torch.device) -> torch.device:
-    """A device that is no GPU of CUDA's. Raises ConfigurationError: it is not here, or keeps no data."""
+    """A device that is no GPU of CUDA's. Raises ConfigurationError: it is not here, or keeps no
+    data."""
     found: Exception | str = "tensors there have no data"
     if device.type != "meta":
         try:
@@ -297,6 +365,7 @@ def _other_device(device: torch.device) -> torch.device:
         except Exception as error:  # RuntimeError, NotImplementedError, AssertionError, by device
             found = str(error).splitlines()[0]
     raise ConfigurationError(
-        f"device: {str(device)!r} was asked for, and torch cannot use it here ({found}). Use device='cpu' or 'cuda'; "
+        f"device: {str(device)!r} was asked for, and torch cannot use it here ({found}). Use "
+        "device='cpu' or 'cuda'; "
         "`fastload doctor` shows what this machine has."
     )

@@ -52,59 +52,66 @@ def create_loader(
     """Make a Loader. Names and defaults are those of torch.utils.data.DataLoader where it has them.
 
     Args:
-        source: a folder of classes, a folder with `images/` and `masks/`, images with a table of their labels, CIFAR or
-            IDX files, `.tar` shards, a built cache, arrays or tensors (a tuple (images, labels), or a dict), `.npy`
-            files, or any map-style Dataset.
+        source: a folder of classes, a folder with `images/` and `masks/`, images with a table of
+            their labels, CIFAR or IDX files, `.tar` shards, a built cache, arrays or tensors (a
+            tuple (images, labels), or a dict), `.npy` files, or any map-style Dataset.
         batch_size: samples a batch on this rank.
         shuffle: a new order every epoch, from (seed, epoch).
-        drop_last: leave out the last, incomplete global batch. If False, every sample comes exactly once an epoch,
-            the last batch spread over the ranks. With `shard=Shard(...)` a rank may then get an empty one (B = 0) when
-            not shuffling; where the rank was found, samples of the batch before it prevent that.
-        transform: torchvision transforms (v2 or v1), a Recipe, or any callable on one sample's image. None: the
-            dataset's own, or uint8 pixels as they are.
-        batch_transform: torchvision v2.MixUp or CutMix (the draws then depend on (seed, epoch, batch) alone), or any
-            callable taking the batch's parts; runs on the device.
+        drop_last: leave out the last, incomplete global batch. If False, every sample comes exactly
+            once an epoch, the last batch spread over the ranks. With `shard=Shard(...)` a rank may
+            then get an empty one (B = 0) when not shuffling; where the rank was found, samples of
+            the batch before it prevent that.
+        transform: torchvision transforms (v2 or v1), a Recipe, or any callable on one sample's
+            image. None: the dataset's own, or uint8 pixels as they are.
+        batch_transform: torchvision v2.MixUp or CutMix (the draws then depend on (seed, epoch,
+            batch) alone), or any callable taking the batch's parts; runs on the device.
         backend: "auto", "torch", "turbojpeg", "cache", "dali", or one registered by a third party.
         num_workers: threads or processes. None: what suits this machine.
         prefetch_factor: batches in flight per worker. None: what suits the backend.
         pin_memory: page-locked host memory. None: if `device` is a GPU.
         sampler: the order, as this rank's own indices, in place of `shuffle`.
-        collate_fn: makes a batch from a list of samples; only a backend that runs Python on samples can run one.
+        collate_fn: makes a batch from a list of samples; only a backend that runs Python on samples
+            can run one.
         seed: of the order and of every random choice.
-        shard: this process's rank among those that share the data. None: from torch.distributed, else torchrun's
-            environment, else 0 of 1. "auto": the same, but looked up at the first `iter()`, for loaders that are made
-            before `init_process_group`.
+        shard: this process's rank among those that share the data. None: from torch.distributed,
+            else torchrun's environment, else 0 of 1. "auto": the same, but looked up at the first
+            `iter()`, for loaders that are made before `init_process_group`.
         device: where the batches are delivered.
-        dtype: of the images delivered; values keep their range. None: as the transform says (uint8 if it converts
-            nothing).
+        dtype: of the images delivered; values keep their range. None: as the transform says (uint8
+            if it converts nothing).
         memory_format: of the images delivered.
-        on_error: "raise", or "substitute": replace a sample that cannot be read by another one of this rank's, log it
-            once, and count it in `stats()`.
+        on_error: "raise", or "substitute": replace a sample that cannot be read by another one of
+            this rank's, log it once, and count it in `stats()`.
         tune: with backend="auto", choose by measuring the candidates on this data for some seconds.
-        options: the chosen backend's options (a frozen dataclass), or a BackendOptions for what all of them have.
-        split: which part of a source that holds several: "train", "val", "test". None: the whole; of CIFAR, IDX and
-            archives of splits, the training part.
-        strict: refuse a data set some of whose files are not served (formats that Pillow cannot read, images without
-            a label). False: `explain()` counts and names them, once.
-        format: what the source is, where that cannot be told from its names: "folder" (one folder a class), "images"
-            (without labels), "table", "pairs", "tar", "cifar", "idx", "arrays", "dataset", "cache", or a registered
-            one. None: what it looks like.
+        options: the chosen backend's options (a frozen dataclass), or a BackendOptions for what all
+            of them have.
+        split: which part of a source that holds several: "train", "val", "test". None: the whole;
+            of CIFAR, IDX and archives of splits, the training part.
+        strict: refuse a data set some of whose files are not served (formats that Pillow cannot
+            read, images without a label). False: `explain()` counts and names them, once.
+        format: what the source is, where that cannot be told from its names: "folder" (one folder a
+            class), "images" (without labels), "table", "pairs", "tar", "cifar", "idx", "arrays",
+            "dataset", "cache", or a registered one. None: what it looks like.
         generator: its seed, in place of `seed`; the generator itself is not drawn from.
-        batch_sampler: this rank's own batches, lists of indices, in place of batch_size, shuffle, sampler, drop_last.
-        worker_init_fn, multiprocessing_context, timeout: of worker processes, as DataLoader has them; a backend of
-            threads has none, and `explain()` says so.
-        persistent_workers, in_order: True is what there is: workers live as long as the Loader, batches come in order.
+        batch_sampler: this rank's own batches, lists of indices, in place of batch_size, shuffle,
+            sampler, drop_last.
+        worker_init_fn, multiprocessing_context, timeout: of worker processes, as DataLoader has
+            them; a backend of threads has none, and `explain()` says so.
+        persistent_workers, in_order: True is what there is: workers live as long as the Loader,
+            batches come in order.
         pin_memory_device: "", as in DataLoader; the place for batches is `device`.
 
     Returns:
-        A Loader yielding [images, labels]: images (B, C, H, W), labels (B,) int64, on `device`; masks are (B, H, W)
-        uint8; dicts where the source has named columns. A batch is a list where a sample is a tuple, as torch's
-        `default_collate` makes it.
+        A Loader yielding [images, labels]: images (B, C, H, W), labels (B,) int64, on `device`;
+            masks are (B, H, W)
+        uint8; dicts where the source has named columns. A batch is a list where a sample is a
+        tuple, as torch's `default_collate` makes it.
 
     Raises:
         ConfigurationError: an argument that cannot be honoured.
         SourceError: the data cannot be opened as a data set.
-        UnsupportedTransformError: the backend asked for cannot run this transform; the message names those that can.
+        UnsupportedTransformError: the backend asked for cannot run this transform; the message
+            names those that can.
         BackendUnavailableError: the backend's package is not installed.
     """
     return Loader(LoaderConfig.of_arguments(**locals()))

@@ -1,4 +1,5 @@
-"""Where the trainer is in the epochs, and where its next `iter()` begins: all rules of it; and what a state must say.
+"""Where the trainer is in the epochs, and where its next `iter()` begins: all rules of it; and what
+a state must say.
 
 A state comes from a file, so from anybody.
 """
@@ -18,16 +19,19 @@ Position = tuple[int, int]
 STATE_VERSION = 1
 
 _EPOCHS = 1 << 31
-"""Epochs that may be asked for. The draws count twice as many, so that prefetching goes past the last one unharmed."""
+"""Epochs that may be asked for. The draws count twice as many, so that prefetching goes past the
+last one unharmed."""
 
 
 @dataclass
 class Cursor:
-    """Counts batches handed out. Epochs follow each other by themselves; a place can be chosen for the next `iter()`.
+    """Counts batches handed out. Epochs follow each other by themselves; a place can be chosen for
+    the next `iter()`.
 
-    An epoch under way goes on until its end, or until the next `iter()`. One of which no batch was taken has not
-    begun: the next `iter()` gives it again, and another may be chosen in its place (Lightning does that, between
-    `iter()` and the first `next`).
+    An epoch under way goes on until its end, or until the next `iter()`. One of which no batch was
+    taken has not
+    begun: the next `iter()` gives it again, and another may be chosen in its place (Lightning does
+    that, between `iter()` and the first `next`).
     """
 
     epoch: int = 0
@@ -41,12 +45,14 @@ class Cursor:
 
     @property
     def position(self) -> Position:
-        """Where the trainer is, for a saved state: where the epoch under way goes on, or the next one begins."""
+        """Where the trainer is, for a saved state: where the epoch under way goes on, or the next
+        one begins."""
         return (self.epoch, self.step) if self.chosen is None or self.went_on else self.chosen
 
     @property
     def start(self) -> Position:
-        """Where a copy of the Loader begins: where it would without the batches that were handed out of this one."""
+        """Where a copy of the Loader begins: where it would without the batches that were handed
+        out of this one."""
         return self.chosen or ((self.epoch, 0) if self.taken else (self.epoch, self.step))
 
     def begin(self) -> int:
@@ -70,7 +76,8 @@ class Cursor:
     def choose(self, epoch: int) -> None:
         """`set_epoch`: the epoch under way goes on, and the next `iter()` begins this one.
 
-        If none is under way it is this one's turn; what would resume in the middle of this very epoch still does.
+        If none is under way it is this one's turn; what would resume in the middle of this very
+        epoch still does.
         """
         if self.taken:
             self.chosen, self.went_on = (epoch, 0), False
@@ -80,26 +87,38 @@ class Cursor:
     def skip(self, steps: int) -> None:
         """The next `iter()` leaves out the first steps of its epoch."""
         if self.taken:
-            self.chosen, self.went_on = ((self.chosen[0] if self.chosen else self.epoch + 1), steps), False
+            self.chosen, self.went_on = (
+                ((self.chosen[0] if self.chosen else self.epoch + 1), steps),
+                False,
+            )
         else:
             self.move(self.epoch, steps)
 
     def move(self, epoch: int, step: int) -> None:
         """Be there; nothing is under way."""
-        self.epoch, self.step, self.taken, self.chosen, self.went_on = epoch, step, False, None, False
+        self.epoch, self.step, self.taken, self.chosen, self.went_on = (
+            epoch,
+            step,
+            False,
+            None,
+            False,
+        )
 
 
 def checked_epoch(epoch: Any) -> int:
-    """The number of an epoch, of Python's or numpy's type. Raises ConfigurationError if it is none."""
+    """The number of an epoch, of Python's or numpy's type. Raises ConfigurationError if it is
+    none."""
     if isinstance(epoch, bool) or not isinstance(epoch, Integral) or not 0 <= int(epoch) < _EPOCHS:
         raise ConfigurationError(f"epoch: must be an int from 0 to {_EPOCHS - 1}, got {epoch!r}.")
     return int(epoch)
 
 
 def read_state(state: Any, mine: Mapping[str, Any], steps: int) -> tuple[Position, Any, Any]:
-    """Check a state, or whatever was given as one, against what has to be equal and the steps of an epoch.
+    """Check a state, or whatever was given as one, against what has to be equal and the steps of an
+    epoch.
 
-    Returns the place; the fingerprint of the epoch's order or None; and the sampler's name, for messages. Raises
+    Returns the place; the fingerprint of the epoch's order or None; and the sampler's name, for
+    messages. Raises
     StateMismatchError: it is no state, or of another loader; both sides are in the message.
     """
     version = state.get("version") if isinstance(state, Mapping) else None
@@ -109,19 +128,29 @@ def read_state(state: Any, mine: Mapping[str, Any], steps: int) -> tuple[Positio
             "Pass what Loader.state_dict() returned."
         )
     order = state.get("order")
-    theirs = (dict(order) if isinstance(order, Mapping) else {}) | {k: state.get(k) for k in ("source", "recipe")}
+    theirs = (dict(order) if isinstance(order, Mapping) else {}) | {
+        k: state.get(k) for k in ("source", "recipe")
+    }
     fingerprint = theirs.pop("fingerprint", None)
     differing = [key for key in {**mine, **theirs} if not _same(mine.get(key), theirs.get(key))]
     if differing:
-        rows = "; ".join(f"{key}: state {theirs.get(key)!r}, this loader {mine.get(key)!r}" for key in differing)
+        rows = "; ".join(
+            f"{key}: state {theirs.get(key)!r}, this loader {mine.get(key)!r}" for key in differing
+        )
         raise StateMismatchError(
-            f"state: it was taken from a loader that differs in {rows}. Create the loader with the same arguments, "
+            f"state: it was taken from a loader that differs in {rows}. Create the loader with "
+            "the same arguments, "
             "or start the epoch anew with set_epoch()."
         )
     epoch, step = state.get("epoch"), state.get("step")
-    if type(epoch) is not int or type(step) is not int or not (0 <= epoch < _EPOCHS and 0 <= step <= steps):
+    if (
+        type(epoch) is not int
+        or type(step) is not int
+        or not (0 <= epoch < _EPOCHS and 0 <= step <= steps)
+    ):
         raise StateMismatchError(
-            f"state: epoch {epoch!r}, step {step!r} is not a place in epochs of {counted(steps, 'batch')}."
+            f"state: epoch {epoch!r}, step {step!r} is not a place in epochs of "
+            f"{counted(steps, 'batch')}."
         )
     return (epoch, step), fingerprint, theirs.get("sampler")
 

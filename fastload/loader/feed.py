@@ -1,4 +1,5 @@
-"""The batches of a Loader, each by its position: made ahead by a `Prefetcher`, or on demand in the trainer's thread."""
+"""The batches of a Loader, each by its position: made ahead by a `Prefetcher`, or on demand in the
+trainer's thread."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ class OnDemand:
         self._production = production
 
     def begin(self, position: Position | None) -> None:
-        """Make the batch at this position next; None: the one that the production has begun with."""
+        """Make the batch at this position next; None: the one that the production has begun
+        with."""
         if position is not None:
             self._production.begin(position)
 
@@ -53,17 +55,26 @@ class OnDemand:
 
 
 class Feed:
-    """Gives the batch at any position. Batches that follow each other come without a pause, also over an epoch's end.
+    """Gives the batch at any position. Batches that follow each other come without a pause, also
+    over an epoch's end.
 
-    Nothing is started before the first batch is asked for. That one is asked for in the trainer's thread: it may fork
-    workers, and no other thread of ours may hold a lock then. After an exception, of whatever kind and at whatever
-    line, the next call starts again from the position that it is given.
+    Nothing is started before the first batch is asked for. That one is asked for in the trainer's
+    thread: it may fork workers, and no other thread of ours may hold a lock then. After an
+    exception, of whatever kind and at whatever line, the next call starts again from the position
+    that it is given.
     """
 
     def __init__(
-        self, backend: Backend, stage: DeviceStage, order: Order, on_error: OnError = "raise", *, ahead: bool = True
+        self,
+        backend: Backend,
+        stage: DeviceStage,
+        order: Order,
+        on_error: OnError = "raise",
+        *,
+        ahead: bool = True,
     ) -> None:
-        """`ahead`: whether batches are made before their epoch begins; not where its data may change until then."""
+        """`ahead`: whether batches are made before their epoch begins; not where its data may
+        change until then."""
         self._backend = backend
         self._stage = stage
         self._schedule = Schedule(order, ahead=ahead)
@@ -73,7 +84,8 @@ class Feed:
         self._maker: OnDemand | Prefetcher | None = None
         """None: nothing has been started."""
         self._expected: Position | None = None
-        """The position whose batch comes next if nobody asks for another; None: whatever is asked for is a start."""
+        """The position whose batch comes next if nobody asks for another; None: whatever is asked
+        for is a start."""
         self._closed = False
         self._pid = os.getpid()
 
@@ -82,7 +94,9 @@ class Feed:
         if self._closed:
             raise FastloadError("the loader is closed; create a new one.")
         if os.getpid() != self._pid:
-            raise FastloadError("the loader was started in another process; create one after the fork.")
+            raise FastloadError(
+                "the loader was started in another process; create one after the fork."
+            )
         expected, self._expected = self._expected, None
         if self._maker is not None and self._maker.stopping:
             self._stop()  # which was interrupted
@@ -112,7 +126,8 @@ class Feed:
         return self._substitution.count
 
     def record(self, spans: SpanLog | None) -> None:
-        """Write to a log, from the next step on, what each batch spends its time on; None: no longer."""
+        """Write to a log, from the next step on, what each batch spends its time on; None: no
+        longer."""
         self._production.record(spans)
 
     def rest(self) -> None:
@@ -121,7 +136,8 @@ class Feed:
             self._stop()
 
     def close(self) -> None:
-        """Stop the thread and the backend. A second call does nothing; in a forked child nothing is touched."""
+        """Stop the thread and the backend. A second call does nothing; in a forked child nothing is
+        touched."""
         if not self._closed and os.getpid() == self._pid:
             self._closed = True
             self._stop()
@@ -132,7 +148,11 @@ class Feed:
         try:
             self._production.begin(position)
             self._production.submit()
-            return OnDemand(self._production) if self._on_demand else Prefetcher(self._production, self._stage)
+            return (
+                OnDemand(self._production)
+                if self._on_demand
+                else Prefetcher(self._production, self._stage)
+            )
         except BaseException:
             with contextlib.suppress(FastloadError):
                 self._production.cancel()
@@ -140,11 +160,14 @@ class Feed:
 
     @property
     def _on_demand(self) -> bool:
-        """Whether there is nothing to gain from a thread: the backend works in its caller's, or a batch takes less time
-        than to hand it from thread to thread. Known from the first `submit` on."""
+        """Whether there is nothing to gain from a thread: the backend works in its caller's, or a
+        batch takes less time than to hand it from thread to thread. Known from the first `submit`
+        on."""
         backend = self._backend
         if self._endless:
-            return True  # the user's sampler is read in the trainer's thread, and no further than the backend wants
+            # the user's sampler is read in the trainer's thread, and no further than the backend
+            # wants
+            return True
         return not backend.background or (getattr(backend, "light", False) and self._stage.light)
 
     def _stop(self) -> None:
@@ -163,8 +186,9 @@ class Feed:
 
 @contextlib.contextmanager
 def _ignoring_ended_workers() -> Iterator[None]:
-    """While workers are ended nobody wants to hear that one has died: torch's handler of SIGCHLD raises that in the
-    main thread, wherever it is. Whoever handled the signal before goes on doing so."""
+    """While workers are ended nobody wants to hear that one has died: torch's handler of SIGCHLD
+    raises that in the main thread, wherever it is. Whoever handled the signal before goes on doing
+    so."""
     before: Any = signal.getsignal(signal.SIGCHLD)
     if threading.current_thread() is not threading.main_thread() or not callable(before):
         yield

@@ -1,4 +1,5 @@
-"""The script's own sampler, on which it may set the epoch as under a DataLoader: `sampler.set_epoch(3)`."""
+"""The script's own sampler, on which it may set the epoch as under a DataLoader:
+`sampler.set_epoch(3)`."""
 
 from __future__ import annotations
 
@@ -6,15 +7,17 @@ from typing import Any
 
 
 class _Noted(int):
-    """The number of an epoch that we have seen on a sampler; a plain int in its place was set since, be it the same."""
+    """The number of an epoch that we have seen on a sampler; a plain int in its place was set
+    since, be it the same."""
 
     def __reduce__(self) -> Any:
         return int, (int(self),)
 
 
 class FollowedSampler:
-    """Notices the epochs that the script sets. From the first one on the sampler's epoch counts at each `iter()`: a
-    script that sets 0 twice gets the order of epoch 0 twice. One that never sets any gets one epoch after the other."""
+    """Notices the epochs that the script sets. From the first one on the sampler's epoch counts at
+    each `iter()`: a script that sets 0 twice gets the order of epoch 0 twice. One that never sets
+    any gets one epoch after the other."""
 
     def __init__(self, sampler: Any) -> None:
         """`sampler`: None, or any; one without an int `epoch` is never followed."""
@@ -40,7 +43,8 @@ class FollowedSampler:
     def note(self) -> None:
         """The epoch that the sampler has now was not set by the script, or has been seen."""
         epoch: Any = getattr(self._sampler, "epoch", None)
-        # Only a plain attribute, as DistributedSampler has it: a property might do anything when it is assigned.
+        # Only a plain attribute, as DistributedSampler has it: a property might do anything when it
+        # is assigned.
         if type(epoch) is int and getattr(self._sampler, "__dict__", {}).get("epoch") is epoch:
             self._sampler.epoch = epoch = _Noted(str(epoch))
         self._noted = epoch

@@ -39,39 +39,52 @@ def from_dataloader(
 ) -> Loader:
     """A Loader that yields what this DataLoader would, faster.
 
-    Kept: the dataset and its transforms, batch size, drop_last, the kind of order, the rank, how the sampler makes the
-    ranks equal, a collate function, worker count and worker_init_fn where worker processes remain, pinning. What
-    changes is logged, and listed by `explain()`: the random order and random choices come from fastload's seed, so
-    they are other ones than torch's would have been (of the same distribution). Images are contiguous unless
-    `memory_format` says otherwise, so that code with `.view` goes on working. The existing loader is not touched and
-    none of its workers is started. Its sampler may still be told the epoch: `sampler.set_epoch(n)` counts at the next
-    `iter()`, as it does there.
+    Kept: the dataset and its transforms, batch size, drop_last, the kind of order, the rank, how
+    the sampler makes the ranks equal, a collate function, worker count and worker_init_fn where
+    worker processes remain, pinning. What changes is logged, and listed by `explain()`: the random
+    order and random choices come from fastload's seed, so they are other ones than torch's would
+    have been (of the same distribution). Images are contiguous unless `memory_format` says
+    otherwise, so that code with `.view` goes on working. The existing loader is not touched and
+    none of its workers is started. Its sampler may still be told the epoch: `sampler.set_epoch(n)`
+    counts at the next `iter()`, as it does there.
 
     Args:
-        existing: a torch.utils.data.DataLoader, also over an IterableDataset, whose batches come as it gives them (a
-            loaded state is found again by reading up to it); or torchdata's StatefulDataLoader, which is
-            taken over where it stands, if its order is not a random one.
-        backend, device, batch_transform, dtype, memory_format, on_error, tune, options: as in `create_loader`.
-        seed: None takes that of the DistributedSampler, of the loader's generator, or of `torch.manual_seed`.
-        shard: None takes that of the DistributedSampler. Without one, a DataLoader gives every rank all samples, and
-            so does this: 0 of 1; on several ranks the first `iter()` warns of it. A `fastload.Shard`, or "auto" for the
-            rank that is found at the first `iter()`, shares them.
-        exact_evaluation: serve every sample once, where a DistributedSampler (or `shard`) would repeat or drop some to
-            make the ranks equal; the last batch may then differ in size from rank to rank, and be empty.
+        existing: a torch.utils.data.DataLoader, also over an IterableDataset, whose batches come as
+            it gives them (a loaded state is found again by reading up to it); or torchdata's
+            StatefulDataLoader, which is taken over where it stands, if its order is not a random
+            one.
+        backend, device, batch_transform, dtype, memory_format, on_error, tune, options: as in
+            `create_loader`.
+        seed: None takes that of the DistributedSampler, of the loader's generator, or of
+            `torch.manual_seed`.
+        shard: None takes that of the DistributedSampler. Without one, a DataLoader gives every rank
+            all samples, and so does this: 0 of 1; on several ranks the first `iter()` warns of it.
+            A `fastload.Shard`, or "auto" for the rank that is found at the first `iter()`, shares
+            them.
+        exact_evaluation: serve every sample once, where a DistributedSampler (or `shard`) would
+            repeat or drop some to make the ranks equal; the last batch may then differ in size from
+            rank to rank, and be empty.
 
     Raises:
-        ConfigurationError: something whose meaning could not be kept: a subclass that overrides iteration, or what
-            needs samples by index, of an IterableDataset. The message names it.
+        ConfigurationError: something whose meaning could not be kept: a subclass that overrides
+            iteration, or what needs samples by index, of an IterableDataset. The message names it.
         Whatever the dataset's or the transform's own code raises, as it is.
         Everything that `create_loader` raises.
     """
     _refuse_what_would_change(existing)
-    # Made by the DataLoader or given to it: in the second case its own sampler, batch_size and drop_last mean nothing.
+    # Made by the DataLoader or given to it: in the second case its own sampler, batch_size and
+    # drop_last mean nothing.
     batches: Any = existing.batch_sampler
-    own_batches = batches is not None and type(batches) is not BatchSampler and not is_torchdatas(batches)
+    own_batches = (
+        batches is not None and type(batches) is not BatchSampler and not is_torchdatas(batches)
+    )
     cut: Any = existing if batches is None or own_batches else batches
     collate_fn: Any = existing.collate_fn
-    method = None if existing.multiprocessing_context is None else existing.multiprocessing_context.get_start_method()
+    method = (
+        None
+        if existing.multiprocessing_context is None
+        else existing.multiprocessing_context.get_start_method()
+    )
     streamed = isinstance(existing.dataset, IterableDataset)
     config = LoaderConfig(
         source=existing.dataset,
@@ -91,7 +104,9 @@ def from_dataloader(
         own_seed=shard is None,
         script_seeds=shard is None and seed is None,
         shard=shard,
-        tail=None if shard is None else "pad",  # as a DistributedSampler would: no empty batch on any rank
+        tail=None
+        if shard is None
+        else "pad",  # as a DistributedSampler would: no empty batch on any rank
         interleaved=shard is not None,
         device=device,  # type: ignore[arg-type]  # made one there
         dtype=dtype,
@@ -99,15 +114,23 @@ def from_dataloader(
         on_error=on_error,
         tune=tune,
         options=options,
-        shown={name: getattr(existing, name) for name in _SHOWN if getattr(existing, name, None) is not None},
+        shown={
+            name: getattr(existing, name)
+            for name in _SHOWN
+            if getattr(existing, name, None) is not None
+        },
     )
     if own_batches:
         if shard is not None:
             raise ConfigurationError(
-                f"shard: the DataLoader's {type(batches).__name__} already decides which samples this rank gets; leave "
+                f"shard: the DataLoader's {type(batches).__name__} already decides which "
+                "samples this rank gets; leave "
                 "shard out, or give the DataLoader a sampler and a batch_size."
             )
-        config = replace(config, follows=batches if hasattr(batches, "epoch") else getattr(batches, "sampler", None))
+        config = replace(
+            config,
+            follows=batches if hasattr(batches, "epoch") else getattr(batches, "sampler", None),
+        )
     elif not config.streamed:
         config = config.with_sampler(cut.sampler, len(existing.dataset), rebuilt=False)  # type: ignore[arg-type]
     if shard is not None:
@@ -141,11 +164,18 @@ _SHOWN = (
 
 
 def _seed_of(existing: DataLoader[Any], sampler: Any, *, shared: bool) -> int:
-    """What the script's own seeding makes of the order: that of the generator, else of torch's global one."""
-    generator = existing.generator if existing.generator is not None else getattr(sampler, "generator", None)
+    """What the script's own seeding makes of the order: that of the generator, else of torch's
+    global one."""
+    generator = (
+        existing.generator
+        if existing.generator is not None
+        else getattr(sampler, "generator", None)
+    )
     if generator is None and shared:
         return 0  # the same on all ranks, which a script may have seeded each in its own way
-    return (torch.initial_seed() if generator is None else generator.initial_seed()) & 0x7FFFFFFFFFFFFFFF
+    return (
+        torch.initial_seed() if generator is None else generator.initial_seed()
+    ) & 0x7FFFFFFFFFFFFFFF
 
 
 def _refuse_what_would_change(existing: Any) -> None:
@@ -156,7 +186,10 @@ def _refuse_what_would_change(existing: Any) -> None:
     elif isinstance(existing, DataLoader):
         if _iterates_as_torchs(type(existing)) or _is_stateful(existing):
             return
-        said = f"its class {kind} overrides __iter__, which would be bypassed, so it cannot be taken over."
+        said = (
+            f"its class {kind} overrides __iter__, which would be bypassed, so it cannot be "
+            "taken over."
+        )
         said = already_prepared(type(existing)) or said
     elif isinstance(getattr(existing, "loader", None), DataLoader):  # as timm's PrefetchLoader
         said = (
@@ -164,16 +197,22 @@ def _refuse_what_would_change(existing: Any) -> None:
             "Write: loader.loader = fastload.from_dataloader(loader.loader)"
         )
     else:
-        said = f"from_dataloader takes a torch DataLoader, got {kind}. To start from data, use fastload.create_loader."
+        said = (
+            f"from_dataloader takes a torch DataLoader, got {kind}. To start from data, use "
+            "fastload.create_loader."
+        )
     raise ConfigurationError(f"existing: {said}")
 
 
 def _iterates_as_torchs(kind: Any) -> bool:
-    return all(getattr(kind, name) is getattr(DataLoader, name) for name in ("__iter__", "_get_iterator"))
+    return all(
+        getattr(kind, name) is getattr(DataLoader, name) for name in ("__iter__", "_get_iterator")
+    )
 
 
 def _is_stateful(existing: DataLoader[Any]) -> bool:
-    """Whether it is torchdata's StatefulDataLoader, which iterates as a DataLoader does and counts."""
+    """Whether it is torchdata's StatefulDataLoader, which iterates as a DataLoader does and
+    counts."""
     return any(is_torchdatas(kind) for kind in type(existing).__mro__ if "__iter__" in vars(kind))
 
 
@@ -190,7 +229,8 @@ def _refuse_of_streams(config: LoaderConfig, *, exact_evaluation: bool) -> None:
     for argument, given in asked.items():
         if given:
             raise ConfigurationError(
-                f"{argument}: {kind} is an IterableDataset, of which torch's DataLoader makes the batches, one after "
+                f"{argument}: {kind} is an IterableDataset, of which torch's DataLoader makes "
+                "the batches, one after "
                 "the other. Leave it out, or make the data set map-style (__getitem__ and __len__)."
             )
 

@@ -22,19 +22,22 @@ from fastload.spans import SpanLog
 
 
 class OneThread:
-    """Around what two threads must not do at once: each would wait for batches that the other one asked for."""
+    """Around what two threads must not do at once: each would wait for batches that the other one
+    asked for."""
 
     def __init__(self) -> None:
         self._inside: dict[str, int] = {}
-        """{"thread": the one that is inside}. `setdefault` looks and enters in one step, which no signal handler can
-        interrupt."""
+        """{"thread": the one that is inside}. `setdefault` looks and enters in one step, which no
+        signal handler can interrupt."""
 
     def __enter__(self) -> None:
         here = threading.get_ident()
-        # It may be inside already, if a KeyboardInterrupt came between this line and the body of the `with`.
+        # It may be inside already, if a KeyboardInterrupt came between this line and the body of
+        # the `with`.
         if self._inside.setdefault("thread", here) != here:
             raise FastloadError(
-                "this Loader is in use: another thread is waiting in iter() or next() of it. One thread at a time may "
+                "this Loader is in use: another thread is waiting in iter() or next() of it. "
+                "One thread at a time may "
                 "iterate over a Loader; create one for each thread."
             )
 
@@ -43,7 +46,8 @@ class OneThread:
 
 
 class Watcher(Protocol):
-    """Is told how an epoch proceeds; for frameworks that keep flags of their own. Called in the trainer's thread."""
+    """Is told how an epoch proceeds; for frameworks that keep flags of their own. Called in the
+    trainer's thread."""
 
     def epoch_starts(self) -> None:
         """Before the first batch."""
@@ -81,12 +85,14 @@ class Progress:
 class LoaderIterator(Iterator[Any]):
     """The batches of one epoch. An error in one batch ends neither the iterator nor the epoch.
 
-    As under a DataLoader, `next` after an error goes on with the batch after it; a saved state still names the one
-    that failed until then. After an interrupt (KeyboardInterrupt) `next` gives the batch that it was waiting for.
+    As under a DataLoader, `next` after an error goes on with the batch after it; a saved state
+    still names the one that failed until then. After an interrupt (KeyboardInterrupt) `next` gives
+    the batch that it was waiting for.
     """
 
     def __init__(self, progress: Progress, owner: object) -> None:
-        """`owner`: the Loader, which ends what serves the batches when nobody refers to it any more."""
+        """`owner`: the Loader, which ends what serves the batches when nobody refers to it any
+        more."""
         self._progress = progress
         self._owner = owner
         self._iteration = progress.iteration
@@ -96,7 +102,8 @@ class LoaderIterator(Iterator[Any]):
         self._over = False
 
     def __len__(self) -> int:
-        """Batches of the epoch, those handed out included. Raises TypeError: only its end will tell."""
+        """Batches of the epoch, those handed out included. Raises TypeError: only its end will
+        tell."""
         order = self._progress.parts.order
         if order.endless:
             raise TypeError("an epoch of data that can only be iterated has no length")
@@ -110,8 +117,10 @@ class LoaderIterator(Iterator[Any]):
             raise StopIteration
         if self._iteration != progress.iteration:
             raise FastloadError(
-                "this iterator has ended, because iter() was called again on the same Loader, a state was "
-                "loaded, or it was closed. Create a second Loader to iterate twice at the same time."
+                "this iterator has ended, because iter() was called again on the same Loader, "
+                "a state was "
+                "loaded, or it was closed. Create a second Loader to iterate twice at the same "
+                "time."
             )
         parts, cursor, watcher = progress.parts, progress.cursor, progress.watcher
         if self._failed:

@@ -37,21 +37,24 @@ logger = logging.getLogger("fastload")
 
 
 class Loader(PreparedByAccelerate, DataLoader[Any]):
-    """Iterates over batches of a source, epoch after epoch. Made by `create_loader` and `from_dataloader`.
+    """Iterates over batches of a source, epoch after epoch. Made by `create_loader` and
+    `from_dataloader`.
 
-    Iterating is lazy: nothing is read, no thread started before the first `next`. An epoch may be abandoned at any
-    batch; the next `iter()` begins the next epoch. Only one iterator is alive at a time: making a new one ends the old
-    one. Epochs count up by themselves; `set_epoch` overrides.
+    Iterating is lazy: nothing is read, no thread started before the first `next`. An epoch may be
+    abandoned at any batch; the next `iter()` begins the next epoch. Only one iterator is alive at a
+    time: making a new one ends the old one. Epochs count up by themselves; `set_epoch` overrides.
 
-    It is a DataLoader to whoever asks, with all attributes of one, but shares no code with it. An unstarted one can be
-    pickled and deep-copied; the copy of a started one is unstarted, and begins with the first batch of the epoch.
+    It is a DataLoader to whoever asks, with all attributes of one, but shares no code with it. An
+    unstarted one can be pickled and deep-copied; the copy of a started one is unstarted, and begins
+    with the first batch of the epoch.
     """
 
     dataset: Any
     config: LoaderConfig
     """The arguments it was made from."""
     classes: tuple[str, ...] | None
-    """Names of the classes, by label; None where the data have none. `class_to_idx` has the label by name."""
+    """Names of the classes, by label; None where the data have none. `class_to_idx` has the label
+    by name."""
 
     def __init__(
         self,
@@ -67,20 +70,28 @@ class Loader(PreparedByAccelerate, DataLoader[Any]):
     ) -> None:
         """Of a configuration, and what was built for it, if it was.
 
-        The other arguments are what a framework gives that makes a DataLoader anew from the attributes of an old one.
-        The sampler, or that of the batch sampler, says the rank, and whether to shuffle; batch size and data stay those
-        of `config`. Raises ConfigurationError: it was called as DataLoader is, or the data are to be others.
+        The other arguments are what a framework gives that makes a DataLoader anew from the
+        attributes of an old one. The sampler, or that of the batch sampler, says the rank, and
+        whether to shuffle; batch size and data stay those of `config`. Raises ConfigurationError:
+        it was called as DataLoader is, or the data are to be others.
         """
         if not isinstance(config, LoaderConfig):
             raise ConfigurationError(
                 "Loader: it is made by fastload.create_loader(source, batch_size, ...), or by "
                 "fastload.from_dataloader(DataLoader(...)) from the arguments of a DataLoader."
             )
-        given = sampler if batch_sampler is None else getattr(batch_sampler, "sampler", batch_sampler)
+        given = (
+            sampler if batch_sampler is None else getattr(batch_sampler, "sampler", batch_sampler)
+        )
         if given is not None:
-            if dataset is not None and not isinstance(dataset, SourceView) and dataset is not config.source:
+            if (
+                dataset is not None
+                and not isinstance(dataset, SourceView)
+                and dataset is not config.source
+            ):
                 raise ConfigurationError(
-                    f"dataset: this Loader serves {type(config.source).__name__}, and cannot be made anew with a "
+                    f"dataset: this Loader serves {type(config.source).__name__}, and cannot "
+                    "be made anew with a "
                     f"{type(dataset).__name__}. {REMEDY}"
                 )
             length = len(config.source if dataset is None else dataset)
@@ -95,15 +106,21 @@ class Loader(PreparedByAccelerate, DataLoader[Any]):
         self._skipped = SkippedBatches(weakref.ref(self))
         self._progress = Progress(parts, parts.feed(config))
         super().__init__(
-            config.source if config.adopted or isinstance(config.source, Dataset) else SourceView(parts.source),
-            batch_size=None if config.unbatched or config.batch_sampler is not None else parts.order.batch_size,
+            config.source
+            if config.adopted or isinstance(config.source, Dataset)
+            else SourceView(parts.source),
+            batch_size=None
+            if config.unbatched or config.batch_sampler is not None
+            else parts.order.batch_size,
             sampler=None if config.streamed else (),  # ours comes with the order
             drop_last=parts.order.drop_last,
             collate_fn=GuardedCollate(config.collate_fn or default_collate, self._skipped),
             **{"pin_memory": config.pinned, "num_workers": 0, **config.shown},
         )
         self.classes = names = parts.source.classes
-        self.class_to_idx = None if names is None else {name: label for label, name in enumerate(names)}
+        self.class_to_idx = (
+            None if names is None else {name: label for label, name in enumerate(names)}
+        )
         self._show()
         self._followed = FollowedSampler(config.follows)
         if self._followed.chosen is not None:
@@ -137,8 +154,8 @@ class Loader(PreparedByAccelerate, DataLoader[Any]):
     def _settle(self, *, thoroughly: bool = False) -> None:
         """Be what the arguments mean by now.
 
-        With shard="auto" that is the rank, until something has been started; of an adopted DataLoader it is the data
-        set as it has become, between two epochs.
+        With shard="auto" that is the rank, until something has been started; of an adopted
+        DataLoader it is the data set as it has become, between two epochs.
         """
         progress = self._progress
         auto = self.config.shard == "auto" and Shard.detect() != progress.parts.order.shard
@@ -186,10 +203,12 @@ class Loader(PreparedByAccelerate, DataLoader[Any]):
         return self._cursor.position[0]
 
     def _reconfigure(self, config: LoaderConfig, asked_by: str) -> None:
-        """A hook for frameworks: be a loader of another configuration. Raises ConfigurationError: it was iterated."""
+        """A hook for frameworks: be a loader of another configuration. Raises ConfigurationError:
+        it was iterated."""
         if self._settled:
             raise ConfigurationError(
-                f"{asked_by}: this loader has been iterated already, by one rank. Prepare it before its first iter(), "
+                f"{asked_by}: this loader has been iterated already, by one rank. Prepare it "
+                "before its first iter(), "
                 "or make a new one."
             )
         self.config = config
@@ -224,13 +243,16 @@ class Loader(PreparedByAccelerate, DataLoader[Any]):
         return self._parts.order.count()
 
     def __iter__(self) -> LoaderIterator:  # type: ignore[override]
-        """One epoch of batches, from its start or, after `load_state_dict`, from where the state was taken.
+        """One epoch of batches, from its start or, after `load_state_dict`, from where the state
+        was taken.
 
         Yields:
-            (images, labels): images (B, C, H, W), labels (B,) int64, on `device`; other sources follow their columns.
+            (images, labels): images (B, C, H, W), labels (B,) int64, on `device`; other sources
+            follow their columns.
 
         Raises:
-            DecodeError: a sample could not be read (with `on_error="raise"`), or none could replace it.
+            DecodeError: a sample could not be read (with `on_error="raise"`), or none could replace
+                it.
             WorkerError: a worker process died.
         """
         progress = self._progress
@@ -242,7 +264,9 @@ class Loader(PreparedByAccelerate, DataLoader[Any]):
             self._settle(thoroughly=True)
             if not self._settled:
                 self._warn_of_duplicates()
-                self.config = replace(self.config, shard=progress.parts.order.shard if self.config.shard else None)
+                self.config = replace(
+                    self.config, shard=progress.parts.order.shard if self.config.shard else None
+                )
             self._settled = True
         return LoaderIterator(progress, self)
 
@@ -257,17 +281,21 @@ class Loader(PreparedByAccelerate, DataLoader[Any]):
         followed.note()
 
     def _warn_of_duplicates(self) -> None:
-        """Once: several processes, and each of them gets all the data without anybody having asked for it."""
+        """Once: several processes, and each of them gets all the data without anybody having asked
+        for it."""
         world = Shard.detect().world_size
         if world > 1 and self.config.shard is None and not self._parts.order.shared:
             remedy = (
                 "Give the DataLoader a DistributedSampler, or pass shard='auto' to from_dataloader"
                 if self.config.adopted
-                else "Make the loader after init_process_group, or pass shard='auto' to create_loader"
+                else "Make the loader after init_process_group, or pass shard='auto' to "
+                "create_loader"
             )
             logger.warning(
-                f"This is one of {counted(world, 'process')}, and this loader gives each of them all "
-                f"{counted(len(self._parts.source), 'sample')}: they train on duplicates, and count each sample "
+                f"This is one of {counted(world, 'process')}, and this loader gives each of "
+                "them all "
+                f"{counted(len(self._parts.source), 'sample')}: they train on duplicates, and "
+                "count each sample "
                 f"{world} times. {remedy}; shard=fastload.Shard(0, 1) says that it is meant."
             )
 
@@ -277,7 +305,8 @@ class Loader(PreparedByAccelerate, DataLoader[Any]):
         return self._feed.in_flight
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch of the next `iter()`; one under way goes on. Optional: epochs count up by themselves.
+        """Choose the epoch of the next `iter()`; one under way goes on. Optional: epochs count up
+        by themselves.
 
         The epoch that a loaded state is in the middle of may be set again without losing its place.
         """
@@ -290,38 +319,47 @@ class Loader(PreparedByAccelerate, DataLoader[Any]):
             ConfigurationError: a negative number, or more than an epoch has.
         """
         if not 0 <= batches <= self._parts.order.steps:
-            raise ConfigurationError(f"batches: must be from 0 to {len(self)}, an epoch of this loader, got {batches}.")
+            raise ConfigurationError(
+                f"batches: must be from 0 to {len(self)}, an epoch of this loader, got {batches}."
+            )
         self._cursor.skip(batches)
 
     def state_dict(self) -> dict[str, Any]:
         """Where the trainer is: small, made of plain Python values, the same on every rank.
 
-        It counts batches handed out, not those prefetched. Taken after the last batch of an epoch but before the loop
-        has ended, it resumes to an epoch that is over: the loop ends at once, and the next one begins the next epoch.
+        It counts batches handed out, not those prefetched. Taken after the last batch of an epoch
+        but before the loop has ended, it resumes to an epoch that is over: the loop ends at once,
+        and the next one begins the next epoch.
         """
         self._settle()
         epoch, step = self._cursor.position
         order = self._parts.order
-        # Orders that are not ours are remembered by a hash, so that resuming into another one is noticed.
-        fingerprint = order.fingerprint(self._feed.order_of(epoch)) if 0 < step < order.steps else None
+        # Orders that are not ours are remembered by a hash, so that resuming into another one is
+        # noticed.
+        fingerprint = (
+            order.fingerprint(self._feed.order_of(epoch)) if 0 < step < order.steps else None
+        )
         return {
             "version": STATE_VERSION,
             "epoch": epoch,
             "step": step,
-            "order": order.reproducible() | ({} if fingerprint is None else {"fingerprint": fingerprint}),
+            "order": order.reproducible()
+            | ({} if fingerprint is None else {"fingerprint": fingerprint}),
             "source": self._parts.source.fingerprint,
             "recipe": self._parts.recipe_fingerprints[0],
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where `state_dict` was taken: the next `iter()` gives the remaining batches of that epoch.
+        """Go on where `state_dict` was taken: the next `iter()` gives the remaining batches of that
+        epoch.
 
-        The number of ranks may differ, as long as the global batch size is the same. A state of torchdata's
-        StatefulDataLoader is taken as well, where the order is not a random one: only then it is the same here.
+        The number of ranks may differ, as long as the global batch size is the same. A state of
+        torchdata's StatefulDataLoader is taken as well, where the order is not a random one: only
+        then it is the same here.
 
         Raises:
-            StateMismatchError: the state is of another data set, seed, global batch size, order or recipe. Both sides
-                are in the message, and the loader is left as it was.
+            StateMismatchError: the state is of another data set, seed, global batch size, order or
+                recipe. Both sides are in the message, and the loader is left as it was.
         """
         self._settle()
         place = taken_over(state, self._parts.order, self.epoch)
@@ -334,12 +372,20 @@ class Loader(PreparedByAccelerate, DataLoader[Any]):
         recipe, *others = self._parts.recipe_fingerprints
         if isinstance(state, Mapping) and str(state.get("recipe")) in others:
             recipe = str(state["recipe"])
-        mine = self._parts.order.reproducible() | {"source": self._parts.source.fingerprint, "recipe": recipe}
+        mine = self._parts.order.reproducible() | {
+            "source": self._parts.source.fingerprint,
+            "recipe": recipe,
+        }
         (epoch, step), fingerprint, sampler = read_state(state, mine, self._parts.order.steps)
-        if fingerprint is not None and self._parts.order.fingerprint(self._feed.order_of(epoch)) != fingerprint:
+        if (
+            fingerprint is not None
+            and self._parts.order.fingerprint(self._feed.order_of(epoch)) != fingerprint
+        ):
             raise StateMismatchError(
-                f"state: the sampler {sampler} gives another order for epoch {epoch} than it gave when "
-                "the state was taken, so the remaining batches cannot be known. Use a sampler whose order follows "
+                f"state: the sampler {sampler} gives another order for epoch {epoch} than it "
+                "gave when "
+                "the state was taken, so the remaining batches cannot be known. Use a sampler "
+                "whose order follows "
                 "from set_epoch(), or shuffle=True."
             )
         return epoch, step
@@ -352,15 +398,17 @@ class Loader(PreparedByAccelerate, DataLoader[Any]):
     def record(self, spans: SpanLog | None) -> None:
         """Write what each batch spends its time on to a log, from now on; None: no longer.
 
-        Tracks: "backend", where each batch is from being asked for to being taken; "loader", the stages in the
-        loader's own thread (submit, receive, substitute, device stage); "copy", the device stage on the GPU's own
-        timeline; "trainer", the time inside `next`. Each span has `epoch` and `step` (0-based).
+        Tracks: "backend", where each batch is from being asked for to being taken; "loader", the
+        stages in the loader's own thread (submit, receive, substitute, device stage); "copy", the
+        device stage on the GPU's own timeline; "trainer", the time inside `next`. Each span has
+        `epoch` and `step` (0-based).
         """
         self._progress.spans = spans
         self._feed.record(spans)
 
     def explain(self) -> str:
-        """For a person: which backend was chosen and why, what was measured, and where each transform runs."""
+        """For a person: which backend was chosen and why, what was measured, and where each
+        transform runs."""
         self._settle()
         rows = {
             **self._parts.explanation,
@@ -375,7 +423,8 @@ class Loader(PreparedByAccelerate, DataLoader[Any]):
         )
 
     def close(self) -> None:
-        """Stop threads and workers and free the buffers; batches handed out stay valid. May be called twice."""
+        """Stop threads and workers and free the buffers; batches handed out stay valid. May be
+        called twice."""
         self._progress.iteration += 1
         self._finalizer()
 
@@ -387,7 +436,8 @@ class Loader(PreparedByAccelerate, DataLoader[Any]):
 
     def __repr__(self) -> str:
         return (
-            f"<fastload.Loader: {self._parts.explanation['source'].splitlines()[0]}; batch size {self.batch_size}, "
+            f"<fastload.Loader: {self._parts.explanation['source'].splitlines()[0]}; batch "
+            f"size {self.batch_size}, "
             f"{self._parts.order.describe()}; backend {self.backend}, on {self.device}>"
         )
 

@@ -1,8 +1,9 @@
 """A thread that makes batches ahead of the trainer.
 
-The thread and the trainer share nothing but two queues: messages go to the thread, batches come back. Only the thread
-knows its state, and only the trainer knows which batch it waits for. So an exception at any line of the trainer's
-thread, such as KeyboardInterrupt, leaves nothing half done: the trainer starts again from the position that it wants.
+The thread and the trainer share nothing but two queues: messages go to the thread, batches come
+back. Only the thread knows its state, and only the trainer knows which batch it waits for. So an
+exception at any line of the trainer's thread, such as KeyboardInterrupt, leaves nothing half done:
+the trainer starts again from the position that it wants.
 """
 
 from __future__ import annotations
@@ -80,8 +81,8 @@ class _Message(NamedTuple):
     position: Position | None = None
     """Of START: where; None: the production has begun already."""
     made: SimpleQueue[_Made] | None = None
-    """Of START: where the batches are put. Each start has a queue of its own, so that no batch of an earlier one is
-    ever taken for one of this."""
+    """Of START: where the batches are put. Each start has a queue of its own, so that no batch of
+    an earlier one is ever taken for one of this."""
 
 
 _TAKEN = _Message(Event.TAKEN)
@@ -114,7 +115,8 @@ class Prefetcher:
     # -- called by the trainer
 
     def begin(self, position: Position | None) -> None:
-        """Make the batch at this position next; None: the one that the production has begun with. Starts the thread."""
+        """Make the batch at this position next; None: the one that the production has begun with.
+        Starts the thread."""
         if self._thread is None:
             self._start()
         self._made = SimpleQueue()
@@ -123,12 +125,15 @@ class Prefetcher:
     def _start(self) -> None:
         self._stage.prepare()
         messages: SimpleQueue[_Message] = SimpleQueue()
-        thread = threading.Thread(target=self._run, args=(messages,), name="fastload-prefetcher", daemon=True)
+        thread = threading.Thread(
+            target=self._run, args=(messages,), name="fastload-prefetcher", daemon=True
+        )
         try:
             thread.start()
             self._messages, self._thread = messages, thread
         except BaseException:
-            # It may run already (KeyboardInterrupt while `start` waits for it), but has not been given anything to do.
+            # It may run already (KeyboardInterrupt while `start` waits for it), but has not been
+            # given anything to do.
             self._thread = None
             messages.put(_Message(Event.STOP))
             raise
@@ -143,10 +148,13 @@ class Prefetcher:
         return made.staged
 
     def stop(self) -> None:
-        """Have the thread end after the batch that it makes, and wait for some seconds. May be called again."""
+        """Have the thread end after the batch that it makes, and wait for some seconds. May be
+        called again."""
         self.stopping = True
         self._messages.put(_Message(Event.STOP))
-        closed = FastloadError("the loader was closed while a batch was waited for; create a new one.")
+        closed = FastloadError(
+            "the loader was closed while a batch was waited for; create a new one."
+        )
         self._made.put(_Made(None, closed))  # for another thread, which may be waiting in `next`
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(_PATIENCE)
@@ -159,7 +167,8 @@ class Prefetcher:
                 with contextlib.suppress(Empty):
                     return self._made.get(timeout=_PATIENCE)
             except RuntimeError as error:
-                # torch's handler of SIGCHLD raises in the main thread, wherever it is, when a worker dies.
+                # torch's handler of SIGCHLD raises in the main thread, wherever it is, when a
+                # worker dies.
                 raise WorkerError(f"{error} {KILLED_WORKER}") from error
             if not alive:
                 raise WorkerError("the loader's own thread has ended without a batch or an error.")

@@ -1,4 +1,5 @@
-"""The steps that make one batch: ask the backend, receive, replace what could not be read, start the device stage.
+"""The steps that make one batch: ask the backend, receive, replace what could not be read, start
+the device stage.
 
 They run in one thread at a time: that of a `Prefetcher`, or the trainer's.
 """
@@ -27,9 +28,12 @@ class _Submitted(NamedTuple):
 
 
 class Production:
-    """Makes the batches of a schedule, in order; the backend always has as many in flight as it wants."""
+    """Makes the batches of a schedule, in order; the backend always has as many in flight as it
+    wants."""
 
-    def __init__(self, backend: Backend, stage: DeviceStage, schedule: Schedule, substitution: Substitution) -> None:
+    def __init__(
+        self, backend: Backend, stage: DeviceStage, schedule: Schedule, substitution: Substitution
+    ) -> None:
         self._backend = backend
         self._stage = stage
         self._schedule = schedule
@@ -46,7 +50,8 @@ class Production:
         self._schedule.begin(position)
 
     def cancel(self) -> None:
-        """Forget all that is in flight. `begin` must follow. May be called after any exception, at any step."""
+        """Forget all that is in flight. `begin` must follow. May be called after any exception, at
+        any step."""
         if not self._clean:
             self._backend.cancel()
         self._submitted.clear()
@@ -54,7 +59,10 @@ class Production:
 
     def submit(self) -> None:
         """Ask the backend for as many batches as it wants in flight."""
-        while len(self._submitted) < self._backend.depth and (asked := self._schedule.next()) is not None:
+        while (
+            len(self._submitted) < self._backend.depth
+            and (asked := self._schedule.next()) is not None
+        ):
             position, draws = asked
             at = time.perf_counter()
             self._clean = False
@@ -63,8 +71,8 @@ class Production:
             self._submitted.append(_Submitted(position, draws, at))
 
     def make(self) -> Staged | None:
-        """The next batch; None if the schedule has no more. Raises EndOfData: the user's sampler has no more; and what
-        went wrong with a batch. `cancel` must follow."""
+        """The next batch; None if the schedule has no more. Raises EndOfData: the user's sampler
+        has no more; and what went wrong with a batch. `cancel` must follow."""
         self.submit()
         if not self._submitted:
             if self._schedule.ended:
@@ -79,7 +87,9 @@ class Production:
         try:
             self._submitted.popleft()
         except IndexError:  # another thread has closed the loader meanwhile
-            raise FastloadError("the loader was closed while a batch was waited for; create a new one.") from None
+            raise FastloadError(
+                "the loader was closed while a batch was waited for; create a new one."
+            ) from None
         self.submit()  # before the device stage, so that the backend is never without work
         if host.failures:
             with span(spans, "substitute", "loader", position):
@@ -88,6 +98,7 @@ class Production:
             return self._stage.run(host, draws, position[1])
 
     def record(self, spans: SpanLog | None) -> None:
-        """Write to a log, from the next step on, what each batch spends its time on; None: no longer."""
+        """Write to a log, from the next step on, what each batch spends its time on; None: no
+        longer."""
         self._spans = spans
         self._stage.record(spans)

@@ -10,14 +10,16 @@ from fastload.loader.cursor import Position
 from fastload.sampler import EndOfOrder, Order
 
 _Drawn = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64] | None]
-"""The (global) order of an epoch, and how often each index came earlier in it, see `Order.repeats`."""
+"""The (global) order of an epoch, and how often each index came earlier in it, see
+`Order.repeats`."""
 
 
 class Schedule:
     """Batches one after the other from any position, endlessly where the order allows it."""
 
     def __init__(self, order: Order, *, ahead: bool = True) -> None:
-        """`ahead`: whether batches may be made before their epoch begins. Not where the data may change until then."""
+        """`ahead`: whether batches may be made before their epoch begins. Not where the data may
+        change until then."""
         self._order = order
         self._ahead = order.ahead and ahead
         self._epochs: dict[int, _Drawn] = {}
@@ -27,10 +29,12 @@ class Schedule:
         """Whether the sampler had no more batches, which it did not say before."""
 
     def ask_sampler(self, position: Position) -> None:
-        """Have the user's own sampler give the epoch that begins here. Called in the trainer's thread, and not ahead of
-        time, since the sampler may look at anything; our own orders are drawn when they are needed."""
+        """Have the user's own sampler give the epoch that begins here. Called in the trainer's
+        thread, and not ahead of time, since the sampler may look at anything; our own orders are
+        drawn when they are needed."""
         epoch, step = position
-        # In the middle of an epoch the sampler was asked before: at its start, or when a saved state was loaded.
+        # In the middle of an epoch the sampler was asked before: at its start, or when a saved
+        # state was loaded.
         if not self._order.ahead and (step == 0 or epoch not in self._epochs):
             self._epochs = {epoch: self._draw(epoch)}
 
@@ -66,8 +70,11 @@ class Schedule:
         found = self._epochs.get(epoch)
         if found is None:
             found = self._draw(epoch)
-            # The epoch before is kept: substitution still looks into it while the next one is being submitted.
-            self._epochs = {e: o for e, o in self._epochs.items() if e == epoch - 1} | {epoch: found}
+            # The epoch before is kept: substitution still looks into it while the next one is being
+            # submitted.
+            self._epochs = {e: o for e, o in self._epochs.items() if e == epoch - 1} | {
+                epoch: found
+            }
         return found
 
     def _draw(self, epoch: int) -> _Drawn:

@@ -18,7 +18,8 @@ class Stats:
     samples: int = 0
     """Samples handed out."""
     substituted: int = 0
-    """Samples replaced because they could not be read (`on_error="substitute"`), those prefetched included."""
+    """Samples replaced because they could not be read (`on_error="substitute"`), those prefetched
+    included."""
     wait_seconds: float = 0.0
     """Time the trainer spent waiting inside the loader [seconds], the first batch apart."""
     first_batch_seconds: float = 0.0
@@ -26,9 +27,10 @@ class Stats:
     elapsed_seconds: float = 0.0
     """From the first batch to the latest one [seconds]."""
     decoded: Mapping[str, int] = field(default_factory=dict)
-    """Images that the native core has decoded, those prefetched included, by what. JPEGs: "own" by its own decoder, and
-    by libjpeg-turbo because they are of another "coding", other "components" or "layout", or "unusual"; of these
-    "reduced" (`draft=True`). "png", "webp"; "python": by the decoders of other libraries. Empty where nobody counts."""
+    """Images that the native core has decoded, those prefetched included, by what. JPEGs: "own" by
+    its own decoder, and by libjpeg-turbo because they are of another "coding", other "components"
+    or "layout", or "unusual"; of these "reduced" (`draft=True`). "png", "webp"; "python": by the
+    decoders of other libraries. Empty where nobody counts."""
     _started: float = field(default=0.0, repr=False, compare=False)
 
     @property
@@ -37,7 +39,8 @@ class Stats:
         return self.wait_seconds / self.elapsed_seconds if self.elapsed_seconds else 0.0
 
     def count(self, batch: Any, asked: float, now: float) -> None:
-        """A batch is handed out that the trainer had asked for then [both seconds of time.perf_counter]."""
+        """A batch is handed out that the trainer had asked for then [both seconds of
+        time.perf_counter]."""
         if self.batches == 0:
             self._started, self.first_batch_seconds = now, now - asked
         else:

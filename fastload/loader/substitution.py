@@ -1,4 +1,5 @@
-"""What becomes of samples that could not be read: an error, or other samples in their place, as `on_error` says."""
+"""What becomes of samples that could not be read: an error, or other samples in their place, as
+`on_error` says."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ _TRIES = 32
 
 
 class Substitution:
-    """Raises what went wrong with a batch or repairs it, as `on_error` says; remembers what it has reported."""
+    """Raises what went wrong with a batch or repairs it, as `on_error` says; remembers what it has
+    reported."""
 
     def __init__(self, backend: Backend, order: Order, on_error: OnError) -> None:
         self.count = 0
@@ -28,13 +30,19 @@ class Substitution:
         self._backend, self._order, self._on_error = backend, order, on_error
         self._reported: set[int] = set()
 
-    def repair(self, host: HostBatch, draws: Draws, epoch_order: npt.NDArray[np.int64]) -> HostBatch:
-        """The batch without failures; it may be written to. Replacements are of the (global) order of the epoch.
+    def repair(
+        self, host: HostBatch, draws: Draws, epoch_order: npt.NDArray[np.int64]
+    ) -> HostBatch:
+        """The batch without failures; it may be written to. Replacements are of the (global) order
+        of the epoch.
 
-        Raises DecodeError: the first failure (with on_error="raise"), or a sample that nothing can replace; or what the
-        user's own code raised: if that code is wrong, with on_error="substitute" too.
+        Raises DecodeError: the first failure (with on_error="raise"), or a sample that nothing can
+        replace; or what the user's own code raised: if that code is wrong, with
+        on_error="substitute" too.
         """
-        wrong = [f.error for f in host.failures if isinstance(f.error, SampleError) and f.error.of_code]
+        wrong = [
+            f.error for f in host.failures if isinstance(f.error, SampleError) and f.error.of_code
+        ]
         if wrong:
             raise wrong[0].as_raised()
         if self._on_error == "raise":
@@ -42,14 +50,21 @@ class Substitution:
             if isinstance(first, SampleError):
                 raise first.as_raised()
             if others and isinstance(first, DecodeError):
-                raise DecodeError(f"{first} ({others} more of the same batch could not be read.)") from first
+                raise DecodeError(
+                    f"{first} ({others} more of the same batch could not be read.)"
+                ) from first
             raise first
-        indices, repeats = draws.indices.copy(), None if draws.repeats is None else draws.repeats.copy()
+        indices, repeats = (
+            draws.indices.copy(),
+            None if draws.repeats is None else draws.repeats.copy(),
+        )
         replacements: dict[int, HostBatch] = {}
         for row, error in ((failure.row, failure.error) for failure in host.failures):
             if (index := int(indices[row])) not in self._reported:
                 self._reported.add(index)
-                logger.warning("%s (Replaced by another sample, as on_error='substitute' asks.)", error)
+                logger.warning(
+                    "%s (Replaced by another sample, as on_error='substitute' asks.)", error
+                )
             indices[row], replacements[row] = self._replacement_for(error, draws, row, epoch_order)
             if repeats is not None:
                 repeats[row] = 0
@@ -61,8 +76,10 @@ class Substitution:
                 target = host.columns[name]
                 if tuple(target.shape[1:]) != tuple(rows.shape[1:]):
                     raise DecodeError(
-                        f"{failure.error} It cannot be substituted either: its replacement has the shape "
-                        f"{tuple(rows.shape[1:])}, the batch {tuple(target.shape[1:])}. Add a Resize or a crop."
+                        f"{failure.error} It cannot be substituted either: its replacement has "
+                        "the shape "
+                        f"{tuple(rows.shape[1:])}, the batch {tuple(target.shape[1:])}. Add a "
+                        "Resize or a crop."
                     )
                 if isinstance(target, torch.Tensor):
                     target[failure.row] = torch.as_tensor(rows[0])
@@ -83,10 +100,13 @@ class Substitution:
             if not len(rows):
                 continue
             index = epoch_order[rows[int(lottery[2 * attempt + 1] * len(rows))]]
-            batch = self._backend.reread(Draws(draws.seed, draws.epoch, np.array([index], dtype=np.int64)))
+            batch = self._backend.reread(
+                Draws(draws.seed, draws.epoch, np.array([index], dtype=np.int64))
+            )
             if not batch.failures:
                 return int(index), batch
         raise DecodeError(
-            f"{error} No replacement for it could be read either, in {_TRIES} tries: is most of the data set damaged? "
+            f"{error} No replacement for it could be read either, in {_TRIES} tries: is most "
+            "of the data set damaged? "
             "`on_error='raise'` names the first bad file."
         ) from error

@@ -1,4 +1,5 @@
-"""The native core: whole batches from compressed bytes to pixels in one call, on threads that never hold the GIL.
+"""The native core: whole batches from compressed bytes to pixels in one call, on threads that never
+hold the GIL.
 
 It is an optional C++ extension, imported at the first use and never by `import fastload`.
 
@@ -18,9 +19,27 @@ from fastload.errors import BackendUnavailableError
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from fastload.native.pool import FusedGeometry, NativeFailure, NativePool, Pending, Status, fuse, resolve
+    from fastload.native.pool import (
+        FusedGeometry,
+        NativeFailure,
+        NativePool,
+        Pending,
+        Status,
+        fuse,
+        resolve,
+    )
 
-__all__ = ["FusedGeometry", "NativeFailure", "NativePool", "Pending", "Status", "available", "fuse", "load", "resolve"]
+__all__ = [
+    "FusedGeometry",
+    "NativeFailure",
+    "NativePool",
+    "Pending",
+    "Status",
+    "available",
+    "fuse",
+    "load",
+    "resolve",
+]
 
 _PACKAGES = {"libjpeg": "libjpeg62-turbo", "libisal": "libisal2", "libwebp": "libwebp7"}
 """Debian's names of what the core is linked with."""
@@ -39,21 +58,27 @@ def load() -> ModuleType:
     """The extension module `fastload.native._core`.
 
     Raises:
-        BackendUnavailableError: it was not built, or its libraries are missing; the message says how to build it.
+        BackendUnavailableError: it was not built, or its libraries are missing; the message says
+            how to build it.
     """
     try:
         return importlib.import_module("fastload.native._core")
     except ImportError as error:
         if library := re.search(r"(lib\w+)\.so[.\d]*", str(error)):
             raise BackendUnavailableError(
-                f"fastload's native core is installed, and a library that it needs is not ({error}). Install it "
-                f"(Debian: apt-get install {_PACKAGES.get(library[1], library[1])}). Everything works without, through "
+                "fastload's native core is installed, and a library that it needs is not "
+                f"({error}). Install it "
+                f"(Debian: apt-get install {_PACKAGES.get(library[1], library[1])}). "
+                "Everything works without, through "
                 "slower decoders."
             ) from error
         raise BackendUnavailableError(
-            f"fastload's native core cannot be loaded ({error}). Install a C++ compiler and the libjpeg-turbo headers "
-            "(Debian, Ubuntu: apt-get install g++ libjpeg-dev python3-dev), then install fastload again with "
-            "FASTLOAD_REQUIRE_NATIVE=1 set to see what the build says. Everything works without it, through slower "
+            f"fastload's native core cannot be loaded ({error}). Install a C++ compiler and "
+            "the libjpeg-turbo headers "
+            "(Debian, Ubuntu: apt-get install g++ libjpeg-dev python3-dev), then install "
+            "fastload again with "
+            "FASTLOAD_REQUIRE_NATIVE=1 set to see what the build says. Everything works "
+            "without it, through slower "
             "decoders."
         ) from error
 

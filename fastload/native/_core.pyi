@@ -15,29 +15,50 @@ Pair = tuple[int, int]
 Range = tuple[float, float]
 
 def formats() -> dict[str, str]: ...
-def uniforms(indices: Int64s, repeats: Int64s | None, seed: int, epoch: int, stream: int, out: Doubles) -> None: ...
-def integers(indices: Int64s, repeats: Int64s | None, seed: int, epoch: int, stream: int, out: UInt64s) -> None: ...
+def uniforms(
+    indices: Int64s, repeats: Int64s | None, seed: int, epoch: int, stream: int, out: Doubles
+) -> None: ...
+def integers(
+    indices: Int64s, repeats: Int64s | None, seed: int, epoch: int, stream: int, out: UInt64s
+) -> None: ...
 
 class Encoded:
     @staticmethod
     def buffers(buffers: Sequence[bytes | bytearray | memoryview | Bytes]) -> Encoded: ...
     @staticmethod
     def files(
-        root: bytes, blob: Bytes, ends: Int64s, rows: Int64s, offsets: Int64s | None, lengths: Int64s | None
+        root: bytes,
+        blob: Bytes,
+        ends: Int64s,
+        rows: Int64s,
+        offsets: Int64s | None,
+        lengths: Int64s | None,
     ) -> Encoded: ...
     def __len__(self) -> int: ...
 
 class Geometries:
     @staticmethod
-    def given(box: Int32s, size: Int32s, window: Int32s, flip: Bools, bicubic: Bools | None = None) -> Geometries: ...
-    @staticmethod
-    def drawn_crops(
-        uniforms: Doubles, flip: Bools, size: Pair, scale: Range, ratio: Range, log_ratio: Range, bicubic: Bools | None
+    def given(
+        box: Int32s, size: Int32s, window: Int32s, flip: Bools, bicubic: Bools | None = None
     ) -> Geometries: ...
     @staticmethod
-    def resized(flip: Bools, size: Pair | None, shorter: int, longest: int, crop: Pair | None) -> Geometries: ...
+    def drawn_crops(
+        uniforms: Doubles,
+        flip: Bools,
+        size: Pair,
+        scale: Range,
+        ratio: Range,
+        log_ratio: Range,
+        bicubic: Bools | None,
+    ) -> Geometries: ...
     @staticmethod
-    def padded_crops(uniforms: Doubles, flip: Bools, size: Pair, before: Pair, after: Pair) -> Geometries: ...
+    def resized(
+        flip: Bools, size: Pair | None, shorter: int, longest: int, crop: Pair | None
+    ) -> Geometries: ...
+    @staticmethod
+    def padded_crops(
+        uniforms: Doubles, flip: Bools, size: Pair, before: Pair, after: Pair
+    ) -> Geometries: ...
     @staticmethod
     def whole(flip: Bools) -> Geometries: ...
     def resolve(self, sizes: Int64s, out: Int32s) -> None: ...
@@ -66,9 +87,22 @@ class Pool:
     def reduced(self) -> int: ...
     def close(self) -> None: ...
     def decode(
-        self, images: Encoded, views: list[View], max_pixels: int, exif: bool, whole: bool, draft: bool, here: bool
+        self,
+        images: Encoded,
+        views: list[View],
+        max_pixels: int,
+        exif: bool,
+        whole: bool,
+        draft: bool,
+        here: bool,
     ) -> Ticket: ...
     def read_headers(self, images: Encoded, out: Int32s, max_pixels: int, here: bool) -> Ticket: ...
     def gather(
-        self, array: Bytes, offsets: Int64s | None, sizes: Int32s | None, rows: Int64s, view: View, here: bool
+        self,
+        array: Bytes,
+        offsets: Int64s | None,
+        sizes: Int32s | None,
+        rows: Int64s,
+        view: View,
+        here: bool,
     ) -> Ticket: ...

@@ -1,5 +1,6 @@
-// The Python face of the native core: arrays in, jobs out. Shapes and ranges are checked in fastload/native/pool.py,
-// which knows how to say what is wrong; here only what could reach outside of memory is.
+// The Python face of the native core: arrays in, jobs out. Shapes and ranges are checked in
+// fastload/native/pool.py, which knows how to say what is wrong; here only what could reach outside
+// of memory is.
 #include <array>
 #include <functional>
 #include <map>
@@ -45,9 +46,10 @@ void require(bool condition, const char* message) {
     if (!condition) throw nb::value_error(message);
 }
 
-// Lets other Python threads run while it lives. A daemon thread that wants the GIL back while the interpreter ends is
-// told to exit by unwinding its stack (before Python 3.14), which from a destructor, or through C++ that catches what it
-// does not know, ends the process with an abort; such a thread stays here instead until the process is gone.
+// Lets other Python threads run while it lives. A daemon thread that wants the GIL back while the
+// interpreter ends is told to exit by unwinding its stack (before Python 3.14), which from a
+// destructor, or through C++ that catches what it does not know, ends the process with an abort;
+// such a thread stays here instead until the process is gone.
 class WithoutGil {
   public:
     WithoutGil() : state_(PyEval_SaveThread()) {}
@@ -100,7 +102,8 @@ class Ticket {
             WithoutGil released;
             finished = job_->wait();
         }
-        if (!finished) throw std::runtime_error("this batch was submitted before the process was forked");
+        if (!finished)
+            throw std::runtime_error("this batch was submitted before the process was forked");
         std::vector<std::tuple<int, int, std::string>> failures;
         for (Failure& failure : job_->take_failures()) {
             failures.emplace_back(failure.row, static_cast<int>(failure.outcome.status),
@@ -133,20 +136,30 @@ Encoded encoded_buffers(const std::vector<Input<uint8_t, 1>>& buffers) {
     return {static_cast<int>(rows.size()), [rows] { return open_buffers(rows); }, std::move(all)};
 }
 
-Encoded encoded_files(const nb::bytes& root, Input<uint8_t, 1> blob, Input<int64_t, 1> ends, Input<int64_t, 1> rows,
-                      Optional<int64_t, 1> offsets, Optional<int64_t, 1> lengths) {
+Encoded encoded_files(const nb::bytes& root, Input<uint8_t, 1> blob, Input<int64_t, 1> ends,
+                      Input<int64_t, 1> rows, Optional<int64_t, 1> offsets,
+                      Optional<int64_t, 1> lengths) {
     for (size_t i = 0; i < rows.size(); ++i) {
         const int64_t row = rows.data()[i];
-        require(row >= 0 && row < static_cast<int64_t>(ends.size()), "rows: beyond the number of paths");
+        require(row >= 0 && row < static_cast<int64_t>(ends.size()),
+                "rows: beyond the number of paths");
         const int64_t begin = row > 0 ? ends.data()[row - 1] : 0;
-        require(begin >= 0 && begin <= ends.data()[row] && ends.data()[row] <= static_cast<int64_t>(blob.size()),
+        require(begin >= 0 && begin <= ends.data()[row] &&
+                    ends.data()[row] <= static_cast<int64_t>(blob.size()),
                 "ends: not ascending positions in blob");
     }
     require(offsets.has_value() == lengths.has_value(), "offsets, lengths: give both or neither");
-    require(!offsets || (offsets->size() == rows.size() && lengths->size() == rows.size()), "offsets, lengths: one a row");
-    const PathRows paths = {{root.c_str(), root.size()}, blob.data(), ends.data(), rows.data(), data_of(offsets),
-                            data_of(lengths), static_cast<int>(rows.size())};
-    return {paths.count, [paths] { return open_files(paths); }, kept(blob, ends, rows, offsets, lengths)};
+    require(!offsets || (offsets->size() == rows.size() && lengths->size() == rows.size()),
+            "offsets, lengths: one a row");
+    const PathRows paths = {{root.c_str(), root.size()},
+                            blob.data(),
+                            ends.data(),
+                            rows.data(),
+                            data_of(offsets),
+                            data_of(lengths),
+                            static_cast<int>(rows.size())};
+    return {paths.count, [paths] { return open_files(paths); },
+            kept(blob, ends, rows, offsets, lengths)};
 }
 
 // A geometry source that several jobs may read, and the arrays it borrows.
@@ -168,42 +181,49 @@ size_t count_of(const Input<bool, 2>& flip, const Optional<bool, 1>& bicubic = {
     return flip.shape(0);
 }
 
-Geometries given(Input<int32_t, 2> box, Input<int32_t, 2> size, Input<int32_t, 2> window, Input<bool, 2> flip,
-                 Optional<bool, 1> bicubic) {
+Geometries given(Input<int32_t, 2> box, Input<int32_t, 2> size, Input<int32_t, 2> window,
+                 Input<bool, 2> flip, Optional<bool, 1> bicubic) {
     const size_t count = count_of(flip, bicubic);
     require(box.shape(1) == 4 && size.shape(1) == 2 && window.shape(1) == 4,
             "box (B, 4), size (B, 2), window (B, 4) are needed");
     require(box.shape(0) == count && size.shape(0) == count && window.shape(0) == count,
             "box, size, window and flip differ in length");
-    return {given_geometry(box.data(), size.data(), window.data(), flip.data(), data_of(bicubic)), count,
-            kept(box, size, window, flip, bicubic)};
+    return {given_geometry(box.data(), size.data(), window.data(), flip.data(), data_of(bicubic)),
+            count, kept(box, size, window, flip, bicubic)};
 }
 
-Geometries drawn_crops(Input<double, 2> uniforms, Input<bool, 2> flip, Pair size, Range scale, Range ratio,
-                       Range log_ratio, Optional<bool, 1> bicubic) {
+Geometries drawn_crops(Input<double, 2> uniforms, Input<bool, 2> flip, Pair size, Range scale,
+                       Range ratio, Range log_ratio, Optional<bool, 1> bicubic) {
     const size_t count = count_of(flip, bicubic);
-    require(uniforms.shape(0) == count && uniforms.shape(1) == kResizedCropUniforms, "uniforms (B, 22) are needed");
-    const RandomResizedCropPlan plan = {size_of(size),      std::get<0>(scale),     std::get<1>(scale),
-                                        std::get<0>(ratio), std::get<1>(ratio),     std::get<0>(log_ratio),
-                                        std::get<1>(log_ratio)};
+    require(uniforms.shape(0) == count && uniforms.shape(1) == kResizedCropUniforms,
+            "uniforms (B, 22) are needed");
+    const RandomResizedCropPlan plan = {
+        size_of(size),      std::get<0>(scale),     std::get<1>(scale),    std::get<0>(ratio),
+        std::get<1>(ratio), std::get<0>(log_ratio), std::get<1>(log_ratio)};
     return {random_resized_crops(uniforms.data(), flip.data(), plan, data_of(bicubic)), count,
             kept(uniforms, flip, bicubic)};
 }
 
-Geometries resized(Input<bool, 2> flip, std::optional<Pair> size, int shorter, int longest, std::optional<Pair> crop) {
+Geometries resized(Input<bool, 2> flip, std::optional<Pair> size, int shorter, int longest,
+                   std::optional<Pair> crop) {
     require(size || shorter > 0 || longest > 0, "size, shorter or longest is needed");
-    const ResizePlan plan = {size ? size_of(*size) : Size{}, shorter, longest, crop ? size_of(*crop) : Size{}};
+    const ResizePlan plan = {size ? size_of(*size) : Size{}, shorter, longest,
+                             crop ? size_of(*crop) : Size{}};
     return {resized_images(flip.data(), plan), count_of(flip), kept(flip)};
 }
 
-Geometries padded(Input<double, 2> uniforms, Input<bool, 2> flip, Pair size, Pair before, Pair after) {
+Geometries padded(Input<double, 2> uniforms, Input<bool, 2> flip, Pair size, Pair before,
+                  Pair after) {
     const size_t count = count_of(flip);
-    require(uniforms.shape(0) == count && uniforms.shape(1) == kPaddedCropUniforms, "uniforms (B, 2) are needed");
+    require(uniforms.shape(0) == count && uniforms.shape(1) == kPaddedCropUniforms,
+            "uniforms (B, 2) are needed");
     const PaddedCropPlan plan = {size_of(size), size_of(before), size_of(after)};
     return {padded_crops(uniforms.data(), flip.data(), plan), count, kept(uniforms, flip)};
 }
 
-Geometries whole(Input<bool, 2> flip) { return {whole_images(flip.data()), count_of(flip), kept(flip)}; }
+Geometries whole(Input<bool, 2> flip) {
+    return {whole_images(flip.data()), count_of(flip), kept(flip)};
+}
 
 // box, size, window, flips of each sample; zeros where the plan cannot be applied to its image.
 void resolve_all(const Geometries& geometries, Input<int64_t, 2> sizes, Array<int32_t, 2> out) {
@@ -211,7 +231,8 @@ void resolve_all(const Geometries& geometries, Input<int64_t, 2> sizes, Array<in
     require(out.shape(0) == geometries.count && out.shape(1) == 12, "out (B, 12) is needed");
     WithoutGil released;
     for (size_t i = 0; i < geometries.count; ++i) {
-        const Size image = {static_cast<int>(sizes.data()[2 * i]), static_cast<int>(sizes.data()[2 * i + 1])};
+        const Size image = {static_cast<int>(sizes.data()[2 * i]),
+                            static_cast<int>(sizes.data()[2 * i + 1])};
         Geometry g;
         if (!geometries.source(static_cast<int>(i), image, g).ok()) g = Geometry();
         const int32_t values[12] = {g.box.top,       g.box.left,     g.box.height, g.box.width,
@@ -221,10 +242,14 @@ void resolve_all(const Geometries& geometries, Input<int64_t, 2> sizes, Array<in
     }
 }
 
-ResampleOptions resample_options(int filter, bool antialias, int padding, const std::array<uint8_t, 4>& fill) {
+ResampleOptions resample_options(int filter, bool antialias, int padding,
+                                 const std::array<uint8_t, 4>& fill) {
     require(filter >= 0 && filter <= static_cast<int>(Filter::bicubic), "filter: unknown");
     require(padding >= 0 && padding <= static_cast<int>(Padding::symmetric), "padding: unknown");
-    return {static_cast<Filter>(filter), antialias, static_cast<Padding>(padding), {fill[0], fill[1], fill[2], fill[3]}};
+    return {static_cast<Filter>(filter),
+            antialias,
+            static_cast<Padding>(padding),
+            {fill[0], fill[1], fill[2], fill[3]}};
 }
 
 // A view of every image of a batch, and the arrays that it reads and writes.
@@ -234,10 +259,12 @@ struct BatchView {
     Kept kept;
 };
 
-BatchView batch_view(const Geometries& geometries, Array<uint8_t, 4> out, const ResampleOptions& resample) {
+BatchView batch_view(const Geometries& geometries, Array<uint8_t, 4> out,
+                     const ResampleOptions& resample) {
     require(geometries.count == out.shape(0), "geometry and out differ in length");
     const Size size = {static_cast<int>(out.shape(1)), static_cast<int>(out.shape(2))};
-    return {{geometries.source, resample, out.data(), size, static_cast<int>(out.shape(3))}, geometries.count,
+    return {{geometries.source, resample, out.data(), size, static_cast<int>(out.shape(3))},
+            geometries.count,
             kept(geometries.kept, out)};
 }
 
@@ -249,14 +276,16 @@ std::unique_ptr<Ticket> submit(Pool& pool, std::shared_ptr<Job> job, Kept kept, 
     return ticket;
 }
 
-std::unique_ptr<Ticket> decode(Pool& pool, const Encoded& images, const std::vector<BatchView>& views,
-                               int64_t max_pixels, bool exif, bool whole, bool draft, bool here) {
+std::unique_ptr<Ticket> decode(Pool& pool, const Encoded& images,
+                               const std::vector<BatchView>& views, int64_t max_pixels, bool exif,
+                               bool whole, bool draft, bool here) {
     require(!views.empty(), "views: at least one is needed");
     std::vector<View> made;
     Kept all = images.kept;
     for (const BatchView& one : views) {
         require(one.view.channels == 3, "out (B, h, w, 3) is needed");
-        require(static_cast<size_t>(images.count) == one.count, "images and views differ in length");
+        require(static_cast<size_t>(images.count) == one.count,
+                "images and views differ in length");
         made.push_back(one.view);
         keep(all, one.kept);
     }
@@ -264,25 +293,31 @@ std::unique_ptr<Ticket> decode(Pool& pool, const Encoded& images, const std::vec
     return submit(pool, std::move(job), std::move(all), here);
 }
 
-std::unique_ptr<Ticket> read_headers(Pool& pool, const Encoded& images, Array<int32_t, 2> out, int64_t max_pixels,
-                                     bool here) {
-    require(out.shape(0) == static_cast<size_t>(images.count) && out.shape(1) == kHeaderColumns, "out (B, 6) is needed");
-    return submit(pool, header_job(images.open(), {max_pixels}, out.data()), kept(images.kept, out), here);
+std::unique_ptr<Ticket> read_headers(Pool& pool, const Encoded& images, Array<int32_t, 2> out,
+                                     int64_t max_pixels, bool here) {
+    require(out.shape(0) == static_cast<size_t>(images.count) && out.shape(1) == kHeaderColumns,
+            "out (B, 6) is needed");
+    return submit(pool, header_job(images.open(), {max_pixels}, out.data()), kept(images.kept, out),
+                  here);
 }
 
 // (N, h, w, C) images, or, with offsets and sizes, a flat array of images of many sizes.
-std::unique_ptr<Ticket> gather(Pool& pool, nb::ndarray<const uint8_t, nb::c_contig, nb::device::cpu> array,
-                               Optional<int64_t, 1> offsets, Optional<int32_t, 2> sizes, Input<int64_t, 1> rows,
-                               const BatchView& into, bool here) {
+std::unique_ptr<Ticket> gather(Pool& pool,
+                               nb::ndarray<const uint8_t, nb::c_contig, nb::device::cpu> array,
+                               Optional<int64_t, 1> offsets, Optional<int32_t, 2> sizes,
+                               Input<int64_t, 1> rows, const BatchView& into, bool here) {
     const int channels = into.view.channels;
     require(channels >= 1 && channels <= 4, "out: one to four channels are needed");
     require(rows.size() == into.count, "rows and out differ in length");
     require(offsets.has_value() == sizes.has_value(), "offsets, sizes: give both or neither");
-    PixelRows images = {array.data(), rows.data(), data_of(offsets), data_of(sizes), {}, static_cast<int>(rows.size())};
+    PixelRows images = {array.data(),   rows.data(), data_of(offsets),
+                        data_of(sizes), {},          static_cast<int>(rows.size())};
     if (offsets) {
-        require(sizes->shape(1) == 2 && sizes->shape(0) == offsets->size(), "offsets (N,), sizes (N, 2) are needed");
+        require(sizes->shape(1) == 2 && sizes->shape(0) == offsets->size(),
+                "offsets (N,), sizes (N, 2) are needed");
     } else {
-        require(array.ndim() == 4 && array.shape(3) == static_cast<size_t>(channels), "array and out differ in channels");
+        require(array.ndim() == 4 && array.shape(3) == static_cast<size_t>(channels),
+                "array and out differ in channels");
         images.size = {static_cast<int>(array.shape(1)), static_cast<int>(array.shape(2))};
     }
     const auto count = static_cast<int64_t>(offsets ? offsets->size() : array.shape(0));
@@ -291,19 +326,24 @@ std::unique_ptr<Ticket> gather(Pool& pool, nb::ndarray<const uint8_t, nb::c_cont
         const int64_t row = images.rows[i];
         require(row >= 0 && row < count, "rows: beyond the number of images");
         if (!offsets) continue;
-        const int64_t height = images.sizes[2 * row], width = images.sizes[2 * row + 1], offset = images.offsets[row];
+        const int64_t height = images.sizes[2 * row], width = images.sizes[2 * row + 1],
+                      offset = images.offsets[row];
         require(height > 0 && width > 0 && offset >= 0 && offset <= total &&
                     height * width <= (total - offset) / channels,
                 "offsets, sizes: an image reaches outside of the array");
     }
-    return submit(pool, gather_job(images, into.view), kept(array, offsets, sizes, rows, into.kept), here);
+    return submit(pool, gather_job(images, into.view), kept(array, offsets, sizes, rows, into.kept),
+                  here);
 }
 
-// Images decoded: JPEGs by our own decoder, or by the reason why libjpeg-turbo was it; those of other formats.
+// Images decoded: JPEGs by our own decoder, or by the reason why libjpeg-turbo was it; those of
+// other formats.
 std::map<std::string, int64_t> decoded(const Pool& pool) {
-    static constexpr const char* kNames[jpeg::kReasons] = {"own", "coding", "components", "layout", "unusual", "forced"};
+    static constexpr const char* kNames[jpeg::kReasons] = {"own",    "coding",  "components",
+                                                           "layout", "unusual", "forced"};
     std::map<std::string, int64_t> result;
-    for (int i = 0; i < jpeg::kReasons; ++i) result[kNames[i]] = pool.decoded().of[i].load(std::memory_order_relaxed);
+    for (int i = 0; i < jpeg::kReasons; ++i)
+        result[kNames[i]] = pool.decoded().of[i].load(std::memory_order_relaxed);
     result["png"] = pool.decoded().png.load(std::memory_order_relaxed);
     result["webp"] = pool.decoded().webp.load(std::memory_order_relaxed);
     return result;
@@ -311,20 +351,20 @@ std::map<std::string, int64_t> decoded(const Pool& pool) {
 
 // `out` has a row a sample.
 template <typename Out>
-Counter counter_of(const Input<int64_t, 1>& indices, const Optional<int64_t, 1>& repeats, uint64_t seed, uint32_t epoch,
-                   uint32_t stream, const Out& out) {
+Counter counter_of(const Input<int64_t, 1>& indices, const Optional<int64_t, 1>& repeats,
+                   uint64_t seed, uint32_t epoch, uint32_t stream, const Out& out) {
     require(!repeats || repeats->size() == indices.size(), "repeats must be as long as indices");
     require(out.shape(0) == indices.size(), "out must be as long as indices");
     return {indices.data(), data_of(repeats), indices.size(), seed, epoch, stream};
 }
 
-void uniforms(Input<int64_t, 1> indices, Optional<int64_t, 1> repeats, uint64_t seed, uint32_t epoch, uint32_t stream,
-              Array<double, 2> out) {
+void uniforms(Input<int64_t, 1> indices, Optional<int64_t, 1> repeats, uint64_t seed,
+              uint32_t epoch, uint32_t stream, Array<double, 2> out) {
     draw_uniforms(counter_of(indices, repeats, seed, epoch, stream, out), out.shape(1), out.data());
 }
 
-void integers(Input<int64_t, 1> indices, Optional<int64_t, 1> repeats, uint64_t seed, uint32_t epoch, uint32_t stream,
-              Array<uint64_t, 1> out) {
+void integers(Input<int64_t, 1> indices, Optional<int64_t, 1> repeats, uint64_t seed,
+              uint32_t epoch, uint32_t stream, Array<uint64_t, 1> out) {
     const Counter counter = counter_of(indices, repeats, seed, epoch, stream, out);
     WithoutGil released;
     draw_integers(counter, out.data());
@@ -338,45 +378,58 @@ NB_MODULE(_core, m) {
 
     // What a daemon thread or a forked child still holds at its end is no mistake of the bindings.
     nb::set_leak_warnings(false);
-    LibJpegDecoder::load();  // now, so that a library that is missing makes the import fail and not the first batch
+    LibJpegDecoder::load();  // now, so that a library that is missing makes the import fail and not
+                             // the first batch
     m.def("formats", &Decoder::formats);
-    m.def("uniforms", &uniforms, "indices"_a, "repeats"_a.none(), "seed"_a, "epoch"_a, "stream"_a, "out"_a);
-    m.def("integers", &integers, "indices"_a, "repeats"_a.none(), "seed"_a, "epoch"_a, "stream"_a, "out"_a);
+    m.def("uniforms", &uniforms, "indices"_a, "repeats"_a.none(), "seed"_a, "epoch"_a, "stream"_a,
+          "out"_a);
+    m.def("integers", &integers, "indices"_a, "repeats"_a.none(), "seed"_a, "epoch"_a, "stream"_a,
+          "out"_a);
 
     nb::class_<Encoded>(m, "Encoded")
         .def_static("buffers", &encoded_buffers, "buffers"_a)
-        .def_static("files", &encoded_files, "root"_a, "blob"_a, "ends"_a, "rows"_a, "offsets"_a.none(),
-                    "lengths"_a.none())
+        .def_static("files", &encoded_files, "root"_a, "blob"_a, "ends"_a, "rows"_a,
+                    "offsets"_a.none(), "lengths"_a.none())
         .def("__len__", [](const Encoded& self) { return self.count; });
 
     nb::class_<Geometries>(m, "Geometries")
-        .def_static("given", &given, "box"_a, "size"_a, "window"_a, "flip"_a, "bicubic"_a.none() = nb::none())
-        .def_static("drawn_crops", &drawn_crops, "uniforms"_a, "flip"_a, "size"_a, "scale"_a, "ratio"_a,
-                    "log_ratio"_a, "bicubic"_a.none() = nb::none())
-        .def_static("padded_crops", &padded, "uniforms"_a, "flip"_a, "size"_a, "before"_a, "after"_a)
+        .def_static("given", &given, "box"_a, "size"_a, "window"_a, "flip"_a,
+                    "bicubic"_a.none() = nb::none())
+        .def_static("drawn_crops", &drawn_crops, "uniforms"_a, "flip"_a, "size"_a, "scale"_a,
+                    "ratio"_a, "log_ratio"_a, "bicubic"_a.none() = nb::none())
+        .def_static("padded_crops", &padded, "uniforms"_a, "flip"_a, "size"_a, "before"_a,
+                    "after"_a)
         .def_static("whole", &whole, "flip"_a)
-        .def_static("resized", &resized, "flip"_a, "size"_a.none(), "shorter"_a, "longest"_a, "crop"_a.none())
+        .def_static("resized", &resized, "flip"_a, "size"_a.none(), "shorter"_a, "longest"_a,
+                    "crop"_a.none())
         .def("resolve", &resolve_all, "sizes"_a, "out"_a)
         .def("__len__", [](const Geometries& self) { return self.count; });
 
-    nb::class_<ResampleOptions>(m, "Resampling").def(nb::new_(&resample_options), "filter"_a, "antialias"_a, "padding"_a,
-                                                     "fill"_a);
+    nb::class_<ResampleOptions>(m, "Resampling")
+        .def(nb::new_(&resample_options), "filter"_a, "antialias"_a, "padding"_a, "fill"_a);
 
-    nb::class_<BatchView>(m, "View").def(nb::new_(&batch_view), "geometries"_a, "out"_a, "resampling"_a);
+    nb::class_<BatchView>(m, "View").def(nb::new_(&batch_view), "geometries"_a, "out"_a,
+                                         "resampling"_a);
 
     nb::class_<Ticket>(m, "Ticket")
         .def("wait", &Ticket::wait)
         .def("done", [](const Ticket& self) { return self.job()->done(); })
-        .def("cancel", [](const Ticket& self) { self.job()->cancel(); }, nb::call_guard<WithoutGil>());
+        .def(
+            "cancel", [](const Ticket& self) { self.job()->cancel(); },
+            nb::call_guard<WithoutGil>());
 
     nb::class_<Pool>(m, "Pool")
         .def(nb::init<int, const char*, bool>(), "threads"_a, "simd"_a, "always_libjpeg"_a = false)
         .def_prop_ro("decoded", &decoded)
-        .def_prop_ro("reduced", [](const Pool& pool) { return pool.decoded().reduced.load(std::memory_order_relaxed); })
+        .def_prop_ro(
+            "reduced",
+            [](const Pool& pool) { return pool.decoded().reduced.load(std::memory_order_relaxed); })
         .def_prop_ro("threads", &Pool::threads)
         .def_prop_ro("simd", &Pool::simd)
         .def("close", &Pool::close, nb::call_guard<WithoutGil>())
-        .def("decode", &decode, "images"_a, "views"_a, "max_pixels"_a, "exif"_a, "whole"_a, "draft"_a, "here"_a)
+        .def("decode", &decode, "images"_a, "views"_a, "max_pixels"_a, "exif"_a, "whole"_a,
+             "draft"_a, "here"_a)
         .def("read_headers", &read_headers, "images"_a, "out"_a, "max_pixels"_a, "here"_a)
-        .def("gather", &gather, "array"_a, "offsets"_a.none(), "sizes"_a.none(), "rows"_a, "view"_a, "here"_a);
+        .def("gather", &gather, "array"_a, "offsets"_a.none(), "sizes"_a.none(), "rows"_a, "view"_a,
+             "here"_a);
 }

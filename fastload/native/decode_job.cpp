@@ -10,8 +10,8 @@ namespace {
 // Enough for the header of nearly every file, metadata included.
 constexpr int64_t kHeaderBytes = 64 << 10;
 
-// How an image lies by its EXIF orientation. A pixel (y, x) of the upright image is stored at (y, x), or (x, y) if swapped,
-// counted from the end of the stored rows or columns where these say so.
+// How an image lies by its EXIF orientation. A pixel (y, x) of the upright image is stored at (y,
+// x), or (x, y) if swapped, counted from the end of the stored rows or columns where these say so.
 struct Orientation {
     bool swapped, rows_from_end, columns_from_end;
 
@@ -32,11 +32,13 @@ struct Orientation {
         return box;
     }
 
-    // Rows and columns of the upright image that an image made 2^shift times smaller has before its first ones. Sizes are
-    // rounded up at the stored image's end, which may be where the upright one begins.
+    // Rows and columns of the upright image that an image made 2^shift times smaller has before its
+    // first ones. Sizes are rounded up at the stored image's end, which may be where the upright
+    // one begins.
     Size lead(Size stored, int shift) const {
         const int rest = (1 << shift) - 1;
-        return upright({rows_from_end ? -stored.height & rest : 0, columns_from_end ? -stored.width & rest : 0});
+        return upright({rows_from_end ? -stored.height & rest : 0,
+                        columns_from_end ? -stored.width & rest : 0});
     }
 };
 
@@ -46,13 +48,15 @@ class Uprighter final : public RowSink {
     // `pixels` is memory to reuse: for the box as stored, and behind it one upright row.
     Uprighter(Size stored, Orientation orientation, std::vector<uint8_t>& pixels)
         : stored_(stored), orientation_(orientation), pixels_(pixels) {
-        const size_t row = size_t{4} * static_cast<size_t>(orientation.upright(stored).width) + kRowSlack;
+        const size_t row =
+            size_t{4} * static_cast<size_t>(orientation.upright(stored).width) + kRowSlack;
         const size_t bytes = bytes_per_row() * static_cast<size_t>(stored.height) + row;
         if (pixels_.size() < bytes) pixels_.resize(bytes);
     }
 
     void take(const uint8_t* const* rows, int count) override {
-        for (int y = 0; y < count; ++y) std::memcpy(pixels_.data() + bytes_per_row() * taken_++, rows[y], bytes_per_row());
+        for (int y = 0; y < count; ++y)
+            std::memcpy(pixels_.data() + bytes_per_row() * taken_++, rows[y], bytes_per_row());
     }
     void restart() override { taken_ = 0; }
 
@@ -60,10 +64,12 @@ class Uprighter final : public RowSink {
         const Size size = orientation_.upright(stored_);
         uint8_t* row = pixels_.data() + bytes_per_row() * static_cast<size_t>(stored_.height);
         int64_t step = orientation_.columns_from_end ? -1 : 1;  // from a pixel of a row to the next
-        if (orientation_.swapped) step = int64_t{orientation_.rows_from_end ? -1 : 1} * stored_.width;
+        if (orientation_.swapped)
+            step = int64_t{orientation_.rows_from_end ? -1 : 1} * stored_.width;
         for (int y = 0; y < size.height; ++y) {
             const Box first = orientation_.stored({y, 0, 1, 1}, stored_);
-            const uint8_t* from = pixels_.data() + 4 * (int64_t{first.top} * stored_.width + first.left);
+            const uint8_t* from =
+                pixels_.data() + 4 * (int64_t{first.top} * stored_.width + first.left);
             for (int x = 0; x < size.width; ++x) std::memcpy(row + 4 * x, from + 4 * step * x, 4);
             sink.take(&row, 1);
         }
@@ -78,7 +84,8 @@ class Uprighter final : public RowSink {
     size_t taken_ = 0;
 };
 
-// By how many powers of two both sides of the box can be halved, and be no smaller than what is made of it.
+// By how many powers of two both sides of the box can be halved, and be no smaller than what is
+// made of it.
 int largest_reduction(const Geometry& geometry) {
     int shift = 3;
     while (shift > 0 && (geometry.box.height >> shift < geometry.size.height ||
@@ -99,8 +106,10 @@ Box joined(const Box& a, const Box& b) {
 // Gives each view its part of the rows of a box that holds what all of them need.
 class Distributor final : public RowSink {
   public:
-    Distributor(Worker& worker, size_t views) : worker_(worker), views_(views), box_(worker.resampler().needed()) {
-        for (size_t view = 1; view < views; ++view) box_ = joined(box_, worker.resampler(view).needed());
+    Distributor(Worker& worker, size_t views)
+        : worker_(worker), views_(views), box_(worker.resampler().needed()) {
+        for (size_t view = 1; view < views; ++view)
+            box_ = joined(box_, worker.resampler(view).needed());
         y_ = box_.top;
     }
 
@@ -110,7 +119,8 @@ class Distributor final : public RowSink {
         for (size_t view = 0; view < views_; ++view) {
             Resampler& resampler = worker_.resampler(view);
             const Box& part = resampler.needed();
-            const int from = std::max(part.top - y_, 0), to = std::min(part.top + part.height - y_, count);
+            const int from = std::max(part.top - y_, 0),
+                      to = std::min(part.top + part.height - y_, count);
             const ptrdiff_t indent = ptrdiff_t{4} * (part.left - box_.left);
             for (int y = from; y < to;) {
                 const uint8_t* visible[kAtOnce];
@@ -137,8 +147,8 @@ class Distributor final : public RowSink {
 };
 
 // Decodes `needed`, in pixels of the upright image, of an image of size `stored` into a sink.
-Outcome read_upright(Worker& worker, const Box& needed, Size stored, Orientation orientation, bool whole,
-                     RowSink& sink) {
+Outcome read_upright(Worker& worker, const Box& needed, Size stored, Orientation orientation,
+                     bool whole, RowSink& sink) {
     if (orientation.is_upright()) return worker.decoder.read(needed, whole, sink);
     const Box box = orientation.stored(needed, stored);
     Uprighter uprighter({box.height, box.width}, orientation, worker.scratch);
@@ -155,7 +165,8 @@ class HeaderJob final : public Job {
   private:
     Outcome run(Worker& worker, int row) override {
         Bytes bytes;
-        if (Outcome read = images_->get(row, worker.bytes, bytes, kHeaderBytes); !read.ok()) return read;
+        if (Outcome read = images_->get(row, worker.bytes, bytes, kHeaderBytes); !read.ok())
+            return read;
         Outcome outcome = worker.decoder.open(bytes.data, bytes.size, limits_);
         if (outcome.status == Status::damaged && bytes.size == static_cast<size_t>(kHeaderBytes)) {
             if (Outcome read = images_->get(row, worker.bytes, bytes); !read.ok()) return read;
@@ -164,13 +175,16 @@ class HeaderJob final : public Job {
         if (!outcome.ok()) return outcome;
         const ImageHeader& header = worker.decoder.header();
         worker.decoder.close();
-        const int32_t values[kHeaderColumns] = {header.size.height, header.size.width, header.components,
-                                                header.orientation, header.progressive, header.odd};
+        const int32_t values[kHeaderColumns] = {header.size.height, header.size.width,
+                                                header.components,  header.orientation,
+                                                header.progressive, header.odd};
         std::copy(values, values + kHeaderColumns, out_ + kHeaderColumns * int64_t{row});
         return {};
     }
 
-    void blank(int row) noexcept override { std::fill_n(out_ + kHeaderColumns * int64_t{row}, kHeaderColumns, 0); }
+    void blank(int row) noexcept override {
+        std::fill_n(out_ + kHeaderColumns * int64_t{row}, kHeaderColumns, 0);
+    }
 
     std::unique_ptr<EncodedSource> images_;
     DecodeLimits limits_;
@@ -179,8 +193,12 @@ class HeaderJob final : public Job {
 
 class DecodeJob final : public Job {
   public:
-    DecodeJob(std::unique_ptr<EncodedSource> images, std::vector<View> views, const DecodeOptions& options)
-        : Job(images->count(), 1), images_(std::move(images)), views_(std::move(views)), options_(options) {}
+    DecodeJob(std::unique_ptr<EncodedSource> images, std::vector<View> views,
+              const DecodeOptions& options)
+        : Job(images->count(), 1),
+          images_(std::move(images)),
+          views_(std::move(views)),
+          options_(options) {}
 
   private:
     Outcome run(Worker& worker, int row) override {
@@ -192,7 +210,8 @@ class DecodeJob final : public Job {
     }
 
     void blank(int row) noexcept override {
-        for (const View& view : views_) std::memset(view.at(row), 0, static_cast<size_t>(view.bytes()));
+        for (const View& view : views_)
+            std::memset(view.at(row), 0, static_cast<size_t>(view.bytes()));
     }
 
     std::unique_ptr<EncodedSource> images_;
@@ -205,7 +224,8 @@ class DecodeJob final : public Job {
 Outcome decode_image(Worker& worker, const Bytes& file, const std::vector<View>& views, int row,
                      const DecodeOptions& options) {
     Decoder& decoder = worker.decoder;
-    if (Outcome opened = decoder.open(file.data, file.size, options.limits); !opened.ok()) return opened;
+    if (Outcome opened = decoder.open(file.data, file.size, options.limits); !opened.ok())
+        return opened;
     if (Outcome checked = decoder.check_length(); !checked.ok()) return checked;
     const Orientation orientation(options.exif_orientation ? decoder.header().orientation : 1);
     Size stored = decoder.header().size;
@@ -213,28 +233,34 @@ Outcome decode_image(Worker& worker, const Bytes& file, const std::vector<View>&
     int shift = options.draft ? 3 : 0;
     for (size_t i = 0; i < views.size(); ++i) {
         Geometry& geometry = worker.geometries[i];
-        Outcome found = resolve(views[i].geometries, row, orientation.upright(stored), views[i].size, geometry);
+        Outcome found =
+            resolve(views[i].geometries, row, orientation.upright(stored), views[i].size, geometry);
         if (!found.ok()) return found;
         shift = std::min(shift, largest_reduction(geometry));
     }
     if (shift > 0 && !decoder.reduce(shift)) shift = 0;
     for (size_t i = 0; i < views.size(); ++i) {
-        worker.resampler(i).begin(worker.geometries[i], views[i].resample, shift, orientation.lead(stored, shift));
+        worker.resampler(i).begin(worker.geometries[i], views[i].resample, shift,
+                                  orientation.lead(stored, shift));
     }
     stored = {reduced_side(stored.height, shift), reduced_side(stored.width, shift)};
     Outcome outcome;
     if (views.size() == 1) {
         Resampler& resampler = worker.resampler();
-        outcome = read_upright(worker, resampler.needed(), stored, orientation, options.whole, resampler);
+        outcome =
+            read_upright(worker, resampler.needed(), stored, orientation, options.whole, resampler);
     } else {
         Distributor distributor(worker, views.size());
-        outcome = read_upright(worker, distributor.needed(), stored, orientation, options.whole, distributor);
+        outcome = read_upright(worker, distributor.needed(), stored, orientation, options.whole,
+                               distributor);
     }
-    for (size_t i = 0; outcome.ok() && i < views.size(); ++i) worker.resampler(i).finish(views[i].at(row));
+    for (size_t i = 0; outcome.ok() && i < views.size(); ++i)
+        worker.resampler(i).finish(views[i].at(row));
     return outcome;
 }
 
-std::shared_ptr<Job> header_job(std::unique_ptr<EncodedSource> images, const DecodeLimits& limits, int32_t* out) {
+std::shared_ptr<Job> header_job(std::unique_ptr<EncodedSource> images, const DecodeLimits& limits,
+                                int32_t* out) {
     return std::make_shared<HeaderJob>(std::move(images), limits, out);
 }
 

@@ -10,11 +10,13 @@ namespace {
 // Bytes of a TIFF structure, in its own byte order; reads outside give 0.
 class Tiff {
   public:
-    Tiff(const uint8_t* data, size_t size) : data_(data), size_(size), big_(size >= 2 && data[0] == 'M') {}
+    Tiff(const uint8_t* data, size_t size)
+        : data_(data), size_(size), big_(size >= 2 && data[0] == 'M') {}
 
     uint32_t u16(size_t at) const {
         if (at > size_ || size_ - at < 2) return 0;
-        return big_ ? uint32_t{data_[at]} << 8 | data_[at + 1] : uint32_t{data_[at + 1]} << 8 | data_[at];
+        return big_ ? uint32_t{data_[at]} << 8 | data_[at + 1]
+                    : uint32_t{data_[at + 1]} << 8 | data_[at];
     }
 
     uint32_t u32(size_t at) const {
@@ -95,7 +97,8 @@ Outcome Decoder::open(const uint8_t* data, size_t size, const DecodeLimits& limi
     limits_ = limits;
     other_ = nullptr;
     if (size >= 8 && std::memcmp(data, "\x89PNG\r\n\x1a\n", 8) == 0) other_ = png_.get();
-    if (size >= 12 && std::memcmp(data, "RIFF", 4) == 0 && std::memcmp(data + 8, "WEBP", 4) == 0) other_ = webp_.get();
+    if (size >= 12 && std::memcmp(data, "RIFF", 4) == 0 && std::memcmp(data + 8, "WEBP", 4) == 0)
+        other_ = webp_.get();
     if (other_ == nullptr) return open_jpeg();
     Outcome outcome = other_->open(data, size, limits);
     header_ = other_->header();
@@ -111,17 +114,22 @@ Outcome Decoder::open_jpeg() {
     reason_ = always_libjpeg_ ? jpeg::Reason::forced : own_.open(data_, size_, limits_.max_work());
     if (reason_ != jpeg::Reason::none) return open_libjpeg();
     const jpeg::Frame& frame = own_.frame();
-    header_ = {{frame.height, frame.width}, frame.components, frame.progressive, exif_orientation(data_, size_)};
+    header_ = {{frame.height, frame.width},
+               frame.components,
+               frame.progressive,
+               exif_orientation(data_, size_)};
     return limits_.check(header_.size);
 }
 
 Outcome Decoder::check_length() const {
-    // A block of 8 x 8 samples takes one bit at least (its DC coefficient, by Huffman's codes). Of the components, one has as
-    // many blocks across as the image, and at least a quarter as many down (sampling factors are 1 to 4), or the reverse: so
-    // that 16 x 16 pixels take a bit. PNG checks its own (`parse`); WebP's lossless format has no such bound. The same is in
+    // A block of 8 x 8 samples takes one bit at least (its DC coefficient, by Huffman's codes). Of
+    // the components, one has as many blocks across as the image, and at least a quarter as many
+    // down (sampling factors are 1 to 4), or the reverse: so that 16 x 16 pixels take a bit. PNG
+    // checks its own (`parse`); WebP's lossless format has no such bound. The same is in
     // fastload/decode/image.py.
     const int64_t bits = int64_t{header_.size.height / 16} * (header_.size.width / 16);
-    if (other_ != nullptr || header_.arithmetic || bits / 8 <= static_cast<int64_t>(size_)) return {};
+    if (other_ != nullptr || header_.arithmetic || bits / 8 <= static_cast<int64_t>(size_))
+        return {};
     return {Status::damaged, "Premature end of JPEG file"};
 }
 

@@ -35,7 +35,8 @@ inline Words words_of(const Counter& counter, std::size_t sample, uint32_t block
     const uint64_t index = static_cast<uint64_t>(counter.indices[sample]);
     uint64_t high = index >> 32;
     if (counter.repeats != nullptr) high |= static_cast<uint64_t>(counter.repeats[sample]) << 8;
-    return philox({static_cast<uint32_t>(index), static_cast<uint32_t>(high), counter.epoch, counter.stream << 16 | block},
+    return philox({static_cast<uint32_t>(index), static_cast<uint32_t>(high), counter.epoch,
+                   counter.stream << 16 | block},
                   counter.seed);
 }
 

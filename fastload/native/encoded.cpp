@@ -14,7 +14,8 @@
 namespace fastload {
 namespace {
 
-// Samples announced ahead: some tens of milliseconds of decoding on a core, the latency of a slow disk.
+// Samples announced ahead: some tens of milliseconds of decoding on a core, the latency of a slow
+// disk.
 constexpr int kAhead = 16;
 
 Outcome system_error(int code) {
@@ -35,18 +36,22 @@ class Buffers final : public EncodedSource {
     std::vector<Bytes> rows_;
 };
 
-// Reads `length` bytes from `offset` (all that follow if negative), but no more than `most`, into the front of `buffer`,
-// which only grows.
-Outcome read_file(int file, int64_t offset, int64_t length, int64_t most, std::vector<uint8_t>& buffer, Bytes& bytes) {
+// Reads `length` bytes from `offset` (all that follow if negative), but no more than `most`, into
+// the front of `buffer`, which only grows.
+Outcome read_file(int file, int64_t offset, int64_t length, int64_t most,
+                  std::vector<uint8_t>& buffer, Bytes& bytes) {
     struct stat info;
     if (::fstat(file, &info) != 0) return system_error(errno);
     if (S_ISDIR(info.st_mode)) return system_error(EISDIR);
     if (!S_ISREG(info.st_mode)) return {Status::unreadable, "not a regular file"};
     if (offset < 0 || offset > info.st_size || length > info.st_size - offset) {
-        return {Status::unreadable, "the file has " + std::to_string(info.st_size) + " bytes, the sample should be at " +
-                                        std::to_string(offset) + " and " + std::to_string(length) + " bytes long"};
+        return {Status::unreadable, "the file has " + std::to_string(info.st_size) +
+                                        " bytes, the sample should be at " +
+                                        std::to_string(offset) + " and " + std::to_string(length) +
+                                        " bytes long"};
     }
-    const auto size = static_cast<size_t>(std::min<int64_t>(length < 0 ? info.st_size - offset : length, most));
+    const auto size =
+        static_cast<size_t>(std::min<int64_t>(length < 0 ? info.st_size - offset : length, most));
     if (buffer.size() < size) buffer.resize(size + size / 4);
     bytes = {buffer.data(), 0};
     while (bytes.size < size) {
@@ -63,8 +68,10 @@ Outcome read_file(int file, int64_t offset, int64_t length, int64_t most, std::v
 class Files final : public EncodedSource {
   public:
     explicit Files(PathRows paths)
-        : paths_(std::move(paths)), files_(std::make_unique<std::atomic<int>[]>(static_cast<size_t>(paths_.count))) {
-        for (int row = 0; row < paths_.count; ++row) files_[row].store(kUntouched, std::memory_order_relaxed);
+        : paths_(std::move(paths)),
+          files_(std::make_unique<std::atomic<int>[]>(static_cast<size_t>(paths_.count))) {
+        for (int row = 0; row < paths_.count; ++row)
+            files_[row].store(kUntouched, std::memory_order_relaxed);
     }
     ~Files() override {
         for (int row = 0; row < paths_.count; ++row) const Closer closer{files_[row]};
@@ -73,7 +80,9 @@ class Files final : public EncodedSource {
     int count() const override { return paths_.count; }
 
     Outcome get(int row, std::vector<uint8_t>& buffer, Bytes& bytes, int64_t most) override {
-        for (int next = row == 0 ? 1 : row + kAhead; next <= row + kAhead && next < paths_.count; ++next) expect(next);
+        for (int next = row == 0 ? 1 : row + kAhead; next <= row + kAhead && next < paths_.count;
+             ++next)
+            expect(next);
         int file = files_[row].exchange(kTaken, std::memory_order_acq_rel);
         if (file < 0) file = open(row);
         if (file < 0) return system_error(errno);
@@ -99,23 +108,28 @@ class Files final : public EncodedSource {
         const int64_t number = paths_.rows[row], begin = number > 0 ? paths_.ends[number - 1] : 0;
         std::string path = paths_.root;
         if (!path.empty()) path += '/';
-        path.append(reinterpret_cast<const char*>(paths_.blob) + begin, static_cast<size_t>(paths_.ends[number] - begin));
+        path.append(reinterpret_cast<const char*>(paths_.blob) + begin,
+                    static_cast<size_t>(paths_.ends[number] - begin));
         int file;
         do {
-            file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a named pipe must not block us for ever
+            file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC |
+                                            O_NONBLOCK);  // a named pipe must not block us for ever
         } while (file < 0 && errno == EINTR);
         return file;
     }
 
-    // Only one thread comes here for a row: the one that took the row `kAhead` before it, or the first.
+    // Only one thread comes here for a row: the one that took the row `kAhead` before it, or the
+    // first.
     void expect(int row) {
         int stage = files_[row].load(std::memory_order_relaxed);
         if (stage != kUntouched) return;
         const int file = open(row);
         if (file < 0) return;  // `get` will say why
         // Advice: where it is not taken, the read later waits instead.
-        (void)::posix_fadvise(file, offset(row), std::max<int64_t>(length(row), 0), POSIX_FADV_WILLNEED);
-        if (!files_[row].compare_exchange_strong(stage, file, std::memory_order_acq_rel)) ::close(file);
+        (void)::posix_fadvise(file, offset(row), std::max<int64_t>(length(row), 0),
+                              POSIX_FADV_WILLNEED);
+        if (!files_[row].compare_exchange_strong(stage, file, std::memory_order_acq_rel))
+            ::close(file);
     }
 
     PathRows paths_;
@@ -124,8 +138,12 @@ class Files final : public EncodedSource {
 
 }  // namespace
 
-std::unique_ptr<EncodedSource> open_buffers(std::vector<Bytes> rows) { return std::make_unique<Buffers>(std::move(rows)); }
+std::unique_ptr<EncodedSource> open_buffers(std::vector<Bytes> rows) {
+    return std::make_unique<Buffers>(std::move(rows));
+}
 
-std::unique_ptr<EncodedSource> open_files(PathRows paths) { return std::make_unique<Files>(std::move(paths)); }
+std::unique_ptr<EncodedSource> open_files(PathRows paths) {
+    return std::make_unique<Files>(std::move(paths));
+}
 
 }  // namespace fastload

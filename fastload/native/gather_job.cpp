@@ -7,18 +7,21 @@
 namespace fastload {
 namespace {
 
-// Rows claimed at a time: about this many bytes of output, so that tiny images do not fight over the counter.
+// Rows claimed at a time: about this many bytes of output, so that tiny images do not fight over
+// the counter.
 constexpr int64_t kGrainBytes = 64 << 10;
 // Rows expanded to four bytes a pixel at a time.
 constexpr int kChunk = 8;
-// Images of up to this size are fetched while others are copied: they lie anywhere in memory, and are read in less time
-// than it takes to begin. To the second-level cache so many rows before their turn, to the first one row before.
+// Images of up to this size are fetched while others are copied: they lie anywhere in memory, and
+// are read in less time than it takes to begin. To the second-level cache so many rows before their
+// turn, to the first one row before.
 constexpr int64_t kFetchedAheadBytes = 16 << 10;
 constexpr int kFarAhead = 3;
 constexpr int64_t kCacheLine = 64;
 
 int grain(const View& view) {
-    return static_cast<int>(std::clamp<int64_t>(kGrainBytes / std::max<int64_t>(view.bytes(), 1), 1, 64));
+    return static_cast<int>(
+        std::clamp<int64_t>(kGrainBytes / std::max<int64_t>(view.bytes(), 1), 1, 64));
 }
 
 void fill_pixels(uint8_t* out, int pixels, int channels, const uint8_t* fill) {
@@ -26,17 +29,20 @@ void fill_pixels(uint8_t* out, int pixels, int channels, const uint8_t* fill) {
         std::memset(out, fill[0], static_cast<size_t>(pixels) * static_cast<size_t>(channels));
         return;
     }
-    for (int x = 0; x < pixels; ++x, out += channels) std::memcpy(out, fill, static_cast<size_t>(channels));
+    for (int x = 0; x < pixels; ++x, out += channels)
+        std::memcpy(out, fill, static_cast<size_t>(channels));
 }
 
-void mirror_pixels(const Kernels& kernels, const uint8_t* row, int pixels, int channels, uint8_t* out) {
+void mirror_pixels(const Kernels& kernels, const uint8_t* row, int pixels, int channels,
+                   uint8_t* out) {
     if (channels == 3) {
         kernels.mirror(row, out, pixels);
     } else if (channels == 1) {
         std::reverse_copy(row, row + pixels, out);
     } else {
         for (int x = 0; x < pixels; ++x) {
-            std::memcpy(out + x * channels, row + (pixels - 1 - x) * channels, static_cast<size_t>(channels));
+            std::memcpy(out + x * channels, row + (pixels - 1 - x) * channels,
+                        static_cast<size_t>(channels));
         }
     }
 }
@@ -53,7 +59,10 @@ void expand(const uint8_t* row, int pixels, int channels, uint8_t* out) {
 class GatherJob final : public Job {
   public:
     GatherJob(const PixelRows& images, View view)
-        : Job(images.count, grain(view)), images_(images), view_(std::move(view)), channels_(view_.channels) {}
+        : Job(images.count, grain(view)),
+          images_(images),
+          view_(std::move(view)),
+          channels_(view_.channels) {}
 
   private:
     struct Image {
@@ -64,19 +73,23 @@ class GatherJob final : public Job {
 
     Image image(int row) const {
         const int64_t index = images_.rows[row];
-        const Size size =
-            images_.sizes ? Size{images_.sizes[2 * index], images_.sizes[2 * index + 1]} : images_.size;
+        const Size size = images_.sizes
+                              ? Size{images_.sizes[2 * index], images_.sizes[2 * index + 1]}
+                              : images_.size;
         const int64_t bytes = int64_t{size.height} * size.width * channels_;
-        return {images_.base + (images_.offsets ? images_.offsets[index] : index * bytes), size, bytes};
+        return {images_.base + (images_.offsets ? images_.offsets[index] : index * bytes), size,
+                bytes};
     }
 
-    // Inlined, for GCC 12 takes a function that only fetches for one without effect, and leaves out the calls.
+    // Inlined, for GCC 12 takes a function that only fetches for one without effect, and leaves out
+    // the calls.
     template <int kLocality>
     [[gnu::always_inline]] inline void fetch(int row) const {
         if (row >= images_.count) return;
         const Image next = image(row);
         if (next.bytes > kFetchedAheadBytes) return;
-        for (int64_t at = 0; at < next.bytes; at += kCacheLine) __builtin_prefetch(next.pixels + at, 0, kLocality);
+        for (int64_t at = 0; at < next.bytes; at += kCacheLine)
+            __builtin_prefetch(next.pixels + at, 0, kLocality);
     }
 
     Outcome run(Worker& worker, int row) override {
@@ -84,8 +97,11 @@ class GatherJob final : public Job {
         fetch<3>(row + 1);
         const Image from = image(row);
         Geometry geometry;
-        if (Outcome found = resolve(view_.geometries, row, from.size, view_.size, geometry); !found.ok()) return found;
-        if (geometry.size.height == geometry.box.height && geometry.size.width == geometry.box.width) {
+        if (Outcome found = resolve(view_.geometries, row, from.size, view_.size, geometry);
+            !found.ok())
+            return found;
+        if (geometry.size.height == geometry.box.height &&
+            geometry.size.width == geometry.box.width) {
             copy(worker, from, geometry, view_.at(row));
         } else {
             resample(worker, from, geometry, view_.at(row));
@@ -93,7 +109,9 @@ class GatherJob final : public Job {
         return {};
     }
 
-    void blank(int row) noexcept override { std::memset(view_.at(row), 0, static_cast<size_t>(view_.bytes())); }
+    void blank(int row) noexcept override {
+        std::memset(view_.at(row), 0, static_cast<size_t>(view_.bytes()));
+    }
 
     void copy(Worker& worker, const Image& image, const Geometry& geometry, uint8_t* out) const;
     void resample(Worker& worker, const Image& image, const Geometry& geometry, uint8_t* out) const;
@@ -103,7 +121,8 @@ class GatherJob final : public Job {
     const int channels_;
 };
 
-void GatherJob::copy(Worker& worker, const Image& image, const Geometry& geometry, uint8_t* out) const {
+void GatherJob::copy(Worker& worker, const Image& image, const Geometry& geometry,
+                     uint8_t* out) const {
     const int channels = channels_;
     const Box& box = geometry.box;
     const Box& window = geometry.window;
@@ -111,16 +130,19 @@ void GatherJob::copy(Worker& worker, const Image& image, const Geometry& geometr
     const size_t out_stride = static_cast<size_t>(window.width) * static_cast<size_t>(channels);
     const size_t in_stride = static_cast<size_t>(image.size.width) * static_cast<size_t>(channels);
 
-    // Columns of the window that show the box: [lead, lead + count) as written, from `start` of the box on.
+    // Columns of the window that show the box: [lead, lead + count) as written, from `start` of the
+    // box on.
     const int start = std::clamp(window.left, 0, box.width);
     const int count = std::max(std::min(window.left + window.width, box.width) - start, 0);
     int lead = std::clamp(-window.left, 0, window.width);
     if (geometry.mirror) lead = window.width - lead - count;
 
     // Whatever shows nothing of the box, in one go.
-    const bool within = count == window.width && window.top >= 0 && window.top + window.height <= box.height;
+    const bool within =
+        count == window.width && window.top >= 0 && window.top + window.height <= box.height;
     const bool constant = padding == Padding::constant;
-    if (constant && !within) fill_pixels(out, window.height * window.width, channels, view_.resample.fill);
+    if (constant && !within)
+        fill_pixels(out, window.height * window.width, channels, view_.resample.fill);
 
     for (int y = 0; y < window.height; ++y, out += out_stride) {
         const int position = window.top + (geometry.upside_down ? window.height - 1 - y : y);
@@ -132,20 +154,23 @@ void GatherJob::copy(Worker& worker, const Image& image, const Geometry& geometr
         if (geometry.mirror) {
             mirror_pixels(worker.kernels, from + start * channels, count, channels, middle);
         } else {
-            std::memcpy(middle, from + start * channels, static_cast<size_t>(count) * static_cast<size_t>(channels));
+            std::memcpy(middle, from + start * channels,
+                        static_cast<size_t>(count) * static_cast<size_t>(channels));
         }
         if (constant || count == window.width) continue;
         for (int x = 0; x < window.width; ++x) {
             if (x == lead) x += count;
             if (x >= window.width) break;
-            const int column = padded_position(window.left + (geometry.mirror ? window.width - 1 - x : x), box.width,
-                                               padding);
-            std::memcpy(out + x * channels, from + column * channels, static_cast<size_t>(channels));
+            const int column = padded_position(
+                window.left + (geometry.mirror ? window.width - 1 - x : x), box.width, padding);
+            std::memcpy(out + x * channels, from + column * channels,
+                        static_cast<size_t>(channels));
         }
     }
 }
 
-void GatherJob::resample(Worker& worker, const Image& image, const Geometry& geometry, uint8_t* out) const {
+void GatherJob::resample(Worker& worker, const Image& image, const Geometry& geometry,
+                         uint8_t* out) const {
     Resampler& resampler = worker.resampler();
     ResampleOptions options = view_.resample;
     if (channels_ == 1) options.fill[1] = options.fill[2] = options.fill[0];
@@ -154,7 +179,8 @@ void GatherJob::resample(Worker& worker, const Image& image, const Geometry& geo
 
     // Scratch: rows of four bytes a pixel; behind them, for grey images, the result in three.
     const size_t stride = static_cast<size_t>(needed.width) * 4 + kRowSlack;
-    const size_t pixels = static_cast<size_t>(view_.size.height) * static_cast<size_t>(view_.size.width);
+    const size_t pixels =
+        static_cast<size_t>(view_.size.height) * static_cast<size_t>(view_.size.width);
     const size_t bytes = stride * kChunk + (channels_ == 1 ? pixels * 3 : 0);
     if (worker.scratch.size() < bytes) worker.scratch.resize(bytes);
     for (int done = 0; done < needed.height;) {

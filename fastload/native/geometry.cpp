@@ -8,13 +8,15 @@
 namespace fastload {
 namespace {
 
-// Larger grids cannot come from a JPEG (65,535 pixels a side) by any sane recipe, and keep the arithmetic in int.
+// Larger grids cannot come from a JPEG (65,535 pixels a side) by any sane recipe, and keep the
+// arithmetic in int.
 constexpr int kLargestSide = 1 << 20;
 
 Outcome bad(std::string why) { return {Status::bad_geometry, std::move(why)}; }
 
 std::string text(const Box& box) {
-    return text(Size{box.height, box.width}) + " at (" + std::to_string(box.top) + ", " + std::to_string(box.left) + ")";
+    return text(Size{box.height, box.width}) + " at (" + std::to_string(box.top) + ", " +
+           std::to_string(box.left) + ")";
 }
 
 constexpr int kAttempts = 10;
@@ -31,7 +33,9 @@ double exponential(double x) {
     return std::ldexp(series, static_cast<int>(k));
 }
 
-int pick(double uniform, int64_t count) { return static_cast<int>(std::floor(uniform * static_cast<double>(count))); }
+int pick(double uniform, int64_t count) {
+    return static_cast<int>(std::floor(uniform * static_cast<double>(count)));
+}
 
 Box central_box(Size image, double low, double high) {
     const double ratio = static_cast<double>(image.width) / image.height;
@@ -44,17 +48,21 @@ Box central_box(Size image, double low, double high) {
 
 Size resized(Size image, const ResizePlan& plan) {
     if (plan.size.height > 0) return plan.size;
-    const int64_t small = std::min(image.height, image.width), large = std::max(image.height, image.width);
+    const int64_t small = std::min(image.height, image.width),
+                  large = std::max(image.height, image.width);
     const int64_t bound = plan.longest;
     int64_t new_small, new_large;
     if (plan.shorter == 0) {
-        new_small = static_cast<int64_t>(static_cast<double>(bound * small) / static_cast<double>(large));
+        new_small =
+            static_cast<int64_t>(static_cast<double>(bound * small) / static_cast<double>(large));
         new_large = bound;
     } else {
         new_small = plan.shorter;
-        new_large = static_cast<int64_t>(static_cast<double>(plan.shorter * large) / static_cast<double>(small));
+        new_large = static_cast<int64_t>(static_cast<double>(plan.shorter * large) /
+                                         static_cast<double>(small));
         if (bound > 0 && new_large > bound) {
-            new_small = static_cast<int64_t>(static_cast<double>(bound * new_small) / static_cast<double>(new_large));
+            new_small = static_cast<int64_t>(static_cast<double>(bound * new_small) /
+                                             static_cast<double>(new_large));
             new_large = bound;
         }
     }
@@ -74,9 +82,11 @@ int central_start(int extent, int target) {
 Box random_resized_box(const double* uniforms, Size image, const RandomResizedCropPlan& plan) {
     const double pixels = static_cast<double>(int64_t{image.height} * image.width);
     for (int i = 0; i < kAttempts; ++i) {
-        const double area = pixels * (plan.scale_low + uniforms[i] * (plan.scale_high - plan.scale_low));
+        const double area =
+            pixels * (plan.scale_low + uniforms[i] * (plan.scale_high - plan.scale_low));
         const double ratio =
-            exponential(plan.log_ratio_low + uniforms[kAttempts + i] * (plan.log_ratio_high - plan.log_ratio_low));
+            exponential(plan.log_ratio_low +
+                        uniforms[kAttempts + i] * (plan.log_ratio_high - plan.log_ratio_low));
         const double width = std::rint(std::sqrt(area * ratio));
         const double height = std::rint(std::sqrt(area / ratio));
         if (!(width > 0 && width <= image.width && height > 0 && height <= image.height)) continue;
@@ -95,14 +105,16 @@ bool is_side(int length) { return length >= 1 && length <= kLargestSide; }
 Outcome check(const Geometry& geometry, Size image, Size out) {
     const Box& box = geometry.box;
     const Box& window = geometry.window;
-    if (box.height < 1 || box.width < 1 || box.top < 0 || box.left < 0 || box.top > image.height - box.height ||
-        box.left > image.width - box.width) {
-        return bad("the box " + text(box) + " does not lie inside the image of " + text(image) + " pixels");
+    if (box.height < 1 || box.width < 1 || box.top < 0 || box.left < 0 ||
+        box.top > image.height - box.height || box.left > image.width - box.width) {
+        return bad("the box " + text(box) + " does not lie inside the image of " + text(image) +
+                   " pixels");
     }
     if (!is_side(geometry.size.height) || !is_side(geometry.size.width)) {
         return bad("cannot resize to " + text(geometry.size) + " pixels");
     }
-    if (std::abs(int64_t{window.top}) > kLargestSide || std::abs(int64_t{window.left}) > kLargestSide) {
+    if (std::abs(int64_t{window.top}) > kLargestSide ||
+        std::abs(int64_t{window.left}) > kLargestSide) {
         return bad("the window " + text(window) + " is too far from the image");
     }
     if (window.height != out.height || window.width != out.width) {
@@ -130,8 +142,8 @@ Outcome resolve(const GeometrySource& source, int row, Size image, Size out, Geo
     return check(geometry, image, out);
 }
 
-GeometrySource given_geometry(const int32_t* boxes, const int32_t* sizes, const int32_t* windows, const bool* flips,
-                              const bool* bicubic) {
+GeometrySource given_geometry(const int32_t* boxes, const int32_t* sizes, const int32_t* windows,
+                              const bool* flips, const bool* bicubic) {
     return planned(flips, bicubic, [=](int row, Size, Geometry& geometry) -> Outcome {
         const int32_t* box = boxes + 4 * int64_t{row};
         const int32_t* size = sizes + 2 * int64_t{row};
@@ -151,10 +163,11 @@ GeometrySource whole_images(const bool* flips) {
     });
 }
 
-GeometrySource random_resized_crops(const double* uniforms, const bool* flips, const RandomResizedCropPlan& plan,
-                                    const bool* bicubic) {
+GeometrySource random_resized_crops(const double* uniforms, const bool* flips,
+                                    const RandomResizedCropPlan& plan, const bool* bicubic) {
     return planned(flips, bicubic, [=](int row, Size image, Geometry& geometry) -> Outcome {
-        geometry.box = random_resized_box(uniforms + kResizedCropUniforms * int64_t{row}, image, plan);
+        geometry.box =
+            random_resized_box(uniforms + kResizedCropUniforms * int64_t{row}, image, plan);
         geometry.size = plan.size;
         geometry.window = {0, 0, plan.size.height, plan.size.width};
         return {};
@@ -164,17 +177,19 @@ GeometrySource random_resized_crops(const double* uniforms, const bool* flips, c
 GeometrySource resized_images(const bool* flips, const ResizePlan& plan) {
     return planned(flips, nullptr, [=](int, Size image, Geometry& geometry) -> Outcome {
         const Size size = resized(image, plan), crop = plan.crop;
-        if (size.height < 1 || size.width < 1 || size.height == INT32_MAX || size.width == INT32_MAX) {
+        if (size.height < 1 || size.width < 1 || size.height == INT32_MAX ||
+            size.width == INT32_MAX) {
             return bad("an image of " + text(image) +
-                       " pixels is too long and narrow to be resized as asked: a side of the result would be empty or too "
+                       " pixels is too long and narrow to be resized as asked: a side of the "
+                       "result would be empty or too "
                        "large; leave it out of the data set, or resize to a (height, width).");
         }
         geometry.box = {0, 0, image.height, image.width};
         geometry.size = size;
         geometry.window = {0, 0, size.height, size.width};
         if (crop.height > 0) {
-            geometry.window = {central_start(size.height, crop.height), central_start(size.width, crop.width), crop.height,
-                               crop.width};
+            geometry.window = {central_start(size.height, crop.height),
+                               central_start(size.width, crop.width), crop.height, crop.width};
         }
         return {};
     });
@@ -183,16 +198,19 @@ GeometrySource resized_images(const bool* flips, const ResizePlan& plan) {
 GeometrySource padded_crops(const double* uniforms, const bool* flips, const PaddedCropPlan& plan) {
     return planned(flips, nullptr, [=](int row, Size image, Geometry& geometry) -> Outcome {
         const double* draws = uniforms + kPaddedCropUniforms * int64_t{row};
-        const int64_t down = int64_t{image.height} + plan.before.height + plan.after.height - plan.size.height;
-        const int64_t across = int64_t{image.width} + plan.before.width + plan.after.width - plan.size.width;
+        const int64_t down =
+            int64_t{image.height} + plan.before.height + plan.after.height - plan.size.height;
+        const int64_t across =
+            int64_t{image.width} + plan.before.width + plan.after.width - plan.size.width;
         if (down < 0 || across < 0) {
-            return bad("a crop of " + text(plan.size) + " is larger than the image of " + text(image) +
-                       " pixels with its padding");
+            return bad("a crop of " + text(plan.size) + " is larger than the image of " +
+                       text(image) + " pixels with its padding");
         }
         geometry.box = {0, 0, image.height, image.width};
         geometry.size = image;
-        geometry.window = {pick(draws[0], down + 1) - plan.before.height, pick(draws[1], across + 1) - plan.before.width,
-                           plan.size.height, plan.size.width};
+        geometry.window = {pick(draws[0], down + 1) - plan.before.height,
+                           pick(draws[1], across + 1) - plan.before.width, plan.size.height,
+                           plan.size.width};
         return {};
     });
 }

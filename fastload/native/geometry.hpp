@@ -1,5 +1,5 @@
-// Where the pixels of output images come from: geometries, given as arrays or drawn once the size of an image is known;
-// the C++ side of fastload/geometry/plan.py.
+// Where the pixels of output images come from: geometries, given as arrays or drawn once the size
+// of an image is known; the C++ side of fastload/geometry/plan.py.
 #pragma once
 
 #include <functional>
@@ -24,21 +24,23 @@ using GeometrySource = std::function<Outcome(int row, Size image, Geometry& geom
 // The same, checked: it can be run on such an image, and its window is as large as the output.
 Outcome resolve(const GeometrySource& source, int row, Size image, Size out, Geometry& geometry);
 
-// Random numbers that a sample takes, uniform in [0, 1): ten areas, ten ratios, top, left; and top, left.
+// Random numbers that a sample takes, uniform in [0, 1): ten areas, ten ratios, top, left; and top,
+// left.
 constexpr int kResizedCropUniforms = 22, kPaddedCropUniforms = 2;
 
 struct RandomResizedCropPlan {
     Size size;
-    double scale_low = 0.08, scale_high = 1.0;  // of the image's area
+    double scale_low = 0.08, scale_high = 1.0;             // of the image's area
     double ratio_low = 3.0 / 4.0, ratio_high = 4.0 / 3.0;  // width / height
-    double log_ratio_low = 0.0, log_ratio_high = 0.0;  // given, because libraries' logarithms differ in the last bit
+    double log_ratio_low = 0.0,
+           log_ratio_high = 0.0;  // given, because libraries' logarithms differ in the last bit
 };
 
 struct ResizePlan {
-    Size size;         // exact, or 0x0 for the shorter side
-    int shorter = 0;   // or 0
-    int longest = 0;   // bound on the longer side, or 0 for none
-    Size crop;         // central crop afterwards; 0x0 for none
+    Size size;        // exact, or 0x0 for the shorter side
+    int shorter = 0;  // or 0
+    int longest = 0;  // bound on the longer side, or 0 for none
+    Size crop;        // central crop afterwards; 0x0 for none
 };
 
 // Padding around the whole image, then a cut of one size anywhere.
@@ -47,16 +49,17 @@ struct PaddedCropPlan {
     Size before, after;  // rows and columns of padding
 };
 
-// Arrays of the Geometry of fastload/geometry/plan.py, one row a sample. Borrowed, as all arrays here; `bicubic` may be
-// null, for none.
-GeometrySource given_geometry(const int32_t* boxes, const int32_t* sizes, const int32_t* windows, const bool* flips,
-                              const bool* bicubic);
+// Arrays of the Geometry of fastload/geometry/plan.py, one row a sample. Borrowed, as all arrays
+// here; `bicubic` may be null, for none.
+GeometrySource given_geometry(const int32_t* boxes, const int32_t* sizes, const int32_t* windows,
+                              const bool* flips, const bool* bicubic);
 
 // A plan for all samples, with random numbers and flips (left-right, top-bottom) for each. Equal to
-// fastload/geometry/boxes.py and fastload/recipe, bit for bit: the same IEEE operations in the same order, which is why
-// geometry.cpp must be compiled without contraction into fused multiply-adds.
+// fastload/geometry/boxes.py and fastload/recipe, bit for bit: the same IEEE operations in the same
+// order, which is why geometry.cpp must be compiled without contraction into fused multiply-adds.
 GeometrySource whole_images(const bool* flips);
-GeometrySource random_resized_crops(const double* uniforms, const bool* flips, const RandomResizedCropPlan& plan,
+GeometrySource random_resized_crops(const double* uniforms, const bool* flips,
+                                    const RandomResizedCropPlan& plan,
                                     const bool* bicubic = nullptr);
 GeometrySource resized_images(const bool* flips, const ResizePlan& plan);
 // The box is the whole image, where Python's is what the window shows of it: the same pixels.

@@ -1,4 +1,5 @@
-// What the parts of the core tell each other about an image: what became of it, sizes, boxes, rows of pixels.
+// What the parts of the core tell each other about an image: what became of it, sizes, boxes, rows
+// of pixels.
 #pragma once
 
 #include <cstddef>
@@ -7,15 +8,16 @@
 
 namespace fastload {
 
-// The numbers are part of the Python interface (fastload/native/pool.py names them): append, never renumber.
+// The numbers are part of the Python interface (fastload/native/pool.py names them): append, never
+// renumber.
 enum class Status : int32_t {
     ok = 0,
-    damaged = 1,      // or, but for JPEGs, odd: the caller's other decoders may know better
-    other_format = 2, // unknown here: the caller's other decoders may know it
-    unsupported = 3,  // a JPEG that is valid, but not decoded here (CMYK, YCCK)
-    too_large = 4,    // more pixels than allowed; not decoded
-    unreadable = 5,   // the system could not open or read the file
-    bad_geometry = 6, // the box does not fit the image
+    damaged = 1,       // or, but for JPEGs, odd: the caller's other decoders may know better
+    other_format = 2,  // unknown here: the caller's other decoders may know it
+    unsupported = 3,   // a JPEG that is valid, but not decoded here (CMYK, YCCK)
+    too_large = 4,     // more pixels than allowed; not decoded
+    unreadable = 5,    // the system could not open or read the file
+    bad_geometry = 6,  // the box does not fit the image
     cancelled = 7,
 };
 
@@ -31,7 +33,9 @@ struct Size {
     int width = 0;
 };
 
-inline std::string text(Size size) { return std::to_string(size.height) + "x" + std::to_string(size.width); }
+inline std::string text(Size size) {
+    return std::to_string(size.height) + "x" + std::to_string(size.width);
+}
 
 struct Box {
     int top = 0;
@@ -40,7 +44,8 @@ struct Box {
     int width = 0;
 };
 
-// Bytes behind a row of pixels that may be read, or, of rows in between, overwritten beyond its end.
+// Bytes behind a row of pixels that may be read, or, of rows in between, overwritten beyond its
+// end.
 constexpr int kRowSlack = 64;
 
 // Takes rows of 4-byte pixels (RGBX), top to bottom; kRowSlack bytes behind each row are readable.

@@ -1,4 +1,5 @@
-// The batches that a pool runs: compressed images to headers and to pixels, and decoded images to crops.
+// The batches that a pool runs: compressed images to headers and to pixels, and decoded images to
+// crops.
 #pragma once
 
 #include <memory>
@@ -20,8 +21,10 @@ class EncodedSource {
   public:
     virtual ~EncodedSource() = default;
     virtual int count() const = 0;
-    // The bytes of a row, perhaps in `buffer`. Each row is asked for once. `most` bounds how many are needed.
-    virtual Outcome get(int row, std::vector<uint8_t>& buffer, Bytes& bytes, int64_t most = INT64_MAX) = 0;
+    // The bytes of a row, perhaps in `buffer`. Each row is asked for once. `most` bounds how many
+    // are needed.
+    virtual Outcome get(int row, std::vector<uint8_t>& buffer, Bytes& bytes,
+                        int64_t most = INT64_MAX) = 0;
 };
 
 // Paths as fastload/sources/buffers.py stores them, for some of its rows. The arrays are borrowed.
@@ -38,13 +41,15 @@ struct PathRows {
 // Byte strings that the caller keeps.
 std::unique_ptr<EncodedSource> open_buffers(std::vector<Bytes> rows);
 
-// Files, opened and announced to the system a few samples ahead, so that the disk works while we decode.
+// Files, opened and announced to the system a few samples ahead, so that the disk works while we
+// decode.
 std::unique_ptr<EncodedSource> open_files(PathRows paths);
 
-// Height, width (as stored), components, EXIF orientation, progressive or not, odd or not (ImageHeader), for each row; zeros
-// where it fails.
+// Height, width (as stored), components, EXIF orientation, progressive or not, odd or not
+// (ImageHeader), for each row; zeros where it fails.
 constexpr int kHeaderColumns = 6;
-std::shared_ptr<Job> header_job(std::unique_ptr<EncodedSource> images, const DecodeLimits& limits, int32_t* out);
+std::shared_ptr<Job> header_job(std::unique_ptr<EncodedSource> images, const DecodeLimits& limits,
+                                int32_t* out);
 
 // What is made of each image: a batch of images of one size. Their windows have that size, too.
 struct View {
@@ -62,24 +67,27 @@ struct DecodeOptions {
     DecodeLimits limits;
     bool exif_orientation = false;  // geometries are then those of the upright image
     bool whole = false;             // also check the data below the box
-    bool draft = false;             // reduce in decoding what is at least twice the output, by whole powers of two
+    bool draft =
+        false;  // reduce in decoding what is at least twice the output, by whole powers of two
 };
 
 // There may be several views of each image, out of one decoding.
 std::shared_ptr<Job> decode_job(std::unique_ptr<EncodedSource> images, std::vector<View> views,
                                 const DecodeOptions& options);
 
-// One image from memory, into row `row` of each view. What the views need of the image is decoded once.
+// One image from memory, into row `row` of each view. What the views need of the image is decoded
+// once.
 Outcome decode_image(Worker& worker, const Bytes& file, const std::vector<View>& views, int row,
                      const DecodeOptions& options);
 
-// Decoded images, in memory or a memory map, of as many interleaved channels as their view. The arrays are borrowed, and
-// were checked to be in bounds.
+// Decoded images, in memory or a memory map, of as many interleaved channels as their view. The
+// arrays are borrowed, and were checked to be in bounds.
 struct PixelRows {
     const uint8_t* base = nullptr;
-    const int64_t* rows = nullptr;     // which image each sample is
-    const int64_t* offsets = nullptr;  // first byte of each image, or nullptr for equal images one behind the other
-    const int32_t* sizes = nullptr;    // height, width of each image, or nullptr for `size`
+    const int64_t* rows = nullptr;  // which image each sample is
+    const int64_t* offsets =
+        nullptr;  // first byte of each image, or nullptr for equal images one behind the other
+    const int32_t* sizes = nullptr;  // height, width of each image, or nullptr for `size`
     Size size;
     int count = 0;
 };

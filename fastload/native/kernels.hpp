@@ -1,4 +1,5 @@
-// The inner loops, once per instruction set. All variants compute the same integers, hence the same pixels.
+// The inner loops, once per instruction set. All variants compute the same integers, hence the same
+// pixels.
 #pragma once
 
 #include <cstring>
@@ -12,18 +13,18 @@ struct HorizontalTask {
     const uint8_t* const* rows;  // 4-byte pixels; kRowSlack readable behind each
     uint8_t* const* out;         // 3-byte pixels; kRowSlack writable behind each
     int row_count;
-    int outputs;            // pixels per output row
-    const int32_t* first;   // per output: first source pixel
-    const int16_t* weights; // per output: `width` weights
-    int width;              // 2 or a multiple of 4
-    int precision;          // fractional bits of the weights
-    const int32_t* split;   // what `Kernels::split` made of the weights, or nullptr
+    int outputs;             // pixels per output row
+    const int32_t* first;    // per output: first source pixel
+    const int16_t* weights;  // per output: `width` weights
+    int width;               // 2 or a multiple of 4
+    int precision;           // fractional bits of the weights
+    const int32_t* split;    // what `Kernels::split` made of the weights, or nullptr
 };
 
 struct VerticalTask {
-    const uint8_t* rows;    // the first of `count` rows
-    int64_t stride;         // bytes between them
-    const int16_t* weights; // one a row
+    const uint8_t* rows;     // the first of `count` rows
+    int64_t stride;          // bytes between them
+    const int16_t* weights;  // one a row
     int count;
     int precision;
     uint8_t* out;
@@ -38,11 +39,13 @@ enum Filter : uint8_t { kNone, kSub, kUp, kAverage, kPaeth, kFilters };
 constexpr size_t kTail = 16;
 
 struct Kernels {
-    // Pixels of 3 or 4 bytes out of their filter, to 4 bytes each, of which the fourth means nothing. `above`: the
-    // pixels of the row above, or zeros.
-    void (*unfilter_pixels)(Filter filter, int bytes, const uint8_t* raw, const uint8_t* above, uint8_t* out, int count);
+    // Pixels of 3 or 4 bytes out of their filter, to 4 bytes each, of which the fourth means
+    // nothing. `above`: the pixels of the row above, or zeros.
+    void (*unfilter_pixels)(Filter filter, int bytes, const uint8_t* raw, const uint8_t* above,
+                            uint8_t* out, int count);
     // The same of two rows behind each other that both have Paeth's filter.
-    void (*paeth_pair)(int bytes, const uint8_t* const* raw, const uint8_t* above, uint8_t* const* out, int count);
+    void (*paeth_pair)(int bytes, const uint8_t* const* raw, const uint8_t* above,
+                       uint8_t* const* out, int count);
     // A row out of its filter, where it lies; pixels have 1, 2, 3, 4, 6 or 8 bytes.
     void (*unfilter_bytes)(Filter filter, int bytes, uint8_t* row, const uint8_t* above, int count);
 };
@@ -53,12 +56,13 @@ struct Kernels {
     const char* name;
     void (*horizontal)(const HorizontalTask&);
     void (*vertical)(const VerticalTask&);
-    // 4-byte pixels to 3-byte pixels; kRowSlack readable behind the ones, writable behind the others.
+    // 4-byte pixels to 3-byte pixels; kRowSlack readable behind the ones, writable behind the
+    // others.
     void (*pack)(const uint8_t* pixels, uint8_t* out, int count);
     // Packed RGB row of `pixels` pixels, last pixel first; source and target do not overlap.
     void (*mirror)(const uint8_t* row, uint8_t* out, int pixels);
-    // Where not null: brings the weights of an axis into the form that `horizontal` is fastest with, two numbers for
-    // every four weights begun; false if they do not fit it.
+    // Where not null: brings the weights of an axis into the form that `horizontal` is fastest
+    // with, two numbers for every four weights begun; false if they do not fit it.
     bool (*split)(const int16_t* weights, int outputs, int width, int32_t* low_high);
     const jpeg::Kernels* jpeg;
     const png::Kernels* png;
@@ -73,15 +77,19 @@ extern const Kernels kAvx512Kernels;
 extern const Kernels kNeonKernels;
 #endif
 
-// The best that this processor runs for "auto", or the one named; nullptr if it is unknown or cannot run here.
+// The best that this processor runs for "auto", or the one named; nullptr if it is unknown or
+// cannot run here.
 inline const Kernels* find_kernels(const char* name) {
     const bool any = std::strcmp(name, "auto") == 0;
-    auto wanted = [&](const Kernels& kernels) { return any || std::strcmp(name, kernels.name) == 0; };
+    auto wanted = [&](const Kernels& kernels) {
+        return any || std::strcmp(name, kernels.name) == 0;
+    };
 #if defined(FASTLOAD_X86)
     __builtin_cpu_init();
-    const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2");
-    if (wanted(kAvx512Kernels) && avx2 && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
-        __builtin_cpu_supports("avx512vnni")) {
+    const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") &&
+                      __builtin_cpu_supports("bmi2");
+    if (wanted(kAvx512Kernels) && avx2 && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni")) {
         return &kAvx512Kernels;
     }
     if (wanted(kAvx2Kernels) && avx2) return &kAvx2Kernels;

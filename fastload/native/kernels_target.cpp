@@ -1,5 +1,5 @@
-// The inner loops for one instruction set: compiled once for each, with its flags, the name of the variable
-// FASTLOAD_KERNELS, and the name that users know it by, FASTLOAD_KERNELS_NAME.
+// The inner loops for one instruction set: compiled once for each, with its flags, the name of the
+// variable FASTLOAD_KERNELS, and the name that users know it by, FASTLOAD_KERNELS_NAME.
 #include "jpeg/bands.inl.hpp"
 #include "jpeg/blocks.inl.hpp"
 #include "jpeg/samples.inl.hpp"
@@ -10,7 +10,7 @@
 namespace fastload {
 
 const Kernels FASTLOAD_KERNELS = {
-    FASTLOAD_KERNELS_NAME, horizontal, vertical, pack, mirror, Simd::kDots ? split : nullptr, &jpeg::kKernels,
-    &png::kKernels};
+    FASTLOAD_KERNELS_NAME,         horizontal,      vertical,      pack, mirror,
+    Simd::kDots ? split : nullptr, &jpeg::kKernels, &png::kKernels};
 
 }  // namespace fastload

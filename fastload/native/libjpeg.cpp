@@ -4,8 +4,8 @@
 #include <stdexcept>
 #include <vector>
 
-#include <jpeglib.h>
 #include <jerror.h>
+#include <jpeglib.h>
 
 #include "decoder.hpp"
 
@@ -18,14 +18,14 @@ namespace {
 
 // The functions of the library, from a copy that the core chooses itself.
 //
-// Python packages bring a libjpeg of their own under the system's SONAME (torchvision: libjpeg.so.62 or libjpeg.so.8,
-// built without jpeg_crop_scanline in some versions). The dynamic linker takes whichever was loaded first for all who
-// ask for that name, so an extension that is simply linked may get torchvision's. A library opened by its path is
-// always the one meant.
-#define FASTLOAD_FUNCTIONS(each)                                                                            \
-    each(std_error) each(CreateDecompress) each(destroy_decompress) each(abort_decompress) each(mem_src)    \
-    each(read_header) each(start_decompress) each(read_scanlines) each(crop_scanline) each(skip_scanlines) \
-    each(input_complete)
+// Python packages bring a libjpeg of their own under the system's SONAME (torchvision:
+// libjpeg.so.62 or libjpeg.so.8, built without jpeg_crop_scanline in some versions). The dynamic
+// linker takes whichever was loaded first for all who ask for that name, so an extension that is
+// simply linked may get torchvision's. A library opened by its path is always the one meant.
+#define FASTLOAD_FUNCTIONS(each)                                                           \
+    each(std_error) each(CreateDecompress) each(destroy_decompress) each(abort_decompress) \
+        each(mem_src) each(read_header) each(start_decompress) each(read_scanlines)        \
+            each(crop_scanline) each(skip_scanlines) each(input_complete)
 
 struct LibJpeg {
 #define FASTLOAD_DECLARE(name) decltype(&jpeg_##name) name;
@@ -37,7 +37,8 @@ struct LibJpeg {
 template <typename Function>
 void find(void* library, const char* name, Function& function) {
     function = reinterpret_cast<Function>(dlsym(library, name));
-    if (function == nullptr) throw std::runtime_error(std::string("libjpeg has no ") + name + "; it is too old");
+    if (function == nullptr)
+        throw std::runtime_error(std::string("libjpeg has no ") + name + "; it is too old");
 }
 
 LibJpeg open_library() {
@@ -67,8 +68,8 @@ const LibJpeg& libjpeg() {
 
 // Fancy upsampling looks one chroma sample, at most two pixels, to either side.
 constexpr int kMargin = 2;
-// Rows are put off alignment on purpose: to aligned ones libjpeg-turbo's colour conversion writes past the caches
-// (movntdq), and the resampler, which reads them at once, would wait for memory.
+// Rows are put off alignment on purpose: to aligned ones libjpeg-turbo's colour conversion writes
+// past the caches (movntdq), and the resampler, which reads them at once, would wait for memory.
 constexpr size_t kMisalignment = 8;
 // Rows handed over at a time: few enough to stay in the first-level cache.
 constexpr int kChunk = 8;
@@ -93,15 +94,14 @@ ErrorState& error_of(j_common_ptr info) { return *reinterpret_cast<ErrorState*>(
 // Warnings that leave the pixels whole; the same list is in fastload/decode/libraries.py.
 bool is_benign(const jpeg_error_mgr& error) {
     switch (error.msg_code) {
-        case JWRN_EXTRANEOUS_DATA:  // padding, but before a restart marker the decoder has lost its place
+        case JWRN_EXTRANEOUS_DATA:  // padding, but before a restart marker the decoder has lost its
+                                    // place
             return error.msg_parm.i[1] < 0xd0 || error.msg_parm.i[1] > 0xd7;
         case JWRN_NOT_SEQUENTIAL:  // parameters that a sequential scan does not use
         case JWRN_ADOBE_XFORM:
         case JWRN_JFIF_MAJOR:
-        case JWRN_TOO_MUCH_DATA:
-            return true;
-        default:
-            return false;
+        case JWRN_TOO_MUCH_DATA: return true;
+        default: return false;
     }
 }
 
@@ -117,14 +117,16 @@ void on_progress(j_common_ptr info) {
     ErrorState& error = error_of(info);
     const int64_t pixels = int64_t{decoder->image_height} * decoder->image_width;
     if (decoder->input_scan_number <= error.max_work / std::max<int64_t>(pixels, 1)) return;
-    std::snprintf(error.message, sizeof error.message, "%d scans of %ux%u pixels are more work than is allowed",
+    std::snprintf(error.message, sizeof error.message,
+                  "%d scans of %ux%u pixels are more work than is allowed",
                   decoder->input_scan_number, decoder->image_height, decoder->image_width);
     error.damaged = true;
     std::longjmp(error.escape, 1);
 }
 
 bool has_end_marker(const uint8_t* data, size_t size) {
-    // Nearly always the last two bytes; elsewhere in entropy-coded data 0xff is never followed by 0xd9.
+    // Nearly always the last two bytes; elsewhere in entropy-coded data 0xff is never followed by
+    // 0xd9.
     for (size_t i = size; i >= 2; --i) {
         if (data[i - 1] == 0xd9 && data[i - 2] == 0xff) return true;
     }
@@ -158,8 +160,8 @@ class TurboDecoder final : public LibJpegDecoder {
         return {Status::damaged, error_.message};
     }
 
-    // False where libjpeg jumped out of `call`, or warned of damage. What it calls must own nothing, so that a jump skips
-    // no destructor.
+    // False where libjpeg jumped out of `call`, or warned of damage. What it calls must own
+    // nothing, so that a jump skips no destructor.
     template <typename Function>
     bool attempt(Function call) {
         if (setjmp(error_.escape)) return false;
@@ -171,8 +173,8 @@ class TurboDecoder final : public LibJpegDecoder {
     bool skip(int count) {
         return attempt([&] { libjpeg().skip_scanlines(&info_, static_cast<JDIMENSION>(count)); });
     }
-    // Whether the scans of a progressive image have left out low frequencies, which libjpeg then makes up from the
-    // blocks around, each version in another way.
+    // Whether the scans of a progressive image have left out low frequencies, which libjpeg then
+    // makes up from the blocks around, each version in another way.
     bool is_guesswork() const;
 
     jpeg_decompress_struct info_;
@@ -187,8 +189,8 @@ class TurboDecoder final : public LibJpegDecoder {
 Outcome TurboDecoder::open(const uint8_t* data, size_t size, const DecodeLimits& limits) {
     close();
     error_.max_work = limits.max_work();
-    // Anew for each image: libjpeg keeps tables from one to the next, so that a file without its own would be decoded
-    // by those of whatever came before.
+    // Anew for each image: libjpeg keeps tables from one to the next, so that a file without its
+    // own would be decoded by those of whatever came before.
     if (created_) libjpeg().destroy_decompress(&info_);
     error_.damaged = false;
     created_ = attempt([&] { libjpeg().CreateDecompress(&info_, JPEG_LIB_VERSION, sizeof info_); });
@@ -250,11 +252,13 @@ Outcome TurboDecoder::read(const Box& box, bool whole, RowSink& sink) {
 
     const int image_width = static_cast<int>(info_.output_width);
     const int image_height = static_cast<int>(info_.output_height);
-    // Of reduced images, which are small, all is decoded: how the library crops and skips in them is left untried.
+    // Of reduced images, which are small, all is decoded: how the library crops and skips in them
+    // is left untried.
     const bool all = shift_ > 0;
     const int margin = all ? image_width : kMargin;
     JDIMENSION start = static_cast<JDIMENSION>(std::max(box.left - margin, 0));
-    JDIMENSION width = static_cast<JDIMENSION>(std::min(box.left + box.width + margin, image_width)) - start;
+    JDIMENSION width =
+        static_cast<JDIMENSION>(std::min(box.left + box.width + margin, image_width)) - start;
     if (width < static_cast<JDIMENSION>(image_width) &&
         !attempt([&] { libjpeg().crop_scanline(&info_, &start, &width); })) {
         return damage();
@@ -262,7 +266,8 @@ Outcome TurboDecoder::read(const Box& box, bool whole, RowSink& sink) {
 
     const size_t stride = (size_t{width} * 4 + kRowSlack + 63) / 64 * 64;
     if (rows_.size() < stride * kChunk + 128) rows_.resize(stride * kChunk + 128);
-    uint8_t* base = rows_.data() + kMisalignment + (64 - reinterpret_cast<uintptr_t>(rows_.data()) % 64) % 64;
+    uint8_t* base =
+        rows_.data() + kMisalignment + (64 - reinterpret_cast<uintptr_t>(rows_.data()) % 64) % 64;
     JSAMPROW targets[kChunk];
     const uint8_t* visible[kChunk];
     for (int i = 0; i < kChunk; ++i) {

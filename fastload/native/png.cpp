@@ -1,4 +1,5 @@
-// PNG (W3C, Portable Network Graphics, third edition): chunks, rows and colours; the data are inflated by ISA-L.
+// PNG (W3C, Portable Network Graphics, third edition): chunks, rows and colours; the data are
+// inflated by ISA-L.
 #include <algorithm>
 #include <climits>
 #include <cstring>
@@ -23,9 +24,12 @@ constexpr uint32_t kMostWidth = 1 << 18;
 
 Outcome refused(const char* why) { return {Status::damaged, why}; }
 
-uint32_t u32(const uint8_t* at) { return uint32_t{at[0]} << 24 | uint32_t{at[1]} << 16 | uint32_t{at[2]} << 8 | at[3]; }
+uint32_t u32(const uint8_t* at) {
+    return uint32_t{at[0]} << 24 | uint32_t{at[1]} << 16 | uint32_t{at[2]} << 8 | at[3];
+}
 
-// The data of the IDAT chunks from `next` on, one behind the other; their lengths were checked before.
+// The data of the IDAT chunks from `next` on, one behind the other; their lengths were checked
+// before.
 struct Pieces {
     const uint8_t* next = nullptr;
     int count = 0;
@@ -110,7 +114,9 @@ struct Frame {
         return kComponents[static_cast<int>(colour)];
     }
     // Of a row, less the number of its filter in front.
-    int64_t row_bytes(int columns) const { return (int64_t{columns} * components() * depth + 7) / 8; }
+    int64_t row_bytes(int columns) const {
+        return (int64_t{columns} * components() * depth + 7) / 8;
+    }
     int64_t raw_bytes() const { return (row_bytes(width) + 1) * height; }
 };
 
@@ -119,7 +125,8 @@ bool is(const uint8_t* chunk, const char* kind) { return std::memcmp(chunk + 4, 
 bool is_letter(uint8_t c) { return (c | 0x20) >= 'a' && (c | 0x20) <= 'z'; }
 
 bool is_allowed(int depth, int colour) {
-    static constexpr int kDepths[] = {1 | 2 | 4 | 8 | 16, 0, 8 | 16, 1 | 2 | 4 | 8, 8 | 16, 0, 8 | 16};
+    static constexpr int kDepths[] = {
+        1 | 2 | 4 | 8 | 16, 0, 8 | 16, 1 | 2 | 4 | 8, 8 | 16, 0, 8 | 16};
     return colour <= 6 && (depth & (depth - 1)) == 0 && (depth & kDepths[colour]) != 0;
 }
 
@@ -128,7 +135,8 @@ bool parse_header(const uint8_t* chunk, Frame& frame) {
     const uint8_t* fields = chunk + 8;
     const uint32_t width = u32(fields), height = u32(fields + 4);
     if (width == 0 || width > kMostWidth || height == 0 || height > INT32_MAX) return false;
-    if (!is_allowed(fields[8], fields[9]) || fields[10] != 0 || fields[11] != 0 || fields[12] != 0) return false;
+    if (!is_allowed(fields[8], fields[9]) || fields[10] != 0 || fields[11] != 0 || fields[12] != 0)
+        return false;
     frame.header = chunk;
     frame.width = static_cast<int>(width);
     frame.height = static_cast<int>(height);
@@ -137,8 +145,8 @@ bool parse_header(const uint8_t* chunk, Frame& frame) {
     return true;
 }
 
-// Reads what a sound encoder writes; false for anything else, which is for other readers to judge. Metadata do not
-// count: no chunk that pixels do without is looked into.
+// Reads what a sound encoder writes; false for anything else, which is for other readers to judge.
+// Metadata do not count: no chunk that pixels do without is looked into.
 bool parse(const uint8_t* data, size_t size, Frame& frame) {
     frame = {};
     const uint8_t* const end = data + size;
@@ -160,7 +168,9 @@ bool parse(const uint8_t* data, size_t size, Frame& frame) {
         if (is(chunk, "IEND")) break;
         if (!std::all_of(chunk + 4, chunk + 8, is_letter)) return false;
         if (is(chunk, "PLTE")) {
-            if (frame.palette != nullptr || behind || length == 0 || length > 768 || length % 3 != 0) return false;
+            if (frame.palette != nullptr || behind || length == 0 || length > 768 ||
+                length % 3 != 0)
+                return false;
             frame.palette = chunk + 8;
             frame.colours = static_cast<int>(length / 3);
         } else if (is(chunk, "eXIf") && frame.exif == nullptr) {
@@ -170,12 +180,15 @@ bool parse(const uint8_t* data, size_t size, Frame& frame) {
             return false;  // a chunk that nobody may pass over
         }
     }
-    if (frame.data.count == 0 || (frame.colour == Colour::palette && frame.palette == nullptr)) return false;
-    // Data that take more room than the pixels are made to keep the decoder busy. The same are in fastload/decode/header.py.
+    if (frame.data.count == 0 || (frame.colour == Colour::palette && frame.palette == nullptr))
+        return false;
+    // Data that take more room than the pixels are made to keep the decoder busy. The same are in
+    // fastload/decode/header.py.
     const int64_t raw = frame.raw_bytes();
     frame.compressed = compressed;
     if (compressed > 2 * raw + (64 << 10)) return false;
-    // Distances that reach beyond the window which the stream announces are damage to zlib, but not to ISA-L.
+    // Distances that reach beyond the window which the stream announces are damage to zlib, but not
+    // to ISA-L.
     const uint8_t* first = frame.data.next;
     if (u32(first) < 2) return false;
     const int window = first[8] >> 4;
@@ -190,7 +203,8 @@ bool is_sound(const uint8_t* chunk) {
 
 // Whether the checksums of the chunks that pixels need are right.
 bool is_sound(const Frame& frame) {
-    if (!is_sound(frame.header) || (frame.palette != nullptr && !is_sound(frame.palette - 8))) return false;
+    if (!is_sound(frame.header) || (frame.palette != nullptr && !is_sound(frame.palette - 8)))
+        return false;
     // Those of empty chunks, too.
     const uint8_t* chunk = frame.data.next;
     for (int i = 0; i < frame.data.count; ++i, chunk += 12 + u32(chunk)) {
@@ -207,7 +221,8 @@ class PngDecoder final : public ImageDecoder {
         if (!parse(data, size, frame_)) return refused("a PNG that is cut off, interlaced or odd");
         header_.size = {frame_.height, frame_.width};
         header_.components = frame_.components();
-        header_.orientation = frame_.exif == nullptr ? 1 : tiff_orientation(frame_.exif, frame_.exif_size);
+        header_.orientation =
+            frame_.exif == nullptr ? 1 : tiff_orientation(frame_.exif, frame_.exif_size);
         if (Outcome checked = limits.check(header_.size); !checked.ok()) return checked;
         // Deflate makes at most 258 bytes of two bits (RFC 1951, 3.2.5): shorter data are cut off.
         const bool fits = frame_.raw_bytes() <= 1032 * frame_.compressed;
@@ -226,7 +241,8 @@ class PngDecoder final : public ImageDecoder {
         }
         // The last row, too, has to be there where all is to be checked.
         const bool to_end = whole || bottom == frame_.height;
-        return good && (!to_end || inflater_.ends()) ? Outcome{} : refused("a PNG with damaged data");
+        return good && (!to_end || inflater_.ends()) ? Outcome{}
+                                                     : refused("a PNG with damaged data");
     }
 
   private:
@@ -238,13 +254,14 @@ class PngDecoder final : public ImageDecoder {
     Inflater inflater_;
     Frame frame_;
     uint32_t colours_[256] = {};  // of grey and palettes: the pixel of each number
-    std::vector<uint8_t> raw_;   // rows as they are stored: the last one of before, some more
-    std::vector<uint8_t> rows_;  // pixels: zeros, and the last rows
+    std::vector<uint8_t> raw_;    // rows as they are stored: the last one of before, some more
+    std::vector<uint8_t> rows_;   // pixels: zeros, and the last rows
 };
 
 void PngDecoder::set_colours() {
     if (frame_.colour == Colour::palette) {
-        for (int i = 0; i < frame_.colours; ++i) std::memcpy(colours_ + i, frame_.palette + 3 * i, 3);
+        for (int i = 0; i < frame_.colours; ++i)
+            std::memcpy(colours_ + i, frame_.palette + 3 * i, 3);
     } else if (frame_.components() < 3) {
         const int most = frame_.depth < 8 ? (1 << frame_.depth) - 1 : 255;
         for (int i = 0; i <= most; ++i) std::memset(colours_ + i, 255 / most * i, 4);
@@ -264,7 +281,8 @@ bool PngDecoder::to_pixels(const uint8_t* row, uint8_t* out, int count) const {
             continue;
         }
         const int64_t bit = int64_t{x} * depth;
-        const int number = depth >= 8 ? row[int64_t{x} * step] : row[bit / 8] >> (8 - depth - bit % 8) & mask;
+        const int number =
+            depth >= 8 ? row[int64_t{x} * step] : row[bit / 8] >> (8 - depth - bit % 8) & mask;
         highest = std::max(highest, number);
         std::memcpy(out, colours_ + number, 4);
     }
@@ -275,8 +293,10 @@ bool PngDecoder::read_box(const Box& box, RowSink& sink) {
     const int columns = box.left + box.width, end = box.top + box.height;
     const auto stride = static_cast<size_t>(frame_.row_bytes(frame_.width)) + 1;
     const auto used = static_cast<int>(frame_.row_bytes(columns));
-    const int most = static_cast<int>(std::clamp<int64_t>(kInflated / static_cast<int64_t>(stride), 2, std::max(end, 2)));
-    const int bytes = std::max(frame_.components() * frame_.depth / 8, 1);  // that a filter looks back
+    const int most = static_cast<int>(
+        std::clamp<int64_t>(kInflated / static_cast<int64_t>(stride), 2, std::max(end, 2)));
+    const int bytes =
+        std::max(frame_.components() * frame_.depth / 8, 1);  // that a filter looks back
     const bool direct = frame_.depth == 8 && frame_.components() >= 3;
     const size_t pixels = size_t{4} * static_cast<size_t>(columns) + kRowSlack;
     const size_t raw = stride * static_cast<size_t>(most + 1) + png::kTail;
@@ -291,7 +311,8 @@ bool PngDecoder::read_box(const Box& box, RowSink& sink) {
     int waiting = 0;
     for (int y = 0; y < end;) {
         const int count = std::min(most, end - y);
-        uint8_t* row = raw_.data() + stride;  // a filter's number and bytes; behind those of the row before
+        uint8_t* row =
+            raw_.data() + stride;  // a filter's number and bytes; behind those of the row before
         if (!inflater_.read(row, stride * static_cast<size_t>(count))) return false;
         for (const int stop = y + count; y < stop;) {
             const auto filter = static_cast<png::Filter>(row[0]);

@@ -14,13 +14,13 @@
 #include <pthread.h>
 #include <signal.h>
 
-
 namespace fastload {
 
 namespace {
 
 std::atomic<uint64_t> forks{0};
-const int watched = ::pthread_atfork(nullptr, nullptr, [] { forks.fetch_add(1, std::memory_order_relaxed); });
+const int watched =
+    ::pthread_atfork(nullptr, nullptr, [] { forks.fetch_add(1, std::memory_order_relaxed); });
 
 }  // namespace
 
@@ -34,7 +34,10 @@ struct Job::Results {
 };
 
 Job::Job(int count, int grain)
-    : count_(count), grain_(grain > 0 ? grain : 1), remaining_(count), results_(std::make_unique<Results>()) {}
+    : count_(count),
+      grain_(grain > 0 ? grain : 1),
+      remaining_(count),
+      results_(std::make_unique<Results>()) {}
 
 Job::~Job() {
     if (owner_ != current_process()) (void)results_.release();
@@ -94,7 +97,8 @@ std::vector<Failure> Job::take_failures() {
     std::lock_guard<std::mutex> lock(results_->mutex);
     if (results_->incomplete) throw std::bad_alloc();
     std::vector<Failure>& failures = results_->failures;
-    std::sort(failures.begin(), failures.end(), [](const Failure& a, const Failure& b) { return a.row < b.row; });
+    std::sort(failures.begin(), failures.end(),
+              [](const Failure& a, const Failure& b) { return a.row < b.row; });
     return std::exchange(failures, {});
 }
 
@@ -108,9 +112,11 @@ void Job::report(int row, Outcome outcome) noexcept {
 }
 
 void Job::complete(int rows) noexcept {
-    // Under the lock, so that a waiter cannot destroy the job between the count and the notification.
+    // Under the lock, so that a waiter cannot destroy the job between the count and the
+    // notification.
     std::lock_guard<std::mutex> lock(results_->mutex);
-    if (remaining_.fetch_sub(rows, std::memory_order_acq_rel) == rows) results_->finished.notify_all();
+    if (remaining_.fetch_sub(rows, std::memory_order_acq_rel) == rows)
+        results_->finished.notify_all();
 }
 
 struct Pool::Crew {
@@ -137,8 +143,8 @@ struct Pool::Crew {
         }
     }
 
-    // As many threads as the system allows, at least one, else throws what the first one met. What a thread needs is
-    // made here, where an exception has somewhere to go.
+    // As many threads as the system allows, at least one, else throws what the first one met. What
+    // a thread needs is made here, where an exception has somewhere to go.
     void start(int count, Pool& pool) {
         threads.reserve(static_cast<size_t>(count));
         workers.reserve(static_cast<size_t>(count));
@@ -176,14 +182,20 @@ struct Pool::Home {
     const uint64_t owner = current_process();
     std::mutex mutex;  // of what follows
     std::unique_ptr<Crew> crew;
-    std::vector<std::unique_ptr<Worker>> idle;  // of threads that ran jobs themselves: for the next that does
+    std::vector<std::unique_ptr<Worker>>
+        idle;  // of threads that ran jobs themselves: for the next that does
 };
 
 Pool::Pool(int threads, const char* simd, bool always_libjpeg)
-    : threads_(threads), kernels_(find_kernels(simd)), always_libjpeg_(always_libjpeg), home_(nullptr) {
-    if (threads < 1) throw std::invalid_argument("threads must be at least 1, got " + std::to_string(threads));
+    : threads_(threads),
+      kernels_(find_kernels(simd)),
+      always_libjpeg_(always_libjpeg),
+      home_(nullptr) {
+    if (threads < 1)
+        throw std::invalid_argument("threads must be at least 1, got " + std::to_string(threads));
     if (kernels_ == nullptr) {
-        throw std::invalid_argument("simd=\"" + std::string(simd) + "\" is unknown or not available on this processor");
+        throw std::invalid_argument("simd=\"" + std::string(simd) +
+                                    "\" is unknown or not available on this processor");
     }
     home_ = new Home;
 }
@@ -247,7 +259,8 @@ void Pool::close() {
 Pool::Home& Pool::home() {
     Home* found = home_.load();
     if (found->owner == current_process()) return *found;
-    // A forked child, of which several threads may be here at once: one of them moves in, and the parent's is given up.
+    // A forked child, of which several threads may be here at once: one of them moves in, and the
+    // parent's is given up.
     auto made = std::make_unique<Home>();
     if (home_.compare_exchange_strong(found, made.get())) return *made.release();
     return *found;

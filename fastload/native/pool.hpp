@@ -1,4 +1,5 @@
-// A pool of threads that runs batches, several in flight; the batches themselves; what a thread keeps between samples.
+// A pool of threads that runs batches, several in flight; the batches themselves; what a thread
+// keeps between samples.
 #pragma once
 
 #include <atomic>
@@ -15,13 +16,14 @@ namespace fastload {
 // What a thread keeps between samples.
 class Worker {
   public:
-    Worker(const Kernels& chosen, DecoderCounts& counts) : kernels(chosen), decoder(chosen, counts) {}
+    Worker(const Kernels& chosen, DecoderCounts& counts)
+        : kernels(chosen), decoder(chosen, counts) {}
 
     const Kernels& kernels;
     Decoder decoder;
     std::vector<Geometry> geometries;  // of each view of the image in work
-    std::vector<uint8_t> bytes;    // of the compressed file
-    std::vector<uint8_t> scratch;  // pixels in between
+    std::vector<uint8_t> bytes;        // of the compressed file
+    std::vector<uint8_t> scratch;      // pixels in between
 
     // One for each view of an image, made as they are needed; they stay where they are.
     Resampler& resampler(size_t view = 0) {
@@ -29,7 +31,8 @@ class Worker {
         return resamplers_[view];
     }
 
-    // Gives back the memory of an unusually large image, so that one of these does not stay with every thread.
+    // Gives back the memory of an unusually large image, so that one of these does not stay with
+    // every thread.
     void trim() {
         constexpr size_t kMost = size_t{32} << 20;
         if (bytes.size() > kMost) std::vector<uint8_t>().swap(bytes);
@@ -40,9 +43,10 @@ class Worker {
     std::deque<Resampler> resamplers_;
 };
 
-// A number that fork() changes: what was made under another one belongs to a process that is not this one. Its threads
-// are not here, and its locks are as they were at the fork, perhaps held for ever, so that they can be neither taken
-// nor destroyed. (A process id would come round again in grandchildren.)
+// A number that fork() changes: what was made under another one belongs to a process that is not
+// this one. Its threads are not here, and its locks are as they were at the fork, perhaps held for
+// ever, so that they can be neither taken nor destroyed. (A process id would come round again in
+// grandchildren.)
 uint64_t current_process();
 
 struct Failure {
@@ -50,8 +54,9 @@ struct Failure {
     Outcome outcome;
 };
 
-// The samples of one batch. Workers claim `grain` rows at a time; `wait` blocks until each row was run or cancelled.
-// Every job that is submitted ends: what happens in a row, running out of memory included, is that row's failure.
+// The samples of one batch. Workers claim `grain` rows at a time; `wait` blocks until each row was
+// run or cancelled. Every job that is submitted ends: what happens in a row, running out of memory
+// included, is that row's failure.
 class Job {
   public:
     Job(int count, int grain);
@@ -64,7 +69,8 @@ class Job {
     // False, at once, in a process forked since the job was made: it is the parent's.
     bool wait();
     bool done() const { return remaining_.load(std::memory_order_acquire) == 0; }
-    // In order of rows; only after `wait`; none in a process forked since. Throws std::bad_alloc if there was no memory.
+    // In order of rows; only after `wait`; none in a process forked since. Throws std::bad_alloc if
+    // there was no memory.
     std::vector<Failure> take_failures();
 
     // Runs the next rows; false if none are left. Called by the pool's threads.
@@ -89,20 +95,23 @@ class Job {
     const uint64_t owner_ = current_process();
 };
 
-// Starts its threads at the first `submit`, and again at the first one after a fork. Any thread may call.
+// Starts its threads at the first `submit`, and again at the first one after a fork. Any thread may
+// call.
 class Pool {
   public:
-    // `simd` names the kernels ("auto", "plain", ...); throws std::invalid_argument for what cannot run here.
-    // With `always_libjpeg`, our own decoder is left out.
+    // `simd` names the kernels ("auto", "plain", ...); throws std::invalid_argument for what cannot
+    // run here. With `always_libjpeg`, our own decoder is left out.
     Pool(int threads, const char* simd, bool always_libjpeg = false);
     // Cancels what was submitted and waits for the rows in work.
     ~Pool();
     Pool(const Pool&) = delete;
     Pool& operator=(const Pool&) = delete;
 
-    // Throws std::system_error or std::bad_alloc if the system has no thread for it; the job was then not taken.
+    // Throws std::system_error or std::bad_alloc if the system has no thread for it; the job was
+    // then not taken.
     void submit(std::shared_ptr<Job> job);
-    // Runs a job in the calling thread, past all others. Throws std::bad_alloc if there is no memory for a Worker.
+    // Runs a job in the calling thread, past all others. Throws std::bad_alloc if there is no
+    // memory for a Worker.
     void run(Job& job);
     // Cancels what was submitted and joins the threads; a later `submit` starts new ones.
     void close();
@@ -122,7 +131,8 @@ class Pool {
     const Kernels* kernels_;
     DecoderCounts decoded_;
     const bool always_libjpeg_;
-    std::atomic<Home*> home_;  // of this process, or, until it first submits, of the one that it was forked from
+    std::atomic<Home*>
+        home_;  // of this process, or, until it first submits, of the one that it was forked from
 };
 
 }  // namespace fastload

@@ -22,7 +22,9 @@ from fastload.sources.columns import EncodedFiles, PixelArray
 if TYPE_CHECKING:
     from fastload.native import _core
 
-Compressed = EncodedFiles | PathTable | Sequence["bytes | bytearray | memoryview | npt.NDArray[np.uint8]"]
+Compressed = (
+    EncodedFiles | PathTable | Sequence["bytes | bytearray | memoryview | npt.NDArray[np.uint8]"]
+)
 """Images still compressed: files, byte ranges of files, or byte buffers."""
 
 Simd = Literal["auto", "avx512", "avx2", "sse4.1", "neon", "plain"]
@@ -62,7 +64,8 @@ class NativeFailure(NamedTuple):
 
 @dataclass(frozen=True)
 class FusedGeometry:
-    """A plan and its draws, resolved by the core itself as soon as it knows the size of an image. Made by `fuse`."""
+    """A plan and its draws, resolved by the core itself as soon as it knows the size of an image.
+    Made by `fuse`."""
 
     native: _core.Geometries
     resamples: bool
@@ -74,19 +77,27 @@ class FusedGeometry:
         return len(self.native)
 
     def resolve(self, sizes: npt.NDArray[np.int64]) -> Geometry:
-        """What the core will do for images of these (B, 2) sizes; the same pixels as of `GeometryPlan.resolve`."""
+        """What the core will do for images of these (B, 2) sizes; the same pixels as of
+        `GeometryPlan.resolve`."""
         out = np.empty((len(self), 12), dtype=np.int32)
         self.native.resolve(np.ascontiguousarray(sizes, dtype=np.int64), out)
-        return Geometry(out[:, :4], out[:, 4:6], out[:, 6:10], out[:, 10:].astype(np.bool_), bicubic=self.bicubic)
+        return Geometry(
+            out[:, :4],
+            out[:, 4:6],
+            out[:, 6:10],
+            out[:, 10:].astype(np.bool_),
+            bicubic=self.bicubic,
+        )
 
 
 def fuse(plan: GeometryPlan, draws: Draws) -> FusedGeometry | None:
     """Let the core turn draws into boxes itself, so that a file is opened once.
 
     Returns:
-        None where the core does not know the plan: then read the headers, `resolve`, and give the `Geometry`. It knows
-        whole images, RandomCrop with padding, RandomResizedCrop, and Resize with or without CenterCrop, each followed
-        by any flips.
+        None where the core does not know the plan: then read the headers, `resolve`, and give the
+            `Geometry`. It knows
+        whole images, RandomCrop with padding, RandomResizedCrop, and Resize with or without
+        CenterCrop, each followed by any flips.
     """
     ops = list(plan.ops)
     mirrored = Composition(np.ones((len(draws), 2), dtype=np.int64))
@@ -101,11 +112,16 @@ def fuse(plan: GeometryPlan, draws: Draws) -> FusedGeometry | None:
     then = tuple(op for _, op in rest)
     uniforms = draws.uniform(stream, first.uniforms or 1)
     geometries = first.native(core, uniforms, flips, then)
-    return None if geometries is None else FusedGeometry(geometries, plan.resamples, first.bicubic_rows(uniforms))
+    return (
+        None
+        if geometries is None
+        else FusedGeometry(geometries, plan.resamples, first.bicubic_rows(uniforms))
+    )
 
 
 def resolve(plan: GeometryPlan, draws: Draws, sizes: npt.NDArray[np.int64]) -> Geometry:
-    """`plan.resolve(draws, sizes)` in one call of the core, where it is built and knows the plan; the same pixels."""
+    """`plan.resolve(draws, sizes)` in one call of the core, where it is built and knows the plan;
+    the same pixels."""
     if available() and (fused := fuse(plan, draws)) is not None:
         geometry = fused.resolve(sizes)
         # A size of 0: the plan cannot be applied to some image. Python has the words for it.
@@ -115,7 +131,8 @@ def resolve(plan: GeometryPlan, draws: Draws, sizes: npt.NDArray[np.int64]) -> G
 
 
 class Pending:
-    """A batch in work. The arrays it reads and writes stay alive with it; dropping it waits for the rows in work."""
+    """A batch in work. The arrays it reads and writes stay alive with it; dropping it waits for the
+    rows in work."""
 
     def __init__(self, ticket: _core.Ticket) -> None:
         self._ticket = ticket
@@ -129,31 +146,39 @@ class Pending:
         Raises:
             RuntimeError: the process was forked since; the batch belongs to the parent.
         """
-        return [NativeFailure(row, Status(status), message) for row, status, message in self._ticket.wait()]
+        return [
+            NativeFailure(row, Status(status), message)
+            for row, status, message in self._ticket.wait()
+        ]
 
     def done(self) -> bool:
         return self._ticket.done()
 
     def cancel(self) -> None:
-        """Rows not yet begun fail with `Status.CANCELLED`. Returns at once; `wait` for the rows in work."""
+        """Rows not yet begun fail with `Status.CANCELLED`. Returns at once; `wait` for the rows in
+        work."""
         self._ticket.cancel()
 
 
 class NativePool:
-    """Threads of the native core, started by the first batch; several batches may be in work, first come first served.
+    """Threads of the native core, started by the first batch; several batches may be in work, first
+    come first served.
 
-    A forked child gets threads of its own with its first batch. Any thread may call. With `here`, a batch is done by
-    the calling thread before the method returns: sooner than threads are woken, where there is little to do, and with
-    what it has in its caches.
+    A forked child gets threads of its own with its first batch. Any thread may call. With `here`, a
+    batch is done by the calling thread before the method returns: sooner than threads are woken,
+    where there is little to do, and with what it has in its caches.
     """
 
     def __init__(self, threads: int, *, simd: Simd = "auto") -> None:
-        """Raises ConfigurationError (threads below 1, or SIMD that this processor lacks), BackendUnavailableError."""
+        """Raises ConfigurationError (threads below 1, or SIMD that this processor lacks),
+        BackendUnavailableError."""
         core = load()
         try:
             self._pool: _core.Pool = core.Pool(threads, simd)
         except ValueError as error:
-            raise ConfigurationError(f"NativePool: {error}; use threads >= 1 and simd='auto'.") from error
+            raise ConfigurationError(
+                f"NativePool: {error}; use threads >= 1 and simd='auto'."
+            ) from error
 
     @property
     def threads(self) -> int:
@@ -166,11 +191,11 @@ class NativePool:
 
     @property
     def decoded(self) -> dict[str, int]:
-        """Images decoded so far: "png", "webp", and JPEGs: "own" by the core's own decoder, the rest by libjpeg-turbo,
-        by the reason why.
+        """Images decoded so far: "png", "webp", and JPEGs: "own" by the core's own decoder, the
+        rest by libjpeg-turbo, by the reason why.
 
-        The reasons: "coding" (arithmetic or lossless), "components" (CMYK and the like), "layout" (rare samplings) and
-        "unusual" (damaged, or anything that a plain file has not).
+        The reasons: "coding" (arithmetic or lossless), "components" (CMYK and the like), "layout"
+        (rare samplings) and "unusual" (damaged, or anything that a plain file has not).
         """
         return self._pool.decoded
 
@@ -180,7 +205,8 @@ class NativePool:
         return self._pool.reduced
 
     def close(self) -> None:
-        """Cancel what is in work and join the threads. May be called twice; a later batch starts threads again."""
+        """Cancel what is in work and join the threads. May be called twice; a later batch starts
+        threads again."""
         self._pool.close()
 
     def read_headers(
@@ -189,8 +215,9 @@ class NativePool:
         """Sizes and kinds of many images.
 
         Returns:
-            (N, 6) int32: height, width (as stored), components, EXIF orientation, progressive (0 or 1), odd (1: a JPEG
-            with headers that are not as a sound encoder writes them), zeros for rows that failed; and the failures.
+            (N, 6) int32: height, width (as stored), components, EXIF orientation, progressive (0 or
+            1), odd (1: a JPEG with headers that are not as a sound encoder writes them), zeros for
+            rows that failed; and the failures.
         """
         encoded = _encoded(images)
         out = np.zeros((len(encoded), 6), dtype=np.int32)
@@ -211,7 +238,9 @@ class NativePool:
     ) -> Pending:
         """`decode_views` with one view."""
         view = View(geometry, sampling or Resampling(), out)
-        return self.decode_views(images, [view], settings=settings, check_whole=check_whole, draft=draft, here=here)
+        return self.decode_views(
+            images, [view], settings=settings, check_whole=check_whole, draft=draft, here=here
+        )
 
     def decode_views(
         self,
@@ -228,10 +257,11 @@ class NativePool:
         Args:
             images: B files, byte ranges of files, or buffers, which must not change before `wait`.
             views: at least one. Rows that fail hold zeros in all of them.
-            check_whole: also look for damage below the crops. Otherwise, of what lies below, it is only checked that
-                the image's end marker is there.
-            draft: decode a JPEG at 1/2, 1/4 or 1/8 where its boxes are at least so many times the sizes they are
-                resized to, on both sides. The pixels of the smaller image are libjpeg-turbo's.
+            check_whole: also look for damage below the crops. Otherwise, of what lies below, it is
+                only checked that the image's end marker is there.
+            draft: decode a JPEG at 1/2, 1/4 or 1/8 where its boxes are at least so many times the
+                sizes they are resized to, on both sides. The pixels of the smaller image are
+                libjpeg-turbo's.
         """
         settings = settings or DecodeSettings()
         encoded = _encoded(images)
@@ -249,17 +279,25 @@ class NativePool:
         sampling: Resampling | None = None,
         here: bool = False,
     ) -> Pending:
-        """Crop, resize, pad and mirror decoded images into `out`, (B, height, width, C) uint8, C-contiguous.
+        """Crop, resize, pad and mirror decoded images into `out`, (B, height, width, C) uint8,
+        C-contiguous.
 
         C is the channels of the images: 1 to 4, and 1 or 3 where they are resampled.
         """
-        view = _view(View(geometry, sampling or Resampling(), out), channels=images.channels, indices=len(indices))
+        view = _view(
+            View(geometry, sampling or Resampling(), out),
+            channels=images.channels,
+            indices=len(indices),
+        )
         if images.channels in (2, 4) and _resamples(geometry):
             raise ConfigurationError(
-                f"gather_batch resizes images of 1 or 3 channels, these have {images.channels}; resize them before."
+                "gather_batch resizes images of 1 or 3 channels, these have "
+                f"{images.channels}; resize them before."
             )
         rows = np.ascontiguousarray(images.rows_of(indices), dtype=np.int64)
-        return Pending(self._pool.gather(images.array, images.offsets, images.sizes, rows, view, here))
+        return Pending(
+            self._pool.gather(images.array, images.offsets, images.sizes, rows, view, here)
+        )
 
 
 def _encoded(images: Compressed) -> _core.Encoded:
@@ -281,16 +319,22 @@ def _view(view: View, *, channels: int, **lengths: int) -> _core.View:
     good = out.dtype == np.uint8 and out.ndim == 4 and out.shape[3] == channels
     if not (good and out.flags.c_contiguous and out.flags.writeable):
         raise ConfigurationError(
-            f"out must be a writable C-contiguous uint8 array (B, height, width, {channels}), got {out.dtype} of shape "
+            f"out must be a writable C-contiguous uint8 array (B, height, width, {channels}), "
+            f"got {out.dtype} of shape "
             f"{out.shape}{'' if out.flags.c_contiguous else ', not contiguous'}"
             f"{'' if out.flags.writeable else ', read-only'}."
         )
     for name, length in (lengths | {"geometry": len(view.geometry)}).items():
         if length != len(out):
-            raise ConfigurationError(f"{name} has {counted(length, 'row')} and out has {len(out)}; they must be equal.")
+            raise ConfigurationError(
+                f"{name} has {counted(length, 'row')} and out has {len(out)}; they must be equal."
+            )
     fill = [min(max(round(value), 0), 255) for value in sampling.fill]
     fill = fill * 4 if len(fill) == 1 else [*fill, 0, 0, 0][:4]
-    filter_code, padding_code = _FILTERS.index(sampling.interpolation), _PADDINGS.index(sampling.padding_mode)
+    filter_code, padding_code = (
+        _FILTERS.index(sampling.interpolation),
+        _PADDINGS.index(sampling.padding_mode),
+    )
     resampling = core.Resampling(filter_code, sampling.antialias, padding_code, fill)
     made: _core.View = core.View(_geometries(view.geometry), out, resampling)
     return made

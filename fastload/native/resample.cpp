@@ -1,6 +1,7 @@
-// The arithmetic follows torch.nn.functional.interpolate on uint8 (ATen/native/cpu/UpSampleKernel.cpp), itself after
-// Pillow's Resample.c: weights in double, normalised, then rounded to 16-bit fixed point with as many fractional bits
-// as the largest weight of the axis allows. Equal weights give equal pixels.
+// The arithmetic follows torch.nn.functional.interpolate on uint8
+// (ATen/native/cpu/UpSampleKernel.cpp), itself after Pillow's Resample.c: weights in double,
+// normalised, then rounded to 16-bit fixed point with as many fractional bits as the largest weight
+// of the axis allows. Equal weights give equal pixels.
 #include "resample.hpp"
 
 #include <algorithm>
@@ -34,7 +35,8 @@ int precision_for(double largest) {
 
 int16_t to_fixed(double weight, int precision) {
     const double scaled = weight * (1 << precision);
-    return static_cast<int16_t>(scaled < 0 ? static_cast<int>(scaled - 0.5) : static_cast<int>(scaled + 0.5));
+    return static_cast<int16_t>(scaled < 0 ? static_cast<int>(scaled - 0.5)
+                                           : static_cast<int>(scaled + 0.5));
 }
 
 }  // namespace
@@ -42,13 +44,15 @@ int16_t to_fixed(double weight, int precision) {
 template <typename Function>
 void Taps::weigh_antialiased(const AxisRequest& request, int support, Function function) {
     const double scale = request.extent / request.output;
-    const double reach = scale >= 1.0 ? support * scale : support, inverse = scale >= 1.0 ? 1.0 / scale : 1.0;
+    const double reach = scale >= 1.0 ? support * scale : support,
+                 inverse = scale >= 1.0 ? 1.0 / scale : 1.0;
     stride_ = static_cast<int>(std::ceil(reach)) * 2 + 1;
     exact_.resize(static_cast<size_t>(request.output) * stride_);
     for (int i = 0; i < request.output; ++i) {
         const double center = request.from + scale * (i + 0.5);
         const int low = std::max(static_cast<int>(center - reach + 0.5), 0);
-        const int taps = std::clamp(std::min(static_cast<int>(center + reach + 0.5), request.input) - low, 0, stride_);
+        const int taps = std::clamp(
+            std::min(static_cast<int>(center + reach + 0.5), request.input) - low, 0, stride_);
         double* row = exact_.data() + static_cast<size_t>(i) * stride_;
         double total = 0.0;
         for (int j = 0; j < taps; ++j) {
@@ -80,7 +84,8 @@ void Taps::weigh_interpolated(const AxisRequest& request, int support, Function 
         double* row = exact_.data() + static_cast<size_t>(i) * stride_;
         // Taps beyond an edge read the pixel at the edge: their weights are added to its weight.
         for (int j = 0; j < stride_; ++j) {
-            row[std::clamp(unbound_low + j, low, low + taps - 1) - low] += function(j + 1 - support - lambda);
+            row[std::clamp(unbound_low + j, low, low + taps - 1) - low] +=
+                function(j + 1 - support - lambda);
         }
         for (int j = 0; j < taps; ++j) largest_ = std::max(largest_, row[j]);
         begin_[i] = low;
@@ -102,7 +107,8 @@ void Taps::copy(const AxisRequest& request, Filter filter) {
         length[i] = 1;
         weights[static_cast<size_t>(i) * 2] = 1 << 14;
         first[i] = same ? grid_[i]
-                        : std::min(static_cast<int>(std::floor((grid_[i] + shift) * scale)), request.input - 1);
+                        : std::min(static_cast<int>(std::floor((grid_[i] + shift) * scale)),
+                                   request.input - 1);
         contiguous &= i == 0 || first[i] == first[i - 1] + 1;
     }
 }
@@ -152,8 +158,8 @@ void Taps::build(const AxisRequest& request, const ResampleOptions& options) {
     first.resize(count);
     length.resize(count);
     contiguous = false;
-    copies = (request.input == request.output && request.from == 0.0) || options.filter == Filter::nearest ||
-             options.filter == Filter::nearest_exact;
+    copies = (request.input == request.output && request.from == 0.0) ||
+             options.filter == Filter::nearest || options.filter == Filter::nearest_exact;
     copies ? copy(request, options.filter) : weigh(request, options);
     input_start = count == 0 ? 0 : request.input;
     input_stop = 0;
@@ -166,8 +172,8 @@ void Taps::build(const AxisRequest& request, const ResampleOptions& options) {
 
 void Taps::keep_inside() {
     if (copies) return;
-    // All `length[i]` positions from `first[i]` on are inputs, and no length is above `width`. So a position that moves
-    // back to `inputs() - width` keeps its last weight within `width`.
+    // All `length[i]` positions from `first[i]` on are inputs, and no length is above `width`. So a
+    // position that moves back to `inputs() - width` keeps its last weight within `width`.
     const int last = std::max(inputs() - width, 0);
     for (int i = 0; i < count; ++i) {
         const int back = first[i] - last;
@@ -180,35 +186,44 @@ void Taps::keep_inside() {
     }
 }
 
-void Resampler::begin(const Geometry& geometry, const ResampleOptions& options, int shift, Size lead) {
+void Resampler::begin(const Geometry& geometry, const ResampleOptions& options, int shift,
+                      Size lead) {
     Box box = geometry.box;
     const Box& window = geometry.window;
     options_ = options;
     if (geometry.bicubic && options.filter == Filter::bilinear) options_.filter = Filter::bicubic;
     window_ = {window.height, window.width};
-    const auto plan = [&](int& start, int& length, int before, int output, int window_start, int window_length,
-                          bool mirror, Taps& taps) {
-        const int first = (start + before) >> shift, stop = (start + before + length + (1 << shift) - 1) >> shift;
-        taps.build({stop - first, output, window_start, window_length, mirror,
-                    std::ldexp(start + before - (first << shift), -shift), std::ldexp(length, -shift)},
-                   options_);
+    const auto plan = [&](int& start, int& length, int before, int output, int window_start,
+                          int window_length, bool mirror, Taps& taps) {
+        const int first = (start + before) >> shift,
+                  stop = (start + before + length + (1 << shift) - 1) >> shift;
+        taps.build(
+            {stop - first, output, window_start, window_length, mirror,
+             std::ldexp(start + before - (first << shift), -shift), std::ldexp(length, -shift)},
+            options_);
         start = first;
         length = stop - first;
     };
-    plan(box.left, box.width, lead.width, geometry.size.width, window.left, window.width, geometry.mirror, columns_);
-    plan(box.top, box.height, lead.height, geometry.size.height, window.top, window.height, geometry.upside_down, rows_);
+    plan(box.left, box.width, lead.width, geometry.size.width, window.left, window.width,
+         geometry.mirror, columns_);
+    plan(box.top, box.height, lead.height, geometry.size.height, window.top, window.height,
+         geometry.upside_down, rows_);
     columns_.keep_inside();
     is_split_ = false;
     if (kernels_.split != nullptr && !columns_.copies) {
-        split_.resize(static_cast<size_t>(columns_.count) * 2 * static_cast<size_t>((columns_.width + 3) / 4));
-        is_split_ = kernels_.split(columns_.weights.data(), columns_.count, columns_.width, split_.data());
+        split_.resize(static_cast<size_t>(columns_.count) * 2 *
+                      static_cast<size_t>((columns_.width + 3) / 4));
+        is_split_ =
+            kernels_.split(columns_.weights.data(), columns_.count, columns_.width, split_.data());
     }
     if (columns_.count == 0 || rows_.count == 0) {
-        // Nothing but padding. One pixel is read all the same, so that a damaged file is still noticed.
+        // Nothing but padding. One pixel is read all the same, so that a damaged file is still
+        // noticed.
         needed_ = {box.top, box.left, 1, 1};
         rows_.count = 0;
     } else {
-        needed_ = {box.top + rows_.input_start, box.left + columns_.input_start, rows_.input_stop - rows_.input_start,
+        needed_ = {box.top + rows_.input_start, box.left + columns_.input_start,
+                   rows_.input_stop - rows_.input_start,
                    columns_.input_stop - columns_.input_start};
     }
     middle_stride_ = (static_cast<size_t>(columns_.count) * 3 + kRowSlack + 63) / 64 * 64;
@@ -257,8 +272,8 @@ void Resampler::finish(uint8_t* out) {
         if (rows_.copies) {
             std::memcpy(middle, from, static_cast<size_t>(bytes));
         } else {
-            kernels_.vertical({from, static_cast<int64_t>(middle_stride_), rows_.at(row), rows_.length[row],
-                               rows_.precision, middle, bytes});
+            kernels_.vertical({from, static_cast<int64_t>(middle_stride_), rows_.at(row),
+                               rows_.length[row], rows_.precision, middle, bytes});
         }
         fill(out, columns_.lead);
         fill(middle + bytes, window_.width - columns_.lead - columns_.count);

@@ -1,7 +1,8 @@
 // The two passes of resampling, and mirroring. Included once per instruction set.
 //
-// Horizontally, each lane of a vector works on a row of its own, with pixels spread so that neighbours, or four of them,
-// lie side by side for a multiplication; vertically, each works on other columns.
+// Horizontally, each lane of a vector works on a row of its own, with pixels spread so that
+// neighbours, or four of them, lie side by side for a multiplication; vertically, each works on
+// other columns.
 #pragma once
 
 #include "kernels.hpp"
@@ -10,7 +11,9 @@
 namespace fastload {
 namespace {
 
-inline uint8_t clamp(int32_t value) { return static_cast<uint8_t>(value < 0 ? 0 : value > 255 ? 255 : value); }
+inline uint8_t clamp(int32_t value) {
+    return static_cast<uint8_t>(value < 0 ? 0 : value > 255 ? 255 : value);
+}
 
 inline V weight_pair(const int16_t* weights) {
     int32_t pair;
@@ -18,12 +21,14 @@ inline V weight_pair(const int16_t* weights) {
     return Simd::all32(pair);
 }
 
-// Bytes multiplied by fours (VNNI): unsigned pixels with signed bytes. A 16-bit weight is 256 * high + low with two such
-// bytes, so that two instructions give the exact sum. Weights above 32,639 (they are up to 32,767) have none: axes with
-// one of these, one in a hundred, are multiplied in pairs, which computes the same.
+// Bytes multiplied by fours (VNNI): unsigned pixels with signed bytes. A 16-bit weight is 256 *
+// high + low with two such bytes, so that two instructions give the exact sum. Weights above 32,639
+// (they are up to 32,767) have none: axes with one of these, one in a hundred, are multiplied in
+// pairs, which computes the same.
 constexpr int32_t kLargestSplit = 127 * 256 + 127;
 
-// Four weights as four low bytes and four high bytes, zeros behind the last of `width`. False if they cannot be split.
+// Four weights as four low bytes and four high bytes, zeros behind the last of `width`. False if
+// they cannot be split.
 [[maybe_unused]] bool split(const int16_t* weights, int outputs, int width, int32_t* low_high) {
     bool good = true;
     for (int x = 0; x < outputs; ++x, weights += width) {
@@ -45,25 +50,33 @@ constexpr int32_t kLargestSplit = 127 * 256 + 127;
 
 // One output pixel of a row a lane, as four 32-bit sums. kWidth 0 means any multiple of four.
 template <int kWidth>
-inline V convolve(const uint8_t* const* rows, int64_t offset, const int16_t* weights, int width, V sum) {
-    // Pairs of neighbouring pixels, widened: r0 r1 g0 g1 b0 b1 x0 x1; of the first two of four, and of the last two.
-    alignas(16) static constexpr int8_t kFirst[16] = {0, -1, 4, -1, 1, -1, 5, -1, 2, -1, 6, -1, 3, -1, 7, -1};
-    alignas(16) static constexpr int8_t kLast[16] = {8, -1, 12, -1, 9, -1, 13, -1, 10, -1, 14, -1, 11, -1, 15, -1};
+inline V convolve(const uint8_t* const* rows, int64_t offset, const int16_t* weights, int width,
+                  V sum) {
+    // Pairs of neighbouring pixels, widened: r0 r1 g0 g1 b0 b1 x0 x1; of the first two of four, and
+    // of the last two.
+    alignas(16) static constexpr int8_t kFirst[16] = {0, -1, 4, -1, 1, -1, 5, -1,
+                                                      2, -1, 6, -1, 3, -1, 7, -1};
+    alignas(16) static constexpr int8_t kLast[16] = {8,  -1, 12, -1, 9,  -1, 13, -1,
+                                                     10, -1, 14, -1, 11, -1, 15, -1};
     const V first = Simd::repeat(kFirst), last = Simd::repeat(kLast);
     const int stop = kWidth ? kWidth : width;
     for (int k = 0; k < stop; k += 4) {
         const V pixels = Simd::load_lanes(rows, offset + 4 * k);
-        sum = Simd::add32(sum, Simd::madd16(Simd::shuffle(pixels, first), weight_pair(weights + k)));
+        sum =
+            Simd::add32(sum, Simd::madd16(Simd::shuffle(pixels, first), weight_pair(weights + k)));
         if (kWidth == 2) break;
-        sum = Simd::add32(sum, Simd::madd16(Simd::shuffle(pixels, last), weight_pair(weights + k + 2)));
+        sum = Simd::add32(sum,
+                          Simd::madd16(Simd::shuffle(pixels, last), weight_pair(weights + k + 2)));
     }
     return sum;
 }
 
 // The same by fours.
 template <int kFours>
-inline V convolve_fours(const uint8_t* const* rows, int64_t offset, const int32_t* low_high, int fours, V low) {
-    alignas(16) static constexpr int8_t kByChannel[16] = {0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15};
+inline V convolve_fours(const uint8_t* const* rows, int64_t offset, const int32_t* low_high,
+                        int fours, V low) {
+    alignas(16) static constexpr int8_t kByChannel[16] = {0, 4, 8,  12, 1, 5, 9,  13,
+                                                          2, 6, 10, 14, 3, 7, 11, 15};
     const V by_channel = Simd::repeat(kByChannel);
     V high = Simd::zero();
     const int stop = kFours ? kFours : fours;
@@ -77,20 +90,25 @@ inline V convolve_fours(const uint8_t* const* rows, int64_t offset, const int32_
 
 // Bytes of four pixels to those of their colours, at the front.
 inline V drop_fourth() {
-    alignas(16) static constexpr int8_t kPlaces[16] = {0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, -1, -1, -1, -1};
+    alignas(16) static constexpr int8_t kPlaces[16] = {0,  1,  2,  4,  5,  6,  8,  9,
+                                                       10, 12, 13, 14, -1, -1, -1, -1};
     return Simd::repeat(kPlaces);
 }
 
-// kLanes rows. `pixel(x)` is one of their output pixels as 32-bit sums, with the precision of the weights.
+// kLanes rows. `pixel(x)` is one of their output pixels as 32-bit sums, with the precision of the
+// weights.
 template <typename Function>
 inline void make_rows(const HorizontalTask& task, uint8_t* const* out, Function pixel) {
     for (int x = 0; x < task.outputs; x += 4) {
         V sums[4];
         for (int i = 0; i < 4; ++i) {
-            // The last group may have fewer pixels: the last one is repeated, its copies land in the slack.
-            sums[i] = Simd::right32(pixel(x + i < task.outputs ? x + i : task.outputs - 1), task.precision);
+            // The last group may have fewer pixels: the last one is repeated, its copies land in
+            // the slack.
+            sums[i] = Simd::right32(pixel(x + i < task.outputs ? x + i : task.outputs - 1),
+                                    task.precision);
         }
-        const V bytes = Simd::pack16u(Simd::pack32(sums[0], sums[1]), Simd::pack32(sums[2], sums[3]));
+        const V bytes =
+            Simd::pack16u(Simd::pack32(sums[0], sums[1]), Simd::pack32(sums[2], sums[3]));
         Simd::store_each(out, 3 * static_cast<int64_t>(x), Simd::shuffle(bytes, drop_fourth()));
     }
 }
@@ -110,8 +128,8 @@ void fours_pass(const HorizontalTask& task, const uint8_t* const* rows, uint8_t*
     const int fours = kFours ? kFours : (task.width + 3) / 4;
     const V half = Simd::all32(1 << (task.precision - 1));
     make_rows(task, out, [&](int x) {
-        return convolve_fours<kFours>(rows, 4 * static_cast<int64_t>(task.first[x]), task.split + 2 * fours * x, fours,
-                                      half);
+        return convolve_fours<kFours>(rows, 4 * static_cast<int64_t>(task.first[x]),
+                                      task.split + 2 * fours * x, fours, half);
     });
 }
 
@@ -144,7 +162,8 @@ void horizontal(const HorizontalTask& task) {
 
 inline void store_column(const VerticalTask& task, int offset, V (&sums)[4]) {
     for (V& sum : sums) sum = Simd::right32(sum, task.precision);
-    Simd::store(task.out + offset, Simd::pack16u(Simd::pack32(sums[0], sums[1]), Simd::pack32(sums[2], sums[3])));
+    Simd::store(task.out + offset,
+                Simd::pack16u(Simd::pack32(sums[0], sums[1]), Simd::pack32(sums[2], sums[3])));
 }
 
 inline void pairs_column(const VerticalTask& task, int offset, V half) {
@@ -154,8 +173,8 @@ inline void pairs_column(const VerticalTask& task, int offset, V half) {
     for (int k = 0; k < task.count; k += 2, from += 2 * task.stride) {
         const bool pair = k + 1 < task.count;
         const V upper = Simd::load(from), lower = pair ? Simd::load(from + task.stride) : zero;
-        const V weights =
-            pair ? weight_pair(task.weights + k) : Simd::all32(static_cast<uint16_t>(task.weights[k]));
+        const V weights = pair ? weight_pair(task.weights + k)
+                               : Simd::all32(static_cast<uint16_t>(task.weights[k]));
         const V low = Simd::low8(upper, lower), high = Simd::high8(upper, lower);
         sums[0] = Simd::add32(sums[0], Simd::madd16(Simd::low8(low, zero), weights));
         sums[1] = Simd::add32(sums[1], Simd::madd16(Simd::high8(low, zero), weights));
@@ -172,13 +191,14 @@ inline void fours_column(const VerticalTask& task, const int32_t* low_high, int 
     const uint8_t* from = task.rows + offset;
     for (int k = 0; k < task.count; k += 4, from += 4 * task.stride, low_high += 2) {
         // Rows beyond the last have weight zero.
-        const V a = Simd::load(from), b = Simd::load(k + 1 < task.count ? from + task.stride : last);
+        const V a = Simd::load(from),
+                b = Simd::load(k + 1 < task.count ? from + task.stride : last);
         const V c = Simd::load(k + 2 < task.count ? from + 2 * task.stride : last);
         const V d = Simd::load(k + 3 < task.count ? from + 3 * task.stride : last);
         const V ab_low = Simd::low8(a, b), ab_high = Simd::high8(a, b);
         const V cd_low = Simd::low8(c, d), cd_high = Simd::high8(c, d);
-        const V fours[4] = {Simd::low16(ab_low, cd_low), Simd::high16(ab_low, cd_low), Simd::low16(ab_high, cd_high),
-                            Simd::high16(ab_high, cd_high)};
+        const V fours[4] = {Simd::low16(ab_low, cd_low), Simd::high16(ab_low, cd_low),
+                            Simd::low16(ab_high, cd_high), Simd::high16(ab_high, cd_high)};
         for (int i = 0; i < 4; ++i) {
             low[i] = Simd::dot(low[i], fours[i], Simd::all32(low_high[0]));
             high[i] = Simd::dot(high[i], fours[i], Simd::all32(low_high[1]));
@@ -193,7 +213,8 @@ void vertical(const VerticalTask& task) {
     if (task.bytes < kVectorBytes) {
         for (int i = 0; i < task.bytes; ++i) {
             int32_t sum = half;
-            for (int k = 0; k < task.count; ++k) sum += task.weights[k] * task.rows[k * task.stride + i];
+            for (int k = 0; k < task.count; ++k)
+                sum += task.weights[k] * task.rows[k * task.stride + i];
             task.out[i] = clamp(sum >> task.precision);
         }
         return;
@@ -206,24 +227,29 @@ void vertical(const VerticalTask& task) {
     for (int offset = 0; offset < task.bytes; offset += kVectorBytes) {
         // The last vector overlaps the one before: the same values are written again.
         const int at = offset + kVectorBytes <= task.bytes ? offset : task.bytes - kVectorBytes;
-        fours ? fours_column(task, low_high, at, Simd::all32(half)) : pairs_column(task, at, Simd::all32(half));
+        fours ? fours_column(task, low_high, at, Simd::all32(half))
+              : pairs_column(task, at, Simd::all32(half));
     }
 }
 
 void pack(const uint8_t* pixels, uint8_t* out, int count) {
     for (int x = 0; x < count; x += 4 * kLanes) {
-        Simd::store_lanes(out + 3 * static_cast<int64_t>(x), 12,
-                          Simd::shuffle(Simd::load(pixels + 4 * static_cast<int64_t>(x)), drop_fourth()));
+        Simd::store_lanes(
+            out + 3 * static_cast<int64_t>(x), 12,
+            Simd::shuffle(Simd::load(pixels + 4 * static_cast<int64_t>(x)), drop_fourth()));
     }
 }
 
 void mirror(const uint8_t* row, uint8_t* out, int pixels) {
-    // Five pixels a lane: the last 16 bytes of what is left, of which the first belongs to the sixth.
-    alignas(16) static constexpr int8_t kReverse[16] = {13, 14, 15, 10, 11, 12, 7, 8, 9, 4, 5, 6, 1, 2, 3, -1};
+    // Five pixels a lane: the last 16 bytes of what is left, of which the first belongs to the
+    // sixth.
+    alignas(16) static constexpr int8_t kReverse[16] = {13, 14, 15, 10, 11, 12, 7, 8,
+                                                        9,  4,  5,  6,  1,  2,  3, -1};
     const V reverse = Simd::repeat(kReverse);
     for (; pixels >= 5 * kLanes + 1; pixels -= 5 * kLanes, out += 15 * kLanes) {
         const uint8_t* from[kLanes];
-        for (int i = 0; i < kLanes; ++i) from[i] = row + 3 * static_cast<int64_t>(pixels) - 15 * i - 16;
+        for (int i = 0; i < kLanes; ++i)
+            from[i] = row + 3 * static_cast<int64_t>(pixels) - 15 * i - 16;
         // Each lane writes one byte too many, which the next, or the loop below, overwrites.
         Simd::store_lanes(out, 15, Simd::shuffle(Simd::load_lanes(from, 0), reverse));
     }
@@ -240,7 +266,8 @@ void mirror(const uint8_t* row, uint8_t* out, int pixels) {
         pixels -= 5 * lanes;
         out += 15 * lanes;
     }
-    for (; pixels > 0; --pixels, out += 3) std::memcpy(out, row + 3 * static_cast<int64_t>(pixels - 1), 3);
+    for (; pixels > 0; --pixels, out += 3)
+        std::memcpy(out, row + 3 * static_cast<int64_t>(pixels - 1), 3);
 }
 
 }  // namespace

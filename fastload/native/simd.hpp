@@ -1,11 +1,13 @@
 // The vector operations that the inner loops are written with, once per instruction set.
 //
-// A vector is `kLanes` lanes of 16 bytes, and no operation crosses lanes: what a loop does to one lane it does to all,
-// so that the same source runs on 16, 32 and 64 bytes. Wrappers of our own and not a library (Google Highway), which
-// would have to be there when `pip install` builds this, and has the saturating and pairwise operations in other shapes.
+// A vector is `kLanes` lanes of 16 bytes, and no operation crosses lanes: what a loop does to one
+// lane it does to all, so that the same source runs on 16, 32 and 64 bytes. Wrappers of our own and
+// not a library (Google Highway), which would have to be there when `pip install` builds this, and
+// has the saturating and pairwise operations in other shapes.
 //
-// Every file that includes this is compiled for one target; all is in an anonymous namespace so that the linker never
-// mixes them. `Simd` is the best that the flags of the file allow, or the portable one with FASTLOAD_SIMD_PORTABLE.
+// Every file that includes this is compiled for one target; all is in an anonymous namespace so
+// that the linker never mixes them. `Simd` is the best that the flags of the file allow, or the
+// portable one with FASTLOAD_SIMD_PORTABLE.
 #pragma once
 
 #include <cstddef>
@@ -69,10 +71,22 @@ struct Common {
     static V mul16(V a, V b) { return V(U16(a) * U16(b)); }
     static V add32(V a, V b) { return V(U32(a) + U32(b)); }
     static V sub32(V a, V b) { return V(U32(a) - U32(b)); }
-    template <int kBits> static V left16(V a) { return V(U16(a) << kBits); }
-    template <int kBits> static V left32(V a) { return V(U32(a) << kBits); }
-    template <int kBits> static V right16(V a) { return V(I16(a) >> kBits); }
-    template <int kBits> static V right32(V a) { return V(I32(a) >> kBits); }
+    template <int kBits>
+    static V left16(V a) {
+        return V(U16(a) << kBits);
+    }
+    template <int kBits>
+    static V left32(V a) {
+        return V(U32(a) << kBits);
+    }
+    template <int kBits>
+    static V right16(V a) {
+        return V(I16(a) >> kBits);
+    }
+    template <int kBits>
+    static V right32(V a) {
+        return V(I32(a) >> kBits);
+    }
     static V right32(V a, int bits) { return V(I32(a) >> bits); }
     static V either(V a, V b) { return V(U8(a) | U8(b)); }
     static V both(V a, V b) { return V(U8(a) & U8(b)); }
@@ -84,7 +98,9 @@ struct Common {
 };
 
 #if FASTLOAD_LANES > 1
-inline __m128i load16(const void* from) { return _mm_loadu_si128(static_cast<const __m128i*>(from)); }
+inline __m128i load16(const void* from) {
+    return _mm_loadu_si128(static_cast<const __m128i*>(from));
+}
 inline void store16(void* to, __m128i v) { _mm_storeu_si128(static_cast<__m128i*>(to), v); }
 #endif
 
@@ -93,7 +109,9 @@ struct Lanes : Common {
 #if FASTLOAD_LANES == 1
     static V repeat(const void* from) { return load(from); }
     template <typename T>
-    static V load_lanes(const T* const* from, int64_t offset) { return load(from[0] + offset); }
+    static V load_lanes(const T* const* from, int64_t offset) {
+        return load(from[0] + offset);
+    }
     static void store_each(uint8_t* const* to, int64_t offset, V v) { store(to[0] + offset, v); }
     static void store_halves(uint8_t* to, V v) { std::memcpy(to, &v, 8); }
 #elif FASTLOAD_LANES == 4
@@ -119,7 +137,8 @@ struct Lanes : Common {
     static V repeat(const void* from) { return _mm256_broadcastsi128_si256(load16(from)); }
     template <typename T>
     static V load_lanes(const T* const* from, int64_t offset) {
-        return _mm256_inserti128_si256(_mm256_castsi128_si256(load16(from[0] + offset)), load16(from[1] + offset), 1);
+        return _mm256_inserti128_si256(_mm256_castsi128_si256(load16(from[0] + offset)),
+                                       load16(from[1] + offset), 1);
     }
     static void store_each(uint8_t* const* to, int64_t offset, V v) {
         store16(to[0] + offset, _mm256_castsi256_si128(v));
@@ -156,7 +175,8 @@ struct Simd : Lanes {
     template <typename From, typename To>
     static V narrow(V a, V b) {
         constexpr int kCount = 16 / sizeof(From);
-        constexpr From kLeast = std::numeric_limits<To>::min(), kMost = std::numeric_limits<To>::max();
+        constexpr From kLeast = std::numeric_limits<To>::min(),
+                       kMost = std::numeric_limits<To>::max();
         From from[2 * kCount];
         To out[2 * kCount];
         store(from, a);
@@ -187,7 +207,8 @@ struct Simd : Lanes {
         store(x, a);
         store(y, b);
         for (int i = 0; i < 8; i += 2) {
-            out[i / 2] = static_cast<uint32_t>(x[i] * y[i]) + static_cast<uint32_t>(x[i + 1] * y[i + 1]);
+            out[i / 2] =
+                static_cast<uint32_t>(x[i] * y[i]) + static_cast<uint32_t>(x[i + 1] * y[i + 1]);
         }
         return load(out);
     }
@@ -215,9 +236,15 @@ struct Simd : Lanes {
         const int32x4_t low = vmull_s16(vget_low_s16(int16x8_t(a)), vget_low_s16(int16x8_t(b)));
         return V(vpaddq_s32(low, vmull_high_s16(int16x8_t(a), int16x8_t(b))));
     }
-    static V pack32(V a, V b) { return V(vcombine_s16(vqmovn_s32(int32x4_t(a)), vqmovn_s32(int32x4_t(b)))); }
-    static V pack16(V a, V b) { return V(vcombine_s8(vqmovn_s16(int16x8_t(a)), vqmovn_s16(int16x8_t(b)))); }
-    static V pack16u(V a, V b) { return vcombine_u8(vqmovun_s16(int16x8_t(a)), vqmovun_s16(int16x8_t(b))); }
+    static V pack32(V a, V b) {
+        return V(vcombine_s16(vqmovn_s32(int32x4_t(a)), vqmovn_s32(int32x4_t(b))));
+    }
+    static V pack16(V a, V b) {
+        return V(vcombine_s8(vqmovn_s16(int16x8_t(a)), vqmovn_s16(int16x8_t(b))));
+    }
+    static V pack16u(V a, V b) {
+        return vcombine_u8(vqmovun_s16(int16x8_t(a)), vqmovun_s16(int16x8_t(b)));
+    }
     static V low8(V a, V b) { return vzip1q_u8(a, b); }
     static V high8(V a, V b) { return vzip2q_u8(a, b); }
     static V low16(V a, V b) { return V(vzip1q_u16(uint16x8_t(a), uint16x8_t(b))); }

@@ -9,7 +9,8 @@
 namespace fastload {
 namespace {
 
-// What smooth upsampling of colours looks at beside a box; even, as colours are stored for pairs of pixels.
+// What smooth upsampling of colours looks at beside a box; even, as colours are stored for pairs of
+// pixels.
 constexpr int kMargin = 4;
 // Kept between images.
 constexpr size_t kMostKept = size_t{32} << 20;
@@ -28,7 +29,8 @@ int orientation_of(const uint8_t* data, size_t size) {
         const uint8_t* chunk = data + at + 8;
         if (std::memcmp(data + at, "EXIF", 4) == 0) {
             const bool marked = length >= 6 && std::memcmp(chunk, "Exif\0\0", 6) == 0;
-            return marked ? tiff_orientation(chunk + 6, length - 6) : tiff_orientation(chunk, length);
+            return marked ? tiff_orientation(chunk + 6, length - 6)
+                          : tiff_orientation(chunk, length);
         }
         at += 8 + std::min(length + length % 2, left);
     }
@@ -39,23 +41,31 @@ class WebpDecoder final : public ImageDecoder {
   public:
     Outcome open(const uint8_t* data, size_t size, const DecodeLimits& limits) override {
         WebPBitstreamFeatures features;
-        if (WebPGetFeatures(data, size, &features) != VP8_STATUS_OK) return refused("a WebP that is cut off or odd");
+        if (WebPGetFeatures(data, size, &features) != VP8_STATUS_OK)
+            return refused("a WebP that is cut off or odd");
         const size_t container = u32(data + 4);  // behind these eight bytes
-        if (std::memcmp(data, "RIFF", 4) != 0 || container > size - 8) return refused("a WebP that is cut off");
+        if (std::memcmp(data, "RIFF", 4) != 0 || container > size - 8)
+            return refused("a WebP that is cut off");
         if (features.has_animation) return refused("a WebP with moving images");
         data_ = data;
         size_ = 8 + container;
-        header_ = {{features.height, features.width}, features.has_alpha ? 4 : 3, false, orientation_of(data_, size_)};
+        header_ = {{features.height, features.width},
+                   features.has_alpha ? 4 : 3,
+                   false,
+                   orientation_of(data_, size_)};
         return limits.check(header_.size);
     }
 
     Outcome read(const Box& box, bool whole, RowSink& sink) override {
         WebPDecoderConfig config;
-        if (!WebPInitDecoderConfig(&config)) return refused("another version of libwebp than it was built with");
+        if (!WebPInitDecoderConfig(&config))
+            return refused("another version of libwebp than it was built with");
         const Size size = header_.size;
-        const int left = std::max(box.left - kMargin, 0) & ~1, top = std::max(box.top - kMargin, 0) & ~1;
+        const int left = std::max(box.left - kMargin, 0) & ~1,
+                  top = std::max(box.top - kMargin, 0) & ~1;
         const int right = std::min(box.left + box.width + kMargin, size.width);
-        const int bottom = whole ? size.height : std::min(box.top + box.height + kMargin, size.height);
+        const int bottom =
+            whole ? size.height : std::min(box.top + box.height + kMargin, size.height);
         WebPDecoderOptions& options = config.options;
         options.use_cropping = 1;
         options.crop_left = left;
@@ -71,7 +81,8 @@ class WebpDecoder final : public ImageDecoder {
         config.output.u.RGBA = {pixels_.data(), static_cast<int>(stride), bytes};
         const VP8StatusCode found = WebPDecode(data_, size_, &config);
         for (int y = 0; found == VP8_STATUS_OK && y < box.height; ++y) {
-            const uint8_t* row = pixels_.data() + stride * static_cast<size_t>(box.top - top + y) + 4 * (box.left - left);
+            const uint8_t* row = pixels_.data() + stride * static_cast<size_t>(box.top - top + y) +
+                                 4 * (box.left - left);
             sink.take(&row, 1);
         }
         if (pixels_.size() > kMostKept) std::vector<uint8_t>().swap(pixels_);

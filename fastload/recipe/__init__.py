@@ -1,4 +1,5 @@
-"""Transforms as data: lowered from torchvision, split into a part for decoding and a part for batches.
+"""Transforms as data: lowered from torchvision, split into a part for decoding and a part for
+batches.
 
 One class an operation, found through a registry that packages of your own can join: see `register`.
 """

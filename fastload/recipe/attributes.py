@@ -1,7 +1,7 @@
 """Settings of operations: read from the attributes of torchvision's transforms, and checked.
 
-torchvision keeps them as they were written, or normalised, or both, differently from class to class and from version
-to version. Here is what each spelling means.
+torchvision keeps them as they were written, or normalised, or both, differently from class to class
+and from version to version. Here is what each spelling means.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ def read_interpolation(value: Any, image: ImageState) -> Interpolation:
     if isinstance(value, int):
         name = _PILLOW_FILTERS.get(int(value), name)
     if name not in get_args(Interpolation):
-        raise NotLowerableError(f"interpolation {name!r} is not among {', '.join(get_args(Interpolation))}")
+        raise NotLowerableError(
+            f"interpolation {name!r} is not among {', '.join(get_args(Interpolation))}"
+        )
     if name == "nearest" and not image.tensor:
         name = "nearest-exact"
     return cast(Interpolation, name)
@@ -66,8 +68,8 @@ def read_fill(value: Any, kinds: tuple[type, ...] = _IMAGE_KINDS) -> Fill | None
 
 
 def read_fills(transform: Any) -> tuple[Fill, Fill]:
-    """Of "constant" padding of images and of masks. None is 0, as in torchvision's pad; so are several numbers for
-    masks, which torchvision would refuse."""
+    """Of "constant" padding of images and of masks. None is 0, as in torchvision's pad; so are
+    several numbers for masks, which torchvision would refuse."""
     if transform.padding_mode != "constant":
         return (0.0,), (0.0,)
     mask_fill = read_fill(transform.fill, (tv_tensors.Mask,)) or (0.0,)
@@ -75,7 +77,8 @@ def read_fills(transform: Any) -> tuple[Fill, Fill]:
 
 
 def read_padding(value: Any) -> tuple[int, int, int, int]:
-    """(left, top, right, bottom) from a number, or from 1, 2 (left and right, top and bottom) or 4 numbers."""
+    """(left, top, right, bottom) from a number, or from 1, 2 (left and right, top and bottom) or 4
+    numbers."""
     numbers = [int(n) for n in ([value] if isinstance(value, int) else value)]
     left, top, right, bottom = numbers if len(numbers) == 4 else [numbers[0], numbers[-1]] * 2
     if min(left, top, right, bottom) < 0:
@@ -90,13 +93,17 @@ def _read_by_type(value: Any, kinds: tuple[type, ...]) -> Any:
 
 
 def check(op: object, name: str, good: bool, wanted: str) -> None:
-    """Raise ConfigurationError, naming the operation and its setting, unless the setting is good."""
+    """Raise ConfigurationError, naming the operation and its setting, unless the setting is
+    good."""
     if not good:
-        raise ConfigurationError(f"{type(op).__name__}({name}={getattr(op, name)!r}) must be {wanted}.")
+        raise ConfigurationError(
+            f"{type(op).__name__}({name}={getattr(op, name)!r}) must be {wanted}."
+        )
 
 
 def check_settings(op: Any) -> None:
-    """The `__post_init__` of operations: check each field by its name. None passes where it is the default."""
+    """The `__post_init__` of operations: check each field by its name. None passes where it is the
+    default."""
     for field in dataclasses.fields(op):
         value = getattr(op, field.name)
         if field.name in _SETTINGS and not (value is None and field.default is None):
@@ -117,14 +124,22 @@ def _one_of(*choices: object) -> _Setting:
 
 
 def _is_fill(value: Any) -> bool:
-    return isinstance(value, tuple) and bool(value) and all(math.isfinite(number) for number in value)
+    return (
+        isinstance(value, tuple) and bool(value) and all(math.isfinite(number) for number in value)
+    )
 
 
-_POSITIVE: _Setting = lambda v: len(v) == 2 and 0 < v[0] <= v[1] < math.inf, "(low, high) with 0 < low <= high"
+_POSITIVE: _Setting = (
+    lambda v: len(v) == 2 and 0 < v[0] <= v[1] < math.inf,
+    "(low, high) with 0 < low <= high",
+)
 _LENGTH: _Setting = lambda value: value >= 1, "at least 1 pixel"
 _FILL: _Setting = _is_fill, "a tuple of finite numbers: one, or one a channel"
 _SETTINGS: dict[str, _Setting] = {
-    "size": (lambda value: len(value) == 2 and min(value) >= 1, "(height, width), both at least 1 pixel"),
+    "size": (
+        lambda value: len(value) == 2 and min(value) >= 1,
+        "(height, width), both at least 1 pixel",
+    ),
     "shorter": _LENGTH,
     "max_size": _LENGTH,
     "p": (lambda value: 0 <= value <= 1, "a probability between 0 and 1"),
@@ -136,7 +151,10 @@ _SETTINGS: dict[str, _Setting] = {
     "saturation": _bounds(0.0, math.inf),
     "hue": _bounds(-0.5, 0.5),
     "interpolation": _one_of(*get_args(Interpolation)),
-    "padding": (lambda v: len(v) == 4 and min(v) >= 0, "(left, top, right, bottom), none of them negative"),
+    "padding": (
+        lambda v: len(v) == 4 and min(v) >= 0,
+        "(left, top, right, bottom), none of them negative",
+    ),
     "padding_mode": _one_of(*get_args(PaddingMode)),
     "fill": _FILL,
     "mask_fill": _FILL,

@@ -1,4 +1,5 @@
-"""RandAugment and TrivialAugmentWide on a batch: samples are grouped by the operation drawn for them."""
+"""RandAugment and TrivialAugmentWide on a batch: samples are grouped by the operation drawn for
+them."""
 
 from __future__ import annotations
 
@@ -58,7 +59,8 @@ class AugmentStep:
     bins: Int64Array
     """(B,): which of the magnitudes that the transform lists."""
     magnitudes: Float64Array
-    """(B,): with their sign, as torchvision hands them to the operation; 0 for operations that have none."""
+    """(B,): with their sign, as torchvision hands them to the operation; 0 for operations that have
+    none."""
 
 
 class _Augment(PixelOperation):
@@ -82,7 +84,8 @@ class _Augment(PixelOperation):
         return self._run(images, draws, stream, self.interpolation, self.fill, recolour=True)
 
     def apply_to_masks(self, masks: torch.Tensor, draws: Draws, stream: int) -> torch.Tensor:
-        """The geometric steps (nearest, 0 outside) and no other; torchvision refuses samples that have a mask."""
+        """The geometric steps (nearest, 0 outside) and no other; torchvision refuses samples that
+        have a mask."""
         return self._run(masks, draws, stream, "nearest", None, recolour=False)
 
     def _run(
@@ -123,13 +126,18 @@ class RandAugment(_Augment):
     def __post_init__(self) -> None:
         if self.num_ops < 0 or not 0 <= self.magnitude < self.num_magnitude_bins:
             raise ConfigurationError(
-                f"{self}: num_ops cannot be negative, and magnitude must be in 0 .. {self.num_magnitude_bins - 1}."
+                f"{self}: num_ops cannot be negative, and magnitude must be in 0 .. "
+                f"{self.num_magnitude_bins - 1}."
             )
         check_settings(self)
 
     @classmethod
     def from_transform(cls, transform: Any, image: ImageState) -> RandAugment:
-        numbers = int(transform.num_ops), int(transform.magnitude), int(transform.num_magnitude_bins)
+        numbers = (
+            int(transform.num_ops),
+            int(transform.magnitude),
+            int(transform.num_magnitude_bins),
+        )
         return cls(*numbers, *_read_settings(transform))
 
     def steps(self, draws: Draws, stream: int, *, height: int, width: int) -> list[AugmentStep]:
@@ -154,7 +162,11 @@ class TrivialAugmentWide(_Augment):
     def steps(self, draws: Draws, stream: int, *, height: int, width: int) -> list[AugmentStep]:
         ends = (0.99, 0.99, 32.0, 32.0, 135.0)
         return _draw_steps(
-            draws, stream, 1, _magnitude_table(self.num_magnitude_bins, ends, strength=0.99, lost_bits=6), None
+            draws,
+            stream,
+            1,
+            _magnitude_table(self.num_magnitude_bins, ends, strength=0.99, lost_bits=6),
+            None,
         )
 
 
@@ -165,22 +177,34 @@ def _read_settings(transform: Any) -> tuple[Interpolation, Fill | None]:
     return interpolation, read_fill(transform.fill)
 
 
-def _draw_steps(draws: Draws, stream: int, count: int, table: Float64Array, magnitude: int | None) -> list[AugmentStep]:
+def _draw_steps(
+    draws: Draws, stream: int, count: int, table: Float64Array, magnitude: int | None
+) -> list[AugmentStep]:
     """Operation and sign at random; the bin as well where no magnitude is given."""
     steps = []
     # Three numbers a step: the operation, the sign, the bin.
-    for u in draws.uniform(stream, 3 * count).reshape(len(draws), count, 3).transpose(1, 2, 0) if count else ():
+    for u in (
+        draws.uniform(stream, 3 * count).reshape(len(draws), count, 3).transpose(1, 2, 0)
+        if count
+        else ()
+    ):
         kinds = np.floor(u[0] * len(AUGMENTATIONS)).astype(np.int64)
         bins = np.floor(u[2] * table.shape[1]).astype(np.int64)
         bins = bins if magnitude is None else np.full_like(bins, magnitude)
         magnitudes = table[kinds, bins]
-        steps.append(AugmentStep(kinds, bins, np.where(_SIGNED[kinds] & (u[1] < 0.5), -magnitudes, magnitudes)))
+        steps.append(
+            AugmentStep(
+                kinds, bins, np.where(_SIGNED[kinds] & (u[1] < 0.5), -magnitudes, magnitudes)
+            )
+        )
     return steps
 
 
-def _magnitude_table(bins: int, geometric: tuple[float, ...], *, strength: float, lost_bits: int) -> Float64Array:
-    """(operations, bins) float64: the magnitudes that torchvision lists, float32 as there, from the largest ones of the
-    five geometric operations, and of the others."""
+def _magnitude_table(
+    bins: int, geometric: tuple[float, ...], *, strength: float, lost_bits: int
+) -> Float64Array:
+    """(operations, bins) float64: the magnitudes that torchvision lists, float32 as there, from the
+    largest ones of the five geometric operations, and of the others."""
     with torch.device("cpu"):  # whatever the process's default device is
         none = torch.zeros(bins)
         rows = [none, *(torch.linspace(0.0, end, bins) for end in geometric)]
@@ -194,13 +218,22 @@ def _magnitude_table(bins: int, geometric: tuple[float, ...], *, strength: float
 def _parameters(step: AugmentStep, height: int, width: int) -> Float64Array:
     """(B, 7): the matrix of a geometric operation, then the factor, bits or threshold of another.
 
-    The (2, 3) matrices take a position (x, y, 1) in the output to one in the input, in pixels from the centre of the
-    image: the inverses of the transforms. Shears are about the top left corner, turns about the centre.
+    The (2, 3) matrices take a position (x, y, 1) in the output to one in the input, in pixels from
+    the centre of the
+    image: the inverses of the transforms. Shears are about the top left corner, turns about the
+    centre.
     """
-    amount, pixels, radians = step.magnitudes, np.trunc(step.magnitudes), np.radians(-(step.magnitudes % 360.0))
+    amount, pixels, radians = (
+        step.magnitudes,
+        np.trunc(step.magnitudes),
+        np.radians(-(step.magnitudes % 360.0)),
+    )
     zero, one = np.zeros_like(amount), np.ones_like(amount)
     cos, sin = np.cos(radians), np.sin(radians)
-    blended = np.isin(step.kinds, [AUGMENTATIONS.index(n) for n in ("Brightness", "Color", "Contrast", "Sharpness")])
+    blended = np.isin(
+        step.kinds,
+        [AUGMENTATIONS.index(n) for n in ("Brightness", "Color", "Contrast", "Sharpness")],
+    )
     result = np.zeros((len(amount), 7))
     result[:, 6] = np.where(blended, 1.0 + amount, amount)
     for name, matrix in (
@@ -215,22 +248,26 @@ def _parameters(step: AugmentStep, height: int, width: int) -> Float64Array:
     return result
 
 
-def _affine(pixels: torch.Tensor, matrices: torch.Tensor, interpolation: str, fill: Fill | None) -> torch.Tensor:
-    """Resample each sample through its (2, 3) matrix, as torchvision's affine and rotate do for one. Outside of the
-    image lies `fill`, or 0 if it is None, with which torchvision then blends.
+def _affine(
+    pixels: torch.Tensor, matrices: torch.Tensor, interpolation: str, fill: Fill | None
+) -> torch.Tensor:
+    """Resample each sample through its (2, 3) matrix, as torchvision's affine and rotate do for
+    one. Outside of the image lies `fill`, or 0 if it is None, with which torchvision then blends.
 
     Raises:
-        ConfigurationError: the interpolation is neither "nearest" nor "bilinear", or the fill has the wrong number of
-            values.
+        ConfigurationError: the interpolation is neither "nearest" nor "bilinear", or the fill has
+            the wrong number of values.
     """
     batch, channels, height, width = pixels.shape
     if interpolation not in ("nearest", "bilinear"):
         raise ConfigurationError(
-            f"interpolation={interpolation!r} cannot shear or rotate tensors; use 'nearest' or 'bilinear'."
+            f"interpolation={interpolation!r} cannot shear or rotate tensors; use 'nearest' or "
+            "'bilinear'."
         )
     if fill is not None and len(fill) not in (1, channels):
         raise ConfigurationError(
-            f"fill={fill} has {counted(len(fill), 'value')} for images of {counted(channels, 'channel')}; give 1 or "
+            f"fill={fill} has {counted(len(fill), 'value')} for images of "
+            f"{counted(channels, 'channel')}; give 1 or "
             f"{channels}."
         )
     grid = _grid(matrices.to(torch.float32), height, width)
@@ -238,7 +275,9 @@ def _affine(pixels: torch.Tensor, matrices: torch.Tensor, interpolation: str, fi
     if fill is not None:
         # One more channel tells how much of each output pixel comes from inside the image.
         source = torch.cat((source, source.new_ones(batch, 1, height, width)), dim=1)
-    result = grid_sample(source, grid, mode=interpolation, padding_mode="zeros", align_corners=False)
+    result = grid_sample(
+        source, grid, mode=interpolation, padding_mode="zeros", align_corners=False
+    )
     if fill is not None:
         result, inside = result[:, :-1], result[:, -1:]
         colour = constants(np.array(fill, dtype=np.float32), pixels.device).view(1, -1, 1, 1)
@@ -246,18 +285,25 @@ def _affine(pixels: torch.Tensor, matrices: torch.Tensor, interpolation: str, fi
             result = torch.where(inside < 0.5, colour, result)
         else:
             result = (result - colour).mul_(inside).add_(colour)
-    return result.to(pixels.dtype) if pixels.is_floating_point() else result.round_().to(pixels.dtype)
+    return (
+        result.to(pixels.dtype) if pixels.is_floating_point() else result.round_().to(pixels.dtype)
+    )
 
 
 def _grid(matrices: torch.Tensor, height: int, width: int) -> torch.Tensor:
     """(B, H, W, 2) float32: where each output pixel lies in the input, -1..1 from edge to edge.
 
-    Written out in separately rounded products and sums: a matrix product may add in another order for another batch
-    size, and a position half way between two pixels would then turn to the other one.
+    Written out in separately rounded products and sums: a matrix product may add in another order
+    for another batch size, and a position half way between two pixels would then turn to the other
+    one.
     """
     device = matrices.device
-    x = torch.linspace((1.0 - width) * 0.5, (width - 1.0) * 0.5, steps=width, device=device).view(1, 1, -1)
-    y = torch.linspace((1.0 - height) * 0.5, (height - 1.0) * 0.5, steps=height, device=device).view(1, -1, 1)
+    x = torch.linspace((1.0 - width) * 0.5, (width - 1.0) * 0.5, steps=width, device=device).view(
+        1, 1, -1
+    )
+    y = torch.linspace(
+        (1.0 - height) * 0.5, (height - 1.0) * 0.5, steps=height, device=device
+    ).view(1, -1, 1)
     grid = torch.empty(len(matrices), height, width, 2, device=device)
     for axis, size in enumerate((width, height)):
         from_x, from_y, offset = (matrices[:, axis] / (0.5 * size)).view(-1, 3, 1, 1).unbind(1)

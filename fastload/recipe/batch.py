@@ -1,7 +1,8 @@
 """The batch part of a recipe: operations on whole batches of tensors, on the device they are on.
 
-Every random parameter is a function of the sample's draws, and every operation treats its samples one by one though it
-is called for all of them: what becomes of a sample does not depend on the batch it is in.
+Every random parameter is a function of the sample's draws, and every operation treats its samples
+one by one though it is called for all of them: what becomes of a sample does not depend on the
+batch it is in.
 """
 
 from __future__ import annotations
@@ -26,13 +27,14 @@ from fastload.sources.kinds import PixelKind, pixel_kinds
 Empty: TypeAlias = Callable[[tuple[int, ...], torch.dtype], torch.Tensor]
 
 _CACHE_BYTES = 1 << 19
-"""Pixels that a CPU core works on at a time. Intermediate results in float32 take four times as much and still stay in
-its cache; whole batches do not, and run several times slower."""
+"""Pixels that a CPU core works on at a time. Intermediate results in float32 take four times as
+much and still stay in its cache; whole batches do not, and run several times slower."""
 
 
 @dataclass(frozen=True)
 class BatchProgram:
-    """Operations on batches, in order. Raises UnsupportedTransformError: one does not run on batches (Opaque)."""
+    """Operations on batches, in order. Raises UnsupportedTransformError: one does not run on
+    batches (Opaque)."""
 
     ops: tuple[tuple[int, Operation], ...] = ()
     """(stream of its draws, operation)."""
@@ -41,7 +43,8 @@ class BatchProgram:
         for _, op in self.ops:
             if op.is_opaque:
                 raise UnsupportedTransformError(
-                    f"{op.describe()} does not run on batches; the 'torch' backend runs it on each sample."
+                    f"{op.describe()} does not run on batches; the 'torch' backend runs it on "
+                    "each sample."
                 )
 
     @property
@@ -54,7 +57,8 @@ class BatchProgram:
         return dtype
 
     def describe(self) -> list[str]:
-        """A line for each pass over uint8 images: ["RandomHorizontalFlip()", "ToDtype() + Normalize(...)"]."""
+        """A line for each pass over uint8 images: ["RandomHorizontalFlip()", "ToDtype() +
+        Normalize(...)"]."""
         return [op.describe() for _, op in self._passes(torch.uint8)]
 
     def __call__(
@@ -69,17 +73,21 @@ class BatchProgram:
         """Run the operations.
 
         Args:
-            columns: images (B, C, H, W), uint8 unless the program starts with operations on floats; masks (B, H, W) or
-                (B, 1, H, W); anything else. Images and masks have one height and width.
+            columns: images (B, C, H, W), uint8 unless the program starts with operations on floats;
+                masks (B, H, W) or (B, 1, H, W); anything else. Images and masks have one height and
+                width.
             roles: the names of the kinds of columns; columns without one are left alone.
             draws: of the B samples.
-            empty: makes the tensor (B, C, H, W), of this shape and dtype, that a batch on a CPU is put together in;
-                None: a new one each time. Above some 32 MB, page faults make a new one dearer than what is done to it.
-            dtype: that images are to have in the end, as if `.to(dtype)` followed; None: as the operations leave them.
+            empty: makes the tensor (B, C, H, W), of this shape and dtype, that a batch on a CPU is
+                put together in; None: a new one each time. Above some 32 MB, page faults make a new
+                one dearer than what is done to it.
+            dtype: that images are to have in the end, as if `.to(dtype)` followed; None: as the
+                operations leave them.
 
         Returns:
-            The columns, masks as (B, 1, H, W), in their memory formats unless `empty` chooses. Inputs are never
-            changed, but where there is nothing to do they are returned as they are.
+            The columns, masks as (B, 1, H, W), in their memory formats unless `empty` chooses.
+            Inputs are never changed, but where there is nothing to do they are returned as they
+            are.
         """
         kinds = pixel_kinds({name: roles[name] for name in columns if name in roles})
         pixels = {name: kind.planes(name, columns[name]) for name, kind in kinds.items()}
@@ -89,8 +97,17 @@ class BatchProgram:
                 f"images and masks of a batch must agree in number, height and width, got {sizes}; "
                 "resize the masks to the size of their images."
             )
-        assert all(size[0] == len(draws) for size in sizes.values()), "one row of draws for each sample"
-        return {**columns, **(self._in_pieces(pixels, kinds, draws, empty, dtype) if pixels and self.ops else pixels)}
+        assert all(size[0] == len(draws) for size in sizes.values()), (
+            "one row of draws for each sample"
+        )
+        return {
+            **columns,
+            **(
+                self._in_pieces(pixels, kinds, draws, empty, dtype)
+                if pixels and self.ops
+                else pixels
+            ),
+        }
 
     def _in_pieces(
         self,
@@ -100,14 +117,18 @@ class BatchProgram:
         empty: Empty | None,
         dtype: torch.dtype | None,
     ) -> dict[str, torch.Tensor]:
-        """On a CPU, a few samples at a time, so that they stay in its cache; elsewhere all at once."""
+        """On a CPU, a few samples at a time, so that they stay in its cache; elsewhere all at
+        once."""
         batch = len(draws)
         piece = batch
         if all(tensor.device.type == "cpu" for tensor in pixels.values()):
             sample = sum(tensor[:1].numel() for tensor in pixels.values())
             piece = max(1, _CACHE_BYTES * torch.get_num_threads() // max(sample, 1))
         if piece >= batch:  # then so small that memory of its own costs no page faults
-            return {name: self._run(tensor, kinds[name], draws, dtype) for name, tensor in pixels.items()}
+            return {
+                name: self._run(tensor, kinds[name], draws, dtype)
+                for name, tensor in pixels.items()
+            }
         result: dict[str, torch.Tensor] = {}
         for name, tensor in pixels.items():
             for start in range(0, batch, piece):
@@ -116,14 +137,18 @@ class BatchProgram:
                 if start == 0:
                     whole = (batch, *part.shape[1:])
                     result[name] = (
-                        torch.empty(whole, dtype=part.dtype, device="cpu", memory_format=_format_of(part))
+                        torch.empty(
+                            whole, dtype=part.dtype, device="cpu", memory_format=_format_of(part)
+                        )
                         if empty is None
                         else empty(whole, part.dtype)
                     )
                 result[name][rows] = part
         return result
 
-    def _run(self, tensor: torch.Tensor, kind: PixelKind, draws: Draws, dtype: torch.dtype | None) -> torch.Tensor:
+    def _run(
+        self, tensor: torch.Tensor, kind: PixelKind, draws: Draws, dtype: torch.dtype | None
+    ) -> torch.Tensor:
         memory_format = _format_of(tensor)
         last = () if not kind.coloured or dtype is None else ((0, ToDtype(dtype, scale=False)),)
         for stream, op in BatchProgram((*self.ops, *last))._passes(tensor.dtype):
@@ -131,12 +156,15 @@ class BatchProgram:
         return tensor.contiguous(memory_format=memory_format)
 
     def _passes(self, dtype: torch.dtype) -> Iterator[tuple[int, Operation]]:
-        """(stream, operation) of each pass over images of `dtype`; several operations may share one."""
+        """(stream, operation) of each pass over images of `dtype`; several operations may share
+        one."""
         index = 0
         while index < len(self.ops):
             stream, op = self.ops[index]
             index += 1
-            while index < len(self.ops) and (fused := op.fuse(self.ops[index][1], dtype)) is not None:
+            while (
+                index < len(self.ops) and (fused := op.fuse(self.ops[index][1], dtype)) is not None
+            ):
                 op = fused
                 index += 1
             yield stream, op
@@ -145,8 +173,8 @@ class BatchProgram:
 
 @dataclass(frozen=True)
 class RandomApply(PixelOperation):
-    """Each sample goes through all of the operations, or through none. They draw from streams of their own, see
-    `Draws.within`."""
+    """Each sample goes through all of the operations, or through none. They draw from streams of
+    their own, see `Draws.within`."""
 
     ops: tuple[Operation, ...]
     """Operations that keep the size, the number of channels and the dtype of images."""
@@ -199,7 +227,8 @@ class RandomApply(PixelOperation):
             changed: torch.Tensor = getattr(op, how)(some, inner, number)
             if changed.shape != some.shape:
                 raise ConfigurationError(
-                    f"{op.describe()} inside RandomApply makes images of shape {tuple(changed.shape[1:])} of some that "
+                    f"{op.describe()} inside RandomApply makes images of shape "
+                    f"{tuple(changed.shape[1:])} of some that "
                     f"are {tuple(some.shape[1:])}, so that a batch would hold both; keep the shape "
                     "(Grayscale(num_output_channels=3)), or apply it to every image."
                 )
@@ -215,6 +244,7 @@ class RandomApply(PixelOperation):
 
 
 def _format_of(tensor: torch.Tensor) -> torch.memory_format:
-    """channels_last for pixels that lie so (one channel lies both ways and counts as contiguous)."""
+    """channels_last for pixels that lie so (one channel lies both ways and counts as
+    contiguous)."""
     last = tensor.is_contiguous(memory_format=torch.channels_last) and not tensor.is_contiguous()
     return torch.channels_last if last else torch.contiguous_format

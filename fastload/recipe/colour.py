@@ -1,9 +1,10 @@
 """Colour and blur: the operations, and the kernels that they share with the augmentations.
 
-Each kernel gives the pixels of torchvision's functional operation of the same name, called on each sample by itself:
-uint8 in, uint8 out, cut or rounded in the same places; floating point in, the same out, pixels in 0..1. No result
-depends on the other samples: what is summed over an image is summed exactly, or in float64. All take (B, C, H, W) with
-C = 1 or 3, and (B,) float64 parameters on the same device; none changes its input.
+Each kernel gives the pixels of torchvision's functional operation of the same name, called on each
+sample by itself: uint8 in, uint8 out, cut or rounded in the same places; floating point in, the
+same out, pixels in 0..1. No result depends on the other samples: what is summed over an image is
+summed exactly, or in float64. All take (B, C, H, W) with C = 1 or 3, and (B,) float64 parameters on
+the same device; none changes its input.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ class ColorJitter(PixelOperation):
     contrast: tuple[float, float] | None = None
     saturation: tuple[float, float] | None = None
     hue: tuple[float, float] | None = None
-    """Bounds of each factor; None leaves the property alone. The four are applied in a random order per sample."""
+    """Bounds of each factor; None leaves the property alone. The four are applied in a random order
+    per sample."""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -52,8 +54,9 @@ class ColorJitter(PixelOperation):
         return cls(*(None if bounds is None else read_bounds(bounds) for bounds in settings))
 
     def parameters(self, draws: Draws, stream: int) -> tuple[npt.NDArray[np.float32], Int64Array]:
-        """(B, 4) factors, uniform within the bounds of brightness, contrast, saturation and hue, NaN for what is left
-        alone; and (B, 4) which of them comes first to fourth, every order equally likely."""
+        """(B, 4) factors, uniform within the bounds of brightness, contrast, saturation and hue,
+        NaN for what is left alone; and (B, 4) which of them comes first to fourth, every order
+        equally likely."""
         uniform = draws.uniform(stream, 8)
         factors = np.full((len(draws), 4), np.nan, dtype=np.float32)
         for k, name in enumerate(_PROPERTIES):
@@ -71,11 +74,15 @@ class ColorJitter(PixelOperation):
         if images.dtype == torch.uint8 and fused.active(images):
             given = np.take_along_axis(factors, order, axis=1).astype(np.float64)
             turns = order == _PROPERTIES.index("hue")
-            numbers = np.stack([np.where(turns, 6.0 * given, given), 1.0 - given], axis=-1).astype(np.float32)
+            numbers = np.stack([np.where(turns, 6.0 * given, given), 1.0 - given], axis=-1).astype(
+                np.float32
+            )
             return fused.recolour(images, order.astype(np.int32), numbers)
         for kinds in order.T:
             chosen = np.take_along_axis(factors, kinds[:, None], axis=1).astype(np.float64)
-            images = map_groups(images, kinds, chosen, lambda kind, rows, factor: adjust[kind](rows, factor[:, 0]))
+            images = map_groups(
+                images, kinds, chosen, lambda kind, rows, factor: adjust[kind](rows, factor[:, 0])
+            )
         return images
 
 
@@ -135,7 +142,9 @@ class GaussianBlur(PixelOperation):
     """Bounds of the standard deviation [pixels]."""
 
     def __post_init__(self) -> None:
-        good = len(self.kernel_size) == 2 and all(side > 0 and side % 2 for side in self.kernel_size)
+        good = len(self.kernel_size) == 2 and all(
+            side > 0 and side % 2 for side in self.kernel_size
+        )
         check(self, "kernel_size", good, "(width, height), both odd and positive")
         check_settings(self)
 
@@ -148,7 +157,8 @@ class GaussianBlur(PixelOperation):
         width, height = self.kernel_size
         if size is not None and (size[0] <= height // 2 or size[1] <= width // 2):
             raise ConfigurationError(
-                f"{self.describe()} does not fit images of {size[0]}x{size[1]} pixels: they are mirrored at their "
+                f"{self.describe()} does not fit images of {size[0]}x{size[1]} pixels: they "
+                "are mirrored at their "
                 "borders for half the kernel, and must be larger; choose a smaller kernel_size."
             )
         return size
@@ -174,11 +184,13 @@ class GaussianBlur(PixelOperation):
 
 
 def _smoothed(pixels: torch.Tensor, axis: int, sigmas: Float64Array, taps: int) -> torch.Tensor:
-    """Weighted sums of the pixels and those that follow along an axis, which gets shorter. Tap by tap, and not as a
-    convolution, whose sums depend on how many samples there are; it is also several times as fast on a CPU."""
+    """Weighted sums of the pixels and those that follow along an axis, which gets shorter. Tap by
+    tap, and not as a convolution, whose sums depend on how many samples there are; it is also
+    several times as fast on a CPU."""
     weights = _blur_weights(sigmas, taps)
     length = pixels.shape[axis] - taps + 1
-    # A row of each weight: with two numbers a sample beside the pixels, the CPU's multiply-add is not vectorised.
+    # A row of each weight: with two numbers a sample beside the pixels, the CPU's multiply-add is
+    # not vectorised.
     columns = pixels.shape[3] if axis == 2 else length
     rows = on_device(weights, pixels.device)[:, :, None, None, None].repeat(1, 1, 1, 1, columns)
     total = pixels.narrow(axis, 0, length) * rows[0]
@@ -207,12 +219,15 @@ def require_grey_or_rgb(op: object, images: torch.Tensor) -> None:
         )
 
 
-def map_groups(pixels: torch.Tensor, kinds: Int64Array, parameters: Float64Array, kernel: Kernel) -> torch.Tensor:
-    """Apply to each row of a (B, C, H, W) batch the operation drawn for it: one call for all rows of a kind. Rows with
-    a negative kind stay as they are.
+def map_groups(
+    pixels: torch.Tensor, kinds: Int64Array, parameters: Float64Array, kernel: Kernel
+) -> torch.Tensor:
+    """Apply to each row of a (B, C, H, W) batch the operation drawn for it: one call for all rows
+    of a kind. Rows with a negative kind stay as they are.
 
-    Rows, kinds and (B, P) parameters are known on the host, so nothing waits for the device; two small copies in all.
-    Called as kernel(kind, rows (n, C, H, W), their parameters (n, P) on the device), which may return its input.
+    Rows, kinds and (B, P) parameters are known on the host, so nothing waits for the device; two
+    small copies in all. Called as kernel(kind, rows (n, C, H, W), their parameters (n, P) on the
+    device), which may return its input.
     """
     found = np.unique(kinds)
     if found.size == 0 or found[-1] < 0:
@@ -242,11 +257,13 @@ def adjust_contrast(images: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
     """Blend with the mean of the image's grey values."""
     grey = grayscale(images)
     if grey.dtype == torch.uint8:
-        # Row sums of up to 65,793 bytes are exact in float32 in any order, and so is their sum in float64.
+        # Row sums of up to 65,793 bytes are exact in float32 in any order, and so is their sum in
+        # float64.
         mean = grey.sum(-1, dtype=torch.float32).sum((1, 2), dtype=torch.float64) / grey[0].numel()
     else:
         mean = grey.mean((1, 2, 3), dtype=torch.float64)
-    # A row of each mean: with two numbers a sample beside the pixels, the CPU's multiply-add is not vectorised.
+    # A row of each mean: with two numbers a sample beside the pixels, the CPU's multiply-add is not
+    # vectorised.
     return _blend(images, _single(mean).repeat(1, 1, 1, images.shape[3]), factor)
 
 
@@ -258,9 +275,9 @@ def adjust_saturation(images: torch.Tensor, factor: torch.Tensor) -> torch.Tenso
 def adjust_hue(images: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
     """Turn the hue by `shift` in -0.5..0.5 of a full circle; grey images stay as they are.
 
-    Hue h in sixths of the circle and back by the formula without cases (Wikipedia, "HSL and HSV", "HSV to RGB
-    alternative"): channel n = 5, 3, 1 is v - c * clamp(min(k, 4 - k), 0, 1) with k = (n + h) mod 6, where v is the
-    largest channel and c the distance to the smallest.
+    Hue h in sixths of the circle and back by the formula without cases (Wikipedia, "HSL and HSV",
+    "HSV to RGB alternative"): channel n = 5, 3, 1 is v - c * clamp(min(k, 4 - k), 0, 1) with k = (n
+    + h) mod 6, where v is the largest channel and c the distance to the smallest.
     """
     if images.shape[1] == 1:
         return images
@@ -274,13 +291,19 @@ def adjust_hue(images: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
     hue = torch.where(
         largest == red,
         (green - blue).div_(divisor),
-        torch.where(largest == green, (blue - red).div_(divisor).add_(2.0), (red - green).div_(divisor).add_(4.0)),
+        torch.where(
+            largest == green,
+            (blue - red).div_(divisor).add_(2.0),
+            (red - green).div_(divisor).add_(4.0),
+        ),
     )
     hue += _single(6.0 * shift)[:, 0]
     result = torch.empty_like(pixels)
     for channel, n in enumerate((5.0, 3.0, 1.0)):
         k = hue + n
-        k.sub_(torch.floor(k / 6.0), alpha=6.0)  # mod 6, many times faster than torch.remainder on a CPU
+        k.sub_(
+            torch.floor(k / 6.0), alpha=6.0
+        )  # mod 6, many times faster than torch.remainder on a CPU
         weight = torch.minimum(k, 4.0 - k).clamp_(0.0, 1.0)
         torch.addcmul(largest, weight, chroma, value=-1.0, out=result[:, channel])
     # As torchvision goes back to integers: 0..1 to 0..255.999, cut.
@@ -288,7 +311,8 @@ def adjust_hue(images: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
 
 
 def adjust_sharpness(images: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
-    """Blend with the image smoothed by [[1, 1, 1], [1, 5, 1], [1, 1, 1]] / 13; the border stays as it is."""
+    """Blend with the image smoothed by [[1, 1, 1], [1, 5, 1], [1, 1, 1]] / 13; the border stays as
+    it is."""
     if images.shape[2] <= 2 or images.shape[3] <= 2:
         return images
     pixels = images.to(torch.float32, copy=True)
@@ -304,7 +328,8 @@ def adjust_sharpness(images: torch.Tensor, factor: torch.Tensor) -> torch.Tensor
 
 
 def grayscale(images: torch.Tensor) -> torch.Tensor:
-    """(B, 1, H, W): 0.2989 R + 0.587 G + 0.114 B, cut to whole numbers for uint8; grey images as they are."""
+    """(B, 1, H, W): 0.2989 R + 0.587 G + 0.114 B, cut to whole numbers for uint8; grey images as
+    they are."""
     if images.shape[1] == 1:
         return images
     grey: torch.Tensor = functional.rgb_to_grayscale(images, num_output_channels=1)
@@ -316,7 +341,13 @@ def posterize(images: torch.Tensor, bits: torch.Tensor) -> torch.Tensor:
     count = column(bits).to(torch.int32)
     if images.is_floating_point():
         levels = torch.bitwise_left_shift(torch.ones_like(count), count).to(torch.float32)
-        return images.mul(levels).floor_().clamp_(torch.zeros_like(levels), levels - 1.0).div_(levels).to(images.dtype)
+        return (
+            images.mul(levels)
+            .floor_()
+            .clamp_(torch.zeros_like(levels), levels - 1.0)
+            .div_(levels)
+            .to(images.dtype)
+        )
     upper = torch.bitwise_right_shift(torch.full_like(count, 0xFF00), count)
     return images & upper.bitwise_and_(0xFF).to(torch.uint8)
 
@@ -325,7 +356,8 @@ def solarize(images: torch.Tensor, threshold: torch.Tensor) -> torch.Tensor:
     """Invert the values at or above `threshold`, which is a fraction 0..1 of the largest value."""
     if images.is_floating_point():
         return torch.where(images >= _single(threshold), 1.0 - images, images)
-    # x >= t is x >= ceil(t) for whole x, so bytes can be compared. True is 1, which negated is 255 and inverts x.
+    # x >= t is x >= ceil(t) for whole x, so bytes can be compared. True is 1, which negated is 255
+    # and inverts x.
     smallest = _single(255.0 * threshold).ceil_().to(torch.uint8)
     return (images >= smallest).view(torch.uint8).neg_().bitwise_xor_(images)
 
@@ -333,9 +365,9 @@ def solarize(images: torch.Tensor, threshold: torch.Tensor) -> torch.Tensor:
 def _blend(images: torch.Tensor, other: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
     """factor * images + (1 - factor) * other.
 
-    Both weights are rounded to float32 by themselves. The first product is rounded, the sum is a fused multiply-add
-    where the processor has one. So does torchvision, and grey pixels, which lie exactly on a whole number, would
-    otherwise be cut to the number below in other places.
+    Both weights are rounded to float32 by themselves. The first product is rounded, the sum is a
+    fused multiply-add where the processor has one. So does torchvision, and grey pixels, which lie
+    exactly on a whole number, would otherwise be cut to the number below in other places.
     """
     scaled = images * _single(factor)
     return _clamped(scaled.addcmul_(other, _single(1.0 - factor)), images)

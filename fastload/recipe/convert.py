@@ -53,7 +53,8 @@ class ToDtype(PixelOperation):
             if "cannot be performed safely" not in str(error):  # as of float32 to int32 or int64
                 raise
             raise ConfigurationError(
-                f"ToDtype({self.dtype}, scale=True) cannot convert {images.dtype} images without loss; "
+                f"ToDtype({self.dtype}, scale=True) cannot convert {images.dtype} images "
+                "without loss; "
                 "use torch.uint8 or torch.int16, or scale=False."
             ) from error
         return result
@@ -77,7 +78,9 @@ class Normalize(PixelOperation):
 
     def __post_init__(self) -> None:
         if not self.mean or not self.std or 1 < len(self.mean) != len(self.std) > 1:
-            raise ConfigurationError(f"{self} needs a mean and a std of equal length: one value, or one a channel.")
+            raise ConfigurationError(
+                f"{self} needs a mean and a std of equal length: one value, or one a channel."
+            )
         if 0.0 in self.std:
             raise ConfigurationError(f"{self} would divide by zero: every std must be positive.")
 
@@ -88,7 +91,8 @@ class Normalize(PixelOperation):
     def check_dtype(self, dtype: torch.dtype) -> None:
         if not dtype.is_floating_point:
             raise ConfigurationError(
-                f"Normalize needs floating-point images, got {dtype}; put ToDtype(torch.float32, scale=True) before it."
+                f"Normalize needs floating-point images, got {dtype}; put "
+                "ToDtype(torch.float32, scale=True) before it."
             )
 
     def apply(self, images: torch.Tensor, draws: Draws, stream: int) -> torch.Tensor:
@@ -97,24 +101,30 @@ class Normalize(PixelOperation):
         pixels = images.to(torch.promote_types(images.dtype, torch.float32))
         width = None if pixels.is_contiguous() else pixels.shape[3]
         dtype = np.float64 if pixels.dtype == torch.float64 else np.float32
-        mean, std = (_along(v.astype(dtype), width, pixels.device) for v in self.per_channel(images.shape[1]))
+        mean, std = (
+            _along(v.astype(dtype), width, pixels.device) for v in self.per_channel(images.shape[1])
+        )
         return pixels.sub(mean).div_(std).to(images.dtype)
 
     def per_channel(self, channels: int) -> tuple[Float64Array, Float64Array]:
         """(C,) float64 each: means and deviations."""
         if len(self.mean) not in (1, channels) or len(self.std) not in (1, channels):
             raise ConfigurationError(
-                f"Normalize has {len(self.mean)} means and {len(self.std)} deviations for images of "
+                f"Normalize has {len(self.mean)} means and {len(self.std)} deviations for "
+                "images of "
                 f"{counted(channels, 'channel')}; give 1 or {channels} of each."
             )
-        mean, std = (np.broadcast_to(np.array(values, dtype=np.float64), channels) for values in (self.mean, self.std))
+        mean, std = (
+            np.broadcast_to(np.array(values, dtype=np.float64), channels)
+            for values in (self.mean, self.std)
+        )
         return mean, std
 
 
 @dataclass(frozen=True)
 class _ConvertAndNormalize(PixelOperation):
-    """uint8 to normalised floating point: one multiply-add in float32, rounded once. Within 1e-6 (relative to 1 or the
-    value) of the two steps in float32."""
+    """uint8 to normalised floating point: one multiply-add in float32, rounded once. Within 1e-6
+    (relative to 1 or the value) of the two steps in float32."""
 
     convert: ToDtype
     normalize: Normalize
@@ -125,15 +135,27 @@ class _ConvertAndNormalize(PixelOperation):
         return self.deliver or self.convert.dtype
 
     def fuse(self, following: Operation, dtype: torch.dtype) -> Operation | None:
-        narrower = isinstance(following, ToDtype) and following.dtype.is_floating_point and self.deliver is None
-        return replace(self, deliver=following.dtype) if narrower and isinstance(following, ToDtype) else None
+        narrower = (
+            isinstance(following, ToDtype)
+            and following.dtype.is_floating_point
+            and self.deliver is None
+        )
+        return (
+            replace(self, deliver=following.dtype)
+            if narrower and isinstance(following, ToDtype)
+            else None
+        )
 
     def apply(self, images: torch.Tensor, draws: Draws, stream: int) -> torch.Tensor:
         once = self.deliver is None or self.convert.dtype == torch.float32
         if images.dtype == torch.uint8 and once and fused.active(images):
-            return fused.normalise(images, *self._numbers(images.shape[1]), self.output_dtype(images.dtype))
+            return fused.normalise(
+                images, *self._numbers(images.shape[1]), self.output_dtype(images.dtype)
+            )
         width = None if images.is_contiguous() else images.shape[3]
-        scale, offset = _factors(self, images.shape[1], width, images.device, stream_of(images.device))
+        scale, offset = _factors(
+            self, images.shape[1], width, images.device, stream_of(images.device)
+        )
         if width is None:  # whole planes with one number each, which addcmul does not vectorise
             result = images.to(torch.float32).mul_(scale).add_(offset)
         else:
@@ -154,15 +176,16 @@ class _ConvertAndNormalize(PixelOperation):
 def _factors(
     step: _ConvertAndNormalize, channels: int, width: int | None, device: torch.device, stream: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """What uint8 pixels are multiplied by, and what is added; the shapes are those of `_along`. Made once for all
-    batches; on a GPU once for each stream that they are used on."""
+    """What uint8 pixels are multiplied by, and what is added; the shapes are those of `_along`.
+    Made once for all batches; on a GPU once for each stream that they are used on."""
     scale, offset = step._numbers(channels)
     return _along(scale, width, device), _along(offset, width, device)
 
 
 def _along(values: npt.NDArray[Any], width: int | None, device: torch.device) -> torch.Tensor:
-    """(1, C, 1, 1); or (1, C, 1, width), for channels_last memory, where one value a channel would break every loop
-    into pieces of C numbers: a whole row of them keeps it long enough to vectorise."""
+    """(1, C, 1, 1); or (1, C, 1, width), for channels_last memory, where one value a channel would
+    break every loop into pieces of C numbers: a whole row of them keeps it long enough to
+    vectorise."""
     if width is None:
         return constants(values, device).view(1, -1, 1, 1)
     return constants(np.tile(values, width), device).view(1, 1, width, -1).permute(0, 3, 1, 2)

@@ -29,7 +29,13 @@ from fastload.recipe.attributes import (
     read_padding,
     read_pair,
 )
-from fastload.recipe.operation import GeometryOperation, ImageState, NotLowerableError, Size, register
+from fastload.recipe.operation import (
+    GeometryOperation,
+    ImageState,
+    NotLowerableError,
+    Size,
+    register,
+)
 
 
 @dataclass(frozen=True)
@@ -60,7 +66,8 @@ class CenterCrop(_ToSize):
         return Padding() if _smaller(size, self.size) else None
 
     def compose(self, composition: Composition, uniforms: Float64Array) -> None:
-        """Where the image is smaller, torchvision pads it first; the odd pixel goes after. Cuts round half to even."""
+        """Where the image is smaller, torchvision pads it first; the odd pixel goes after. Cuts
+        round half to even."""
         target = np.array([self.size], dtype=np.int64)
         missing = np.maximum(target - composition.extent, 0)
         if missing.any():
@@ -76,7 +83,8 @@ class RandomCrop(_ToSize):
     uniforms = 2
 
     padding: tuple[int, int, int, int] | None = None
-    """left, top, right, bottom (torchvision v2 stores left, right, top, bottom; lowering reorders)."""
+    """left, top, right, bottom (torchvision v2 stores left, right, top, bottom; lowering
+    reorders)."""
     pad_if_needed: bool = False
     fill: Fill = (0.0,)
     mask_fill: Fill = (0.0,)
@@ -84,14 +92,21 @@ class RandomCrop(_ToSize):
 
     @classmethod
     def from_transform(cls, transform: Any, image: ImageState) -> RandomCrop:
-        padding, mode, if_needed = transform.padding, transform.padding_mode, bool(transform.pad_if_needed)
+        padding, mode, if_needed = (
+            transform.padding,
+            transform.padding_mode,
+            bool(transform.pad_if_needed),
+        )
         if type(transform) is v2.RandomCrop:
             if padding is not None:
                 left, right, top, bottom = padding
                 padding = [left, top, right, bottom]
         elif if_needed and padding and mode in ("reflect", "symmetric"):
-            # v1 pads up to three times in a row; a reflection of a reflection is not one wide reflection.
-            raise NotLowerableError(f"v1 RandomCrop with both padding and pad_if_needed {mode}s several times")
+            # v1 pads up to three times in a row; a reflection of a reflection is not one wide
+            # reflection.
+            raise NotLowerableError(
+                f"v1 RandomCrop with both padding and pad_if_needed {mode}s several times"
+            )
         padding = None if padding is None else read_padding(padding)
         return cls(read_pair(transform.size), padding, if_needed, *read_fills(transform), mode)
 
@@ -100,7 +115,8 @@ class RandomCrop(_ToSize):
         return Padding(self.padding_mode, self.fill, self.mask_fill) if pads else None
 
     def compose(self, composition: Composition, uniforms: Float64Array) -> None:
-        """Pad, pad again by all that is still missing on either side if `pad_if_needed`, then cut anywhere."""
+        """Pad, pad again by all that is still missing on either side if `pad_if_needed`, then cut
+        anywhere."""
         target = np.array([self.size], dtype=np.int64)
         before, after = _before_and_after(self.padding or (0, 0, 0, 0))
         if self.pad_if_needed:
@@ -111,13 +127,17 @@ class RandomCrop(_ToSize):
         composition.fail(
             (composition.extent < target).any(axis=1),
             f"RandomCrop(size={self.size}) is larger than the image of {{height}}x{{width}} pixels"
-            f"{' with its padding' if self.padding else ''}; resize the image first, or set pad_if_needed=True.",
+            f"{' with its padding' if self.padding else ''}; resize the image first, or set "
+            "pad_if_needed=True.",
         )
         room = np.maximum(composition.extent - target, 0)
         composition.crop(pick(uniforms, room + 1), target)
 
-    def native(self, core: Any, uniforms: Float64Array, flips: BoolArray, then: tuple[Any, ...]) -> Any:
-        # The core reflects however wide the padding is; which of that is an error, only `compose` knows.
+    def native(
+        self, core: Any, uniforms: Float64Array, flips: BoolArray, then: tuple[Any, ...]
+    ) -> Any:
+        # The core reflects however wide the padding is; which of that is an error, only `compose`
+        # knows.
         if then or self.pad_if_needed or self.padding_mode not in ("constant", "edge"):
             return None
         left, top, right, bottom = self.padding or (0, 0, 0, 0)
@@ -215,14 +235,20 @@ class RandomResizedCrop(_ToSize):
         return Resampling(self.interpolation, self.antialias)
 
     def compose(self, composition: Composition, uniforms: Float64Array) -> None:
-        boxes = random_resized_crop_boxes(uniforms, composition.extent, scale=self.scale, ratio=self.ratio)
+        boxes = random_resized_crop_boxes(
+            uniforms, composition.extent, scale=self.scale, ratio=self.ratio
+        )
         composition.crop(boxes[:, :2], boxes[:, 2:])
         composition.resize(np.array([self.size], dtype=np.int64))
 
-    def native(self, core: Any, uniforms: Float64Array, flips: BoolArray, then: tuple[Any, ...]) -> Any:
+    def native(
+        self, core: Any, uniforms: Float64Array, flips: BoolArray, then: tuple[Any, ...]
+    ) -> Any:
         return None if then else self.native_crops(core, uniforms, flips, None)
 
-    def native_crops(self, core: Any, uniforms: Float64Array, flips: BoolArray, bicubic: BoolArray | None) -> Any:
+    def native_crops(
+        self, core: Any, uniforms: Float64Array, flips: BoolArray, bicubic: BoolArray | None
+    ) -> Any:
         """Boxes drawn by the native core; `bicubic`: as of a `Geometry`."""
         logs = (math.log(self.ratio[0]), math.log(self.ratio[1]))
         return core.drawn_crops(uniforms, flips, self.size, self.scale, self.ratio, logs, bicubic)
@@ -237,7 +263,8 @@ class Resize(GeometryOperation):
     size: Size | None = None
     """Exact (height, width), or None."""
     shorter: int | None = None
-    """Length of the shorter side; the longer follows. Exactly one of `size` and `shorter`, or `max_size` alone."""
+    """Length of the shorter side; the longer follows. Exactly one of `size` and `shorter`, or
+    `max_size` alone."""
     max_size: int | None = None
     interpolation: Interpolation = "bilinear"
     antialias: bool = True
@@ -245,12 +272,15 @@ class Resize(GeometryOperation):
     def __post_init__(self) -> None:
         check_settings(self)
         if self.size is None and self.shorter is None and self.max_size is None:
-            raise ConfigurationError("Resize needs a size (height, width), a shorter side, or a max_size.")
+            raise ConfigurationError(
+                "Resize needs a size (height, width), a shorter side, or a max_size."
+            )
         if self.size is not None and (self.shorter is not None or self.max_size is not None):
             raise ConfigurationError(f"{self} has an exact size; leave out shorter and max_size.")
         if self.shorter is not None and self.max_size is not None and self.max_size <= self.shorter:
             raise ConfigurationError(
-                f"Resize(max_size={self.max_size}) must be greater than the shorter side, {self.shorter}."
+                f"Resize(max_size={self.max_size}) must be greater than the shorter side, "
+                f"{self.shorter}."
             )
 
     @classmethod
@@ -278,10 +308,14 @@ class Resize(GeometryOperation):
 
     def compose(self, composition: Composition, uniforms: Float64Array) -> None:
         composition.resize(
-            resized_sizes(composition.extent, size=self.size, shorter=self.shorter, max_size=self.max_size)
+            resized_sizes(
+                composition.extent, size=self.size, shorter=self.shorter, max_size=self.max_size
+            )
         )
 
-    def native(self, core: Any, uniforms: Float64Array, flips: BoolArray, then: tuple[Any, ...]) -> Any:
+    def native(
+        self, core: Any, uniforms: Float64Array, flips: BoolArray, then: tuple[Any, ...]
+    ) -> Any:
         match then:
             case ():
                 crop = None

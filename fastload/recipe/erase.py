@@ -39,33 +39,47 @@ class RandomErasing(PixelOperation):
 
     @classmethod
     def from_transform(cls, transform: Any, image: ImageState) -> RandomErasing:
-        value: Any = "random" if transform.value in (None, "random") else read_floats(transform.value)
-        return cls(float(transform.p), read_bounds(transform.scale), read_bounds(transform.ratio), value)
+        value: Any = (
+            "random" if transform.value in (None, "random") else read_floats(transform.value)
+        )
+        return cls(
+            float(transform.p), read_bounds(transform.scale), read_bounds(transform.ratio), value
+        )
 
     def boxes(self, draws: Draws, stream: int, *, height: int, width: int) -> Int64Array:
-        """(B, 4) int64: top, left, height, width of the boxes of torchvision's; all 0 where nothing is erased.
+        """(B, 4) int64: top, left, height, width of the boxes of torchvision's; all 0 where nothing
+        is erased.
 
-        With probability p: ten attempts, area uniform in `scale` of the image's, log(height / width) uniform in the
-        logs of `ratio`, sides rounded; the first box smaller than the image both ways is placed uniformly.
+        With probability p: ten attempts, area uniform in `scale` of the image's, log(height /
+        width) uniform in the logs of `ratio`, sides rounded; the first box smaller than the image
+        both ways is placed uniformly.
         """
         u = draws.uniform(stream, 1 + 2 * _ATTEMPTS + 2)
         (small, large), (flat, tall) = self.scale, self.ratio
         area = height * width * (small + u[:, 1 : _ATTEMPTS + 1] * (large - small))
-        ratio = np.exp(math.log(flat) + u[:, _ATTEMPTS + 1 : -2] * (math.log(tall) - math.log(flat)))
+        ratio = np.exp(
+            math.log(flat) + u[:, _ATTEMPTS + 1 : -2] * (math.log(tall) - math.log(flat))
+        )
         box_height, box_width = np.rint(np.sqrt(area * ratio)), np.rint(np.sqrt(area / ratio))
         fits = (box_height < height) & (box_width < width)
         first = fits.argmax(axis=1)[:, None]
-        sides = np.concatenate([np.take_along_axis(side, first, axis=1) for side in (box_height, box_width)], axis=1)
+        sides = np.concatenate(
+            [np.take_along_axis(side, first, axis=1) for side in (box_height, box_width)], axis=1
+        )
         start = np.floor(u[:, -2:] * (np.array([height, width]) - sides + 1))
         erased = fits.any(axis=1) & (u[:, 0] < self.p)
-        return np.where(erased[:, None], np.concatenate([start, sides], axis=1), 0.0).astype(np.int64)
+        return np.where(erased[:, None], np.concatenate([start, sides], axis=1), 0.0).astype(
+            np.int64
+        )
 
     def apply(self, images: torch.Tensor, draws: Draws, stream: int) -> torch.Tensor:
-        """Values are converted to the dtype of the images as torchvision does: cut to whole numbers, not scaled."""
+        """Values are converted to the dtype of the images as torchvision does: cut to whole
+        numbers, not scaled."""
         channels, height, width = images.shape[1:]
         if self.value != "random" and len(self.value) not in (1, channels):
             raise ConfigurationError(
-                f"RandomErasing(value={self.value}) has {counted(len(self.value), 'value')} for images of "
+                f"RandomErasing(value={self.value}) has {counted(len(self.value), 'value')} "
+                "for images of "
                 f"{counted(channels, 'channel')}; give 1 or {channels}."
             )
         boxes = self.boxes(draws, stream, height=height, width=width)
@@ -73,10 +87,15 @@ class RandomErasing(PixelOperation):
             return images
         if self.value == "random":
             return _fill_with_noise(images, boxes, draws.integers(stream))
-        value = constants(np.array(self.value, dtype=np.float32), images.device).to(images.dtype).view(-1, 1, 1)
+        value = (
+            constants(np.array(self.value, dtype=np.float32), images.device)
+            .to(images.dtype)
+            .view(-1, 1, 1)
+        )
         if images.device.type != "cpu":
             return torch.where(inside_boxes(boxes, images), value, images)
-        # Where no kernels are launched, a slice a sample is ten times faster than a mask for all pixels.
+        # Where no kernels are launched, a slice a sample is ten times faster than a mask for all
+        # pixels.
         result = images.clone()
         for row, (top, left, box_height, box_width) in enumerate(boxes.tolist()):
             result[row, :, top : top + box_height, left : left + box_width] = value
@@ -92,12 +111,15 @@ def inside_boxes(boxes: Int64Array, images: torch.Tensor) -> torch.Tensor:
 
 
 def pixel_noise(keys: torch.Tensor, counters: torch.Tensor) -> torch.Tensor:
-    """Standard normal numbers as a function of (key, counter): the same on every device, in any order.
+    """Standard normal numbers as a function of (key, counter): the same on every device, in any
+    order.
 
-    The (N,) int64 counters of a key go through the output function of SplitMix64 (Steele, Lea, Flood: "Fast splittable
-    pseudorandom number generators", OOPSLA 2014), and its 64 bits through Box and Muller's transform: (N,) float32.
+    The (N,) int64 counters of a key go through the output function of SplitMix64 (Steele, Lea,
+    Flood: "Fast splittable pseudorandom number generators", OOPSLA 2014), and its 64 bits through
+    Box and Muller's transform: (N,) float32.
     """
-    # int64 multiplication wraps, as the generator wants; shifts bring in copies of the sign, which are masked off.
+    # int64 multiplication wraps, as the generator wants; shifts bring in copies of the sign, which
+    # are masked off.
     z = keys + (counters + 1) * -0x61C8864680B583EB
     z = (z ^ (z >> 30 & 0x3FFFFFFFF)) * -0x40A7B892E31B1A47
     z = (z ^ (z >> 27 & 0x1FFFFFFFFF)) * -0x6B2FB644ECCEEE15
@@ -112,7 +134,13 @@ def _fill_with_noise(images: torch.Tensor, boxes: Int64Array, keys: UInt64Array)
     rows = np.flatnonzero(boxes[:, 2:].all(axis=1))
     counts = boxes[rows, 2] * boxes[rows, 3]
     described = np.concatenate(
-        [rows[:, None], boxes[rows], (np.cumsum(counts) - counts)[:, None], keys.view(np.int64)[rows, None]], axis=1
+        [
+            rows[:, None],
+            boxes[rows],
+            (np.cumsum(counts) - counts)[:, None],
+            keys.view(np.int64)[rows, None],
+        ],
+        axis=1,
     )
     total = int(counts.sum())
     of_row = torch.repeat_interleave(on_device(counts, images.device), output_size=total)
@@ -122,5 +150,7 @@ def _fill_with_noise(images: torch.Tensor, boxes: Int64Array, keys: UInt64Array)
     plane = torch.arange(channels, device=images.device)[:, None]
     noise = pixel_noise(key.expand(channels, -1), (plane * height + y) * width + x)
     if not images.is_floating_point():
-        noise = noise.to(torch.int32)  # so that negative numbers wrap on every device, as they do on the CPU
+        noise = noise.to(
+            torch.int32
+        )  # so that negative numbers wrap on every device, as they do on the CPU
     return images.index_put((row, plane, y, x), noise.to(images.dtype))

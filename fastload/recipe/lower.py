@@ -1,10 +1,10 @@
 """From torchvision transforms, v2 and v1, to operations.
 
-A transform is known by its exact type: a subclass may do anything, so it stays opaque, unless it overrides nothing of
-its base. One that hands its image to a known one and returns the result is known by its code (`known_code`). Images are
-taken to enter as PIL images, as torchvision's datasets give them, and to be tensors after ToImage, PILToTensor or
-ToTensor. It matters in two places: PIL always antialiases, whatever `antialias` says, and PIL's "nearest" is the
-tensors' "nearest-exact".
+A transform is known by its exact type: a subclass may do anything, so it stays opaque, unless it
+overrides nothing of its base. One that hands its image to a known one and returns the result is
+known by its code (`known_code`). Images are taken to enter as PIL images, as torchvision's datasets
+give them, and to be tensors after ToImage, PILToTensor or ToTensor. It matters in two places: PIL
+always antialiases, whatever `antialias` says, and PIL's "nearest" is the tensors' "nearest-exact".
 """
 
 from __future__ import annotations
@@ -27,13 +27,28 @@ from fastload.recipe.attributes import read_antialias, read_floats, read_interpo
 from fastload.recipe.batch import RandomApply
 from fastload.recipe.convert import Normalize, ToDtype
 from fastload.recipe.crops import CenterCrop, Resize
-from fastload.recipe.operation import ImageState, NotLowerableError, Opaque, Operation, lowering_of, register_lowering
+from fastload.recipe.operation import (
+    ImageState,
+    NotLowerableError,
+    Opaque,
+    Operation,
+    lowering_of,
+    register_lowering,
+)
 from fastload.recipe.views import Fork, Views
 
 _CONTAINERS = (v1.Compose, v2.Compose, nn.Sequential)
 _BATCH_ONLY = (v2.MixUp, v2.CutMix)
 _TO_PIL = (v1.ToPILImage, v2.ToPILImage)
-_CONVERSIONS = (v1.ToTensor, v2.ToTensor, v1.PILToTensor, v2.PILToTensor, v2.ToImage, v2.ToPureTensor, *_TO_PIL)
+_CONVERSIONS = (
+    v1.ToTensor,
+    v2.ToTensor,
+    v1.PILToTensor,
+    v2.PILToTensor,
+    v2.ToImage,
+    v2.ToPureTensor,
+    *_TO_PIL,
+)
 """What changes the kind of object that an image is."""
 
 
@@ -48,8 +63,9 @@ class Origin:
 
 
 def lower(transform: Any) -> list[Origin]:
-    """The transforms in the order they run, nested ones unpacked, each with its operations. Raises ConfigurationError:
-    something that is not callable; MixUp or CutMix, which do not work on single images."""
+    """The transforms in the order they run, nested ones unpacked, each with its operations. Raises
+    ConfigurationError: something that is not callable; MixUp or CutMix, which do not work on single
+    images."""
     if isinstance(transform, list | tuple):
         transform = Views(*transform)
     return _lower_all(transform, ImageState())
@@ -60,29 +76,39 @@ def _lower_all(transform: Any, image: ImageState) -> list[Origin]:
 
 
 def keeps_kind(transform: Any) -> bool:
-    """Whether it surely gives a PIL image for a PIL image and a tensor for a tensor: torchvision's do, Lambda aside."""
+    """Whether it surely gives a PIL image for a PIL image and a tensor for a tensor: torchvision's
+    do, Lambda aside."""
     kind = type(transform)
-    if not kind.__module__.startswith("torchvision.transforms.") or kind in _CONVERSIONS or hasattr(transform, "lambd"):
+    if (
+        not kind.__module__.startswith("torchvision.transforms.")
+        or kind in _CONVERSIONS
+        or hasattr(transform, "lambd")
+    ):
         return False
     return all(keeps_kind(inner) for inner in getattr(transform, "transforms", ()))
 
 
 def known_kind(kind: type) -> type:
-    """The type that a transform of this type may be taken for: its own, or that of the known one that it derives from
-    without changing what that does."""
+    """The type that a transform of this type may be taken for: its own, or that of the known one
+    that it derives from without changing what that does."""
     for base in kind.__mro__:
         if lowering_of(base) is not None or base in _CONTAINERS:
             between = kind.__mro__[: kind.__mro__.index(base)]
             added = {name: value for derived in between for name, value in vars(derived).items()}
-            changed = any(name not in _HARMLESS and _changes(base, name, value) for name, value in added.items())
+            changed = any(
+                name not in _HARMLESS and _changes(base, name, value)
+                for name, value in added.items()
+            )
             return kind if changed else base
     return kind
 
 
 def _changes(base: type, name: str, value: Any) -> bool:
-    """Whether a name that a derived class adds may change what the code of its base does: it is one of the base's, or
-    of Python's, or makes an attribute that the base reads."""
-    made = hasattr(value, "__get__") and not isinstance(value, FunctionType | classmethod | staticmethod)
+    """Whether a name that a derived class adds may change what the code of its base does: it is one
+    of the base's, or of Python's, or makes an attribute that the base reads."""
+    made = hasattr(value, "__get__") and not isinstance(
+        value, FunctionType | classmethod | staticmethod
+    )
     return made or hasattr(base, name) or (name.startswith("__") and name.endswith("__"))
 
 
@@ -112,28 +138,38 @@ def _is_container(transform: Any) -> bool:
     """Whether it is torchvision's, and does to an image what those in it do, in their order."""
     if known_kind(type(transform)) not in _CONTAINERS or not is_untouched(transform):
         return False
-    return isinstance(transform, nn.Sequential) or type(transform.transforms) in (list, tuple, nn.ModuleList)
+    return isinstance(transform, nn.Sequential) or type(transform.transforms) in (
+        list,
+        tuple,
+        nn.ModuleList,
+    )
 
 
 def _lower_leaf(transform: Any, image: ImageState) -> Origin:
     kind, was_tensor = known_kind(type(transform)), image.tensor
     if kind in _BATCH_ONLY:
         raise ConfigurationError(
-            f"transform contains {kind.__name__}, which mixes the images of a batch; pass it as batch_transform."
+            f"transform contains {kind.__name__}, which mixes the images of a batch; pass it "
+            "as batch_transform."
         )
     if not callable(transform):
         raise ConfigurationError(
-            f"transform contains {transform!r}, which is not callable; pass torchvision transforms, any callable on an "
+            f"transform contains {transform!r}, which is not callable; pass torchvision "
+            "transforms, any callable on an "
             "image, or None."
         )
     lowering = lowering_of(kind)
     try:
         if image.forked:
-            raise NotLowerableError("it comes behind Views and is given all of them; put it into each")
+            raise NotLowerableError(
+                "it comes behind Views and is given all of them; put it into each"
+            )
         if lowering is None:
             raise NotLowerableError(_why_unknown(transform))
         if not is_untouched(transform):
-            raise NotLowerableError("a hook is set on it, or a method of it was replaced; make a new one")
+            raise NotLowerableError(
+                "a hook is set on it, or a method of it was replaced; make a new one"
+            )
         lowered = lowering(transform, image)
     except (NotLowerableError, ConfigurationError) as error:
         image.known = False
@@ -150,7 +186,8 @@ def _why_unknown(transform: Any) -> str:
     for base in kind.__mro__[1:]:
         if lowering_of(base) is not None or base in _CONTAINERS:
             return (
-                f"it is a subclass of {base.__name__} with code of its own, which may do something else; use "
+                f"it is a subclass of {base.__name__} with code of its own, which may do "
+                "something else; use "
                 f"{base.__name__} itself"
             )
     if kind.__module__.startswith("torchvision."):
@@ -160,20 +197,27 @@ def _why_unknown(transform: Any) -> str:
         names = [f"x.{name}" for name in held]
         views = ", ".join(names if len(names) > 1 else names * 2)
         return (
-            f"it has code of its own around transforms that fastload knows ({', '.join(names)}, x being this object); "
-            f"if it makes views of an image by them, write fastload.Views({views}) in its place, one for each view; "
+            "it has code of its own around transforms that fastload knows "
+            f"({', '.join(names)}, x being this object); "
+            f"if it makes views of an image by them, write fastload.Views({views}) in its "
+            "place, one for each view; "
             "else give those transforms themselves"
         )
     if lowering_of(getattr(v2, kind.__name__, kind)) is not None:
         return (
-            f"it is not torchvision's {kind.__name__}; use that one, or register an operation for it "
+            f"it is not torchvision's {kind.__name__}; use that one, or register an operation "
+            "for it "
             "(fastload.recipe.register)"
         )
-    return "it is not a torchvision transform; leave it out, or register an operation for it (fastload.recipe.register)"
+    return (
+        "it is not a torchvision transform; leave it out, or register an operation for it "
+        "(fastload.recipe.register)"
+    )
 
 
 def _held(transform: Any) -> dict[str, Any]:
-    """The transforms that fastload knows among the attributes of an object, by name, those in lists included."""
+    """The transforms that fastload knows among the attributes of an object, by name, those in lists
+    included."""
     own = getattr(transform, "__dict__", {})
     found: dict[str, Any] = {}
     for name, value in {**own, **own.get("_modules", {})}.items():
@@ -186,7 +230,11 @@ def _held(transform: Any) -> dict[str, Any]:
 
 def _is_known(transform: Any) -> bool:
     kind = known_kind(type(transform))
-    return _is_container(transform) or lowering_of(kind) is not None or delegate_of(transform) is not None
+    return (
+        _is_container(transform)
+        or lowering_of(kind) is not None
+        or delegate_of(transform) is not None
+    )
 
 
 def _views(transform: Any, image: ImageState) -> tuple[Operation, ...]:
@@ -200,12 +248,18 @@ def _views(transform: Any, image: ImageState) -> tuple[Operation, ...]:
 
 def _random_apply(transform: Any, image: ImageState) -> tuple[Operation, ...]:
     inside = replace(image)
-    ops = tuple(op for origin in _lower_all(v1.Compose(list(transform.transforms)), inside) for op in origin.ops)
+    ops = tuple(
+        op
+        for origin in _lower_all(v1.Compose(list(transform.transforms)), inside)
+        for op in origin.ops
+    )
     for op in ops:
         if op.is_opaque:
             raise NotLowerableError(f"inside it: {op.why_unplaced(None)}")
         if not op.fits_batches(None):
-            raise NotLowerableError(f"inside it {op.describe()} moves pixels; draw it for every image")
+            raise NotLowerableError(
+                f"inside it {op.describe()} moves pixels; draw it for every image"
+            )
     if (image.dtype, image.tensor) != (inside.dtype, inside.tensor) or inside.forked:
         raise NotLowerableError("what is inside it changes the kind or the number of images")
     return (RandomApply(ops, float(transform.p)),) if ops else ()
@@ -221,7 +275,9 @@ def _image_classification(transform: Any, image: ImageState) -> tuple[Operation,
     interpolation = read_interpolation(transform.interpolation, image)
     antialias = read_antialias(transform.antialias, image)
     return (
-        Resize(shorter=int(transform.resize_size[0]), interpolation=interpolation, antialias=antialias),
+        Resize(
+            shorter=int(transform.resize_size[0]), interpolation=interpolation, antialias=antialias
+        ),
         CenterCrop(read_pair(transform.crop_size)),
         ToDtype(torch.float32, scale=True),
         Normalize(read_floats(transform.mean), read_floats(transform.std)),

@@ -17,10 +17,12 @@ from fastload.errors import ConfigurationError, counted
 
 
 class Mix:
-    """What is done to a whole batch and its labels, with numbers that depend on seed, epoch and batch alone, so that
-    every rank mixes its part of a global batch in the same proportion."""
+    """What is done to a whole batch and its labels, with numbers that depend on seed, epoch and
+    batch alone, so that every rank mixes its part of a global batch in the same proportion."""
 
-    def apply(self, images: torch.Tensor, labels: torch.Tensor, draws: Draws) -> tuple[torch.Tensor, torch.Tensor]:
+    def apply(
+        self, images: torch.Tensor, labels: torch.Tensor, draws: Draws
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Images of the same dtype, and (B, K) floating-point labels.
 
         Args:
@@ -42,18 +44,21 @@ class _Blending(Mix):
         name = type(self).__name__
         if labels.ndim not in (1, 2) or images.ndim != 4 or len(labels) != len(images):
             raise ConfigurationError(
-                f"{name} needs images (B, C, H, W) and labels (B,) or (B, K), got shapes {tuple(images.shape)} and "
+                f"{name} needs images (B, C, H, W) and labels (B,) or (B, K), got shapes "
+                f"{tuple(images.shape)} and "
                 f"{tuple(labels.shape)}; mix before anything that changes them."
             )
         if labels.ndim == 1:
             if self.num_classes is None:
                 raise ConfigurationError(
-                    f"{name} needs num_classes for labels that are class numbers; pass {name}(num_classes=...)."
+                    f"{name} needs num_classes for labels that are class numbers; pass "
+                    f"{name}(num_classes=...)."
                 )
             labels = one_hot(labels.to(torch.int64), self.num_classes)
         elif self.num_classes is not None and labels.shape[1] != self.num_classes:
             raise ConfigurationError(
-                f"{name}(num_classes={self.num_classes}) got labels of {counted(labels.shape[1], 'class')}; make the "
+                f"{name}(num_classes={self.num_classes}) got labels of "
+                f"{counted(labels.shape[1], 'class')}; make the "
                 "two equal, or leave num_classes out."
             )
         return labels if labels.is_floating_point() else labels.to(torch.float32)
@@ -67,7 +72,9 @@ class MixUp(_Blending):
         """lam ~ Beta(alpha, alpha): the weight of the sample itself."""
         return float(_random_state(draws).beta(self.alpha, self.alpha))
 
-    def apply(self, images: torch.Tensor, labels: torch.Tensor, draws: Draws) -> tuple[torch.Tensor, torch.Tensor]:
+    def apply(
+        self, images: torch.Tensor, labels: torch.Tensor, draws: Draws
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         if not images.is_floating_point():
             raise ConfigurationError(
                 f"MixUp needs floating-point images, got {images.dtype}; "
@@ -80,12 +87,17 @@ class MixUp(_Blending):
 
 @dataclass(frozen=True)
 class CutMix(_Blending):
-    """A box of each sample replaced by that of the one before it in the batch (Yun et al., 2019, "CutMix")."""
+    """A box of each sample replaced by that of the one before it in the batch (Yun et al., 2019,
+    "CutMix")."""
 
-    def box(self, draws: Draws, *, height: int, width: int) -> tuple[tuple[int, int, int, int], float]:
-        """The box (left, top, right, bottom), and the share of the image that is left of the sample itself.
+    def box(
+        self, draws: Draws, *, height: int, width: int
+    ) -> tuple[tuple[int, int, int, int], float]:
+        """The box (left, top, right, bottom), and the share of the image that is left of the sample
+        itself.
 
-        A centre anywhere in the image, sides sqrt(1 - lam) of the image's with lam ~ Beta(alpha, alpha), clipped.
+        A centre anywhere in the image, sides sqrt(1 - lam) of the image's with lam ~ Beta(alpha,
+        alpha), clipped.
         """
         state = _random_state(draws)
         half = 0.5 * math.sqrt(1.0 - state.beta(self.alpha, self.alpha))
@@ -95,7 +107,9 @@ class CutMix(_Blending):
         top, bottom = max(y - half_height, 0), min(y + half_height, height)
         return (left, top, right, bottom), 1.0 - (right - left) * (bottom - top) / (width * height)
 
-    def apply(self, images: torch.Tensor, labels: torch.Tensor, draws: Draws) -> tuple[torch.Tensor, torch.Tensor]:
+    def apply(
+        self, images: torch.Tensor, labels: torch.Tensor, draws: Draws
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         targets = self.targets(images, labels)
         height, width = images.shape[-2:]
         (left, top, right, bottom), lam = self.box(draws, height=height, width=width)
@@ -117,12 +131,15 @@ class MixChoice(Mix):
         index = int(np.searchsorted(np.cumsum(self.weights), uniform, side="right"))
         return self.choices[min(index, len(self.choices) - 1)]
 
-    def apply(self, images: torch.Tensor, labels: torch.Tensor, draws: Draws) -> tuple[torch.Tensor, torch.Tensor]:
+    def apply(
+        self, images: torch.Tensor, labels: torch.Tensor, draws: Draws
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         return self.choose(draws).apply(images, labels, draws)
 
 
 def lower_batch_transform(transform: Any) -> Mix | Callable[..., Any] | None:
-    """torchvision's v2.MixUp, v2.CutMix, or RandomChoice of them, as data; any other callable, or None, as it is.
+    """torchvision's v2.MixUp, v2.CutMix, or RandomChoice of them, as data; any other callable, or
+    None, as it is.
 
     Only the very classes count, not their subclasses, and only with the default `labels_getter`.
 
@@ -131,15 +148,21 @@ def lower_batch_transform(transform: Any) -> Mix | Callable[..., Any] | None:
     """
     if type(transform) is v2.RandomChoice:
         choices = [lower_batch_transform(choice) for choice in transform.transforms]
-        known = tuple(choice for choice in choices if isinstance(choice, _Blending))  # not again a choice
+        known = tuple(
+            choice for choice in choices if isinstance(choice, _Blending)
+        )  # not again a choice
         if len(known) == len(choices):
             return MixChoice(known, tuple(float(p) for p in transform.p))
     kind = {v2.MixUp: MixUp, v2.CutMix: CutMix}.get(type(transform))
-    if kind is not None and transform._labels_getter is type(transform)(num_classes=1)._labels_getter:
+    if (
+        kind is not None
+        and transform._labels_getter is type(transform)(num_classes=1)._labels_getter
+    ):
         return kind(transform.alpha, transform.num_classes)
     if transform is not None and not callable(transform) and not isinstance(transform, Mix):
         raise ConfigurationError(
-            f"batch_transform={transform!r} is not callable; give v2.MixUp, v2.CutMix, or a function of "
+            f"batch_transform={transform!r} is not callable; give v2.MixUp, v2.CutMix, or a "
+            "function of "
             "(images, labels) that returns both."
         )
     result: Mix | Callable[..., Any] | None = transform
@@ -147,11 +170,13 @@ def lower_batch_transform(transform: Any) -> Mix | Callable[..., Any] | None:
 
 
 def _blend(values: torch.Tensor, lam: float) -> torch.Tensor:
-    """lam * values + (1 - lam) * (values of the sample before), in torchvision's order of operations."""
+    """lam * values + (1 - lam) * (values of the sample before), in torchvision's order of
+    operations."""
     return values.roll(1, 0).mul_(1.0 - lam).add_(values.mul(lam))
 
 
 def _random_state(draws: Draws) -> np.random.RandomState:
-    """A generator for one batch. NumPy has frozen RandomState: it gives these numbers in every version."""
+    """A generator for one batch. NumPy has frozen RandomState: it gives these numbers in every
+    version."""
     bits = int(draws.integers(Stream.MIX)[0])
     return np.random.RandomState([bits >> 32, bits & 0xFFFFFFFF])

@@ -31,7 +31,8 @@ from fastload.recipe.operation import (
 
 @dataclass(frozen=True)
 class MixedResizedCrop(RandomResizedCrop):
-    """RandomResizedCrop with a filter drawn for each sample: bilinear or bicubic, equally likely."""
+    """RandomResizedCrop with a filter drawn for each sample: bilinear or bicubic, equally
+    likely."""
 
     transforms: ClassVar[tuple[type, ...]] = ()
     uniforms = RANDOM_RESIZED_CROP_UNIFORMS + 1
@@ -44,16 +45,21 @@ class MixedResizedCrop(RandomResizedCrop):
         super().compose(composition, uniforms[:, :-1])
         composition.bicubic = self.bicubic_rows(uniforms)
 
-    def native(self, core: Any, uniforms: Float64Array, flips: BoolArray, then: tuple[Any, ...]) -> Any:
+    def native(
+        self, core: Any, uniforms: Float64Array, flips: BoolArray, then: tuple[Any, ...]
+    ) -> Any:
         if then:
             return None
-        return self.native_crops(core, np.ascontiguousarray(uniforms[:, :-1]), flips, self.bicubic_rows(uniforms))
+        return self.native_crops(
+            core, np.ascontiguousarray(uniforms[:, :-1]), flips, self.bicubic_rows(uniforms)
+        )
 
 
 @register
 @dataclass(frozen=True)
 class ResizeKeepRatio(GeometryOperation):
-    """A side as long as asked, the shorter (longest=0), the longer (1), or between; both sides rounded."""
+    """A side as long as asked, the shorter (longest=0), the longer (1), or between; both sides
+    rounded."""
 
     transforms = (timm.ResizeKeepRatio,)
     cuts = False
@@ -65,7 +71,9 @@ class ResizeKeepRatio(GeometryOperation):
     @classmethod
     def from_transform(cls, transform: Any, image: ImageState) -> ResizeKeepRatio:
         if transform.random_scale_prob > 0 or transform.random_aspect_prob > 0:
-            raise NotLowerableError("of ResizeKeepRatio fastload has the form without random scale and aspect")
+            raise NotLowerableError(
+                "of ResizeKeepRatio fastload has the form without random scale and aspect"
+            )
         return cls(read_pair(transform.size), float(transform.longest), _filter(transform, image))
 
     @property
@@ -108,7 +116,11 @@ def _filter(transform: Any, image: ImageState) -> Interpolation:
 
 
 def _random_resized_crop(transform: Any, image: ImageState) -> tuple[Operation, ...]:
-    size, scale, ratio = read_pair(transform.size), read_bounds(transform.scale), read_bounds(transform.ratio)
+    size, scale, ratio = (
+        read_pair(transform.size),
+        read_bounds(transform.scale),
+        read_bounds(transform.ratio),
+    )
     if isinstance(transform.interpolation, tuple | list):
         names = [read_interpolation(one, image) for one in transform.interpolation]
         if names != ["bilinear", "bicubic"] or image.tensor:
@@ -118,23 +130,34 @@ def _random_resized_crop(transform: Any, image: ImageState) -> tuple[Operation, 
 
 
 def _to_tensor(transform: Any, image: ImageState) -> tuple[Operation, ...]:
-    """Nothing to do where it is one already, or where an array or uint8 tensor is made: that is what a batch holds."""
+    """Nothing to do where it is one already, or where an array or uint8 tensor is made: that is
+    what a batch holds."""
     known, image.tensor = image.tensor, True
     if type(transform) is timm.ToTensor:
         return (ToDtype(transform.dtype, scale=False),)
-    return (ToDtype(torch.float32, scale=True),) if type(transform) is timm.MaybeToTensor and not known else ()
+    return (
+        (ToDtype(torch.float32, scale=True),)
+        if type(transform) is timm.MaybeToTensor and not known
+        else ()
+    )
 
 
 def _erasing(transform: Any, image: ImageState) -> tuple[Operation, ...]:
     if transform.rand_color or transform.min_count != 1 or transform.max_count != 1:
-        raise NotLowerableError("of timm's RandomErasing fastload has one box, of zeros (re_mode='const') or 'pixel'")
+        raise NotLowerableError(
+            "of timm's RandomErasing fastload has one box, of zeros (re_mode='const') or 'pixel'"
+        )
     low, high = transform.log_aspect_ratio
     value: Any = "random" if transform.per_pixel else (0.0,)
     scale = (float(transform.min_area), float(transform.max_area))
-    return (RandomErasing(float(transform.probability), scale, (math.exp(low), math.exp(high)), value),)
+    return (
+        RandomErasing(float(transform.probability), scale, (math.exp(low), math.exp(high)), value),
+    )
 
 
-register_lowering("a random resized crop", (timm.RandomResizedCropAndInterpolation,), _random_resized_crop)
+register_lowering(
+    "a random resized crop", (timm.RandomResizedCropAndInterpolation,), _random_resized_crop
+)
 register_lowering("ToDtype", (timm.MaybeToTensor, timm.ToTensor), _to_tensor)
 register_lowering("no operation", (timm.MaybePILToTensor,), _to_tensor)
 register_lowering("no operation", (timm.ToNumpy,), lambda transform, image: ())

@@ -1,9 +1,9 @@
 """What an operation of a recipe is, and the registry of them.
 
-One class an operation: a frozen dataclass whose fields and meanings are torchvision's. Nothing else in fastload knows
-which operations there are; a package of your own adds one with `register`. Sizes are (height, width) in pixels; boxes
-and paddings are in pixels; probabilities in [0, 1]. Values that torchvision would refuse when it meets an image raise
-ConfigurationError at construction.
+One class an operation: a frozen dataclass whose fields and meanings are torchvision's. Nothing else
+in fastload knows which operations there are; a package of your own adds one with `register`. Sizes
+are (height, width) in pixels; boxes and paddings are in pixels; probabilities in [0, 1]. Values
+that torchvision would refuse when it meets an image raise ConfigurationError at construction.
 """
 
 from __future__ import annotations
@@ -41,28 +41,32 @@ class ImageState:
 
 
 class NotLowerableError(Exception):
-    """Why a transform of a known type has no operation that means the same: it then runs as it is."""
+    """Why a transform of a known type has no operation that means the same: it then runs as it
+    is."""
 
 
 class Operation:
-    """Base class; derive from `GeometryOperation` or `PixelOperation`. Subclasses are frozen dataclasses."""
+    """Base class; derive from `GeometryOperation` or `PixelOperation`. Subclasses are frozen
+    dataclasses."""
 
     transforms: ClassVar[tuple[type, ...]] = ()
-    """The transforms that `from_transform` takes: these very types, not their subclasses, which may do anything."""
+    """The transforms that `from_transform` takes: these very types, not their subclasses, which may
+    do anything."""
     is_opaque: ClassVar[bool] = False
     """Whether only Python can run it, on one sample at a time."""
     moves_pixels: ClassVar[bool] = True
-    """Whether it may put pixels elsewhere: then boxes and points in the image are no longer right."""
+    """Whether it may put pixels elsewhere: then boxes and points in the image are no longer
+    right."""
     light: ClassVar[bool] = False
     """Whether it costs no more than a multiplication for each value."""
     pointwise: ClassVar[bool] = False
-    """Whether it treats all pixels of a sample alike, each by itself. Crops, flips and nothing else that moves pixels
-    may then run before it though they come behind it."""
+    """Whether it treats all pixels of a sample alike, each by itself. Crops, flips and nothing else
+    that moves pixels may then run before it though they come behind it."""
 
     @classmethod
     def from_transform(cls, transform: Any, image: ImageState) -> Operation | None:
-        """The operation that does what a transform of one of the types in `transforms` does to an image in this state;
-        None if it does nothing.
+        """The operation that does what a transform of one of the types in `transforms` does to an
+        image in this state; None if it does nothing.
 
         Raises:
             NotLowerableError: with these settings there is none; the message says why.
@@ -70,8 +74,8 @@ class Operation:
         raise NotImplementedError(f"{cls.__name__} cannot be made from a transform")
 
     def size_after(self, size: Size | None) -> Size | None:
-        """(height, width) of what it makes of images of this size; None where images differ or it is not known.
-        Raises ConfigurationError: it cannot be applied to images of this size."""
+        """(height, width) of what it makes of images of this size; None where images differ or it
+        is not known. Raises ConfigurationError: it cannot be applied to images of this size."""
         return size
 
     def check_dtype(self, dtype: torch.dtype) -> None:
@@ -82,12 +86,14 @@ class Operation:
         return dtype
 
     def rescaling(self, dtype: torch.dtype) -> float | None:
-        """By how much it divides the values of images of `dtype`, if all it does is to convert them to a dtype that
-        holds them, so that geometry may run before it though it comes behind; None: it does more."""
+        """By how much it divides the values of images of `dtype`, if all it does is to convert them
+        to a dtype that holds them, so that geometry may run before it though it comes behind; None:
+        it does more."""
         return None
 
     def fits_batches(self, size: Size | None) -> bool:
-        """Whether it can work on batches of images of this size; None: they differ in size before it."""
+        """Whether it can work on batches of images of this size; None: they differ in size before
+        it."""
         return True
 
     def apply(self, images: torch.Tensor, draws: Draws, stream: int) -> torch.Tensor:
@@ -95,8 +101,8 @@ class Operation:
 
         Args:
             images: (B, C, H, W), uint8 or floating point, in any memory format; not to be changed.
-            draws: random numbers of the B samples: `draws.uniform(stream, count)`. What becomes of a sample may not
-                depend on the others of its batch.
+            draws: random numbers of the B samples: `draws.uniform(stream, count)`. What becomes of
+                a sample may not depend on the others of its batch.
             stream: of this operation.
 
         Returns:
@@ -105,7 +111,9 @@ class Operation:
         Raises:
             ConfigurationError: it cannot take such images.
         """
-        raise NotImplementedError(f"{type(self).__name__} does not define apply(images, draws, stream)")
+        raise NotImplementedError(
+            f"{type(self).__name__} does not define apply(images, draws, stream)"
+        )
 
     def apply_to_masks(self, masks: torch.Tensor, draws: Draws, stream: int) -> torch.Tensor:
         """The same for the (B, 1, H, W) masks of the same samples. Here: masks stay as they are."""
@@ -117,17 +125,19 @@ class Operation:
         return f"{self.describe()} does not say where it puts pixels" if self.moves_pixels else ""
 
     def move(self, points: PointMap, draws: Draws, stream: int) -> PointMap:
-        """Where points of the source images are after the operation, if `points` says where they are before; for
-        operations that lose no points. Samples that it does not fit get any points: they fail where pixels are made."""
+        """Where points of the source images are after the operation, if `points` says where they
+        are before; for operations that lose no points. Samples that it does not fit get any points:
+        they fail where pixels are made."""
         return points
 
     def fuse(self, following: Operation, dtype: torch.dtype) -> Operation | None:
-        """One operation that does to images of `dtype` what this one and the following do, in one pass; or None. For
-        operations without random numbers."""
+        """One operation that does to images of `dtype` what this one and the following do, in one
+        pass; or None. For operations without random numbers."""
         return None
 
     def describe(self) -> str:
-        """The operation as one would write it: its first field, and what differs from the defaults."""
+        """The operation as one would write it: its first field, and what differs from the
+        defaults."""
         shown = []
         for position, field in enumerate(dataclasses.fields(self)):  # type: ignore[arg-type]  # subclasses are
             value = getattr(self, field.name)
@@ -142,7 +152,8 @@ class Operation:
         return repr(self) if inside else f"{type(self).__module__}.{self!r}"
 
     def why_unplaced(self, before: Operation | None) -> str:
-        """Why it fits neither where images are decoded nor on batches. `before`: the operation before it."""
+        """Why it fits neither where images are decoded nor on batches. `before`: the operation
+        before it."""
         behind = "the source" if before is None else before.describe()
         return f"{self.describe()} (it comes behind {behind}, where images still differ in size)"
 
@@ -154,10 +165,11 @@ class PixelOperation(Operation):
 
 
 class GeometryOperation(GeometryStep, Operation):
-    """Moves pixels. Define `compose`; see `GeometryStep` for the defaults, which are those of a plain crop.
+    """Moves pixels. Define `compose`; see `GeometryStep` for the defaults, which are those of a
+    plain crop.
 
-    It runs where images are decoded if it composes with what came before, and else on batches; both ways it is drawn
-    and composed by `compose`, and rendered by what renders everything.
+    It runs where images are decoded if it composes with what came before, and else on batches; both
+    ways it is drawn and composed by `compose`, and rendered by what renders everything.
     """
 
     def size_after(self, size: Size | None) -> Size | None:
@@ -179,7 +191,8 @@ class GeometryOperation(GeometryStep, Operation):
         channels, padding = images.shape[1], self.padding_for(None) or Padding()
         if len(padding.fill) not in (1, channels):
             raise ConfigurationError(
-                f"{type(self).__name__}(fill={padding.fill}) has {counted(len(padding.fill), 'value')} for images of "
+                f"{type(self).__name__}(fill={padding.fill}) has "
+                f"{counted(len(padding.fill), 'value')} for images of "
                 f"{counted(channels, 'channel')}; give 1 or {channels}."
             )
         return self._render(images, draws, stream, self._plan(stream).resampling)
@@ -197,7 +210,9 @@ class GeometryOperation(GeometryStep, Operation):
     def move(self, points: PointMap, draws: Draws, stream: int) -> PointMap:
         return points.then(self._plan(stream).resolve(draws, points.sizes))
 
-    def _render(self, pixels: torch.Tensor, draws: Draws, stream: int, resampling: Resampling) -> torch.Tensor:
+    def _render(
+        self, pixels: torch.Tensor, draws: Draws, stream: int, resampling: Resampling
+    ) -> torch.Tensor:
         sizes = np.broadcast_to(np.array(pixels.shape[-2:]), (len(draws), 2))
         geometry = self._plan(stream).resolve(draws, sizes)
         if geometry.errors:
@@ -205,9 +220,12 @@ class GeometryOperation(GeometryStep, Operation):
         return render_batch(pixels, geometry, resampling)
 
     def _plan(self, stream: int) -> GeometryPlan:
-        """Of this operation alone: the same boxes, windows, flips and pixels that a backend would make."""
+        """Of this operation alone: the same boxes, windows, flips and pixels that a backend would
+        make."""
         resampling, padding = self.resampling or Resampling(), self.padding_for(None) or Padding()
-        return GeometryPlan(((stream, self),), None, resampling.interpolation, resampling.antialias, *padding)
+        return GeometryPlan(
+            ((stream, self),), None, resampling.interpolation, resampling.antialias, *padding
+        )
 
 
 @dataclass(frozen=True)
@@ -254,22 +272,29 @@ _lowerings: dict[type, tuple[str, Lowering]] = {}
 
 
 def register(cls: _Registered) -> _Registered:
-    """Make an operation known: from now on the transforms that it names are lowered to it. Use it as a decorator, above
-    `@dataclass(frozen=True)`; CONTRIBUTING.md has an example.
+    """Make an operation known: from now on the transforms that it names are lowered to it. Use it
+    as a decorator, above `@dataclass(frozen=True)`; CONTRIBUTING.md has an example.
 
     Raises:
-        ConfigurationError: it is no frozen dataclass derived from Operation, names no transforms, or names one that
-            belongs to another operation already.
+        ConfigurationError: it is no frozen dataclass derived from Operation, names no transforms,
+            or names one that belongs to another operation already.
     """
     name = getattr(cls, "__qualname__", repr(cls))
     parameters = getattr(cls, "__dataclass_params__", None)
-    if not (isinstance(cls, type) and issubclass(cls, Operation)) or parameters is None or not parameters.frozen:
+    if (
+        not (isinstance(cls, type) and issubclass(cls, Operation))
+        or parameters is None
+        or not parameters.frozen
+    ):
         raise ConfigurationError(
-            f"register({name}): an operation is a frozen dataclass derived from PixelOperation or GeometryOperation; "
+            f"register({name}): an operation is a frozen dataclass derived from PixelOperation "
+            "or GeometryOperation; "
             "put @dataclass(frozen=True) below @register."
         )
     if not cls.transforms:
-        raise ConfigurationError(f"register({name}): `transforms` is empty; name the types that it is lowered from.")
+        raise ConfigurationError(
+            f"register({name}): `transforms` is empty; name the types that it is lowered from."
+        )
 
     def lowering(transform: Any, image: ImageState) -> tuple[Operation, ...]:
         operation = cls.from_transform(transform, image)
@@ -284,7 +309,8 @@ def register_lowering(name: str, transforms: tuple[type, ...], lowering: Lowerin
     for kind in transforms:
         if kind in _lowerings:
             raise ConfigurationError(
-                f"register({name}): {kind.__module__}.{kind.__qualname__} is lowered to {_lowerings[kind][0]} already; "
+                f"register({name}): {kind.__module__}.{kind.__qualname__} is lowered to "
+                f"{_lowerings[kind][0]} already; "
                 "register a transform class of your own."
             )
     _lowerings.update(dict.fromkeys(transforms, (name, lowering)))

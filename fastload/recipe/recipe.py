@@ -1,4 +1,5 @@
-"""A transform as data, and which of its operations runs where: where pixels are decoded, in a worker, or on batches."""
+"""A transform as data, and which of its operations runs where: where pixels are decoded, in a
+worker, or on batches."""
 
 from __future__ import annotations
 
@@ -29,21 +30,24 @@ class Placement(NamedTuple):
     transform: str
     """As a person would write it: "RandomResizedCrop(size=(224, 224))"."""
     where: Literal["decode", "worker", "device"]
-    """`worker`: the transform itself, one sample at a time. `device`: on whole batches, on the target device."""
+    """`worker`: the transform itself, one sample at a time. `device`: on whole batches, on the
+    target device."""
 
 
 @dataclass(frozen=True)
 class SplitRecipe:
-    """A recipe, split for a source. Samples go through `opaque` or through `geometries`, batches through `programs`."""
+    """A recipe, split for a source. Samples go through `opaque` or through `geometries`, batches
+    through `programs`."""
 
     geometries: tuple[GeometryPlan, ...]
-    """One for each view; one in all unless the recipe `forks`. The identity where there is an opaque part."""
+    """One for each view; one in all unless the recipe `forks`. The identity where there is an
+    opaque part."""
     programs: tuple[BatchProgram, ...]
     """Likewise."""
     placement: tuple[Placement, ...]
     opaque: Callable[..., Any] | None = field(default=None, compare=False)
-    """The user's own transforms: from what the data set gives, a PIL image or an image and a mask, to what `batch`
-    takes."""
+    """The user's own transforms: from what the data set gives, a PIL image or an image and a mask,
+    to what `batch` takes."""
     reasons: tuple[str, ...] = ()
     """Why there is an opaque part: each transform that could not be placed, and why not."""
     forks: bool = False
@@ -63,30 +67,37 @@ class SplitRecipe:
 
     @property
     def moves_pixels(self) -> bool:
-        """Whether an operation puts pixels elsewhere, wherever it runs. What opaque transforms do is not known."""
+        """Whether an operation puts pixels elsewhere, wherever it runs. What opaque transforms do
+        is not known."""
         return any(op.moves_pixels and not op.is_opaque for path in self.paths for _, op in path)
 
     @property
     def loses_points(self) -> str:
-        """Why it is not known where a point of an image is after the transform; empty where `points` knows."""
+        """Why it is not known where a point of an image is after the transform; empty where
+        `points` knows."""
         if self.opaque is not None:
             return "; ".join(self.reasons) or "the transform runs as Python code of its own"
-        return next((op.loses_points for path in self.paths for _, op in path if op.loses_points), "")
+        return next(
+            (op.loses_points for path in self.paths for _, op in path if op.loses_points), ""
+        )
 
     def points(self, view: int, sizes: Int64Array, draws: Draws) -> PointMap:
-        """Where points of B source images of these (B, 2) sizes are in what the trainer gets of a view. All operations
-        count, those that run on the device later too: their draws are known."""
+        """Where points of B source images of these (B, 2) sizes are in what the trainer gets of a
+        view. All operations count, those that run on the device later too: their draws are
+        known."""
         points = PointMap.identity(sizes)
         for stream, op in self.paths[view]:
             points = op.move(points, draws, stream)
         return points
 
     def require_no_opaque(self, backend: str, capable: Sequence[str]) -> None:
-        """For backends that cannot run Python on samples: raises UnsupportedTransformError if there is such a part."""
+        """For backends that cannot run Python on samples: raises UnsupportedTransformError if there
+        is such a part."""
         if self.opaque is not None:
             raise UnsupportedTransformError(
                 f"backend {backend!r} cannot run {'; nor '.join(self.reasons)}. "
-                f"Use backend={' or '.join(repr(name) for name in capable)}, which can, or leave the transform out."
+                f"Use backend={' or '.join(repr(name) for name in capable)}, which can, or "
+                "leave the transform out."
             )
 
 
@@ -99,11 +110,13 @@ class Recipe:
 
     ops: tuple[Operation, ...] = ()
     origins: tuple[Origin, ...] = field(default=(), compare=False, repr=False)
-    """The transforms that the operations were lowered from, which run where operations cannot; () if made by hand."""
+    """The transforms that the operations were lowered from, which run where operations cannot; ()
+    if made by hand."""
 
     @classmethod
     def from_transform(cls, transform: Any) -> Recipe:
-        """Lower a torchvision transform, v2 or v1, or any callable on an image; None is the empty recipe.
+        """Lower a torchvision transform, v2 or v1, or any callable on an image; None is the empty
+        recipe.
 
         What has no equivalent operation becomes `Opaque`, with the reason.
 
@@ -117,7 +130,8 @@ class Recipe:
 
     @property
     def fingerprint(self) -> str:
-        """32 hex digits, equal for equal recipes in any process. Opaque transforms count by their qualified name."""
+        """32 hex digits, equal for equal recipes in any process. Opaque transforms count by their
+        qualified name."""
         return fingerprint_of(*(op.identity for op in self.ops))
 
     @property
@@ -126,7 +140,8 @@ class Recipe:
         return any(op.is_opaque for op in self.ops)
 
     def split(self, fixed_size: tuple[int, int] | None = None) -> SplitRecipe:
-        """Say which operation runs where, for a source whose images are all (height, width) = `fixed_size`, or differ.
+        """Say which operation runs where, for a source whose images are all (height, width) =
+        `fixed_size`, or differ.
 
         Raises:
             ConfigurationError: operations that no image can go through in this order.
@@ -154,7 +169,11 @@ class Recipe:
         return SplitRecipe(
             geometries=tuple(plan for _, plan in placed),
             programs=tuple(
-                BatchProgram(tuple(step for step, place in zip(path, where, strict=True) if place == "device"))
+                BatchProgram(
+                    tuple(
+                        step for step, place in zip(path, where, strict=True) if place == "device"
+                    )
+                )
                 for path, (where, _) in zip(paths, placed, strict=True)
             ),
             placement=tuple(
@@ -169,8 +188,8 @@ class Recipe:
         )
 
     def as_opaque(self, reason: str) -> SplitRecipe:
-        """All of it as the user's own transforms, one sample at a time, for what needs finished samples; `reason`: why,
-        for messages."""
+        """All of it as the user's own transforms, one sample at a time, for what needs finished
+        samples; `reason`: why, for messages."""
         opaque: Callable[..., Any] | None = None
         if self.origins:
             opaque = _in_order([origin.transform for origin in self.origins])
@@ -189,15 +208,19 @@ class Recipe:
 
     @property
     def _paths(self) -> list[list[Step]]:
-        """Each view of a fork as a recipe of its own, whose streams are those of its operations in this one."""
-        return [list(enumerate(self.ops))] if self._fork is None else self._fork.paths(self.ops[:-1])
+        """Each view of a fork as a recipe of its own, whose streams are those of its operations in
+        this one."""
+        return (
+            [list(enumerate(self.ops))] if self._fork is None else self._fork.paths(self.ops[:-1])
+        )
 
     @property
     def _fork(self) -> Fork | None:
         return self.ops[-1] if self.ops and isinstance(self.ops[-1], Fork) else None
 
     def _compose_originals(self, last: int, why: str) -> tuple[Callable[..., Any], int]:
-        """The original transforms up to the one of operation `last`, and how many operations that replaces."""
+        """The original transforms up to the one of operation `last`, and how many operations that
+        replaces."""
         if not self.origins:
             raise UnsupportedTransformError(
                 f"{why}, so all up to there must run as the original transforms, but this recipe "
@@ -207,7 +230,8 @@ class Recipe:
         while count <= last:
             count += len(self.origins[used].ops)
             used += 1
-        # What a foreign transform returns may be an array, which only the conversion that follows it understands.
+        # What a foreign transform returns may be an array, which only the conversion that follows
+        # it understands.
         if not keeps_kind(self.origins[used - 1].transform):
             while used < len(self.origins) and self.origins[used].converts:
                 count += len(self.origins[used].ops)
@@ -228,8 +252,8 @@ def _in_order(transforms: list[Callable[..., Any]]) -> Callable[..., Any]:
 
 
 def _place(path: list[Step], fixed_size: Size | None) -> tuple[list[Any], GeometryPlan]:
-    """One of "decode", "device" and "nowhere" for each operation, and the plan of those at decoding. Behind that prefix
-    everything works on batches, if images are of one size by then."""
+    """One of "decode", "device" and "nowhere" for each operation, and the plan of those at
+    decoding. Behind that prefix everything works on batches, if images are of one size by then."""
     prefix = _GeometryPrefix(fixed_size)
     where: list[Any] = []
     for stream, op in path:
@@ -246,17 +270,19 @@ def _place(path: list[Step], fixed_size: Size | None) -> tuple[list[Any], Geomet
 
 @dataclass
 class _GeometryPrefix:
-    """The longest run of operations, from the first, that composes into one `Geometry` per sample. It takes them one by
-    one, as long as they do.
+    """The longest run of operations, from the first, that composes into one `Geometry` per sample.
+    It takes them one by one, as long as they do.
 
-    Value conversions among them are passed on to the batch part, though geometry that comes later runs before them:
+    Value conversions among them are passed on to the batch part, though geometry that comes later
+    runs before them:
 
-    - uint8 to float, scaled or not: pixels are resampled as uint8, which rounds by at most half of 1/255;
-    - what treats all pixels alike (Normalize, conversions to grey): exact behind crops without padding and flips, so
-      only these may follow.
+    - uint8 to float, scaled or not: pixels are resampled as uint8, which rounds by at most half of
+      1/255;
+    - what treats all pixels alike (Normalize, conversions to grey): exact behind crops without
+      padding and flips, so only these may follow.
 
-    A flip before a resize is made after it. For masks, which are resampled by the nearest pixel, that may choose the
-    neighbour where two are equally near.
+    A flip before a resize is made after it. For masks, which are resampled by the nearest pixel,
+    that may choose the neighbour where two are equally near.
     """
 
     size: Size | None
@@ -290,7 +316,9 @@ class _GeometryPrefix:
 
     def plan(self) -> GeometryPlan:
         resampling, padding = self._resampling or Resampling(), self._padding or Padding()
-        return GeometryPlan(tuple(self.taken), self.size, resampling.interpolation, resampling.antialias, *padding)
+        return GeometryPlan(
+            tuple(self.taken), self.size, resampling.interpolation, resampling.antialias, *padding
+        )
 
     def _composes(self, op: GeometryOperation) -> bool:
         if op.mirrors:
@@ -301,9 +329,12 @@ class _GeometryPrefix:
             if self._only_exact or self._resampling is not None or self._padding is not None:
                 return False
             if resampling.interpolation in ("nearest", "nearest-exact") and self._flipped:
-                return False  # of pixels equally near it takes one by its side: mirroring does not commute
+                # of pixels equally near it takes one by its side: mirroring does not commute
+                return False
             self._resampling = resampling
-        if padding is not None and (self._only_exact or self._cut_after_resize or not self._joins(op, padding)):
+        if padding is not None and (
+            self._only_exact or self._cut_after_resize or not self._joins(op, padding)
+        ):
             return False
         self._cut_after_resize |= self._resampling is not None and op.cuts
         return True
@@ -327,14 +358,19 @@ class _GeometryPrefix:
                 return None
         else:
             fill = _whole(op, "fill", padding.fill)
-        return Padding("constant", _one_if_equal(fill), _one_if_equal(_whole(op, "mask_fill", padding.mask_fill)))
+        return Padding(
+            "constant",
+            _one_if_equal(fill),
+            _one_if_equal(_whole(op, "mask_fill", padding.mask_fill)),
+        )
 
 
 def _whole(op: GeometryOperation, name: str, fill: Fill) -> Fill:
     """Cut to whole numbers, as torchvision fills uint8 pixels."""
     if not all(0 <= value < 256 for value in fill):
         raise ConfigurationError(
-            f"{type(op).__name__}({name}={fill}) does not fit uint8 pixels; give values from 0 to 255, or pad after "
+            f"{type(op).__name__}({name}={fill}) does not fit uint8 pixels; give values from 0 "
+            "to 255, or pad after "
             "ToDtype(torch.float32, scale=True)."
         )
     return tuple(float(int(value)) for value in fill)

@@ -1,4 +1,5 @@
-"""Several views of one image: `fastload.Views`, the operation that it becomes, and the names of its columns."""
+"""Several views of one image: `fastload.Views`, the operation that it becomes, and the names of its
+columns."""
 
 from __future__ import annotations
 
@@ -13,30 +14,39 @@ __all__ = ["Fork", "Views", "view_column"]
 
 
 class Views:
-    """Several views of one image, as in SimCLR, MoCo and DINO: a transform each, each with random numbers of its own.
+    """Several views of one image, as in SimCLR, MoCo and DINO: a transform each, each with random
+    numbers of its own.
 
         transform = fastload.Views(v2.Compose([...]), v2.Compose([...]))
 
-    As `transform` of a loader (or of the data set), batches hold a list of tensors in place of the images: one
-    (B, C, H, W) for each view, which may differ in size. What the views need of a file is decoded once. Shared steps
-    may come first, in a Compose that ends with the Views. Called by itself it is a transform as any other.
+    As `transform` of a loader (or of the data set), batches hold a list of tensors in place of the
+    images: one (B, C, H, W) for each view, which may differ in size. What the views need of a file
+    is decoded once. Shared steps may come first, in a Compose that ends with the Views. Called by
+    itself it is a transform as any other.
     """
 
     def __init__(self, *transforms: Any) -> None:
-        """`transforms`: one for each view, at least one, each torchvision's or any callable on an image; or a list of
-        them. One that comes twice makes two different views."""
+        """`transforms`: one for each view, at least one, each torchvision's or any callable on an
+        image; or a list of them. One that comes twice makes two different views."""
         if len(transforms) == 1 and isinstance(transforms[0], list | tuple):
             transforms = tuple(transforms[0])
         if not transforms:
-            raise ConfigurationError("Views() needs at least one transform: fastload.Views(first, second).")
+            raise ConfigurationError(
+                "Views() needs at least one transform: fastload.Views(first, second)."
+            )
         for transform in transforms:
             if transform is not None and not callable(transform):
-                raise ConfigurationError(f"Views contains {transform!r}, which is not callable; pass transforms.")
+                raise ConfigurationError(
+                    f"Views contains {transform!r}, which is not callable; pass transforms."
+                )
         self.transforms: tuple[Callable[..., Any] | None, ...] = transforms
 
     def __call__(self, *inputs: Any) -> Any:
         """A tuple of the views of an image; of an image and a mask, a tuple for each of them."""
-        views = [(inputs if len(inputs) > 1 else inputs[0]) if t is None else t(*inputs) for t in self.transforms]
+        views = [
+            (inputs if len(inputs) > 1 else inputs[0]) if t is None else t(*inputs)
+            for t in self.transforms
+        ]
         return tuple(views) if len(inputs) == 1 else tuple(zip(*views, strict=True))
 
     def __repr__(self) -> str:
@@ -45,8 +55,8 @@ class Views:
 
 @dataclass(frozen=True)
 class Fork(Operation):
-    """The last operation of a recipe that makes several images of one. The streams of its operations count on from its
-    own position, branch by branch."""
+    """The last operation of a recipe that makes several images of one. The streams of its
+    operations count on from its own position, branch by branch."""
 
     branches: tuple[tuple[Operation, ...], ...]
 
@@ -65,7 +75,8 @@ class Fork(Operation):
         return counted(len(self.branches), "view")
 
     def paths(self, before: tuple[Operation, ...]) -> list[list[tuple[int, Operation]]]:
-        """(stream, operation) of all that makes each view, the operations before the fork included."""
+        """(stream, operation) of all that makes each view, the operations before the fork
+        included."""
         shared, stream = list(enumerate(before)), len(before)
         result = []
         for branch in self.branches:
@@ -75,5 +86,6 @@ class Fork(Operation):
 
 
 def view_column(name: str, view: int) -> str:
-    """What the backends call a view, counted from 0, of the images of a column: the first one as the column itself."""
+    """What the backends call a view, counted from 0, of the images of a column: the first one as
+    the column itself."""
     return name if view == 0 else f"{name} (view {view + 1})"

@@ -1,12 +1,14 @@
-"""Whole batches of crops, resizes, padding and mirroring by tensor operations, on the device that holds the pixels.
+"""Whole batches of crops, resizes, padding and mirroring by tensor operations, on the device that
+holds the pixels.
 
-There is no loop over samples: some twenty kernels for a batch, whatever its size. The host resolves the geometry and
-sends it in one small copy. Resampling is two batched matrix products with the weights of every sample, in float32. It
-agrees with torchvision to 2 of 255, mean 0.2 at most.
+There is no loop over samples: some twenty kernels for a batch, whatever its size. The host resolves
+the geometry and sends it in one small copy. Resampling is two batched matrix products with the
+weights of every sample, in float32. It agrees with torchvision to 2 of 255, mean 0.2 at most.
 
-Matrix products add in another order for every shape and on every device. So that a sample's pixels do not depend on the
-batch it is in, or on the number of ranks, all products are of integers (weights of so many bits, pixels rounded between
-the axes as torchvision does), and all sums are exact in float32, in whatever order.
+Matrix products add in another order for every shape and on every device. So that a sample's pixels
+do not depend on the batch it is in, or on the number of ranks, all products are of integers
+(weights of so many bits, pixels rounded between the axes as torchvision does), and all sums are
+exact in float32, in whatever order.
 """
 
 from __future__ import annotations
@@ -31,14 +33,20 @@ _WORKING_BYTES = 512 << 20
 
 
 def on_device(values: npt.NDArray[Any], device: torch.device) -> torch.Tensor:
-    """A host array as a tensor on `device`; on CUDA through pinned memory, without waiting for the copy."""
+    """A host array as a tensor on `device`; on CUDA through pinned memory, without waiting for the
+    copy."""
     host = torch.from_numpy(np.ascontiguousarray(values))
     # The caching host allocator keeps the pinned block until the copy is done.
-    return host.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else host.to(device)
+    return (
+        host.pin_memory().to(device, non_blocking=True)
+        if device.type == "cuda"
+        else host.to(device)
+    )
 
 
 def constants(values: npt.NDArray[Any], device: torch.device) -> torch.Tensor:
-    """The same for numbers that belong to an operation, not to a batch: sent once. Not to be changed.
+    """The same for numbers that belong to an operation, not to a batch: sent once. Not to be
+    changed.
 
     On CUDA there is one copy for each stream: another stream could read it before it is there.
     """
@@ -47,12 +55,15 @@ def constants(values: npt.NDArray[Any], device: torch.device) -> torch.Tensor:
 
 
 def stream_of(device: torch.device) -> int:
-    """The handle of the current stream of a GPU; 0 for other devices. For keys of what is kept on a device."""
+    """The handle of the current stream of a GPU; 0 for other devices. For keys of what is kept on a
+    device."""
     return torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
 
 
 @lru_cache(maxsize=256)
-def _constants(data: bytes, dtype: str, shape: tuple[int, ...], device: torch.device, stream: int) -> torch.Tensor:
+def _constants(
+    data: bytes, dtype: str, shape: tuple[int, ...], device: torch.device, stream: int
+) -> torch.Tensor:
     return on_device(np.frombuffer(bytearray(data), dtype=dtype).reshape(shape), device)
 
 
@@ -62,8 +73,8 @@ def column(values: torch.Tensor) -> torch.Tensor:
 
 
 def choose_rows(rows: BoolArray, chosen: torch.Tensor, otherwise: torch.Tensor) -> torch.Tensor:
-    """Row i of `chosen` where rows[i], of `otherwise` elsewhere: two (B, C, H, W) tensors of one dtype. `chosen`
-    may have one channel for the several of `otherwise`."""
+    """Row i of `chosen` where rows[i], of `otherwise` elsewhere: two (B, C, H, W) tensors of one
+    dtype. `chosen` may have one channel for the several of `otherwise`."""
     if otherwise.dtype != torch.uint8:
         return torch.where(column(on_device(rows, otherwise.device)), chosen, otherwise)
     # a ^ ((a ^ b) & mask) is vectorised on a CPU, where torch.where takes ten times as long.
@@ -87,12 +98,28 @@ class _Rows(NamedTuple):
 
     @classmethod
     def send(
-        cls, geometry: Geometry, start: Int64Array, width: Int64Array, order: Int64Array, to: torch.device
+        cls,
+        geometry: Geometry,
+        start: Int64Array,
+        width: Int64Array,
+        order: Int64Array,
+        to: torch.device,
     ) -> _Rows:
         """The rows `order` of a geometry, in one copy."""
-        parts = [geometry.box.T, geometry.size.T, geometry.window.T, geometry.flip.T, start[None], width[None]]
-        table = on_device(np.concatenate([*parts, np.arange(len(order))[None]], dtype=np.int64)[:, order], to)
-        return cls(table[:4], table[4:6], table[6:10], table[10:12], table[12], table[13], table[14])
+        parts = [
+            geometry.box.T,
+            geometry.size.T,
+            geometry.window.T,
+            geometry.flip.T,
+            start[None],
+            width[None],
+        ]
+        table = on_device(
+            np.concatenate([*parts, np.arange(len(order))[None]], dtype=np.int64)[:, order], to
+        )
+        return cls(
+            table[:4], table[4:6], table[6:10], table[10:12], table[12], table[13], table[14]
+        )
 
     def part(self, rows: slice) -> _Rows:
         return _Rows(*(values[..., rows] for values in self))
@@ -110,7 +137,8 @@ def render_on_device(
     """Render a batch. Images may differ in size: they lie one behind the other.
 
     Args:
-        pixels: (P, C) uint8: all pixels of all images, on any device. Of any dtype where nothing is filtered.
+        pixels: (P, C) uint8: all pixels of all images, on any device. Of any dtype where nothing is
+            filtered.
         start: (B,): first pixel of each sample's image.
         width: (B,): of each sample's image.
         out_size: height, width of all windows.
@@ -123,7 +151,12 @@ def render_on_device(
             geometry,
             resampling,
             lambda rows, part, filtering: render_on_device(
-                pixels, start=start[rows], width=width[rows], geometry=part, resampling=filtering, out_size=out_size
+                pixels,
+                start=start[rows],
+                width=width[rows],
+                geometry=part,
+                resampling=filtering,
+                out_size=out_size,
             ),
         )
     if pixels.dtype == torch.uint8 and fused.active(pixels):
@@ -136,7 +169,9 @@ def render_on_device(
     rows = _Rows.send(geometry, start, width, order, pixels.device)
     shown = [_positions(rows, axis, out_size[axis]) for axis in (0, 1)]
     if geometry.pads:
-        folded = [fold(shown[axis], rows.size[axis, :, None], resampling.padding_mode) for axis in (0, 1)]
+        folded = [
+            fold(shown[axis], rows.size[axis, :, None], resampling.padding_mode) for axis in (0, 1)
+        ]
     else:
         folded = shown
     if filters:
@@ -144,7 +179,9 @@ def render_on_device(
     else:
         out = _gather(pixels, rows, folded, resampling if geometry.resamples else None)
     if geometry.pads and resampling.padding_mode == "constant":
-        down, across = (positions != inside for positions, inside in zip(shown, folded, strict=True))
+        down, across = (
+            positions != inside for positions, inside in zip(shown, folded, strict=True)
+        )
         outside = down[:, :, None] | across[:, None, :]
         if filters:
             outside = torch.empty_like(outside).index_copy_(0, rows.number, outside)
@@ -153,8 +190,9 @@ def render_on_device(
 
 
 def render_batch(pixels: torch.Tensor, geometry: Geometry, resampling: Resampling) -> torch.Tensor:
-    """(B, C, h, w) from images of one size that are a batch (B, C, H, W) already, of any dtype and memory format, on
-    the device that holds them. All grids are of one size, and all windows; `fill` is on the scale of the pixels."""
+    """(B, C, h, w) from images of one size that are a batch (B, C, H, W) already, of any dtype and
+    memory format, on the device that holds them. All grids are of one size, and all windows; `fill`
+    is on the scale of the pixels."""
     if not len(pixels):
         return pixels
     if geometry.bicubic is not None and resampling.interpolation == "bilinear":
@@ -190,7 +228,9 @@ def render_batch(pixels: torch.Tensor, geometry: Geometry, resampling: Resamplin
 
 
 def _by_filter(
-    geometry: Geometry, resampling: Resampling, render: Callable[[Int64Array, Geometry, Resampling], torch.Tensor]
+    geometry: Geometry,
+    resampling: Resampling,
+    render: Callable[[Int64Array, Geometry, Resampling], torch.Tensor],
 ) -> torch.Tensor:
     """Rows of different filters, rendered filter by filter and put back in their order."""
     assert geometry.bicubic is not None
@@ -199,7 +239,9 @@ def _by_filter(
         rows = np.flatnonzero(geometry.bicubic == (filtering.interpolation == "bicubic"))
         if len(rows):
             order.append(rows)
-            some = Geometry(geometry.box[rows], geometry.size[rows], geometry.window[rows], geometry.flip[rows])
+            some = Geometry(
+                geometry.box[rows], geometry.size[rows], geometry.window[rows], geometry.flip[rows]
+            )
             parts.append(render(rows, some, filtering))
     joined = torch.cat(parts)
     return joined[on_device(np.argsort(np.concatenate(order)), joined.device)]
@@ -215,7 +257,8 @@ def _positions(rows: _Rows, axis: int, length: int) -> torch.Tensor:
 def _gather(
     pixels: torch.Tensor, rows: _Rows, positions: list[torch.Tensor], resampling: Resampling | None
 ) -> torch.Tensor:
-    """(n, h, w, C): one pixel of the image for each position in the grid, the nearest where that is resampled."""
+    """(n, h, w, C): one pixel of the image for each position in the grid, the nearest where that is
+    resampled."""
     ys, xs = positions
     if resampling is not None:
         exact = resampling.interpolation == "nearest-exact"
@@ -230,15 +273,19 @@ def _gather(
 
 
 def _fill(out: torch.Tensor, outside: torch.Tensor, fill: Fill) -> None:
-    """Write a value, or one a channel, to the (B, h, w) pixels of (B, h, w, C) `out`; cut to whole numbers."""
+    """Write a value, or one a channel, to the (B, h, w) pixels of (B, h, w, C) `out`; cut to whole
+    numbers."""
     for channel, value in enumerate(fill):
         pixels = out if len(fill) == 1 else out[..., channel : channel + 1]
         pixels.masked_fill_(outside[..., None], value if out.is_floating_point() else int(value))
 
 
-def _resized_boxes(pixels: torch.Tensor, geometry: Geometry, resampling: Resampling) -> torch.Tensor:
-    """(B, C, height, width) of the one size of the grids. Torch's kernels take one box at a time, and are faster on a
-    CPU than anything that batches; on floating-point numbers only they do not depend on the batch."""
+def _resized_boxes(
+    pixels: torch.Tensor, geometry: Geometry, resampling: Resampling
+) -> torch.Tensor:
+    """(B, C, height, width) of the one size of the grids. Torch's kernels take one box at a time,
+    and are faster on a CPU than anything that batches; on floating-point numbers only they do not
+    depend on the batch."""
     parts = [pixels]
     if (geometry.box != (0, 0, *pixels.shape[2:])).any():
         parts = [
@@ -246,7 +293,10 @@ def _resized_boxes(pixels: torch.Tensor, geometry: Geometry, resampling: Resampl
             for row, (top, left, height, width) in enumerate(geometry.box.tolist())
         ]
     size, mode = geometry.size[0].tolist(), InterpolationMode(resampling.interpolation)
-    resized = [functional.resize(p, size, interpolation=mode, antialias=resampling.antialias) for p in parts]
+    resized = [
+        functional.resize(p, size, interpolation=mode, antialias=resampling.antialias)
+        for p in parts
+    ]
     return resized[0] if len(resized) == 1 else torch.cat(resized)
 
 
@@ -258,13 +308,17 @@ def _resample(
     resampling: Resampling,
     out_size: tuple[int, int],
 ) -> torch.Tensor:
-    """out[number] = rows of weights @ (box of the image @ columns of weights), for a part of the batch at a time."""
+    """out[number] = rows of weights @ (box of the image @ columns of weights), for a part of the
+    batch at a time."""
     (out_height, out_width), channels, device = out_size, pixels.shape[1], pixels.device
-    out = torch.empty((len(boxes), out_height, out_width, channels), dtype=torch.uint8, device=device)
+    out = torch.empty(
+        (len(boxes), out_height, out_width, channels), dtype=torch.uint8, device=device
+    )
     done = 0
     while done < len(boxes):
         height, width = (int(n) for n in boxes[done:, 2:].max(axis=0))
-        # Index and pixels of the boxes, and the product along the columns before and after it is transposed.
+        # Index and pixels of the boxes, and the product along the columns before and after it is
+        # transposed.
         each = height * width * (8 + 5 * channels) + 8 * out_width * height * channels
         part = slice(done, done + max(1, _WORKING_BYTES // each))
         done = part.stop
@@ -282,7 +336,11 @@ def _resample(
         source = source.transpose(1, 2).to(torch.float32, memory_format=torch.contiguous_format)
         down, across = (
             filter_weights(
-                positions[axis][part], some.box[2 + axis], some.size[axis], (height, width)[axis], resampling
+                positions[axis][part],
+                some.box[2 + axis],
+                some.size[axis],
+                (height, width)[axis],
+                resampling,
             )
             for axis in (0, 1)
         )
@@ -296,9 +354,9 @@ def _resample(
 def _product(weights: torch.Tensor, pixels: torch.Tensor) -> torch.Tensor:
     """Batched matrix product of float32 weights in multiples of 2^-15 and whole pixels, exact.
 
-    A process may let matrix products round their operands to 11 bits (TF32), or to 8 (bfloat16). torch has several
-    switches for that, and refuses to say what holds when they were set in two ways. So the weights always go in two
-    parts of no more than 8 bits, as pixels have.
+    A process may let matrix products round their operands to 11 bits (TF32), or to 8 (bfloat16).
+    torch has several switches for that, and refuses to say what holds when they were set in two
+    ways. So the weights always go in two parts of no more than 8 bits, as pixels have.
     """
     upper = weights.mul(2.0**7).round_().mul_(2.0**-7)
     return torch.bmm(upper, pixels).add_(torch.bmm(weights - upper, pixels))

@@ -1,7 +1,9 @@
-"""One kernel in place of many, where a CUDA device and Triton are; the operations of torch everywhere else.
+"""One kernel in place of many, where a CUDA device and Triton are; the operations of torch
+everywhere else.
 
-`active` says which. The bits are the same both ways: tests/test_render_fused.py runs the kernels on the CPU, in
-Triton's interpreter (TRITON_INTERPRET=1), against the operations that they take the place of.
+`active` says which. The bits are the same both ways: tests/test_render_fused.py runs the kernels on
+the CPU, in Triton's interpreter (TRITON_INTERPRET=1), against the operations that they take the
+place of.
 """
 
 from __future__ import annotations
@@ -25,8 +27,8 @@ _COLOUR_BLOCK = 1024
 """Values of a program; pixels that a program works on at a time."""
 _PADDING = {"constant": 0, "edge": 1, "reflect": 2, "symmetric": 3}
 SWITCH = "FASTLOAD_FUSED"
-"""Environment variable: 0 turns the kernels off; 1 turns them on for the CPU too, where they need Triton's interpreter
-(TRITON_INTERPRET=1), which is slow and for tests."""
+"""Environment variable: 0 turns the kernels off; 1 turns them on for the CPU too, where they need
+Triton's interpreter (TRITON_INTERPRET=1), which is slow and for tests."""
 
 
 @cache
@@ -37,7 +39,11 @@ def _has_triton() -> bool:
 def active(tensor: torch.Tensor) -> bool:
     """Whether work on this tensor is done by the kernels."""
     switch = os.environ.get(SWITCH, "")
-    wanted = switch != "0" if tensor.device.type == "cuda" else switch == "1" and tensor.device.type == "cpu"
+    wanted = (
+        switch != "0"
+        if tensor.device.type == "cuda"
+        else switch == "1" and tensor.device.type == "cpu"
+    )
     return wanted and _has_triton()
 
 
@@ -52,7 +58,11 @@ def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, **constants: Any
 
 
 def render(
-    pixels: torch.Tensor, table: torch.Tensor, geometry: Geometry, resampling: Resampling, out_size: tuple[int, int]
+    pixels: torch.Tensor,
+    table: torch.Tensor,
+    geometry: Geometry,
+    resampling: Resampling,
+    out_size: tuple[int, int],
 ) -> torch.Tensor:
     """As `render_on_device`, for uint8 pixels and one filter.
 
@@ -60,7 +70,9 @@ def render(
         table: (B, 12) int64 on the device of the pixels: see the kernel.
     """
     found, (height, width), channels = kernels(), out_size, pixels.shape[1]
-    out = torch.empty((len(geometry), height, width, channels), dtype=torch.uint8, device=pixels.device)
+    out = torch.empty(
+        (len(geometry), height, width, channels), dtype=torch.uint8, device=pixels.device
+    )
     if not out.numel():
         return out
     how, cubic, a, taps = _how(geometry, resampling)
@@ -82,10 +94,13 @@ def render(
 
 
 def normalise(
-    images: torch.Tensor, scale: npt.NDArray[np.float32], offset: npt.NDArray[np.float32], dtype: torch.dtype
+    images: torch.Tensor,
+    scale: npt.NDArray[np.float32],
+    offset: npt.NDArray[np.float32],
+    dtype: torch.dtype,
 ) -> torch.Tensor:
-    """(B, C, H, W) uint8 images times (C,) `scale` plus (C,) `offset`, rounded once to float32 and then to `dtype`; in
-    the memory format of the images."""
+    """(B, C, H, W) uint8 images times (C,) `scale` plus (C,) `offset`, rounded once to float32 and
+    then to `dtype`; in the memory format of the images."""
     if images.stride(2) != images.stride(3) * images.shape[3]:
         images = images.contiguous()  # rows with something between them
     out = torch.empty_like(images, dtype=dtype)
@@ -95,15 +110,26 @@ def normalise(
         launch(
             kernels().normalise,
             (-(-total // _NORMALISE_BLOCK),),
-            *(images, _constants(scale, device), _constants(offset, device), out, total, channels, height * width),
+            *(
+                images,
+                _constants(scale, device),
+                _constants(offset, device),
+                out,
+                total,
+                channels,
+                height * width,
+            ),
             *(each for stride in strides for each in (stride[0], stride[1], stride[3])),
             BLOCK=_NORMALISE_BLOCK,
         )
     return out
 
 
-def recolour(images: torch.Tensor, kinds: npt.NDArray[np.int32], numbers: npt.NDArray[np.float32]) -> torch.Tensor:
-    """(B, C, H, W) uint8 images, C = 1 or 3, after (B, S) steps with (B, S, 2) numbers: see the kernel. Planar."""
+def recolour(
+    images: torch.Tensor, kinds: npt.NDArray[np.int32], numbers: npt.NDArray[np.float32]
+) -> torch.Tensor:
+    """(B, C, H, W) uint8 images, C = 1 or 3, after (B, S) steps with (B, S, 2) numbers: see the
+    kernel. Planar."""
     from fastload.render.device import on_device
 
     out = images.contiguous().clone()
@@ -120,8 +146,11 @@ def recolour(images: torch.Tensor, kinds: npt.NDArray[np.int32], numbers: npt.ND
     return out
 
 
-def blur(images: torch.Tensor, down: npt.NDArray[np.float32], across: npt.NDArray[np.float32]) -> torch.Tensor:
-    """(B, C, H, W) uint8 images, smoothed with (taps, B) weights down and across, mirrored at the borders. Planar."""
+def blur(
+    images: torch.Tensor, down: npt.NDArray[np.float32], across: npt.NDArray[np.float32]
+) -> torch.Tensor:
+    """(B, C, H, W) uint8 images, smoothed with (taps, B) weights down and across, mirrored at the
+    borders. Planar."""
     from fastload.render.device import on_device
 
     images = images.contiguous()
@@ -145,14 +174,24 @@ def blur(images: torch.Tensor, down: npt.NDArray[np.float32], across: npt.NDArra
     return out
 
 
-def table_of(geometry: Geometry, start: npt.NDArray[np.int64], width: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def table_of(
+    geometry: Geometry, start: npt.NDArray[np.int64], width: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int64]:
     """(B, 12) int64: what the kernel must know of each sample."""
-    parts = [geometry.box, geometry.size, geometry.window[:, :2], geometry.flip, start[:, None], width[:, None]]
+    parts = [
+        geometry.box,
+        geometry.size,
+        geometry.window[:, :2],
+        geometry.flip,
+        start[:, None],
+        width[:, None],
+    ]
     return np.concatenate(parts, axis=1, dtype=np.int64)
 
 
 def _how(geometry: Geometry, resampling: Resampling) -> tuple[int, bool, float, tuple[int, int]]:
-    """How pixels are found: the way, whether the filter is cubic, its parameter, and taps down and across."""
+    """How pixels are found: the way, whether the filter is cubic, its parameter, and taps down and
+    across."""
     interpolation = resampling.interpolation
     if not geometry.resamples:
         return 0, False, 0.0, (1, 1)
@@ -162,7 +201,8 @@ def _how(geometry: Geometry, resampling: Resampling) -> tuple[int, bool, float, 
     if not resampling.antialias:
         return 4, cubic, -0.75, (4, 4) if cubic else (2, 2)
     scale = np.maximum(geometry.box[:, 2:] / geometry.size, 1.0)
-    # Of an interval of twice the reach, one more where both ends are rounded, one for rounding in float32.
+    # Of an interval of twice the reach, one more where both ends are rounded, one for rounding in
+    # float32.
     most = np.ceil(2 * (2 if cubic else 1) * scale.max(axis=0)).astype(int) + 2
     return 3, cubic, -0.5, (int(most[0]), int(most[1]))
 

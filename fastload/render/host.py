@@ -1,7 +1,8 @@
-"""One decoded image after the other into its row of the batch: the reference that other renderers are held against.
+"""One decoded image after the other into its row of the batch: the reference that other renderers
+are held against.
 
-The steps are those of `fastload.geometry.Geometry`; the arithmetic is torchvision's for uint8 tensors (maximum
-difference 1). Called from several threads at once.
+The steps are those of `fastload.geometry.Geometry`; the arithmetic is torchvision's for uint8
+tensors (maximum difference 1). Called from several threads at once.
 """
 
 from __future__ import annotations
@@ -50,8 +51,9 @@ class EncodedRenderer(Protocol):
     """Decodes and renders. Picklable; called from several threads at once."""
 
     def render(self, rows: Sequence[EncodedRow], views: Sequence[View]) -> dict[int, DecodeError]:
-        """Write row `sample.row` of each view, all of one kind, for each sample, whose header has been accepted.
-        Returns the samples that are damaged, by row; what the views hold there is undefined."""
+        """Write row `sample.row` of each view, all of one kind, for each sample, whose header has
+        been accepted. Returns the samples that are damaged, by row; what the views hold there is
+        undefined."""
         ...
 
 
@@ -66,8 +68,8 @@ _local = _Local()
 
 @dataclass(frozen=True)
 class PythonRenderer:
-    """One sample after the other, with a decoder of `fastload.decode`. A backend with a renderer of its own (DALI)
-    leaves to it what it cannot decode."""
+    """One sample after the other, with a decoder of `fastload.decode`. A backend with a renderer of
+    its own (DALI) leaves to it what it cannot decode."""
 
     decoder: str
     """Name of the decoder, or "auto"."""
@@ -102,8 +104,8 @@ def decode_jpeg(
 ) -> Pixels:
     """Decode one image, outside of any loader, with the checks and the pixels of the loader.
 
-    With a box and the native core, only that part is decoded, and damage to the rest goes unnoticed. May be called
-    from several threads at once, and after a fork.
+    With a box and the native core, only that part is decoded, and damage to the rest goes
+    unnoticed. May be called from several threads at once, and after a fork.
 
     Args:
         data: the bytes of a JPEG (or of anything else that the loader reads), or its path.
@@ -124,13 +126,16 @@ def decode_jpeg(
         try:
             encoded = read_regular(data)
         except OSError as error:
-            raise DecodeError(f"{name}: cannot be read: {error.strerror or error}. {REMEDY}") from error
+            raise DecodeError(
+                f"{name}: cannot be read: {error.strerror or error}. {REMEDY}"
+            ) from error
     header = read_header(encoded, name)
     check_header(header, name, DecodeSettings())
     top, left, height, width = (0, 0, header.height, header.width) if box is None else box
     if not (0 <= top < top + height <= header.height and 0 <= left < left + width <= header.width):
         raise ConfigurationError(
-            f"box={box} (top, left, height, width) does not lie in the image of {header.height} x {header.width} "
+            f"box={box} (top, left, height, width) does not lie in the image of "
+            f"{header.height} x {header.width} "
             "pixels (height x width); keep it inside."
         )
     out_height, out_width = (height, width) if size is None else size
@@ -144,8 +149,13 @@ def decode_jpeg(
     )
     batch = np.empty((1, out_height, out_width, 3), dtype=np.uint8)
     # What the core refuses gets its verdict from the decoders, in the words of the loader.
-    if not native.available() or core_pool().decode_batch([encoded], geometry=placed, out=batch, here=True).wait():
-        pixels = decode_image(encoded, name=name, decoder=get_decoder(), settings=DecodeSettings(), header=header)
+    if (
+        not native.available()
+        or core_pool().decode_batch([encoded], geometry=placed, out=batch, here=True).wait()
+    ):
+        pixels = decode_image(
+            encoded, name=name, decoder=get_decoder(), settings=DecodeSettings(), header=header
+        )
         render_row(pixels, 0, View(placed, _BILINEAR, batch))
     out: Pixels = batch[0]
     return out
@@ -154,7 +164,11 @@ def decode_jpeg(
 def render_row(pixels: Pixels, row: int, view: View) -> None:
     """`render_into` for one row of a view."""
     geometry, resampling = view.geometry, view.resampling
-    if geometry.bicubic is not None and geometry.bicubic[row] and resampling.interpolation == "bilinear":
+    if (
+        geometry.bicubic is not None
+        and geometry.bicubic[row]
+        and resampling.interpolation == "bilinear"
+    ):
         resampling = replace(resampling, interpolation="bicubic")
     render_into(
         pixels,
@@ -177,14 +191,18 @@ def render_into(
     flip: Booleans = (False, False),
     resampling: Resampling = _BILINEAR,
 ) -> None:
-    """Write one (H, W, C) uint8 image into its place, (h, w, C) `out`. The rest are tuples, or rows of a `Geometry`; of
-    the window, h x w pixels, only top and left count."""
+    """Write one (H, W, C) uint8 image into its place, (h, w, C) `out`. The rest are tuples, or rows
+    of a `Geometry`; of the window, h x w pixels, only top and left count."""
     top, left, height, width = (int(n) for n in box)
     source = pixels[top : top + height, left : left + width]
     grid, start = (int(size[0]), int(size[1])), (int(window[0]), int(window[1]))
     mirrored, upside_down = bool(flip[0]), bool(flip[1])
     if grid != (height, width) and resampling.interpolation not in ("nearest", "nearest-exact"):
-        whole = (*start, *out.shape[:2]) == (0, 0, *grid) and not (mirrored or upside_down) and out.flags.c_contiguous
+        whole = (
+            (*start, *out.shape[:2]) == (0, 0, *grid)
+            and not (mirrored or upside_down)
+            and out.flags.c_contiguous
+        )
         resized = out if whole else np.empty((*grid, pixels.shape[2]), dtype=np.uint8)
         _resize(source, resampling, resized)
         if whole:
@@ -198,10 +216,15 @@ def render_into(
         if not mirrored:
             np.copyto(out, part)
             return
-        for channel in range(out.shape[2]):  # numpy copies long rows of one channel faster than pixels of three
+        for channel in range(
+            out.shape[2]
+        ):  # numpy copies long rows of one channel faster than pixels of three
             np.copyto(out[..., channel], part[:, ::-1, channel])
         return
-    rows, columns = (_shown(start[axis], end[axis], source.shape[axis], grid[axis], resampling) for axis in (0, 1))
+    rows, columns = (
+        _shown(start[axis], end[axis], source.shape[axis], grid[axis], resampling)
+        for axis in (0, 1)
+    )
     rows, columns = rows[::-1] if upside_down else rows, columns[::-1] if mirrored else columns
     np.copyto(out, source[np.maximum(rows, 0)[:, None], np.maximum(columns, 0)])
     outside = (rows < 0)[:, None] | (columns < 0)
@@ -210,17 +233,21 @@ def render_into(
 
 
 def _shown(start: int, end: int, length: int, limit: int, resampling: Resampling) -> Rows:
-    """Which of `length` rows each position from start to end in a grid of `limit` rows shows, -1 for the fill."""
+    """Which of `length` rows each position from start to end in a grid of `limit` rows shows, -1
+    for the fill."""
     positions = np.arange(start, end, dtype=np.int64)
     inside = rows = fold(positions, np.array(limit), resampling.padding_mode)
     if length != limit:
         exact = resampling.interpolation == "nearest-exact"
         rows = nearest(inside, np.array(length), np.array(limit), exact=exact)
-    return np.where(positions == inside, rows, -1) if resampling.padding_mode == "constant" else rows
+    return (
+        np.where(positions == inside, rows, -1) if resampling.padding_mode == "constant" else rows
+    )
 
 
 def _resize(source: Pixels, resampling: Resampling, out: Pixels) -> None:
-    """Resample all of (H, W, C) `source`, a view with any strides, to the size of C-contiguous `out`."""
+    """Resample all of (H, W, C) `source`, a view with any strides, to the size of C-contiguous
+    `out`."""
     # A strided tensor would be copied by torch with its thread pool, so copy it here.
     packed = _local.packed.take(source.shape)
     np.copyto(packed, source)
@@ -234,5 +261,6 @@ def _resize(source: Pixels, resampling: Resampling, out: Pixels) -> None:
 
 
 def _planes(array: Pixels) -> torch.Tensor:
-    """(1, C, H, W) in channels_last memory: the batch axis first, so that torch sees the layout for what it is."""
+    """(1, C, H, W) in channels_last memory: the batch axis first, so that torch sees the layout for
+    what it is."""
     return torch.from_numpy(array)[None].permute(0, 3, 1, 2)

@@ -1,8 +1,10 @@
-"""Kernels for GPUs in Triton: the arithmetic of `fastload.render.device` and `fastload.recipe.colour`, in one launch.
+"""Kernels for GPUs in Triton: the arithmetic of `fastload.render.device` and
+`fastload.recipe.colour`, in one launch.
 
-Only imported where Triton is (see `fastload.render.fused`). Each gives the very bits of the operations that it takes
-the place of: products and sums are rounded one by one, or together (`fma`) where torch's kernels do that. So they are
-launched with `enable_fp_fusion=False`, and divide by `div_rn`.
+Only imported where Triton is (see `fastload.render.fused`). Each gives the very bits of the
+operations that it takes the place of: products and sums are rounded one by one, or together (`fma`)
+where torch's kernels do that. So they are launched with `enable_fp_fusion=False`, and divide by
+`div_rn`.
 """
 
 # The arguments of a kernel have no types that Python knows.
@@ -18,8 +20,8 @@ GATHER, NEAREST, NEAREST_EXACT, ANTIALIASED, INTERPOLATED = (tl.constexpr(n) for
 CONSTANT, EDGE, REFLECT, SYMMETRIC = (tl.constexpr(n) for n in range(4))
 """What lies outside of an image."""
 _TO_WHOLE = tl.constexpr(12582912.0)
-"""1.5 * 2^23: adding it to a float32 of magnitude below 2^22 and taking it away rounds to whole numbers, halves to even
-ones, as torch.round."""
+"""1.5 * 2^23: adding it to a float32 of magnitude below 2^22 and taking it away rounds to whole
+numbers, halves to even ones, as torch.round."""
 
 
 @triton.jit
@@ -66,7 +68,8 @@ def _filter(x, CUBIC: tl.constexpr, A: tl.constexpr):
 
 @triton.jit
 def _first_and_end(position, length, size, CUBIC: tl.constexpr):
-    """Of an antialiased filter: the first input position, the one after the last, the centre, and the widening."""
+    """Of an antialiased filter: the first input position, the one after the last, the centre, and
+    the widening."""
     scale = tl.math.div_rn(length.to(tl.float32), size.to(tl.float32))
     centre = (position.to(tl.float32) + 0.5) * scale
     widened = tl.maximum(scale, 1.0)
@@ -110,8 +113,8 @@ def render(
 
     Args:
         pixels: all pixels of all images, uint8, (P, CHANNELS).
-        table: (rows, 12) int64: box (top, left, height, width), size, start of the window, flips (across, down), first
-            pixel of the image, its width.
+        table: (rows, 12) int64: box (top, left, height, width), size, start of the window, flips
+            (across, down), first pixel of the image, its width.
         fill: (CHANNELS,) float32, whole numbers.
         out: (rows, height, width, CHANNELS) uint8.
         taps_down, taps_across: at least as many input positions as any output position is made of.
@@ -193,13 +196,19 @@ def render(
             shift = 0.5 if HOW == NEAREST_EXACT else 0.0
             scale_y = tl.math.div_rn(box_height.to(tl.float32), size_down.to(tl.float32))
             scale_x = tl.math.div_rn(box_width.to(tl.float32), size_across.to(tl.float32))
-            line = tl.minimum(((grid_y.to(tl.float32) + shift) * scale_y).to(tl.int32), box_height - 1)
-            column = tl.minimum(((grid_x.to(tl.float32) + shift) * scale_x).to(tl.int32), box_width - 1)
+            line = tl.minimum(
+                ((grid_y.to(tl.float32) + shift) * scale_y).to(tl.int32), box_height - 1
+            )
+            column = tl.minimum(
+                ((grid_x.to(tl.float32) + shift) * scale_x).to(tl.int32), box_width - 1
+            )
         index = (first + line * image_width + column)[:, None] * CHANNELS + channel
         value = tl.load(pixels + index, mask=wanted, other=0).to(tl.float32)
     if PADS:
         if MODE == CONSTANT:
-            value = tl.where(outside[:, None], tl.load(fill + channel, mask=channel < CHANNELS, other=0.0), value)
+            value = tl.where(
+                outside[:, None], tl.load(fill + channel, mask=channel < CHANNELS, other=0.0), value
+            )
     to = (row.to(tl.int64) * height * width + place)[:, None] * CHANNELS + channel
     tl.store(out + to, value.to(tl.uint8), mask=wanted)
 
@@ -209,8 +218,8 @@ def normalise(
     images, scale, offset, out, total, channels, plane, stride_row, stride_channel, stride_pixel,
     to_row, to_channel, to_pixel, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """pixel * scale + offset, rounded once, in the dtype of `out`; a block of the values of a batch (B, C, H * W)
-    uint8, numbered channel by channel within a pixel."""
+    """pixel * scale + offset, rounded once, in the dtype of `out`; a block of the values of a batch
+    (B, C, H * W) uint8, numbered channel by channel within a pixel."""
     number = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     valid = number < total
     channel, rest = number % channels, number // channels
@@ -227,7 +236,7 @@ def normalise(
     tl.store(out + to, value.to(out.dtype.element_ty), mask=valid)
 
 
-# -- Colour: planar uint8 images (B, C, H, W), in place ----------------------------------------------------------------
+# -- Colour: planar uint8 images (B, C, H, W), in place --------------------------------------------
 
 BRIGHTNESS, CONTRAST, SATURATION, HUE, POSTERIZE, SOLARIZE = (tl.constexpr(n) for n in range(6))
 """The kinds of a step; below 0: none."""
@@ -256,20 +265,23 @@ def _turned(n: tl.constexpr, hue, largest, chroma):
 
 
 @triton.jit
-def recolour(images, kinds, numbers, plane, STEPS: tl.constexpr, CHANNELS: tl.constexpr, BLOCK: tl.constexpr):
+def recolour(
+    images, kinds, numbers, plane, STEPS: tl.constexpr, CHANNELS: tl.constexpr, BLOCK: tl.constexpr
+):
     """A sample: all of its steps, in order.
 
     Args:
         images: changed in place.
         kinds: (B, STEPS) int32.
-        numbers: (B, STEPS, 2) float32: the factor (hue: 6 times the shift; posterize: the mask of bits; solarize: the
-            smallest value that is inverted), and 1 - factor.
+        numbers: (B, STEPS, 2) float32: the factor (hue: 6 times the shift; posterize: the mask of
+            bits; solarize: the smallest value that is inverted), and 1 - factor.
     """
     row = tl.program_id(0)
     base = images + row.to(tl.int64) * CHANNELS * plane
     lane = tl.arange(0, BLOCK)
     for step in tl.static_range(STEPS):
-        tl.debug_barrier()  # a step reads what the one before wrote, perhaps in another thread of the program
+        # a step reads what the one before wrote, perhaps in another thread of the program
+        tl.debug_barrier()
         kind = tl.load(kinds + row * STEPS + step)
         factor = tl.load(numbers + (row * STEPS + step) * 2)
         other = tl.load(numbers + (row * STEPS + step) * 2 + 1)
@@ -282,7 +294,9 @@ def recolour(images, kinds, numbers, plane, STEPS: tl.constexpr, CHANNELS: tl.co
                 grey = red
                 if CHANNELS == 3:
                     green = tl.load(base + plane + begin + lane, mask=valid, other=0).to(tl.float32)
-                    blue = tl.load(base + 2 * plane + begin + lane, mask=valid, other=0).to(tl.float32)
+                    blue = tl.load(base + 2 * plane + begin + lane, mask=valid, other=0).to(
+                        tl.float32
+                    )
                     grey = _grey(red, green, blue)
                 total += grey.to(tl.int64)
             mean = (tl.sum(total).to(tl.float64) / plane).to(tl.float32)
@@ -321,7 +335,10 @@ def recolour(images, kinds, numbers, plane, STEPS: tl.constexpr, CHANNELS: tl.co
                         of_green = tl.math.div_rn(blue - red, divisor) + 2.0
                         of_blue = tl.math.div_rn(red - green, divisor) + 4.0
                         hue = tl.where(largest == green, of_green, of_blue)
-                        hue = tl.where(largest == red, tl.math.div_rn(green - blue, divisor), hue) + factor
+                        hue = (
+                            tl.where(largest == red, tl.math.div_rn(green - blue, divisor), hue)
+                            + factor
+                        )
                         red, green, blue = (
                             _turned(5.0, hue, largest, chroma),
                             _turned(3.0, hue, largest, chroma),

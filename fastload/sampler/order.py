@@ -1,7 +1,8 @@
 """Which samples, in which order, on which rank: a function of (seed, epoch) and nothing else.
 
-The order of an epoch is global. Global batch g is a slice of it, and each rank takes its part of that slice, so that
-the batches do not depend on how many ranks share them, as long as the global batch size stays the same.
+The order of an epoch is global. Global batch g is a slice of it, and each rank takes its part of
+that slice, so that the batches do not depend on how many ranks share them, as long as the global
+batch size stays the same.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from fastload.errors import ConfigurationError, counted
 
 Int64Array = npt.NDArray[np.int64]
 Tail = Literal["exact", "filled", "pad", "drop"]
-"""What becomes of samples that cannot be shared evenly among ranks. "exact": each comes once, so that the last batch
-of some ranks is smaller, or empty; "filled": the same, but in order the last global batch takes samples of the one
-before it, so that no rank's batch is empty; "pad" and "drop": as torch's DistributedSampler, the first ones come twice,
-or the last ones not at all."""
+"""What becomes of samples that cannot be shared evenly among ranks. "exact": each comes once, so
+that the last batch of some ranks is smaller, or empty; "filled": the same, but in order the last
+global batch takes samples of the one before it, so that no rank's batch is empty; "pad" and "drop":
+as torch's DistributedSampler, the first ones come twice, or the last ones not at all."""
 
 
 @dataclass(frozen=True)
@@ -40,10 +41,13 @@ class Shard:
 
     def __post_init__(self) -> None:
         if self.world_size < 1:
-            raise ConfigurationError(f"shard: world_size must be at least 1, got {self.world_size}.")
+            raise ConfigurationError(
+                f"shard: world_size must be at least 1, got {self.world_size}."
+            )
         if not 0 <= self.rank < self.world_size:
             raise ConfigurationError(
-                f"shard: rank must be from 0 to {self.world_size - 1} (world_size {self.world_size}), got {self.rank}."
+                f"shard: rank must be from 0 to {self.world_size - 1} (world_size "
+                f"{self.world_size}), got {self.rank}."
             )
 
     @classmethod
@@ -58,7 +62,8 @@ class Shard:
             return cls(int(rank), int(world))
         except ValueError as error:
             raise ConfigurationError(
-                f"shard: the environment has RANK={rank!r}, WORLD_SIZE={world!r}, which is not a rank of a world "
+                f"shard: the environment has RANK={rank!r}, WORLD_SIZE={world!r}, which is not "
+                "a rank of a world "
                 f"({error}); unset them or pass shard=fastload.Shard(rank, world_size)."
             ) from None
 
@@ -68,7 +73,8 @@ class EndOfOrder(Exception):  # noqa: N818
 
 
 class Order:
-    """Which samples come when, on this rank. Whoever works with an order asks it, and not which kind it is."""
+    """Which samples come when, on this rank. Whoever works with an order asks it, and not which
+    kind it is."""
 
     length: int
     """Samples in the source."""
@@ -121,7 +127,8 @@ class Order:
 
     @property
     def ahead(self) -> bool:
-        """Whether an epoch may be drawn before it starts, and as often as one likes: it follows from its number."""
+        """Whether an epoch may be drawn before it starts, and as often as one likes: it follows
+        from its number."""
         return True
 
     def epoch(self, epoch: int) -> Int64Array:
@@ -133,11 +140,15 @@ class Order:
         raise NotImplementedError
 
     def repeats(self, indices: Int64Array) -> Int64Array | None:
-        """Of an epoch's order: for each position, how often its index came earlier; None if none comes twice."""
+        """Of an epoch's order: for each position, how often its index came earlier; None if none
+        comes twice."""
         return None
 
-    def draws(self, epoch: int, step: int, indices: Int64Array, repeats: Int64Array | None) -> Draws:
-        """What a backend is asked for: this rank's batch `step` of an epoch whose order and repeats are these."""
+    def draws(
+        self, epoch: int, step: int, indices: Int64Array, repeats: Int64Array | None
+    ) -> Draws:
+        """What a backend is asked for: this rank's batch `step` of an epoch whose order and repeats
+        are these."""
         rows = self.batch(step)
         return Draws(self.seed, epoch, indices[rows], None if repeats is None else repeats[rows])
 
@@ -165,10 +176,11 @@ class Order:
 class EpochOrder(Order):
     """fastload's own order: sequential or shuffled, cut into global batches, and those into ranks.
 
-    With `drop_last=False` the last global batch holds what is left, spread over the ranks as evenly as it goes: every
-    sample comes exactly once. If there are fewer samples than ranks, the ranks left over get an empty batch when not
-    shuffling (evaluation counts each sample once and all ranks keep the same number of steps), and a repeated sample
-    of that batch when shuffling (training on an empty batch would make a loss of NaN). `tail` chooses otherwise.
+    With `drop_last=False` the last global batch holds what is left, spread over the ranks as evenly
+    as it goes: every sample comes exactly once. If there are fewer samples than ranks, the ranks
+    left over get an empty batch when not shuffling (evaluation counts each sample once and all
+    ranks keep the same number of steps), and a repeated sample of that batch when shuffling
+    (training on an empty batch would make a loss of NaN). `tail` chooses otherwise.
     """
 
     length: int
@@ -179,8 +191,8 @@ class EpochOrder(Order):
     seed: int = 0
     tail: Tail = "exact"
     interleaved: bool = False
-    """Whether a rank takes every world_size-th sample of a global batch, as DistributedSampler has it, rather than a
-    stretch."""
+    """Whether a rank takes every world_size-th sample of a global batch, as DistributedSampler has
+    it, rather than a stretch."""
 
     @cached_property
     def samples(self) -> int:
@@ -196,20 +208,28 @@ class EpochOrder(Order):
     @cached_property
     def steps(self) -> int:
         """The same on every rank."""
-        return self.samples // self.global_batch_size if self.drop_last else -(-self.samples // self.global_batch_size)
+        return (
+            self.samples // self.global_batch_size
+            if self.drop_last
+            else -(-self.samples // self.global_batch_size)
+        )
 
     def epoch(self, epoch: int) -> Int64Array:
         order = np.arange(self.length, dtype=np.int64)
         if self.shuffle:
-            # Sorting by counter-based keys is a uniform permutation that no numpy version can change.
+            # Sorting by counter-based keys is a uniform permutation that no numpy version can
+            # change.
             order = _argsort(Draws(self.seed, epoch, order).integers(Stream.ORDER))
         return order if self.samples == self.length else np.resize(order, self.samples)
 
     @property
     def _lent(self) -> int:
-        """Samples that the last global batch takes of the one before it: with none of its own for some rank."""
+        """Samples that the last global batch takes of the one before it: with none of its own for
+        some rank."""
         left, world = self.samples % self.global_batch_size, self.shard.world_size
-        possible = self.tail == "filled" and not self.shuffle and not self.drop_last and self.steps > 1
+        possible = (
+            self.tail == "filled" and not self.shuffle and not self.drop_last and self.steps > 1
+        )
         return world - left if possible and 0 < left < world and self.batch_size > 1 else 0
 
     def batch(self, step: int) -> Int64Array:
@@ -238,7 +258,13 @@ class EpochOrder(Order):
             "shuffle": self.shuffle,
             "drop_last": self.drop_last,
             "seed": self.seed,
-        } | ({"lent": self._lent} if self._lent else {} if self.tail in ("exact", "filled") else {"tail": self.tail})
+        } | (
+            {"lent": self._lent}
+            if self._lent
+            else {}
+            if self.tail in ("exact", "filled")
+            else {"tail": self.tail}
+        )
 
     def repeats(self, indices: Int64Array) -> Int64Array | None:
         """Only padding brings an index twice."""
@@ -246,10 +272,12 @@ class EpochOrder(Order):
 
 
 def _argsort(keys: npt.NDArray[np.uint64]) -> Int64Array:
-    """np.argsort(keys, kind="stable"), several times faster for keys that differ in their upper bits.
+    """np.argsort(keys, kind="stable"), several times faster for keys that differ in their upper
+    bits.
 
-    The lower bits make room for the positions, and sorting numbers is faster than sorting positions by them. Where
-    upper bits are equal, which among random keys is rare, they do not tell the order.
+    The lower bits make room for the positions, and sorting numbers is faster than sorting positions
+    by them. Where upper bits are equal, which among random keys is rare, they do not tell the
+    order.
     """
     bits = np.uint64(max(len(keys) - 1, 1).bit_length())
     positions = (np.uint64(1) << bits) - np.uint64(1)
@@ -261,7 +289,8 @@ def _argsort(keys: npt.NDArray[np.uint64]) -> Int64Array:
 
 
 def count_repeats(order: Int64Array) -> Int64Array | None:
-    """For each position, how often its index came earlier in `order`; None if no index comes twice."""
+    """For each position, how often its index came earlier in `order`; None if no index comes
+    twice."""
     by_index = np.argsort(order, kind="stable")
     ordered = order[by_index]
     starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])

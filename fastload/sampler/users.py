@@ -1,4 +1,5 @@
-"""Orders that others give: a sampler or a batch sampler of the user's own, or a data set that can only be iterated."""
+"""Orders that others give: a sampler or a batch sampler of the user's own, or a data set that can
+only be iterated."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ from fastload.sampler.order import EndOfOrder, Int64Array, Order, Shard, count_r
 
 @dataclass(frozen=True, kw_only=True)
 class _UsersOrder(Order):
-    """What the orders of the user's own samplers share: one that gives no indices may give keys of the data set."""
+    """What the orders of the user's own samplers share: one that gives no indices may give keys of
+    the data set."""
 
     argument: ClassVar[str]
     """What the sampler was given as, and what it may be in its place."""
@@ -31,21 +33,29 @@ class _UsersOrder(Order):
     if TYPE_CHECKING:
         sampler: Any  # a field of the classes below, in its place among others
     keyed: bool = False
-    """Whether the data set takes whatever the sampler gives it, as under a DataLoader: strings, pairs of an index and
-    a size, lists of indices. The positions in the epoch then stand for the samples."""
+    """Whether the data set takes whatever the sampler gives it, as under a DataLoader: strings,
+    pairs of an index and a size, lists of indices. The positions in the epoch then stand for the
+    samples."""
     _keys: list[Any] = field(default_factory=list, compare=False)
     """Of the epoch drawn last; empty where they are indices."""
 
     def __post_init__(self) -> None:
         if not hasattr(self.sampler, "__len__"):
             raise ConfigurationError(
-                f"{self.argument}: {type(self.sampler).__name__} has no __len__, so the number of batches is unknown; "
+                f"{self.argument}: {type(self.sampler).__name__} has no __len__, so the number "
+                "of batches is unknown; "
                 f"give it one, or pass {self.instead}."
             )
 
-    def draws(self, epoch: int, step: int, indices: Int64Array, repeats: Int64Array | None) -> Draws:
+    def draws(
+        self, epoch: int, step: int, indices: Int64Array, repeats: Int64Array | None
+    ) -> Draws:
         found = super().draws(epoch, step, indices, repeats)
-        return replace(found, keys=[self._keys[row] for row in self.batch(step)]) if self._keys else found
+        return (
+            replace(found, keys=[self._keys[row] for row in self.batch(step)])
+            if self._keys
+            else found
+        )
 
     def _settled(self, sampler: Any, given: list[Any]) -> Int64Array:
         """The order of an epoch in which the sampler has given these."""
@@ -66,16 +76,19 @@ class _UsersOrder(Order):
         return []
 
     def repeats(self, indices: Int64Array) -> Int64Array | None:
-        """A sampler with replacement must not show a sample under the same crop twice in an epoch."""
+        """A sampler with replacement must not show a sample under the same crop twice in an
+        epoch."""
         return count_repeats(indices)
 
 
 @dataclass(frozen=True)
 class ForeignOrder(_UsersOrder):
-    """The order of a torch sampler (or any iterable of indices) given by the user, taken as this rank's own.
+    """The order of a torch sampler (or any iterable of indices) given by the user, taken as this
+    rank's own.
 
-    It is asked once an epoch, after `set_epoch(epoch)` if it has that. torch's random samplers draw from a generator
-    derived from (seed, epoch, rank), on a copy: resuming finds the same order, and no two ranks get the same one.
+    It is asked once an epoch, after `set_epoch(epoch)` if it has that. torch's random samplers draw
+    from a generator derived from (seed, epoch, rank), on a copy: resuming finds the same order, and
+    no two ranks get the same one.
     """
 
     argument = "sampler"
@@ -89,7 +102,11 @@ class ForeignOrder(_UsersOrder):
 
     @property
     def steps(self) -> int:
-        return self.samples // self.batch_size if self.drop_last else -(-self.samples // self.batch_size)
+        return (
+            self.samples // self.batch_size
+            if self.drop_last
+            else -(-self.samples // self.batch_size)
+        )
 
     @property
     def samples(self) -> int:
@@ -101,50 +118,63 @@ class ForeignOrder(_UsersOrder):
 
     @property
     def shared(self) -> bool:
-        """torch's own samplers, the distributed one apart, know nothing of ranks; others are trusted."""
+        """torch's own samplers, the distributed one apart, know nothing of ranks; others are
+        trusted."""
         return type(self.sampler).__module__ != RandomSampler.__module__
 
     @property
     def ahead(self) -> bool:
-        """Whether the order is known to be a function of (seed, epoch): others are asked when their epoch starts."""
+        """Whether the order is known to be a function of (seed, epoch): others are asked when their
+        epoch starts."""
         return type(self.sampler) in (list, tuple, range) or type(self.sampler) in _SEEDABLE
 
     def epoch(self, epoch: int) -> Int64Array:
         sampler = self.sampler
-        # Where it has this epoch already, nobody is to take it for one that the script has set since.
+        # Where it has this epoch already, nobody is to take it for one that the script has set
+        # since.
         if hasattr(sampler, "set_epoch") and getattr(sampler, "epoch", None) != epoch:
             sampler.set_epoch(epoch)
         if type(sampler) in _SEEDABLE:
             sampler = copy.copy(sampler)
-            bits = Draws(self.seed, epoch, np.array([self.shard.rank], dtype=np.int64)).integers(Stream.ORDER)[0]
+            bits = Draws(self.seed, epoch, np.array([self.shard.rank], dtype=np.int64)).integers(
+                Stream.ORDER
+            )[0]
             sampler.generator = torch.Generator().manual_seed(int(bits) >> 1)
         order = self._settled(sampler, list(sampler))
         if len(order) != self.samples:
             raise ConfigurationError(
-                f"sampler: {type(sampler).__name__} says that its length is {self.samples}, but gave {len(order)}."
+                f"sampler: {type(sampler).__name__} says that its length is {self.samples}, "
+                f"but gave {len(order)}."
             )
         return order
 
     def batch(self, step: int) -> Int64Array:
-        return np.arange(step * self.batch_size, min((step + 1) * self.batch_size, self.samples), dtype=np.int64)
+        return np.arange(
+            step * self.batch_size, min((step + 1) * self.batch_size, self.samples), dtype=np.int64
+        )
 
     def repeats(self, indices: Int64Array) -> Int64Array | None:
-        """Nor may one that deals copies of each sample out to the ranks (torchvision's RASampler, timm's
-        RepeatAugSampler)."""
+        """Nor may one that deals copies of each sample out to the ranks (torchvision's RASampler,
+        timm's RepeatAugSampler)."""
         sampler = self.sampler
         copies = math.ceil(getattr(sampler, "repetitions", getattr(sampler, "num_repeats", 1)))
         if copies > 1 and hasattr(sampler, "num_replicas"):
-            positions: Int64Array = sampler.rank + sampler.num_replicas * np.arange(len(indices), dtype=np.int64)
+            positions: Int64Array = sampler.rank + sampler.num_replicas * np.arange(
+                len(indices), dtype=np.int64
+            )
             return positions % copies
         return super().repeats(indices)
 
     @property
     def _kind(self) -> str:
-        ahead = "" if self.ahead else ", drawn when its epoch starts (no prefetch over the epoch's end)"
+        ahead = (
+            "" if self.ahead else ", drawn when its epoch starts (no prefetch over the epoch's end)"
+        )
         return f"by {type(self.sampler).__name__}{ahead}"
 
     def reproducible(self) -> dict[str, Any]:
-        """What a saved state must agree on; whether the order is the same one, only its own fingerprint tells."""
+        """What a saved state must agree on; whether the order is the same one, only its own
+        fingerprint tells."""
         return {
             "length": self.length,
             "global_batch_size": self.global_batch_size,
@@ -196,12 +226,17 @@ class BatchOrder(_UsersOrder):
     def epoch(self, epoch: int) -> Int64Array:
         sampler = self.sampler
         for told in (sampler, getattr(sampler, "sampler", None)):
-            if told is not None and hasattr(told, "set_epoch") and getattr(told, "epoch", None) != epoch:
+            if (
+                told is not None
+                and hasattr(told, "set_epoch")
+                and getattr(told, "epoch", None) != epoch
+            ):
                 told.set_epoch(epoch)
         batches = [list(batch) for batch in sampler]
         if len(batches) != self.steps:
             raise ConfigurationError(
-                f"batch_sampler: {type(sampler).__name__} says that it has {counted(self.steps, 'batch')}, but gave "
+                f"batch_sampler: {type(sampler).__name__} says that it has "
+                f"{counted(self.steps, 'batch')}, but gave "
                 f"{len(batches)}."
             )
         self._ends[:] = [0, *np.cumsum([len(batch) for batch in batches]).tolist()]
@@ -229,11 +264,12 @@ class BatchOrder(_UsersOrder):
 
 @dataclass(frozen=True)
 class UncountedOrder(_UsersOrder):
-    """The order of a sampler, or batch sampler, that has no length: an infinite one, or one that cannot know.
+    """The order of a sampler, or batch sampler, that has no length: an infinite one, or one that
+    cannot know.
 
-    It is read batch by batch, in the trainer's thread, no further ahead than a DataLoader's workers would be: the
-    batches that the backend has in flight. The epoch ends when it does. A loaded state is found again by reading up to
-    it.
+    It is read batch by batch, in the trainer's thread, no further ahead than a DataLoader's workers
+    would be: the batches that the backend has in flight. The epoch ends when it does. A loaded
+    state is found again by reading up to it.
     """
 
     argument = "sampler"
@@ -265,8 +301,12 @@ class UncountedOrder(_UsersOrder):
         self._reading.begin(self.sampler)
         return np.empty(0, dtype=np.int64)
 
-    def draws(self, epoch: int, step: int, indices: Int64Array, repeats: Int64Array | None) -> Draws:
-        given = self._reading.batch(step, None if self.in_batches else self.batch_size, self.drop_last)
+    def draws(
+        self, epoch: int, step: int, indices: Int64Array, repeats: Int64Array | None
+    ) -> Draws:
+        given = self._reading.batch(
+            step, None if self.in_batches else self.batch_size, self.drop_last
+        )
         order = self._settled(self.sampler, given)
         keys = list(self._keys) or None
         return Draws(self.seed, epoch, order, repeats=count_repeats(order), keys=keys)
@@ -332,11 +372,14 @@ def _checked(sampler: Any, indices: Iterable[int], length: int) -> Int64Array:
     try:
         order = np.fromiter((index(i) for i in indices), dtype=np.int64)
     except TypeError as error:
-        raise ConfigurationError(f"sampler: {type(sampler).__name__} must give ints ({error}).") from error
+        raise ConfigurationError(
+            f"sampler: {type(sampler).__name__} must give ints ({error})."
+        ) from error
     outside = np.flatnonzero((order < 0) | (order >= length))
     if len(outside):
         raise ConfigurationError(
-            f"sampler: {type(sampler).__name__} gave index {int(order[outside[0]])}, but the source has "
+            f"sampler: {type(sampler).__name__} gave index {int(order[outside[0]])}, but the "
+            "source has "
             f"{counted(length, 'sample')} (0 to {length - 1})."
         )
     return order
@@ -367,13 +410,16 @@ class StreamOrder(Order):
     def epoch(self, epoch: int) -> Int64Array:
         return np.empty(0, dtype=np.int64)
 
-    def draws(self, epoch: int, step: int, indices: Int64Array, repeats: Int64Array | None) -> Draws:
+    def draws(
+        self, epoch: int, step: int, indices: Int64Array, repeats: Int64Array | None
+    ) -> Draws:
         """The number of the batch in place of its samples."""
         return Draws(self.seed, epoch, np.array([step], dtype=np.int64))
 
     def describe(self) -> str:
         return (
-            f"as the IterableDataset {type(self.dataset).__name__} gives them, rank {self.shard.rank} of "
+            f"as the IterableDataset {type(self.dataset).__name__} gives them, rank "
+            f"{self.shard.rank} of "
             f"{self.shard.world_size}; a loaded state is found again by reading up to it"
         )
 

@@ -1,15 +1,23 @@
 """Data sets as sources: everything that `create_loader` takes as its first argument.
 
-A new format is one file with a function that recognises it and one that opens it, and a line in `opening.FORMATS`;
-from outside the package, a call of `register_format`. What it opens is a `Source` of columns; those of files and
-arrays are here, and images whose compressed bytes come from anywhere else are a class derived from `EncodedImages`
-with `__len__` and `read`.
+A new format is one file with a function that recognises it and one that opens it, and a line in
+`opening.FORMATS`; from outside the package, a call of `register_format`. What it opens is a
+`Source` of columns; those of files and arrays are here, and images whose compressed bytes come from
+anywhere else are a class derived from `EncodedImages` with `__len__` and `read`.
 """
 
 from __future__ import annotations
 
 from fastload.fingerprint import fingerprint_of
-from fastload.sources.base import EncodedImages, Objects, Opened, OpenOptions, PixelImages, Source, Values
+from fastload.sources.base import (
+    EncodedImages,
+    Objects,
+    Opened,
+    OpenOptions,
+    PixelImages,
+    Source,
+    Values,
+)
 from fastload.sources.buffers import share
 from fastload.sources.columns import DatasetItems, EncodedFiles, PixelArray, ValueArray
 from fastload.sources.kinds import Kind, register_kind

@@ -1,7 +1,9 @@
-"""Tar archives: read once from front to back, compressed or not; indexed by headers; unpacked to a temporary file.
+"""Tar archives: read once from front to back, compressed or not; indexed by headers; unpacked to a
+temporary file.
 
-The index is made by hand, because the standard library's tarfile takes more than three times as long (21 microseconds a
-file), mistakes a damaged header for the end of the archive, and reads as many pax records as a header claims to have.
+The index is made by hand, because the standard library's tarfile takes more than three times as
+long (21 microseconds a file), mistakes a damaged header for the end of the archive, and reads as
+many pax records as a header claims to have.
 Format: POSIX.1-2001 (ustar and pax), and GNU tar's long names.
 """
 
@@ -33,7 +35,8 @@ _OPENERS: dict[str, Any] = {"gzip": gzip.open, "bzip2": bz2.open, "xz": lzma.ope
 _DAMAGED: tuple[type[Exception], ...] = (EOFError, zlib.error, lzma.LZMAError, OSError)
 
 LARGEST_UNPACKED = 2 << 30
-"""Bytes: compressed archives that unpack to more are refused; the time to do it again at every start adds up."""
+"""Bytes: compressed archives that unpack to more are refused; the time to do it again at every
+start adds up."""
 
 _BLOCK = 512
 _FILE, _FOLDER = b"\x000\x37", b"5"
@@ -41,7 +44,8 @@ _PAX, _PAX_GLOBAL, _GNU_NAME, _GNU_LINK = b"x", b"g", b"L", b"K"
 _LARGEST_NAME = 1 << 20
 """Bytes of a long name or pax header: more is damage, not a name."""
 _MOST_RECORDS = 1000
-"""Records of a pax header; real ones have a name, times, an owner and perhaps some dozen attributes."""
+"""Records of a pax header; real ones have a name, times, an owner and perhaps some dozen
+attributes."""
 
 
 def is_archive_name(path: str) -> bool:
@@ -50,7 +54,8 @@ def is_archive_name(path: str) -> bool:
 
 
 def compression_of(path: str) -> str | None:
-    """ "gzip", "bzip2", "xz" or "zstd" by the file's first bytes; None for anything else. Raises SourceError."""
+    """ "gzip", "bzip2", "xz" or "zstd" by the file's first bytes; None for anything else. Raises
+    SourceError."""
     try:
         head = stores.read_up_to(path, 6)
     except OSError as error:
@@ -60,10 +65,12 @@ def compression_of(path: str) -> str | None:
 
 @contextmanager
 def open_archive(path: str) -> Iterator[Iterator[tuple[FileInTar, Callable[[], bytes]]]]:
-    """The files of an archive of any compression, in order; each may be read before the next is asked for.
+    """The files of an archive of any compression, in order; each may be read before the next is
+    asked for.
 
     Raises:
-        SourceError: truncated, damaged, not a tar file, or compressed in a way that Python cannot read.
+        SourceError: truncated, damaged, not a tar file, or compressed in a way that Python cannot
+            read.
     """
     with _unpacked(path) as stream:
         read = _Forward(stream).read
@@ -78,15 +85,19 @@ def open_archive(path: str) -> Iterator[Iterator[tuple[FileInTar, Callable[[], b
 
 
 def peek(path: str, count: int) -> list[str]:
-    """Names of the first files (no folders, no debris), without a leading "./"; fewer if the archive has fewer."""
+    """Names of the first files (no folders, no debris), without a leading "./"; fewer if the
+    archive has fewer."""
     with open_archive(path) as files:
         names = (file.name for file, _ in files)
-        return list(islice((name for name in names if not any(map(is_debris, name.split("/")))), count))
+        return list(
+            islice((name for name in names if not any(map(is_debris, name.split("/")))), count)
+        )
 
 
 @contextmanager
 def _unpacked(path: str) -> Iterator[IO[bytes]]:
-    """The archive without its compression; what reading it raises is a SourceError that names it."""
+    """The archive without its compression; what reading it raises is a SourceError that names
+    it."""
     compression = compression_of(path)
     if compression == "zstd":
         raise SourceError(f"{path}: zstd archives cannot be read; unpack it: tar --zstd -xf {path}")
@@ -101,7 +112,8 @@ def _unpacked(path: str) -> Iterator[IO[bytes]]:
         raise
     except _DAMAGED as error:
         raise SourceError(
-            f"{path}: this archive cannot be read ({str(error) or type(error).__name__}); if it is truncated or "
+            f"{path}: this archive cannot be read ({str(error) or type(error).__name__}); if "
+            "it is truncated or "
             "damaged, fetch it again."
         ) from error
 
@@ -114,7 +126,8 @@ class _Forward:
         self._position = 0
 
     def read(self, position: int, size: int) -> bytes:
-        """Up to `size` bytes from `position` on, fewer at the end of the stream; `position` is none already read."""
+        """Up to `size` bytes from `position` on, fewer at the end of the stream; `position` is none
+        already read."""
         assert position >= self._position
         while self._position < position:
             passed = len(self._stream.read(min(1 << 20, position - self._position)))
@@ -129,7 +142,8 @@ class _Forward:
 
 
 class _Ahead:
-    """Reads a remote archive from front to back, a MiB a request: the headers of small files come with the files."""
+    """Reads a remote archive from front to back, a MiB a request: the headers of small files come
+    with the files."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -144,7 +158,9 @@ class _Ahead:
 
 
 def _unopened(path: str, error: OSError) -> SourceError:
-    return SourceError(f"{path}: cannot be opened ({error.strerror or error}); check the path and its permissions.")
+    return SourceError(
+        f"{path}: cannot be opened ({error.strerror or error}); check the path and its permissions."
+    )
 
 
 _copies: dict[tuple[str, int, int], str] = {}
@@ -152,10 +168,11 @@ _copies_lock = threading.Lock()
 
 
 def uncompressed_copy(path: str) -> str:
-    """Path of a temporary, uncompressed copy of a compressed archive; the same one when asked again.
+    """Path of a temporary, uncompressed copy of a compressed archive; the same one when asked
+    again.
 
-    It lies in the system's folder for temporary files (TMPDIR) and is removed when this process ends. Random access
-    needs it: nothing can start reading in the middle of a compressed stream.
+    It lies in the system's folder for temporary files (TMPDIR) and is removed when this process
+    ends. Random access needs it: nothing can start reading in the middle of a compressed stream.
     """
     status = os.stat(path)
     key = (os.path.realpath(path), status.st_size, status.st_mtime_ns)
@@ -173,7 +190,9 @@ def _unpack(path: str) -> str:
         with os.fdopen(descriptor, "wb") as out, _unpacked(path) as stream:
             while chunk := stream.read(1 << 20):
                 if out.tell() + len(chunk) > LARGEST_UNPACKED:
-                    raise SourceError(f"{path}: unpacks to more than {LARGEST_UNPACKED >> 30} GiB; {remedy}")
+                    raise SourceError(
+                        f"{path}: unpacks to more than {LARGEST_UNPACKED >> 30} GiB; {remedy}"
+                    )
                 try:
                     out.write(chunk)
                     out.flush()
@@ -204,7 +223,8 @@ def files_in_tar(path: str) -> Iterator[FileInTar]:
     """The regular files of an uncompressed archive, in order. Folders are left out.
 
     Raises:
-        SourceError: the archive is truncated or damaged, or holds links or sparse files, whose content lies elsewhere.
+        SourceError: the archive is truncated or damaged, or holds links or sparse files, whose
+            content lies elsewhere.
     """
     if stores.is_remote(path):
         try:
@@ -219,12 +239,17 @@ def files_in_tar(path: str) -> Iterator[FileInTar]:
     with opened:
         descriptor = opened.fileno()
         yield from _files(
-            path, lambda position, size: os.pread(descriptor, size, position), os.fstat(descriptor).st_size
+            path,
+            lambda position, size: os.pread(descriptor, size, position),
+            os.fstat(descriptor).st_size,
         )
 
 
-def _files(path: str, read: Callable[[int, int], bytes], length: float = math.inf) -> Iterator[FileInTar]:
-    """The regular files, in order. `read(position, size)` gives bytes of the archive, `length` is how many it has."""
+def _files(
+    path: str, read: Callable[[int, int], bytes], length: float = math.inf
+) -> Iterator[FileInTar]:
+    """The regular files, in order. `read(position, size)` gives bytes of the archive, `length` is
+    how many it has."""
     position, long_name, pax = 0, b"", dict[bytes, bytes]()
     while True:
         header = read(position, _BLOCK)
@@ -237,7 +262,11 @@ def _files(path: str, read: Callable[[int, int], bytes], length: float = math.in
         kind, start = header[156:157], position + _BLOCK
         size = _number(pax[b"size"], 10) if b"size" in pax else _number(header[124:136])
         if size < 0 or start + size > length:
-            raise _damaged(path, position, f"a file of {size:,} bytes begins, but the archive ends before it does")
+            raise _damaged(
+                path,
+                position,
+                f"a file of {size:,} bytes begins, but the archive ends before it does",
+            )
         position = start + -(-size // _BLOCK) * _BLOCK
         if kind in (_PAX, _PAX_GLOBAL, _GNU_NAME, _GNU_LINK):
             if size > _LARGEST_NAME:
@@ -246,7 +275,9 @@ def _files(path: str, read: Callable[[int, int], bytes], length: float = math.in
             if kind == _PAX:
                 records = _pax_records(content)
                 if records is None:
-                    raise _damaged(path, start, f"a pax header of more than {_MOST_RECORDS:,} records")
+                    raise _damaged(
+                        path, start, f"a pax header of more than {_MOST_RECORDS:,} records"
+                    )
                 pax = records
             elif kind == _GNU_NAME:
                 long_name = content.rstrip(b"\0")
@@ -266,12 +297,14 @@ def _files(path: str, read: Callable[[int, int], bytes], length: float = math.in
 
 def _damaged(path: str, position: int, found: str) -> SourceError:
     return SourceError(
-        f"{path}: {found} at byte {position:,}; the archive is truncated or damaged: fetch or write it again."
+        f"{path}: {found} at byte {position:,}; the archive is truncated or damaged: fetch or "
+        "write it again."
     )
 
 
 def _checksum_fits(header: bytes) -> bool:
-    """The sum of all bytes, those of the checksum itself taken as spaces; some old programs summed signed bytes."""
+    """The sum of all bytes, those of the checksum itself taken as spaces; some old programs summed
+    signed bytes."""
     try:
         expected = int(header[148:156].strip(b" \0") or b"0", 8)
     except ValueError:
@@ -281,7 +314,8 @@ def _checksum_fits(header: bytes) -> bool:
 
 
 def _number(field: bytes, base: int = 8) -> int:
-    """Digits; or, marked by the first bit, a big-endian number, which GNU tar writes from 8 GiB on. -1 for neither."""
+    """Digits; or, marked by the first bit, a big-endian number, which GNU tar writes from 8 GiB on.
+    -1 for neither."""
     if field.startswith(b"\x80"):
         return int.from_bytes(field[1:], "big")
     try:
@@ -298,7 +332,8 @@ def _name(header: bytes) -> bytes:
 
 
 def _pax_records(content: bytes) -> dict[bytes, bytes] | None:
-    """Records "<length> <key>=<value>\\n", the length being that of the whole record; None if there are too many."""
+    """Records "<length> <key>=<value>\\n", the length being that of the whole record; None if there
+    are too many."""
     records: dict[bytes, bytes] = {}
     position = 0
     for _ in range(_MOST_RECORDS):

@@ -1,4 +1,5 @@
-"""Arrays and tensors: in memory, or memory-mapped `.npy` files; a tuple of them, a dict of them, or one."""
+"""Arrays and tensors: in memory, or memory-mapped `.npy` files; a tuple of them, a dict of them, or
+one."""
 
 from __future__ import annotations
 
@@ -25,7 +26,11 @@ _CHANNELS = (1, 3)
 def is_arrays(spec: object) -> bool:
     """An array, a tensor or the path of a `.npy` file; or a tuple, list or dict of nothing else."""
     if isinstance(spec, Mapping):
-        return bool(spec) and all(isinstance(key, str) for key in spec) and all(map(_is_array, spec.values()))
+        return (
+            bool(spec)
+            and all(isinstance(key, str) for key in spec)
+            and all(map(_is_array, spec.values()))
+        )
     if isinstance(spec, tuple | list):
         return bool(spec) and all(map(_is_array, spec))
     return _is_array(spec)
@@ -34,28 +39,41 @@ def is_arrays(spec: object) -> bool:
 def open_arrays(spec: Any, options: OpenOptions) -> Opened:
     """Open arrays of equal length; row i of each is sample i. Nothing is copied unless stated here.
 
-    A tuple or list, (images, labels) in the usual case, gives batches that are tuples. A first array of uint8 that
-    looks like images is served as images, to which the recipe's geometry applies: (N, H, W) as one channel,
-    (N, H, W, C) with 1 or 3 channels, and (N, C, H, W), torch's order, which is copied into (N, H, W, C) unless
-    C is 1. Where both readings fit, a tensor is read as torch's and an array as numpy's. Other uint8 arrays of one
-    channel and the same height and width are masks; a one-dimensional array of integers beside images is labels:
-    int64, >= 0, and below len(options.classes) if given.
+    A tuple or list, (images, labels) in the usual case, gives batches that are tuples. A first
+    array of uint8 that looks like images is served as images, to which the recipe's geometry
+    applies: (N, H, W) as one channel, (N, H, W, C) with 1 or 3 channels, and (N, C, H, W), torch's
+    order, which is copied into (N, H, W, C) unless C is 1. Where both readings fit, a tensor is
+    read as torch's and an array as numpy's. Other uint8 arrays of one channel and the same height
+    and width are masks; a one-dimensional array of integers beside images is labels: int64, >= 0,
+    and below len(options.classes) if given.
 
-    A dict gives dicts, and every array is passed on as it is (token ids), but for the keys `image`, `images`, `mask`
-    and `masks`, which are read as above when they are uint8, and those of other kinds (`boxes`), which geometry moves.
+    A dict gives dicts, and every array is passed on as it is (token ids), but for the keys `image`,
+    `images`, `mask` and `masks`, which are read as above when they are uint8, and those of other
+    kinds (`boxes`), which geometry moves.
     """
     named = isinstance(spec, Mapping)
-    items = dict(spec) if named else dict(enumerate(spec if isinstance(spec, tuple | list) else (spec,)))
+    items = (
+        dict(spec)
+        if named
+        else dict(enumerate(spec if isinstance(spec, tuple | list) else (spec,)))
+    )
     arrays = {key: checked_array(value, f"array {key!r}") for key, value in items.items()}
     lengths = {key: len(array) for key, array in arrays.items()}
     if len(set(lengths.values())) > 1:
         found = ", ".join(f"array {key!r} has {length:,}" for key, length in lengths.items())
-        raise SourceError(f"The arrays must have one row a sample each, but {found}; cut them to one length.")
+        raise SourceError(
+            f"The arrays must have one row a sample each, but {found}; cut them to one length."
+        )
     columns = _named_columns(arrays, items) if named else _columns(arrays, items, options)
-    shapes = ", ".join(f"{name} {array.dtype}{list(array.shape)}" for name, array in zip(columns, arrays.values()))  # noqa: B905
+    shapes = ", ".join(
+        f"{name} {array.dtype}{list(array.shape)}"
+        for name, array in zip(columns, arrays.values(), strict=True)
+    )
     source = Source(
         columns,
-        fingerprint_of("arrays", *(part for name, column in columns.items() for part in (name, column.array))),
+        fingerprint_of(
+            "arrays", *(part for name, column in columns.items() for part in (name, column.array))
+        ),
         spec if isinstance(spec, str) else f"arrays ({shapes})",
         layout="dict" if named else "tuple",
         classes=options.classes,
@@ -72,7 +90,8 @@ def _is_array(value: object) -> bool:
 
 
 def checked_array(value: Any, name: str) -> AnyArray:
-    """The array behind an array, tensor or path, without a copy. Raises SourceError: torch could not have it."""
+    """The array behind an array, tensor or path, without a copy. Raises SourceError: torch could
+    not have it."""
     if isinstance(value, torch.Tensor):
         array = _from_tensor(value, name)
     elif isinstance(value, np.ndarray):
@@ -85,7 +104,8 @@ def checked_array(value: Any, name: str) -> AnyArray:
         torch.from_numpy(np.empty(0, dtype=array.dtype))
     except (TypeError, ValueError):  # ValueError: not in this machine's byte order
         raise SourceError(
-            f"{name}: dtype {array.dtype} has no counterpart in torch; convert it to numbers of one size "
+            f"{name}: dtype {array.dtype} has no counterpart in torch; convert it to numbers "
+            "of one size "
             "(pad rows of different lengths, or serve them from a torch Dataset)."
         ) from None
     return array
@@ -100,7 +120,9 @@ def _from_tensor(tensor: torch.Tensor, name: str) -> AnyArray:
     try:
         array: AnyArray = tensor.detach().numpy()
     except TypeError as error:
-        raise SourceError(f"{name}: {tensor.dtype} has no counterpart in numpy; convert it: tensor.float().") from error
+        raise SourceError(
+            f"{name}: {tensor.dtype} has no counterpart in numpy; convert it: tensor.float()."
+        ) from error
     return array
 
 
@@ -112,14 +134,19 @@ def _mapped(path: str) -> AnyArray:
         raise SourceError(f"{path}: no such file.") from error
     except Exception as error:  # a header is a Python expression, and may be wrong in any way
         raise SourceError(
-            f"{path}: cannot be memory-mapped ({error}); write it again with numpy.save, as an array of numbers."
+            f"{path}: cannot be memory-mapped ({error}); write it again with numpy.save, as an "
+            "array of numbers."
         ) from error
     if not isinstance(array, np.ndarray):
-        raise SourceError(f"{path}: is a .npz archive under another name; save its arrays as .npy files.")
+        raise SourceError(
+            f"{path}: is a .npz archive under another name; save its arrays as .npy files."
+        )
     return array
 
 
-def _columns(arrays: Mapping[Any, AnyArray], given: Mapping[Any, Any], options: OpenOptions) -> dict[str, Stored]:
+def _columns(
+    arrays: Mapping[Any, AnyArray], given: Mapping[Any, Any], options: OpenOptions
+) -> dict[str, Stored]:
     """Columns of a tuple, named by what they are."""
     columns: dict[str, Stored] = {}
     size: tuple[int, ...] | None = None
@@ -134,7 +161,10 @@ def _columns(arrays: Mapping[Any, AnyArray], given: Mapping[Any, Any], options: 
             name, column = role, PixelArray(pixels, role, channels=pixels.shape[3])
         elif size is not None and array.ndim == 1 and array.dtype.kind in "iu":
             count = None if options.classes is None else len(options.classes)
-            name, column = "label", ValueArray(class_labels(array, classes=count, name=f"array {position}"))
+            name, column = (
+                "label",
+                ValueArray(class_labels(array, classes=count, name=f"array {position}")),
+            )
         else:
             name, column = "value", ValueArray(array)
         columns[name if name not in columns else f"{name}_{position}"] = column
@@ -149,13 +179,16 @@ def _named_columns(arrays: Mapping[Any, AnyArray], given: Mapping[Any, Any]) -> 
         if pixels is not None:
             columns[name] = PixelArray(pixels, kind.name, channels=pixels.shape[3])
             continue
-        columns[name] = ValueArray(array, role=VALUE.name if isinstance(kind, PixelKind) else kind.name)
+        columns[name] = ValueArray(
+            array, role=VALUE.name if isinstance(kind, PixelKind) else kind.name
+        )
         columns[name].kind.check(array, f"array {name!r}")
     return columns
 
 
 def _images(array: AnyArray, given: Any) -> npt.NDArray[np.uint8] | None:
-    """The array as (N, H, W, C), or None if it does not look like images. A tensor is read in torch's order."""
+    """The array as (N, H, W, C), or None if it does not look like images. A tensor is read in
+    torch's order."""
     if array.dtype != np.uint8 or array.ndim not in (3, 4):
         return None
     if array.ndim == 3:
@@ -167,34 +200,49 @@ def _images(array: AnyArray, given: Any) -> npt.NDArray[np.uint8] | None:
         return None
     if isinstance(array, np.memmap) and array.shape[1] > 1:
         raise SourceError(
-            f"{array.filename}: images of shape {array.shape[1:]} have their channels first, and would have to be read "
+            f"{array.filename}: images of shape {array.shape[1:]} have their channels first, "
+            "and would have to be read "
             "into memory whole; write the file as (N, H, W, C)."
         )
     return np.ascontiguousarray(array.transpose(0, 2, 3, 1))
 
 
 def class_labels(
-    labels: Any, *, classes: int | None, name: str, describe: Callable[[int], str] = "sample {}".format
+    labels: Any,
+    *,
+    classes: int | None,
+    name: str,
+    describe: Callable[[int], str] = "sample {}".format,
 ) -> npt.NDArray[np.int64]:
-    """Labels (N,) as int64: one integer a sample, not negative, below the number of `classes` if that is known.
+    """Labels (N,) as int64: one integer a sample, not negative, below the number of `classes` if
+    that is known.
 
     Raises:
-        SourceError: they are not; the message names the data set, and the sample as `describe` does.
+        SourceError: they are not; the message names the data set, and the sample as `describe`
+            does.
     """
     array = np.asarray(labels)
     if array.ndim != 1 or array.dtype.kind not in "iu":
         raise SourceError(
-            f"{name}: labels must be one integer a sample, got {array.dtype} of shape {array.shape}; "
+            f"{name}: labels must be one integer a sample, got {array.dtype} of shape "
+            f"{array.shape}; "
             "convert them with labels.astype(numpy.int64)."
         )
     # Compared before the conversion, in which a large uint64 would turn negative.
-    bad = np.flatnonzero((array < 0) | (array > (classes - 1 if classes is not None else np.iinfo(np.int64).max)))
+    bad = np.flatnonzero(
+        (array < 0) | (array > (classes - 1 if classes is not None else np.iinfo(np.int64).max))
+    )
     if len(bad):
         row = int(bad[0])
-        allowed = f"0 to {classes - 1} ({counted(classes, 'class')})" if classes is not None else "0 or more"
+        allowed = (
+            f"0 to {classes - 1} ({counted(classes, 'class')})"
+            if classes is not None
+            else "0 or more"
+        )
         more = f" ({counted(len(bad), 'sample')} in all)" if len(bad) > 1 else ""
         raise SourceError(
-            f"{name}: {describe(row)} has the label {int(array[row])}{more}, labels must be {allowed}; "
+            f"{name}: {describe(row)} has the label {int(array[row])}{more}, labels must be "
+            f"{allowed}; "
             "correct the labels, or remap them so that they count from 0."
         )
     return np.ascontiguousarray(array, dtype=np.int64)
@@ -212,12 +260,14 @@ def labelled_pixels(
 ) -> Source:
     """Columns `image` (N, H, W, C) and `label` (N,).
 
-    The fingerprint covers the pixels and the labels, not where they came from: the python and the binary version of
-    CIFAR-10 and torchvision's CIFAR10 are the same samples, and a saved state of one fits the others.
+    The fingerprint covers the pixels and the labels, not where they came from: the python and the
+    binary version of CIFAR-10 and torchvision's CIFAR10 are the same samples, and a saved state of
+    one fits the others.
     """
     if len(pixels) != len(labels):
         raise SourceError(
-            f"{name}: {counted(len(pixels), 'image')} and {counted(len(labels), 'label')}; the files do not belong "
+            f"{name}: {counted(len(pixels), 'image')} and {counted(len(labels), 'label')}; the "
+            "files do not belong "
             "together, or one is truncated: download them again."
         )
     known = len(classes) if classes is not None else class_count

@@ -1,9 +1,10 @@
 """What a source is: columns of samples, by index.
 
-Every format, from a folder of JPEGs to a file of token ids, is opened into one `Source`: a few columns of equal
-length. There are four kinds of column, each a base class here; a backend asks a column nothing but what these have.
-`columns.py` has those of files and arrays. A data set that is stored in another way (a database, an object store) is a
-class derived from one of them: for compressed images `__len__` and `read` are all it takes.
+Every format, from a folder of JPEGs to a file of token ids, is opened into one `Source`: a few
+columns of equal length. There are four kinds of column, each a base class here; a backend asks a
+column nothing but what these have. `columns.py` has those of files and arrays. A data set that is
+stored in another way (a database, an object store) is a class derived from one of them: for
+compressed images `__len__` and `read` are all it takes.
 """
 
 from __future__ import annotations
@@ -30,8 +31,9 @@ Storage = Literal["encoded", "pixels", "values", "object"]
 
 
 class Column(ABC):
-    """One field of every sample. Read by several threads at once; pickled for the workers of the `torch` backend, so
-    that metadata belong into numpy arrays (see `buffers.PickledByReference`)."""
+    """One field of every sample. Read by several threads at once; pickled for the workers of the
+    `torch` backend, so that metadata belong into numpy arrays (see
+    `buffers.PickledByReference`)."""
 
     storage: ClassVar[Storage]
 
@@ -76,11 +78,13 @@ class ImageColumn(Column):
 
     @property
     def fixed_size(self) -> tuple[int, int] | None:
-        """(height, width) shared by all images, or None when they differ or it takes their headers to know."""
+        """(height, width) shared by all images, or None when they differ or it takes their headers
+        to know."""
         return None
 
     def name_table(self) -> PathTable | None:
-        """What `describe` says of all samples, for a cache to keep; None where that is a mere number."""
+        """What `describe` says of all samples, for a cache to keep; None where that is a mere
+        number."""
         return PathTable.of(map(self.describe, range(len(self))))
 
 
@@ -91,7 +95,8 @@ class EncodedImages(ImageColumn):
 
     @abstractmethod
     def read(self, index: int) -> bytes:
-        """The compressed bytes of one sample. An OSError becomes a DecodeError that names `describe(index)`."""
+        """The compressed bytes of one sample. An OSError becomes a DecodeError that names
+        `describe(index)`."""
 
     def read_many(self, indices: Int64Array) -> Sequence[bytes]:
         """Those of several samples, for storage that has them cheaper together."""
@@ -103,11 +108,13 @@ class EncodedImages(ImageColumn):
 
     @property
     def survives_fork(self) -> bool:
-        """Whether a forked process may read them; clients of object stores have threads, which do not fork."""
+        """Whether a forked process may read them; clients of object stores have threads, which do
+        not fork."""
         return True
 
     def in_files(self, indices: Int64Array) -> EncodedFiles | None:
-        """These samples as files or parts of files, if that is what they are: the native core then opens them."""
+        """These samples as files or parts of files, if that is what they are: the native core then
+        opens them."""
         return None
 
     def take(self, indices: Int64Array) -> EncodedImages:
@@ -121,15 +128,19 @@ class PixelImages(ImageColumn):
 
     @abstractmethod
     def pixels(self, index: int) -> npt.NDArray[np.uint8]:
-        """(H, W, C) uint8 of one image, perhaps read-only. Raises DecodeError if it could not be decoded before."""
+        """(H, W, C) uint8 of one image, perhaps read-only. Raises DecodeError if it could not be
+        decoded before."""
 
     def sizes_of(self, indices: Int64Array) -> npt.NDArray[np.int32]:
-        """(B, 2) int32: height, width of these samples; of those that `failures_of` names, anything above 0."""
+        """(B, 2) int32: height, width of these samples; of those that `failures_of` names, anything
+        above 0."""
         if self.fixed_size is not None:
             return np.broadcast_to(np.array(self.fixed_size, dtype=np.int32), (len(indices), 2))
         sizes = np.ones((len(indices), 2), dtype=np.int32)
         for position, index in enumerate(indices.tolist()):
-            with contextlib.suppress(DecodeError):  # which is found again when the pixels are wanted
+            with contextlib.suppress(
+                DecodeError
+            ):  # which is found again when the pixels are wanted
                 sizes[position] = self.pixels(index).shape[:2]
         return sizes
 
@@ -145,12 +156,14 @@ class PixelImages(ImageColumn):
         return {}
 
     def in_array(self) -> PixelArray | None:
-        """All samples in one array, if that is what they are: the native core then cuts batches out of it."""
+        """All samples in one array, if that is what they are: the native core then cuts batches out
+        of it."""
         return None
 
 
 class Values(Column):
-    """One row of numbers a sample, passed on as it is: labels (N,) int64, token ids (N, length)..."""
+    """One row of numbers a sample, passed on as it is: labels (N,) int64, token ids (N,
+    length)..."""
 
     storage = "values"
 
@@ -183,10 +196,12 @@ class Objects(Column):
 
     @abstractmethod
     def item(self, index: int) -> Any:
-        """One sample: usually (image, label). What it raises is taken for a fault of this sample."""
+        """One sample: usually (image, label). What it raises is taken for a fault of this
+        sample."""
 
     def items(self, indices: Int64Array | list[Any]) -> list[Any] | None:
-        """Several samples, if there is a way of their own to make them together; else None. A list has keys in place of
+        """Several samples, if there is a way of their own to make them together; else None. A list
+        has keys in place of
         indices: what a user's own sampler gives, where it is an adopted DataLoader's."""
         return None
 
@@ -223,7 +238,8 @@ class Source:
     """Random access to the samples of a data set: named columns of equal length.
 
     Raises:
-        SourceError: the columns differ in length, there are none, or one is of no kind that fastload knows.
+        SourceError: the columns differ in length, there are none, or one is of no kind that
+            fastload knows.
     """
 
     columns: Mapping[str, Column]
@@ -233,8 +249,8 @@ class Source:
     name: str
     """For messages: the folder or file it was opened from."""
     layout: Literal["tuple", "dict"] = "tuple"
-    """Whether a sample is a tuple in column order or a dict by column name; of tuples a batch is a list, as torch's
-    `default_collate` makes it."""
+    """Whether a sample is a tuple in column order or a dict by column name; of tuples a batch is a
+    list, as torch's `default_collate` makes it."""
     classes: tuple[str, ...] | None = None
     """Class names by label, where there are any."""
     format: str = "arrays"
@@ -246,7 +262,8 @@ class Source:
         for name, column in self.columns.items():
             if getattr(column, "storage", None) not in get_args(Storage):
                 raise SourceError(
-                    f"{self.name}: column {name!r} is a {type(column).__name__}, which is no column; derive its class "
+                    f"{self.name}: column {name!r} is a {type(column).__name__}, which is no "
+                    "column; derive its class "
                     "from EncodedImages, PixelImages, Values or Objects of fastload.sources."
                 )
             try:
@@ -255,7 +272,9 @@ class Source:
                 raise SourceError(f"{self.name}: column {name!r}: {error}") from None
         lengths = {name: len(column) for name, column in self.columns.items()}
         if len(set(lengths.values())) != 1:
-            raise SourceError(f"{self.name}: the columns must have one length each other, got {lengths}.")
+            raise SourceError(
+                f"{self.name}: the columns must have one length each other, got {lengths}."
+            )
         if not len(self):
             raise SourceError(f"{self.name}: no samples found.")
 
@@ -293,7 +312,8 @@ class Source:
 
     @cached_property
     def class_count(self) -> int | None:
-        """Of the names of classes, or of a column `label` of whole numbers; None where there is neither."""
+        """Of the names of classes, or of a column `label` of whole numbers; None where there is
+        neither."""
         if self.classes is not None:
             return len(self.classes)
         labels = self.values.get("label")
@@ -304,7 +324,8 @@ class Source:
 
     @property
     def summary(self) -> str:
-        """For a person, in a line: the format, how many samples, how many classes and the first of them."""
+        """For a person, in a line: the format, how many samples, how many classes and the first of
+        them."""
         words, count = f"{self.format}, {counted(len(self), 'sample')}", self.class_count
         if count is None:
             return words
@@ -335,23 +356,26 @@ class Opened:
 
     source: Source
     transform: Callable[[Any], Any] | None = None
-    """The transform of a torchvision dataset whose samples are served natively, so without it: the caller must apply
-    it. None for everything else."""
+    """The transform of a torchvision dataset whose samples are served natively, so without it: the
+    caller must apply it. None for everything else."""
     notes: tuple[str, ...] = ()
-    """Decisions a person may want to know ("the training split, as no split was named"), for `explain()`."""
+    """Decisions a person may want to know ("the training split, as no split was named"), for
+    `explain()`."""
     bare: Any = None
-    """The torch Dataset that the source stands for, without its transform: where Python must run on single samples, it
-    makes them. None for everything else."""
+    """The torch Dataset that the source stands for, without its transform: where Python must run on
+    single samples, it makes them. None for everything else."""
 
     def __repr__(self) -> str:
-        transform = "" if self.transform is None else f" with the transform {type(self.transform).__name__}"
+        transform = (
+            "" if self.transform is None else f" with the transform {type(self.transform).__name__}"
+        )
         return f"<opened {repr(self.source)[1:-1]}{transform}>"
 
 
 @dataclass(frozen=True)
 class OpenOptions:
-    """What a caller may add to the specification, as `open_source` says; a format is given what is in
-    `Format.options`, and the rest is refused."""
+    """What a caller may add to the specification, as `open_source` says; a format is given what is
+    in `Format.options`, and the rest is refused."""
 
     split: str | None = None
     labels: Literal["fine", "coarse"] | None = None

@@ -12,9 +12,9 @@ from fastload.sources.kinds import AnyArray, Kind, first_bad_row, register_kind
 class Boxes(Kind):
     """(..., 4) left, top, right, bottom in pixels of the source image, as torchvision's "XYXY".
 
-    They go through crops, resizes, paddings and mirrorings as torchvision's kernels for `tv_tensors.BoundingBoxes` have
-    it, and are clipped to what is shown of the image: a box outside of it has no area then. What is no floating point
-    number is served as float32.
+    They go through crops, resizes, paddings and mirrorings as torchvision's kernels for
+    `tv_tensors.BoundingBoxes` have it, and are clipped to what is shown of the image: a box outside
+    of it has no area then. What is no floating point number is served as float32.
     """
 
     name = "boxes"
@@ -24,16 +24,20 @@ class Boxes(Kind):
     def check(self, rows: AnyArray, name: str) -> None:
         if rows.ndim < 2 or rows.shape[-1] != 4 or rows.dtype.kind not in "iuf":
             raise SourceError(
-                f"{name}: boxes must be numbers (N, 4) or (N, K, 4), left, top, right, bottom in pixels; got "
-                f"{rows.dtype} of shape {rows.shape}. Give the column another name if it holds something else."
+                f"{name}: boxes must be numbers (N, 4) or (N, K, 4), left, top, right, bottom "
+                "in pixels; got "
+                f"{rows.dtype} of shape {rows.shape}. Give the column another name if it holds "
+                "something else."
             )
         bad = first_bad_row(~np.isfinite(rows)) if rows.dtype.kind == "f" else None
         if bad is None:
             bad = first_bad_row(rows[..., 2:] < rows[..., :2])
         if bad is not None:
             raise SourceError(
-                f"{name}: row {bad} holds {rows[bad].tolist()}, and a box is left, top, right, bottom in pixels, with "
-                "left <= right and top <= bottom; correct it (of left, top, width, height the sums are wanted), or "
+                f"{name}: row {bad} holds {rows[bad].tolist()}, and a box is left, top, right, "
+                "bottom in pixels, with "
+                "left <= right and top <= bottom; correct it (of left, top, width, height the "
+                "sums are wanted), or "
                 "leave the sample out."
             )
 

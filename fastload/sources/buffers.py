@@ -1,8 +1,10 @@
-"""A few large buffers in place of millions of objects: arrays that travel by reference, and paths in two arrays.
+"""A few large buffers in place of millions of objects: arrays that travel by reference, and paths
+in two arrays.
 
-numpy pickles every array by content, memory maps too: a worker started by spawn or forkserver would receive, and hold,
-its own copy of the data set. Here an array that lives in a file travels as the file's name and a position, and one in
-shared memory as a handle. Everything else is pickled as numpy does it.
+numpy pickles every array by content, memory maps too: a worker started by spawn or forkserver would
+receive, and hold, its own copy of the data set. Here an array that lives in a file travels as the
+file's name and a position, and one in shared memory as a handle. Everything else is pickled as
+numpy does it.
 """
 
 from __future__ import annotations
@@ -40,7 +42,8 @@ class _ArrayReference:
     """An array as a window of bytes that another process can open for itself."""
 
     buffer: str | torch.Tensor
-    """Name of a file, or a uint8 tensor in shared memory, which torch's reductions send as a handle."""
+    """Name of a file, or a uint8 tensor in shared memory, which torch's reductions send as a
+    handle."""
     start: int
     """First byte of the array in the buffer."""
     dtype: np.dtype[Any]
@@ -48,10 +51,14 @@ class _ArrayReference:
     strides: tuple[int, ...]
 
     def open(self) -> AnyArray:
-        lasts = ((length - 1) * stride for length, stride in zip(self.shape, self.strides, strict=True))
+        lasts = (
+            (length - 1) * stride for length, stride in zip(self.shape, self.strides, strict=True)
+        )
         span = self.dtype.itemsize + sum(lasts)
         if isinstance(self.buffer, str):
-            flat: AnyArray = np.memmap(self.buffer, np.uint8, mode="r", offset=self.start, shape=(span,))
+            flat: AnyArray = np.memmap(
+                self.buffer, np.uint8, mode="r", offset=self.start, shape=(span,)
+            )
         else:
             flat = self.buffer.numpy()[self.start : self.start + span]
         return np.ndarray(self.shape, self.dtype, buffer=flat, strides=self.strides)
@@ -67,14 +74,21 @@ def _reference_to(array: AnyArray) -> _ArrayReference | None:
     address = array.__array_interface__["data"][0]
     buffer: str | torch.Tensor
     if isinstance(root, np.memmap):
-        # A slice of a map keeps the `offset` of the whole map, so the position comes from the addresses. Mode "c" is
-        # private to this process: what was written there is not in the file.
+        # A slice of a map keeps the `offset` of the whole map, so the position comes from the
+        # addresses. Mode "c" is private to this process: what was written there is not in the file.
         if root.filename is None or root.mode == "c":
             return None
-        buffer, start = str(root.filename), root.offset + address - root.__array_interface__["data"][0]
+        buffer, start = (
+            str(root.filename),
+            root.offset + address - root.__array_interface__["data"][0],
+        )
     else:
         owner: Any = root.base  # tensor.numpy() keeps the tensor here
-        if not isinstance(owner, torch.Tensor) or owner.dtype != torch.uint8 or not owner.is_shared():
+        if (
+            not isinstance(owner, torch.Tensor)
+            or owner.dtype != torch.uint8
+            or not owner.is_shared()
+        ):
             return None
         buffer, start = owner, address - owner.data_ptr()
     return _ArrayReference(buffer, int(start), array.dtype, array.shape, array.strides)
@@ -102,14 +116,17 @@ class PickledByReference:
     def __reduce__(self) -> tuple[Any, ...]:
         # np.memmap would pickle its content even through a plain view, hence asarray.
         state = {
-            name: (_reference_to(value) or np.asarray(value)) if isinstance(value, np.ndarray) else value
+            name: (_reference_to(value) or np.asarray(value))
+            if isinstance(value, np.ndarray)
+            else value
             for name, value in _values_of(self).items()
         }
         return _rebuild, (type(self), state)
 
 
 class InRows:
-    """Base of the frozen dataclasses that serve some rows of what they hold; where `rows` is None all, in order."""
+    """Base of the frozen dataclasses that serve some rows of what they hold; where `rows` is None
+    all, in order."""
 
     rows: Int64Array | None
 
@@ -125,7 +142,9 @@ class InRows:
 
 
 def _rebuild(cls: type[Any], state: dict[str, Any]) -> Any:
-    return cls(**{name: v.open() if isinstance(v, _ArrayReference) else v for name, v in state.items()})
+    return cls(
+        **{name: v.open() if isinstance(v, _ArrayReference) else v for name, v in state.items()}
+    )
 
 
 def free_shared_memory() -> float:
@@ -138,29 +157,38 @@ def free_shared_memory() -> float:
 
 
 def share(source: Source) -> Source:
-    """The same source with its arrays in shared memory, to be pickled into spawned or forkserver workers.
+    """The same source with its arrays in shared memory, to be pickled into spawned or forkserver
+    workers.
 
-    Arrays in memory-mapped files stay where they are and travel by file name. Forked workers need none of this: they
-    share the parent's pages. Where the system's shared memory has too little room (64 MB in a container by default),
-    workers receive copies, and a warning is logged.
+    Arrays in memory-mapped files stay where they are and travel by file name. Forked workers need
+    none of this: they share the parent's pages. Where the system's shared memory has too little
+    room (64 MB in a container by default), workers receive copies, and a warning is logged.
     """
     needed = sum(array.nbytes for column in source.columns.values() for array in _unshared(column))
     free = free_shared_memory() if needed else 0
     if free < needed:
         logger.warning(
-            f"{source.name}: its metadata and pixels need {needed / 1e6:.0f} MB of shared memory and {_SHARED_MEMORY} "
-            f"has {free / 1e6:.0f} MB free, so each worker process gets its own copy. Give the machine more (docker "
+            f"{source.name}: its metadata and pixels need {needed / 1e6:.0f} MB of shared "
+            f"memory and {_SHARED_MEMORY} "
+            f"has {free / 1e6:.0f} MB free, so each worker process gets its own copy. Give the "
+            "machine more (docker "
             "run --shm-size=8g)."
         )
         return source
-    return dataclasses.replace(source, columns={name: _shared(column) for name, column in source.columns.items()})
+    return dataclasses.replace(
+        source, columns={name: _shared(column) for name, column in source.columns.items()}
+    )
 
 
 def _unshared(holder: Any) -> list[AnyArray]:
     """The arrays in a column, and in the path tables it holds, that would be pickled by content."""
     found = []
     for value in _values_of(holder).values():
-        if isinstance(value, np.ndarray) and value.nbytes >= _WORTH_SHARING and not is_by_reference(value):
+        if (
+            isinstance(value, np.ndarray)
+            and value.nbytes >= _WORTH_SHARING
+            and not is_by_reference(value)
+        ):
             found.append(value)
         elif isinstance(value, PickledByReference):
             found.extend(_unshared(value))
@@ -187,8 +215,9 @@ def _values_of(holder: Any) -> dict[str, Any]:
 class PathTable(InRows, PickledByReference):
     """An immutable list of strings: one byte blob and where each string ends, under a common root.
 
-    A Python list of a million paths takes some 150 MB and, in forked workers, is copied page by page as reference
-    counts are touched. This takes the bytes of the names and 8 bytes each, and has no reference counts.
+    A Python list of a million paths takes some 150 MB and, in forked workers, is copied page by
+    page as reference counts are touched. This takes the bytes of the names and 8 bytes each, and
+    has no reference counts.
     """
 
     root: str
@@ -244,4 +273,8 @@ class PathTableBuilder:
 
     def build(self, root: str = "") -> PathTable:
         """The table of what was appended; ends the collection."""
-        return PathTable(root, np.frombuffer(self._blob, dtype=np.uint8), np.frombuffer(self._ends, dtype=np.int64))
+        return PathTable(
+            root,
+            np.frombuffer(self._blob, dtype=np.uint8),
+            np.frombuffer(self._ends, dtype=np.int64),
+        )

@@ -1,7 +1,9 @@
-"""CIFAR-10 and CIFAR-100: the official python and binary versions, unpacked or as the archives they come in.
+"""CIFAR-10 and CIFAR-100: the official python and binary versions, unpacked or as the archives they
+come in.
 
-https://www.cs.toronto.edu/~kriz/cifar.html gives the layouts. A pickle may call whatever it names. The reader of those
-here knows five names and gives each a stand-in of its own, so that not even numpy's own unpickling code sees the data.
+https://www.cs.toronto.edu/~kriz/cifar.html gives the layouts. A pickle may call whatever it names.
+The reader of those here knows five names and gives each a stand-in of its own, so that not even
+numpy's own unpickling code sees the data.
 """
 
 from __future__ import annotations
@@ -83,9 +85,9 @@ def is_cifar(spec: object) -> bool:
 def open_cifar(path: str, options: OpenOptions) -> Opened:
     """Open CIFAR-10 or CIFAR-100: columns `image` (N, 32, 32, 3) and `label`.
 
-    The images are held in memory (150 MB for the training split). `options.split` is "train" (also when it is None,
-    which the notes say) or "test"; `options.labels` is "fine" or, for CIFAR-100, "coarse". Pickles that are not plain
-    arrays are refused unread.
+    The images are held in memory (150 MB for the training split). `options.split` is "train" (also
+    when it is None, which the notes say) or "test"; `options.labels` is "fine" or, for CIFAR-100,
+    "coarse". Pickles that are not plain arrays are refused unread.
     """
     located = _locate(path)
     assert located is not None, "is_cifar said so"
@@ -93,7 +95,9 @@ def open_cifar(path: str, options: OpenOptions) -> Opened:
     split, notes = train_or_test(options, f"{layout.title} has")
     kind = options.labels or "fine"
     if kind not in layout.counts:
-        raise ConfigurationError(f"labels={kind!r}: {layout.title} has only {', '.join(layout.counts)} labels.")
+        raise ConfigurationError(
+            f"labels={kind!r}: {layout.title} has only {', '.join(layout.counts)} labels."
+        )
     files, meta = layout.files[split], layout.meta[kind]
     contents = _contents(path, folder, {*files, meta})
 
@@ -101,7 +105,8 @@ def open_cifar(path: str, options: OpenOptions) -> Opened:
     for file in files:
         if file not in contents:
             raise SourceError(
-                f"{path}: {file} is missing, which is part of the {split} split of the {layout.title}; "
+                f"{path}: {file} is missing, which is part of the {split} split of the "
+                f"{layout.title}; "
                 "download and unpack it again."
             )
         read = _binary if layout.binary else _pickled
@@ -175,27 +180,36 @@ def _check_size(path: str, file: str, size: int) -> None:
         raise SourceError(f"{path}: {file} is larger than any file of CIFAR.")
 
 
-def _pickled(content: bytes, layout: _Layout, kind: str, name: str) -> tuple[npt.NDArray[np.uint8], Any]:
+def _pickled(
+    content: bytes, layout: _Layout, kind: str, name: str
+) -> tuple[npt.NDArray[np.uint8], Any]:
     batch = _load_arrays(content, name)
     key = f"{layout.key(kind)}labels"
     data, labels = batch.get("data"), batch.get(key)
     if not isinstance(data, np.ndarray) or data.ndim != 2 or data.shape[1] != _PIXELS:
         found = f"shape {data.shape}" if isinstance(data, np.ndarray) else type(data).__name__
-        raise SourceError(f"{name}: 'data' must be an array (N, {_PIXELS}), got {found}; download it again.")
+        raise SourceError(
+            f"{name}: 'data' must be an array (N, {_PIXELS}), got {found}; download it again."
+        )
     if not isinstance(labels, list) or len(labels) != len(data):
         found = f"{len(labels)} of them" if isinstance(labels, list) else type(labels).__name__
         raise SourceError(
-            f"{name}: {key!r} must be a list of {counted(len(data), 'label')}, got {found}; download it again."
+            f"{name}: {key!r} must be a list of {counted(len(data), 'label')}, got {found}; "
+            "download it again."
         )
     return data, labels
 
 
-def _binary(content: bytes, layout: _Layout, kind: str, name: str) -> tuple[npt.NDArray[np.uint8], Any]:
-    """Records of one or two label bytes (coarse, fine) and 3,072 pixel bytes: red, green, blue planes."""
+def _binary(
+    content: bytes, layout: _Layout, kind: str, name: str
+) -> tuple[npt.NDArray[np.uint8], Any]:
+    """Records of one or two label bytes (coarse, fine) and 3,072 pixel bytes: red, green, blue
+    planes."""
     record = len(layout.counts) + _PIXELS
     if not content or len(content) % record:
         raise SourceError(
-            f"{name}: {len(content):,} bytes are not a whole number of records of {record}; it is truncated or not the "
+            f"{name}: {len(content):,} bytes are not a whole number of records of {record}; it "
+            "is truncated or not the "
             "binary version: download it again."
         )
     rows = np.frombuffer(content, dtype=np.uint8).reshape(-1, record)
@@ -209,7 +223,10 @@ def _class_names(content: bytes | None, layout: _Layout, kind: str, name: str) -
     if layout.binary:
         names = content.decode("utf-8", "replace").split()
     else:
-        names = [str(entry) for entry in _load_arrays(content, name).get(f"{layout.key(kind)}label_names", [])]
+        names = [
+            str(entry)
+            for entry in _load_arrays(content, name).get(f"{layout.key(kind)}label_names", [])
+        ]
     return names if len(names) == layout.counts[kind] else None
 
 
@@ -224,11 +241,14 @@ def _load_arrays(data: bytes, name: str) -> dict[str, Any]:
         raise SourceError(f"{name}: {error}") from None
     except Exception as error:  # crafted or damaged opcodes raise whatever they please
         raise SourceError(
-            f"{name}: cannot be read as a pickle ({type(error).__name__}: {error}); the file is damaged or "
+            f"{name}: cannot be read as a pickle ({type(error).__name__}: {error}); the file "
+            "is damaged or "
             "truncated: download it again."
         ) from error
     if not isinstance(content, dict):
-        raise SourceError(f"{name}: holds a {type(content).__name__}, expected a dict of images and labels.")
+        raise SourceError(
+            f"{name}: holds a {type(content).__name__}, expected a dict of images and labels."
+        )
     return {_text(key): _finished(value) for key, value in content.items()}
 
 
@@ -237,7 +257,9 @@ class _DType:
 
     def __init__(self, code: str, *flags: Any) -> None:
         if _text(code).lstrip("|<>=") not in ("u1", "uint8"):
-            raise SourceError(f"holds an array of dtype {code!r}; only uint8 arrays are read from pickles.")
+            raise SourceError(
+                f"holds an array of dtype {code!r}; only uint8 arrays are read from pickles."
+            )
 
     def __setstate__(self, state: Any) -> None:
         """Byte order and alignment, which a byte has none of."""
@@ -258,7 +280,10 @@ class _Array:
 def _array(raw: Any, dtype: Any, shape: Any, order: str, *_: Any) -> npt.NDArray[np.uint8]:
     data = raw.encode("latin1") if isinstance(raw, str) else bytes(raw)
     if not isinstance(dtype, _DType) or math.prod(shape) != len(data):
-        raise SourceError(f"an array of shape {shape} has {len(data)} bytes; the file is damaged: download it again.")
+        raise SourceError(
+            f"an array of shape {shape} has {len(data)} bytes; the file is damaged: download "
+            "it again."
+        )
     return np.frombuffer(data, dtype=np.uint8).reshape(shape, order="F" if order == "F" else "C")
 
 
@@ -275,7 +300,11 @@ _KNOWN: dict[tuple[str, str], Any] = {
     # numpy 2 renamed numpy.core; `_frombuffer` is what pickle protocol 5 uses.
     **{(f"numpy.{core}.multiarray", "_reconstruct"): _Array for core in ("core", "_core")},
     **{(f"numpy.{core}.numeric", "_frombuffer"): _array for core in ("core", "_core")},
-    **{(module, kind.__name__): kind for module in ("builtins", "__builtin__") for kind in (bytes, bytearray)},
+    **{
+        (module, kind.__name__): kind
+        for module in ("builtins", "__builtin__")
+        for kind in (bytes, bytearray)
+    },
 }
 
 
@@ -283,7 +312,8 @@ class _ArrayUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in _KNOWN:
             raise SourceError(
-                f"this pickle refers to {module}.{name}, which is not part of an array file; it was not loaded. "
+                f"this pickle refers to {module}.{name}, which is not part of an array file; "
+                "it was not loaded. "
                 "Download the archive again from its official source."
             )
         return _KNOWN[module, name]

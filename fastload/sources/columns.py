@@ -46,7 +46,9 @@ class EncodedFiles(PickledByReference, EncodedImages):
 
     def read_many(self, indices: Int64Array) -> Sequence[bytes]:
         located = [self.locate(index) for index in indices.tolist()]
-        return stores.read_many([(path, offset, None if length < 0 else length) for path, offset, length in located])
+        return stores.read_many(
+            [(path, offset, None if length < 0 else length) for path, offset, length in located]
+        )
 
     @cached_property
     def is_remote(self) -> bool:
@@ -63,10 +65,14 @@ class EncodedFiles(PickledByReference, EncodedImages):
 
     def describe(self, index: int) -> str:
         """Its path, or `shard.tar:member`."""
-        return self.paths[index] if self.names is None else f"{self.paths[index]}:{self.names[index]}"
+        return (
+            self.paths[index] if self.names is None else f"{self.paths[index]}:{self.names[index]}"
+        )
 
     def name_table(self) -> PathTable:
-        return self.paths if self.names is None else PathTable.of(map(self.describe, range(len(self))))
+        return (
+            self.paths if self.names is None else PathTable.of(map(self.describe, range(len(self))))
+        )
 
     def in_files(self, indices: Int64Array) -> EncodedFiles | None:
         return None if self.is_remote else self.take(indices)
@@ -83,10 +89,12 @@ class EncodedFiles(PickledByReference, EncodedImages):
 
 @dataclass(frozen=True)
 class PixelArray(InRows, PickledByReference, PixelImages):
-    """Decoded uint8 images: one array (N, H, W, C) of equal sizes, or a flat buffer with a size for each."""
+    """Decoded uint8 images: one array (N, H, W, C) of equal sizes, or a flat buffer with a size for
+    each."""
 
     array: npt.NDArray[np.uint8]
-    """(N, H, W, C) uint8; or (total bytes,) uint8 when `sizes` and `offsets` are given. May be a memory map."""
+    """(N, H, W, C) uint8; or (total bytes,) uint8 when `sizes` and `offsets` are given. May be a
+    memory map."""
     role: str = "image"
     sizes: npt.NDArray[np.int32] | None = None
     """(N, 2) int32: height, width of each image in the flat buffer."""
@@ -94,18 +102,23 @@ class PixelArray(InRows, PickledByReference, PixelImages):
     """(N,) int64: first byte of each image in the flat buffer."""
     channels: int = 3
     rows: Int64Array | None = None
-    """(N,) int64: which row of `array` (or of `sizes`) each sample is, for subsets; None for all, in order."""
+    """(N,) int64: which row of `array` (or of `sizes`) each sample is, for subsets; None for all,
+    in order."""
     names: PathTable | None = None
     """What to call each row in messages: the files that the pixels were decoded from."""
     failed: Mapping[int, str] = field(default_factory=dict)
-    """Rows that could not be decoded when a cache was built, and the message of the DecodeError; they hold zeros."""
+    """Rows that could not be decoded when a cache was built, and the message of the DecodeError;
+    they hold zeros."""
 
     def __post_init__(self) -> None:
         if self.array.dtype != np.uint8:
-            raise SourceError(f"PixelArray needs uint8 pixels, got {self.array.dtype}; convert them first.")
+            raise SourceError(
+                f"PixelArray needs uint8 pixels, got {self.array.dtype}; convert them first."
+            )
         if self.sizes is None and (self.array.ndim != 4 or self.array.shape[3] != self.channels):
             raise SourceError(
-                f"PixelArray needs an array (N, H, W, {self.channels}), got shape {self.array.shape}; "
+                f"PixelArray needs an array (N, H, W, {self.channels}), got shape "
+                f"{self.array.shape}; "
                 "reshape it, or give sizes and offsets for images of different sizes."
             )
 
@@ -119,7 +132,9 @@ class PixelArray(InRows, PickledByReference, PixelImages):
         return (self.array.shape[1], self.array.shape[2]) if self.sizes is None else None
 
     def sizes_of(self, indices: Int64Array) -> npt.NDArray[np.int32]:
-        return super().sizes_of(indices) if self.sizes is None else self.sizes[self.rows_of(indices)]
+        return (
+            super().sizes_of(indices) if self.sizes is None else self.sizes[self.rows_of(indices)]
+        )
 
     def pixels(self, index: int) -> npt.NDArray[np.uint8]:
         """A view."""
@@ -131,13 +146,17 @@ class PixelArray(InRows, PickledByReference, PixelImages):
             return view
         height, width = (int(n) for n in self.sizes[row])
         start = int(self.offsets[row])
-        return self.array[start : start + height * width * self.channels].reshape(height, width, self.channels)
+        return self.array[start : start + height * width * self.channels].reshape(
+            height, width, self.channels
+        )
 
     def failures_of(self, indices: Int64Array) -> dict[int, DecodeError]:
         if not self.failed:
             return {}
         rows = enumerate(self.rows_of(indices).tolist())
-        return {position: DecodeError(self.failed[row]) for position, row in rows if row in self.failed}
+        return {
+            position: DecodeError(self.failed[row]) for position, row in rows if row in self.failed
+        }
 
     def name_table(self) -> PathTable | None:
         return self.names if self.names is None or self.rows is None else self.names.take(self.rows)
@@ -188,7 +207,8 @@ class DatasetItems(InRows, Objects):
         return self.dataset[self.row_of(index)]
 
     def items(self, indices: Int64Array | list[Any]) -> list[Any] | None:
-        """By the dataset's `__getitems__`, if it has one. A list has the keys that a user's sampler gave."""
+        """By the dataset's `__getitems__`, if it has one. A list has the keys that a user's sampler
+        gave."""
         inner = self.dataset.dataset if isinstance(self.dataset, Subset) else self.dataset
         if not callable(getattr(inner, "__getitems__", None)):
             return None  # a Subset always has one, of one item at a time

@@ -1,4 +1,5 @@
-"""torch Datasets: those that are known are served from columns, any other item by item by its own Python code."""
+"""torch Datasets: those that are known are served from columns, any other item by item by its own
+Python code."""
 
 from __future__ import annotations
 
@@ -13,7 +14,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, Subset, TensorDataset, default_collate
+from torch.utils.data import (
+    ConcatDataset,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    Subset,
+    TensorDataset,
+    default_collate,
+)
 
 from fastload.errors import SourceError, counted
 from fastload.fingerprint import fingerprint_of
@@ -29,49 +38,68 @@ from fastload.sources.inspection import content_of
 def open_dataset(dataset: Any, *, reason: str = "") -> Opened:
     """Open a data set by its `__getitem__` and `__len__`: one column `item`.
 
-    The fingerprint is of what can be seen without producing samples, see `content_of`. `reason`: why a known dataset is
-    not served natively, for the notes.
+    The fingerprint is of what can be seen without producing samples, see `content_of`. `reason`:
+    why a known dataset is not served natively, for the notes.
     """
     kind = type(dataset).__name__
     if isinstance(dataset, DataLoader):
         raise SourceError(
-            f"The source is a {kind}; give it to fastload.from_dataloader(...), or give its .dataset here."
+            f"The source is a {kind}; give it to fastload.from_dataloader(...), or give its "
+            ".dataset here."
         )
     if isinstance(dataset, IterableDataset) or not hasattr(type(dataset), "__getitem__"):
         raise SourceError(
-            f"The source is a {kind}, which can only be iterated: without access by index its order cannot be "
-            "shuffled, sharded or resumed. Give it __getitem__ and __len__ (a map-style Dataset), or store the samples "
+            f"The source is a {kind}, which can only be iterated: without access by index its "
+            "order cannot be "
+            "shuffled, sharded or resumed. Give it __getitem__ and __len__ (a map-style "
+            "Dataset), or store the samples "
             "as tar shards, which fastload reads by index."
         )
     try:
         length = len(dataset)
     except (TypeError, NotImplementedError) as error:
         raise SourceError(
-            f"The source, a {kind}, has no length ({error}); give it __len__, so that an epoch has an end."
+            f"The source, a {kind}, has no length ({error}); give it __len__, so that an epoch "
+            "has an end."
         ) from error
     fingerprint = fingerprint_of("dataset", content_of(dataset))
-    source = Source({"item": DatasetItems(dataset)}, fingerprint, f"{kind} of {length:,}", format="torch Dataset")
+    source = Source(
+        {"item": DatasetItems(dataset)},
+        fingerprint,
+        f"{kind} of {length:,}",
+        format="torch Dataset",
+    )
     note = f"samples are produced by {kind}.__getitem__" + (f": {reason}" if reason else "")
     return Opened(source, notes=(note,))
 
 
 def refuse_collections(spec: Any) -> None:
-    """Python has an index and a length on much that is not a data set, and would serve it in silence."""
+    """Python has an index and a length on much that is not a data set, and would serve it in
+    silence."""
     if isinstance(spec, tuple | Mapping):
         items = spec.items() if isinstance(spec, Mapping) else enumerate(spec)
         found = ", ".join(f"{key!r}: {type(value).__name__}" for key, value in items)
         raise SourceError(
-            f"The source is a {type(spec).__name__} of ({found}); it must hold arrays, tensors or paths of "
-            ".npy files, one row a sample: convert lists with numpy.asarray, or choose one of several data sets."
+            f"The source is a {type(spec).__name__} of ({found}); it must hold arrays, tensors "
+            "or paths of "
+            ".npy files, one row a sample: convert lists with numpy.asarray, or choose one of "
+            "several data sets."
         )
-    if isinstance(spec, list) and spec and isinstance(spec[0], str | os.PathLike | np.ndarray | torch.Tensor):
+    if (
+        isinstance(spec, list)
+        and spec
+        and isinstance(spec[0], str | os.PathLike | np.ndarray | torch.Tensor)
+    ):
         raise SourceError(
-            f"The source is a list of {counted(len(spec), 'item')} that begins with {spec[0]!r:.80}; a list must hold "
+            f"The source is a list of {counted(len(spec), 'item')} that begins with "
+            f"{spec[0]!r:.80}; a list must hold "
             "the paths of .tar shards, or arrays only, or the samples themselves. Of image files, "
             "give the folder."
         )
     if spec is None or isinstance(spec, bytes | bytearray | int | float):
-        raise SourceError(f"The source is {spec!r:.80}; expected a path, arrays or a torch Dataset.")
+        raise SourceError(
+            f"The source is {spec!r:.80}; expected a path, arrays or a torch Dataset."
+        )
 
 
 _PIXEL_DATASETS = ("CIFAR10", "CIFAR100", "MNIST", "FashionMNIST", "KMNIST")
@@ -83,12 +111,14 @@ def is_dataset(spec: object) -> bool:
 
 
 def open_known_dataset(dataset: Any, _: OpenOptions | None = None) -> Opened:
-    """Open a torch Dataset: the same samples in the same order, read by fastload instead of the dataset where it can.
+    """Open a torch Dataset: the same samples in the same order, read by fastload instead of the
+    dataset where it can.
 
-    It can where every piece of code that makes a sample is known: that of ImageFolder, CIFAR10, CIFAR100, MNIST,
-    FashionMNIST, KMNIST, TensorDataset, Subset and ConcatDataset of these, timm's ImageDataset; of classes derived from
-    them that change nothing of it; and of data sets around one of these whose code `known_code` knows. No sample is
-    made to find that out. `Opened.transform` is the dataset's transform, which the caller must apply. Anything else is
+    It can where every piece of code that makes a sample is known: that of ImageFolder, CIFAR10,
+    CIFAR100, MNIST, FashionMNIST, KMNIST, TensorDataset, Subset and ConcatDataset of these, timm's
+    ImageDataset; of classes derived from them that change nothing of it; and of data sets around
+    one of these whose code `known_code` knows. No sample is made to find that out.
+    `Opened.transform` is the dataset's transform, which the caller must apply. Anything else is
     left to the dataset's own Python code, and the notes say why.
     """
     try:
@@ -120,18 +150,24 @@ def _native(dataset: Any) -> Opened:
         return _wrapped(**wrapped)
     if base is not None:
         raise _NotNativeError(
-            f"{kind.__name__} makes them by code of its own, not by that of {base.__name__}. {COST} Put what it does "
-            "to images into the transform and what it does to labels into target_transform, and leave that code out"
+            f"{kind.__name__} makes them by code of its own, not by that of {base.__name__}. "
+            f"{COST} Put what it does "
+            "to images into the transform and what it does to labels into target_transform, "
+            "and leave that code out"
         )
     if any(isinstance(value, Dataset) for value in getattr(dataset, "__dict__", {}).values()):
         raise _NotNativeError(
-            f"{COST} If all that it does is to transform the samples of the data set in it, give that one the "
+            f"{COST} If all that it does is to transform the samples of the data set in it, "
+            "give that one the "
             "transform and the target_transform"
         )
     raise _NotNativeError("")
 
 
-COST = "So each is read, decoded and transformed in Python, one at a time, as fast as under a DataLoader."
+COST = (
+    "So each is read, decoded and transformed in Python, one at a time, as fast as under a "
+    "DataLoader."
+)
 
 
 def _wrapped(data: Any, rows: Any, transform: Any, target_transform: Any) -> Opened:
@@ -142,10 +178,14 @@ def _wrapped(data: Any, rows: Any, transform: Any, target_transform: Any) -> Ope
     if (transform is not None and not whole.source.images) or (
         target_transform is not None and len(whole.source.values) != 1
     ):
-        raise _NotNativeError(f"its transforms are for other fields than those of the {type(data).__name__} in it")
+        raise _NotNativeError(
+            f"its transforms are for other fields than those of the {type(data).__name__} in it"
+        )
     if rows is not None:
         whole = _taken(whole, rows, len(whole.source), "its indices are not integers")
-    return _relabelled(replace(whole, transform=_composed(whole.transform, transform), bare=None), target_transform)
+    return _relabelled(
+        replace(whole, transform=_composed(whole.transform, transform), bare=None), target_transform
+    )
 
 
 def _composed(first: Any, then: Any) -> Any:
@@ -158,8 +198,25 @@ def _composed(first: Any, then: Any) -> Any:
 
 _ACCESS = ("__getitem__", "__getitems__", "__len__", "__getattribute__", "__getattr__")
 """What a DataLoader calls."""
-_SETTINGS = ("data", "targets", "samples", "loader", "transform", "target_transform", "transforms", "classes")
-_OF_OTHERS = ("tensors", "dataset", "datasets", "indices", "cumulative_sizes", "reader", "load_bytes")
+_SETTINGS = (
+    "data",
+    "targets",
+    "samples",
+    "loader",
+    "transform",
+    "target_transform",
+    "transforms",
+    "classes",
+)
+_OF_OTHERS = (
+    "tensors",
+    "dataset",
+    "datasets",
+    "indices",
+    "cumulative_sizes",
+    "reader",
+    "load_bytes",
+)
 """What the code of known data sets reads of `self`."""
 
 
@@ -167,16 +224,22 @@ def _makes_samples_as(dataset: Any, base: type) -> bool:
     """Whether the samples of a data set come about by the very code of a known class."""
     kind = type(dataset)
     for name in _ACCESS:
-        own, its = inspect.getattr_static(kind, name, None), inspect.getattr_static(base, name, None)
+        own, its = (
+            inspect.getattr_static(kind, name, None),
+            inspect.getattr_static(base, name, None),
+        )
         if own is not its or name in getattr(dataset, "__dict__", {}):
             return False
-    made_by = [getattr(base, name) for name in ("__getitem__", "__getitems__") if hasattr(base, name)]
+    made_by = [
+        getattr(base, name) for name in ("__getitem__", "__getitems__") if hasattr(base, name)
+    ]
     read = (inspect.getattr_static(kind, name, None) for name in (*_SETTINGS, *_OF_OTHERS))
     return all(map(is_as_defined, made_by)) and not any(hasattr(value, "__get__") for value in read)
 
 
 def _openers() -> dict[type[Any], Callable[[Any], Opened]]:
-    """By type. Packages are not imported for it: without their modules there is no instance of their classes."""
+    """By type. Packages are not imported for it: without their modules there is no instance of
+    their classes."""
     found: dict[type[Any], Any] = {Subset: _subset, ConcatDataset: _joined, TensorDataset: _tensors}
     datasets = sys.modules.get("torchvision.datasets")
     if datasets is not None:
@@ -201,27 +264,49 @@ def _image_folder(dataset: Any) -> Opened:
     if not opens_as_rgb(dataset.loader):
         name = getattr(dataset.loader, "__qualname__", type(dataset.loader).__name__)
         raise _NotNativeError(
-            f"its loader {name} is not torchvision's default. {COST} Leave it out, if you need not it"
+            f"its loader {name} is not torchvision's default. {COST} Leave it out, if you need "
+            "not it"
         )
     if get_image_backend() != "PIL":
         backend = get_image_backend()
-        raise _NotNativeError(f"torchvision's image backend is {backend}; set_image_backend('PIL') frees it")
-    names = [name if isinstance(name, str) else ", ".join(name) for name in dataset.classes]  # ImageNet has tuples
+        raise _NotNativeError(
+            f"torchvision's image backend is {backend}; set_image_backend('PIL') frees it"
+        )
+    names = [
+        name if isinstance(name, str) else ", ".join(name) for name in dataset.classes
+    ]  # ImageNet has tuples
     source = _listed_images(dataset.root, dataset.samples, names, "torchvision ImageFolder")
-    return _relabelled(Opened(source, dataset.transform, bare=_bare(dataset)), dataset.target_transform)
+    return _relabelled(
+        Opened(source, dataset.transform, bare=_bare(dataset)), dataset.target_transform
+    )
 
 
 def _timm_images(dataset: Any) -> Opened:
     reader = dataset.reader
     folders = sys.modules.get("timm.data.readers.reader_image_folder")
-    if folders is None or type(reader) is not folders.ReaderImageFolder or not is_as_defined(type(reader).__getitem__):
-        raise _NotNativeError(f"its reader is a {type(reader).__name__}; fastload reads folders and tar shards itself")
-    if dataset.load_bytes or dataset.input_img_mode != "RGB" or dataset.additional_features is not None:
+    if (
+        folders is None
+        or type(reader) is not folders.ReaderImageFolder
+        or not is_as_defined(type(reader).__getitem__)
+    ):
+        raise _NotNativeError(
+            f"its reader is a {type(reader).__name__}; fastload reads folders and tar shards itself"
+        )
+    if (
+        dataset.load_bytes
+        or dataset.input_img_mode != "RGB"
+        or dataset.additional_features is not None
+    ):
         raise _NotNativeError("it is set up for other than RGB images and their classes")
     names = sorted(reader.class_to_idx, key=reader.class_to_idx.get)
     source = _listed_images(reader.root, reader.samples, names, "timm ImageDataset")
-    note = "an image that cannot be read is an error, where timm takes the next; on_error='substitute' replaces it"
-    return _relabelled(Opened(source, dataset.transform, (note,), _bare(dataset)), dataset.target_transform)
+    note = (
+        "an image that cannot be read is an error, where timm takes the next; "
+        "on_error='substitute' replaces it"
+    )
+    return _relabelled(
+        Opened(source, dataset.transform, (note,), _bare(dataset)), dataset.target_transform
+    )
 
 
 def _listed_images(root: Any, samples: Any, classes: list[str], kind: str) -> Source:
@@ -231,7 +316,8 @@ def _listed_images(root: Any, samples: Any, classes: list[str], kind: str) -> So
     if not all(type(label) is int for _, label in samples):
         raise _NotNativeError("its samples have labels that are not integers")
     root = os.fspath(root)
-    # With paths below the root stored relative to it, the fingerprint is that of the folder opened by its path.
+    # With paths below the root stored relative to it, the fingerprint is that of the folder opened
+    # by its path.
     prefix = os.path.join(root, "")
     inside = all(path.startswith(prefix) for path, _ in samples)
     names = (path[len(prefix) :] if inside else os.path.abspath(path) for path, _ in samples)
@@ -239,64 +325,96 @@ def _listed_images(root: Any, samples: Any, classes: list[str], kind: str) -> So
     labels = np.fromiter((label for _, label in samples), dtype=np.int64, count=len(samples))
     if len(labels) and not 0 <= labels.min() <= labels.max() < len(classes):
         raise _NotNativeError("its samples have labels beyond its classes")
-    return classified_images(EncodedFiles(table), labels, classes, name=os.path.abspath(root), format=kind)
+    return classified_images(
+        EncodedFiles(table), labels, classes, name=os.path.abspath(root), format=kind
+    )
 
 
 def _pixels(dataset: Any) -> Opened:
     """CIFAR: `data` is an array (N, 32, 32, 3) and `targets` a list; MNIST: both are tensors."""
     data, targets = dataset.data, dataset.targets
     whole = type(targets) is list and all(type(label) is int for label in targets)
-    if not whole and not (type(targets) in (torch.Tensor, np.ndarray) and targets.dtype in (torch.int64, np.int64)):
+    if not whole and not (
+        type(targets) in (torch.Tensor, np.ndarray) and targets.dtype in (torch.int64, np.int64)
+    ):
         raise _NotNativeError("its labels were changed to others than whole numbers of 64 bits")
     if isinstance(data, torch.Tensor):
         data, targets = data.numpy()[..., None], torch.as_tensor(targets).numpy()
     elif dataset.target_transform is not None and not whole:
-        raise _NotNativeError("its target_transform is given elements of an array; make its targets a list")
+        raise _NotNativeError(
+            "its target_transform is given elements of an array; make its targets a list"
+        )
     data, kind = np.asarray(data), type(dataset).__name__
     if data.dtype != np.uint8 or data.ndim != 4:
         raise _NotNativeError(f"its data were changed to {data.dtype} of shape {data.shape}")
     with _not_native_if_odd():
         source = labelled_pixels(
-            np.ascontiguousarray(data), targets, name=kind, format=f"torchvision {kind}", classes=dataset.classes
+            np.ascontiguousarray(data),
+            targets,
+            name=kind,
+            format=f"torchvision {kind}",
+            classes=dataset.classes,
         )
-    return _relabelled(Opened(source, dataset.transform, bare=_bare(dataset)), dataset.target_transform)
+    return _relabelled(
+        Opened(source, dataset.transform, bare=_bare(dataset)), dataset.target_transform
+    )
 
 
 def _relabelled(opened: Opened, function: Callable[[int], Any] | None) -> Opened:
-    """With the labels that a target_transform makes, if these follow from the label alone: it is asked for each label,
-    and again whenever an epoch starts with a data set, or a table in that function, that was changed."""
+    """With the labels that a target_transform makes, if these follow from the label alone: it is
+    asked for each label, and again whenever an epoch starts with a data set, or a table in that
+    function, that was changed."""
     if function is None:
         return opened
     source, name = opened.source, getattr(function, "__qualname__", type(function).__name__)
     if not depends_on_argument_alone(function):
         raise _NotNativeError(
-            f"its target_transform {name} may depend on more than the label, so it is called for each sample. {COST} A "
-            "function of numbers and tables of them alone would free it, or the same done to the labels of a batch, as "
+            f"its target_transform {name} may depend on more than the label, so it is called "
+            f"for each sample. {COST} A "
+            "function of numbers and tables of them alone would free it, or the same done to "
+            "the labels of a batch, as "
             "batch_transform"
         )
     if source.classes is None:
-        raise _NotNativeError(f"its target_transform {name} comes after another one; make one of both")
+        raise _NotNativeError(
+            f"its target_transform {name} comes after another one; make one of both"
+        )
     known, where = np.unique(source.values["label"].at(np.arange(len(source))), return_inverse=True)
     try:
         answers = [function(label) for label in known.tolist()]
         made = default_collate(answers)
     except Exception as error:  # whatever it is, it belongs where the sample is made
-        raise _NotNativeError(f"its target_transform {name} raises {type(error).__name__}") from error
+        raise _NotNativeError(
+            f"its target_transform {name} raises {type(error).__name__}"
+        ) from error
     if not isinstance(made, torch.Tensor) or len({type(answer) for answer in answers}) > 1:
         raise _NotNativeError(f"its target_transform {name} gives no number or array of one type")
     table = made.numpy()
     columns = {**source.columns, "label": ValueArray(table[where])}
-    relabelled = replace(source, columns=columns, fingerprint=fingerprint_of(source.fingerprint, table), classes=None)
-    note = f"target_transform {name} is a function of the label alone: it is asked for {counted(len(known), 'label')}"
+    relabelled = replace(
+        source, columns=columns, fingerprint=fingerprint_of(source.fingerprint, table), classes=None
+    )
+    note = (
+        f"target_transform {name} is a function of the label alone: it is asked for "
+        f"{counted(len(known), 'label')}"
+    )
     return replace(opened, source=relabelled, notes=(*opened.notes, note))
 
 
 def _tensors(dataset: Any) -> Opened:
-    """As plain values, whatever they look like: batches must have the shapes and dtypes that they have in torch."""
+    """As plain values, whatever they look like: batches must have the shapes and dtypes that they
+    have in torch."""
     with _not_native_if_odd():
         arrays = [checked_array(tensor, f"tensor {n}") for n, tensor in enumerate(dataset.tensors)]
     columns = {f"value_{n}": ValueArray(array) for n, array in enumerate(arrays)}
-    return Opened(Source(columns, fingerprint_of("tensors", *arrays), "TensorDataset", format="torch TensorDataset"))
+    return Opened(
+        Source(
+            columns,
+            fingerprint_of("tensors", *arrays),
+            "TensorDataset",
+            format="torch TensorDataset",
+        )
+    )
 
 
 def _subset(subset: Any) -> Opened:
@@ -325,14 +443,21 @@ def _joined(dataset: Any) -> Opened:
     parts = [_native(part) for part in dataset.datasets]
     first = parts[0]
     if not all(part.transform is first.transform for part in parts[1:]):
-        raise _NotNativeError("its data sets have different transforms; give all of them one object")
+        raise _NotNativeError(
+            "its data sets have different transforms; give all of them one object"
+        )
     if len({tuple(part.source.columns) for part in parts}) > 1:
         raise _NotNativeError("its data sets have different fields")
     if any(part.bare is None for part in parts) and first.transform is not None:
-        raise _NotNativeError("it joins data sets around others; join those in them, and put one around that")
+        raise _NotNativeError(
+            "it joins data sets around others; join those in them, and put one around that"
+        )
     sources = [part.source for part in parts]
     source = Source(
-        {name: _joined_column(name, [each.columns[name] for each in sources]) for name in sources[0].columns},
+        {
+            name: _joined_column(name, [each.columns[name] for each in sources])
+            for name in sources[0].columns
+        },
         fingerprint_of("joined", *(each.fingerprint for each in sources)),
         " + ".join(each.name for each in sources),
         sources[0].layout,
@@ -346,11 +471,19 @@ def _joined(dataset: Any) -> Opened:
 
 def _joined_column(name: str, parts: list[Column]) -> Column:
     """One column of several, one behind the other."""
-    if all(isinstance(part, EncodedFiles) and part.offsets is None and part.names is None for part in parts):
-        return EncodedFiles(PathTable.of(part.describe(n) for part in parts for n in range(len(part))))
+    if all(
+        isinstance(part, EncodedFiles) and part.offsets is None and part.names is None
+        for part in parts
+    ):
+        return EncodedFiles(
+            PathTable.of(part.describe(n) for part in parts for n in range(len(part)))
+        )
     if all(isinstance(part, ValueArray) for part in parts):
         return ValueArray(np.concatenate([part.at(np.arange(len(part))) for part in parts]))  # type: ignore[attr-defined]
-    if all(isinstance(part, PixelArray) and part.fixed_size is not None and not part.failed for part in parts):
+    if all(
+        isinstance(part, PixelArray) and part.fixed_size is not None and not part.failed
+        for part in parts
+    ):
         arrays = [part.array[part.rows_of(np.arange(len(part)))] for part in parts]  # type: ignore[attr-defined]
         if len({array.shape[1:] for array in arrays}) == 1:
             return PixelArray(np.concatenate(arrays), channels=arrays[0].shape[3])

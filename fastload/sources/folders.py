@@ -1,4 +1,5 @@
-"""Folders of images: what is in them, what their names say, and those of one class each, as ImageFolder reads them."""
+"""Folders of images: what is in them, what their names say, and those of one class each, as
+ImageFolder reads them."""
 
 from __future__ import annotations
 
@@ -23,25 +24,35 @@ from fastload.sources.image_files import TORCHVISION_EXTENSIONS, LeftOut, is_deb
 
 logger = logging.getLogger("fastload")
 
-SPLITS = {"train": ("train", "training"), "val": ("val", "valid", "validation", "dev"), "test": ("test", "testing")}
+SPLITS = {
+    "train": ("train", "training"),
+    "val": ("val", "valid", "validation", "dev"),
+    "test": ("test", "testing"),
+}
 """Likeliest first: what an example in a message says."""
 NO_SPLIT_NAMED = "the training split, as no split was named"
 
 _SPLIT = re.compile(
-    rf"({'|'.join(name for names in SPLITS.values() for name in names)})[-_ ]?(set|data|images?|imgs?|jpe?g|png)?\d*",
+    rf"({'|'.join(name for names in SPLITS.values() for name in names)})[-_ "
+    rf"]?(set|data|images?|imgs?|jpe?g|png)?\d*",
     re.IGNORECASE,
 )
 _CONTENT = re.compile(
-    r"(.*[-_ ])?(images?|imgs?|jpegimages|masks?|labels?|annot|annotations?|segmentationclass)([-_ ].*)?", re.IGNORECASE
+    r"(.*[-_ "
+    r"])?(images?|imgs?|jpegimages|masks?|labels?|annot|annotations?|segmentationclass)([-_ ].*)?",
+    re.IGNORECASE,
 )
-_ANNOTATED = re.compile(_SPLIT.pattern + r"[-_ ]?(annot|annotations?|masks?|labels?|gt)", re.IGNORECASE)
+_ANNOTATED = re.compile(
+    _SPLIT.pattern + r"[-_ ]?(annot|annotations?|masks?|labels?|gt)", re.IGNORECASE
+)
 
 
-# -- What is in a folder -----------------------------------------------------------------------------------------------
+# -- What is in a folder ---------------------------------------------------------------------------
 
 
 def files_in(folder: str, left_out: LeftOut | None = None) -> list[str]:
-    """Names of what is not a folder in a folder, sorted, without debris, which is counted in `left_out`.
+    """Names of what is not a folder in a folder, sorted, without debris, which is counted in
+    `left_out`.
 
     Raises SourceError if the folder cannot be read.
     """
@@ -60,18 +71,20 @@ def subfolders(folder: str) -> list[str]:
 
     Raises SourceError if it cannot be read.
     """
-    return sorted(name for name, is_folder, _ in _entries(folder) if is_folder and not is_debris(name))
+    return sorted(
+        name for name, is_folder, _ in _entries(folder) if is_folder and not is_debris(name)
+    )
 
 
 def images_below(root: str, folder: str, left_out: LeftOut | None = None) -> Iterator[str]:
     """Paths relative to `root` of the images in `root/folder` and below, in ImageFolder's order.
 
-    That is: the folders sorted by path, links to folders followed, the files of each sorted by name. No file costs a
-    system call. What is no image is counted in `left_out`.
+    That is: the folders sorted by path, links to folders followed, the files of each sorted by
+    name. No file costs a system call. What is no image is counted in `left_out`.
 
     Raises:
-        SourceError: a folder that cannot be read (torchvision leaves it out in silence), or a link to a folder that
-            contains the link (torchvision runs until the path is too long).
+        SourceError: a folder that cannot be read (torchvision leaves it out in silence), or a link
+            to a folder that contains the link (torchvision runs until the path is too long).
     """
     found: dict[str, list[str]] = {}
     todo = [folder]
@@ -106,8 +119,9 @@ def sampled_rows(length: int, count: int = 1024) -> Int64Array:
 def sampled_sizes(files: EncodedFiles) -> Int64Array:
     """Sizes [bytes] of the images of `sampled_rows`; -1 for a file that is not there.
 
-    For fingerprints: a `stat` of a million files takes seconds on a local disk and many minutes on a network, and
-    1,024 tell whether a folder was replaced by a resized or re-encoded copy of itself.
+    For fingerprints: a `stat` of a million files takes seconds on a local disk and many minutes on
+    a network, and 1,024 tell whether a folder was replaced by a resized or re-encoded copy of
+    itself.
     """
     rows = sampled_rows(len(files))
     if files.lengths is not None:
@@ -116,10 +130,11 @@ def sampled_sizes(files: EncodedFiles) -> Int64Array:
 
 
 def sampled_bytes(files: EncodedFiles, count: int = 32, most: int = 512) -> Iterator[bytes]:
-    """Up to `most` bytes from the middle of `count` images, spread evenly; none of what cannot be read.
+    """Up to `most` bytes from the middle of `count` images, spread evenly; none of what cannot be
+    read.
 
-    For fingerprints: they tell whether files were replaced by others of the same names and sizes. So few cost a
-    fraction of what the sizes cost, on any disk.
+    For fingerprints: they tell whether files were replaced by others of the same names and sizes.
+    So few cost a fraction of what the sizes cost, on any disk.
     """
     ranges: list[tuple[str, int, int | None]] = []
     for row in sampled_rows(len(files), count).tolist():
@@ -148,7 +163,9 @@ def _entries(folder: str) -> Iterator[tuple[str, bool, bool]]:
                 is_folder = _is_folder(entry)
                 yield entry.name, is_folder, is_folder and entry.is_symlink()
     except OSError as error:
-        raise SourceError(f"{folder}: this folder cannot be read ({error.strerror}); check its permissions.") from error
+        raise SourceError(
+            f"{folder}: this folder cannot be read ({error.strerror}); check its permissions."
+        ) from error
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
@@ -167,17 +184,24 @@ def _refuse_cycle(root: str, link: str) -> None:
     parent = os.path.dirname(path)
     while len(parent) >= len(root):
         if os.path.samestat(os.stat(parent), target):
-            raise SourceError(f"{path}: this link leads back to {parent}, which contains it; remove the link.")
+            raise SourceError(
+                f"{path}: this link leads back to {parent}, which contains it; remove the link."
+            )
         parent = os.path.dirname(parent)
 
 
-# -- What the names of folders say: a split, images, masks, labels; none of them a class -------------------------------
+# -- What the names of folders say: a split, images, masks, labels; none of them a class -----------
 
 
 def split_of(name: str) -> str | None:
-    """ "train", "val" or "test", where a name says so: train, Validation, test_images, val2017. Else None."""
+    """ "train", "val" or "test", where a name says so: train, Validation, test_images, val2017.
+    Else None."""
     match = _SPLIT.fullmatch(name)
-    return next(split for split, names in SPLITS.items() if match[1].lower() in names) if match else None
+    return (
+        next(split for split, names in SPLITS.items() if match[1].lower() in names)
+        if match
+        else None
+    )
 
 
 def splits_in(names: Iterable[str]) -> dict[str, str]:
@@ -199,31 +223,45 @@ def split_named(names: Collection[str], wanted: str) -> str | None:
 
 
 def splits_of(root: str) -> dict[str, str]:
-    """The folders of splits in a folder, by the split ("train", "val", "test"); none where they are classes."""
+    """The folders of splits in a folder, by the split ("train", "val", "test"); none where they are
+    classes."""
     names = subfolders(root)
     found = splits_in(names)
-    if list(found) == ["train"] and _train_is_a_class(names, subfolders(os.path.join(root, found["train"]))):
+    if list(found) == ["train"] and _train_is_a_class(
+        names, subfolders(os.path.join(root, found["train"]))
+    ):
         return {}
     return found
 
 
 def split_folder(root: str, split: str) -> str | None:
-    """The folder of a split in a folder: of this name, or of another one for the same; None if there is none."""
-    name = split if stores.is_folder(os.path.join(root, split)) else split_named(subfolders(root), split)
+    """The folder of a split in a folder: of this name, or of another one for the same; None if
+    there is none."""
+    name = (
+        split
+        if stores.is_folder(os.path.join(root, split))
+        else split_named(subfolders(root), split)
+    )
     return None if name is None else os.path.join(root, name)
 
 
 def _train_is_a_class(names: Collection[str], below: Collection[str]) -> bool:
-    """Whether `train` is one of several classes, of vehicles: it has no folders, and the others have other names."""
+    """Whether `train` is one of several classes, of vehicles: it has no folders, and the others
+    have other names."""
     return _reserved(names) == ["train"] and len(names) > 2 and not below
 
 
 def _reserved(names: Iterable[str]) -> list[str]:
-    return [name for name in names if any(kind.fullmatch(name) for kind in (_SPLIT, _CONTENT, _ANNOTATED))]
+    return [
+        name
+        for name in names
+        if any(kind.fullmatch(name) for kind in (_SPLIT, _CONTENT, _ANNOTATED))
+    ]
 
 
 def train_or_test(options: OpenOptions, what: str) -> tuple[str, tuple[str, ...]]:
-    """The split wanted of a data set of two, and a note where none was named. Raises ConfigurationError: another."""
+    """The split wanted of a data set of two, and a note where none was named. Raises
+    ConfigurationError: another."""
     if options.split not in ("train", "test", None):
         raise ConfigurationError(f"split={options.split!r}: {what} the splits 'train' and 'test'.")
     return options.split or "train", () if options.split else (NO_SPLIT_NAMED,)
@@ -234,16 +272,19 @@ def refuse_splits(root: str, names: Collection[str], split: str | None = None) -
     example = next(iter([*splits_in(names).values(), *names]))
     if split is not None:
         raise ConfigurationError(
-            f"split={split!r}: {root} has the splits {', '.join(names)}; name one of them, such as split={example!r}."
+            f"split={split!r}: {root} has the splits {', '.join(names)}; name one of them, "
+            f"such as split={example!r}."
         )
     raise SourceError(
-        f"{root}: holds splits ({', '.join(names)}), not classes; say which one: split={example!r} (of a command: "
+        f"{root}: holds splits ({', '.join(names)}), not classes; say which one: "
+        f"split={example!r} (of a command: "
         f"--split {example})."
     )
 
 
 def refuse_reserved(root: str, classes: Sequence[str], below: Collection[str]) -> None:
-    """Refuse to take for classes what are splits, or folders of images, masks and labels, or one folder of folders.
+    """Refuse to take for classes what are splits, or folders of images, masks and labels, or one
+    folder of folders.
 
     `below` are the names of the folders in the first of `classes`, or in `train` if there is one.
     """
@@ -258,25 +299,29 @@ def refuse_reserved(root: str, classes: Sequence[str], below: Collection[str]) -
         refuse_splits(root, list(splits.values()))
     if reserved:
         raise SourceError(
-            f"{root}: going by the names, {', '.join(reserved)} are not classes. fastload opens one folder of images a "
-            "class; images/ and masks/ with equal names in both; or images and a table of their labels beside them "
+            f"{root}: going by the names, {', '.join(reserved)} are not classes. fastload "
+            "opens one folder of images a "
+            "class; images/ and masks/ with equal names in both; or images and a table of "
+            "their labels beside them "
             f"(labels.csv with two columns, file and label). {insist}"
         )
     if len(classes) == 1 and below:
         raise SourceError(
-            f"{root}: only one class ({first}), so that all labels would be 0; give the folder in which each class has "
+            f"{root}: only one class ({first}), so that all labels would be 0; give the folder "
+            "in which each class has "
             f"a folder. If {first} is the data set, open {os.path.join(root, first)!r}. "
             f"{insist.replace('they are meant as classes', 'it is meant as a class')}"
         )
     deeper = list(splits_in(below).values())
     if len(deeper) > 1:
         raise SourceError(
-            f"{root}: {first} holds splits ({', '.join(deeper)}): classes are further down, and training and test data "
+            f"{root}: {first} holds splits ({', '.join(deeper)}): classes are further down, "
+            "and training and test data "
             f"would be mixed. Open {os.path.join(root, first)!r} with split={deeper[0]!r}. {insist}"
         )
 
 
-# -- Folders of one class each -----------------------------------------------------------------------------------------
+# -- Folders of one class each ---------------------------------------------------------------------
 
 
 def is_class_folder(spec: object) -> bool:
@@ -285,12 +330,13 @@ def is_class_folder(spec: object) -> bool:
 
 
 def open_class_folder(root: str, options: OpenOptions) -> Opened:
-    """Open a folder of classes: columns `image` and `label`, in ImageFolder's order, with ImageFolder's labels.
+    """Open a folder of classes: columns `image` and `label`, in ImageFolder's order, with
+    ImageFolder's labels.
 
-    Classes are the subfolders, sorted; images are all files below that Pillow reads, nested folders included. Other
-    files, and images beside the class folders, are left out, which the notes say; with `options.strict` they are an
-    error. Nothing but folder listings is read. `options.classes` says that these folders, in this order, are the
-    classes, whatever they are called.
+    Classes are the subfolders, sorted; images are all files below that Pillow reads, nested folders
+    included. Other files, and images beside the class folders, are left out, which the notes say;
+    with `options.strict` they are an error. Nothing but folder listings is read. `options.classes`
+    says that these folders, in this order, are the classes, whatever they are called.
     """
     notes: tuple[str, ...] = ()
     classes = subfolders(root)
@@ -299,18 +345,22 @@ def open_class_folder(root: str, options: OpenOptions) -> Opened:
         listed = f"(found {', '.join(names[:3])}{'...' if names[3:] else ''})"
         if any(map(is_image_name, names)):
             raise SourceError(
-                f"{root}: the images in it lie in no class folders {listed}; expected one subfolder a class, with "
+                f"{root}: the images in it lie in no class folders {listed}; expected one "
+                "subfolder a class, with "
                 "images in it. format='images' serves them without labels."
             )
         found = f"no class folders and no images in it {listed}"
         raise SourceError(
-            f"{root}: {found if names else 'the folder is empty'}; expected one subfolder a class, with images in it."
+            f"{root}: {found if names else 'the folder is empty'}; expected one subfolder a "
+            "class, with images in it."
         )
     if options.split is not None:
         splits = list(splits_in(classes).values())
         if splits:
             refuse_splits(root, splits, options.split)
-        raise ConfigurationError(f"split={options.split!r}: {root} has no folder of this name; leave it out.")
+        raise ConfigurationError(
+            f"split={options.split!r}: {root} has no folder of this name; leave it out."
+        )
     if options.classes is None:
         first = "train" if "train" in classes else classes[0]
         refuse_reserved(root, classes, subfolders(os.path.join(root, first)))
@@ -319,7 +369,9 @@ def open_class_folder(root: str, options: OpenOptions) -> Opened:
             logger.warning("%s: only one class (%s): every label is 0.", root, first)
     elif sorted(options.classes) != classes:
         differing = sorted({*options.classes} ^ {*classes}) or "a name comes twice"
-        raise ConfigurationError(f"classes: they are not the folders in {root} (differing: {differing}).")
+        raise ConfigurationError(
+            f"classes: they are not the folders in {root} (differing: {differing})."
+        )
     else:
         classes = list(options.classes)
     counts = np.zeros(len(classes), dtype=np.int64)
@@ -329,7 +381,8 @@ def open_class_folder(root: str, options: OpenOptions) -> Opened:
             left_out.add(name)
         elif not is_folder and is_image_name(name):
             left_out.add_unlabelled(name)
-        # Other files beside the class folders (README, class names, tables) are about the data, not of it.
+        # Other files beside the class folders (README, class names, tables) are about the data, not
+        # of it.
 
     def paths() -> Iterator[str]:
         for label, name in enumerate(classes):
@@ -345,19 +398,23 @@ def open_class_folder(root: str, options: OpenOptions) -> Opened:
         # torchvision's wording, so that a search for it finds the known answers.
         raise SourceError(
             f"{root}: found no valid file for the classes {', '.join(empty)}. "
-            f"Supported extensions are: {', '.join(TORCHVISION_EXTENSIONS)}, and what else this Pillow reads. Remove "
+            f"Supported extensions are: {', '.join(TORCHVISION_EXTENSIONS)}, and what else "
+            "this Pillow reads. Remove "
             "these folders, or put images into them."
         )
     labels = np.repeat(np.arange(len(classes), dtype=np.int64), counts)
-    source = classified_images(EncodedFiles(table), labels, classes, name=root, format="class folder")
+    source = classified_images(
+        EncodedFiles(table), labels, classes, name=root, format="class folder"
+    )
     return Opened(source, notes=(*notes, *left_out.notes()))
 
 
-# -- Images alone ------------------------------------------------------------------------------------------------------
+# -- Images alone ----------------------------------------------------------------------------------
 
 
 def open_images(root: str, options: OpenOptions) -> Opened:
-    """Open all images in a folder and below, without labels: one column `image`, in the order of their paths.
+    """Open all images in a folder and below, without labels: one column `image`, in the order of
+    their paths.
 
     Never chosen by itself: only `format="images"` says that labels are not wanted.
     """
@@ -365,8 +422,12 @@ def open_images(root: str, options: OpenOptions) -> Opened:
     files = EncodedFiles(PathTable.of(images_below(root, "", left_out), root))
     if not len(files):
         raise SourceError(f"{root}: no images in it or below; give the folder that has them.")
-    fingerprint = fingerprint_of("images", files.paths.digest(), sampled_sizes(files), *sampled_bytes(files))
-    return Opened(Source({"image": files}, fingerprint, root, format="images"), notes=left_out.notes())
+    fingerprint = fingerprint_of(
+        "images", files.paths.digest(), sampled_sizes(files), *sampled_bytes(files)
+    )
+    return Opened(
+        Source({"image": files}, fingerprint, root, format="images"), notes=left_out.notes()
+    )
 
 
 def classified_images(
@@ -380,9 +441,10 @@ def classified_images(
 ) -> Source:
     """The source of images of one class each, wherever the list of them came from.
 
-    The fingerprint changes with any path relative to the root (`paths`, where the files have others), any label, the
-    sizes of up to 1,024 of the files, and some bytes of up to 32. So it is the same for a copy of the folder elsewhere,
-    for torchvision's ImageFolder of it, and for an archive of it. One of a million files changed in place goes unseen.
+    The fingerprint changes with any path relative to the root (`paths`, where the files have
+    others), any label, the sizes of up to 1,024 of the files, and some bytes of up to 32. So it is
+    the same for a copy of the folder elsewhere, for torchvision's ImageFolder of it, and for an
+    archive of it. One of a million files changed in place goes unseen.
     """
     digest = (files.paths if paths is None else paths).digest()
     return Source(

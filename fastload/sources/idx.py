@@ -1,7 +1,7 @@
 """IDX files: MNIST, Fashion-MNIST, KMNIST and others of the kind, plain or gzip.
 
-Layout (http://yann.lecun.com/exdb/mnist/): two zero bytes, a type code, the number of dimensions, each dimension as
-a big-endian uint32, then the values.
+Layout (http://yann.lecun.com/exdb/mnist/): two zero bytes, a type code, the number of dimensions,
+each dimension as a big-endian uint32, then the values.
 """
 
 from __future__ import annotations
@@ -22,13 +22,21 @@ from fastload.sources.arrays import labelled_pixels
 from fastload.sources.base import Opened, OpenOptions
 from fastload.sources.folders import files_in, subfolders, train_or_test
 
-_DTYPES = {0x08: "uint8", 0x09: "int8", 0x0B: "int16", 0x0C: "int32", 0x0D: "float32", 0x0E: "float64"}
+_DTYPES = {
+    0x08: "uint8",
+    0x09: "int8",
+    0x0B: "int16",
+    0x0C: "int32",
+    0x0D: "float32",
+    0x0E: "float64",
+}
 _IMAGES = re.compile(r"^(?P<split>.+)-images[-.]idx3-ubyte(\.gz)?$")
 _PREFIX = {"train": "train", "test": "t10k"}
 
 
 def is_idx(spec: object) -> bool:
-    """A file `*-images-idx3-ubyte` (or .gz), or a folder with one, itself or where torchvision puts them."""
+    """A file `*-images-idx3-ubyte` (or .gz), or a folder with one, itself or where torchvision puts
+    them."""
     if not isinstance(spec, str):
         return False
     if os.path.isfile(spec):
@@ -37,16 +45,20 @@ def is_idx(spec: object) -> bool:
 
 
 def open_idx(path: str, options: OpenOptions) -> Opened:
-    """Open images and labels: columns `image` (N, H, W, 1) and `label`. Plain files are memory-mapped.
+    """Open images and labels: columns `image` (N, H, W, 1) and `label`. Plain files are
+    memory-mapped.
 
-    `path` is a folder with the official names (`train-images-idx3-ubyte`, `t10k-labels-idx1-ubyte`...), a folder with
-    one such folder in it (torchvision's `MNIST/raw`), or one file of images, beside which its labels lie.
-    `options.split` is "train" (also when it is None, which the notes say) or "test"; not with a file of images.
+    `path` is a folder with the official names (`train-images-idx3-ubyte`,
+    `t10k-labels-idx1-ubyte`...), a folder with one such folder in it (torchvision's `MNIST/raw`),
+    or one file of images, beside which its labels lie. `options.split` is "train" (also when it is
+    None, which the notes say) or "test"; not with a file of images.
     """
     notes: tuple[str, ...] = ()
     if os.path.isfile(path):
         if options.split is not None:
-            raise ConfigurationError(f"split={options.split!r}: {path} is one split already; leave it out.")
+            raise ConfigurationError(
+                f"split={options.split!r}: {path} is one split already; leave it out."
+            )
         images = path
     else:
         split, notes = train_or_test(options, "IDX files have")
@@ -65,10 +77,14 @@ def open_idx(path: str, options: OpenOptions) -> Opened:
 
 
 def read_idx(path: str, *, dimensions: int) -> npt.NDArray[np.uint8]:
-    """The array in an IDX file of bytes: a read-only memory map, or in memory if it is compressed."""
+    """The array in an IDX file of bytes: a read-only memory map, or in memory if it is
+    compressed."""
     packed = path.endswith(".gz")
     try:
-        with open_regular(path) as plain, cast("IO[bytes]", gzip.open(plain)) if packed else plain as file:
+        with (
+            open_regular(path) as plain,
+            cast("IO[bytes]", gzip.open(plain)) if packed else plain as file,
+        ):
             head = file.read(4)
             shape = _shape(head, file.read(4 * dimensions), dimensions, path)
             need = math.prod(shape)
@@ -76,11 +92,14 @@ def read_idx(path: str, *, dimensions: int) -> npt.NDArray[np.uint8]:
             data = _up_to(file, need + 1) if packed else b""
             have = len(data) if packed else os.stat(path).st_size - start
     except (OSError, EOFError, zlib.error) as error:
-        raise SourceError(f"{path}: cannot be read ({error}); if it is truncated, download it again.") from error
+        raise SourceError(
+            f"{path}: cannot be read ({error}); if it is truncated, download it again."
+        ) from error
     if have != need or not need:
         more = "more than" if packed and have > need else f"{have:,} of"
         raise SourceError(
-            f"{path}: holds {more} {need:,} bytes that its header (shape {shape}) promises; download it again."
+            f"{path}: holds {more} {need:,} bytes that its header (shape {shape}) promises; "
+            "download it again."
         )
     if packed:
         return np.frombuffer(data, dtype=np.uint8).reshape(shape)
@@ -88,8 +107,8 @@ def read_idx(path: str, *, dimensions: int) -> npt.NDArray[np.uint8]:
 
 
 def _up_to(file: IO[bytes], limit: int) -> bytes:
-    """At most `limit` bytes: one more than there should be shows what should not be there. In pieces, because a
-    damaged header may ask for more than there is memory."""
+    """At most `limit` bytes: one more than there should be shows what should not be there. In
+    pieces, because a damaged header may ask for more than there is memory."""
     data = bytearray()
     while len(data) < limit and (piece := file.read(min(1 << 20, limit - len(data)))):
         data += piece
@@ -99,14 +118,19 @@ def _up_to(file: IO[bytes], limit: int) -> bytes:
 def _shape(head: bytes, sizes: bytes, dimensions: int, path: str) -> tuple[int, ...]:
     if len(head) < 4 or head[:2] != b"\0\0" or head[2] not in _DTYPES:
         raise SourceError(
-            f"{path}: starts with {head.hex(' ') or 'nothing'}, which is not the magic number of an IDX file "
+            f"{path}: starts with {head.hex(' ') or 'nothing'}, which is not the magic number "
+            "of an IDX file "
             f"(expected 00 00 08 {dimensions:02x}); download it again."
         )
     if head[2] != 0x08:
-        raise SourceError(f"{path}: values are {_DTYPES[head[2]]}, only unsigned bytes are served; convert the file.")
+        raise SourceError(
+            f"{path}: values are {_DTYPES[head[2]]}, only unsigned bytes are served; convert "
+            "the file."
+        )
     if head[3] != dimensions:
         raise SourceError(
-            f"{path}: has {counted(head[3], 'dimension')}, expected {dimensions}; is it the other file of the two?"
+            f"{path}: has {counted(head[3], 'dimension')}, expected {dimensions}; is it the "
+            "other file of the two?"
         )
     if len(sizes) < 4 * dimensions:
         raise SourceError(f"{path}: ends within its header; download it again.")
@@ -121,15 +145,22 @@ def _folders(path: str) -> list[str]:
 
     if has_images(path):
         return [path]
-    below = [os.path.join(path, "raw"), *(os.path.join(path, name, "raw") for name in subfolders(path))]
+    below = [
+        os.path.join(path, "raw"),
+        *(os.path.join(path, name, "raw") for name in subfolders(path)),
+    ]
     return list(filter(has_images, below))
 
 
 def _images_in(path: str, split: str) -> str:
     folders = _folders(path)
     if len(folders) > 1:
-        raise SourceError(f"{path}: holds several data sets ({', '.join(folders)}); open one of them.")
-    return _first(folders[0], f"{_PREFIX[split]}-images", "idx3", f"the images of the {split} split")
+        raise SourceError(
+            f"{path}: holds several data sets ({', '.join(folders)}); open one of them."
+        )
+    return _first(
+        folders[0], f"{_PREFIX[split]}-images", "idx3", f"the images of the {split} split"
+    )
 
 
 def _labels_beside(images: str) -> str:
@@ -143,4 +174,6 @@ def _first(folder: str, stem: str, kind: str, what: str) -> str:
     for name in names:
         if os.path.isfile(os.path.join(folder, name)):
             return os.path.join(folder, name)
-    raise SourceError(f"{folder}: {what} are missing ({names[0]}, plain or .gz); download them into this folder.")
+    raise SourceError(
+        f"{folder}: {what} are missing ({names[0]}, plain or .gz); download them into this folder."
+    )

@@ -1,4 +1,5 @@
-"""Which files of a data set are images, by their names, and an account of the files that are left out."""
+"""Which files of a data set are images, by their names, and an account of the files that are left
+out."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ TORCHVISION_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif
 """torchvision.datasets.folder.IMG_EXTENSIONS, which a test compares."""
 
 _NOT_READ = frozenset({"BUFR", "GRIB", "HDF5", "MPEG", "WMF", "EPS"})
-"""Formats of Pillow that it recognises and cannot decode by itself; EPS is run as a program, by Ghostscript."""
+"""Formats of Pillow that it recognises and cannot decode by itself; EPS is run as a program, by
+Ghostscript."""
 _FEATURES = {"AVIF": "avif", "JPEG2000": "jpg_2000"}
 """Formats of Pillow that need a library which not every build of it has."""
 _OTHER_IMAGES = (
@@ -26,14 +28,18 @@ _OTHER_IMAGES = (
 )  # fmt: skip
 """Images, too, that most builds of Pillow cannot read: leaving them out deserves a warning."""
 
-_DEBRIS = frozenset({"__macosx", ".ds_store", ".ipynb_checkpoints", "thumbs.db", "desktop.ini", "@eadir"})
-"""What macOS, Windows, Jupyter and network disks leave in folders and archives; compared in lower case."""
+_DEBRIS = frozenset(
+    {"__macosx", ".ds_store", ".ipynb_checkpoints", "thumbs.db", "desktop.ini", "@eadir"}
+)
+"""What macOS, Windows, Jupyter and network disks leave in folders and archives; compared in lower
+case."""
 
 
 def is_image_name(name: str) -> bool:
     """Whether Pillow can read such a file here, by the ending of its name, in upper or lower case.
 
-    A plugin that the program has registered with Pillow counts: `pillow_heif.register_heif_opener()` adds `.heic`.
+    A plugin that the program has registered with Pillow counts:
+    `pillow_heif.register_heif_opener()` adds `.heic`.
     """
     if name.lower().endswith(TORCHVISION_EXTENSIONS):
         return True
@@ -45,7 +51,8 @@ def is_image_name(name: str) -> bool:
 
 
 def is_debris(name: str) -> bool:
-    """Whether a file or folder is not part of the data: `__MACOSX`, `._1.jpg`, `.DS_Store`, `.ipynb_checkpoints`."""
+    """Whether a file or folder is not part of the data: `__MACOSX`, `._1.jpg`, `.DS_Store`,
+    `.ipynb_checkpoints`."""
     return name.startswith("._") or name.lower() in _DEBRIS
 
 
@@ -58,7 +65,8 @@ class LeftOut:
     """Counts the files of one data set that are not served, to say so once."""
 
     def __init__(self, name: str, *, strict: bool = False) -> None:
-        """`name`: of the data set, for messages. `strict`: a file that is left out is an error, unless it is debris."""
+        """`name`: of the data set, for messages. `strict`: a file that is left out is an error,
+        unless it is debris."""
         self._name, self._strict = name, strict
         self._debris: list[str] = []
         self._suffixes: Counter[str] = Counter()
@@ -75,7 +83,9 @@ class LeftOut:
         suffix = os.path.splitext(name)[1].lower()
         is_image = suffix in _OTHER_IMAGES
         if is_image == self._images:
-            self._first = min(path, self._first or path)  # whatever order the file system lists them in
+            self._first = min(
+                path, self._first or path
+            )  # whatever order the file system lists them in
         elif is_image:
             self._first = path
         self._images |= is_image
@@ -93,24 +103,37 @@ class LeftOut:
         """
         found = []
         if self._suffixes:
-            kinds = ", ".join(f"{suffix}: {count:,}" for suffix, count in self._suffixes.most_common(8))
-            what = "of formats that Pillow cannot read here" if self._images else "other than images"
-            found.append(f"{counted(self._suffixes.total(), 'file')} {what} ({kinds}; first {self._first})")
+            kinds = ", ".join(
+                f"{suffix}: {count:,}" for suffix, count in self._suffixes.most_common(8)
+            )
+            what = (
+                "of formats that Pillow cannot read here" if self._images else "other than images"
+            )
+            found.append(
+                f"{counted(self._suffixes.total(), 'file')} {what} ({kinds}; first {self._first})"
+            )
         if self._unlabelled:
-            words = f"{counted(len(self._unlabelled), 'image')} beside the class folders, without a label"
+            words = (
+                f"{counted(len(self._unlabelled), 'image')} beside the class folders, "
+                "without a label"
+            )
             found.append(f"{words} (first {min(self._unlabelled)})")
         if found and self._strict:
             raise SourceError(
-                f"{self._name}: strict=True, and {' and '.join(found)} would be left out. Convert, label or remove "
+                f"{self._name}: strict=True, and {' and '.join(found)} would be left out. "
+                "Convert, label or remove "
                 "them; without strict they are left out, and explain() says so."
             )
         if self._images or self._unlabelled:
             logger.warning(
-                "%s: left out: %s. Convert what you need, for example to .png; strict=True makes this an error.",
+                "%s: left out: %s. Convert what you need, for example to .png; strict=True "
+                "makes this an error.",
                 self._name,
                 " and ".join(found),
             )
         if self._debris:
-            words = counted(len(self._debris), "file or folder").replace("file or folders", "files or folders")
+            words = counted(len(self._debris), "file or folder").replace(
+                "file or folders", "files or folders"
+            )
             found.append(f"{words} that no data set needs (first {min(self._debris)})")
         return tuple(f"left out: {words}" for words in found)

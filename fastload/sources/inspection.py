@@ -1,7 +1,7 @@
 """What can be seen of a data set without running its code.
 
-`content_of` tells data sets of one class and length apart, for saved states; `Snapshot` whether one has been changed
-since it was looked at.
+`content_of` tells data sets of one class and length apart, for saved states; `Snapshot` whether one
+has been changed since it was looked at.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from fastload.sources.columns import EncodedFiles
 from fastload.sources.folders import sampled_bytes, sampled_rows, sampled_sizes
 
 SOME = 64
-"""Elements of a list that are looked into in turn; of a longer one it is noted which objects they are."""
+"""Elements of a list that are looked into in turn; of a longer one it is noted which objects they
+are."""
 DEPTH = 6
 """How far to look into objects within objects."""
 COPIED = 16 << 20
@@ -32,10 +33,11 @@ COPIED = 16 << 20
 def content_of(dataset: Any, depth: int = DEPTH) -> str:
     """A print of what a data set holds: 32 hex digits, the same in another process.
 
-    That is the fingerprint that Hugging Face's datasets keep of themselves; else of every attribute that is as long as
-    the data set (a list of paths, an array of labels, the indices of a Subset) the values, of long ones evenly spread
-    samples; of files that are named there, the names below their common folder, sizes, and some bytes of some; and the
-    same of data sets within it. What only code knows, and what is neither number, text nor array, goes unseen.
+    That is the fingerprint that Hugging Face's datasets keep of themselves; else of every attribute
+    that is as long as the data set (a list of paths, an array of labels, the indices of a Subset)
+    the values, of long ones evenly spread samples; of files that are named there, the names below
+    their common folder, sizes, and some bytes of some; and the same of data sets within it. What
+    only code knows, and what is neither number, text nor array, goes unseen.
     """
     own = getattr(dataset, "_fingerprint", None)
     if isinstance(own, str):
@@ -49,7 +51,14 @@ def content_of(dataset: Any, depth: int = DEPTH) -> str:
         if isinstance(value, list | tuple) and value and isinstance(value[0], Dataset):
             inner = value
         if inner:
-            parts += [name, *(content_of(part, depth - 1) for part in inner if depth and hasattr(part, "__len__"))]
+            parts += [
+                name,
+                *(
+                    content_of(part, depth - 1)
+                    for part in inner
+                    if depth and hasattr(part, "__len__")
+                ),
+            ]
         elif _length(value) == length:
             parts += [name, *_column(value)]
     return fingerprint_of(*parts)
@@ -58,7 +67,9 @@ def content_of(dataset: Any, depth: int = DEPTH) -> str:
 def _column(values: Any) -> Iterator[Any]:
     if isinstance(values, torch.Tensor):
         values = values.detach().cpu()
-        values = values.numpy() if values.dtype != torch.bfloat16 else values.view(torch.int16).numpy()
+        values = (
+            values.numpy() if values.dtype != torch.bfloat16 else values.view(torch.int16).numpy()
+        )
     if isinstance(values, np.ndarray) and values.dtype != object:
         yield values
     elif isinstance(values, Sequence | np.ndarray):
@@ -88,7 +99,8 @@ def _path_in(value: Any) -> str | None:
 
 
 def _shown(value: Any, root: str) -> str:
-    """A value as text: paths below the root that they share, numbers, text, arrays; of anything else its type."""
+    """A value as text: paths below the root that they share, numbers, text, arrays; of anything
+    else its type."""
     if isinstance(value, str | os.PathLike):
         text = str(value)
         return text[len(root) :] if root and text.startswith(root) else text
@@ -104,12 +116,13 @@ def _shown(value: Any, root: str) -> str:
 
 
 class Snapshot:
-    """What a data set, its transforms and the tables that their functions read look like now, for telling later whether
-    they were changed.
+    """What a data set, its transforms and the tables that their functions read look like now, for
+    telling later whether they were changed.
 
-    Of containers it is noted which objects they hold, of arrays the values. An array of more than 16 MiB counts as
-    changed when it is another object, or a tensor that torch has written to: others are read where they are.
-    `only_length`: its own code makes the samples, so that nothing else was taken from it.
+    Of containers it is noted which objects they hold, of arrays the values. An array of more than
+    16 MiB counts as changed when it is another object, or a tensor that torch has written to:
+    others are read where they are. `only_length`: its own code makes the samples, so that nothing
+    else was taken from it.
     """
 
     def __init__(self, dataset: Any, *, only_length: bool) -> None:
@@ -134,8 +147,12 @@ def never_changed(*, thoroughly: bool = True) -> bool:
 
 def _unchanged(seen: Any, now: Any) -> bool:
     if type(seen) is _Elements:
-        return type(now) is _Elements and len(seen) == len(now) and all(map(operator.is_, seen, now))
-    return seen is now or (type(seen) is type(now) and type(seen) in (int, float, str, bytes, bool) and seen == now)
+        return (
+            type(now) is _Elements and len(seen) == len(now) and all(map(operator.is_, seen, now))
+        )
+    return seen is now or (
+        type(seen) is type(now) and type(seen) in (int, float, str, bytes, bool) and seen == now
+    )
 
 
 class _Elements(tuple[Any, ...]):

@@ -10,11 +10,12 @@ from fastload.sources.kinds import AnyArray, Kind, register_kind
 
 
 class KeyPoints(Kind):
-    """(..., 2) x, y, or (..., 3) x, y and a number that goes along (COCO's visibility), in pixels of the source image.
+    """(..., 2) x, y, or (..., 3) x, y and a number that goes along (COCO's visibility), in pixels
+    of the source image.
 
-    They go through the geometry as torchvision's kernels for `tv_tensors.KeyPoints` have it: (0, 0) is the centre of
-    the first pixel, and what leaves the picture keeps its place outside of it. NaN stays NaN. What is no floating point
-    number is served as float32.
+    They go through the geometry as torchvision's kernels for `tv_tensors.KeyPoints` have it: (0, 0)
+    is the centre of the first pixel, and what leaves the picture keeps its place outside of it. NaN
+    stays NaN. What is no floating point number is served as float32.
     """
 
     name = "keypoints"
@@ -24,8 +25,10 @@ class KeyPoints(Kind):
     def check(self, rows: AnyArray, name: str) -> None:
         if rows.ndim < 2 or rows.shape[-1] not in (2, 3) or rows.dtype.kind not in "iuf":
             raise SourceError(
-                f"{name}: keypoints must be numbers (N, 2), (N, K, 2) or, with visibility, (N, K, 3): x and y in "
-                f"pixels; got {rows.dtype} of shape {rows.shape}. Give the column another name if it holds something "
+                f"{name}: keypoints must be numbers (N, 2), (N, K, 2) or, with visibility, (N, "
+                "K, 3): x and y in "
+                f"pixels; got {rows.dtype} of shape {rows.shape}. Give the column another name "
+                "if it holds something "
                 "else."
             )
 

@@ -1,8 +1,8 @@
 """What becomes of the rows of a column: one class a kind, and the registry of them.
 
-A column has its rows from somewhere (files, arrays, a Dataset's code), and a kind, which says how rows are transformed
-under the geometry of a recipe, and how they are handed over. Nothing outside a kind asks which one it is; a package of
-your own adds one with `register_kind`.
+A column has its rows from somewhere (files, arrays, a Dataset's code), and a kind, which says how
+rows are transformed under the geometry of a recipe, and how they are handed over. Nothing outside a
+kind asks which one it is; a package of your own adds one with `register_kind`.
 """
 
 from __future__ import annotations
@@ -32,34 +32,41 @@ class BatchOperation(Protocol):
 
 
 class Kind:
-    """Rows of numbers that geometry has nothing to do with: labels, token ids. The base of all kinds."""
+    """Rows of numbers that geometry has nothing to do with: labels, token ids. The base of all
+    kinds."""
 
     name: ClassVar[str] = "value"
     keys: ClassVar[tuple[str, ...]] = ()
     """Names by which an array in a dict of arrays is known to be of this kind."""
     moves: ClassVar[bool] = False
-    """Whether rows say where something is in the image: then `transform` is called for each batch."""
+    """Whether rows say where something is in the image: then `transform` is called for each
+    batch."""
 
     def check(self, rows: AnyArray, name: str) -> None:
-        """Raise SourceError if some of (n, ...) rows cannot be of this kind; `name`: of the column, for messages."""
+        """Raise SourceError if some of (n, ...) rows cannot be of this kind; `name`: of the column,
+        for messages."""
 
     def transform(self, rows: AnyArray, points: PointMap) -> AnyArray:
         """(B, ...) rows of the source images as they are for the images that the trainer gets."""
         return rows
 
-    def delivered(self, column: Any, dtype: torch.dtype | None, memory_format: torch.memory_format | None) -> Any:
-        """A column of a batch as the trainer gets it; `dtype` and `memory_format` are of images, None where those stay
-        as they are."""
+    def delivered(
+        self, column: Any, dtype: torch.dtype | None, memory_format: torch.memory_format | None
+    ) -> Any:
+        """A column of a batch as the trainer gets it; `dtype` and `memory_format` are of images,
+        None where those stay as they are."""
         return column
 
 
 class PixelKind(Kind):
-    """Images of some sort: made by a renderer, under the geometry, and then changed by operations on batches."""
+    """Images of some sort: made by a renderer, under the geometry, and then changed by operations
+    on batches."""
 
     channels: ClassVar[int]
     """That are served."""
     as_stored: ClassVar[bool] = False
-    """Whether compressed pixels are taken as the numbers in the file (grey values, palette indices), not as RGB."""
+    """Whether compressed pixels are taken as the numbers in the file (grey values, palette
+    indices), not as RGB."""
     coloured: ClassVar[bool] = False
     """Whether mixing and a dtype asked for apply."""
 
@@ -68,15 +75,19 @@ class PixelKind(Kind):
         raise NotImplementedError
 
     def planes(self, name: str, pixels: torch.Tensor) -> torch.Tensor:
-        """A batch as (B, C, H, W). Raises ConfigurationError: it is none; `name`: of the column, for messages."""
+        """A batch as (B, C, H, W). Raises ConfigurationError: it is none; `name`: of the column,
+        for messages."""
         if pixels.ndim != 4:
             raise ConfigurationError(
-                f"column {name!r} ({self.name}) must be a batch (B, C, H, W), got shape {tuple(pixels.shape)}; "
+                f"column {name!r} ({self.name}) must be a batch (B, C, H, W), got shape "
+                f"{tuple(pixels.shape)}; "
                 "add the missing dimension."
             )
         return pixels
 
-    def apply(self, op: BatchOperation, pixels: torch.Tensor, draws: Draws, stream: int) -> torch.Tensor:
+    def apply(
+        self, op: BatchOperation, pixels: torch.Tensor, draws: Draws, stream: int
+    ) -> torch.Tensor:
         """What an operation does to (B, C, H, W) pixels of this kind."""
         raise NotImplementedError
 
@@ -90,13 +101,18 @@ class ImageKind(PixelKind):
     def resampling(self, plan: GeometryPlan) -> Resampling:
         return plan.resampling
 
-    def apply(self, op: BatchOperation, pixels: torch.Tensor, draws: Draws, stream: int) -> torch.Tensor:
+    def apply(
+        self, op: BatchOperation, pixels: torch.Tensor, draws: Draws, stream: int
+    ) -> torch.Tensor:
         return op.apply(pixels, draws, stream)
 
-    def delivered(self, column: Any, dtype: torch.dtype | None, memory_format: torch.memory_format | None) -> Any:
+    def delivered(
+        self, column: Any, dtype: torch.dtype | None, memory_format: torch.memory_format | None
+    ) -> Any:
         if dtype is not None and column.is_floating_point() and not dtype.is_floating_point:
             raise ConfigurationError(
-                f"dtype: the images are {column.dtype}, and {dtype} would cut off their fractions. Give a floating "
+                f"dtype: the images are {column.dtype}, and {dtype} would cut off their "
+                "fractions. Give a floating "
                 "point dtype, or leave dtype out."
             )
         column = column if dtype is None else column.to(dtype)
@@ -104,7 +120,8 @@ class ImageKind(PixelKind):
 
 
 class MaskKind(PixelKind):
-    """A class number for each pixel: the same geometry, the nearest pixel, never colour. Delivered as (B, H, W)."""
+    """A class number for each pixel: the same geometry, the nearest pixel, never colour. Delivered
+    as (B, H, W)."""
 
     name = "mask"
     keys = ("mask", "masks")
@@ -118,15 +135,20 @@ class MaskKind(PixelKind):
         pixels = super().planes(name, pixels.unsqueeze(1) if pixels.ndim == 3 else pixels)
         if pixels.shape[1] != 1:
             raise ConfigurationError(
-                f"column {name!r} (mask) must be (B, H, W) or (B, 1, H, W), got shape {tuple(pixels.shape)}; "
+                f"column {name!r} (mask) must be (B, H, W) or (B, 1, H, W), got shape "
+                f"{tuple(pixels.shape)}; "
                 "give one class number for each pixel."
             )
         return pixels
 
-    def apply(self, op: BatchOperation, pixels: torch.Tensor, draws: Draws, stream: int) -> torch.Tensor:
+    def apply(
+        self, op: BatchOperation, pixels: torch.Tensor, draws: Draws, stream: int
+    ) -> torch.Tensor:
         return op.apply_to_masks(pixels, draws, stream)
 
-    def delivered(self, column: Any, dtype: torch.dtype | None, memory_format: torch.memory_format | None) -> Any:
+    def delivered(
+        self, column: Any, dtype: torch.dtype | None, memory_format: torch.memory_format | None
+    ) -> Any:
         return column[:, 0].contiguous()
 
 
@@ -140,7 +162,8 @@ IMAGE, MASK, VALUE, OBJECT = ImageKind(), MaskKind(), Kind(), ObjectKind()
 
 _kinds: dict[str, Kind] = {kind.name: kind for kind in (IMAGE, MASK, VALUE, OBJECT)}
 _ELSEWHERE = {"boxes": "fastload.sources.boxes", "keypoints": "fastload.sources.keypoints"}
-"""Names and keys of kinds that are registered by a module of ours, loaded when the first column of them is met."""
+"""Names and keys of kinds that are registered by a module of ours, loaded when the first column of
+them is met."""
 
 
 def pixel_kinds(roles: Mapping[str, str]) -> dict[str, PixelKind]:
@@ -150,15 +173,19 @@ def pixel_kinds(roles: Mapping[str, str]) -> dict[str, PixelKind]:
 
 
 def register_kind(kind: Kind) -> None:
-    """Make a kind known: columns may have its name as `role`, and arrays named by its `keys` are of it.
+    """Make a kind known: columns may have its name as `role`, and arrays named by its `keys` are of
+    it.
 
     Raises:
         ConfigurationError: another kind has its name or one of its keys.
     """
     for known in _kinds.values():
-        if type(known) is not type(kind) and (known.name == kind.name or set(known.keys) & set(kind.keys)):
+        if type(known) is not type(kind) and (
+            known.name == kind.name or set(known.keys) & set(kind.keys)
+        ):
             raise ConfigurationError(
-                f"register_kind({type(kind).__name__}): {type(known).__name__} has the name {known.name!r} and the "
+                f"register_kind({type(kind).__name__}): {type(known).__name__} has the name "
+                f"{known.name!r} and the "
                 f"keys {', '.join(known.keys) or 'none'} already; choose others."
             )
     _kinds[kind.name] = kind
@@ -169,7 +196,8 @@ def kind_named(name: str) -> Kind:
     found = _found(name)
     if found is None:
         raise SourceError(
-            f"{name!r} is no kind of column; there are {', '.join(sorted({*_kinds, *_ELSEWHERE}))}. Derive one from "
+            f"{name!r} is no kind of column; there are "
+            f"{', '.join(sorted({*_kinds, *_ELSEWHERE}))}. Derive one from "
             "fastload.sources.Kind and make it known with fastload.sources.register_kind."
         )
     return found
@@ -179,12 +207,15 @@ def pixel_kind(name: str) -> PixelKind:
     """Raises SourceError: there is none of this name, or it is not of pixels."""
     found = kind_named(name)
     if not isinstance(found, PixelKind):
-        raise SourceError(f"{name!r} is no kind of pixels; give the role 'image' or 'mask', or one of your own.")
+        raise SourceError(
+            f"{name!r} is no kind of pixels; give the role 'image' or 'mask', or one of your own."
+        )
     return found
 
 
 def kind_of_key(key: str) -> Kind:
-    """Of an array in a dict of arrays, by its name; plain values where no kind has that name among its keys."""
+    """Of an array in a dict of arrays, by its name; plain values where no kind has that name among
+    its keys."""
     _found(key)
     return next((kind for kind in _kinds.values() if key in kind.keys), VALUE)
 

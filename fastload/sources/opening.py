@@ -17,7 +17,12 @@ from fastload.errors import ConfigurationError, SourceError, counted
 from fastload.sources.arrays import is_arrays, open_arrays
 from fastload.sources.base import Opened, OpenOptions, Source
 from fastload.sources.cifar import is_cifar, open_cifar
-from fastload.sources.datasets import is_dataset, open_dataset, open_known_dataset, refuse_collections
+from fastload.sources.datasets import (
+    is_dataset,
+    open_dataset,
+    open_known_dataset,
+    refuse_collections,
+)
 from fastload.sources.folders import is_class_folder, open_class_folder, open_images, split_folder
 from fastload.sources.idx import is_idx, open_idx
 from fastload.sources.image_files import is_image_name
@@ -33,8 +38,8 @@ class Format:
     name: str
     """A short one: what `format=` takes."""
     recognise: Callable[[Any], bool]
-    """Of an existing path (absolute str), a list of shard paths (str), or any other object; of a registered format,
-    of the specification as it was given. Must be cheap."""
+    """Of an existing path (absolute str), a list of shard paths (str), or any other object; of a
+    registered format, of the specification as it was given. Must be cheap."""
     open: Callable[[Any, OpenOptions], Opened | Source]
     options: frozenset[str] = frozenset()
     """Names of the `OpenOptions` that mean something to it; `strict` is for all."""
@@ -56,7 +61,8 @@ _PIPE = re.compile(r"^pipe:")
 
 
 def locate(spec: Any) -> Any:
-    """A path as an existing absolute one, a pattern or a list of `.tar` paths as a list of those; others unchanged."""
+    """A path as an existing absolute one, a pattern or a list of `.tar` paths as a list of those;
+    others unchanged."""
     if isinstance(spec, str | os.PathLike):
         path = os.fspath(spec)
         if not isinstance(path, str):
@@ -73,7 +79,9 @@ def _is_shard_path(item: object) -> bool:
 
 
 def _is_pattern(path: str) -> bool:
-    return not os.path.lexists(_absolute(path)) and (glob.has_magic(path) or _RANGE.search(path) is not None)
+    return not os.path.lexists(_absolute(path)) and (
+        glob.has_magic(path) or _RANGE.search(path) is not None
+    )
 
 
 def _absolute(path: str) -> str:
@@ -89,7 +97,8 @@ def _existing(path: str) -> str:
     if not os.path.exists(absolute):
         if _PIPE.match(path):
             raise SourceError(
-                f"{path}: only what can be read at random can be opened; download the data, mount them, or register a "
+                f"{path}: only what can be read at random can be opened; download the data, "
+                "mount them, or register a "
                 "format that reads them (fastload.sources.register_format)."
             )
         raise SourceError(f"{absolute}: no such file or folder; check the path.")
@@ -100,12 +109,16 @@ def _there(url: str) -> str:
     """A URL, if there is something. Raises SourceError."""
     with stores.listings_kept():
         if not (stores.is_folder(url) or stores.is_file(url)):
-            raise SourceError(f"{url}: no such file or folder; check the URL and that the credentials may list it.")
+            raise SourceError(
+                f"{url}: no such file or folder; check the URL and that the credentials may "
+                "list it."
+            )
     return url
 
 
 def _matches(pattern: str) -> list[str]:
-    """Files of a pattern, sorted; every one of a numbered range must be there. Of a plain path the file itself."""
+    """Files of a pattern, sorted; every one of a numbered range must be there. Of a plain path the
+    file itself."""
     if stores.is_remote(pattern):
         pattern = stores.located(pattern)
     if not _is_pattern(pattern):
@@ -114,43 +127,84 @@ def _matches(pattern: str) -> list[str]:
     if numbers:
         first, last = numbers[1], numbers[2]
         if len(last) > 9 or int(last) - int(first) >= _MOST_SHARDS:
-            raise SourceError(f"{pattern}: the range has more than {counted(_MOST_SHARDS, 'file')}; correct it.")
+            raise SourceError(
+                f"{pattern}: the range has more than {counted(_MOST_SHARDS, 'file')}; correct it."
+            )
         names = [str(n).zfill(len(first)) for n in range(int(first), int(last) + 1)]
         return [path for name in names for path in _matches(pattern.replace(numbers[0], name, 1))]
     if stores.is_remote(pattern):
         raise SourceError(
-            f"{pattern}: patterns with * and ? are for local files; give the folder, or name{{000..012}}."
+            f"{pattern}: patterns with * and ? are for local files; give the folder, or "
+            f"name{{000..012}}."
         )
     found = sorted(glob.glob(_absolute(pattern)))
     if not found:
-        raise SourceError(f"{pattern}: no file matches this pattern; check it, and the folder {os.getcwd()!r}.")
+        raise SourceError(
+            f"{pattern}: no file matches this pattern; check it, and the folder {os.getcwd()!r}."
+        )
     return found
 
 
 FORMATS: tuple[Format, ...] = (
     Format("cifar", is_cifar, open_cifar, frozenset({"split", "labels"}), "CIFAR-10 or CIFAR-100"),
     Format("idx", is_idx, open_idx, frozenset({"split", "classes"}), "IDX files, as of MNIST"),
-    Format("pairs", is_pairs, open_pairs, frozenset({"split"}), "images and masks in two folders", remote=True),
-    Format("tar", is_tar_shards, open_tar_shards, frozenset({"split", "fields", "classes"}), "tar archives", True),
-    Format("table", is_labelled_by_table, open_labelled_by_table, frozenset({"classes"}), "images and a table", True),
-    Format("images", is_class_folder, open_images, title="images without labels", remote=True, by_name_only=True),
-    Format("folder", is_class_folder, open_class_folder, frozenset({"split", "classes"}), "one folder a class", True),
+    Format(
+        "pairs",
+        is_pairs,
+        open_pairs,
+        frozenset({"split"}),
+        "images and masks in two folders",
+        remote=True,
+    ),
+    Format(
+        "tar",
+        is_tar_shards,
+        open_tar_shards,
+        frozenset({"split", "fields", "classes"}),
+        "tar archives",
+        True,
+    ),
+    Format(
+        "table",
+        is_labelled_by_table,
+        open_labelled_by_table,
+        frozenset({"classes"}),
+        "images and a table",
+        True,
+    ),
+    Format(
+        "images",
+        is_class_folder,
+        open_images,
+        title="images without labels",
+        remote=True,
+        by_name_only=True,
+    ),
+    Format(
+        "folder",
+        is_class_folder,
+        open_class_folder,
+        frozenset({"split", "classes"}),
+        "one folder a class",
+        True,
+    ),
     Format("arrays", is_arrays, open_arrays, frozenset({"classes"}), "arrays, tensors, .npy files"),
     Format("dataset", is_dataset, open_known_dataset, title="a map-style torch Dataset"),
 )
 """In the order in which they are tried: the first that recognises a specification opens it."""
 _FORMATS_ELSEWHERE = ("fastload.cache.reading",)
-"""Modules that have a `FORMAT` of their own, tried before these: what reads a cache stands beside what writes it, in a
-package that imports this one, so that it is loaded at the first call."""
+"""Modules that have a `FORMAT` of their own, tried before these: what reads a cache stands beside
+what writes it, in a package that imports this one, so that it is loaded at the first call."""
 
 _registered: list[Format] = []
 
 
 def register_format(form: Format) -> None:
-    """Teach `open_source`, and with it `create_loader` and `build_cache`, a format from outside the package.
+    """Teach `open_source`, and with it `create_loader` and `build_cache`, a format from outside the
+    package.
 
-    It is asked before those of fastload, the one registered last first, and with the specification as it was given, so
-    that "lmdb://..." is as good as a path. One of the same name is replaced.
+    It is asked before those of fastload, the one registered last first, and with the specification
+    as it was given, so that "lmdb://..." is as good as a path. One of the same name is replaced.
     """
     _registered[:] = [form, *(other for other in _registered if other.name != form.name)]
 
@@ -168,33 +222,40 @@ def open_source(
     """Open a data set, whatever it is.
 
     Args:
-        spec: a path (a folder of classes, of image and mask pairs, of images with a table of labels, of tar shards;
-            CIFAR or IDX files or archives; a built cache; a `.tar` or `.npy` file), a pattern of tar shards (`*`, `?`,
-            `{000..012}`), a list of them; arrays, tensors or `.npy` paths in a tuple or dict; any map-style torch
-            Dataset; whatever a format that was registered recognises; a `Source`, or an `Opened`, which are returned
-            as they are.
-        split: of a data set with several, "train" (the default of archives), "val", "test"...; of a folder, the
-            subfolder of this name, or of another one for the same split (`validation`, `test_images`).
+        spec: a path (a folder of classes, of image and mask pairs, of images with a table of
+            labels, of tar shards; CIFAR or IDX files or archives; a built cache; a `.tar` or `.npy`
+            file), a pattern of tar shards (`*`, `?`, `{000..012}`), a list of them; arrays, tensors
+            or `.npy` paths in a tuple or dict; any map-style torch Dataset; whatever a format that
+            was registered recognises; a `Source`, or an `Opened`, which are returned as they are.
+        split: of a data set with several, "train" (the default of archives), "val", "test"...; of a
+            folder, the subfolder of this name, or of another one for the same split (`validation`,
+            `test_images`).
         labels: of CIFAR-100, "fine" (the default) or "coarse".
         fields: of tar shards, the extensions or column names to serve, in the order of the batch.
-        classes: class names of arrays, IDX files and tar shards; labels beyond them are refused. Of a folder, which
-            subfolders are classes, by label: all, but whatever they are called. Of a table of labels, the names by
-            label, such as those of the training data for validation data: `classes=train.classes`.
-        strict: refuse what has files that are not served (formats that Pillow cannot read, images without a label);
-            otherwise the notes count and name them. What operating systems leave behind (`.DS_Store`, `__MACOSX`) is
-            left out in any case.
-        format: "folder" (one folder a class), "images" (all images in a folder, without labels), "table", "pairs",
-            "tar", "cifar", "idx", "arrays", "dataset", "cache", or the name of a registered format. None: the first
-            that recognises `spec`; "images" is never chosen.
+        classes: class names of arrays, IDX files and tar shards; labels beyond them are refused. Of
+            a folder, which subfolders are classes, by label: all, but whatever they are called. Of
+            a table of labels, the names by label, such as those of the training data for validation
+            data: `classes=train.classes`.
+        strict: refuse what has files that are not served (formats that Pillow cannot read, images
+            without a label); otherwise the notes count and name them. What operating systems leave
+            behind (`.DS_Store`, `__MACOSX`) is left out in any case.
+        format: "folder" (one folder a class), "images" (all images in a folder, without labels),
+            "table", "pairs", "tar", "cifar", "idx", "arrays", "dataset", "cache", or the name of a
+            registered format. None: the first that recognises `spec`; "images" is never chosen.
 
     Returns:
-        The source; the transform of a torchvision dataset that is served natively, still to be applied; and notes.
+        The source; the transform of a torchvision dataset that is served natively, still to be
+        applied; and notes.
 
     Raises:
-        SourceError: nothing there, not recognised, or not as its format wants it; the message names file and remedy.
-        ConfigurationError: an option that means nothing to this data set; a format that there is not.
+        SourceError: nothing there, not recognised, or not as its format wants it; the message names
+            file and remedy.
+        ConfigurationError: an option that means nothing to this data set; a format that there is
+            not.
     """
-    options = OpenOptions(split, labels, _strings("fields", fields), _strings("classes", classes), bool(strict))
+    options = OpenOptions(
+        split, labels, _strings("fields", fields), _strings("classes", classes), bool(strict)
+    )
     with stores.listings_kept():
         return _open(spec, options, format)
 
@@ -204,7 +265,9 @@ def _open(spec: Any, options: OpenOptions, format: str | None) -> Opened:
     if isinstance(spec, Source | Opened):
         _refuse_unused(options, frozenset(), "an opened source")
         if wanted is not None:
-            raise ConfigurationError(f"format={format!r} means nothing to an opened source; leave it out.")
+            raise ConfigurationError(
+                f"format={format!r} means nothing to an opened source; leave it out."
+            )
         return _opened(spec)
     if wanted in _registered:
         return _opened_as(wanted, spec, options)
@@ -219,9 +282,18 @@ def _open(spec: Any, options: OpenOptions, format: str | None) -> Opened:
     if wanted is not None:
         if not _suits(wanted, place):
             shown = place if isinstance(place, str) else f"a {type(spec).__name__}"
-            other = next((form for form in built_in_formats() if not form.by_name_only and _suits(form, place)), None)
+            other = next(
+                (
+                    form
+                    for form in built_in_formats()
+                    if not form.by_name_only and _suits(form, place)
+                ),
+                None,
+            )
             hint = "" if other is None else f" it looks like {other.description};"
-            raise SourceError(f"{shown}: is not what format={wanted.description} opens;{hint} leave format out.")
+            raise SourceError(
+                f"{shown}: is not what format={wanted.description} opens;{hint} leave format out."
+            )
         return _opened_as(wanted, place, options)
     found = _opened_by(built_in_formats(), place, options)
     if found is not None:
@@ -246,7 +318,9 @@ def format_named(name: Any) -> Format:
         close = difflib.get_close_matches(str(name), formats, n=1, cutoff=0.5)
         hint = f" Did you mean {close[0]!r}?" if close else ""
         known = ", ".join(map(repr, formats))
-        raise ConfigurationError(f"format={name!r}: there is no such format; there are {known}.{hint}")
+        raise ConfigurationError(
+            f"format={name!r}: there is no such format; there are {known}.{hint}"
+        )
     return formats[name]
 
 
@@ -256,7 +330,8 @@ def _advice(path: str) -> str:
     folder = os.path.dirname(path)
     if suffix in (".csv", ".tsv", ".txt"):
         return (
-            f"a table alone has no images; give the folder of the images that it names ({folder!r}, if they are "
+            "a table alone has no images; give the folder of the images that it names "
+            f"({folder!r}, if they are "
             "there): the table is found in it or beside it."
         )
     if suffix in (".zip", ".rar", ".7z"):
@@ -265,17 +340,21 @@ def _advice(path: str) -> str:
     if is_image_name(path):
         return f"a single image is not a data set; give its folder ({folder!r})."
     if suffix == ".npz":
-        return "load it yourself and give the arrays: create_loader((arrays['images'], arrays['labels']))."
+        return (
+            "load it yourself and give the arrays: create_loader((arrays['images'], "
+            "arrays['labels']))."
+        )
     known = ", ".join(form.title for form in built_in_formats())
     words = "Load other files of arrays yourself and give the arrays."
     return f"not a data set that fastload knows; it opens {known}. {words}"
 
 
 def open_indexed(dataset: Any, *, reason: str = "") -> Opened:
-    """Open what a DataLoader has as its dataset: item by item, as the DataLoader would, whatever it is.
+    """Open what a DataLoader has as its dataset: item by item, as the DataLoader would, whatever it
+    is.
 
-    `open_source` would take a list of arrays for columns, and a tensor for images. `reason`: why the data set's own
-    code must make the samples; empty: fastload may, where it knows that code.
+    `open_source` would take a list of arrays for columns, and a tensor for images. `reason`: why
+    the data set's own code must make the samples; empty: fastload may, where it knows that code.
     """
     if reason or not is_dataset(dataset):
         return open_dataset(dataset, reason=reason)
@@ -306,7 +385,9 @@ def _opened(found: Opened | Source) -> Opened:
 
 def _strings(name: str, value: Sequence[str] | None) -> tuple[str, ...] | None:
     if isinstance(value, str):
-        raise ConfigurationError(f"{name}={value!r}: expected a list of strings, such as [{value!r}].")
+        raise ConfigurationError(
+            f"{name}={value!r}: expected a list of strings, such as [{value!r}]."
+        )
     return None if value is None else tuple(value)
 
 
@@ -314,4 +395,6 @@ def _refuse_unused(options: OpenOptions, meant: frozenset[str], what: str) -> No
     for option in fields(options):
         value = getattr(options, option.name)
         if value is not None and option.name not in (*meant, "strict"):
-            raise ConfigurationError(f"{option.name}={value!r} means nothing to {what}; leave it out.")
+            raise ConfigurationError(
+                f"{option.name}={value!r} means nothing to {what}; leave it out."
+            )

@@ -1,4 +1,5 @@
-"""Images and their masks in two folders: side by side, in splits, or listed as PASCAL VOC and CamVid list them."""
+"""Images and their masks in two folders: side by side, in splits, or listed as PASCAL VOC and
+CamVid list them."""
 
 from __future__ import annotations
 
@@ -15,25 +16,40 @@ from fastload.sources.columns import EncodedFiles
 from fastload.sources.image_files import LeftOut, is_image_name
 
 _IMAGES = ("images", "image", "imgs", "img", "JPEGImages")
-_MASKS = ("masks", "mask", "labels", "label", "annotations", "annotation", "annot", "SegmentationClass")
-_BESIDE = tuple(link + name for name in ("annot", "masks", "mask", "labels", "label", "gt") for link in ("", "_", "-"))
-"""What the name of a folder of masks adds to that of the images beside it: train, trainannot; val, val_labels."""
+_MASKS = (
+    "masks",
+    "mask",
+    "labels",
+    "label",
+    "annotations",
+    "annotation",
+    "annot",
+    "SegmentationClass",
+)
+_BESIDE = tuple(
+    link + name
+    for name in ("annot", "masks", "mask", "labels", "label", "gt")
+    for link in ("", "_", "-")
+)
+"""What the name of a folder of masks adds to that of the images beside it: train, trainannot; val,
+val_labels."""
 _LISTS = ("ImageSets/Segmentation", "")
 """Where files that list the images of a split are: train.txt, val.txt."""
 _LARGEST_LIST = 1 << 28
 
 
 def is_pairs(spec: object) -> bool:
-    """A folder with a folder of images and one of masks in it; or one of images, with that of their masks beside it."""
+    """A folder with a folder of images and one of masks in it; or one of images, with that of their
+    masks beside it."""
     return isinstance(spec, str) and _folders(spec) is not None
 
 
 def open_pairs(root: str, options: OpenOptions) -> Opened:
     """Open image and mask pairs: columns `image` and `mask`, sorted by the image's path.
 
-    Partners have the same path below their folders but for the extension, and for an ending that all masks have
-    (`1.png` and `1_L.png`). Where both folders have folders of splits in them, or lists say which image is in which
-    split, `options.split` must name one.
+    Partners have the same path below their folders but for the extension, and for an ending that
+    all masks have (`1.png` and `1_L.png`). Where both folders have folders of splits in them, or
+    lists say which image is in which split, `options.split` must name one.
     """
     base, image_folder, mask_folder = _folders(root) or ("", "", "")
     listed = None
@@ -46,14 +62,17 @@ def open_pairs(root: str, options: OpenOptions) -> Opened:
             image_folder, mask_folder = f"{image_folder}/{name}", f"{mask_folder}/{name}"
         listed = splits[name]
     elif options.split is not None:
-        raise ConfigurationError(f"split={options.split!r}: the pairs in {root} have no splits; leave it out.")
+        raise ConfigurationError(
+            f"split={options.split!r}: the pairs in {root} have no splits; leave it out."
+        )
     left_out = LeftOut(root, strict=options.strict)
     images, masks = (_by_stem(base, folder, left_out) for folder in (image_folder, mask_folder))
     if not images or not masks:
         empty = mask_folder if images else image_folder
         names = ", ".join(folders.files_in(os.path.join(base, empty))[:3])
         raise SourceError(
-            f"{root}: the folder {empty} holds no images{f' (found {names})' if names else ''}; expected "
+            f"{root}: the folder {empty} holds no "
+            f"images{f' (found {names})' if names else ''}; expected "
             "images and masks under equal names in two folders, both as image files."
         )
     ending = _ending(images, masks)
@@ -69,35 +88,50 @@ def open_pairs(root: str, options: OpenOptions) -> Opened:
             if other != stem:
                 raise SourceError(
                     f"{os.path.join(base, image_folder)}: the list of the split {name!r} names "
-                    f"{os.path.basename(stem)}, which may be {other} or {stem}; rename one of the two."
+                    f"{os.path.basename(stem)}, which may be {other} or {stem}; rename one of "
+                    "the two."
                 )
         missing = sorted(listed.difference(named))
         if missing:
             raise SourceError(
-                f"{os.path.join(base, image_folder)}: {missing[0]}.* is missing, which the list of the split {name!r} "
+                f"{os.path.join(base, image_folder)}: {missing[0]}.* is missing, which the "
+                f"list of the split {name!r} "
                 f"names{and_more(missing)}; add it, or correct the list."
             )
-    for ours, theirs, kind, other in ((images, masks, "image", mask_folder), (masks, images, "mask", image_folder)):
+    for ours, theirs, kind, other in (
+        (images, masks, "image", mask_folder),
+        (masks, images, "mask", image_folder),
+    ):
         alone = [stem for stem in ours if stem not in theirs]
         if alone:
             partner = f"{other}/{alone[0]}{ending if kind == 'image' else ''}.*"
             raise SourceError(
-                f"{os.path.join(base, ours[alone[0]])}: this {kind} has no partner {partner}{and_more(alone)}; add the "
+                f"{os.path.join(base, ours[alone[0]])}: this {kind} has no partner "
+                f"{partner}{and_more(alone)}; add the "
                 "missing file, or remove this one."
             )
     columns = {
         "image": EncodedFiles(PathTable.of(images.values(), base)),
         "mask": EncodedFiles(PathTable.of((masks[stem] for stem in images), base), "mask"),
     }
-    digests, sizes = [each.paths.digest() for each in columns.values()], map(folders.sampled_sizes, columns.values())
+    digests, sizes = (
+        [each.paths.digest() for each in columns.values()],
+        map(folders.sampled_sizes, columns.values()),
+    )
     some = itertools.chain.from_iterable(map(folders.sampled_bytes, columns.values()))
-    source = Source(columns, fingerprint_of("pairs", *digests, *sizes, *some), root, format="image and mask pairs")
+    source = Source(
+        columns,
+        fingerprint_of("pairs", *digests, *sizes, *some),
+        root,
+        format="image and mask pairs",
+    )
     notes = () if not splits else (f"the split {name!r}: {image_folder} and {mask_folder}",)
     return Opened(source, notes=(*notes, *left_out.notes()))
 
 
 def pair_splits(root: str) -> dict[str, frozenset[str] | None]:
-    """The splits of pairs by name: the names of the images in them, None where each has folders of its own.
+    """The splits of pairs by name: the names of the images in them, None where each has folders of
+    its own.
 
     Where a list says what is not in the training split (`valid.txt`), that is the rest.
     """
@@ -116,7 +150,9 @@ def pair_splits(root: str) -> dict[str, frozenset[str] | None]:
             if folders.split_of(stem) or stem == "trainval"
         }
         if lists and "train" not in folders.splits_in(lists):
-            everything = frozenset(os.path.basename(stem) for stem in _by_stem(root, images, LeftOut(root)))
+            everything = frozenset(
+                os.path.basename(stem) for stem in _by_stem(root, images, LeftOut(root))
+            )
             return {"train": everything.difference(*lists.values()), **lists}
         if lists:
             return {**lists}
@@ -138,7 +174,11 @@ def _folders(root: str) -> tuple[str, str, str] | None:
         return None
     name = os.path.basename(root)
     beside = next((name + ending for ending in _BESIDE if stores.is_folder(root + ending)), None)
-    if beside is None or folders.subfolders(root) or not any(map(is_image_name, folders.files_in(root))):
+    if (
+        beside is None
+        or folders.subfolders(root)
+        or not any(map(is_image_name, folders.files_in(root)))
+    ):
         return None
     return base, name, beside
 
@@ -147,19 +187,23 @@ def _names(path: str) -> frozenset[str]:
     """The names in a list of images, without folder and extension.
 
     Raises:
-        SourceError: the list cannot be read, or names an image twice: how often it is wanted cannot be told.
+        SourceError: the list cannot be read, or names an image twice: how often it is wanted cannot
+            be told.
     """
     try:
         lines = stores.read_up_to(path, _LARGEST_LIST).decode("utf-8", "replace").splitlines()
     except OSError as error:
-        raise SourceError(f"{path}: this list of images cannot be read ({error.strerror or error}).") from error
+        raise SourceError(
+            f"{path}: this list of images cannot be read ({error.strerror or error})."
+        ) from error
     found: dict[str, int] = {}
     for number, line in enumerate(lines, 1):
         if line.strip():
             name = os.path.splitext(os.path.basename(line.split()[0]))[0]
             if name in found:
                 raise SourceError(
-                    f"{path}: lines {found[name]} and {number} both name {name}; an image is served once an epoch: "
+                    f"{path}: lines {found[name]} and {number} both name {name}; an image is "
+                    "served once an epoch: "
                     "remove one of the lines (or give the order yourself: sampler=)."
                 )
             found[name] = number
@@ -167,13 +211,15 @@ def _names(path: str) -> frozenset[str]:
 
 
 def _by_stem(base: str, folder: str, left_out: LeftOut) -> dict[str, str]:
-    """Path relative to `base` by path below `folder` without extension, sorted. Raises SourceError: two of one stem."""
+    """Path relative to `base` by path below `folder` without extension, sorted. Raises SourceError:
+    two of one stem."""
     found: dict[str, str] = {}
     for path in folders.images_below(base, folder, left_out):
         stem = os.path.splitext(path)[0][len(folder) + 1 :]
         if stem in found:
             raise SourceError(
-                f"{os.path.join(base, path)}: {found[stem]} has the same stem, so its partner is ambiguous; "
+                f"{os.path.join(base, path)}: {found[stem]} has the same stem, so its partner "
+                "is ambiguous; "
                 "rename or remove one of the two."
             )
         found[stem] = path

@@ -1,4 +1,5 @@
-"""One folder of images whose classes are in a table: Kaggle's CSV files, ImageNet's and Tiny-ImageNet's validation."""
+"""One folder of images whose classes are in a table: Kaggle's CSV files, ImageNet's and
+Tiny-ImageNet's validation."""
 
 from __future__ import annotations
 
@@ -24,11 +25,22 @@ from fastload.sources.image_files import LeftOut, is_image_name
 _FOLDERS = ("images", "image", "imgs", "img", "jpg", "jpeg", "JPEG", "png")
 """What a folder of all images is called, where the table is in the one above it."""
 _TABLES = (".csv", ".tsv", ".txt")
-_LABELS = ("label", "labels", "class", "class_name", "category", "target", "breed", "species", "wnid")
+_LABELS = (
+    "label",
+    "labels",
+    "class",
+    "class_name",
+    "category",
+    "target",
+    "breed",
+    "species",
+    "wnid",
+)
 _LARGEST = 1 << 28
 """Bytes of a table; ten million rows have some 200 million."""
 _LONGEST_LINE = 1 << 16
-"""Characters: a line of a table of labels has some 50. Millions of cells in one line would take seconds to look up."""
+"""Characters: a line of a table of labels has some 50. Millions of cells in one line would take
+seconds to look up."""
 _LONGEST_NUMBER = 18
 """Digits of a label: what fits into int64."""
 
@@ -39,19 +51,23 @@ def is_labelled_by_table(spec: object) -> bool:
 
 
 def open_labelled_by_table(root: str, options: OpenOptions) -> Opened:
-    """Open images by a table of their labels: columns `image`, in the order of their names, and `label`.
+    """Open images by a table of their labels: columns `image`, in the order of their names, and
+    `label`.
 
-    The table is a .csv, .tsv or .txt file in the folder or the one above it, of which one column names the files, with
-    or without extension. If there are two columns the other is the label; of more it is the one called label, class,
-    category, target or the like, or the second where none has a name (Tiny-ImageNet's `val_annotations.txt`).
+    The table is a .csv, .tsv or .txt file in the folder or the one above it, of which one column
+    names the files, with or without extension. If there are two columns the other is the label; of
+    more it is the one called label, class, category, target or the like, or the second where none
+    has a name (Tiny-ImageNet's `val_annotations.txt`).
 
-    A label that is a name of a class is that class, whatever it looks like. Classes are `options.classes`, else the
-    class folders of the training split beside it, else those of the training split's own table. Without any of them,
-    labels that are whole numbers are taken as they are, and words are classes, sorted; but not for a folder that is
-    called val or test, in whose table some class may be missing, so that others would move up.
+    A label that is a name of a class is that class, whatever it looks like. Classes are
+    `options.classes`, else the class folders of the training split beside it, else those of the
+    training split's own table. Without any of them, labels that are whole numbers are taken as they
+    are, and words are classes, sorted; but not for a folder that is called val or test, in whose
+    table some class may be missing, so that others would move up.
 
     Raises:
-        SourceError: an empty cell; a column of words and numbers; a label that is no class. The message names the row.
+        SourceError: an empty cell; a column of words and numbers; a label that is no class. The
+            message names the row.
     """
     folder = _images_in(root)
     assert folder is not None, "is_labelled_by_table said so"
@@ -65,10 +81,15 @@ def open_labelled_by_table(root: str, options: OpenOptions) -> Opened:
     table = _chosen(folder, images)
     labels = table.labels(images)
     given = options.classes is not None
-    classes, whose = (list(options.classes or ()), "those given") if given else _training_classes(folder)
+    classes, whose = (
+        (list(options.classes or ()), "those given") if given else _training_classes(folder)
+    )
     named = {title: number for number, title in enumerate(classes)}
-    # Folders called 0 to 11 are sorted as words: 0, 1, 10, 11, 2. There the label 2 is the folder 2, which is class 4.
-    counted_up = classes == [str(number) for number in range(len(classes))] or not any(map(_is_number, classes))
+    # Folders called 0 to 11 are sorted as words: 0, 1, 10, 11, 2. There the label 2 is the folder
+    # 2, which is class 4.
+    counted_up = classes == [str(number) for number in range(len(classes))] or not any(
+        map(_is_number, classes)
+    )
     numbered = table.are_numbers(labels, known=() if counted_up else classes)
     notes = f"labels from {table.path}"
     if classes and not (numbered and counted_up):
@@ -76,15 +97,20 @@ def open_labelled_by_table(root: str, options: OpenOptions) -> Opened:
         numbers = [named.get(label.text, -1) for label in labels]
     elif numbered:
         numbers = [_number(table, label) for label in labels]
-        classes = classes or [str(number) for number in range(min(max(numbers), len(labels) << 4) + 1)]
+        classes = classes or [
+            str(number) for number in range(min(max(numbers), len(labels) << 4) + 1)
+        ]
         notes += ", numbers taken as they are"
     else:
         split = _split_of(folder)
         if split in ("val", "test"):
             raise SourceError(
-                f"{table.path}: its labels are words, and which number each has is for the training data to say: a "
-                f"class may be missing in the {split} split. Put the training split beside it (train/ with a folder "
-                "a class, or its own table), or give the classes: fastload.open_source(folder, classes=[...])."
+                f"{table.path}: its labels are words, and which number each has is for the "
+                "training data to say: a "
+                f"class may be missing in the {split} split. Put the training split beside it "
+                "(train/ with a folder "
+                "a class, or its own table), or give the classes: fastload.open_source(folder, "
+                "classes=[...])."
             )
         notes += ", classes those of this table, sorted"
         classes = sorted({label.text for label in labels})
@@ -93,28 +119,44 @@ def open_labelled_by_table(root: str, options: OpenOptions) -> Opened:
     for label, number, image in zip(labels, numbers, images, strict=True):
         if not 0 <= number < len(classes):
             raise SourceError(
-                f"{table.path}: row {label.row}: {image} has the label {_shown(label.text)}, which is none of "
-                f"{counted(len(classes), 'class')} ({', '.join(classes[:3])}{'...' if classes[3:] else ''}); numbers "
+                f"{table.path}: row {label.row}: {image} has the label {_shown(label.text)}, "
+                "which is none of "
+                f"{counted(len(classes), 'class')} "
+                f"({', '.join(classes[:3])}{'...' if classes[3:] else ''}); numbers "
                 "count from 0. Correct the table, the training split beside it, or classes=."
             )
     files = EncodedFiles(PathTable.of(images, folder))
-    source = classified_images(files, np.array(numbers), classes, name=root, format="images and a table")
+    source = classified_images(
+        files, np.array(numbers), classes, name=root, format="images and a table"
+    )
     return Opened(source, notes=(notes, *left_out.notes()))
 
 
 def _images_in(root: str) -> str | None:
     """The folder with all images: this one or the only one in it."""
     inner = subfolders(root)
-    folder = root if not inner else os.path.join(root, inner[0]) if len(inner) == 1 and inner[0] in _FOLDERS else None
-    if folder is None or (inner and subfolders(folder)) or not any(map(is_image_name, files_in(folder))):
+    folder = (
+        root
+        if not inner
+        else os.path.join(root, inner[0])
+        if len(inner) == 1 and inner[0] in _FOLDERS
+        else None
+    )
+    if (
+        folder is None
+        or (inner and subfolders(folder))
+        or not any(map(is_image_name, files_in(folder)))
+    ):
         return None
     return folder
 
 
 def _training_classes(folder: str) -> tuple[list[str], str]:
-    """The classes of the training split beside the folder, or beside the one above it, and where they are from.
+    """The classes of the training split beside the folder, or beside the one above it, and where
+    they are from.
 
-    They are its class folders, or the labels in its table; none where there is no such split, or it is the folder.
+    They are its class folders, or the labels in its table; none where there is no such split, or it
+    is the folder.
     """
     for above in _above(folder):
         train = split_folder(above, "train")
@@ -132,7 +174,8 @@ def _training_classes(folder: str) -> tuple[list[str], str]:
 
 
 def _above(folder: str) -> list[str]:
-    """The folders in which a training split may lie beside a folder of images: val, or val/images."""
+    """The folders in which a training split may lie beside a folder of images: val, or
+    val/images."""
     above = stores.parent_of(folder)
     return [above, stores.parent_of(above)] if os.path.basename(folder) in _FOLDERS else [above]
 
@@ -165,7 +208,8 @@ def _is_numeric(text: str) -> bool:
 def _number(table: _Table, label: _Label) -> int:
     if len(label.text) > _LONGEST_NUMBER:
         raise SourceError(
-            f"{table.path}: row {label.row}: the label is a number of {counted(len(label.text), 'digit')} "
+            f"{table.path}: row {label.row}: the label is a number of "
+            f"{counted(len(label.text), 'digit')} "
             f"({_shown(label.text)}); labels are numbers of classes, counted from 0: correct it."
         )
     return int(label.text)
@@ -186,30 +230,37 @@ class _Table:
     def labels(self, images: Sequence[str]) -> list[_Label]:
         """The label of each image. Raises SourceError: one has none, or two."""
         column = self._label_column()
-        boxes = self.header is not None and self.header[column] == "predictionstring"  # ImageNet on Kaggle
+        boxes = (
+            self.header is not None and self.header[column] == "predictionstring"
+        )  # ImageNet on Kaggle
         found: dict[int, _Label] = {}
         for number, place, row in self.rows:
             label = row[column].strip()
             label = label.partition(" ")[0] if boxes else label
             if not label:
                 raise SourceError(
-                    f"{self.path}: row {number}: the label of {row[self.file_column]} is empty; write it, or remove "
+                    f"{self.path}: row {number}: the label of {row[self.file_column]} is "
+                    "empty; write it, or remove "
                     "the row and the image."
                 )
             if found.setdefault(place, _Label(number, label)).text != label:
                 raise SourceError(
-                    f"{self.path}: {row[self.file_column]} comes twice, as {found[place].text} and as {label}; an "
-                    "image has one class here. Boxes and several classes an image are for a Dataset of your own."
+                    f"{self.path}: {row[self.file_column]} comes twice, as {found[place].text} "
+                    f"and as {label}; an "
+                    "image has one class here. Boxes and several classes an image are for a "
+                    "Dataset of your own."
                 )
         lacking = [name for place, name in enumerate(images) if place not in found]
         if lacking:
             raise SourceError(
-                f"{self.path}: no row for {lacking[0]}{and_more(lacking)}; add its label, or remove the image."
+                f"{self.path}: no row for {lacking[0]}{and_more(lacking)}; add its label, or "
+                "remove the image."
             )
         return [found[place] for place in range(len(images))]
 
     def are_numbers(self, labels: Sequence[_Label], known: Collection[str]) -> bool:
-        """Whether all labels are whole numbers. Raises SourceError: some are, or look like numbers of another kind.
+        """Whether all labels are whole numbers. Raises SourceError: some are, or look like numbers
+        of another kind.
 
         `known`: names of classes, which may look like anything.
         """
@@ -219,7 +270,10 @@ class _Table:
             return len(others) == len(labels)
         odd = [label for label, is_number in zip(others, whole, strict=True) if not is_number]
         if any(whole) and sum(whole) < len(odd):
-            odd, usual = [label for label, is_number in zip(others, whole, strict=True) if is_number], "words"
+            odd, usual = (
+                [label for label, is_number in zip(others, whole, strict=True) if is_number],
+                "words",
+            )
         elif any(whole):
             usual = "whole numbers"
         else:
@@ -229,8 +283,10 @@ class _Table:
             where = f", where others are {usual}" if len(odd) < len(others) else ""
             raise SourceError(
                 f"{self.path}: row {first.row}: the label is {_shown(first.text)}{where} "
-                f"({counted(len(odd), 'row')} of this kind). Numbers count classes from 0, as 5 and not 5.0; words "
-                "are names of classes. Correct the table, or, where such texts are names, give all of them: "
+                f"({counted(len(odd), 'row')} of this kind). Numbers count classes from 0, as "
+                "5 and not 5.0; words "
+                "are names of classes. Correct the table, or, where such texts are names, give "
+                "all of them: "
                 "fastload.open_source(folder, classes=[...])."
             )
         return False
@@ -238,15 +294,22 @@ class _Table:
     def _label_column(self) -> int:
         rows = [row for *_, row in self.rows]
         others = [column for column in range(len(rows[0])) if column != self.file_column]
-        called = [column for column in others if self.header is not None and self.header[column] in _LABELS]
+        called = [
+            column
+            for column in others
+            if self.header is not None and self.header[column] in _LABELS
+        ]
         for only in (others, called):
             if len(only) == 1:
                 return only[0]
-        rest = [cell.strip().lstrip("-").replace(".", "", 1) for row in rows[:100] for cell in row[2:]]
+        rest = [
+            cell.strip().lstrip("-").replace(".", "", 1) for row in rows[:100] for cell in row[2:]
+        ]
         if self.header is None and self.file_column == 0 and all(map(str.isdecimal, rest)):
             return 1
         raise SourceError(
-            f"{self.path}: cannot tell which column is the label (columns: {', '.join(self.header or rows[0])}); write "
+            f"{self.path}: cannot tell which column is the label (columns: "
+            f"{', '.join(self.header or rows[0])}); write "
             "a table of two columns, file and label, in its place."
         )
 
@@ -267,16 +330,21 @@ def _chosen(folder: str, images: Sequence[str]) -> _Table:
         reasons = [f"{os.path.basename(path)} {reason}" for path, reason in read.items()]
         beside = f" ({', '.join(reasons)})" if paths else ""
         raise SourceError(
-            f"{folder}: {counted(len(images), 'image')} ({images[0]}...) but no class folders, and no table of their "
-            f"labels{beside}. Move them into one subfolder a class ({folder}/<class>/{images[0]}), put a labels.csv "
-            "with the columns file and label beside them, or say that labels are not wanted: format='images'."
+            f"{folder}: {counted(len(images), 'image')} ({images[0]}...) but no class folders, "
+            "and no table of their "
+            f"labels{beside}. Move them into one subfolder a class "
+            f"({folder}/<class>/{images[0]}), put a labels.csv "
+            "with the columns file and label beside them, or say that labels are not wanted: "
+            "format='images'."
         )
     most = max(len(table.rows) for table in tables)
     fullest = [table for table in tables if len(table.rows) == most]
     texts = [[label.text for label in table.labels(images)] for table in fullest]
     if any(others != texts[0] for others in texts):
         names = " and ".join(table.path for table in fullest)
-        raise SourceError(f"{folder}: {names} give these images different labels; keep one of them.")
+        raise SourceError(
+            f"{folder}: {names} give these images different labels; keep one of them."
+        )
     return fullest[0]
 
 
@@ -301,13 +369,19 @@ def _read(path: str, places: dict[str, int]) -> _Table | str:
     if len(even) != len(rows):
         odd = next(number for number, row in enumerate(rows, 1) if len(row) != width)
         raise SourceError(
-            f"{path}: row {odd} has {counted(len(rows[odd - 1]), 'column')}, the first has {width}; correct it."
+            f"{path}: row {odd} has {counted(len(rows[odd - 1]), 'column')}, the first has "
+            f"{width}; correct it."
         )
-    # The first row has names of columns if it names no file and no other split's, which would have an extension too.
+    # The first row has names of columns if it names no file and no other split's, which would have
+    # an extension too.
     named = place_of(rows[0][column]) is None and not is_image_name(rows[0][column])
     header = [cell.strip().lower() for cell in rows[0]] if named else None
     numbered = enumerate(rows, 1)
-    ours = [(number, place, row) for number, row in numbered if (place := place_of(row[column])) is not None]
+    ours = [
+        (number, place, row)
+        for number, row in numbered
+        if (place := place_of(row[column])) is not None
+    ]
     return _Table(path, ours, header, column)
 
 
@@ -316,7 +390,8 @@ class _TooLongError(Exception):
 
 
 def _cells(text: str) -> Iterator[list[str]]:
-    """The rows: with tabs, commas or semicolons between the cells, or, where there are none, spaces."""
+    """The rows: with tabs, commas or semicolons between the cells, or, where there are none,
+    spaces."""
     lines = text.splitlines(keepends=True)
     if max(map(len, lines), default=0) > _LONGEST_LINE:
         raise _TooLongError
@@ -324,4 +399,8 @@ def _cells(text: str) -> Iterator[list[str]]:
     delimiter = next((mark for mark in "\t,;" if mark in first), None)
     if delimiter is None:
         return (line.split() for line in lines if line.strip())
-    return (row for row in csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=False) if row)
+    return (
+        row
+        for row in csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=False)
+        if row
+    )

@@ -1,8 +1,8 @@
 """Tar archives of samples: shards named as WebDataset names them, and archives of class folders.
 
-Files whose path up to the first dot of the file name is equal, and which follow each other, are one sample; the rest
-of the name says which field of it each is: `0001.jpg`, `0001.cls`, `0001.mask.png`. They are read at random by an
-index of offsets, without being extracted.
+Files whose path up to the first dot of the file name is equal, and which follow each other, are one
+sample; the rest of the name says which field of it each is: `0001.jpg`, `0001.cls`,
+`0001.mask.png`. They are read at random by an index of offsets, without being extracted.
 """
 
 from __future__ import annotations
@@ -24,7 +24,14 @@ from fastload.errors import ConfigurationError, SourceError
 from fastload.files import open_regular
 from fastload.fingerprint import fingerprint_of
 from fastload.sources import folders
-from fastload.sources.archive import FileInTar, compression_of, files_in_tar, is_archive_name, peek, uncompressed_copy
+from fastload.sources.archive import (
+    FileInTar,
+    compression_of,
+    files_in_tar,
+    is_archive_name,
+    peek,
+    uncompressed_copy,
+)
 from fastload.sources.arrays import class_labels
 from fastload.sources.base import Opened, OpenOptions, Source
 from fastload.sources.buffers import PathTable, PathTableBuilder
@@ -52,18 +59,22 @@ def is_tar_shards(spec: object) -> bool:
 
 
 def open_tar_shards(spec: str | list[str], options: OpenOptions) -> Opened:
-    """Open shards: samples in the order of the shards given (of a folder: sorted) and of the files in each.
+    """Open shards: samples in the order of the shards given (of a folder: sorted) and of the files
+    in each.
 
-    Fields become columns by their extension, images first, labels last (or in the order of `options.fields`):
+    Fields become columns by their extension, images first, labels last (or in the order of
+    `options.fields`):
 
-    - `jpg`, `png` and the other extensions of class folders: column `image`; with a prefix, `left.jpg`, a column
-      `left`; `mask.png` and `seg.png`: column `mask`;
+    - `jpg`, `png` and the other extensions of class folders: column `image`; with a prefix,
+      `left.jpg`, a column `left`; `mask.png` and `seg.png`: column `mask`;
     - `cls`: a decimal number, column `label`; checked against `options.classes` if given;
-    - `npy`: an array, of equal dtype and shape in all samples, column `npy` or its prefix; held in memory;
+    - `npy`: an array, of equal dtype and shape in all samples, column `npy` or its prefix; held in
+      memory;
     - anything else is refused, unless `options.fields` (extensions or column names) leaves it out.
 
-    Every sample must have every field. Of images only the headers are read; the index is kept in memory alone.
-    A single archive of nothing but images in several folders is one of class folders: see `_class_folders`.
+    Every sample must have every field. Of images only the headers are read; the index is kept in
+    memory alone. A single archive of nothing but images in several folders is one of class folders:
+    see `_class_folders`.
     """
     name = spec if isinstance(spec, str) else f"{spec[0]} and {len(spec) - 1} more shards"
     single = isinstance(spec, str) and stores.is_file(spec)
@@ -72,32 +83,44 @@ def open_tar_shards(spec: str | list[str], options: OpenOptions) -> Opened:
     packed = single and compression_of(name) is not None
     if packed and all(is_image_name(file) and "/" in file for file in peek(name, 8)):
         paths = [uncompressed_copy(name)]
-        notes = (f"unpacked to {paths[0]} until this process ends; to save that at each start: tar -xf {name}",)
+        notes = (
+            f"unpacked to {paths[0]} until this process ends; to save that at each start: tar "
+            f"-xf {name}",
+        )
     left_out = LeftOut(name, strict=options.strict)
     columns = _index(paths, options, left_out)
     notes += left_out.notes()
     if not columns:
         what = f" with the fields {', '.join(options.fields)}" if options.fields else ""
-        raise SourceError(f"{name}: no samples{what} in it; expected files named <key>.<extension>, such as 0001.jpg.")
+        raise SourceError(
+            f"{name}: no samples{what} in it; expected files named <key>.<extension>, such as "
+            "0001.jpg."
+        )
     if single and list(columns) == ["image"]:
         opened = _class_folders(columns["image"].files(paths), name, options.split, notes)
         if opened is not None:
             return opened
         notes += ("images alone: nothing in the archive says what their labels are",)
     if options.split is not None:
-        raise ConfigurationError(f"split={options.split!r}: {name} has no splits; open the shards of the split.")
+        raise ConfigurationError(
+            f"split={options.split!r}: {name} has no splits; open the shards of the split."
+        )
     served = {key: column.serve(paths, options.classes) for key, column in columns.items()}
     identity = [part for key, column in columns.items() for part in (key, *column.identity())]
     identity += [column.array for column in served.values() if isinstance(column, ValueArray)]
     for column in served.values():
         identity += folders.sampled_bytes(column) if isinstance(column, EncodedFiles) else ()
     fingerprint, details = fingerprint_of("tar shards", *identity), {"shards": len(paths)}
-    source = Source(served, fingerprint, name, classes=options.classes, format="tar shards", details=details)
+    source = Source(
+        served, fingerprint, name, classes=options.classes, format="tar shards", details=details
+    )
     return Opened(source, notes=notes)
 
 
 def _shards_in(folder: str) -> list[str]:
-    return [os.path.join(folder, name) for name in folders.files_in(folder) if name.endswith(".tar")]
+    return [
+        os.path.join(folder, name) for name in folders.files_in(folder) if name.endswith(".tar")
+    ]
 
 
 def _index(paths: list[str], options: OpenOptions, left_out: LeftOut) -> dict[str, TarColumn]:
@@ -107,7 +130,8 @@ def _index(paths: list[str], options: OpenOptions, left_out: LeftOut) -> dict[st
         packed = compression_of(path)
         if packed is not None:
             raise SourceError(
-                f"{path}: is compressed ({packed}) and cannot be read from the middle; decompress it first, images "
+                f"{path}: is compressed ({packed}) and cannot be read from the middle; "
+                "decompress it first, images "
                 "hardly shrink anyway: gunzip, bunzip2, unxz or zstd -d."
             )
         for key, sample in _samples_in(path, options.fields, left_out):
@@ -115,10 +139,16 @@ def _index(paths: list[str], options: OpenOptions, left_out: LeftOut) -> dict[st
                 columns = {name: TarColumn(kind) for name, kind in _ordered(sample, options.fields)}
             if sample.keys() != columns.keys():
                 missing, extra = columns.keys() - sample.keys(), sample.keys() - columns.keys()
-                found = f"lacks {', '.join(sorted(missing))}" if missing else f"has also {', '.join(sorted(extra))}"
+                found = (
+                    f"lacks {', '.join(sorted(missing))}"
+                    if missing
+                    else f"has also {', '.join(sorted(extra))}"
+                )
                 raise SourceError(
-                    f"{path}:{key}: this sample {found}, unlike those before it; the files of a sample must follow "
-                    "each other, and each sample have the same fields (write with tar --sort=name, or name the common "
+                    f"{path}:{key}: this sample {found}, unlike those before it; the files of "
+                    "a sample must follow "
+                    "each other, and each sample have the same fields (write with tar "
+                    "--sort=name, or name the common "
                     f"ones: open_source(..., fields={tuple(columns)}))."
                 )
             for name, (_, file) in sample.items():
@@ -133,12 +163,16 @@ def _ordered(sample: Sample, fields: tuple[str, ...] | None) -> list[tuple[str, 
         kind, file = sample[name]
         if fields is None:
             return get_args(Kind).index(kind)
-        return fields.index(name if name in fields else os.path.basename(file.name).partition(".")[2].lower())
+        return fields.index(
+            name if name in fields else os.path.basename(file.name).partition(".")[2].lower()
+        )
 
     return [(name, sample[name][0]) for name in sorted(sample, key=place)]
 
 
-def _samples_in(path: str, fields: tuple[str, ...] | None, left_out: LeftOut) -> Iterator[tuple[str, Sample]]:
+def _samples_in(
+    path: str, fields: tuple[str, ...] | None, left_out: LeftOut
+) -> Iterator[tuple[str, Sample]]:
     """(key, fields) of each sample of a shard that has any of the fields."""
     for key, files in itertools.groupby(_named(path, left_out), key=operator.itemgetter(0)):
         sample: Sample = {}
@@ -148,12 +182,14 @@ def _samples_in(path: str, fields: tuple[str, ...] | None, left_out: LeftOut) ->
                 continue
             if kind is None:
                 raise SourceError(
-                    f"{path}:{file.name}: cannot tell how to serve .{extension}; name the fields that you want: "
+                    f"{path}:{file.name}: cannot tell how to serve .{extension}; name the "
+                    "fields that you want: "
                     "open_source(..., fields=('jpg', 'cls'))."
                 )
             if name in sample:
                 raise SourceError(
-                    f"{path}:{file.name}: the sample has this field already, as {sample[name][1].name}; "
+                    f"{path}:{file.name}: the sample has this field already, as "
+                    f"{sample[name][1].name}; "
                     "remove one, or prefix it: <key>.left.jpg, <key>.right.jpg."
                 )
             sample[name] = (kind, file)
@@ -162,12 +198,18 @@ def _samples_in(path: str, fields: tuple[str, ...] | None, left_out: LeftOut) ->
 
 
 def _named(path: str, left_out: LeftOut) -> Iterator[tuple[str, str, FileInTar]]:
-    """(key, extension, file) of those of a shard that are of samples, to WebDataset too: hidden files, read-me files
-    without an extension and its own metadata are not. They are counted in `left_out`."""
+    """(key, extension, file) of those of a shard that are of samples, to WebDataset too: hidden
+    files, read-me files without an extension and its own metadata are not. They are counted in
+    `left_out`."""
     for file in files_in_tar(path):
         folder, base = os.path.split(file.name)
         stem, dot, extension = base.partition(".")
-        if stem and dot and not stem.startswith("__") and not any(map(is_debris, file.name.split("/"))):
+        if (
+            stem
+            and dot
+            and not stem.startswith("__")
+            and not any(map(is_debris, file.name.split("/")))
+        ):
             yield os.path.join(folder, stem), extension.lower(), file
         else:
             left_out.add(file.name)
@@ -187,7 +229,8 @@ def _column_of(extension: str) -> tuple[str, Kind | None]:
 
 
 class TarColumn:
-    """Where one field of every sample lies, in C integers: a million samples take 24 MB and their names."""
+    """Where one field of every sample lies, in C integers: a million samples take 24 MB and their
+    names."""
 
     def __init__(self, kind: Kind) -> None:
         self._kind: Kind = kind
@@ -218,16 +261,22 @@ class TarColumn:
             self._names.build(),
         )
 
-    def serve(self, paths: Sequence[str], classes: Sequence[str] | None) -> EncodedFiles | ValueArray:
+    def serve(
+        self, paths: Sequence[str], classes: Sequence[str] | None
+    ) -> EncodedFiles | ValueArray:
         """The column; labels and arrays are read now."""
         files = self.files(paths)
         if self.holds_images:
             return files
         if self._kind == "array":
             return ValueArray(_stacked(files))
-        numbers = array("q", (_number(data, files, row) for row, data in enumerate(_contents(files))))
+        numbers = array(
+            "q", (_number(data, files, row) for row, data in enumerate(_contents(files)))
+        )
         count = None if classes is None else len(classes)
-        return ValueArray(class_labels(numbers, classes=count, name="tar shards", describe=files.describe))
+        return ValueArray(
+            class_labels(numbers, classes=count, name="tar shards", describe=files.describe)
+        )
 
 
 def _contents(files: EncodedFiles) -> Iterator[bytes]:
@@ -248,7 +297,8 @@ def _number(data: bytes, files: EncodedFiles, row: int) -> int:
     if len(text) <= 19 and re.fullmatch(rb"[+-]?[0-9]+", text) and int(text) < 1 << 63:
         return int(text)
     raise SourceError(
-        f"{files.describe(row)}: expected a label as a decimal number of at most 18 digits, got {data[:32]!r}; "
+        f"{files.describe(row)}: expected a label as a decimal number of at most 18 digits, "
+        f"got {data[:32]!r}; "
         "write the class's number, or leave the field out: open_source(..., fields=('jpg',))."
     )
 
@@ -259,25 +309,31 @@ def _stacked(files: EncodedFiles) -> npt.NDArray[Any]:
         try:
             value = np.lib.format.read_array(io.BytesIO(data), allow_pickle=False)
         except Exception as error:  # a header is a Python expression, and may be wrong in any way
-            raise SourceError(f"{files.describe(row)}: cannot be read as an array of numbers ({error}).") from error
+            raise SourceError(
+                f"{files.describe(row)}: cannot be read as an array of numbers ({error})."
+            ) from error
         if result is None:
             result = np.empty((len(files), *value.shape), value.dtype)
         if (value.shape, value.dtype) != (result.shape[1:], result.dtype):
             raise SourceError(
-                f"{files.describe(row)}: {value.dtype} of shape {value.shape}, but {result.dtype} of shape "
-                f"{result.shape[1:]} in {files.describe(0)}; store arrays of one shape, or leave the field out."
+                f"{files.describe(row)}: {value.dtype} of shape {value.shape}, but "
+                f"{result.dtype} of shape "
+                f"{result.shape[1:]} in {files.describe(0)}; store arrays of one shape, or "
+                "leave the field out."
             )
         result[row] = value
     assert result is not None, "a column has samples"
     return result
 
 
-def _class_folders(files: EncodedFiles, name: str, split: str | None, notes: tuple[str, ...]) -> Opened | None:
+def _class_folders(
+    files: EncodedFiles, name: str, split: str | None, notes: tuple[str, ...]
+) -> Opened | None:
     """Columns `image` and `label` if the images lie in several folders, None if they lie in one.
 
-    Folders that all images have in common are passed over. If those below them are splits (train, val, test...),
-    `split` chooses, "train" if it is None, which the notes say. The next ones are the classes. Order, labels and
-    fingerprint are those of the folder that the archive unpacks to.
+    Folders that all images have in common are passed over. If those below them are splits (train,
+    val, test...), `split` chooses, "train" if it is None, which the notes say. The next ones are
+    the classes. Order, labels and fingerprint are those of the folder that the archive unpacks to.
     """
     assert files.names is not None
     names = [files.names[row] for row in range(len(files))]
@@ -297,10 +353,17 @@ def _class_folders(files: EncodedFiles, name: str, split: str | None, notes: tup
         common += 1
     elif split is not None and split not in parents[0][:common]:
         found = ", ".join(sorted(set(tops)))
-        raise ConfigurationError(f"split={split!r}: {name} has no splits, only the classes {found}.")
+        raise ConfigurationError(
+            f"split={split!r}: {name} has no splits, only the classes {found}."
+        )
     # ImageFolder's order: by class, then by folder, then by name.
     placed = sorted(
-        ("".join(folder[common : common + 1]), "/".join(folder[common:]), os.path.basename(path), row)
+        (
+            "".join(folder[common : common + 1]),
+            "/".join(folder[common:]),
+            os.path.basename(path),
+            row,
+        )
         for row, (folder, path, top) in enumerate(zip(parents, names, tops, strict=True))
         if wanted in (None, top)
     )
@@ -320,10 +383,13 @@ def _class_folders(files: EncodedFiles, name: str, split: str | None, notes: tup
 
 
 def _refuse_images_of_no_class(archive: str, image: str, splits: Mapping[str, str]) -> NoReturn:
-    """Say that an image is where no label follows for it, so that nobody trains on images without, or on all splits."""
+    """Say that an image is where no label follows for it, so that nobody trains on images without,
+    or on all splits."""
     among = f" (of the splits {', '.join(splits.values())})" if splits else ""
     raise SourceError(
-        f"{archive}: {image}{among} lies in no folder of a class, so that its label cannot be told. Put the images of "
-        "each class into one folder. Or, if all of them are wanted as one set without labels, give the .tar in a list: "
+        f"{archive}: {image}{among} lies in no folder of a class, so that its label cannot be "
+        "told. Put the images of "
+        "each class into one folder. Or, if all of them are wanted as one set without labels, "
+        "give the .tar in a list: "
         f"fastload.create_loader([{archive!r}])."
     )

@@ -1,7 +1,7 @@
 """Bytes from anywhere: one way to list and read what a path or a URL names.
 
-A path is a local file, read as `fastload.files` reads it; `s3://`, `gs://`, `az://`, `http://` and `https://` go by
-obstore, other schemes by fsspec. Nothing that calls this knows which it is.
+A path is a local file, read as `fastload.files` reads it; `s3://`, `gs://`, `az://`, `http://` and
+`https://` go by obstore, other schemes by fsspec. Nothing that calls this knows which it is.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ def located(url: str) -> str:
     authority = url.partition("://")[2].partition("/")[0]
     if ("@" in authority and not url.startswith("abfs")) or "?" in url or "#" in url:
         raise SourceError(
-            f"{url.partition('://')[0]}://...: credentials and parameters in a URL would be shown with every message; "
+            f"{url.partition('://')[0]}://...: credentials and parameters in a URL would be "
+            "shown with every message; "
             "leave them out, and set them in the environment, as the store's own tools read them."
         )
     return url.rstrip("/")
@@ -88,16 +89,19 @@ def _made(url: str) -> Store:
         return FileSystemStore(url)
     except ImportError as error:
         raise SourceError(
-            f"{url}: reading from there needs a package that is not installed ({error}): {install_command('remote')}"
+            f"{url}: reading from there needs a package that is not installed ({error}): "
+            f"{install_command('remote')}"
         ) from None
-    except Exception as error:  # of the clients, whatever they raise at a name or a setting that is wrong
+    except (
+        Exception
+    ) as error:  # of the clients, whatever they raise at a name or a setting that is wrong
         words = str(error).split("\n")[0]
         raise SourceError(
             f"{url}: cannot be opened ({words}); check the URL and the settings in the environment."
         ) from None
 
 
-# -- Folders -----------------------------------------------------------------------------------------------------------
+# -- Folders ---------------------------------------------------------------------------------------
 
 _kept: dict[str, tuple[Entry, ...]] | None = None
 
@@ -134,7 +138,9 @@ def list_ahead(urls: Sequence[str]) -> None:
         return
     store = _split(wanted[0])[0]
     with contextlib.suppress(OSError):  # which is said when the folder is asked for
-        for url, found in zip(wanted, store.entries_of([_split(url)[1] for url in wanted]), strict=True):
+        for url, found in zip(
+            wanted, store.entries_of([_split(url)[1] for url in wanted]), strict=True
+        ):
             _kept[url] = tuple(found)
 
 
@@ -152,7 +158,11 @@ def is_folder(path: str) -> bool:
     if path.startswith("http"):
         return False
     entry = _entry_of(path)
-    return entry.is_folder if entry is not None else path.count("/") == 2 and bool(remote_entries(path))
+    return (
+        entry.is_folder
+        if entry is not None
+        else path.count("/") == 2 and bool(remote_entries(path))
+    )
 
 
 def is_file(path: str) -> bool:
@@ -174,7 +184,7 @@ def entries(folder: str) -> list[tuple[str, bool]]:
     return [(entry.name, entry.is_folder) for entry in remote_entries(folder)]
 
 
-# -- Bytes -------------------------------------------------------------------------------------------------------------
+# -- Bytes -----------------------------------------------------------------------------------------
 
 
 def size_of(path: str) -> int:
@@ -227,10 +237,13 @@ def read_many(ranges: Sequence[tuple[str, int, int | None]]) -> list[bytes]:
     if not ranges or not is_remote(ranges[0][0]):
         return [read(*part) for part in ranges]
     store = _split(ranges[0][0])[0]
-    return store.read_many([Range(_split(path)[1], start, length) for path, start, length in ranges])
+    return store.read_many(
+        [Range(_split(path)[1], start, length) for path, start, length in ranges]
+    )
 
 
 def forget() -> None:
-    """Drop the clients that were made, for whoever has changed the settings in the environment since."""
+    """Drop the clients that were made, for whoever has changed the settings in the environment
+    since."""
     with _making:
         _made.cache_clear()

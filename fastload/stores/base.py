@@ -1,7 +1,8 @@
 """What a store of bytes is: objects by name, read in ranges, several at once.
 
-A store belongs to one authority (a bucket, a host); names are relative to it. Reads happen in fastload's own threads:
-the clients of object stores run threads that a forked process does not have.
+A store belongs to one authority (a bucket, a host); names are relative to it. Reads happen in
+fastload's own threads: the clients of object stores run threads that a forked process does not
+have.
 """
 
 from __future__ import annotations
@@ -21,13 +22,15 @@ A = TypeVar("A")
 T = TypeVar("T")
 
 IN_FLIGHT = 32
-"""Requests at once, a process. At 30 ms each that is 1,000 a second; S3 gives 5,500 a second and prefix."""
+"""Requests at once, a process. At 30 ms each that is 1,000 a second; S3 gives 5,500 a second and
+prefix."""
 ATTEMPTS = 5
 _FIRST_WAIT, _LONGEST_WAIT = 0.1, 5.0
-"""Seconds: before attempt n + 1, anything up to 0.1 * 2^n, so that clients that failed together do not return so."""
+"""Seconds: before attempt n + 1, anything up to 0.1 * 2^n, so that clients that failed together do
+not return so."""
 _GAP = 64 << 10
-"""Bytes: ranges of one object that are no further apart are one request. To read 64 KiB costs a millisecond, a request
-some 30."""
+"""Bytes: ranges of one object that are no further apart are one request. To read 64 KiB costs a
+millisecond, a request some 30."""
 _LARGEST = 16 << 20
 """Bytes of a request that ranges are joined into."""
 
@@ -35,7 +38,8 @@ _random = random.Random()
 
 
 class StoreError(OSError):
-    """Bytes that cannot be had: the message has the URL, what happened and how often it was tried."""
+    """Bytes that cannot be had: the message has the URL, what happened and how often it was
+    tried."""
 
 
 class Range(NamedTuple):
@@ -71,7 +75,8 @@ class Store(ABC):
 
     @abstractmethod
     def _read(self, name: str, start: int, length: int | None) -> bytes:
-        """Bytes of an object, fewer where it ends before. Raises FileNotFoundError, PermissionError, anything."""
+        """Bytes of an object, fewer where it ends before. Raises FileNotFoundError,
+        PermissionError, anything."""
 
     @abstractmethod
     def _list(self, folder: str) -> list[Entry]:
@@ -82,7 +87,8 @@ class Store(ABC):
         """Size and ETag of an object, None where there is none."""
 
     def read(self, name: str, start: int = 0, length: int | None = None) -> bytes:
-        """Raises StoreError, FileNotFoundError: the object ends before the range does, or cannot be read."""
+        """Raises StoreError, FileNotFoundError: the object ends before the range does, or cannot be
+        read."""
         return self._tried(name, lambda: self._whole(name, start, length))
 
     def read_up_to(self, name: str, start: int, length: int) -> bytes:
@@ -90,7 +96,8 @@ class Store(ABC):
         return self._tried(name, lambda: self._read(name, start, length))
 
     def read_many(self, ranges: Sequence[Range]) -> list[bytes]:
-        """Several at once: ranges of one object that lie close together are one request. Raises as `read`."""
+        """Several at once: ranges of one object that lie close together are one request. Raises as
+        `read`."""
         requests = joined(ranges)
         found: list[bytes] = [b""] * len(ranges)
         parts = self._all(lambda request: self.read(*request[0]), requests)
@@ -98,7 +105,11 @@ class Store(ABC):
             for row in rows:
                 start = ranges[row].start - whole.start
                 length = ranges[row].length
-                found[row] = data if len(rows) == 1 else data[start : None if length is None else start + length]
+                found[row] = (
+                    data
+                    if len(rows) == 1
+                    else data[start : None if length is None else start + length]
+                )
         return found
 
     def entries(self, folder: str) -> list[Entry]:
@@ -127,18 +138,22 @@ class Store(ABC):
     def _executor(self) -> ThreadPoolExecutor:
         with self._lock:
             if self._threads is None:
-                self._threads = ThreadPoolExecutor(IN_FLIGHT, f"fastload-{self.url.partition(':')[0]}")
+                self._threads = ThreadPoolExecutor(
+                    IN_FLIGHT, f"fastload-{self.url.partition(':')[0]}"
+                )
             return self._threads
 
     def _check_process(self) -> None:
         if os.getpid() != self._process:
             raise StoreError(
-                f"{self.url}: this process was forked from one that reads from there, and the threads of its client "
+                f"{self.url}: this process was forked from one that reads from there, and the "
+                "threads of its client "
                 "are not in it. Start processes by 'spawn' (multiprocessing_context='spawn')."
             )
 
     def _tried(self, name: str, action: Callable[[], T]) -> T:
-        """What an action gives; where it fails in a way that may pass, it is done again, at most five times."""
+        """What an action gives; where it fails in a way that may pass, it is done again, at most
+        five times."""
         self._check_process()
         for attempt in range(1, ATTEMPTS + 1):
             try:
@@ -149,20 +164,29 @@ class Store(ABC):
                 raise
             except Exception as error:  # the clients have exceptions of many kinds
                 if attempt == ATTEMPTS:
-                    raise StoreError(f"{self.url}/{name}: {_words(error)}; tried {ATTEMPTS} times.") from None
+                    raise StoreError(
+                        f"{self.url}/{name}: {_words(error)}; tried {ATTEMPTS} times."
+                    ) from None
             time.sleep(_random.uniform(0, min(_LONGEST_WAIT, _FIRST_WAIT * 2**attempt)))
         raise AssertionError("the last attempt returns or raises")
 
 
 def joined(ranges: Sequence[Range]) -> list[tuple[Range, list[int]]]:
-    """(what to ask for, which of the ranges are in it): those of one object with at most 64 KiB between them as one.
+    """(what to ask for, which of the ranges are in it): those of one object with at most 64 KiB
+    between them as one.
 
-    Example: (a, 0, 10), (b, 0, 5), (a, 12, 8) gives (a, 0, 20) of rows 0 and 2, and (b, 0, 5) of row 1.
+    Example: (a, 0, 10), (b, 0, 5), (a, 12, 8) gives (a, 0, 20) of rows 0 and 2, and (b, 0, 5) of
+    row 1.
     """
     found: list[tuple[Range, list[int]]] = []
     for row in sorted(range(len(ranges)), key=lambda row: (ranges[row].name, ranges[row].start)):
         name, start, length = ranges[row]
-        if found and length is not None and found[-1][0].name == name and found[-1][0].length is not None:
+        if (
+            found
+            and length is not None
+            and found[-1][0].name == name
+            and found[-1][0].length is not None
+        ):
             whole, rows = found[-1]
             end = whole.start + (whole.length or 0)
             longer = max(end, start + length) - whole.start
@@ -174,7 +198,11 @@ def joined(ranges: Sequence[Range]) -> list[tuple[Range, list[int]]]:
 
 
 def _words(error: BaseException) -> str:
-    """What a client says, without the details for its makers and the body of the server's answer: neither is ours to
-    show, and there may be names of keys in them."""
-    text = (getattr(error, "strerror", None) or str(error) or type(error).__name__).strip().split("\n")[0]
+    """What a client says, without the details for its makers and the body of the server's answer:
+    neither is ours to show, and there may be names of keys in them."""
+    text = (
+        (getattr(error, "strerror", None) or str(error) or type(error).__name__)
+        .strip()
+        .split("\n")[0]
+    )
     return re.sub(r"(status code: \d+[^:]*):.*", r"\1", text)[:300]

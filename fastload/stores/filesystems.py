@@ -1,4 +1,5 @@
-"""Whatever fsspec reads, for the schemes that obstore does not have: `hf://`, `memory://`, `sftp://`..."""
+"""Whatever fsspec reads, for the schemes that obstore does not have: `hf://`, `memory://`,
+`sftp://`..."""
 
 from __future__ import annotations
 
@@ -25,7 +26,11 @@ class FileSystemStore(Store):
             found = self._system.ls(self._path(folder), detail=True)
         except (FileNotFoundError, NotADirectoryError):
             return []
-        return [_entry(item) for item in found if item["name"].strip("/") != self._path(folder).strip("/")]
+        return [
+            _entry(item)
+            for item in found
+            if item["name"].strip("/") != self._path(folder).strip("/")
+        ]
 
     def _info(self, name: str) -> Entry | None:
         try:

@@ -23,16 +23,21 @@ class ObjectStore(Store):
         super().__init__(url)
         self._client: Any = importlib.import_module("obstore")
         self._refusals = tuple(
-            getattr(self._client.exceptions, name) for name in ("PermissionDeniedError", "UnauthenticatedError")
+            getattr(self._client.exceptions, name)
+            for name in ("PermissionDeniedError", "UnauthenticatedError")
         )
         self._lists = not url.startswith("http")
         # Retried here in one way for all stores, so not there.
         options: dict[str, Any] = {"connect_timeout": _CONNECT, "timeout": _ANSWER}
         # A store on the local network has an endpoint without TLS: who named it so meant it.
-        endpoints = [os.environ.get(name, "") for name in _ENDPOINTS] if url.startswith("s3") else [url]
+        endpoints = (
+            [os.environ.get(name, "") for name in _ENDPOINTS] if url.startswith("s3") else [url]
+        )
         if any(endpoint.startswith("http:") for endpoint in endpoints):
             options["allow_http"] = True
-        self._store: Any = self._client.store.from_url(url, client_options=options, retry_config={"max_retries": 0})
+        self._store: Any = self._client.store.from_url(
+            url, client_options=options, retry_config={"max_retries": 0}
+        )
 
     def _read(self, name: str, start: int, length: int | None) -> bytes:
         if length == 0:
@@ -40,18 +45,23 @@ class ObjectStore(Store):
         if length is not None:
             return bytes(self._denied(self._client.get_range, name, start=start, length=length))
         if start:
-            return bytes(self._denied(self._client.get, name, options={"range": {"offset": start}}).bytes())
+            return bytes(
+                self._denied(self._client.get, name, options={"range": {"offset": start}}).bytes()
+            )
         return bytes(self._denied(self._client.get, name).bytes())
 
     def _list(self, folder: str) -> list[Entry]:
         if not self._lists:
             raise StoreError(
-                f"{self.url}/{folder}: a web server does not list its files; give the .tar shards by name "
+                f"{self.url}/{folder}: a web server does not list its files; give the .tar "
+                "shards by name "
                 "('https://host/shard-{000..012}.tar')."
             )
         prefix = f"{folder}/" if folder else ""
         found = self._denied(self._client.list_with_delimiter, prefix or None)
-        entries = [Entry(name.rstrip("/").rpartition("/")[2], True) for name in found["common_prefixes"]]
+        entries = [
+            Entry(name.rstrip("/").rpartition("/")[2], True) for name in found["common_prefixes"]
+        ]
         for item in found["objects"]:
             base = item["path"].removeprefix(prefix)
             if base:  # some programs write an object for the folder itself
@@ -70,4 +80,6 @@ class ObjectStore(Store):
         try:
             return function(self._store, *arguments, **options)
         except self._refusals:
-            raise PermissionError(13, "access denied; check the credentials in the environment") from None
+            raise PermissionError(
+                13, "access denied; check the credentials in the environment"
+            ) from None

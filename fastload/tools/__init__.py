@@ -1,1 +1,2 @@
-"""What uses the loader: the measuring kit, benchmarks, sweep, monitor and demo. Nothing of the loader imports this."""
+"""What uses the loader: the measuring kit, benchmarks, sweep, monitor and demo. Nothing of the
+loader imports this."""

@@ -1,4 +1,5 @@
-"""The reference trainer: fed by the loader, from one CPU to several machines, from the same command line.
+"""The reference trainer: fed by the loader, from one CPU to several machines, from the same command
+line.
 
     from fastload.train import preset, train
 

@@ -1,12 +1,14 @@
 """How far a run has come, and the state of everything in it: into a checkpoint, and out of one.
 
-A checkpoint is one file of plain values, with all that a run needs to go on as if nothing had happened:
+A checkpoint is one file of plain values, with all that a run needs to go on as if nothing had
+happened:
 
     state = torch.load("runs/mine/best.pt", weights_only=True, map_location="cpu")
     model.load_state_dict(state["ema"] or state["model"])
 
-The weights have the names of the plain network. A file is whole or not there: it is written beside its place and then
-renamed. Rank 0 alone reads and writes; the other ranks are told, and need not see the folder.
+The weights have the names of the plain network. A file is whole or not there: it is written beside
+its place and then renamed. Rank 0 alone reads and writes; the other ranks are told, and need not
+see the folder.
 """
 
 from __future__ import annotations
@@ -37,10 +39,23 @@ LAST = "last.pt"
 BEST = "best.pt"
 
 _BINDING = ("task", "model", "num_classes", "ema", "accumulate", "optimizer", "best_by", "seed")
-"""Settings that a run cannot change on the way. (The loader compares its own: data, batches, order, transforms.)"""
+"""Settings that a run cannot change on the way. (The loader compares its own: data, batches, order,
+transforms.)"""
 
 _KEYS = (
-    *("config", "epoch", "batch", "step", "best", "records", "model", "ema", "ema_updates", "optimizer", "scheduler"),
+    *(
+        "config",
+        "epoch",
+        "batch",
+        "step",
+        "best",
+        "records",
+        "model",
+        "ema",
+        "ema_updates",
+        "optimizer",
+        "scheduler",
+    ),
     *("scaler", "task", "loader", "ranks"),
 )
 """What `Progress.state` gives."""
@@ -55,7 +70,8 @@ def save(path: Path, state: Mapping[str, Any]) -> None:
 
 
 def copy_checkpoint(path: Path, copy: Path) -> None:
-    """The same checkpoint under a second name: a link where the file system has them, for files here never change."""
+    """The same checkpoint under a second name: a link where the file system has them, for files
+    here never change."""
     with _replacing(copy) as beside:
         try:
             os.link(path, beside)
@@ -76,13 +92,15 @@ def _replacing(path: Path) -> Iterator[Path]:
         sync_folder(path.parent)
     except (OSError, RuntimeError) as error:  # torch says a failed write in a RuntimeError
         raise CheckpointError(
-            f"{path}: the checkpoint could not be written ({error}). Is the disk full, or the folder not yours? "
+            f"{path}: the checkpoint could not be written ({error}). Is the disk full, or the "
+            "folder not yours? "
             "Choose another with --out."
         ) from error
 
 
 def load(path: Path) -> dict[str, Any]:
-    """Read a checkpoint, tensors on the CPU. Raises ConfigurationError, or StateMismatchError for another version."""
+    """Read a checkpoint, tensors on the CPU. Raises ConfigurationError, or StateMismatchError for
+    another version."""
     try:
         check_regular(path)
         state = torch.load(path, map_location="cpu", weights_only=True)
@@ -92,14 +110,18 @@ def load(path: Path) -> dict[str, Any]:
         ) from None
     except Exception as error:  # damage shows in any way
         # What torch says of damage is the advice to load it unsafely.
-        what = error if isinstance(error, OSError) else "it is damaged, or not a file of plain values"
+        what = (
+            error if isinstance(error, OSError) else "it is damaged, or not a file of plain values"
+        )
         raise ConfigurationError(
-            f"resume: {path} cannot be read as a checkpoint ({what}); give another one, or --resume never."
+            f"resume: {path} cannot be read as a checkpoint ({what}); give another one, or "
+            "--resume never."
         ) from None
     version = state.get("version") if isinstance(state, dict) else None
     if version != VERSION:
         raise StateMismatchError(
-            f"resume: {path} is a checkpoint of version {version!r}, this is {VERSION}; give another one, or --resume "
+            f"resume: {path} is a checkpoint of version {version!r}, this is {VERSION}; give "
+            "another one, or --resume "
             "never."
         )
     found: dict[str, Any] = state
@@ -109,7 +131,8 @@ def load(path: Path) -> dict[str, Any]:
 def state_to_resume(config: TrainConfig) -> dict[str, Any] | None:
     """The state that a run goes on from; None if it begins anew.
 
-    Raises StateMismatchError for a run that this configuration cannot go on with; both sides are named.
+    Raises StateMismatchError for a run that this configuration cannot go on with; both sides are
+    named.
     """
     resume, last = config.checkpoint.resume, Path(config.checkpoint.out) / LAST
     if resume == "never" or (resume == "auto" and not last.exists()):
@@ -119,15 +142,19 @@ def state_to_resume(config: TrainConfig) -> dict[str, Any] | None:
     missing = [key for key in _KEYS if key not in state]
     if missing:
         raise StateMismatchError(
-            f"resume: {path} is no whole checkpoint, it lacks {', '.join(missing)}; give another one, or --resume "
+            f"resume: {path} is no whole checkpoint, it lacks {', '.join(missing)}; give "
+            "another one, or --resume "
             "never."
         )
     mine, theirs = _binding(asdict(config)), _binding(state["config"])
     differing = [name for name in mine if mine[name] != theirs[name]]
     if differing:
-        rows = "; ".join(f"{name}: checkpoint {theirs[name]!r}, now {mine[name]!r}" for name in differing)
+        rows = "; ".join(
+            f"{name}: checkpoint {theirs[name]!r}, now {mine[name]!r}" for name in differing
+        )
         raise StateMismatchError(
-            f"resume: {path} is of a run that differs in {rows}. Give the same settings, another folder (--out), or "
+            f"resume: {path} is of a run that differs in {rows}. Give the same settings, "
+            "another folder (--out), or "
             "--resume never to begin anew in this one."
         )
     return state
@@ -139,7 +166,9 @@ def changed_settings(config: TrainConfig, state: Mapping[str, Any]) -> list[str]
     for field in all_fields().values():
         if field.name == "resume":
             continue
-        mine, theirs = (group[field.table] if field.table else group for group in (now, state["config"]))
+        mine, theirs = (
+            group[field.table] if field.table else group for group in (now, state["config"])
+        )
         value, before = mine[field.name], theirs.get(field.name, field.default)
         if value != before:
             changed.append(f"{field.option} {value} (was {before})")
@@ -155,11 +184,12 @@ def _binding(config: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-# -- What is in it -----------------------------------------------------------------------------------------------------
+# -- What is in it ---------------------------------------------------------------------------------
 
 
 class Progress:
-    """Where a run is. Between two steps, this and the components are all that there is to know about it."""
+    """Where a run is. Between two steps, this and the components are all that there is to know
+    about it."""
 
     def __init__(self, config: TrainConfig, components: Components, world: World) -> None:
         self._config = config
@@ -192,7 +222,9 @@ class Progress:
             return False
         name, direction = self._components.best_by
         result = record.val[name]
-        better = self.best is None or (result > self.best if direction == "max" else result < self.best)
+        better = self.best is None or (
+            result > self.best if direction == "max" else result < self.best
+        )
         if better:
             self.best = result
         return better
@@ -200,7 +232,9 @@ class Progress:
     def state(self) -> dict[str, Any] | None:
         """Everything, as plain values and tensors, on rank 0; None elsewhere. A collective."""
         components = self._components
-        ranks = self._world.gather({"generators": generator_state(self._world.device), "sums": self.sums.read()})
+        ranks = self._world.gather(
+            {"generators": generator_state(self._world.device), "sums": self.sums.read()}
+        )
         if ranks is None:
             return None
         return {
@@ -222,16 +256,19 @@ class Progress:
         }
 
     def load(self, state: Mapping[str, Any]) -> str | None:
-        """Go on from a state; learning rate and schedule are those of the configuration, at that step.
+        """Go on from a state; learning rate and schedule are those of the configuration, at that
+        step.
 
-        Returns what is not as it would have been, if anything. Raises StateMismatchError if loader or task are others.
+        Returns what is not as it would have been, if anything. Raises StateMismatchError if loader
+        or task are others.
         """
         components = self._components
         try:
             components.data.train.load_state_dict(state["loader"])
         except StateMismatchError as error:
             raise StateMismatchError(
-                f"resume: the checkpoint cannot be gone on with here: {error} (Or give another folder, --out, or "
+                f"resume: the checkpoint cannot be gone on with here: {error} (Or give another "
+                "folder, --out, or "
                 "--resume never to begin anew in this one.)"
             ) from error
         components.task.load_state_dict(state["task"])
@@ -249,7 +286,10 @@ class Progress:
 
     def _load_optimizer(self, state: Mapping[str, Any]) -> None:
         optimizer, schedule = self._components.optimizer, self._components.schedule
-        configured = [{name: group[name] for name in group if name != "params"} for group in optimizer.param_groups]
+        configured = [
+            {name: group[name] for name in group if name != "params"}
+            for group in optimizer.param_groups
+        ]
         # Where a step is counted follows from `fused`, which may be another one here.
         groups = [
             group | {"fused": settings["fused"]}
@@ -273,7 +313,8 @@ class Progress:
             sums = [each["sums"] for each in ranks]
             self.sums.load({name: sum(each[name] for each in sums) for name in sums[0]})
         return (
-            f"saved by {counted(len(ranks), 'process')} and resumed by {world_size}: the samples are the ones that "
+            f"saved by {counted(len(ranks), 'process')} and resumed by {world_size}: the "
+            "samples are the ones that "
             "would have come, dropout and the like draw other numbers."
         )
 
@@ -283,18 +324,26 @@ class Progress:
 
 
 def generator_state(device: torch.device) -> dict[str, Any]:
-    """Of the generators that `seed_generators` seeds, as `torch.load(weights_only=True)` can read it."""
+    """Of the generators that `seed_generators` seeds, as `torch.load(weights_only=True)` can read
+    it."""
     name, keys, position, has_gauss, gauss = np.random.get_state(legacy=True)
     return {
         "torch": torch.get_rng_state(),
         "cuda": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
-        "numpy": [name, torch.from_numpy(np.asarray(keys).astype(np.int64)), position, has_gauss, gauss],
+        "numpy": [
+            name,
+            torch.from_numpy(np.asarray(keys).astype(np.int64)),
+            position,
+            has_gauss,
+            gauss,
+        ],
         "python": random.getstate(),
     }
 
 
 def set_generator_state(state: Mapping[str, Any], device: torch.device) -> None:
-    """Go on from there. A state from another kind of device leaves this device's generator as it is."""
+    """Go on from there. A state from another kind of device leaves this device's generator as it
+    is."""
     torch.set_rng_state(state["torch"])
     if state["cuda"] is not None and device.type == "cuda":
         torch.cuda.set_rng_state(state["cuda"], device)

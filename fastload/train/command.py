@@ -16,18 +16,30 @@ from typer.core import TyperCommand
 
 from fastload.errors import counted
 from fastload.terminal import output, plain_errors
-from fastload.train.settings import NONE, Field, all_fields, find_preset, merged, preset_files, to_toml
+from fastload.train.settings import (
+    NONE,
+    Field,
+    all_fields,
+    find_preset,
+    merged,
+    preset_files,
+    to_toml,
+)
 
 if TYPE_CHECKING:
     from fastload.train.results import Summary
 
-# -- Settings as options -----------------------------------------------------------------------------------------------
+# -- Settings as options ---------------------------------------------------------------------------
 
 
-def takes_train_options(*, without: Collection[str] = ()) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command an option for every field of a TrainConfig, but those that it has options of its own for.
+def takes_train_options(
+    *, without: Collection[str] = ()
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command an option for every field of a TrainConfig, but those that it has options of
+    its own for.
 
-    It is called with `given` in place of the options: a dict of those that were typed, by field name, for `merged`.
+    It is called with `given` in place of the options: a dict of those that were typed, by field
+    name, for `merged`.
     """
     offered = [field for name, field in all_fields().items() if name not in without]
 
@@ -37,9 +49,13 @@ def takes_train_options(*, without: Collection[str] = ()) -> Callable[[Callable[
         @functools.wraps(command)
         def wrapper(**values: Any) -> None:
             typed = {field.name: values.pop(f"train_{field.name}") for field in offered}
-            command(**values, given={name: value for name, value in typed.items() if value is not None})
+            command(
+                **values, given={name: value for name, value in typed.items() if value is not None}
+            )
 
-        parameters = [parameter for parameter in own.parameters.values() if parameter.name != "given"]
+        parameters = [
+            parameter for parameter in own.parameters.values() if parameter.name != "given"
+        ]
         parameters += map(_parameter, offered)
         # Both are where typer looks, in one version or another.
         wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -58,7 +74,9 @@ class GroupedHelp(TyperCommand):
             record = parameter.get_help_record(ctx)
             if record is not None:
                 title = getattr(parameter, "rich_help_panel", None) or "Options"
-                groups.setdefault("Arguments" if parameter.param_type_name == "argument" else title, []).append(record)
+                groups.setdefault(
+                    "Arguments" if parameter.param_type_name == "argument" else title, []
+                ).append(record)
         for title, records in groups.items():
             with formatter.section(title):
                 formatter.write_dl(records)
@@ -75,7 +93,8 @@ def _parameter(field: Field) -> inspect.Parameter:
         show_default=False,
         autocompletion=(lambda: [*field.choices]) if field.choices else None,
     )
-    # Words may be typed one by one as well: --backend-option storage=device --backend-option short_side=256.
+    # Words may be typed one by one as well: --backend-option storage=device --backend-option
+    # short_side=256.
     kind = bool if field.kind is bool else list[str] if field.kind == tuple[str, ...] else str
     return inspect.Parameter(
         f"train_{field.name}",  # so that a command may have a parameter of the same name
@@ -88,13 +107,23 @@ def _parameter(field: Field) -> inspect.Parameter:
 def _help(field: Field) -> str:
     if field.default is None:
         return field.doc
-    default = ",".join(map(str, field.default)) if isinstance(field.default, tuple) else str(field.default)
+    default = (
+        ",".join(map(str, field.default))
+        if isinstance(field.default, tuple)
+        else str(field.default)
+    )
     if field.kind is bool:
         default = "yes" if field.default else "no"
     return f"{field.doc} [{default}]" if default else field.doc
 
 
-_METAVARS = {str: "TEXT", int: "INT", float: "NUMBER", float | str: "NUMBER|NAME", tuple[str, ...]: "NAME=VALUE"}
+_METAVARS = {
+    str: "TEXT",
+    int: "INT",
+    float: "NUMBER",
+    float | str: "NUMBER|NAME",
+    tuple[str, ...]: "NAME=VALUE",
+}
 
 
 def _metavar(field: Field) -> str:
@@ -102,7 +131,7 @@ def _metavar(field: Field) -> str:
     return f"{words}|{NONE}" if field.optional and field.kind is not str else words
 
 
-# -- The command -------------------------------------------------------------------------------------------------------
+# -- The command -----------------------------------------------------------------------------------
 
 
 @takes_train_options()
@@ -110,30 +139,37 @@ def train(
     preset: Annotated[
         str | None,
         typer.Argument(
-            help="A job with its settings: a name (see --presets) or a TOML file. Without it: the defaults below.",
+            help="A job with its settings: a name (see --presets) or a TOML file. Without it: "
+            "the defaults below.",
             autocompletion=lambda: list(preset_files()),
         ),
     ] = None,
     config: Annotated[
         Path | None,
-        typer.Option(help="A TOML file of settings, as --dry-run prints them; it overrides the preset."),
+        typer.Option(
+            help="A TOML file of settings, as --dry-run prints them; it overrides the preset."
+        ),
     ] = None,
-    presets: Annotated[bool, typer.Option("--presets", help="List the presets with their commands, and end.")] = False,
+    presets: Annotated[
+        bool, typer.Option("--presets", help="List the presets with their commands, and end.")
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print what the settings come to, as TOML, and end.")
     ] = False,
     processes: Annotated[
         str | None,
-        typer.Option(metavar="N|all", help="Start so many ranks on this machine; all: one for each GPU."),
+        typer.Option(
+            metavar="N|all", help="Start so many ranks on this machine; all: one for each GPU."
+        ),
     ] = None,
     *,
     given: dict[str, Any],
 ) -> None:
     """Train a network.
 
-    On one device as it is; on all GPUs of a machine with --processes all; on several machines with torchrun:
-    torchrun --nproc-per-node N -m fastload.train, and the same options. Where `none` is among an option's values, it
-    takes back what a preset or a file sets.
+    On one device as it is; on all GPUs of a machine with --processes all; on several machines with
+    torchrun: torchrun --nproc-per-node N -m fastload.train, and the same options. Where `none` is
+    among an option's values, it takes back what a preset or a file sets.
     """
     with plain_errors():
         if presets:
@@ -158,12 +194,17 @@ def train(
         summary = record(run)(settings)
         if summary is not None and os.environ.get("RANK", "0") == "0":
             output().print(_closing(summary), soft_wrap=True)
-        if summary is not None and summary.stopped_by == signal.SIGINT and "TORCHELASTIC_RUN_ID" not in os.environ:
+        if (
+            summary is not None
+            and summary.stopped_by == signal.SIGINT
+            and "TORCHELASTIC_RUN_ID" not in os.environ
+        ):
             raise typer.Exit(130)
 
 
 def _typed(argv: Sequence[str]) -> Sequence[str]:
-    """The arguments of this command: of `fastload train ...`, or of `python -m fastload.train ...`."""
+    """The arguments of this command: of `fastload train ...`, or of `python -m fastload.train
+    ...`."""
     return argv[2:] if argv[1:2] == ["train"] else argv[1:]
 
 
@@ -187,8 +228,10 @@ def _closing(summary: Summary) -> str:
         from fastload.tools.measure.table import number
 
         words.append(
-            f"{number(summary.images_per_second)} samples a second; of its time the device was busy "
-            f"{idle.busy_share:.1%}, waited for data {idle.wait_share:.1%}, for the host {idle.launch_share:.1%}, for "
+            f"{number(summary.images_per_second)} samples a second; of its time the device was "
+            "busy "
+            f"{idle.busy_share:.1%}, waited for data {idle.wait_share:.1%}, for the host "
+            f"{idle.launch_share:.1%}, for "
             f"other ranks {idle.exchange_share:.1%}"
         )
     if summary.best is not None:

@@ -1,4 +1,5 @@
-"""What a run is made of, put together from its configuration: data, network, optimizer and its schedule."""
+"""What a run is made of, put together from its configuration: data, network, optimizer and its
+schedule."""
 
 from __future__ import annotations
 
@@ -36,8 +37,8 @@ class LearningRate(NamedTuple):
 
 
 class Components:
-    """All that is stepped, validated and saved, as it is before the first step. The same on every rank, but for the
-    data. The loaders are closed by `stack`."""
+    """All that is stepped, validated and saved, as it is before the first step. The same on every
+    rank, but for the data. The loaders are closed by `stack`."""
 
     def __init__(self, config: TrainConfig, world: World, stack: ExitStack) -> None:
         self.data = open_data(config, shard=world.shard, device=world.device)
@@ -50,26 +51,40 @@ class Components:
         network = create_model(config.model, self.data.shape)
         if config.model.sync_batchnorm:
             network = synchronise_batchnorm(network, world)
-        memory_format = torch.channels_last if config.model.channels_last else torch.contiguous_format
+        memory_format = (
+            torch.channels_last if config.model.channels_last else torch.contiguous_format
+        )
         self.network = network.to(world.device).to(memory_format=memory_format)
         """The plain network, on its device."""
-        self.average = None if config.model.ema is None else MovingAverage(self.network, config.model.ema)
+        self.average = (
+            None if config.model.ema is None else MovingAverage(self.network, config.model.ema)
+        )
         self.clock = step_clock(world.device, keep=None if config.log.trace else 0)
-        self.model = parallelise(self.network, world, self.clock, unused=config.run.find_unused_parameters)
+        self.model = parallelise(
+            self.network, world, self.clock, unused=config.run.find_unused_parameters
+        )
         """What the steps call: the network, or what spreads it over devices."""
         if config.model.compile:
             self.model.compile()
-        self.global_batch = config.optimizer.batch_size * world.world_size * config.optimizer.accumulate
+        self.global_batch = (
+            config.optimizer.batch_size * world.world_size * config.optimizer.accumulate
+        )
         """Samples in an optimizer step, over all ranks and accumulated batches."""
         self.windows = math.ceil(len(self.data.train) / config.optimizer.accumulate)
         """Optimizer steps an epoch."""
         self.rate = scaled_lr(config.optimizer, global_batch=self.global_batch)
         on_gpu = world.device.type == "cuda"
-        self.optimizer = create_optimizer(self.network, config.optimizer, lr=self.rate.value, fused=on_gpu)
-        self.schedule = create_schedule(self.optimizer, config.schedule, steps_per_epoch=self.windows)
+        self.optimizer = create_optimizer(
+            self.network, config.optimizer, lr=self.rate.value, fused=on_gpu
+        )
+        self.schedule = create_schedule(
+            self.optimizer, config.schedule, steps_per_epoch=self.windows
+        )
         amp = config.optimizer.amp
         self.scaler = torch.amp.GradScaler(world.device.type, enabled=amp == "fp16")
-        self.precision = torch.autocast(world.device.type, dtype=AMP_DTYPES[amp], enabled=amp != "none")
+        self.precision = torch.autocast(
+            world.device.type, dtype=AMP_DTYPES[amp], enabled=amp != "none"
+        )
         """May be entered again and again."""
 
     @property
@@ -84,13 +99,15 @@ def _best_by(asked: str | None, task: Task) -> tuple[str, Literal["min", "max"]]
         return task.best
     if asked not in task.results:
         raise ConfigurationError(
-            f"best_by: this task has no result {asked!r}; its validation gives {', '.join(task.results)}."
+            f"best_by: this task has no result {asked!r}; its validation gives "
+            f"{', '.join(task.results)}."
         )
     return asked, "min" if asked == "loss" else "max"
 
 
 def seed_generators(seed: int, *place: int) -> None:
-    """Seed the global generators of torch (every device), numpy and Python, otherwise at every place (step, rank)."""
+    """Seed the global generators of torch (every device), numpy and Python, otherwise at every
+    place (step, rank)."""
     for number in place:
         seed = int(Draws(seed, 0, np.array([number], dtype=np.int64)).integers(0)[0]) >> 1
     torch.manual_seed(seed)
@@ -98,7 +115,7 @@ def seed_generators(seed: int, *place: int) -> None:
     random.seed(seed)
 
 
-# -- Optimizer ---------------------------------------------------------------------------------------------------------
+# -- Optimizer -------------------------------------------------------------------------------------
 
 _NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 _WARMUP_START = 0.01
@@ -106,20 +123,28 @@ _WARMUP_START = 0.01
 
 
 def scaled_lr(config: OptimizerConfig, *, global_batch: int) -> LearningRate:
-    """The learning rate in proportion to the batch (Goyal et al., 2017, "Accurate, large minibatch SGD")."""
+    """The learning rate in proportion to the batch (Goyal et al., 2017, "Accurate, large minibatch
+    SGD")."""
     reference = config.reference_batch
     if not reference:
-        return LearningRate(config.lr, f"lr {config.lr:g}, not scaled with the batch of {global_batch}")
+        return LearningRate(
+            config.lr, f"lr {config.lr:g}, not scaled with the batch of {global_batch}"
+        )
     value = config.lr * global_batch / reference
-    sentence = f"lr {config.lr:g} for a batch of {reference}, times {global_batch}/{reference} = {value:g}"
+    sentence = (
+        f"lr {config.lr:g} for a batch of {reference}, times {global_batch}/{reference} = {value:g}"
+    )
     return LearningRate(value, sentence)
 
 
-def parameter_groups(model: nn.Module, weight_decay: float, *, decay_all: bool = False) -> list[dict[str, Any]]:
-    """Two groups for an optimizer: weights, which decay, then biases and parameters of normalisation, which do not.
+def parameter_groups(
+    model: nn.Module, weight_decay: float, *, decay_all: bool = False
+) -> list[dict[str, Any]]:
+    """Two groups for an optimizer: weights, which decay, then biases and parameters of
+    normalisation, which do not.
 
-    Every vector or scalar counts among the latter (the scales of LayerScale, slopes of PReLU). Frozen parameters are in
-    neither. With `decay_all` there is one group, and all decay.
+    Every vector or scalar counts among the latter (the scales of LayerScale, slopes of PReLU).
+    Frozen parameters are in neither. With `decay_all` there is one group, and all decay.
     """
     norms = [module for module in model.modules() if isinstance(module, _NORMS)]
     of_norms = {id(parameter) for norm in norms for parameter in norm.parameters(recurse=False)}
@@ -129,7 +154,10 @@ def parameter_groups(model: nn.Module, weight_decay: float, *, decay_all: bool =
         if parameter.requires_grad:
             exempt = parameter.ndim <= 1 or name.endswith("bias") or id(parameter) in of_norms
             (others if exempt and not decay_all else decaying).append(parameter)
-    groups = [{"params": decaying, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0}]
+    groups = [
+        {"params": decaying, "weight_decay": weight_decay},
+        {"params": others, "weight_decay": 0.0},
+    ]
     return [group for group in groups if group["params"]]
 
 
@@ -138,28 +166,35 @@ def create_optimizer(
 ) -> torch.optim.Optimizer:
     """SGD, Adam or AdamW over `parameter_groups` at this rate (see `scaled_lr`).
 
-    With `fused`, a step is a few kernels for all parameters, which also look at a gradient scaler's verdict themselves:
-    an unfused step of fp16 has the host wait for the device to learn it.
+    With `fused`, a step is a few kernels for all parameters, which also look at a gradient scaler's
+    verdict themselves: an unfused step of fp16 has the host wait for the device to learn it.
     """
     groups = parameter_groups(model, config.weight_decay, decay_all=config.decay_all)
     if config.optimizer == "sgd":
         nesterov = config.nesterov and config.momentum > 0
-        return torch.optim.SGD(groups, lr=lr, momentum=config.momentum, nesterov=nesterov, fused=fused)
+        return torch.optim.SGD(
+            groups, lr=lr, momentum=config.momentum, nesterov=nesterov, fused=fused
+        )
     kind = torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW
     return kind(groups, lr=lr, betas=(config.momentum, 0.999), fused=fused)
 
 
-def create_schedule(optimizer: torch.optim.Optimizer, config: ScheduleConfig, *, steps_per_epoch: int) -> LambdaLR:
+def create_schedule(
+    optimizer: torch.optim.Optimizer, config: ScheduleConfig, *, steps_per_epoch: int
+) -> LambdaLR:
     """The rate as a function of the optimizer step, to be stepped after each of them.
 
-    With T steps in all and a warm-up of W: at step t < W the rate is 0.01 + 0.99 t / W of the whole; then, of a cosine,
-    (1 + cos(pi (t - W) / (T - W))) / 2. Being no recurrence, it does not drift, and a state is the step alone.
+    With T steps in all and a warm-up of W: at step t < W the rate is 0.01 + 0.99 t / W of the
+    whole; then, of a cosine, (1 + cos(pi (t - W) / (T - W))) / 2. Being no recurrence, it does not
+    drift, and a state is the step alone.
     """
     total = config.epochs * steps_per_epoch
     warmup = round(config.warmup * steps_per_epoch)
     falls = config.milestones
     if config.step_epochs is not None:
-        falls = tuple(config.step_epochs * k for k in range(1, math.ceil(config.epochs / config.step_epochs)))
+        falls = tuple(
+            config.step_epochs * k for k in range(1, math.ceil(config.epochs / config.step_epochs))
+        )
     milestones = [round(epoch * steps_per_epoch) for epoch in falls]
 
     def share(step: int) -> float:
@@ -180,9 +215,10 @@ def create_schedule(optimizer: torch.optim.Optimizer, config: ScheduleConfig, *,
 class MovingAverage:
     """An exponential moving average of the weights and of the running statistics of a network.
 
-    average <- average + (1 - decay) * (value - average), in one kernel for all tensors of a kind. The first update
-    copies, and so does every update of what is no floating-point number (counters of batch normalisation). Nothing
-    waits for the device. (torch's AveragedModel keeps its counter in a tensor, and reads it in every step.)
+    average <- average + (1 - decay) * (value - average), in one kernel for all tensors of a kind.
+    The first update copies, and so does every update of what is no floating-point number (counters
+    of batch normalisation). Nothing waits for the device. (torch's AveragedModel keeps its counter
+    in a tensor, and reads it in every step.)
     """
 
     def __init__(self, network: nn.Module, decay: float) -> None:
@@ -212,15 +248,17 @@ def _values(network: nn.Module) -> list[torch.Tensor]:
     return [*(parameter.detach() for parameter in network.parameters()), *network.buffers()]
 
 
-# -- One network on several devices ------------------------------------------------------------------------------------
+# -- One network on several devices ----------------------------------------------------------------
 
 
 def parallelise(model: nn.Module, world: World, clock: StepClock, *, unused: bool) -> nn.Module:
-    """What the training steps call. The network itself stays as it is, and is what is validated and saved.
+    """What the training steps call. The network itself stays as it is, and is what is validated and
+    saved.
 
-    With ddp, every rank begins with rank 0's weights, and gradients are averaged over the ranks during `backward`.
-    Buffers (the running statistics of batch normalisation) are each rank's own: training does not read them, and
-    rank 0's are the ones that are validated and saved. The clock is told when the exchange begins to cost time.
+    With ddp, every rank begins with rank 0's weights, and gradients are averaged over the ranks
+    during `backward`. Buffers (the running statistics of batch normalisation) are each rank's own:
+    training does not read them, and rank 0's are the ones that are validated and saved. The clock
+    is told when the exchange begins to cost time.
     """
     if world.parallel == "ddp":
         wrapped = DistributedDataParallel(
@@ -229,7 +267,9 @@ def parallelise(model: nn.Module, world: World, clock: StepClock, *, unused: boo
             gradient_as_bucket_view=True,
             find_unused_parameters=unused,
         )
-        wrapped.broadcast_buffers = False  # the argument of this name has another one in newer versions of torch
+        wrapped.broadcast_buffers = (
+            False  # the argument of this name has another one in newer versions of torch
+        )
         wrapped.register_comm_hook(None, mark_exchange(clock))
         return wrapped
     if world.parallel == "dp":
@@ -238,7 +278,8 @@ def parallelise(model: nn.Module, world: World, clock: StepClock, *, unused: boo
 
 
 def synchronise_batchnorm(model: nn.Module, world: World) -> nn.Module:
-    """The network with every batch normalisation over the batches of all ranks: the same weights under the same names.
+    """The network with every batch normalisation over the batches of all ranks: the same weights
+    under the same names.
 
     On GPUs it is torch.nn.SyncBatchNorm; on CPUs, where torch has none, one of our own.
     """
@@ -269,10 +310,16 @@ class _HostSyncBatchNorm(_BatchNorm):
         count, mean = sums[-1].detach(), sums[:-1] / sums[-1].detach()
         centred = values - mean.view(shape)
         variance = _SumOverRanks.apply((centred * centred).sum(dims)) / count
-        if self.running_mean is not None and self.running_var is not None and self.num_batches_tracked is not None:
+        if (
+            self.running_mean is not None
+            and self.running_var is not None
+            and self.num_batches_tracked is not None
+        ):
             with torch.no_grad():
                 self.num_batches_tracked.add_(1)
-                share = 1 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
+                share = (
+                    1 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
+                )
                 self.running_mean.lerp_(mean, share)
                 self.running_var.lerp_(variance * count / (count - 1), share)
         output = centred * (variance + self.eps).rsqrt().view(shape)

@@ -1,7 +1,8 @@
-"""What a training run is, as frozen data: every field is an option on the command line and a line of a TOML file.
+"""What a training run is, as frozen data: every field is an option on the command line and a line
+of a TOML file.
 
-A group is a table of the file (`[optimizer]`), a field a key (`lr = 0.1`) and, with dashes, an option (`--lr 0.1`):
-field names are therefore unique over all groups. Nothing here imports torch.
+A group is a table of the file (`[optimizer]`), a field a key (`lr = 0.1`) and, with dashes, an
+option (`--lr 0.1`): field names are therefore unique over all groups. Nothing here imports torch.
 """
 
 from __future__ import annotations
@@ -26,7 +27,10 @@ class Rule(NamedTuple):
 _COUNT = Rule("at least 1", lambda count: count >= 1)
 _FROM_0 = Rule("0 or more", lambda value: value >= 0)
 _PART = Rule("0 or more, below 1", lambda part: 0 <= part < 1)
-_SHARE = Rule("a share between 0 and 1, or the name of a split", lambda share: isinstance(share, str) or 0 < share < 1)
+_SHARE = Rule(
+    "a share between 0 and 1, or the name of a split",
+    lambda share: isinstance(share, str) or 0 < share < 1,
+)
 _DIVISORS = Rule("numbers above 0", lambda values: min(values, default=1) > 0)
 _NAME = Rule("LIBRARY:NAME, such as torchvision:resnet50", lambda name: ":" in name)
 
@@ -46,15 +50,19 @@ class _Group:
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig(_Group):
-    """What is trained on, and how it is loaded. Takes whatever `fastload.create_loader` takes as a path."""
+    """What is trained on, and how it is loaded. Takes whatever `fastload.create_loader` takes as a
+    path."""
 
     data: str | None = None
-    """Training data: a folder (with train/ and val/ in it, both are found), an archive, IDX or .npy files, a cache."""
+    """Training data: a folder (with train/ and val/ in it, both are found), an archive, IDX or .npy
+    files, a cache."""
     val_data: str | None = None
-    """Validation data, where it is not beside the training data. Without any, nothing is validated."""
+    """Validation data, where it is not beside the training data. Without any, nothing is
+    validated."""
     split: Annotated[float | str | None, _SHARE] = None
-    """Share of the data to train on, such as 0.85, where they have no validation part; which samples, the seed says.
-    Or the name of the split to train on, where they have several: trainval."""
+    """Share of the data to train on, such as 0.85, where they have no validation part; which
+    samples, the seed says. Or the name of the split to train on, where they have several:
+    trainval."""
     val: bool = True
     """Validate after each epoch, where there is something to validate on."""
     shuffle: bool = True
@@ -62,17 +70,20 @@ class DataConfig(_Group):
     drop_last: bool = True
     """Leave out the last, incomplete global batch of an epoch, unless there is no other."""
     augment: Literal["none", "flip", "crop-flip", "rrc-flip", "trivial", "rand"] = "rrc-flip"
-    """none: resize to the image size; flip: and mirror; crop-flip: pad by an eighth, crop, mirror (CIFAR); rrc-flip:
-    random resized crop, mirror (ImageNet); trivial: rrc-flip and TrivialAugmentWide; rand: rrc-flip and
-    RandAugment."""
-    image_size: Annotated[tuple[int, int], Rule("sides of at least 1", lambda sides: min(sides) > 0)] = (224, 224)
+    """none: resize to the image size; flip: and mirror; crop-flip: pad by an eighth, crop, mirror
+    (CIFAR); rrc-flip: random resized crop, mirror (ImageNet); trivial: rrc-flip and
+    TrivialAugmentWide; rand: rrc-flip and RandAugment."""
+    image_size: Annotated[
+        tuple[int, int], Rule("sides of at least 1", lambda sides: min(sides) > 0)
+    ] = (224, 224)
     """(height, width) the network gets [pixels]."""
     mean: tuple[float, ...] = (0.485, 0.456, 0.406)
     """Subtracted from each channel, after scaling to 0..1."""
     std: Annotated[tuple[float, ...], _DIVISORS] = (0.229, 0.224, 0.225)
     """Divides each channel."""
     tokenizer: str | None = None
-    """Of texts: a name on the Hugging Face hub, or a folder. Without it: a byte-level BPE of the training texts."""
+    """Of texts: a name on the Hugging Face hub, or a folder. Without it: a byte-level BPE of the
+    training texts."""
     text_length: Annotated[int, Rule("at least 3", lambda length: length >= 3)] = 512
     """Tokens kept of a text; the rest is cut off."""
     backend: str = "auto"
@@ -82,7 +93,8 @@ class DataConfig(_Group):
     tune: bool = False
     """Choose the backend by measuring the candidates on this data for some seconds."""
     num_workers: int | None = None
-    """Threads or processes of the loader. Without it: what suits this machine; a preset's own is at most its cores."""
+    """Threads or processes of the loader. Without it: what suits this machine; a preset's own is at
+    most its cores."""
     prefetch_factor: int | None = None
     """Batches in flight for each worker. Without it: what suits the backend."""
     on_error: Literal["raise", "substitute"] = "raise"
@@ -93,8 +105,18 @@ class DataConfig(_Group):
             with contextlib.suppress(ValueError):
                 object.__setattr__(self, "split", float(self.split))
         super().__post_init__()
-        _require("tune", self.tune, not self.tune or self.backend == "auto", "off where a backend is given")
-        _require("mean", self.mean, len(self.mean) == len(self.std), f"as many numbers as std, {len(self.std)}")
+        _require(
+            "tune",
+            self.tune,
+            not self.tune or self.backend == "auto",
+            "off where a backend is given",
+        )
+        _require(
+            "mean",
+            self.mean,
+            len(self.mean) == len(self.std),
+            f"as many numbers as std, {len(self.std)}",
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,19 +126,23 @@ class ModelConfig(_Group):
     model: Annotated[str, _NAME] = "torchvision:resnet50"
     """LIBRARY:NAME, the library being torchvision, timm, smp, transformers or fastload."""
     model_option: tuple[str, ...] = ()
-    """What its library is to be told besides, NAME=VALUE, such as zero_init_residual=true of torchvision:resnet50."""
+    """What its library is to be told besides, NAME=VALUE, such as zero_init_residual=true of
+    torchvision:resnet50."""
     num_classes: int | None = None
-    """Outputs. Without it: as many as the data has classes. Of segmentation: 1 for masks of one class."""
+    """Outputs. Without it: as many as the data has classes. Of segmentation: 1 for masks of one
+    class."""
     weights: str | None = None
-    """Pretrained weights to download, by the library's name for them ("DEFAULT"; of smp "imagenet"). Without it: none,
-    from scratch."""
+    """Pretrained weights to download, by the library's name for them ("DEFAULT"; of smp
+    "imagenet"). Without it: none, from scratch."""
     sync_batchnorm: bool = False
     """Normalise over the batches of all ranks together; otherwise each rank normalises its own."""
     channels_last: bool = True
     """Memory format of images and network."""
     compile: bool = False
     """torch.compile; the first steps take minutes."""
-    ema: Annotated[float | None, Rule("a decay between 0 and 1, such as 0.9999", lambda decay: 0 < decay < 1)] = None
+    ema: Annotated[
+        float | None, Rule("a decay between 0 and 1, such as 0.9999", lambda decay: 0 < decay < 1)
+    ] = None
     """Decay of an exponential moving average of the weights, which is then what is validated."""
 
 
@@ -129,11 +155,13 @@ class OptimizerConfig(_Group):
     accumulate: Annotated[int, _COUNT] = 1
     """Batches whose gradients make one optimizer step."""
     optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
-    """The update rule. Weight decay is added to the gradient by sgd and adam, taken off the weights by adamw."""
+    """The update rule. Weight decay is added to the gradient by sgd and adam, taken off the weights
+    by adamw."""
     lr: Annotated[float, Rule("a rate above 0", lambda value: value > 0)] = 0.1
     """Learning rate at the reference batch, after warm-up."""
     reference_batch: int | None = 256
-    """Global batch that `lr` is for: it is scaled in proportion to the real one. 0, as None: not scaled."""
+    """Global batch that `lr` is for: it is scaled in proportion to the real one. 0, as None: not
+    scaled."""
     momentum: Annotated[float, _PART] = 0.9
     """Of SGD, or beta1 of Adam and AdamW."""
     nesterov: bool = True
@@ -147,8 +175,8 @@ class OptimizerConfig(_Group):
     label_smoothing: Annotated[float, _PART] = 0.0
     """Of the classification loss, 0 to 1."""
     positive_weight: Literal["masks", "none"] = "masks"
-    """Of the loss of segmentation into one class. masks: negative pixels to positive ones in the training masks; none:
-    plain BCE."""
+    """Of the loss of segmentation into one class. masks: negative pixels to positive ones in the
+    training masks; none: plain BCE."""
     mixup: Annotated[float, _FROM_0] = 0.0
     """Alpha of MixUp; 0: none."""
     cutmix: Annotated[float, _FROM_0] = 0.0
@@ -160,7 +188,12 @@ class OptimizerConfig(_Group):
         super().__post_init__()
         if self.reference_batch == 0:
             object.__setattr__(self, "reference_batch", None)
-        _require("reference_batch", self.reference_batch, (self.reference_batch or 1) >= 1, "at least 1, or 0 for none")
+        _require(
+            "reference_batch",
+            self.reference_batch,
+            (self.reference_batch or 1) >= 1,
+            "at least 1, or 0 for none",
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,11 +203,14 @@ class ScheduleConfig(_Group):
     epochs: Annotated[int, _COUNT] = 90
     """Passes over the training data."""
     max_steps: Annotated[int | None, _COUNT] = None
-    """Ends the run after so many optimizer steps, for trying out; the schedule stays that of all epochs."""
+    """Ends the run after so many optimizer steps, for trying out; the schedule stays that of all
+    epochs."""
     schedule: Literal["cosine", "step", "constant"] = "cosine"
-    """cosine: to 0 over all epochs; step: times `gamma` at each of `milestones`, or every `step_epochs`."""
+    """cosine: to 0 over all epochs; step: times `gamma` at each of `milestones`, or every
+    `step_epochs`."""
     warmup_epochs: Annotated[float, _FROM_0] = 0.0
-    """Epochs in which the rate rises linearly from 1% to the whole; half the run, where it is no longer than that."""
+    """Epochs in which the rate rises linearly from 1% to the whole; half the run, where it is no
+    longer than that."""
     milestones: tuple[float, ...] = ()
     """Epochs at which a step schedule falls."""
     step_epochs: Annotated[float | None, Rule("above 0", lambda value: value > 0)] = None
@@ -186,12 +222,15 @@ class ScheduleConfig(_Group):
         super().__post_init__()
         rising = list(self.milestones) == sorted(self.milestones)
         given = self.schedule != "step" or bool(self.milestones) or self.step_epochs is not None
-        wanted = "rising epochs for a step schedule, such as 30,60,80, where there is no step_epochs"
+        wanted = (
+            "rising epochs for a step schedule, such as 30,60,80, where there is no step_epochs"
+        )
         _require("milestones", self.milestones, rising and given, wanted)
 
     @property
     def warmup(self) -> float:
-        """Epochs of the warm-up as it is done: a few epochs for a trial go with a preset that warms up for five."""
+        """Epochs of the warm-up as it is done: a few epochs for a trial go with a preset that warms
+        up for five."""
         return self.warmup_epochs if self.warmup_epochs < self.epochs else self.epochs / 2
 
 
@@ -204,7 +243,8 @@ class CheckpointConfig(_Group):
     resume: str = "auto"
     """auto: from last.pt in the folder where there is one; never; or the path of a checkpoint."""
     best_by: str | None = None
-    """Which result of the validation makes an epoch the best one: loss, top1, iou... Without it: what the task says."""
+    """Which result of the validation makes an epoch the best one: loss, top1, iou... Without it:
+    what the task says."""
     save_epochs: Annotated[int | None, _COUNT] = None
     """Also keep a checkpoint of every so many epochs, as epoch-0010.pt."""
     save_steps: Annotated[int | None, _COUNT] = None
@@ -224,7 +264,8 @@ class LogConfig(_Group):
     step_lines: bool = False
     """Print a line at each reading: the epoch's results so far, and the seconds of a step."""
     trace: str | None = None
-    """Write a Perfetto trace of loader, copy and steps here; other ranks add their rank to the name."""
+    """Write a Perfetto trace of loader, copy and steps here; other ranks add their rank to the
+    name."""
     profile_steps: Annotated[int, _FROM_0] = 0
     """Profile so many steps with torch.profiler and report every gap on the device's timeline."""
 
@@ -233,18 +274,23 @@ class LogConfig(_Group):
 class RunConfig(_Group):
     """Where and how it runs."""
 
-    device: Annotated[str, Rule("auto, cpu, cuda or cuda:1", re.compile(r"(auto|cpu|cuda(:\d+)?)$").match)] = "auto"
+    device: Annotated[
+        str, Rule("auto, cpu, cuda or cuda:1", re.compile(r"(auto|cpu|cuda(:\d+)?)$").match)
+    ] = "auto"
     """auto: this rank's GPU if there is one; cpu; cuda; cuda:1."""
     devices: tuple[int, ...] = ()
-    """GPUs by number, 0,3: those of dp, or of the ranks of this machine in turn. Without it: all. The numbers are those
-    of torch: CUDA_VISIBLE_DEVICES hides the others and counts those that are left from 0, and nvidia-smi's numbers are
-    the same only with CUDA_DEVICE_ORDER=PCI_BUS_ID."""
+    """GPUs by number, 0,3: those of dp, or of the ranks of this machine in turn. Without it: all.
+    The numbers are those of torch: CUDA_VISIBLE_DEVICES hides the others and counts those that are
+    left from 0, and nvidia-smi's numbers are the same only with CUDA_DEVICE_ORDER=PCI_BUS_ID."""
     parallel: Literal["auto", "none", "dp", "ddp"] = "auto"
-    """auto: ddp under torchrun, else none; dp: DataParallel over all GPUs of this process, for comparison."""
+    """auto: ddp under torchrun, else none; dp: DataParallel over all GPUs of this process, for
+    comparison."""
     find_unused_parameters: bool = False
-    """Of ddp: for networks that leave parameters out of a step; it costs a search after each forward pass."""
+    """Of ddp: for networks that leave parameters out of a step; it costs a search after each
+    forward pass."""
     cudnn_benchmark: bool = True
-    """Have cuDNN try its algorithms on each new shape: fixed shapes gain, ever changing ones lose."""
+    """Have cuDNN try its algorithms on each new shape: fixed shapes gain, ever changing ones
+    lose."""
     seed: Annotated[int, _FROM_0] = 0
     """Of the weights, the order and every random choice."""
     deterministic: bool = False
@@ -252,7 +298,9 @@ class RunConfig(_Group):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        different = len(set(self.devices)) == len(self.devices) and min(self.devices, default=0) >= 0
+        different = (
+            len(set(self.devices)) == len(self.devices) and min(self.devices, default=0) >= 0
+        )
         _require("devices", self.devices, different, "different numbers of GPUs, such as 0,3")
 
 
@@ -260,7 +308,9 @@ class RunConfig(_Group):
 class TrainConfig(_Group):
     """A whole run."""
 
-    task: Literal["classification", "segmentation", "masked-lm", "text-classification"] = "classification"
+    task: Literal["classification", "segmentation", "masked-lm", "text-classification"] = (
+        "classification"
+    )
     """What the loss and the metrics are."""
     data: DataConfig = field(default_factory=DataConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
@@ -276,17 +326,20 @@ class TrainConfig(_Group):
             return
         if self.model.compile:
             raise ConfigurationError(
-                "compile: DataParallel makes new copies of the network in threads at every step, which torch.compile "
+                "compile: DataParallel makes new copies of the network in threads at every "
+                "step, which torch.compile "
                 "cannot follow; leave --compile out, or take --parallel ddp under torchrun."
             )
         if self.optimizer.amp == "bf16":
             raise ConfigurationError(
-                "amp: DataParallel runs the network in threads of its own, where torch's autocast is always fp16; take "
+                "amp: DataParallel runs the network in threads of its own, where torch's "
+                "autocast is always fp16; take "
                 "--amp fp16, or --parallel ddp under torchrun."
             )
         if self.model.sync_batchnorm:
             raise ConfigurationError(
-                "sync_batchnorm: DataParallel normalises each GPU's part of a batch by itself; take --parallel ddp."
+                "sync_batchnorm: DataParallel normalises each GPU's part of a batch by itself; "
+                "take --parallel ddp."
             )
 
 

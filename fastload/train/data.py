@@ -28,7 +28,8 @@ from fastload.train.settings import NONE, did_you_mean
 from fastload.train.texts import TOKENS, VALIDATION, open_texts
 
 _NO_VALIDATION = (
-    "nothing is validated: no validation data beside the training data (--val-data; --split 0.9 takes some)"
+    "nothing is validated: no validation data beside the training data "
+    "(--val-data; --split 0.9 takes some)"
 )
 
 
@@ -38,12 +39,14 @@ AMP_DTYPES = {"none": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingData:
-    """What a run reads. Batches are on the device: (images, labels), (images, masks), or {"input_ids": tokens}."""
+    """What a run reads. Batches are on the device: (images, labels), (images, masks), or
+    {"input_ids": tokens}."""
 
     train: Loader
     """Shuffled and in complete global batches, unless the configuration says otherwise."""
     val: Loader | None
-    """In order, every sample once over all ranks: the last batches of some ranks are smaller, even empty."""
+    """In order, every sample once over all ranks: the last batches of some ranks are smaller, even
+    empty."""
     source: Source
     """The training data themselves, for what must be known of them beforehand."""
     shape: Shape
@@ -53,20 +56,25 @@ class TrainingData:
 
 
 def open_data(config: TrainConfig, *, shard: fastload.Shard, device: torch.device) -> TrainingData:
-    """Open the training and validation data of a run. Nothing is read before the loaders are iterated."""
+    """Open the training and validation data of a run. Nothing is read before the loaders are
+    iterated."""
     opened, validation = _open(config)
     source = opened.source
     sources = [source, *([validation.source] if isinstance(validation, Opened) else [])]
     for each in sources:
         _check_kind(each, config)
     num_classes = _num_classes(sources, config)
-    batch, global_batch = config.optimizer.batch_size, config.optimizer.batch_size * shard.world_size
+    batch, global_batch = (
+        config.optimizer.batch_size,
+        config.optimizer.batch_size * shard.world_size,
+    )
     drop_last = config.data.drop_last and len(source) >= global_batch
     last = len(source) % global_batch
     if not config.data.shuffle and not drop_last and 0 < last < shard.world_size:
         raise ConfigurationError(
             f"drop_last: the last batch of {source.name} has {counted(last, 'sample')} for "
-            f"{counted(shard.world_size, 'rank')}, and in order they cannot be shared out; leave it out "
+            f"{counted(shard.world_size, 'rank')}, and in order they cannot be shared out; "
+            "leave it out "
             "(--drop-last), shuffle, or take another batch size."
         )
     images = next(iter(source.images.values()), None)
@@ -78,7 +86,9 @@ def open_data(config: TrainConfig, *, shard: fastload.Shard, device: torch.devic
         "num_workers": config.data.num_workers,
         "prefetch_factor": config.data.prefetch_factor,
         "on_error": config.data.on_error,
-        "memory_format": torch.channels_last if config.model.channels_last else torch.contiguous_format,
+        "memory_format": torch.channels_last
+        if config.model.channels_last
+        else torch.contiguous_format,
         "seed": config.run.seed,
         "shard": shard,
         "device": device,
@@ -113,7 +123,7 @@ def open_data(config: TrainConfig, *, shard: fastload.Shard, device: torch.devic
     )
 
 
-# -- Which data --------------------------------------------------------------------------------------------------------
+# -- Which data ------------------------------------------------------------------------------------
 
 
 Validation = Opened | str
@@ -127,7 +137,10 @@ def _open(config: TrainConfig) -> tuple[Opened, Validation]:
     val: Validation
     if config.task == "text-classification":
         train, texts = open_texts(
-            settings.data, settings.val_data, tokenizer=settings.tokenizer, length=settings.text_length
+            settings.data,
+            settings.val_data,
+            tokenizer=settings.tokenizer,
+            length=settings.text_length,
         )
         val = texts or _NO_VALIDATION
     else:
@@ -139,37 +152,51 @@ def _open(config: TrainConfig) -> tuple[Opened, Validation]:
     if isinstance(settings.split, float):
         if isinstance(val, Opened):
             raise ConfigurationError(
-                f"split: {settings.split:g} of the data is to be trained on, but {settings.data} is validated on "
-                f"{val.source.name}; give --split none (a preset may set a split), or data without a validation part."
+                f"split: {settings.split:g} of the data is to be trained on, but "
+                f"{settings.data} is validated on "
+                f"{val.source.name}; give --split none (a preset may set a split), or data "
+                "without a validation part."
             )
         train, val = _split(train, settings.split, config.run.seed)
     return train, val if settings.val else "nothing is validated, as --no-val says"
 
 
 def _split(opened: Opened, share: float, seed: int) -> tuple[Opened, Opened]:
-    """Samples to train on and the others, both in the order of the data: which ones is a function of the seed alone."""
+    """Samples to train on and the others, both in the order of the data: which ones is a function
+    of the seed alone."""
     source = opened.source
     keys = Draws(seed, 0, np.arange(len(source))).integers(Stream.SPLIT)
     count = round(share * len(source))
     if not 0 < count < len(source):
         raise ConfigurationError(
-            f"split: {share:g} of the {counted(len(source), 'sample')} of {source.name} leaves none to "
-            f"{'train' if not count else 'validate'} on; give another share, or --split none and --val-data."
+            f"split: {share:g} of the {counted(len(source), 'sample')} of {source.name} leaves "
+            "none to "
+            f"{'train' if not count else 'validate'} on; give another share, or --split none "
+            "and --val-data."
         )
     shuffled = np.argsort(keys, kind="stable")
-    train, val = (replace(opened, source=source.take(np.sort(part))) for part in (shuffled[:count], shuffled[count:]))
+    train, val = (
+        replace(opened, source=source.take(np.sort(part)))
+        for part in (shuffled[:count], shuffled[count:])
+    )
     return train, val
 
 
-def _open_splits(data: str, task: str, split: str | None, *, validated: bool) -> tuple[Opened, Validation]:
+def _open_splits(
+    data: str, task: str, split: str | None, *, validated: bool
+) -> tuple[Opened, Validation]:
     """The part to train on and the one to validate on; all of it, where it has no splits."""
     folder = Path(data).expanduser()
     arrays = {file.stem: str(file) for file in folder.glob("*.npy")} if folder.is_dir() else {}
     if "train" in arrays:
         found = next((arrays[name] for name in VALIDATION if name in arrays), None)
-        return _open_files(arrays["train"], task), _NO_VALIDATION if found is None else _open_files(found, task)
+        return _open_files(arrays["train"], task), _NO_VALIDATION if found is None else _open_files(
+            found, task
+        )
     # Trains may be a class, beside others that are no splits.
-    whole = data.endswith(".npy") or ((folder / "train").is_dir() and "train" not in splits_of(str(folder)))
+    whole = data.endswith(".npy") or (
+        (folder / "train").is_dir() and "train" not in splits_of(str(folder))
+    )
     if whole and split is None:
         return _open_files(data, task), _NO_VALIDATION
     try:
@@ -178,7 +205,9 @@ def _open_splits(data: str, task: str, split: str | None, *, validated: bool) ->
         if split is not None:
             raise
         return _open_files(data, task), _NO_VALIDATION
-    others = [name for name in VALIDATION if validated and split_of(name) != split_of(split or "train")]
+    others = [
+        name for name in VALIDATION if validated and split_of(name) != split_of(split or "train")
+    ]
     for name in others:
         try:
             return train, open_source(data, split=name)
@@ -187,16 +216,22 @@ def _open_splits(data: str, task: str, split: str | None, *, validated: bool) ->
         except SourceError as error:
             if split_of(name) != "test":
                 raise
-            return train, f"nothing is validated: {error}"  # a test split may have no labels, as a competition's
+            return (
+                train,
+                f"nothing is validated: {error}",
+            )  # a test split may have no labels, as a competition's
     return train, _NO_VALIDATION
 
 
 def _open_files(data: str, task: str) -> Opened:
-    """What has no splits; .npy files of images and labels with a comma between; one of token ids."""
+    """What has no splits; .npy files of images and labels with a comma between; one of token
+    ids."""
     if task == "masked-lm":
         return open_source({TOKENS: data} if data.endswith(".npy") else data)
     files = tuple(part.strip() for part in data.split(","))
-    return open_source(files if len(files) > 1 and all(file.endswith(".npy") for file in files) else data)
+    return open_source(
+        files if len(files) > 1 and all(file.endswith(".npy") for file in files) else data
+    )
 
 
 def backend_options(backend: str, texts: Sequence[str]) -> BackendOptions | None:
@@ -210,7 +245,9 @@ def backend_options(backend: str, texts: Sequence[str]) -> BackendOptions | None
         name, _, value = text.partition("=")
         if name not in hints or not value:
             rest = did_you_mean(name, hints) or f"; it has {', '.join(hints)}"
-            raise ConfigurationError(f"backend_option {text!r}: backend {backend!r} has no such option{rest}.")
+            raise ConfigurationError(
+                f"backend_option {text!r}: backend {backend!r} has no such option{rest}."
+            )
         # A path is as good as a text, and is one here.
         hint = str | None if Path in get_args(hints[name]) else hints[name]
         try:
@@ -221,7 +258,7 @@ def backend_options(backend: str, texts: Sequence[str]) -> BackendOptions | None
     return options
 
 
-# -- What it is --------------------------------------------------------------------------------------------------------
+# -- What it is ------------------------------------------------------------------------------------
 
 
 def _check_kind(source: Source, config: TrainConfig) -> None:
@@ -232,8 +269,14 @@ def _check_kind(source: Source, config: TrainConfig) -> None:
             roles[0] == "image" and "label" in source.columns,
             "images with labels (a folder of classes, CIFAR, IDX...)",
         ),
-        "segmentation": (roles == ["image", "mask"], "images with masks (a folder with images/ and masks/)"),
-        "text-classification": (source.format == "texts", "texts with labels (.tsv, .csv or .jsonl)"),
+        "segmentation": (
+            roles == ["image", "mask"],
+            "images with masks (a folder with images/ and masks/)",
+        ),
+        "text-classification": (
+            source.format == "texts",
+            "texts with labels (.tsv, .csv or .jsonl)",
+        ),
         "masked-lm": (
             TOKENS in source.values,
             "token ids (a .npy file of (N, L) integers, or a folder with train.npy and val.npy)",
@@ -241,7 +284,8 @@ def _check_kind(source: Source, config: TrainConfig) -> None:
     }[config.task]
     if not fits:
         raise SourceError(
-            f"{source.name}: {config.task} needs {wanted}; these are {source.format} with the columns "
+            f"{source.name}: {config.task} needs {wanted}; these are {source.format} with the "
+            "columns "
             f"{', '.join(source.columns)}. Choose the task that fits (--task), or other data."
         )
     if config.task == "masked-lm":
@@ -251,22 +295,27 @@ def _check_kind(source: Source, config: TrainConfig) -> None:
 def _check_tokens(source: Source, vocabulary: int | None) -> None:
     if vocabulary is None:
         raise ConfigurationError(
-            "num_classes: masked-lm needs the size of the vocabulary, the last id of which is the mask token; "
+            "num_classes: masked-lm needs the size of the vocabulary, the last id of which is "
+            "the mask token; "
             "say --num-classes 50265 for RoBERTa's."
         )
     some = source.values[TOKENS].at(sampled_rows(len(source)))
     if some.ndim != 2 or some.dtype.kind not in "iu":
         shape = (len(source), *some.shape[1:])
-        raise SourceError(f"{source.name}: token ids are (N, L) integers, found {some.dtype} of shape {shape}.")
+        raise SourceError(
+            f"{source.name}: token ids are (N, L) integers, found {some.dtype} of shape {shape}."
+        )
     if some.min() < 0 or some.max() >= vocabulary:
         raise ConfigurationError(
-            f"num_classes: the vocabulary has ids from 0 to {vocabulary - 1}, but {source.name} has ids from "
+            f"num_classes: the vocabulary has ids from 0 to {vocabulary - 1}, but "
+            f"{source.name} has ids from "
             f"{some.min()} to {some.max()}; give the size of the tokenizer's vocabulary."
         )
 
 
 def _num_classes(sources: Sequence[Source], config: TrainConfig) -> int:
-    """Of the training data and, where there are any, of the validation data, whose labels must mean the same."""
+    """Of the training data and, where there are any, of the validation data, whose labels must mean
+    the same."""
     asked = config.model.num_classes
     if config.task == "segmentation":
         return mask_classes(sources[0]) if asked is None else asked
@@ -277,38 +326,52 @@ def _num_classes(sources: Sequence[Source], config: TrainConfig) -> int:
         if names and other.classes and other.classes != names:
             differing = sorted(set(names) ^ set(other.classes)) or list(other.classes)
             raise SourceError(
-                f"{other.name}: its classes are not those of {sources[0].name}, so that its labels mean others "
+                f"{other.name}: its classes are not those of {sources[0].name}, so that its "
+                "labels mean others "
                 f"(differing: {', '.join(differing[:5])}); make the two alike."
             )
     labels = [source.values["label"] for source in sources]
-    found = max(len(names), *(1 + int(column.at(np.arange(len(column))).max()) for column in labels))
+    found = max(
+        len(names), *(1 + int(column.at(np.arange(len(column))).max()) for column in labels)
+    )
     if asked is not None and asked < found:
         raise ConfigurationError(
-            f"num_classes: the data have {counted(found, 'class')}, got {asked}; give at least {found}."
+            f"num_classes: the data have {counted(found, 'class')}, got {asked}; give at least "
+            f"{found}."
         )
     return found if asked is None else asked
 
 
-# -- What is done to it ------------------------------------------------------------------------------------------------
+# -- What is done to it ----------------------------------------------------------------------------
 
 
-def _transforms(config: TrainConfig, source: Source, channels: int) -> tuple[v2.Compose, v2.Compose]:
+def _transforms(
+    config: TrainConfig, source: Source, channels: int
+) -> tuple[v2.Compose, v2.Compose]:
     """For training, and for validation. Masks get the same geometry as their images."""
     data = config.data
     if len(data.mean) not in (1, channels):
         raise ConfigurationError(
-            f"mean: {len(data.mean)} numbers, but {source.name} has images of {channels} channel(s); give --mean and "
+            f"mean: {len(data.mean)} numbers, but {source.name} has images of {channels} "
+            "channel(s); give --mean and "
             "--std as many."
         )
     if data.augment in ("trivial", "rand") and config.task == "segmentation":
         raise ConfigurationError(
-            f"augment: {data.augment} moves the image but not its mask; take rrc-flip for segmentation."
+            f"augment: {data.augment} moves the image but not its mask; take rrc-flip for "
+            "segmentation."
         )
     height, width = data.image_size
     size = [height, width]
-    finish = [v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(list(data.mean), list(data.std))]
+    finish = [
+        v2.ToImage(),
+        v2.ToDtype(torch.float32, scale=True),
+        v2.Normalize(list(data.mean), list(data.std)),
+    ]
     first = next(iter(source.images.values()))
-    resize: list[Any] = [] if first.fixed_size == data.image_size else [v2.Resize(size, antialias=True)]
+    resize: list[Any] = (
+        [] if first.fixed_size == data.image_size else [v2.Resize(size, antialias=True)]
+    )
     flip = v2.RandomHorizontalFlip()
     zoom = v2.RandomResizedCrop(size, antialias=True)
     training: dict[str, list[Any]] = {
@@ -321,7 +384,8 @@ def _transforms(config: TrainConfig, source: Source, channels: int) -> tuple[v2.
     }
     evaluate = resize
     if zoom in training[data.augment] and config.task == "classification":
-        # Seven eighths of the shorter side are shown: training objects look larger than they are, by the random crops.
+        # Seven eighths of the shorter side are shown: training objects look larger than they are,
+        # by the random crops.
         evaluate = [v2.Resize(max(size) * 8 // 7, antialias=True), v2.CenterCrop(size)]
     return v2.Compose([*training[data.augment], *finish]), v2.Compose([*evaluate, *finish])
 
@@ -329,9 +393,12 @@ def _transforms(config: TrainConfig, source: Source, channels: int) -> tuple[v2.
 def _mix(config: TrainConfig, num_classes: int) -> Callable[..., Any] | None:
     """MixUp, CutMix, or one of them for each batch."""
     alphas = {v2.MixUp: config.optimizer.mixup, v2.CutMix: config.optimizer.cutmix}
-    mixes = [kind(alpha=alpha, num_classes=num_classes) for kind, alpha in alphas.items() if alpha > 0]
+    mixes = [
+        kind(alpha=alpha, num_classes=num_classes) for kind, alpha in alphas.items() if alpha > 0
+    ]
     if mixes and config.task != "classification":
         raise ConfigurationError(
-            f"mixup, cutmix: they mix the labels of images, which {config.task} has not; leave them out."
+            f"mixup, cutmix: they mix the labels of images, which {config.task} has not; leave "
+            "them out."
         )
     return v2.RandomChoice(mixes) if len(mixes) > 1 else next(iter(mixes), None)

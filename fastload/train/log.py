@@ -1,4 +1,5 @@
-"""What a run tells a person and keeps for later: a progress bar, a line and a JSON object an epoch, TensorBoard."""
+"""What a run tells a person and keeps for later: a progress bar, a line and a JSON object an epoch,
+TensorBoard."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ WATCH_FILE = "watch.json"
 
 
 class RunLog(ExitStack):
-    """The log of a run, closed at its end. Rank 0 tells and writes; on other ranks nothing comes of the same calls."""
+    """The log of a run, closed at its end. Rank 0 tells and writes; on other ranks nothing comes of
+    the same calls."""
 
     def __init__(
         self,
@@ -74,11 +76,13 @@ class RunLog(ExitStack):
         self.callback(self._beside.stop)
 
     def say(self, line: str) -> None:
-        """A line of text, above the bar. Never wrapped: a line is a line for `grep` too. Square brackets are text."""
+        """A line of text, above the bar. Never wrapped: a line is a line for `grep` too. Square
+        brackets are text."""
         self._console.print(line, markup=False, highlight=False, emoji=False, soft_wrap=True)
 
     def conclude(self, idle: IdleSummary | None) -> None:
-        """Say what the device waited for, and the option to change; keep that with what was seen, in watch.json."""
+        """Say what the device waited for, and the option to change; keep that with what was seen,
+        in watch.json."""
         if self._beside is None:
             return
         watched = self._beside.stop()
@@ -93,7 +97,8 @@ class RunLog(ExitStack):
         watched.write(self._path.with_name(WATCH_FILE))
 
     def begin_epoch(self, epoch: int, *, steps: int, done: int = 0) -> None:
-        """Start the bar of an epoch, 0-based, of so many optimizer steps; `done` of them before the run was resumed."""
+        """Start the bar of an epoch, 0-based, of so many optimizer steps; `done` of them before the
+        run was resumed."""
         title = f"epoch {epoch + 1}/{self._epochs}"
         self._bar.reset(self._task, total=steps, completed=done, description=title, visible=True)
 
@@ -114,16 +119,20 @@ class RunLog(ExitStack):
         self.say(f"stopped at step {record.step:,} (--max-steps), in {self._line(record)}")
 
     def end_epoch(self, record: EpochRecord) -> None:
-        """Keep an epoch: an object in epochs.jsonl, its numbers as curves, and a line for the person.
+        """Keep an epoch: an object in epochs.jsonl, its numbers as curves, and a line for the
+        person.
 
-        To be called before the checkpoint is written: a run that is stopped between the two repeats the end of the
-        epoch and its record; the other way round the record would be missing.
+        To be called before the checkpoint is written: a run that is stopped between the two repeats
+        the end of the epoch and its record; the other way round the record would be missing.
         """
         self._bar.update(self._task, visible=False)
         if self._tells:
             with open(self._path, "ab") as file:
                 file.write(_json_line(record))
-        self.scalars(record.step, {f"epoch/{name}": value for name, value in _numbers(asdict(record)).items()})
+        self.scalars(
+            record.step,
+            {f"epoch/{name}": value for name, value in _numbers(asdict(record)).items()},
+        )
         if self._writer is not None:
             self._writer.flush()
         self.say(self._line(record))
@@ -134,14 +143,20 @@ class RunLog(ExitStack):
             for part, results in (("train", record.train), ("val", record.val))
             if results
         ]
-        if record.images_per_second:  # else the training of this epoch was over when the run was resumed
-            rate, wait = f"{number(record.images_per_second)} {self._unit}/s", f"wait {record.wait_share:.1%}"
+        if (
+            record.images_per_second
+        ):  # else the training of this epoch was over when the run was resumed
+            rate, wait = (
+                f"{number(record.images_per_second)} {self._unit}/s",
+                f"wait {record.wait_share:.1%}",
+            )
             parts.append(f"{rate}, {wait}, {record.seconds:.1f} s")
         return f"epoch {record.epoch + 1}/{self._epochs}: {'; '.join(parts)}"
 
 
 def _bar(console: Console, unit: str) -> Progress:
-    """Steps of the epoch, samples a second, loss, and the share of time that the trainer waited for data."""
+    """Steps of the epoch, samples a second, loss, and the share of time that the trainer waited for
+    data."""
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -161,7 +176,8 @@ def _tensorboard(folder: Path, first_step: int) -> Any:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
         raise BackendUnavailableError(
-            f"tensorboard: the package is not installed ({error}): {install_command('train')}, or leave "
+            f"tensorboard: the package is not installed ({error}): {install_command('train')}, "
+            "or leave "
             "--tensorboard out; epochs.jsonl is written without it."
         ) from error
     # TensorBoard hides what was written at this step and later before the run was stopped.

@@ -14,16 +14,19 @@ from fastload.machine import usable_cores
 from fastload.sources.base import Source
 
 NO_CLASS = 255
-"""In a mask of class numbers: a pixel that has none, as PASCAL VOC, Cityscapes and ADE20K have it."""
+"""In a mask of class numbers: a pixel that has none, as PASCAL VOC, Cityscapes and ADE20K have
+it."""
 _COUNTED_MASKS = 2_000
-"""Masks that the classes and the positive weight are counted on, at most: enough for it, and seconds of decoding."""
+"""Masks that the classes and the positive weight are counted on, at most: enough for it, and
+seconds of decoding."""
 
 
 def mask_classes(source: Source) -> int:
     """How many classes the masks of a data set have; 1 where pixels are of one class or are not.
 
-    Masks of 0 and 1, and of 0 and 255, also with the noise that JPEG leaves around these, are of one class. Masks of 0
-    to K - 1, K <= 128, are of K classes, and 255 beside them is a pixel without class.
+    Masks of 0 and 1, and of 0 and 255, also with the noise that JPEG leaves around these, are of
+    one class. Masks of 0 to K - 1, K <= 128, are of K classes, and 255 beside them is a pixel
+    without class.
 
     Raises:
         ConfigurationError: the values can be class numbers or shades of grey.
@@ -37,8 +40,10 @@ def mask_classes(source: Source) -> int:
     if near >= 0.9 * pixels.sum() and pixels[240:].sum() > pixels[128:240].sum():
         return 1
     raise ConfigurationError(
-        f"num_classes: the masks of {source.name} have values up to {largest}, which may be class numbers or shades of "
-        f"grey; say --num-classes {largest + 1} for the former, --num-classes 1 for one class, the brighter half."
+        f"num_classes: the masks of {source.name} have values up to {largest}, which may be "
+        "class numbers or shades of "
+        f"grey; say --num-classes {largest + 1} for the former, --num-classes 1 for one class, "
+        "the brighter half."
     )
 
 
@@ -47,7 +52,8 @@ _counted_masks: dict[tuple[str, int], tuple[npt.NDArray[np.int64], int]] = {}
 
 
 def mask_values(source: Source) -> tuple[npt.NDArray[np.int64], int]:
-    """Of at most 2,000 masks, evenly spread: (256,) pixels of each value, and how many masks these were.
+    """Of at most 2,000 masks, evenly spread: (256,) pixels of each value, and how many masks these
+    were.
 
     Raises DecodeError if none can be read.
     """
@@ -61,13 +67,20 @@ def mask_values(source: Source) -> tuple[npt.NDArray[np.int64], int]:
 
 
 def _histogram(masks: Source) -> tuple[npt.NDArray[np.int64], int]:
-    """(256,) pixels of each value over evenly spread masks, and how many masks these were. Unreadable ones: without."""
+    """(256,) pixels of each value over evenly spread masks, and how many masks these were.
+    Unreadable ones: without."""
     samples = samples_of(masks, DecodeSettings())
-    chosen = np.linspace(0, len(masks) - 1, min(len(masks), _COUNTED_MASKS)).round().astype(np.int64)
+    chosen = (
+        np.linspace(0, len(masks) - 1, min(len(masks), _COUNTED_MASKS)).round().astype(np.int64)
+    )
 
     def count(index: int) -> npt.NDArray[np.int64] | DecodeError:
         (pixels,) = samples.read(index).pixels
-        return pixels if isinstance(pixels, DecodeError) else np.bincount(pixels.ravel(), minlength=256)
+        return (
+            pixels
+            if isinstance(pixels, DecodeError)
+            else np.bincount(pixels.ravel(), minlength=256)
+        )
 
     total, seen, error = np.zeros(256, dtype=np.int64), 0, None
     with ThreadPoolExecutor(usable_cores()) as pool:

@@ -1,4 +1,5 @@
-"""Networks by name, LIBRARY:NAME. A library is imported when a name asks for it, and downloads nothing unless told to.
+"""Networks by name, LIBRARY:NAME. A library is imported when a name asks for it, and downloads
+nothing unless told to.
 
 A new library is a function beside `_torchvision`, and a line in `LIBRARIES`.
 """
@@ -47,20 +48,27 @@ class Shape:
 
 
 def create_model(config: ModelConfig, shape: Shape) -> nn.Module:
-    """A network, on the CPU, in float32, drawn from torch's global generator (or with the weights asked for).
+    """A network, on the CPU, in float32, drawn from torch's global generator (or with the weights
+    asked for).
 
-    It maps images (B, C, H, W) to logits (B, K), for segmentation (B, K, H, W); token ids (B, L) to logits (B, L, K)
-    for a masked language model, (B, K) for text classification.
+    It maps images (B, C, H, W) to logits (B, K), for segmentation (B, K, H, W); token ids (B, L) to
+    logits (B, L, K) for a masked language model, (B, K) for text classification.
     """
     library, _, name = config.model.partition(":")
     what = f"model {config.model!r}"
     if library not in LIBRARIES:
         near = did_you_mean(library, LIBRARIES)
-        raise ConfigurationError(f"{what}: no library {library!r} is known{near}; there are {', '.join(LIBRARIES)}.")
+        raise ConfigurationError(
+            f"{what}: no library {library!r} is known{near}; there are {', '.join(LIBRARIES)}."
+        )
     tasks, build = LIBRARIES[library]
     if shape.task not in tasks:
-        fitting = ", ".join(f"{other}:" for other, (fits, _) in LIBRARIES.items() if shape.task in fits)
-        raise ConfigurationError(f"{what}: is for {', '.join(tasks)}, not for {shape.task}; take one of {fitting}")
+        fitting = ", ".join(
+            f"{other}:" for other, (fits, _) in LIBRARIES.items() if shape.task in fits
+        )
+        raise ConfigurationError(
+            f"{what}: is for {', '.join(tasks)}, not for {shape.task}; take one of {fitting}"
+        )
     options = _options(config.model_option)
     try:
         network: nn.Module = build(name, config.weights, options, shape)
@@ -70,15 +78,18 @@ def create_model(config: ModelConfig, shape: Shape) -> nn.Module:
         if not options:
             raise
         raise ConfigurationError(
-            f"model_option {', '.join(config.model_option)}: {config.model} does not take them: {error}."
+            f"model_option {', '.join(config.model_option)}: {config.model} does not take "
+            f"them: {error}."
         ) from error
     except Exception as error:
         if config.weights is None or not _is_of_the_network(error):
             raise
         found = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise ConfigurationError(
-            f"weights {config.weights!r}: those of {config.model} cannot be downloaded here ({found}). Run once where "
-            "there is a network and copy what was downloaded (the folders TORCH_HOME, by default ~/.cache/torch, and "
+            f"weights {config.weights!r}: those of {config.model} cannot be downloaded here "
+            f"({found}). Run once where "
+            "there is a network and copy what was downloaded (the folders TORCH_HOME, by "
+            "default ~/.cache/torch, and "
             "HF_HOME, by default ~/.cache/huggingface), or leave --weights out."
         ) from error
     return network
@@ -90,7 +101,9 @@ def _options(texts: Iterable[str]) -> Options:
     for text in texts:
         name, _, value = text.partition("=")
         if not name.isidentifier() or not value:
-            raise ConfigurationError(f"model_option {text!r}: must be NAME=VALUE, such as zero_init_residual=true.")
+            raise ConfigurationError(
+                f"model_option {text!r}: must be NAME=VALUE, such as zero_init_residual=true."
+            )
         try:
             found[name] = msgspec.json.decode(value)
         except msgspec.DecodeError:
@@ -107,7 +120,8 @@ def import_library(module: str) -> Any:
             raise  # it is there, and something that it needs is not
         package = module.replace("_", "-")
         raise BackendUnavailableError(
-            f"{package} is not installed, which this job needs: {install_command('train')} (or: pip install {package})."
+            f"{package} is not installed, which this job needs: {install_command('train')} "
+            f"(or: pip install {package})."
         ) from None
 
 
@@ -118,11 +132,12 @@ def _unknown(what: str, name: str, names: Iterable[str]) -> ConfigurationError:
     return ConfigurationError(f"{what}: no such name{did_you_mean(name, names) or few}.")
 
 
-# -- Libraries ---------------------------------------------------------------------------------------------------------
+# -- Libraries -------------------------------------------------------------------------------------
 
 
 def _is_of_the_network(error: BaseException) -> bool:
-    """Whether a download failed: an OSError (urllib, requests, Hugging Face's), or httpx's, which is none."""
+    """Whether a download failed: an OSError (urllib, requests, Hugging Face's), or httpx's, which
+    is none."""
     httpx = sys.modules.get("httpx")
     return isinstance(error, OSError) or (httpx is not None and isinstance(error, httpx.HTTPError))
 
@@ -131,12 +146,17 @@ def _torchvision(name: str, weights: str | None, options: Options, shape: Shape)
     names = torchvision.models.list_models(module=torchvision.models)
     if name not in names:
         raise _unknown(f"model 'torchvision:{name}'", name, names)
-    if name in ("googlenet", "inception_v3"):  # with two more outputs while training, for losses of their own
+    if name in (
+        "googlenet",
+        "inception_v3",
+    ):  # with two more outputs while training, for losses of their own
         options |= {"aux_logits": False, "init_weights": True}
     if name.startswith("vit_"):
         height, width = shape.image_size
         if height != width:
-            raise ConfigurationError(f"image_size: torchvision:{name} takes squares, got {height}x{width}.")
+            raise ConfigurationError(
+                f"image_size: torchvision:{name} takes squares, got {height}x{width}."
+            )
         options |= {"image_size": height}
     model: Any = torchvision.models.get_model(name, num_classes=shape.num_classes, **options)
     if shape.in_channels != 3:
@@ -148,30 +168,42 @@ def _torchvision(name: str, weights: str | None, options: Options, shape: Shape)
 
 def _take_channels(model: nn.Module, channels: int) -> None:
     """A first convolution for images of other than three channels."""
-    name, first = next((name, layer) for name, layer in model.named_modules() if isinstance(layer, nn.Conv2d))
-    shape: dict[str, Any] = {key: getattr(first, key) for key in ("out_channels", "kernel_size", "stride", "padding")}
+    name, first = next(
+        (name, layer) for name, layer in model.named_modules() if isinstance(layer, nn.Conv2d)
+    )
+    shape: dict[str, Any] = {
+        key: getattr(first, key) for key in ("out_channels", "kernel_size", "stride", "padding")
+    }
     replacement = nn.Conv2d(channels, **shape, bias=first.bias is not None)
     nn.init.kaiming_normal_(replacement.weight, mode="fan_out", nonlinearity="relu")
     model.set_submodule(name, replacement)
 
 
 def _load_torchvision(model: nn.Module, name: str, weights: str) -> None:
-    """Download weights, and take all that fit: a head for other classes begins afresh, which is said."""
+    """Download weights, and take all that fit: a head for other classes begins afresh, which is
+    said."""
     versions = torchvision.models.get_model_weights(name)
     known = [version.name for version in versions] + ["DEFAULT"]
     if weights not in known:
         raise _unknown(f"weights of torchvision:{name}: {weights!r}", weights, known)
-    state: dict[str, torch.Tensor] = versions[weights].get_state_dict(progress=False, check_hash=True)
+    state: dict[str, torch.Tensor] = versions[weights].get_state_dict(
+        progress=False, check_hash=True
+    )
     own = model.state_dict()
-    fitting = {key: value for key, value in state.items() if key in own and own[key].shape == value.shape}
+    fitting = {
+        key: value for key, value in state.items() if key in own and own[key].shape == value.shape
+    }
     model.load_state_dict(fitting, strict=False)
     fresh = sorted(own.keys() - fitting.keys())
     if fresh:
-        logger.warning("torchvision:%s: these begin untrained, having another shape: %s", name, fresh)
+        logger.warning(
+            "torchvision:%s: these begin untrained, having another shape: %s", name, fresh
+        )
 
 
 def _timm(name: str, weights: str | None, options: Options, shape: Shape) -> Any:
-    """`weights` are a tag of timm's, such as "a1_in1k" for resnet50, or "DEFAULT" for the first one that it lists."""
+    """`weights` are a tag of timm's, such as "a1_in1k" for resnet50, or "DEFAULT" for the first one
+    that it lists."""
     timm = import_library("timm")
     if not timm.is_model(name):
         raise _unknown(f"model 'timm:{name}'", name, timm.list_models())
@@ -198,11 +230,17 @@ def _smp(name: str, weights: str | None, options: Options, shape: Shape) -> Any:
     if architecture.lower() not in architectures:
         raise _unknown(what, architecture, architectures.values())
     if not encoder:
-        raise ConfigurationError(f"{what}: needs an encoder as well, such as smp:{architecture}/resnet34.")
+        raise ConfigurationError(
+            f"{what}: needs an encoder as well, such as smp:{architecture}/resnet34."
+        )
     # Those of timm, "tu-", are too many to list, and smp's own error names them.
     if not encoder.startswith("tu-") and encoder not in smp.encoders.get_encoder_names():
         raise _unknown(what, encoder, smp.encoders.get_encoder_names())
-    given = {"encoder_weights": weights, "in_channels": shape.in_channels, "classes": shape.num_classes}
+    given = {
+        "encoder_weights": weights,
+        "in_channels": shape.in_channels,
+        "classes": shape.num_classes,
+    }
     try:
         model = smp.create_model(architecture.lower(), encoder_name=encoder, **given, **options)
     except (KeyError, ValueError) as error:
@@ -218,7 +256,8 @@ def _smp(name: str, weights: str | None, options: Options, shape: Shape) -> Any:
 
 
 _ROBERTA_SIZES = {
-    # Of Liu et al. (2019), RoBERTa; the small ones of Turc et al. (2019), "Well-read students learn better".
+    # Of Liu et al. (2019), RoBERTa; the small ones of Turc et al. (2019), "Well-read students learn
+    # better".
     "roberta": (12, 768),
     "roberta-large": (24, 1024),
     "roberta-small": (4, 512),
@@ -227,19 +266,26 @@ _ROBERTA_SIZES = {
 """Layers, and width; a head has 64 of it, an intermediate layer four times as many."""
 
 _ROBERTA_LENGTH = 512
-"""Tokens in a sequence. The position embeddings have two rows more: RoBERTa counts from its padding id, 1."""
+"""Tokens in a sequence. The position embeddings have two rows more: RoBERTa counts from its padding
+id, 1."""
 
 
 def _transformers(name: str, weights: str | None, options: Options, shape: Shape) -> Any:
-    """A RoBERTa: for masked-lm with a vocabulary of `num_classes`, for text-classification with so many labels.
+    """A RoBERTa: for masked-lm with a vocabulary of `num_classes`, for text-classification with so
+    many labels.
 
-    `weights` is a name on the Hugging Face hub, or a folder. Options are those of its RobertaConfig.
+    `weights` is a name on the Hugging Face hub, or a folder. Options are those of its
+    RobertaConfig.
     """
     transformers = import_library("transformers")
     if name not in _ROBERTA_SIZES:
         raise _unknown(f"model 'transformers:{name}'", name, _ROBERTA_SIZES)
     classifies = shape.task == "text-classification"
-    kind = transformers.RobertaForSequenceClassification if classifies else transformers.RobertaForMaskedLM
+    kind = (
+        transformers.RobertaForSequenceClassification
+        if classifies
+        else transformers.RobertaForMaskedLM
+    )
     vocabulary = shape.vocabulary if classifies else shape.num_classes
     labels = {"num_labels": shape.num_classes} if classifies else {}
     if weights is not None:
@@ -250,7 +296,8 @@ def _transformers(name: str, weights: str | None, options: Options, shape: Shape
         if model.config.vocab_size != vocabulary:
             setting = "tokenizer" if classifies else "num_classes"
             raise ConfigurationError(
-                f"{setting}: {weights} has a vocabulary of {model.config.vocab_size}, got {vocabulary}."
+                f"{setting}: {weights} has a vocabulary of {model.config.vocab_size}, got "
+                f"{vocabulary}."
             )
         return _TokenLogits(model)
     layers, width = _ROBERTA_SIZES[name]
@@ -279,15 +326,18 @@ class _TokenLogits(nn.Module):
     def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
         if input_ids.shape[1] > _ROBERTA_LENGTH:
             raise ConfigurationError(
-                f"data: sequences of {counted(input_ids.shape[1], 'token')}, but RoBERTa takes {_ROBERTA_LENGTH}; cut "
+                f"data: sequences of {counted(input_ids.shape[1], 'token')}, but RoBERTa takes "
+                f"{_ROBERTA_LENGTH}; cut "
                 "the rows."
             )
         padding = self.network.config.pad_token_id
-        logits: torch.Tensor = self.network(input_ids=input_ids, attention_mask=input_ids.ne(padding)).logits
+        logits: torch.Tensor = self.network(
+            input_ids=input_ids, attention_mask=input_ids.ne(padding)
+        ).logits
         return logits
 
 
-# -- fastload: networks for small images that the libraries do not have ------------------------------------------------
+# -- fastload: networks for small images that the libraries do not have ----------------------------
 
 
 def _own(name: str, weights: str | None, options: Options, shape: Shape) -> nn.Module:
@@ -299,7 +349,9 @@ def _own(name: str, weights: str | None, options: Options, shape: Shape) -> nn.M
     channels, classes = shape.in_channels, shape.num_classes
     pyramid = re.fullmatch(r"pyramidnet-(\d+)-(\d+)", name)
     if pyramid:
-        return PyramidNet(int(pyramid[1]), int(pyramid[2]), num_classes=classes, in_channels=channels)
+        return PyramidNet(
+            int(pyramid[1]), int(pyramid[2]), num_classes=classes, in_channels=channels
+        )
     match name:
         case "mlp":
             return mlp(channels, classes, shape.image_size)
@@ -319,10 +371,12 @@ def mlp(in_channels: int, num_classes: int, image_size: tuple[int, int]) -> nn.M
 
 
 def convolutional(in_channels: int, num_classes: int, *stages: tuple[int, int]) -> nn.Module:
-    """Stages of (channels, number of convolutions), each halving the image, and a linear layer on the mean.
+    """Stages of (channels, number of convolutions), each halving the image, and a linear layer on
+    the mean.
 
-    Those of `vgg19` are VGG-19's (Simonyan and Zisserman, 2015, column E), with batch normalisation, and one linear
-    layer in place of its three. `small` has 0.3 million weights, for trying things out on 32x32 pixels.
+    Those of `vgg19` are VGG-19's (Simonyan and Zisserman, 2015, column E), with batch
+    normalisation, and one linear layer in place of its three. `small` has 0.3 million weights, for
+    trying things out on 32x32 pixels.
     """
     layers: list[nn.Module] = []
     before = in_channels
@@ -332,29 +386,45 @@ def convolutional(in_channels: int, num_classes: int, *stages: tuple[int, int]) 
             layers += [convolution, nn.BatchNorm2d(channels), nn.ReLU(inplace=True)]
             before = channels
         layers.append(nn.MaxPool2d(2))
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(before, num_classes))
+    return nn.Sequential(
+        *layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(before, num_classes)
+    )
 
 
 class PyramidNet(nn.Module):
-    """A residual network that widens a little at every block, by `alpha` channels in all, for small images.
+    """A residual network that widens a little at every block, by `alpha` channels in all, for small
+    images.
 
-    Han, Kim and Kim, "Deep pyramidal residual networks" (CVPR 2017, arXiv:1610.02915): the additive form with basic
-    blocks (figure 6d: normalisation first and last, one ReLU) and shortcuts padded with zeros.
+    Han, Kim and Kim, "Deep pyramidal residual networks" (CVPR 2017, arXiv:1610.02915): the additive
+    form with basic blocks (figure 6d: normalisation first and last, one ReLU) and shortcuts padded
+    with zeros.
     """
 
     def __init__(self, depth: int, alpha: int, *, num_classes: int, in_channels: int = 3) -> None:
         super().__init__()
         blocks, rest = divmod(depth - 2, 6)  # of each of three stages
         if blocks < 1 or rest:
-            raise ConfigurationError(f"depth of a PyramidNet: must be 6n + 2, such as 110, got {depth}.")
-        self.stem = nn.Sequential(nn.Conv2d(in_channels, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16))
+            raise ConfigurationError(
+                f"depth of a PyramidNet: must be 6n + 2, such as 110, got {depth}."
+            )
+        self.stem = nn.Sequential(
+            nn.Conv2d(in_channels, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16)
+        )
         total = 3 * blocks
         # Exact thirds and the like are rounded block by block, so that their sum is alpha.
         widths = [16 + math.floor(alpha * k / total + 0.5) for k in range(total + 1)]
         self.blocks = nn.Sequential(
-            *(_Block(widths[k], widths[k + 1], stride=2 if k and k % blocks == 0 else 1) for k in range(total))
+            *(
+                _Block(widths[k], widths[k + 1], stride=2 if k and k % blocks == 0 else 1)
+                for k in range(total)
+            )
         )
-        last = [nn.BatchNorm2d(widths[-1]), nn.ReLU(inplace=True), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+        last = [
+            nn.BatchNorm2d(widths[-1]),
+            nn.ReLU(inplace=True),
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
+        ]
         self.head = nn.Sequential(*last, nn.Linear(widths[-1], num_classes))
         for layer in self.modules():
             if isinstance(layer, nn.Conv2d):
@@ -384,7 +454,9 @@ class _Block(nn.Module):
         return residual + F.pad(self.shortcut(images), (0, 0, 0, 0, 0, self.added))
 
 
-LIBRARIES: Mapping[str, tuple[tuple[str, ...], Callable[[str, str | None, Options, Shape], Any]]] = {
+LIBRARIES: Mapping[
+    str, tuple[tuple[str, ...], Callable[[str, str | None, Options, Shape], Any]]
+] = {
     "torchvision": (("classification",), _torchvision),
     "timm": (("classification",), _timm),
     "smp": (("segmentation",), _smp),

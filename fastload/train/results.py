@@ -1,4 +1,5 @@
-"""What a training run comes to: its epochs and their sum, how fast it goes, what holds it up and what it takes."""
+"""What a training run comes to: its epochs and their sum, how fast it goes, what holds it up and
+what it takes."""
 
 from __future__ import annotations
 
@@ -12,7 +13,14 @@ import msgspec
 import torch
 
 from fastload.tools.measure.clock import cpu_seconds, peak_memory
-from fastload.tools.monitor import GpuMonitor, GpuReading, IdleSummary, Step, StepClock, profile_steps
+from fastload.tools.monitor import (
+    GpuMonitor,
+    GpuReading,
+    IdleSummary,
+    Step,
+    StepClock,
+    profile_steps,
+)
 from fastload.tools.monitor.profiler import Profiling
 from fastload.train.distributed import World
 
@@ -34,9 +42,11 @@ class EpochRecord:
     val: Mapping[str, float] | None
     """The task's results over the validation data; None without any."""
     images_per_second: float
-    """Samples trained on a second, over all ranks, start-up included; of what this process did of the epoch."""
+    """Samples trained on a second, over all ranks, start-up included; of what this process did of
+    the epoch."""
     wait_share: float
-    """Share of the training time in which the device waited for data, 0 to 1, on rank 0; the first steps apart."""
+    """Share of the training time in which the device waited for data, 0 to 1, on rank 0; the first
+    steps apart."""
     seconds: float
     """Of training, in this process; validation and saving are not in it."""
     val_seconds: float
@@ -51,15 +61,16 @@ class DeviceUse:
     """As torch calls it on its rank: "cuda:1", "cpu"."""
     rank: int
     peak_memory: int
-    """[bytes] On a GPU as the driver counts it for the process (what nvidia-smi shows), or, where it does not tell,
-    what tensors took; on the CPU the memory of the process and its workers."""
+    """[bytes] On a GPU as the driver counts it for the process (what nvidia-smi shows), or, where
+    it does not tell, what tensors took; on the CPU the memory of the process and its workers."""
     utilisation: float | None
     """Of a GPU as the driver says, 0 to 1; None where it does not."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """A run, or what this process did of one. Times and shares are rank 0's on rank 0, and so on."""
+    """A run, or what this process did of one. Times and shares are rank 0's on rank 0, and so
+    on."""
 
     epochs: tuple[EpochRecord, ...]
     """Those that are complete, also those from before the run was resumed."""
@@ -68,11 +79,13 @@ class Summary:
     seconds: float
     """Of this process's run, validation and saving included."""
     images_per_second: float | None
-    """Samples trained on a second, over all ranks, the first steps left out; None where there were no others."""
+    """Samples trained on a second, over all ranks, the first steps left out; None where there were
+    no others."""
     measured_steps: int
     """Steps that `images_per_second` and `idle` are of."""
     cpu_seconds: float | None
-    """User and system time in those steps, workers included, of all ranks on rank 0; None where there were none."""
+    """User and system time in those steps, workers included, of all ranks on rank 0; None where
+    there were none."""
     idle: IdleSummary | None
     """What the device's time went to in those steps; None where there were none."""
     gpu: GpuReading | None
@@ -82,7 +95,8 @@ class Summary:
     devices: tuple[DeviceUse, ...]
     """All of this process (of dp, several); on rank 0, those of all ranks in their order."""
     substituted: int
-    """Training samples of this rank that could not be read and were replaced (with on_error = "substitute")."""
+    """Training samples of this rank that could not be read and were replaced (with on_error =
+    "substitute")."""
     best: float | None
     """The best result of a validation, by `best_by`; None without validation."""
     best_by: str
@@ -104,7 +118,8 @@ class Summary:
 
     @property
     def final(self) -> Mapping[str, float]:
-        """Results of the last complete epoch: of the validation, or of training where there is none."""
+        """Results of the last complete epoch: of the validation, or of training where there is
+        none."""
         return (self.epochs[-1].val or self.epochs[-1].train) if self.epochs else {}
 
     def to_json(self) -> str:
@@ -117,15 +132,15 @@ class Summary:
         return msgspec.json.encode(values | {"final": self.final}).decode()
 
 
-# -- How fast, and what holds it up ------------------------------------------------------------------------------------
+# -- How fast, and what holds it up ----------------------------------------------------------------
 
 
 class Throughput:
     """Counts what is trained on between `begin` and `end` of each epoch.
 
-    The first steps of a process (`warmup`) compile, choose algorithms and allocate; they are in the epoch's own
-    seconds, but in neither the rate of the run nor its shares. Validation and saving, between the epochs, are in
-    nothing.
+    The first steps of a process (`warmup`) compile, choose algorithms and allocate; they are in the
+    epoch's own seconds, but in neither the rate of the run nor its shares. Validation and saving,
+    between the epochs, are in nothing.
     """
 
     def __init__(self, clock: StepClock, *, warmup: int, trace: bool) -> None:
@@ -192,7 +207,11 @@ class Throughput:
     @property
     def rate(self) -> float | None:
         """Samples a second of all that counts; None if nothing does."""
-        return self._samples / self.idle.seconds if self.idle is not None and self.idle.seconds else None
+        return (
+            self._samples / self.idle.seconds
+            if self.idle is not None and self.idle.seconds
+            else None
+        )
 
     def _keep_timeline(self) -> None:
         if self._trace:
@@ -210,7 +229,9 @@ def _joined(before: IdleSummary, after: IdleSummary) -> IdleSummary:
 class StepProfiler:
     """Profiles the steps from number `skip` on, `steps` of them; none if `steps` is 0."""
 
-    def __init__(self, device: torch.device, steps: int, *, skip: int, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, device: torch.device, steps: int, *, skip: int, say: Callable[[str], None]
+    ) -> None:
         self._device = device
         self._steps = range(skip, skip + steps)
         self._number = 0
@@ -236,7 +257,8 @@ class StepProfiler:
 
 
 class DeviceWatch(ExitStack):
-    """Watches every GPU of this process; on a CPU there is only its memory to be asked for at the end."""
+    """Watches every GPU of this process; on a CPU there is only its memory to be asked for at the
+    end."""
 
     def __init__(self, world: World) -> None:
         super().__init__()
@@ -255,11 +277,17 @@ class DeviceWatch(ExitStack):
     def stop(self) -> tuple[DeviceUse, ...]:
         """What each of them was used for since the begin."""
         if not self._monitors:
-            return (DeviceUse(device="cpu", rank=self._rank, peak_memory=peak_memory(), utilisation=None),)
+            return (
+                DeviceUse(
+                    device="cpu", rank=self._rank, peak_memory=peak_memory(), utilisation=None
+                ),
+            )
         found = []
         for gpu, monitor in self._monitors.items():
             seen = monitor.stop()
             memory = torch.cuda.max_memory_allocated(gpu) if seen is None else seen.peak_memory
             share = None if seen is None else seen.busy_share
-            found.append(DeviceUse(device=str(gpu), rank=self._rank, peak_memory=memory, utilisation=share))
+            found.append(
+                DeviceUse(device=str(gpu), rank=self._rank, peak_memory=memory, utilisation=share)
+            )
         return tuple(found)

@@ -1,17 +1,19 @@
-"""The settings of a run, one by one, and every way in and out: options of a command, TOML files, presets.
+"""The settings of a run, one by one, and every way in and out: options of a command, TOML files,
+presets.
 
-A setting is known here by its own name alone (`lr`), whichever group it is in. Its kind, default and text are those of
-its field in `fastload.train.config`; nothing is listed a second time.
+A setting is known here by its own name alone (`lr`), whichever group it is in. Its kind, default
+and text are those of its field in `fastload.train.config`; nothing is listed a second time.
 
-A preset is one TOML file: settings as `fastload train --dry-run` prints them, and a table [preset] that says what they
-are for, and whose settings and texts it has where it says nothing else (`like = "cracks-unet16"`). Those in the folder
-presets come with fastload; another package adds its own by naming the package that they are in:
+A preset is one TOML file: settings as `fastload train --dry-run` prints them, and a table [preset]
+that says what they are for, and whose settings and texts it has where it says nothing else (`like =
+"cracks-unet16"`). Those in the folder presets come with fastload; another package adds its own by
+naming the package that they are in:
 
     [project.entry-points."fastload.presets"]
     mine = "my_package.presets"
 
-The `num_workers` of a preset with a name is at most the cores that this process may use; that of a file, a command line
-or a call is taken as it is.
+The `num_workers` of a preset with a name is at most the cores that this process may use; that of a
+file, a command line or a call is taken as it is.
 
 A path that ends in .toml stands for a name anywhere: `fastload train ~/jobs/mine.toml`.
 """
@@ -40,7 +42,7 @@ NONE = "none"
 """What stands for None on the command line and in TOML, which has no word of its own for it."""
 
 
-# -- What settings there are -------------------------------------------------------------------------------------------
+# -- What settings there are -----------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,11 @@ class Field:
 @cache
 def tables() -> Mapping[str, Any]:
     """The groups by name, in order."""
-    return {group.name: group.default_factory for group in fields(TrainConfig) if group.default_factory is not MISSING}
+    return {
+        group.name: group.default_factory
+        for group in fields(TrainConfig)
+        if group.default_factory is not MISSING
+    }
 
 
 @cache
@@ -84,16 +90,22 @@ def all_fields() -> Mapping[str, Field]:
         for field in fields(group):
             if not table and field.name in tables():
                 continue  # the group itself
-            assert field.name not in found, f"{field.name} is in two groups: the command line could not tell them apart"
+            assert field.name not in found, (
+                f"{field.name} is in two groups: the command line could not tell them apart"
+            )
             kind, optional = _without_none(hints[field.name])
-            found[field.name] = Field(field.name, table, kind, optional, field.default, docs.get(field.name, ""))
+            found[field.name] = Field(
+                field.name, table, kind, optional, field.default, docs.get(field.name, "")
+            )
     return found
 
 
 def find_field(name: str) -> Field:
     """The field of this name. Raises ConfigurationError with the nearest name there is."""
     if name not in all_fields():
-        raise ConfigurationError(f"{name}: no such setting of a run{did_you_mean(name, all_fields())}.")
+        raise ConfigurationError(
+            f"{name}: no such setting of a run{did_you_mean(name, all_fields())}."
+        )
     return all_fields()[name]
 
 
@@ -116,19 +128,24 @@ def _docs(group: type) -> dict[str, str]:
     assert isinstance(definition, ast.ClassDef)
     docs: dict[str, str] = {}
     for field, below in zip(definition.body, definition.body[1:], strict=False):
-        if isinstance(field, ast.AnnAssign) and isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
+        if (
+            isinstance(field, ast.AnnAssign)
+            and isinstance(below, ast.Expr)
+            and isinstance(below.value, ast.Constant)
+        ):
             assert isinstance(field.target, ast.Name)
             docs[field.target.id] = " ".join(str(below.value.value).split())
     return docs
 
 
-# -- Values ------------------------------------------------------------------------------------------------------------
+# -- Values ----------------------------------------------------------------------------------------
 
 
 def convert(field: Field, value: object) -> Any:
     """A value as the field has it, from what was typed (always a string) or read from TOML.
 
-    Raises ConfigurationError if it is not of the field's kind; which words of a Literal are meant, its group checks.
+    Raises ConfigurationError if it is not of the field's kind; which words of a Literal are meant,
+    its group checks.
     """
     if value is None or value == NONE:
         if field.optional:
@@ -144,7 +161,9 @@ def convert(field: Field, value: object) -> Any:
     try:
         return msgspec.convert(given, str if field.choices else field.kind, strict=not typed)
     except msgspec.ValidationError:
-        raise ConfigurationError(f"{field.name}: must be {_wanted(field)}, got {value!r}.") from None
+        raise ConfigurationError(
+            f"{field.name}: must be {_wanted(field)}, got {value!r}."
+        ) from None
 
 
 def _several(kind: Any, value: object) -> object:
@@ -164,36 +183,45 @@ def _wanted(field: Field) -> str:
         what = {int: "whole numbers", float: "numbers", str: "words"}[inner]
         return f"{what} with commas between" if last is ... else "a whole number, or two as 224,224"
     words = {int: "a whole number", float: "a number", bool: "true or false", str: "a string"}
-    what = words.get(field.kind, ", ".join(("one of", *field.choices)) if field.choices else "a number or a name")
+    what = words.get(
+        field.kind, ", ".join(("one of", *field.choices)) if field.choices else "a number or a name"
+    )
     return f'{what}, or "{NONE}"' if field.optional else what
 
 
-# -- Configurations and files ------------------------------------------------------------------------------------------
+# -- Configurations and files ----------------------------------------------------------------------
 
 
 def merged(
-    preset: Mapping[str, Any], toml: str | os.PathLike[str] | None = None, given: Mapping[str, Any] | None = None
+    preset: Mapping[str, Any],
+    toml: str | os.PathLike[str] | None = None,
+    given: Mapping[str, Any] | None = None,
 ) -> TrainConfig:
     """The configuration that these make, later ones before earlier ones.
 
     Args:
         preset: settings by field name.
         toml: a file as `to_toml` writes it, or with some of its lines.
-        given: settings by field name; strings, as typed, will do for values of any kind. "none" is None.
+        given: settings by field name; strings, as typed, will do for values of any kind. "none" is
+            None.
 
     Raises:
-        ConfigurationError: a setting that does not exist, or a value that it cannot have; no such file, or no TOML.
+        ConfigurationError: a setting that does not exist, or a value that it cannot have; no such
+            file, or no TOML.
     """
     settings = _over(_over(preset, {} if toml is None else read_toml(toml)[0]), given or {})
     groups: dict[str, dict[str, Any]] = {"": {}, **{table: {} for table in tables()}}
     for name, value in settings.items():
         field = find_field(name)
         groups[field.table][name] = convert(field, value)
-    return TrainConfig(**groups.pop(""), **{table: tables()[table](**values) for table, values in groups.items()})
+    return TrainConfig(
+        **groups.pop(""), **{table: tables()[table](**values) for table, values in groups.items()}
+    )
 
 
 def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Both, the second before the first. Another backend has not the options that the first one was given."""
+    """Both, the second before the first. Another backend has not the options that the first one was
+    given."""
     found = {**below, **above}
     if above.get("tune") is True and "backend" not in above:
         found["backend"] = "auto"
@@ -213,23 +241,38 @@ def read_toml(path: str | os.PathLike[str]) -> tuple[dict[str, Any], Any]:
     try:
         file: dict[str, Any] = msgspec.toml.decode(Path(path).read_bytes())
     except OSError as error:
-        raise ConfigurationError(f"{where}: cannot be read ({error.strerror}); check the path.") from error
+        raise ConfigurationError(
+            f"{where}: cannot be read ({error.strerror}); check the path."
+        ) from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"{where}: is not TOML: {error}.") from error
     about = file.pop("preset", {})
     above = {name: value for name, value in file.items() if not isinstance(value, dict)}
     found: dict[str, Any] = {}
-    for table, settings in {"": above, **{name: file[name] for name in file if name not in above}}.items():
+    for table, settings in {
+        "": above,
+        **{name: file[name] for name in file if name not in above},
+    }.items():
         if table and table not in tables():
-            raise ConfigurationError(f"{where}: no table [{table}] is known{did_you_mean(table, tables())}.")
+            raise ConfigurationError(
+                f"{where}: no table [{table}] is known{did_you_mean(table, tables())}."
+            )
         for name in settings:
             field = all_fields().get(name)
             if field is None:
-                place, names = (f"[{table}] {name}", [*all_fields()]) if table else (name, [*all_fields(), *tables()])
-                raise ConfigurationError(f"{where}: {place}: no such setting{did_you_mean(name, names)}.")
+                place, names = (
+                    (f"[{table}] {name}", [*all_fields()])
+                    if table
+                    else (name, [*all_fields(), *tables()])
+                )
+                raise ConfigurationError(
+                    f"{where}: {place}: no such setting{did_you_mean(name, names)}."
+                )
             if field.table != table:
                 wanted = f"under [{field.table}]" if field.table else "above the first table"
-                raise ConfigurationError(f"{where}: {name} is under [{table or 'no table'}]; put it {wanted}.")
+                raise ConfigurationError(
+                    f"{where}: {name} is under [{table or 'no table'}]; put it {wanted}."
+                )
         found |= settings
     return found, about
 
@@ -257,10 +300,12 @@ def _toml_value(value: Any) -> str:
         return f"[{', '.join(map(_toml_value, value))}]"
     if isinstance(value, float):
         return repr(value)  # also inf, which JSON has not
-    return msgspec.json.encode(NONE if value is None else value).decode()  # TOML has JSON's strings, but for DEL
+    return msgspec.json.encode(
+        NONE if value is None else value
+    ).decode()  # TOML has JSON's strings, but for DEL
 
 
-# -- Presets -----------------------------------------------------------------------------------------------------------
+# -- Presets ---------------------------------------------------------------------------------------
 
 _Key = Literal["about", "data", "command", "departs", "reported", "like"]
 
@@ -291,7 +336,8 @@ class Preset:
 
 
 def preset(name: str, **changes: Any) -> TrainConfig:
-    """The configuration of a preset, with changes by field name: `preset("cifar10-vgg19", data="cifar", lr=0.05)`.
+    """The configuration of a preset, with changes by field name: `preset("cifar10-vgg19",
+    data="cifar", lr=0.05)`.
 
     Raises:
         ConfigurationError: no such preset, no such setting, or a value that it cannot have.
@@ -301,10 +347,16 @@ def preset(name: str, **changes: Any) -> TrainConfig:
 
 def preset_files() -> dict[str, Path]:
     """The file of every preset that has a name, by name. Fastload's own cannot be replaced."""
-    others = [resources.files(point.value) for point in metadata.entry_points(group="fastload.presets")]
+    others = [
+        resources.files(point.value) for point in metadata.entry_points(group="fastload.presets")
+    ]
     found: dict[str, Path] = {}
     for folder in (Path(__file__).parent / "presets", *others):
-        files = {file.name[:-5]: Path(str(file)) for file in folder.iterdir() if file.name.endswith(".toml")}
+        files = {
+            file.name[:-5]: Path(str(file))
+            for file in folder.iterdir()
+            if file.name.endswith(".toml")
+        }
         found = dict(sorted(files.items())) | found
     return found
 
@@ -316,12 +368,15 @@ def find_preset(name: str) -> Preset:
         return read_preset(Path(name).expanduser(), files)
     if name not in files:
         rest = did_you_mean(name, files) or "; there are " + ", ".join(files)
-        raise ConfigurationError(f"preset {name!r}: not known{rest}. A file of your own ends in .toml.")
+        raise ConfigurationError(
+            f"preset {name!r}: not known{rest}. A file of your own ends in .toml."
+        )
     return _on_this_machine(read_preset(files[name], files))
 
 
 def _on_this_machine(job: Preset) -> Preset:
-    """A preset's `num_workers` is for the machine of its author: here no more than there are cores for this process."""
+    """A preset's `num_workers` is for the machine of its author: here no more than there are cores
+    for this process."""
     wanted = job.settings.get("num_workers")
     if not isinstance(wanted, int) or wanted <= usable_cores():
         return job
@@ -334,12 +389,18 @@ def read_preset(path: Path, files: Mapping[str, Path]) -> Preset:
     try:
         texts: dict[str, str] = msgspec.convert(about, dict[_Key, str])
     except msgspec.ValidationError as error:
-        raise ConfigurationError(f"{path}: [preset] has {', '.join(get_args(_Key))}, all texts: {error}.") from error
+        raise ConfigurationError(
+            f"{path}: [preset] has {', '.join(get_args(_Key))}, all texts: {error}."
+        ) from error
     if "like" not in texts:
         return Preset(name=path.stem, settings=settings, **texts)
     like = texts.pop("like")
     if like not in files:
-        raise ConfigurationError(f"{path}: like {like!r}: no such preset{did_you_mean(like, files)}.")
-    rest = {name: file for name, file in files.items() if name != like}  # nobody twice: none is like itself
+        raise ConfigurationError(
+            f"{path}: like {like!r}: no such preset{did_you_mean(like, files)}."
+        )
+    rest = {
+        name: file for name, file in files.items() if name != like
+    }  # nobody twice: none is like itself
     other = _on_this_machine(read_preset(files[like], rest))
     return replace(other, name=path.stem, settings={**other.settings, **settings}, **texts)

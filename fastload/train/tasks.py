@@ -1,8 +1,8 @@
 """What can be trained: what a batch becomes, what is minimised, and what is counted.
 
-Everything that is counted is a sum over samples, so that neither batches nor ranks change a result. Nothing here waits
-for the device: sums stay there until the epoch's end. A new task is a class here, a line in `create_task`, and its name
-in `TrainConfig.task`.
+Everything that is counted is a sum over samples, so that neither batches nor ranks change a result.
+Nothing here waits for the device: sums stay there until the epoch's end. A new task is a class
+here, a line in `create_task`, and its name in `TrainConfig.task`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from fastload.train.texts import PADDING, TOKENS
 
 _HIDDEN_SHARE = 0.15
 _MASK_SHARE, _RANDOM_SHARE = 0.8, 0.1
-"""Of the hidden tokens: replaced by the mask token, by a random one; the rest are left as they are."""
+"""Of the hidden tokens: replaced by the mask token, by a random one; the rest are left as they
+are."""
 
 
 def create_task(config: TrainConfig, *, num_classes: int) -> Task:
@@ -46,10 +47,11 @@ def create_task(config: TrainConfig, *, num_classes: int) -> Task:
 
 
 def draws_of(loader: Loader, *, epoch: int, step: int) -> Draws:
-    """The random numbers of the samples of batch `step` of an epoch, both 0-based, for `Task.prepare`.
+    """The random numbers of the samples of batch `step` of an epoch, both 0-based, for
+    `Task.prepare`.
 
-    Of the seed, the epoch and the sample's place in its order, which is global: neither ranks nor batch size nor the
-    step that a run was resumed at can change them.
+    Of the seed, the epoch and the sample's place in its order, which is global: neither ranks nor
+    batch size nor the step that a run was resumed at can change them.
     """
     order = loader.sampler.order
     return Draws(order.seed, epoch, order.batch(step))
@@ -64,9 +66,11 @@ class Inputs(NamedTuple):
 
 
 class MetricSums:
-    """Named sums in float64 on the device: exact counts up to 2**53, and losses whose order does not show.
+    """Named sums in float64 on the device: exact counts up to 2**53, and losses whose order does
+    not show.
 
-    The names are given beforehand, so that a rank that never had a sample takes part in `total` like the others.
+    The names are given beforehand, so that a rank that never had a sample takes part in `total`
+    like the others.
     """
 
     def __init__(self, names: Sequence[str], device: torch.device) -> None:
@@ -74,7 +78,8 @@ class MetricSums:
         self._sums = torch.zeros(len(self._names), dtype=torch.float64, device=device)
 
     def add(self, sums: Mapping[str, torch.Tensor]) -> None:
-        """Add a scalar tensor to each sum, without waiting for the device; all names must be there."""
+        """Add a scalar tensor to each sum, without waiting for the device; all names must be
+        there."""
         self._sums += torch.stack([sums[name].detach().to(torch.float64) for name in self._names])
 
     def read(self) -> dict[str, float]:
@@ -82,7 +87,8 @@ class MetricSums:
         return dict(zip(self._names, self._sums.tolist(), strict=True))
 
     def total(self) -> dict[str, float]:
-        """The sums over all ranks, on every rank. A collective; without a process group, those of this process."""
+        """The sums over all ranks, on every rank. A collective; without a process group, those of
+        this process."""
         return self.total_later().values()
 
     def total_later(self) -> PendingSums:
@@ -134,10 +140,12 @@ class Task(ABC):
     results: tuple[str, ...]
     """The names that `result` returns."""
     best: tuple[str, Literal["min", "max"]]
-    """Which result of the validation makes a checkpoint the best one, and whether low or high is good."""
+    """Which result of the validation makes a checkpoint the best one, and whether low or high is
+    good."""
 
     def study(self, source: Source) -> str | None:
-        """Find what must be known about the training data before the first step: a line for the log, if anything.
+        """Find what must be known about the training data before the first step: a line for the
+        log, if anything.
 
         Every rank does it, and all find the same. Not called where a state was loaded.
         """
@@ -158,10 +166,16 @@ class Task(ABC):
     def _counts(self, output: torch.Tensor, target: Any) -> dict[str, torch.Tensor]:
         """What is counted besides samples and loss; exact."""
 
-    def metrics(self, output: torch.Tensor, target: Any, losses: torch.Tensor) -> dict[str, torch.Tensor]:
+    def metrics(
+        self, output: torch.Tensor, target: Any, losses: torch.Tensor
+    ) -> dict[str, torch.Tensor]:
         """A scalar tensor for each of `counted`: the sum over the samples of this batch."""
         samples = torch.full((), len(losses), dtype=torch.float64, device=output.device)
-        return {"samples": samples, "loss": losses.sum(dtype=torch.float64), **self._counts(output, target)}
+        return {
+            "samples": samples,
+            "loss": losses.sum(dtype=torch.float64),
+            **self._counts(output, target),
+        }
 
     def result(self, sums: Mapping[str, float]) -> dict[str, float]:
         """What a person reads ("loss", "top1"...) from sums over at least one sample."""
@@ -172,25 +186,31 @@ class Task(ABC):
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """In place of `study`, when a run is resumed. Raises StateMismatchError for the state of another task."""
+        """In place of `study`, when a run is resumed. Raises StateMismatchError for the state of
+        another task."""
         if set(state) != set(self.state_dict()):
-            keeps, got = (", ".join(map(str, names)) or "none" for names in (self.state_dict(), state))
+            keeps, got = (
+                ", ".join(map(str, names)) or "none" for names in (self.state_dict(), state)
+            )
             raise StateMismatchError(
-                f"state: {type(self).__name__} keeps {keeps}, got {got}; the checkpoint is of another task. Resume "
+                f"state: {type(self).__name__} keeps {keeps}, got {got}; the checkpoint is of "
+                "another task. Resume "
                 "with the task it was made with."
             )
 
 
-# -- Images ------------------------------------------------------------------------------------------------------------
+# -- Images ----------------------------------------------------------------------------------------
 
 
 class Classification(Task):
     """One label an image: cross entropy [nats a sample], top-1 and top-5 [shares, 0 to 1].
 
-    Output (B, K) scores; target (B,) int64 class numbers, or (B, K) probabilities as MixUp and CutMix make them.
+    Output (B, K) scores; target (B,) int64 class numbers, or (B, K) probabilities as MixUp and
+    CutMix make them.
 
-    A mixed sample counts as right where the output's largest score is at the class with the larger share. Label
-    smoothing is part of the training loss only: the validation loss is the plain cross entropy.
+    A mixed sample counts as right where the output's largest score is at the class with the larger
+    share. Label smoothing is part of the training loss only: the validation loss is the plain cross
+    entropy.
     """
 
     best: tuple[str, Literal["min", "max"]] = ("top1", "max")
@@ -205,7 +225,9 @@ class Classification(Task):
     def prepare(self, batch: Any, draws: Draws) -> Inputs:
         return Inputs(*batch)
 
-    def losses(self, output: torch.Tensor, target: torch.Tensor, *, training: bool = True) -> torch.Tensor:
+    def losses(
+        self, output: torch.Tensor, target: torch.Tensor, *, training: bool = True
+    ) -> torch.Tensor:
         smoothing = self._label_smoothing if training else 0.0
         if target.is_floating_point():
             target = target.float()
@@ -219,15 +241,17 @@ class Classification(Task):
 
 
 class Segmentation(Task):
-    """One class of pixels: binary cross entropy [nats a pixel] with a positive weight, IoU and Dice [0 to 1].
+    """One class of pixels: binary cross entropy [nats a pixel] with a positive weight, IoU and Dice
+    [0 to 1].
 
     Output (B, 1, H, W) logits; target (B, H, W) float32, 1 where the mask says so.
 
-    A pixel is positive where its mask is above half of the largest value that the training masks have. So masks of 0
-    and 1 and of 0 and 255 are both understood, and the noise that JPEG leaves around 0 and 255 is no crack. The
-    positive weight of the loss, unless there is to be none, is negative pixels / positive pixels of the training masks,
-    before any cropping. IoU and Dice are those of all pixels of the set together, not means over images; 1 where
-    nothing was there or found.
+    A pixel is positive where its mask is above half of the largest value that the training masks
+    have. So masks of 0 and 1 and of 0 and 255 are both understood, and the noise that JPEG leaves
+    around 0 and 255 is no crack. The positive weight of the loss, unless there is to be none, is
+    negative pixels / positive pixels of the training masks, before any cropping. IoU and Dice are
+    those of all pixels of the set together, not means over images; 1 where nothing was there or
+    found.
     """
 
     counted = ("samples", "loss", "intersection", "predicted", "true")
@@ -241,26 +265,35 @@ class Segmentation(Task):
         """0 until `study` or `load_state_dict`."""
 
     def study(self, source: Source) -> str:
-        """Count the training masks: at most 2,000 of them, evenly spread. Raises DecodeError if none can be read."""
+        """Count the training masks: at most 2,000 of them, evenly spread. Raises DecodeError if
+        none can be read."""
         pixels, seen = mask_values(source)
         largest = int(np.flatnonzero(pixels)[-1])
         if 1 < largest < 128:
             raise ConfigurationError(
-                f"num_classes: the masks of {source.name} have values up to {largest}, which look like class numbers, "
-                f"got 1; say --num-classes {largest + 1}, or give masks of 0 and 1, or of 0 and 255."
+                f"num_classes: the masks of {source.name} have values up to {largest}, which "
+                "look like class numbers, "
+                f"got 1; say --num-classes {largest + 1}, or give masks of 0 and 1, or of 0 "
+                "and 255."
             )
         threshold = largest // 2
         positive, negative = int(pixels[threshold + 1 :].sum()), int(pixels[: threshold + 1].sum())
         if not positive or not negative:
             raise SourceError(
-                f"{source.name}: every pixel of {counted(seen, 'mask')} is {largest}; segmentation needs pixels of "
+                f"{source.name}: every pixel of {counted(seen, 'mask')} is {largest}; "
+                "segmentation needs pixels of "
                 "both kinds. Are these the masks?"
             )
         self._threshold, self._positive_weight = threshold, negative / positive
         of_all = ("" if seen == len(source) else f"{seen:,} of ") + counted(len(source), "mask")
-        weight = f"positive weight {self._positive_weight:.4g}" if self._weighted else "no positive weight"
+        weight = (
+            f"positive weight {self._positive_weight:.4g}"
+            if self._weighted
+            else "no positive weight"
+        )
         return (
-            f"{weight}: {negative:,} negative pixels to {positive:,} positive ones (mask above {threshold}) in {of_all}"
+            f"{weight}: {negative:,} negative pixels to {positive:,} positive ones (mask "
+            f"above {threshold}) in {of_all}"
         )
 
     def prepare(self, batch: Any, draws: Draws) -> Inputs:
@@ -268,15 +301,25 @@ class Segmentation(Task):
         images, masks = batch
         return Inputs(images, (masks > self._threshold).float())
 
-    def losses(self, output: torch.Tensor, target: torch.Tensor, *, training: bool = True) -> torch.Tensor:
+    def losses(
+        self, output: torch.Tensor, target: torch.Tensor, *, training: bool = True
+    ) -> torch.Tensor:
         logits = _one_channel(output, target).float()
-        weight = torch.full((), self._positive_weight, device=logits.device) if self._weighted else None
-        losses = F.binary_cross_entropy_with_logits(logits, target, pos_weight=weight, reduction="none")
+        weight = (
+            torch.full((), self._positive_weight, device=logits.device) if self._weighted else None
+        )
+        losses = F.binary_cross_entropy_with_logits(
+            logits, target, pos_weight=weight, reduction="none"
+        )
         return losses.mean((1, 2))
 
     def _counts(self, output: torch.Tensor, target: torch.Tensor) -> dict[str, torch.Tensor]:
         predicted, true = _one_channel(output, target) > 0, target > 0
-        return {"intersection": (predicted & true).sum(), "predicted": predicted.sum(), "true": true.sum()}
+        return {
+            "intersection": (predicted & true).sum(),
+            "predicted": predicted.sum(),
+            "true": true.sum(),
+        }
 
     def result(self, sums: Mapping[str, float]) -> dict[str, float]:
         both, either = sums["intersection"], sums["predicted"] + sums["true"]
@@ -291,18 +334,22 @@ class Segmentation(Task):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)
-        self._threshold, self._positive_weight = int(state["threshold"]), float(state["positive_weight"])
+        self._threshold, self._positive_weight = (
+            int(state["threshold"]),
+            float(state["positive_weight"]),
+        )
 
 
 class MultiClassSegmentation(Task):
     """A class for each pixel: cross entropy [nats a pixel], mean IoU and accuracy [0 to 1].
 
-    Output (B, K, H, W) scores; target (B, H, W) int64 class numbers, 255 where a pixel has no class (PASCAL VOC's
-    borders), which counts nowhere.
+    Output (B, K, H, W) scores; target (B, H, W) int64 class numbers, 255 where a pixel has no class
+    (PASCAL VOC's borders), which counts nowhere.
 
-    The loss of a sample is the mean over its pixels that have a class; all classes have the same weight. The IoU of a
-    class is that of all pixels of the set together: pixels that are both of it and found / pixels that are either. The
-    mean is over the classes that occur or were found; the accuracy is the share of the pixels that were found right.
+    The loss of a sample is the mean over its pixels that have a class; all classes have the same
+    weight. The IoU of a class is that of all pixels of the set together: pixels that are both of it
+    and found / pixels that are either. The mean is over the classes that occur or were found; the
+    accuracy is the share of the pixels that were found right.
     """
 
     results = ("loss", "mean_iou", "accuracy")
@@ -311,11 +358,16 @@ class MultiClassSegmentation(Task):
     def __init__(self, num_classes: int, label_smoothing: float) -> None:
         if num_classes > NO_CLASS:
             raise ConfigurationError(
-                f"num_classes: masks have one byte a pixel, of which 255 is no class: 255 at most, got {num_classes}."
+                "num_classes: masks have one byte a pixel, of which 255 is no class: 255 at "
+                f"most, got {num_classes}."
             )
         self._classes = num_classes
         self._label_smoothing = label_smoothing
-        self._names = [f"{kind}_{k}" for kind in ("intersection", "predicted", "true") for k in range(num_classes)]
+        self._names = [
+            f"{kind}_{k}"
+            for kind in ("intersection", "predicted", "true")
+            for k in range(num_classes)
+        ]
         self.counted = ("samples", "loss", "unknown", *self._names)
 
     def study(self, source: Source) -> str:
@@ -325,22 +377,38 @@ class MultiClassSegmentation(Task):
         if len(values) and values[-1] >= self._classes:
             raise ConfigurationError(
                 f"num_classes: the masks of {source.name} have values up to {values[-1]}, got "
-                f"{counted(self._classes, 'class')}; say --num-classes {values[-1] + 1}. 255 is a pixel without class."
+                f"{counted(self._classes, 'class')}; say --num-classes {values[-1] + 1}. 255 "
+                "is a pixel without class."
             )
         of_all = ("" if seen == len(source) else f"{seen:,} of ") + counted(len(source), "mask")
-        without = f", {pixels[NO_CLASS] / pixels.sum():.1%} of the pixels without" if pixels[NO_CLASS] else ""
-        return f"{counted(self._classes, 'class')} of pixels, of which {len(values)} occur{without}, in {of_all}"
+        without = (
+            f", {pixels[NO_CLASS] / pixels.sum():.1%} of the pixels without"
+            if pixels[NO_CLASS]
+            else ""
+        )
+        return (
+            f"{counted(self._classes, 'class')} of pixels, of which {len(values)} "
+            f"occur{without}, in {of_all}"
+        )
 
     def prepare(self, batch: Any, draws: Draws) -> Inputs:
         images, masks = batch
         return Inputs(images, masks.long())
 
-    def losses(self, output: torch.Tensor, target: torch.Tensor, *, training: bool = True) -> torch.Tensor:
+    def losses(
+        self, output: torch.Tensor, target: torch.Tensor, *, training: bool = True
+    ) -> torch.Tensor:
         size = ", ".join(map(str, target.shape[1:]))
-        if output.ndim != 4 or output.shape[1] != self._classes or output.shape[2:] != target.shape[1:]:
+        if (
+            output.ndim != 4
+            or output.shape[1] != self._classes
+            or output.shape[2:] != target.shape[1:]
+        ):
             raise ConfigurationError(
-                f"model: segmentation of {counted(self._classes, 'class')} needs scores (B, {self._classes}, {size}), "
-                f"got an output {tuple(output.shape)}; choose a segmentation network (smp:Unet/resnet34)."
+                f"model: segmentation of {counted(self._classes, 'class')} needs scores (B, "
+                f"{self._classes}, {size}), "
+                f"got an output {tuple(output.shape)}; choose a segmentation network "
+                "(smp:Unet/resnet34)."
             )
         known = target < self._classes
         # Flat, because over (B, K, H, W) the device has no deterministic algorithm.
@@ -371,7 +439,8 @@ class MultiClassSegmentation(Task):
     def result(self, sums: Mapping[str, float]) -> dict[str, float]:
         if sums["unknown"]:
             raise SourceError(
-                f"masks: {counted(int(sums['unknown']), 'pixel')} of this epoch have {self._classes} or more, which is "
+                f"masks: {counted(int(sums['unknown']), 'pixel')} of this epoch have "
+                f"{self._classes} or more, which is "
                 "no class of this network and not 255; correct the masks, or say --num-classes."
             )
         both, found, true = np.array([sums[name] for name in self._names]).reshape(3, self._classes)
@@ -389,7 +458,8 @@ class MultiClassSegmentation(Task):
         super().load_state_dict(state)
         if state["classes"] != self._classes:
             raise StateMismatchError(
-                f"state: it is of {counted(state['classes'], 'class')}, the network has {self._classes}; resume with "
+                f"state: it is of {counted(state['classes'], 'class')}, the network has "
+                f"{self._classes}; resume with "
                 f"--num-classes {state['classes']}."
             )
 
@@ -397,30 +467,35 @@ class MultiClassSegmentation(Task):
 def _one_channel(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     if output.ndim != 4 or output.shape[1] != 1 or output.shape[2:] != target.shape[1:]:
         raise ConfigurationError(
-            f"model: segmentation needs one logit a pixel, (B, 1, {', '.join(map(str, target.shape[1:]))}), got an "
-            f"output {tuple(output.shape)}; choose a segmentation network (smp:Unet/resnet34) with num_classes 1."
+            "model: segmentation needs one logit a pixel, (B, 1, "
+            f"{', '.join(map(str, target.shape[1:]))}), got an "
+            f"output {tuple(output.shape)}; choose a segmentation network (smp:Unet/resnet34) "
+            "with num_classes 1."
         )
     return output[:, 0]
 
 
-# -- Token ids ---------------------------------------------------------------------------------------------------------
+# -- Token ids -------------------------------------------------------------------------------------
 
 
 class Hidden(NamedTuple):
-    """What is to be guessed: places in the sequences, rising, and what stood there, each (B, M) int64."""
+    """What is to be guessed: places in the sequences, rising, and what stood there, each (B, M)
+    int64."""
 
     positions: torch.Tensor
     tokens: torch.Tensor
 
 
 class MaskedLanguage(Task):
-    """Masked language modelling as in BERT (Devlin et al., 2019): cross entropy [nats a hidden token], and top-1, the
-    share of the hidden tokens that were guessed.
+    """Masked language modelling as in BERT (Devlin et al., 2019): cross entropy [nats a hidden
+    token], and top-1, the share of the hidden tokens that were guessed.
 
-    Batches are {"input_ids": (B, L) integers}; output (B, L, V) scores, the last of the V tokens being the mask token.
+    Batches are {"input_ids": (B, L) integers}; output (B, L, V) scores, the last of the V tokens
+    being the mask token.
 
-    Every sequence has the same number of hidden positions, round(0.15 L) and at least one, so that a batch has a fixed
-    shape and each sequence the same weight. Which ones, and what stands in their place, is a function of the draws
+    Every sequence has the same number of hidden positions, round(0.15 L) and at least one, so that
+    a batch has a fixed shape and each sequence the same weight. Which ones, and what stands in
+    their place, is a function of the draws
     alone: other ones each epoch, the same ones in every validation.
     """
 
@@ -441,14 +516,21 @@ class MaskedLanguage(Task):
         chosen = np.sort(np.argsort(numbers[:, :length], axis=1, kind="stable")[:, :hidden], axis=1)
         fates, words = numbers[:, length : length + hidden], numbers[:, length + hidden :]
         # -1: leave the token as it is. Random tokens are any but the mask token.
-        replaced = np.where(fates < _MASK_SHARE + _RANDOM_SHARE, (words * self._mask_token).astype(np.int64), -1)
+        replaced = np.where(
+            fates < _MASK_SHARE + _RANDOM_SHARE, (words * self._mask_token).astype(np.int64), -1
+        )
         replacement = np.where(fates < _MASK_SHARE, self._mask_token, replaced)
-        positions, replacements = on_device(chosen, tokens.device), on_device(replacement, tokens.device)
+        positions, replacements = (
+            on_device(chosen, tokens.device),
+            on_device(replacement, tokens.device),
+        )
         originals = tokens.gather(1, positions)
         shown = torch.where(replacements < 0, originals, replacements)
         return Inputs(tokens.scatter(1, positions, shown), Hidden(positions, originals))
 
-    def losses(self, output: torch.Tensor, target: Hidden, *, training: bool = True) -> torch.Tensor:
+    def losses(
+        self, output: torch.Tensor, target: Hidden, *, training: bool = True
+    ) -> torch.Tensor:
         # Flat, because over (B, V, M) the device has no deterministic algorithm.
         scores = _at(output, target.positions).flatten(0, 1)
         losses = F.cross_entropy(scores, target.tokens.flatten(), reduction="none")
@@ -472,8 +554,9 @@ def _at(output: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
 class TextClassification(Classification):
     """One label a text, counted as one label an image.
 
-    Batches are {"input_ids": (B, L) integers, "label": (B,) integers}. A batch is cut to its longest text, whose length
-    must be known to the host: on a GPU each step waits for its batch to arrive.
+    Batches are {"input_ids": (B, L) integers, "label": (B,) integers}. A batch is cut to its
+    longest text, whose length must be known to the host: on a GPU each step waits for its batch to
+    arrive.
     """
 
     unit = "texts"

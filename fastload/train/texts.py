@@ -1,8 +1,10 @@
-"""Texts with labels, from TSV, CSV or JSON lines: tokenised once, then rows of token ids like any array.
+"""Texts with labels, from TSV, CSV or JSON lines: tokenised once, then rows of token ids like any
+array.
 
-A table's first line names its columns. `text` (or `sentence`, `document`) and `label` are read; labels are whole
-numbers from 0 on, or words, which become the classes in alphabetical order. Padding is added by the row, up to the
-longest text of the file; `TextClassification` cuts each batch to its own longest.
+A table's first line names its columns. `text` (or `sentence`, `document`) and `label` are read;
+labels are whole numbers from 0 on, or words, which become the classes in alphabetical order.
+Padding is added by the row, up to the longest text of the file; `TextClassification` cuts each
+batch to its own longest.
 """
 
 from __future__ import annotations
@@ -54,14 +56,20 @@ class _Table(NamedTuple):
     labels: list[str]
 
 
-def open_texts(data: str, val_data: str | None, *, tokenizer: str | None, length: int) -> tuple[Opened, Opened | None]:
-    """The training texts, and the validation texts if there are any; the source's details have the vocabulary's size.
+def open_texts(
+    data: str, val_data: str | None, *, tokenizer: str | None, length: int
+) -> tuple[Opened, Opened | None]:
+    """The training texts, and the validation texts if there are any; the source's details have the
+    vocabulary's size.
 
     Args:
-        data: a file, or a folder with train.tsv (.csv, .jsonl) and perhaps val.tsv, dev.tsv and so on.
+        data: a file, or a folder with train.tsv (.csv, .jsonl) and perhaps val.tsv, dev.tsv and so
+            on.
         val_data: a file to validate on.
-        tokenizer: a name on the Hugging Face hub, or a folder. None: a byte-level BPE made from the training texts.
-        length: tokens kept of a text, begin and end included; the rest is cut off, counted, and told once.
+        tokenizer: a name on the Hugging Face hub, or a folder. None: a byte-level BPE made from the
+            training texts.
+        length: tokens kept of a text, begin and end included; the rest is cut off, counted, and
+            told once.
     """
     train, beside = _find(data)
     val = beside if val_data is None else _find(val_data)[0]
@@ -71,7 +79,9 @@ def open_texts(data: str, val_data: str | None, *, tokenizer: str | None, length
     opened = []
     for table in tables:
         tokens, truncated = _tokenised(table, encoder, length)
-        labels = np.array([classes.index(label) if classes else int(label) for label in table.labels], np.int64)
+        labels = np.array(
+            [classes.index(label) if classes else int(label) for label in table.labels], np.int64
+        )
         source = Source(
             {TOKENS: ValueArray(tokens), "label": ValueArray(labels)},
             fingerprint_of(encoder.key, length, tokens, labels),
@@ -88,7 +98,7 @@ def open_texts(data: str, val_data: str | None, *, tokenizer: str | None, length
     return opened[0], opened[1] if len(opened) > 1 else None
 
 
-# -- Files -------------------------------------------------------------------------------------------------------------
+# -- Files -----------------------------------------------------------------------------------------
 
 
 def _find(data: str) -> tuple[Path, Path | None]:
@@ -103,16 +113,25 @@ def _find(data: str) -> tuple[Path, Path | None]:
 
     train = named("train")
     if train is None:
-        raise SourceError(f"{path}: there is no train.tsv, train.csv or train.jsonl in it; give the file itself.")
+        raise SourceError(
+            f"{path}: there is no train.tsv, train.csv or train.jsonl in it; give the file itself."
+        )
     return train, named(*VALIDATION)
 
 
 def _read(path: Path) -> _Table:
     if path.suffix not in _FORMATS:
-        raise SourceError(f"{path}: texts are in .tsv, .csv or .jsonl files, with a column text and a column label.")
+        raise SourceError(
+            f"{path}: texts are in .tsv, .csv or .jsonl files, with a column text and a column "
+            "label."
+        )
     try:
         with open(path, encoding="utf-8", newline="") as file:
-            rows = list(_rows_of_objects(path, file) if path.suffix == ".jsonl" else _rows_of_table(path, file))
+            rows = list(
+                _rows_of_objects(path, file)
+                if path.suffix == ".jsonl"
+                else _rows_of_table(path, file)
+            )
     except (OSError, UnicodeDecodeError) as error:
         raise SourceError(f"{path}: cannot be read ({error}).") from error
     if not rows:
@@ -138,7 +157,8 @@ def _rows_of_table(path: Path, file: Iterable[str]) -> Iterator[tuple[str, str]]
     for row in table:
         if len(row) != len(names):
             raise SourceError(
-                f"{path}, line {table.line_num}: {counted(len(row), 'column')}, but the first line has {len(names)}."
+                f"{path}, line {table.line_num}: {counted(len(row), 'column')}, but the first "
+                f"line has {len(names)}."
             )
         yield row[text], row[label]
 
@@ -150,8 +170,10 @@ def _columns(path: Path, names: Iterable[str]) -> tuple[str, str]:
     if text is None or "label" not in names:
         missing = "label" if text is not None else "text"
         raise SourceError(
-            f"{path}: there is no column {missing!r}; the first line (or each JSON object) must name a column text "
-            f"(or sentence, document) and a column label, found {', '.join(map(repr, names)) or 'none'}."
+            f"{path}: there is no column {missing!r}; the first line (or each JSON object) "
+            "must name a column text "
+            "(or sentence, document) and a column label, found "
+            f"{', '.join(map(repr, names)) or 'none'}."
         )
     return text, "label"
 
@@ -160,19 +182,26 @@ def _classes(tables: Sequence[_Table]) -> tuple[str, ...]:
     """Names by label, where labels are words; () where they are numbers."""
     path, train = tables[0].path, set(tables[0].labels)
     if len(train) < 2:
-        raise SourceError(f"{path}: every text has the label {tables[0].labels[0]!r}; there is nothing to tell apart.")
+        raise SourceError(
+            f"{path}: every text has the label {tables[0].labels[0]!r}; there is nothing to "
+            "tell apart."
+        )
     numbers = all(label.isascii() and label.isdigit() for label in train)
     if not numbers and all(map(_NUMBER.fullmatch, train)):
         wrong = next(label for label in sorted(train) if not label.isdigit())
-        raise SourceError(f"{path}: the label {wrong!r} is no whole number from 0 on; give such, or words.")
+        raise SourceError(
+            f"{path}: the label {wrong!r} is no whole number from 0 on; give such, or words."
+        )
     for table in tables[1:]:
         unknown = sorted(set(table.labels) - train)
         if unknown:
-            raise SourceError(f"{table.path}: has labels that {path} has not: {', '.join(unknown[:5])}.")
+            raise SourceError(
+                f"{table.path}: has labels that {path} has not: {', '.join(unknown[:5])}."
+            )
     return () if numbers else tuple(sorted(train))
 
 
-# -- Tokens ------------------------------------------------------------------------------------------------------------
+# -- Tokens ----------------------------------------------------------------------------------------
 
 
 class _Encoder(NamedTuple):
@@ -188,10 +217,18 @@ def _encoder(name: str | None, texts: Sequence[str]) -> _Encoder:
     if name is None:
         bpe = import_library("tokenizers").ByteLevelBPETokenizer()
         bpe.train_from_iterator(
-            texts, vocab_size=_VOCABULARY, min_frequency=2, special_tokens=_SPECIAL, show_progress=False
+            texts,
+            vocab_size=_VOCABULARY,
+            min_frequency=2,
+            special_tokens=_SPECIAL,
+            show_progress=False,
         )
         key = hashlib.sha256(bpe.to_str().encode()).hexdigest()
-        return _Encoder(lambda some: [found.ids for found in bpe.encode_batch(some)], int(bpe.get_vocab_size()), key)
+        return _Encoder(
+            lambda some: [found.ids for found in bpe.encode_batch(some)],
+            int(bpe.get_vocab_size()),
+            key,
+        )
     try:
         found = import_library("transformers").AutoTokenizer.from_pretrained(name)
     except (OSError, ValueError) as error:
@@ -199,7 +236,8 @@ def _encoder(name: str | None, texts: Sequence[str]) -> _Encoder:
     ids = (found.bos_token_id, found.pad_token_id, found.eos_token_id)
     if ids != (_BEGIN, PADDING, _END):
         raise ConfigurationError(
-            f"tokenizer {name!r}: begin, padding and end are {ids}, and of RoBERTa's tokenizers they are "
+            f"tokenizer {name!r}: begin, padding and end are {ids}, and of RoBERTa's "
+            "tokenizers they are "
             f"{(_BEGIN, PADDING, _END)}; take one of those."
         )
     return _Encoder(
@@ -210,7 +248,8 @@ def _encoder(name: str | None, texts: Sequence[str]) -> _Encoder:
 
 
 def _tokenised(table: _Table, encoder: _Encoder, length: int) -> tuple[npt.NDArray[np.int32], int]:
-    """(N, L) token ids, padded, as a memory map, and how many texts were cut off. The first to ask makes them."""
+    """(N, L) token ids, padded, as a memory map, and how many texts were cut off. The first to ask
+    makes them."""
     folder = cache_home() / "texts" / fingerprint_of(_VERSION, encoder.key, length, table.texts)
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -225,7 +264,9 @@ def _tokenise(table: _Table, encoder: _Encoder, length: int, folder: Path) -> No
     """Write the folder, all of it or nothing."""
     encoded = encoder.encode(table.texts)
     truncated = sum(len(ids) > length - 2 for ids in encoded)
-    tokens = np.full((len(encoded), 2 + max(min(len(ids), length - 2) for ids in encoded)), PADDING, np.int32)
+    tokens = np.full(
+        (len(encoded), 2 + max(min(len(ids), length - 2) for ids in encoded)), PADDING, np.int32
+    )
     for row, ids in zip(tokens, encoded, strict=True):
         kept = [_BEGIN, *ids[: length - 2], _END]
         row[: len(kept)] = kept

@@ -1,9 +1,10 @@
 """The trainer, from top to bottom: a run, its epochs, a step, a validation.
 
-A step's gradients are those of the mean loss of all samples of the window, over all batches of all ranks: each rank
-adds up (the sum of its samples' losses) / (samples of the window), and ranks are added up. How many samples a window
-has follows from the order alone, so that it need not be asked of the other ranks; and a window of fewer batches at an
-epoch's end, or a smaller last batch, weighs its samples like any other.
+A step's gradients are those of the mean loss of all samples of the window, over all batches of all
+ranks: each rank adds up (the sum of its samples' losses) / (samples of the window), and ranks are
+added up. How many samples a window has follows from the order alone, so that it need not be asked
+of the other ranks; and a window of fewer batches at an epoch's end, or a smaller last batch, weighs
+its samples like any other.
 """
 
 from __future__ import annotations
@@ -38,9 +39,11 @@ from fastload.train.tasks import MetricSums, PendingSums, Task, draws_of
 
 
 def train(config: TrainConfig, *, console: Console | None = None, warmup: int = 1) -> Summary:
-    """Train to the end, to `max_steps`, or until SIGTERM or Ctrl-C; the state is saved then, and at each epoch's end.
+    """Train to the end, to `max_steps`, or until SIGTERM or Ctrl-C; the state is saved then, and at
+    each epoch's end.
 
-    Under torchrun, every process calls this. Seeds the global random generators of torch, numpy and Python.
+    Under torchrun, every process calls this. Seeds the global random generators of torch, numpy and
+    Python.
 
     Args:
         config: of the run; the same on every rank.
@@ -55,18 +58,22 @@ def train(config: TrainConfig, *, console: Console | None = None, warmup: int = 
     """
     with ExitStack() as stack:
         run = config.run
-        stack.enter_context(algorithms(deterministic=run.deterministic, benchmark=run.cudnn_benchmark))
+        stack.enter_context(
+            algorithms(deterministic=run.deterministic, benchmark=run.cudnn_benchmark)
+        )
         world = stack.enter_context(open_world(run))
         return _Run(config, world, console, warmup, stack).go_on()
 
 
 @contextmanager
 def algorithms(*, deterministic: bool, benchmark: bool) -> Iterator[None]:
-    """Within: only algorithms that give the same bits every time; or those that cuDNN finds fastest, by trying them
-    on every new shape (`benchmark`) or by its own rules."""
+    """Within: only algorithms that give the same bits every time; or those that cuDNN finds
+    fastest, by trying them on every new shape (`benchmark`) or by its own rules."""
     before = torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.benchmark
     if deterministic:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it when it is first used
+        os.environ.setdefault(
+            "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
+        )  # cuBLAS reads it when it is first used
     torch.use_deterministic_algorithms(deterministic or before[0])
     torch.backends.cudnn.benchmark = benchmark and not deterministic
     try:
@@ -94,7 +101,12 @@ class _Run:
     """A run on this rank."""
 
     def __init__(
-        self, config: TrainConfig, world: World, console: Console | None, warmup: int, stack: ExitStack
+        self,
+        config: TrainConfig,
+        world: World,
+        console: Console | None,
+        warmup: int,
+        stack: ExitStack,
     ) -> None:
         self._began = time.perf_counter()
         self._config = config
@@ -105,14 +117,25 @@ class _Run:
         self._train = self._components.data.train
         self._progress = checkpoint.Progress(config, self._components, world)
         remark = self._progress.begin() if state is None else self._progress.load(state)
-        self._throughput = Throughput(self._components.clock, warmup=warmup, trace=config.log.trace is not None)
+        self._throughput = Throughput(
+            self._components.clock, warmup=warmup, trace=config.log.trace is not None
+        )
         self._spans = SpanLog() if config.log.trace else None
         self._train.record(self._spans)
         self._watch = stack.enter_context(DeviceWatch(world))
         progress, unit = self._progress, self._components.task.unit
-        log = RunLog(config, unit, rank=world.rank, records=progress.records, step=progress.step, console=console)
+        log = RunLog(
+            config,
+            unit,
+            rank=world.rank,
+            records=progress.records,
+            step=progress.step,
+            console=console,
+        )
         self._log = stack.enter_context(log)
-        self._profiler = StepProfiler(world.device, config.log.profile_steps, skip=warmup, say=self._log.say)
+        self._profiler = StepProfiler(
+            world.device, config.log.profile_steps, skip=warmup, say=self._log.say
+        )
         self._stopping = stack.enter_context(Stopping(world))
         self._told: dict[str, float] = {}
         """The sums of this epoch, over all ranks, when it was last told of."""
@@ -141,7 +164,8 @@ class _Run:
             self._throughput.end()
             self._save()
             self._log.say(
-                f"stopped after step {self._progress.step:,}, saved {self._out / checkpoint.LAST}; the same command "
+                f"stopped after step {self._progress.step:,}, saved "
+                f"{self._out / checkpoint.LAST}; the same command "
                 "goes on from there."
             )
         self._profiler.close()
@@ -155,7 +179,7 @@ class _Run:
         limit = self._config.schedule.max_steps
         return limit is not None and self._progress.step >= limit
 
-    # -- An epoch ------------------------------------------------------------------------------------------------------
+    # -- An epoch ----------------------------------------------------------------------------------
 
     def _train_epoch(self) -> None:
         """The rest of an epoch, or as much of it as `max_steps` leaves."""
@@ -174,10 +198,16 @@ class _Run:
             done += 1
             if progress.batch == len(self._train):
                 next(batches, None)  # the loader's epoch ends when it is asked for more
-            if progress.step % self._config.log.log_steps == 0 or progress.batch == len(self._train):
+            if progress.step % self._config.log.log_steps == 0 or progress.batch == len(
+                self._train
+            ):
                 self._report_loss(done)
             self._stopping.check()
-            if every is not None and progress.step % every == 0 and progress.batch < len(self._train):
+            if (
+                every is not None
+                and progress.step % every == 0
+                and progress.batch < len(self._train)
+            ):
                 self._save()
         self._tell_reports(pending=0)
         self._throughput.end()
@@ -202,7 +232,9 @@ class _Run:
         loader, task, check = components.data.val, components.task, self._stopping.check
         val = None
         if loader is not None:
-            val = validate(components.validated, loader, task, precision=components.precision, check=check)
+            val = validate(
+                components.validated, loader, task, precision=components.precision, check=check
+            )
         return EpochRecord(
             epoch=progress.epoch,
             step=progress.step,
@@ -226,10 +258,11 @@ class _Run:
             for name in copies:
                 checkpoint.copy_checkpoint(self._out / checkpoint.LAST, self._out / name)
 
-    # -- A step --------------------------------------------------------------------------------------------------------
+    # -- A step ------------------------------------------------------------------------------------
 
     def _step(self, batches: Iterator[Any]) -> int:
-        """Train on a window, the next batches up to `accumulate`, and update the weights. Returns its samples."""
+        """Train on a window, the next batches up to `accumulate`, and update the weights. Returns
+        its samples."""
         progress, model, clock = self._progress, self._components.model, self._components.clock
         first = progress.batch
         window = range(first, min(first + self._config.optimizer.accumulate, len(self._train)))
@@ -244,7 +277,11 @@ class _Run:
                 clock.mark("compute")
                 # Only the last one's gradients are exchanged, with those of the others added up.
                 last = number == window[-1]
-                with nullcontext() if last or not isinstance(model, DistributedDataParallel) else model.no_sync():
+                with (
+                    nullcontext()
+                    if last or not isinstance(model, DistributedDataParallel)
+                    else model.no_sync()
+                ):
                     self._gradients(batch, number, samples)
             clock.mark("update")
             self._update()
@@ -265,18 +302,27 @@ class _Run:
         components.scaler.scale(losses.sum() * share).backward()
         if own:
             with torch.no_grad():
-                self._progress.sums.add(task.metrics(output.detach(), inputs.target, losses.detach()))
+                self._progress.sums.add(
+                    task.metrics(output.detach(), inputs.target, losses.detach())
+                )
 
     def _update(self) -> None:
-        components, scaler, optimizer = self._components, self._components.scaler, self._components.optimizer
+        components, scaler, optimizer = (
+            self._components,
+            self._components.scaler,
+            self._components.optimizer,
+        )
         if self._config.optimizer.clip_norm is not None:
             scaler.unscale_(optimizer)
-            nn.utils.clip_grad_norm_(components.network.parameters(), self._config.optimizer.clip_norm)
+            nn.utils.clip_grad_norm_(
+                components.network.parameters(), self._config.optimizer.clip_norm
+            )
         scaler.step(optimizer)
         scaler.update()
         optimizer.zero_grad(set_to_none=True)
         if scaler.is_enabled():
-            # A step, whether or not the scaler has skipped it: to know that would be to wait for the device.
+            # A step, whether or not the scaler has skipped it: to know that would be to wait for
+            # the device.
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step")
                 components.schedule.step()
@@ -285,31 +331,38 @@ class _Run:
         if components.average is not None:
             components.average.update(components.network)
 
-    # -- What is told --------------------------------------------------------------------------------------------------
+    # -- What is told ------------------------------------------------------------------------------
 
     @property
     def _lr(self) -> float:
         return float(self._components.optimizer.param_groups[0]["lr"])
 
     def _require_finite(self, sums: Mapping[str, float], step: int) -> None:
-        """Raise FastloadError where the sum of an epoch's losses, as of a step, is infinite or not a number."""
+        """Raise FastloadError where the sum of an epoch's losses, as of a step, is infinite or not
+        a number."""
         if not math.isfinite(sums["loss"]):
             raise FastloadError(
-                f"step {step:,}: the loss is {sums['loss']}. The learning rate {self._components.rate.value:g} may be "
-                "too high (--lr, --warmup-epochs, --clip-norm), or a sample broken; the last checkpoint is from before."
+                f"step {step:,}: the loss is {sums['loss']}. The learning rate "
+                f"{self._components.rate.value:g} may be "
+                "too high (--lr, --warmup-epochs, --clip-norm), or a sample broken; the last "
+                "checkpoint is from before."
             )
 
     def _report_loss(self, done: int) -> None:
         """Ask for the sums after so many steps of the epoch, over all ranks. A collective.
 
-        The device is not waited for: what has not come yet is told at the next report, or at the end of the epoch.
+        The device is not waited for: what has not come yet is told at the next report, or at the
+        end of the epoch.
         """
         sums, step = self._progress.sums.total_later(), self._progress.step
-        self._reports.append(_Report(sums, step=step, done=done, at=time.perf_counter(), lr=self._lr))
+        self._reports.append(
+            _Report(sums, step=step, done=done, at=time.perf_counter(), lr=self._lr)
+        )
         self._tell_reports(pending=1)
 
     def _tell_reports(self, *, pending: int) -> None:
-        """Tell of each report: the mean since the one before. Up to `pending` may be left whose sums have not come."""
+        """Tell of each report: the mean since the one before. Up to `pending` may be left whose
+        sums have not come."""
         while self._reports and (len(self._reports) > pending or self._reports[0].sums.ready):
             report = self._reports.popleft()
             sums, done = report.sums.values(), report.done
@@ -320,19 +373,31 @@ class _Run:
             if self._config.log.step_lines:
                 results = self._components.task.result(sums).items()
                 told = ", ".join(f"{name} {value:.4f}" for name, value in results)
-                self._log.say(f"step {done}/{self._components.windows}: {told}; {seconds:.3f} s a step")
+                self._log.say(
+                    f"step {done}/{self._components.windows}: {told}; {seconds:.3f} s a step"
+                )
             rate, wait = self._throughput.epoch_rate, self._throughput.epoch_wait_share
             self._log.progress(done, rate=rate, wait=wait, loss=mean)
             self._log.scalars(report.step, {"step/loss": mean, "step/lr": report.lr})
 
     def _introduce(self, remark: str | None, *, resumed: bool, changed: list[str]) -> None:
         """What the run is, in some lines."""
-        world, config, components, progress = self._world, self._config, self._components, self._progress
+        world, config, components, progress = (
+            self._world,
+            self._config,
+            self._components,
+            self._progress,
+        )
         schedule, data, say = config.schedule, components.data, self._log.say
         ranks, epochs = counted(world.world_size, "process"), counted(schedule.epochs, "epoch")
-        count = sum(parameter.numel() for parameter in components.network.parameters() if parameter.requires_grad)
+        count = sum(
+            parameter.numel()
+            for parameter in components.network.parameters()
+            if parameter.requires_grad
+        )
         say(
-            f"{config.model.model}, {counted(count, 'parameter')}, on {world.device.type}, {ranks}; "
+            f"{config.model.model}, {counted(count, 'parameter')}, on {world.device.type}, "
+            f"{ranks}; "
             f"{data.source.name}: {data.source.summary}"
         )
         if (idle := idle_gpus(world)) is not None:
@@ -343,22 +408,31 @@ class _Run:
                 f"{schedule.warmup_epochs:g} of a longer one"
             )
         if data.remark is not None:
-            say(data.remark + ("; best_by is moot" if config.checkpoint.best_by is not None else ""))
+            say(
+                data.remark + ("; best_by is moot" if config.checkpoint.best_by is not None else "")
+            )
         say(
-            f"a step: batch {config.optimizer.batch_size} x {ranks} x {config.optimizer.accumulate} accumulated = "
-            f"{components.global_batch:,} {components.task.unit}; {counted(components.windows, 'step')} an epoch; "
+            f"a step: batch {config.optimizer.batch_size} x {ranks} x "
+            f"{config.optimizer.accumulate} accumulated = "
+            f"{components.global_batch:,} {components.task.unit}; "
+            f"{counted(components.windows, 'step')} an epoch; "
             f"{components.rate.sentence}"
         )
         if resumed:
-            say(f"resumed at epoch {progress.epoch}, batch {progress.batch}, step {progress.step:,}")
+            say(
+                f"resumed at epoch {progress.epoch}, batch {progress.batch}, step {progress.step:,}"
+            )
         if changed:
-            finished = ", without effect on a finished run" if progress.epoch >= schedule.epochs else ""
+            finished = (
+                ", without effect on a finished run" if progress.epoch >= schedule.epochs else ""
+            )
             say(f"changed since the checkpoint{finished}: {', '.join(changed)}")
         if remark is not None:
             say(remark)
         if progress.epoch >= schedule.epochs:
             say(
-                f"the run in {self._out} is finished: nothing is left of its {epochs}; give more with --epochs, or "
+                f"the run in {self._out} is finished: nothing is left of its {epochs}; give "
+                "more with --epochs, or "
                 "another folder with --out."
             )
 
@@ -367,7 +441,9 @@ class _Run:
             path = rank_path(self._config.log.trace, self._world.rank, self._world.world_size)
             path.parent.mkdir(parents=True, exist_ok=True)
             metadata = {"model": self._config.model.model, "data": self._config.data.data}
-            write_trace(path, self._spans, self._throughput.timeline, metadata, rank=self._world.rank)
+            write_trace(
+                path, self._spans, self._throughput.timeline, metadata, rank=self._world.rank
+            )
 
     def _summary(self, interrupted: bool) -> Summary:
         device, idle, data = self._world.device, self._throughput.idle, self._components.data
@@ -383,7 +459,9 @@ class _Run:
             cpu_seconds=None if idle is None else cpu,
             idle=idle,
             gpu=self._watch.reading,
-            peak_device_memory=torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None,
+            peak_device_memory=torch.cuda.max_memory_allocated(device)
+            if device.type == "cuda"
+            else None,
             devices=tuple(use for rank in self._world.gather(uses) or [uses] for use in rank),
             substituted=self._train.stats().substituted,
             best=self._progress.best,
@@ -407,13 +485,13 @@ def global_samples(loader: Loader, batch: int) -> int:
 
 
 def _has_own(loader: Loader, batch: int) -> bool:
-    """Whether this rank's part of a batch is its own. A batch of fewer samples than ranks is filled up with samples
-    that other ranks have too; those must not count twice."""
+    """Whether this rank's part of a batch is its own. A batch of fewer samples than ranks is filled
+    up with samples that other ranks have too; those must not count twice."""
     size, shard = global_samples(loader, batch), loader.sampler.order.shard
     return size * shard.rank // shard.world_size < size * (shard.rank + 1) // shard.world_size
 
 
-# -- Validation --------------------------------------------------------------------------------------------------------
+# -- Validation ------------------------------------------------------------------------------------
 
 
 def validate(
@@ -427,13 +505,15 @@ def validate(
     """The task's result over all samples of all ranks, the same on every rank. A collective.
 
     Args:
-        model: the network itself, not its DistributedDataParallel: ranks may have different numbers of samples, and
-            must not wait for each other within the epoch. Evaluated with rank 0's buffers (running statistics of batch
-            normalisation), which are those that a checkpoint holds.
+        model: the network itself, not its DistributedDataParallel: ranks may have different numbers
+            of samples, and must not wait for each other within the epoch. Evaluated with rank 0's
+            buffers (running statistics of batch normalisation), which are those that a checkpoint
+            holds.
         loader: not shuffled, `drop_last=False`; a rank may get empty batches.
         task: what is counted.
         precision: the autocast that training runs in; entered once a batch.
-        check: called before each batch, of which all ranks have the same number; ends the validation by raising.
+        check: called before each batch, of which all ranks have the same number; ends the
+            validation by raising.
     """
     _take_buffers_of_rank_0(model)
     sums = MetricSums(task.counted, loader.device)

@@ -1,4 +1,5 @@
-"""Run by test_accelerate.py, once for each rank: training with gradient accumulation, evaluation with gathering."""
+"""Run by test_accelerate.py, once for each rank: training with gradient accumulation, evaluation
+with gathering."""
 
 from __future__ import annotations
 
@@ -26,7 +27,10 @@ def run(count: int, way: str, accelerator: Accelerator) -> dict[str, Any]:
     model = torch.nn.Linear(1, 1)
     optimiser = torch.optim.SGD(model.parameters(), 0.0)
     model, optimiser, train, val = accelerator.prepare(model, optimiser, train, val)
-    found: dict[str, Any] = {"kinds": [type(train).__name__, type(val).__name__], "lengths": [len(train), len(val)]}
+    found: dict[str, Any] = {
+        "kinds": [type(train).__name__, type(val).__name__],
+        "lengths": [len(train), len(val)],
+    }
     epochs = []
     for _ in range(2):
         steps = []
@@ -51,7 +55,9 @@ def run(count: int, way: str, accelerator: Accelerator) -> dict[str, Any]:
 if __name__ == "__main__":
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
     ways = ("plain", "adopted", "created")
-    found = {f"{way} {count}": run(count, way, accelerator) for count in (16, 17, 37) for way in ways}
+    found = {
+        f"{way} {count}": run(count, way, accelerator) for count in (16, 17, 37) for way in ways
+    }
     with open(f"{sys.argv[1]}/found.{accelerator.process_index}", "w") as file:
         json.dump(found, file)
     accelerator.end_training()

@@ -1,4 +1,5 @@
-"""Run by test_accelerate.py, once for each rank: what an Accelerator can be asked to do to loaders."""
+"""Run by test_accelerate.py, once for each rank: what an Accelerator can be asked to do to
+loaders."""
 
 from __future__ import annotations
 
@@ -19,7 +20,9 @@ def run(loader: Any, accelerator: Accelerator) -> dict[str, Any]:
     found: dict[str, Any] = {"lengths": len(loader), "batches": [], "gathered": []}
     for (index,) in loader:
         found["batches"].append(index.tolist())
-        if accelerator.even_batches:  # else a DataLoader gives the ranks different numbers of batches
+        if (
+            accelerator.even_batches
+        ):  # else a DataLoader gives the ranks different numbers of batches
             found["gathered"] += accelerator.gather_for_metrics(index).tolist()
     skipped = accelerator.skip_first_batches(loader, 1)
     found["skipped"], found["ends"] = [], []
@@ -31,7 +34,9 @@ def run(loader: Any, accelerator: Accelerator) -> dict[str, Any]:
 
 def stateful(directory: str) -> list[Any]:
     """What is left of an epoch after `save_state`, and after `load_state`."""
-    accelerator = Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(use_stateful_dataloader=True))
+    accelerator = Accelerator(
+        cpu=True, dataloader_config=DataLoaderConfiguration(use_stateful_dataloader=True)
+    )
     loader = accelerator.prepare(fastload.create_loader(TensorDataset(torch.arange(16)), 2))
     iterator = iter(loader)
     next(iterator), next(iterator)

@@ -1,4 +1,5 @@
-"""Run by test_lightning.py: a LightningModule that notes which samples it gets, over two processes."""
+"""Run by test_lightning.py: a LightningModule that notes which samples it gets, over two
+processes."""
 
 from __future__ import annotations
 
@@ -81,7 +82,11 @@ def compare(directory: str) -> dict[str, Any]:
             ours = way != "plain"
             module = Notes(count, ours=ours, created=way == "created")
             trainer = L.Trainer(max_epochs=2, strategy="ddp", num_sanity_val_steps=1, **QUIET)
-            loaders = [loader(count, ours=ours, train=train) for train in (True, False)] if way == "argument" else []
+            loaders = (
+                [loader(count, ours=ours, train=train) for train in (True, False)]
+                if way == "argument"
+                else []
+            )
             trainer.fit(module, *loaders)
             kind = type(trainer.train_dataloader).__name__
             found[f"{way} {count}"] = [kind, module.seen, float(trainer.callback_metrics["figure"])]
@@ -108,7 +113,8 @@ def resume(directory: str) -> dict[str, Any]:
 
 
 class Spawned(Notes):
-    """Its processes are copies of this one, which get the loaders pickled and leave nothing behind but a file."""
+    """Its processes are copies of this one, which get the loaders pickled and leave nothing behind
+    but a file."""
 
     directory = ""
 

@@ -21,13 +21,18 @@ def free_port() -> int:
 
 
 def environment(**variables: str) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")
+    }
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     return kept | {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"} | variables
 
 
 def run_script(name: str, *arguments: str, ranks: int = 1) -> None:
-    """Run a script of this folder; with `ranks` > 1 once for each, in the environment that torchrun makes.
+    """Run a script of this folder; with `ranks` > 1 once for each, in the environment that torchrun
+    makes.
 
     Raises:
         AssertionError: one of them failed; with the end of what it printed.
@@ -36,7 +41,9 @@ def run_script(name: str, *arguments: str, ranks: int = 1) -> None:
     running = [
         subprocess.Popen(
             [sys.executable, "-W", "ignore", str(HERE / name), *arguments],
-            env=environment(**({"RANK": str(rank), "LOCAL_RANK": str(rank), **common} if ranks > 1 else {})),
+            env=environment(
+                **({"RANK": str(rank), "LOCAL_RANK": str(rank), **common} if ranks > 1 else {})
+            ),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

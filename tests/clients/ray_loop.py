@@ -1,4 +1,5 @@
-"""Run by test_ray.py: a training function on two workers of Ray Train, which prepares each kind of loader."""
+"""Run by test_ray.py: a training function on two workers of Ray Train, which prepares each kind of
+loader."""
 
 from __future__ import annotations
 

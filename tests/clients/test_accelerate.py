@@ -28,13 +28,23 @@ def test_steps_flags_and_metrics_are_those_of_a_dataloader(tmp_path: Path) -> No
                 plain, ours = found[f"plain {count}"], found[f"{way} {count}"]
                 assert ours["kinds"] == ["Loader", "Loader"]
                 assert ours["lengths"] == plain["lengths"]
-                assert ours["gathered"] == plain["gathered"] == list(range(count)), "each sample counted once, in order"
-                for epoch, (theirs, mine) in enumerate(zip(plain["epochs"], ours["epochs"], strict=True)):
-                    assert [sync for _, sync in mine] == [sync for _, sync in theirs], "gradients, also at the end"
+                assert ours["gathered"] == plain["gathered"] == list(range(count)), (
+                    "each sample counted once, in order"
+                )
+                for epoch, (theirs, mine) in enumerate(
+                    zip(plain["epochs"], ours["epochs"], strict=True)
+                ):
+                    assert [sync for _, sync in mine] == [sync for _, sync in theirs], (
+                        "gradients, also at the end"
+                    )
                     orders[epoch] += [index for batch, _ in mine for index in batch]
                 assert len(ours["skipped"]) == len(ours["epochs"][0]) - 1
-            assert all(set(order) == set(range(count)) for order in orders), "all samples over both ranks"
-            assert all(len(order) == count + count % 2 for order in orders), "of equal number on both"
+            assert all(set(order) == set(range(count)) for order in orders), (
+                "all samples over both ranks"
+            )
+            assert all(len(order) == count + count % 2 for order in orders), (
+                "of equal number on both"
+            )
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
@@ -76,14 +86,18 @@ def test_its_options_mean_what_they_mean_for_a_dataloader(tmp_path: Path) -> Non
     for options in OPTIONS:
         for count in (16, 17, 37):
             name = f"{sorted(options.items())} {count}"
-            theirs, ours = ([found[f"{way} {name}"] for found in ranks] for way in ("plain", "ours"))
+            theirs, ours = (
+                [found[f"{way} {name}"] for found in ranks] for way in ("plain", "ours")
+            )
             for plain, mine in zip(theirs, ours, strict=True):
                 if options.get("even_batches", True):
                     assert mine["lengths"] == plain["lengths"]
                     assert mine["gathered"] == plain["gathered"] == list(range(count))
                 assert all(len(batch) for batch in mine["batches"]), "no empty batch on any rank"
                 assert max(map(len, mine["batches"])) == max(map(len, plain["batches"]))
-                assert mine["skipped"] == mine["batches"][1:], "accelerator.skip_first_batches, with the flags"
+                assert mine["skipped"] == mine["batches"][1:], (
+                    "accelerator.skip_first_batches, with the flags"
+                )
                 assert mine["ends"] == [False] * (len(mine["batches"]) - 2) + [True]
             both = [index for found in ours for batch in found["batches"] for index in batch]
             assert set(both) == set(range(count))

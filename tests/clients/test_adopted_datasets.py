@@ -1,4 +1,5 @@
-"""Adopted loaders beside the DataLoaders they were made from: data sets, samplers and samples of every shape."""
+"""Adopted loaders beside the DataLoaders they were made from: data sets, samplers and samples of
+every shape."""
 
 from __future__ import annotations
 
@@ -80,10 +81,16 @@ def same(ours: Any, theirs: Any) -> bool:
     if isinstance(theirs, torch.Tensor):
         return ours.dtype == theirs.dtype and torch.equal(ours, theirs)
     if isinstance(theirs, dict):
-        return ours.keys() == theirs.keys() and all(same(ours[key], value) for key, value in theirs.items())
+        return ours.keys() == theirs.keys() and all(
+            same(ours[key], value) for key, value in theirs.items()
+        )
     if isinstance(theirs, list | tuple):
         kinds = {type(ours), type(theirs)}
-        return (len(kinds) == 1 or kinds == {list, tuple}) and all(map(same, ours, theirs)) and len(ours) == len(theirs)
+        return (
+            (len(kinds) == 1 or kinds == {list, tuple})
+            and all(map(same, ours, theirs))
+            and len(ours) == len(theirs)
+        )
     return bool(ours == theirs)
 
 
@@ -93,17 +100,31 @@ def take_first(samples: list[Any]) -> Any:
 
 LOADERS: dict[str, Callable[[dict[str, Any]], DataLoader[Any]]] = {
     "pairs": lambda w: DataLoader(Made(lambda i: (image(i), i)), 2, **w),
-    "arrays": lambda w: DataLoader(Made(lambda i: (np.ones((3, 4, 4), np.float32) * i, float(i))), 2, **w),
+    "arrays": lambda w: DataLoader(
+        Made(lambda i: (np.ones((3, 4, 4), np.float32) * i, float(i))), 2, **w
+    ),
     "words": lambda w: DataLoader(Made(lambda i: (image(i), str(i))), 2, **w),
     "named tuple": lambda w: DataLoader(Made(lambda i: Pair(image(i), i)), 2, **w),
-    "nested": lambda w: DataLoader(Made(lambda i: {"image": image(i), "meta": {"n": [str(i), i]}}), 2, **w),
-    "list of views": lambda w: DataLoader(Made(lambda i: ([image(i), image(i) + 1, torch.ones(3, 4, 4)], i)), 2, **w),
+    "nested": lambda w: DataLoader(
+        Made(lambda i: {"image": image(i), "meta": {"n": [str(i), i]}}), 2, **w
+    ),
+    "list of views": lambda w: DataLoader(
+        Made(lambda i: ([image(i), image(i) + 1, torch.ones(3, 4, 4)], i)), 2, **w
+    ),
     "tuple of views": lambda w: DataLoader(Made(lambda i: ((image(i), image(i) + 1), i)), 2, **w),
-    "dict of views": lambda w: DataLoader(Made(lambda i: ({"a": image(i), "b": image(i)}, i)), 2, **w),
-    "default_collate": lambda w: DataLoader(Made(lambda i: (image(i), i)), 2, collate_fn=default_collate, **w),
-    "collate function": lambda w: DataLoader(Made(lambda i: (image(i), i)), 2, collate_fn=take_first, **w),
+    "dict of views": lambda w: DataLoader(
+        Made(lambda i: ({"a": image(i), "b": image(i)}, i)), 2, **w
+    ),
+    "default_collate": lambda w: DataLoader(
+        Made(lambda i: (image(i), i)), 2, collate_fn=default_collate, **w
+    ),
+    "collate function": lambda w: DataLoader(
+        Made(lambda i: (image(i), i)), 2, collate_fn=take_first, **w
+    ),
     "one by one": lambda w: DataLoader(Made(lambda i: (np.full((4, 2), i), i)), None, **w),
-    "one by one, sampled": lambda w: DataLoader(Made(lambda i: torch.ones(2) * i), None, sampler=[4, 0], **w),
+    "one by one, sampled": lambda w: DataLoader(
+        Made(lambda i: torch.ones(2) * i), None, sampler=[4, 0], **w
+    ),
     "batch sampler": lambda w: DataLoader(Made(lambda i: i), batch_sampler=Uneven(), **w),
     "batch sampler, derived": lambda w: DataLoader(
         Made(lambda i: i), batch_sampler=Buckets(SequentialSampler(range(7)), 3, True), **w
@@ -139,7 +160,9 @@ def test_a_batch_sampler_of_the_users_follows_epochs_and_resumes() -> None:
     sampler = Uneven()
     existing = DataLoader(Made(lambda i: i), batch_sampler=sampler)
     with fastload.from_dataloader(existing) as loader:
-        assert [next(iter(loader))[0].item() for _ in range(3)] == [0, 1, 2], "epochs follow each other"
+        assert [next(iter(loader))[0].item() for _ in range(3)] == [0, 1, 2], (
+            "epochs follow each other"
+        )
         sampler.set_epoch(5)
         iterator = iter(loader)
         assert next(iterator).tolist() == [5, 1]
@@ -155,7 +178,11 @@ def test_a_batch_sampler_of_the_users_follows_epochs_and_resumes() -> None:
 def two_views(picture: Any) -> list[Any]:
     """The same crop twice: deterministic, so that both loaders can be compared."""
     view = v1.Compose([v1.Resize((16, 16)), v1.ToTensor()])
-    return [view(picture), v1.functional.hflip(view(picture)), v1.functional.resize(view(picture), [8, 8])]
+    return [
+        view(picture),
+        v1.functional.hflip(view(picture)),
+        v1.functional.resize(view(picture), [8, 8]),
+    ]
 
 
 def named_views(picture: Any) -> dict[str, Any]:
@@ -170,8 +197,11 @@ def test_a_transform_may_make_several_views(tmp_path: Path, transform: Any) -> N
         for (ours, our_labels), (theirs, labels) in zip(loader, existing, strict=True):
             assert torch.equal(our_labels, labels)
             assert type(ours) is type(theirs)
-            pairs = zip(ours.values(), theirs.values()) if isinstance(theirs, dict) else zip(ours, theirs)  # noqa: B905
-            assert all(a.shape == b.shape and (a - b).abs().mean() < 0.02 for a, b in pairs)
+            pairs = (ours, theirs)
+            if isinstance(theirs, dict):
+                pairs = (ours.values(), theirs.values())
+            for a, b in zip(*pairs, strict=True):
+                assert a.shape == b.shape and (a - b).abs().mean() < 0.02
 
 
 # -- the user's own code
@@ -249,11 +279,15 @@ def by_key(key: Any) -> Any:
 
 SIZES: list[Any] = [[(0, 4), (5, 4)], [(1, 8), (2, 8)], [(3, 2)]]
 KEYED: dict[str, Callable[[dict[str, Any]], DataLoader[Any]]] = {
-    "lists of indices": lambda w: DataLoader(Made(by_key), None, sampler=Keys([[0, 1], [5, 2, 3]]), **w),
+    "lists of indices": lambda w: DataLoader(
+        Made(by_key), None, sampler=Keys([[0, 1], [5, 2, 3]]), **w
+    ),
     "a size for each batch": lambda w: DataLoader(Made(by_key), batch_sampler=SIZES, **w),
     "pairs": lambda w: DataLoader(Made(by_key), 2, sampler=Keys([(0, 4), (3, 4), (5, 4)]), **w),
     "words": lambda w: DataLoader(Made(len), 2, sampler=Keys(["a", "bcd", "ef"]), **w),
-    "beyond the length": lambda w: DataLoader(Made(lambda i: i % 7), 2, sampler=Keys([3, 9, -1]), **w),
+    "beyond the length": lambda w: DataLoader(
+        Made(lambda i: i % 7), 2, sampler=Keys([3, 9, -1]), **w
+    ),
     "pairs, all at once": lambda w: DataLoader(AllAtOnce(by_key), batch_sampler=SIZES, **w),
 }
 
@@ -328,7 +362,9 @@ def test_changes_between_epochs_reach_the_workers_as_under_a_dataloader(persiste
 
 
 def test_changes_reach_data_sets_that_are_read_natively(tmp_path: Path) -> None:
-    data = ImageFolder(str(write_photo_folder(tmp_path)), v1.Compose([v1.Resize((16, 16)), v1.ToTensor()]))
+    data = ImageFolder(
+        str(write_photo_folder(tmp_path)), v1.Compose([v1.Resize((16, 16)), v1.ToTensor()])
+    )
     with fastload.from_dataloader(DataLoader(data, 2)) as loader:
         assert "ImageFolder.__getitem__" not in loader.explain()
         assert next(iter(loader))[0].shape == (2, 3, 16, 16)

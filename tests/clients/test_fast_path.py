@@ -1,4 +1,5 @@
-"""What people put into a DataLoader runs natively, with the samples of the torch backend, or explain() says why not."""
+"""What people put into a DataLoader runs natively, with the samples of the torch backend, or
+explain() says why not."""
 
 from __future__ import annotations
 
@@ -11,7 +12,14 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, get_worker_info, random_split
+from torch.utils.data import (
+    ConcatDataset,
+    DataLoader,
+    Dataset,
+    Subset,
+    get_worker_info,
+    random_split,
+)
 from torchvision import datasets
 from torchvision import transforms as v1
 from torchvision.transforms import _presets as presets
@@ -36,8 +44,14 @@ class TrainPreset:
 
     def __init__(self) -> None:
         crop = v1.RandomResizedCrop(16, interpolation=BICUBIC)
-        convert = [v1.PILToTensor(), v1.ConvertImageDtype(torch.float), v1.Normalize([0.5] * 3, [0.2] * 3)]
-        self.transforms = v1.Compose([crop, v1.RandomHorizontalFlip(), *convert, v1.RandomErasing(0.5)])
+        convert = [
+            v1.PILToTensor(),
+            v1.ConvertImageDtype(torch.float),
+            v1.Normalize([0.5] * 3, [0.2] * 3),
+        ]
+        self.transforms = v1.Compose(
+            [crop, v1.RandomHorizontalFlip(), *convert, v1.RandomErasing(0.5)]
+        )
 
     def __call__(self, img: Any) -> Any:
         return self.transforms(img)
@@ -46,7 +60,9 @@ class TrainPreset:
 class ModulePreset(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.steps = v2.Compose([v2.RandomResizedCrop(16), v2.ToImage(), v2.ToDtype(torch.float32, scale=True)])
+        self.steps = v2.Compose(
+            [v2.RandomResizedCrop(16), v2.ToImage(), v2.ToDtype(torch.float32, scale=True)]
+        )
 
     def forward(self, img: Any) -> Any:
         return self.steps(img)
@@ -120,15 +136,27 @@ NATIVE: dict[str, tuple[Callable[[str], Any], str]] = {
     "a preset": (lambda f: images(f, TrainPreset()), ""),
     "a preset that is a module": (lambda f: images(f, ModulePreset()), ""),
     "a Compose of their own": (lambda f: images(f, OwnCompose()), ""),
-    "the transforms of weights": (lambda f: images(f, presets.ImageClassification(crop_size=16, resize_size=20)), ""),
+    "the transforms of weights": (
+        lambda f: images(f, presets.ImageClassification(crop_size=16, resize_size=20)),
+        "",
+    ),
     "a folder of their own": (OwnFolder, ""),
     "random_split": (lambda f: random_split(images(f), [4, 2])[0], ""),
     "ConcatDataset": (lambda f: ConcatDataset([images(f), Subset(images(f), [1, 0])]), ""),
     "a wrapper": (lambda f: Transformed(halves(f), TrainPreset()), ""),
-    "a wrapper with labels": (lambda f: Transformed(halves(f), EVALUATION, lambda y: y + 5), "lambda"),
+    "a wrapper with labels": (
+        lambda f: Transformed(halves(f), EVALUATION, lambda y: y + 5),
+        "lambda",
+    ),
     "a Subset of their own": (lambda f: TransformedSubset(images(f, None), [3, 1], EVALUATION), ""),
-    "a loader written out": (lambda f: images(f, loader=lambda path: Image.open(path).convert("RGB")), ""),
-    "target_transform": (lambda f: images(f, target_transform=lambda y: float(y) / 2), "asked for 2 labels"),
+    "a loader written out": (
+        lambda f: images(f, loader=lambda path: Image.open(path).convert("RGB")),
+        "",
+    ),
+    "target_transform": (
+        lambda f: images(f, target_transform=lambda y: float(y) / 2),
+        "asked for 2 labels",
+    ),
 }
 
 
@@ -147,7 +175,9 @@ def test_it_runs_natively_as_in_the_torch_backend(folder: str, name: str) -> Non
         ours = list(loader)
     assert "turbojpeg" in explained.splitlines()[0], explained
     assert said in explained
-    for (views, labels), (others, other_labels) in zip(ours, batches(existing, "torch"), strict=True):
+    for (views, labels), (others, other_labels) in zip(
+        ours, batches(existing, "torch"), strict=True
+    ):
         assert torch.equal(views, others)
         assert torch.equal(labels, other_labels)
         assert labels.dtype == other_labels.dtype
@@ -165,16 +195,27 @@ def test_it_runs_natively_as_in_the_torch_backend(folder: str, name: str) -> Non
             lambda f: IndexedFolder(f, EVALUATION),
             "by code of its own, not by that of ImageFolder. So each is",
         ),
-        (lambda f: Shifted(images(f, None), EVALUATION), "give that one the transform and the target_transform"),
-        (lambda f: images(f, target_transform=lambda y: random.random()), "may depend on more than the label"),
-        (lambda f: ConcatDataset([images(f), images(f, TrainPreset())]), "different transforms; give all of them one"),
+        (
+            lambda f: Shifted(images(f, None), EVALUATION),
+            "give that one the transform and the target_transform",
+        ),
+        (
+            lambda f: images(f, target_transform=lambda y: random.random()),
+            "may depend on more than the label",
+        ),
+        (
+            lambda f: ConcatDataset([images(f), images(f, TrainPreset())]),
+            "different transforms; give all of them one",
+        ),
         (
             lambda f: images(f, lambda image: EVALUATION(image)),
             "not a torchvision transform; leave it out, or register",
         ),
     ],
 )
-def test_what_stops_it_is_said_with_the_edit_that_frees_it(folder: str, make: Any, reason: str) -> None:
+def test_what_stops_it_is_said_with_the_edit_that_frees_it(
+    folder: str, make: Any, reason: str
+) -> None:
     dataset = make(folder)
     existing = DataLoader(dataset, 3)
     with fastload.from_dataloader(existing) as loader:
@@ -244,8 +285,13 @@ def test_views_by_a_class_of_their_own_are_freed_by_the_edit_that_is_named(
         explained = " ".join(str(loader.explain()).split())
         assert explained.startswith("backend torch:")
         shapes = [view.shape for view in next(iter(loader))[0]]
-    assert f"if it makes views of an image by them, write {edit} in its place, one for each view" in explained
-    edited = eval(edit.replace("x.narrow)", "*[x.narrow] * 3)"), {"fastload": fastload, "x": transform})
+    assert (
+        f"if it makes views of an image by them, write {edit} in its place, one for each view"
+        in explained
+    )
+    edited = eval(
+        edit.replace("x.narrow)", "*[x.narrow] * 3)"), {"fastload": fastload, "x": transform}
+    )
     with fastload.from_dataloader(DataLoader(images(folder, edited), 3)) as loader:
         assert str(loader.explain()).split()[1] == "turbojpeg:", loader.explain()
         assert [view.shape for view in next(iter(loader))[0]] == shapes
@@ -277,8 +323,12 @@ def change_dataset(worker: int) -> None:
     info.dataset.transform = v1.Compose([v1.Resize((4, 4)), v1.ToTensor()])
 
 
-@pytest.mark.parametrize(("init", "backend"), [(set_seeds, "turbojpeg:"), (change_dataset, "torch:")])
-def test_a_worker_init_fn_that_may_change_the_dataset_is_called(folder: str, init: Any, backend: str) -> None:
+@pytest.mark.parametrize(
+    ("init", "backend"), [(set_seeds, "turbojpeg:"), (change_dataset, "torch:")]
+)
+def test_a_worker_init_fn_that_may_change_the_dataset_is_called(
+    folder: str, init: Any, backend: str
+) -> None:
     existing = DataLoader(images(folder), 6, worker_init_fn=init, num_workers=1)
     with fastload.from_dataloader(existing) as loader:
         assert str(loader.explain()).split()[1] == backend
@@ -301,22 +351,32 @@ TIMM: dict[str, dict[str, Any]] = {
     "train without augmentation": {"is_training": True, "no_aug": True},
     "for the prefetcher": {"is_training": True, "use_prefetcher": True},
     "evaluation": {"interpolation": "bicubic"},
-    "evaluation with borders": {"interpolation": "bicubic", "crop_mode": "border", "input_size": (3, 16, 24)},
+    "evaluation with borders": {
+        "interpolation": "bicubic",
+        "crop_mode": "border",
+        "input_size": (3, 16, 24),
+    },
     "evaluation, wide": {"input_size": (3, 16, 24)},
 }
 
 
 # timm leaves the files that it opens to the garbage collector.
-@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.filterwarnings(
+    "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
+)
 @pytest.mark.parametrize("name", TIMM)
 def test_timm_runs_natively(folder: str, name: str) -> None:
     data = pytest.importorskip("timm.data", reason="pip install torch-fastload[integrations]")
-    dataset = data.ImageDataset(folder, transform=data.create_transform(**{"input_size": (3, 16, 16), **TIMM[name]}))
+    dataset = data.ImageDataset(
+        folder, transform=data.create_transform(**{"input_size": (3, 16, 16), **TIMM[name]})
+    )
     existing = DataLoader(dataset, 3, shuffle=True)
     with fastload.from_dataloader(existing, seed=3) as loader:
         assert "turbojpeg" in str(loader.explain()).splitlines()[0], loader.explain()
         ours = list(loader)
-    for (pixels, labels), (others, other_labels) in zip(ours, batches(existing, "torch"), strict=True):
+    for (pixels, labels), (others, other_labels) in zip(
+        ours, batches(existing, "torch"), strict=True
+    ):
         assert torch.equal(pixels, others)
         assert torch.equal(labels, other_labels)
     if "is_training" not in TIMM[name]:
@@ -326,16 +386,23 @@ def test_timm_runs_natively(folder: str, name: str) -> None:
 
 
 def test_timms_random_filter_is_drawn_for_each_sample(folder: str, tmp_path: Path) -> None:
-    """Half of the samples as with bilinear, half as with bicubic; the same ones in every backend."""
-    timm = pytest.importorskip("timm.data.transforms", reason="pip install torch-fastload[integrations]")
+    """Half of the samples as with bilinear, half as with bicubic; the same ones in every
+    backend."""
+    timm = pytest.importorskip(
+        "timm.data.transforms", reason="pip install torch-fastload[integrations]"
+    )
     made = {}
     for filtering in ("random", "bilinear", "bicubic"):
         crop = timm.RandomResizedCropAndInterpolation(16, interpolation=filtering)
         for backend in ("torch", "turbojpeg", "cache"):
             options: Any = {}
             if backend == "cache":
-                options["options"] = fastload.backends.cache.CacheOptions(directory=tmp_path / "c", progress=False)
-            with fastload.create_loader(folder, 6, transform=crop, backend=backend, num_workers=0, **options) as loader:
+                options["options"] = fastload.backends.cache.CacheOptions(
+                    directory=tmp_path / "c", progress=False
+                )
+            with fastload.create_loader(
+                folder, 6, transform=crop, backend=backend, num_workers=0, **options
+            ) as loader:
                 rows = [next(iter(loader))[0] for _ in range(3)]
             made[filtering, backend] = torch.cat(rows)
     mixed = made["random", "turbojpeg"]
@@ -357,7 +424,12 @@ class RepeatedAugmentation:
     """As RASampler of torchvision's references deals copies out."""
 
     def __init__(self, length: int, rank: int, num_replicas: int, repetitions: int) -> None:
-        self.length, self.rank, self.num_replicas, self.repetitions = length, rank, num_replicas, repetitions
+        self.length, self.rank, self.num_replicas, self.repetitions = (
+            length,
+            rank,
+            num_replicas,
+            repetitions,
+        )
 
     def __len__(self) -> int:
         return len(list(iter(self)))
@@ -371,7 +443,9 @@ class RepeatedAugmentation:
 def test_copies_of_a_sample_differ_on_all_ranks(world: int) -> None:
     seen = []
     for rank in range(world):
-        order = ForeignOrder(RepeatedAugmentation(10, rank, world, 3), 2, 10, False, 0, Shard(rank, world))
+        order = ForeignOrder(
+            RepeatedAugmentation(10, rank, world, 3), 2, 10, False, 0, Shard(rank, world)
+        )
         indices = order.epoch(0)
         repeats = order.repeats(indices)
         assert repeats is not None
@@ -381,7 +455,9 @@ def test_copies_of_a_sample_differ_on_all_ranks(world: int) -> None:
 
 def test_repeated_augmentation_runs_natively(folder: str) -> None:
     sampler = RepeatedAugmentation(6, 0, 1, 2)
-    with fastload.from_dataloader(DataLoader(images(folder, TrainPreset()), 2, sampler=sampler)) as loader:
+    with fastload.from_dataloader(
+        DataLoader(images(folder, TrainPreset()), 2, sampler=sampler)
+    ) as loader:
         assert "turbojpeg" in str(loader.explain()).splitlines()[0]
         for pixels, labels in loader:
             assert labels[0] == labels[1]

@@ -1,4 +1,5 @@
-"""Lightning with two processes: it makes its loaders anew, and fastload's stay fastload's, one rank each."""
+"""Lightning with two processes: it makes its loaders anew, and fastload's stay fastload's, one rank
+each."""
 
 from __future__ import annotations
 
@@ -20,7 +21,10 @@ def test_steps_and_validation_figures_are_those_of_a_dataloader(tmp_path: Path) 
         for way in ("hook", "argument"):
             trained: list[list[int]] = [[], []]
             for found in ranks:
-                (_, plain, wanted), (kind, seen, figure) = found[f"plain {count}"], found[f"{way} {count}"]
+                (_, plain, wanted), (kind, seen, figure) = (
+                    found[f"plain {count}"],
+                    found[f"{way} {count}"],
+                )
                 assert kind == "Loader"
                 assert figure == wanted, "to the last digit"
                 assert [(name, epoch, len(batch)) for name, epoch, batch in seen] == [
@@ -32,12 +36,21 @@ def test_steps_and_validation_figures_are_those_of_a_dataloader(tmp_path: Path) 
                 for name, epoch, batch in seen:
                     if name == "train":
                         trained[epoch] += batch
-            for epoch in trained:  # every sample over both ranks, and one twice where they would be uneven
+            for (
+                epoch
+            ) in trained:  # every sample over both ranks, and one twice where they would be uneven
                 assert set(epoch) == set(range(count))
                 assert len(epoch) == count + count % 2
             assert trained[0] != trained[1], "another order in each epoch"
-        evaluated = [batch for found in ranks for name, _, batch in found[f"created {count}"][1] if name == "val"]
-        assert all(evaluated), "no rank has a batch without samples, whose mean would not be a number"
+        evaluated = [
+            batch
+            for found in ranks
+            for name, _, batch in found[f"created {count}"][1]
+            if name == "val"
+        ]
+        assert all(evaluated), (
+            "no rank has a batch without samples, whose mean would not be a number"
+        )
         assert all(math.isfinite(found[f"created {count}"][2]) for found in ranks)
 
 

@@ -1,4 +1,5 @@
-"""A Loader to code that expects torch's DataLoader: attributes, copies, and what frameworks do to the object."""
+"""A Loader to code that expects torch's DataLoader: attributes, copies, and what frameworks do to
+the object."""
 
 from __future__ import annotations
 
@@ -84,8 +85,12 @@ def test_it_has_the_attributes_of_the_loader_it_was_made_from() -> None:
 
 
 def test_a_loader_made_by_create_loader_has_them_too(tmp_path: Path) -> None:
-    loader = fastload.create_loader(write_photo_folder(tmp_path), 3, transform=v2.RandomResizedCrop(16))
-    assert all(hasattr(loader, name) for name in (*ATTRIBUTES, "collate_fn", "sampler", "batch_sampler"))
+    loader = fastload.create_loader(
+        write_photo_folder(tmp_path), 3, transform=v2.RandomResizedCrop(16)
+    )
+    assert all(
+        hasattr(loader, name) for name in (*ATTRIBUTES, "collate_fn", "sampler", "batch_sampler")
+    )
     assert len(loader.dataset) == 6
     assert len(loader.dataset.classes) == 2
     with pytest.raises(ConfigurationError, match="shard='auto'"):
@@ -97,7 +102,9 @@ def test_a_loader_made_by_create_loader_has_them_too(tmp_path: Path) -> None:
 )
 def test_assignments_are_refused_as_a_dataloader_refuses_them(name: str) -> None:
     loader = fastload.from_dataloader(DataLoader(numbers(8), 2))
-    with pytest.raises(ValueError, match=f"{name} attribute should not be set after Loader is initialized"):
+    with pytest.raises(
+        ValueError, match=f"{name} attribute should not be set after Loader is initialized"
+    ):
         setattr(loader, name, None)
 
 
@@ -107,7 +114,16 @@ def test_the_sampler_tells_what_a_distributed_sampler_tells() -> None:
     loader = fastload.from_dataloader(DataLoader(data, 4, sampler=theirs))
     ours = loader.sampler
     assert isinstance(ours, DistributedSampler)
-    for name in ("dataset", "num_replicas", "rank", "epoch", "num_samples", "total_size", "shuffle", "seed"):
+    for name in (
+        "dataset",
+        "num_replicas",
+        "rank",
+        "epoch",
+        "num_samples",
+        "total_size",
+        "shuffle",
+        "seed",
+    ):
         assert getattr(ours, name) == getattr(theirs, name), name
     assert len(ours) == len(theirs) == len(list(ours))
     ours.set_epoch(4)
@@ -115,7 +131,9 @@ def test_the_sampler_tells_what_a_distributed_sampler_tells() -> None:
     assert not isinstance(fastload.from_dataloader(DataLoader(data, 4)).sampler, DistributedSampler)
 
 
-@pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda loader: pickle.loads(pickle.dumps(loader))])
+@pytest.mark.parametrize(
+    "duplicate", [copy.deepcopy, lambda loader: pickle.loads(pickle.dumps(loader))]
+)
 def test_it_can_be_copied_and_pickled(tmp_path: Path, duplicate: Any) -> None:
     folder = write_photo_folder(tmp_path, per_class=6)
     transform = v2.Compose([v2.RandomResizedCrop(16), v2.RandomHorizontalFlip()])
@@ -125,10 +143,16 @@ def test_it_can_be_copied_and_pickled(tmp_path: Path, duplicate: Any) -> None:
     ]
     for loader in made:
         with loader, duplicate(loader) as other:
-            assert all(torch.equal(a, b) for x, y in zip(loader, other, strict=True) for a, b in zip(x, y, strict=True))
+            assert all(
+                torch.equal(a, b)
+                for x, y in zip(loader, other, strict=True)
+                for a, b in zip(x, y, strict=True)
+            )
             iterator = iter(loader)
             next(iterator)
-            with duplicate(loader) as third:  # starts with the first batch, as a copy of a DataLoader
+            with duplicate(
+                loader
+            ) as third:  # starts with the first batch, as a copy of a DataLoader
                 assert len(list(iterator)) == 3
                 assert len(list(third)) == 4
 
@@ -138,24 +162,34 @@ def test_it_can_be_copied_and_pickled(tmp_path: Path, duplicate: Any) -> None:
 
 def rebuilt(loader: Any, **changes: Any) -> Any:
     """What Lightning and others do: the class of a loader, called with attributes of the loader."""
-    return type(loader)(**{"config": loader.config, "dataset": loader.dataset, "shuffle": False, **changes})
+    return type(loader)(
+        **{"config": loader.config, "dataset": loader.dataset, "shuffle": False, **changes}
+    )
 
 
 @pytest.mark.parametrize("count", [16, 17, 37])
 @pytest.mark.parametrize("drop_last", [False, True])
-def test_made_anew_with_a_distributed_sampler_it_serves_that_rank(count: int, drop_last: bool) -> None:
+def test_made_anew_with_a_distributed_sampler_it_serves_that_rank(
+    count: int, drop_last: bool
+) -> None:
     data = numbers(count)
     loader = fastload.from_dataloader(DataLoader(data, 4))
     for rank in range(2):
-        sampler: DistributedSampler[Any] = DistributedSampler(data, 2, rank, shuffle=False, drop_last=drop_last)
-        for changes in ({"sampler": sampler}, {"batch_sampler": type(loader.batch_sampler)(sampler, 4, False)}):
+        sampler: DistributedSampler[Any] = DistributedSampler(
+            data, 2, rank, shuffle=False, drop_last=drop_last
+        )
+        for changes in (
+            {"sampler": sampler},
+            {"batch_sampler": type(loader.batch_sampler)(sampler, 4, False)},
+        ):
             with rebuilt(loader, **changes) as other:
                 assert isinstance(other, fastload.Loader)
                 assert values(other) == values(DataLoader(data, 4, sampler=sampler))
 
 
 class TakesOver(DataLoader[Any]):
-    """In the shape of Ray Train's wrapper, which has the attributes of the loader within, and not its methods."""
+    """In the shape of Ray Train's wrapper, which has the attributes of the loader within, and not
+    its methods."""
 
     def __init__(self, loader: Any) -> None:
         vars(self).update(vars(loader))
@@ -199,9 +233,15 @@ def test_made_anew_with_other_data_or_called_as_a_dataloader_it_refuses() -> Non
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_plain_dataloader_made_of_its_attributes_raises_and_loads_nothing(workers: int) -> None:
-    for loader in (fastload.from_dataloader(DataLoader(numbers(8), 2)), fastload.create_loader(numbers(8), 2)):
+    for loader in (
+        fastload.from_dataloader(DataLoader(numbers(8), 2)),
+        fastload.create_loader(numbers(8), 2),
+    ):
         plain = DataLoader(
-            loader.dataset, batch_sampler=loader.batch_sampler, collate_fn=loader.collate_fn, num_workers=workers
+            loader.dataset,
+            batch_sampler=loader.batch_sampler,
+            collate_fn=loader.collate_fn,
+            num_workers=workers,
         )
         with pytest.raises(ConfigurationError, match=r"a plain DataLoader was made.*shard='auto'"):
             next(iter(plain))
@@ -229,7 +269,10 @@ def test_a_shard_in_place_of_a_sampler_is_as_even_as_the_sampler(count: int) -> 
 def test_auto_is_the_rank_at_the_first_iter(monkeypatch: pytest.MonkeyPatch) -> None:
     for make, last in (
         (lambda: fastload.create_loader(numbers(16), 4, shard="auto"), [12, 13, 14, 15]),
-        (lambda: fastload.from_dataloader(DataLoader(numbers(16), 4), shard="auto"), [9, 11, 13, 15]),
+        (
+            lambda: fastload.from_dataloader(DataLoader(numbers(16), 4), shard="auto"),
+            [9, 11, 13, 15],
+        ),
     ):
         monkeypatch.delenv("RANK", raising=False)
         with make() as loader:
@@ -279,7 +322,9 @@ def test_duplicates_are_warned_of_once_and_for_every_way_in(
 @pytest.mark.parametrize("count", [16, 17, 37])
 @pytest.mark.parametrize("drop_last", [False, True])
 @pytest.mark.parametrize("sampler_drops", [False, True])
-def test_ranks_get_what_the_distributed_sampler_gives_them(count: int, drop_last: bool, sampler_drops: bool) -> None:
+def test_ranks_get_what_the_distributed_sampler_gives_them(
+    count: int, drop_last: bool, sampler_drops: bool
+) -> None:
     data = numbers(count)
     for world in (2, 3):
         for rank in range(world):
@@ -341,7 +386,9 @@ def test_the_users_own_sampler_may_be_told_the_epoch() -> None:
         with fastload.from_dataloader(existing) as loader:
             in_turn = [values(loader) for _ in range(4)]
             if isinstance(sampler, Shifted):
-                assert in_turn == [[[(2 * b + i + e) % 6 for i in range(2)] for b in range(3)] for e in range(4)]
+                assert in_turn == [
+                    [[(2 * b + i + e) % 6 for i in range(2)] for b in range(3)] for e in range(4)
+                ]
         sampler.set_epoch(0)
         with fastload.from_dataloader(existing) as loader:
             for epoch in (2, 3, 1):  # a script that restarts at epoch 2

@@ -1,4 +1,5 @@
-"""Ray Train with two workers: a loader that is shared already is left alone, another one says what to write."""
+"""Ray Train with two workers: a loader that is shared already is left alone, another one says what
+to write."""
 
 from __future__ import annotations
 
@@ -13,7 +14,9 @@ pytest.importorskip("ray", reason="pip install torch-fastload[integrations]")
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_each_worker_gets_its_part_or_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_worker_gets_its_part_or_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     monkeypatch.setenv("RAY_TRAIN_V2_ENABLED", "1")
     run_script("ray_loop.py", str(tmp_path))
@@ -22,5 +25,7 @@ def test_each_worker_gets_its_part_or_an_error(tmp_path: Path, monkeypatch: pyte
         for found in ranks:
             assert found[f"auto {count}"] == found[f"plain {count}"]
             assert "shard='auto'" in found[f"unshared {count}"]
-        created = [index for found in ranks for batch in found[f"created {count}"] for index in batch]
+        created = [
+            index for found in ranks for batch in found[f"created {count}"] for index in batch
+        ]
         assert sorted(created) == list(range(count)), "each sample exactly once"

@@ -47,15 +47,21 @@ LOADERS: dict[str, Any] = {
         DATA, batch_sampler=BatchSampler(Infinite(), 3, True), num_workers=w
     ),
     "finite": lambda w: DataLoader(DATA, 3, sampler=Finite(), num_workers=w),
-    "finite, drop_last": lambda w: DataLoader(DATA, 3, sampler=Finite(), drop_last=True, num_workers=w),
+    "finite, drop_last": lambda w: DataLoader(
+        DATA, 3, sampler=Finite(), drop_last=True, num_workers=w
+    ),
     "batches": lambda w: DataLoader(DATA, batch_sampler=Pairs(), num_workers=w),
-    "a dataset of Python": lambda w: DataLoader(list(range(10)), 3, sampler=Finite(), num_workers=w),
+    "a dataset of Python": lambda w: DataLoader(
+        list(range(10)), 3, sampler=Finite(), num_workers=w
+    ),
 }
 
 
 @pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", LOADERS)
-def test_samplers_without_a_length_give_what_they_give_a_dataloader(name: str, workers: int) -> None:
+def test_samplers_without_a_length_give_what_they_give_a_dataloader(
+    name: str, workers: int
+) -> None:
     def batches(loader: Any) -> list[list[int]]:
         rows = itertools.islice(loader, 12)
         return [(batch[0] if isinstance(batch, list) else batch).tolist() for batch in rows]
@@ -102,7 +108,11 @@ def test_the_sampler_counts_as_torchs_does(drop_last: bool, shuffle: bool) -> No
     existing: DataLoader[Any] = DataLoader(DATA, 3, drop_last=drop_last, shuffle=shuffle)
     with fastload.from_dataloader(existing) as loader:
         assert len(loader.sampler) == len(existing.sampler) == len(list(loader.sampler)) == 10  # type: ignore[arg-type]
-        assert len(loader.batch_sampler) == len(existing.batch_sampler) == len(list(loader.batch_sampler))  # type: ignore[arg-type]
+        assert (
+            len(loader.batch_sampler)
+            == len(existing.batch_sampler)
+            == len(list(loader.batch_sampler))
+        )  # type: ignore[arg-type]
 
 
 def test_a_loader_that_accelerate_has_prepared_names_the_line_to_write() -> None:

@@ -1,4 +1,5 @@
-"""States are honest: other content is refused, however alike it is, and a copy of the same is not."""
+"""States are honest: other content is refused, however alike it is, and a copy of the same is
+not."""
 
 from __future__ import annotations
 
@@ -112,7 +113,9 @@ def pairs_of(folder: Path) -> Path:
 def test_folders_and_archives_of_equal_names_and_sizes_and_other_content_are_refused(
     tmp_path: Path, kind: Callable[[Path], Path]
 ) -> None:
-    one, other = (kind(classes_in(tmp_path / name, value)) for name, value in (("one", 10), ("other", 90)))
+    one, other = (
+        kind(classes_in(tmp_path / name, value)) for name, value in (("one", 10), ("other", 90))
+    )
     with fastload.create_loader(one, batch_size=2) as loader:
         state = loader.state_dict()
         loader.load_state_dict(state)
@@ -133,7 +136,9 @@ def test_looking_into_files_costs_no_more_for_many_of_them_and_never_waits(
     os.mkfifo(tmp_path / "class0/0.jpg")  # the first in order: nobody will ever write to it
     opened = []
     original = stores.open_regular
-    monkeypatch.setattr(stores, "open_regular", lambda path, **how: opened.append(path) or original(path, **how))
+    monkeypatch.setattr(
+        stores, "open_regular", lambda path, **how: opened.append(path) or original(path, **how)
+    )
     assert len(open_source(tmp_path).source) == 2000
     assert opened[0].endswith("class0/0.jpg")
     assert len(opened) == 32
@@ -151,7 +156,11 @@ def test_looking_into_files_costs_no_more_for_many_of_them_and_never_waits(
     ],
 )
 def test_what_is_kept_for_each_sample_tells_data_sets_apart(one: Any, other: Any) -> None:
-    for wrap in (Rows, lambda rows: Subset(Rows(rows), [1, 0]), lambda rows: ConcatDataset([Rows(rows), Rows(rows)])):
+    for wrap in (
+        Rows,
+        lambda rows: Subset(Rows(rows), [1, 0]),
+        lambda rows: ConcatDataset([Rows(rows), Rows(rows)]),
+    ):
         state = state_of(wrap(one))
         assert goes_on(state, wrap(one))
         assert not goes_on(state, wrap(other))
@@ -161,7 +170,9 @@ def test_what_is_kept_for_each_sample_tells_data_sets_apart(one: Any, other: Any
 
 def test_huggingface_datasets_are_known_by_their_own_fingerprint() -> None:
     datasets = pytest.importorskip("datasets", reason="pip install torch-fastload[integrations]")
-    one, same, other = (datasets.Dataset.from_dict({"n": rows}) for rows in ([1, 2, 3], [1, 2, 3], [1, 2, 4]))
+    one, same, other = (
+        datasets.Dataset.from_dict({"n": rows}) for rows in ([1, 2, 3], [1, 2, 3], [1, 2, 4])
+    )
     state = state_of(one)
     assert goes_on(state, same)
     assert not goes_on(state, other)

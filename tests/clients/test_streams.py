@@ -1,4 +1,5 @@
-"""IterableDatasets: the batches are those of the DataLoader, and what needs samples by index is refused by name."""
+"""IterableDatasets: the batches are those of the DataLoader, and what needs samples by index is
+refused by name."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from fastload.errors import ConfigurationError, StateMismatchError
 
 
 class Count(IterableDataset[Any]):
-    """Numbers, shared among workers as torch's documentation has it, with an epoch that the script tells."""
+    """Numbers, shared among workers as torch's documentation has it, with an epoch that the script
+    tells."""
 
     def __init__(self, length: int = 11, *, fails_at: int = -1) -> None:
         self.length, self.fails_at, self.epoch = length, fails_at, 0
@@ -50,7 +52,9 @@ LOADERS: dict[str, Callable[[], DataLoader[Any]]] = {
     "workers": lambda: DataLoader(Count(), 2, num_workers=2),
     "worker_init_fn": lambda: DataLoader(Count(), 2, num_workers=2, worker_init_fn=at_first),
     "persistent workers": lambda: DataLoader(Count(), 2, num_workers=2, persistent_workers=True),
-    "collate_fn": lambda: DataLoader(Count(), 4, collate_fn=lambda rows: (0, torch.tensor([n for _, n in rows]))),
+    "collate_fn": lambda: DataLoader(
+        Count(), 4, collate_fn=lambda rows: (0, torch.tensor([n for _, n in rows]))
+    ),
 }
 
 
@@ -77,7 +81,9 @@ def test_it_looks_like_the_dataloader() -> None:
         with fastload.from_dataloader(existing) as loader:
             assert loader.dataset is data
             assert isinstance(loader, DataLoader)
-            assert next(iter(loader.batch_sampler)) == next(iter(existing.batch_sampler)) == [None] * 4
+            assert (
+                next(iter(loader.batch_sampler)) == next(iter(existing.batch_sampler)) == [None] * 4
+            )
             if isinstance(data, Sized):
                 assert len(loader) == len(existing) == 3
             else:
@@ -108,14 +114,19 @@ def test_a_state_is_found_again_and_loaders_are_copied() -> None:
         iterator = iter(loader)
         next(iterator)
         state = loader.state_dict()
-        assert numbers(copy.deepcopy(loader)) == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10]], "a copy starts anew"
+        assert numbers(copy.deepcopy(loader)) == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10]], (
+            "a copy starts anew"
+        )
         rest = numbers(iterator)
         assert rest == [[3, 4, 5], [6, 7, 8], [9, 10]]
     with fastload.from_dataloader(DataLoader(Count(), 3)) as other:
         other.load_state_dict(state)
         assert numbers(other) == rest
         assert len(numbers(other)) == 4
-    with fastload.from_dataloader(DataLoader(Count(), 2)) as wrong, pytest.raises(StateMismatchError, match="batch_si"):
+    with (
+        fastload.from_dataloader(DataLoader(Count(), 2)) as wrong,
+        pytest.raises(StateMismatchError, match="batch_si"),
+    ):
         wrong.load_state_dict(state)
 
 
@@ -140,11 +151,15 @@ def test_a_shard_is_every_second_batch_and_ranks_are_equal(drop_last: bool) -> N
         ({"tune": True}, "tune"),
     ],
 )
-def test_what_needs_samples_by_index_is_refused_when_the_loader_is_made(arguments: Any, name: str) -> None:
+def test_what_needs_samples_by_index_is_refused_when_the_loader_is_made(
+    arguments: Any, name: str
+) -> None:
     with pytest.raises(ConfigurationError, match=f"{name}.*Count is an IterableDataset"):
         fastload.from_dataloader(DataLoader(Count(), 2), **arguments)
 
 
 def test_batch_transforms_run() -> None:
-    with fastload.from_dataloader(DataLoader(Count(4), 2), batch_transform=lambda images, n: (images, n + 1)) as loader:
+    with fastload.from_dataloader(
+        DataLoader(Count(4), 2), batch_transform=lambda images, n: (images, n + 1)
+    ) as loader:
         assert numbers(loader) == [[1, 2], [3, 4]]

@@ -32,7 +32,9 @@ def made(folder: Path, *, prefetcher: bool) -> Any:
 
 
 # timm leaves the files that it opens to the garbage collector.
-@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.filterwarnings(
+    "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
+)
 def test_batches_are_those_of_timm(tmp_path: Path) -> None:
     folder = write_photo_folder(tmp_path)
     plain = made(folder, prefetcher=False)
@@ -45,12 +47,15 @@ def test_batches_are_those_of_timm(tmp_path: Path) -> None:
         for ours, theirs in ((list(loader), expected), (list(wrapped), expected_wrapped)):
             assert len(ours) == len(theirs) == 3
             for (images, labels), (other_images, other_labels) in zip(ours, theirs, strict=True):
-                # Without the prefetcher and its collate function the images are made natively, within 2 of 255.
+                # Without the prefetcher and its collate function the images are made natively,
+                # within 2 of 255.
                 assert (images.float() - other_images.float()).abs().mean() < 0.02
                 assert torch.equal(labels, other_labels)
 
 
-@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.filterwarnings(
+    "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
+)
 def test_the_prefetchers_batches_are_made_natively_unless_they_are_mixed(tmp_path: Path) -> None:
     folder = write_photo_folder(tmp_path)
     wrapped = made(folder, prefetcher=True)
@@ -58,7 +63,11 @@ def test_the_prefetchers_batches_are_made_natively_unless_they_are_mixed(tmp_pat
     with fastload.from_dataloader(wrapped.loader) as loader:
         assert "turbojpeg" in str(loader.explain()).splitlines()[0]
         for (images, labels), (other_images, other_labels) in zip(loader, theirs, strict=True):
-            assert (images.shape, images.dtype, labels.dtype) == (other_images.shape, torch.uint8, torch.int64)
+            assert (images.shape, images.dtype, labels.dtype) == (
+                other_images.shape,
+                torch.uint8,
+                torch.int64,
+            )
             assert images.stride() == other_images.stride()
             assert (images.float() - other_images.float()).abs().mean() < 2
             assert torch.equal(labels, other_labels)
@@ -71,11 +80,16 @@ def test_the_prefetchers_batches_are_made_natively_unless_they_are_mixed(tmp_pat
         with fastload.from_dataloader(DataLoader(dataset, 2, collate_fn=collate)) as loader:
             explained = " ".join(str(loader.explain()).split())
         assert explained.startswith("backend torch")
-        assert "leave it out, or give from_dataloader a function of whole batches, batch_transform" in explained
+        assert (
+            "leave it out, or give from_dataloader a function of whole batches, batch_transform"
+            in explained
+        )
         assert ("FastCollateMixup" if collate is mixing else "fast_collate") in explained
 
 
-@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.filterwarnings(
+    "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
+)
 @pytest.mark.parametrize("workers", [0, 1])
 def test_mixup_is_turned_off_as_under_timm(tmp_path: Path, workers: int) -> None:
     made = data.create_loader(
@@ -108,7 +122,9 @@ def test_steps_and_figures_of_two_processes_are_those_of_timm(tmp_path: Path) ->
         for found in ranks:
             plain, ours = (found[f"{way} {count} {prefetcher}"] for way in ("plain", "ours"))
             assert ours["length"] == plain["length"]
-            assert [list(map(len, epoch)) for epoch in ours["seen"]] == [list(map(len, e)) for e in plain["seen"]]
+            assert [list(map(len, epoch)) for epoch in ours["seen"]] == [
+                list(map(len, e)) for e in plain["seen"]
+            ]
             assert ours["figures"] == plain["figures"]
             assert ours["pixels"] == plain["pixels"]
             for epoch, batches in enumerate(ours["seen"]):

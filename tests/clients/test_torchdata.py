@@ -14,7 +14,9 @@ from fastload.errors import ConfigurationError, StateMismatchError
 from fastload.integrations import stateful_dataloader_state
 from tests.clients.processes import result, run_script
 
-stateful = pytest.importorskip("torchdata.stateful_dataloader", reason="pip install torch-fastload[integrations]")
+stateful = pytest.importorskip(
+    "torchdata.stateful_dataloader", reason="pip install torch-fastload[integrations]"
+)
 DATA = TensorDataset(torch.arange(20))
 pytestmark = pytest.mark.filterwarnings("ignore")  # torchdata uses what this torch calls deprecated
 
@@ -95,7 +97,9 @@ def test_two_processes_share_the_data_and_their_states_go_both_ways(tmp_path: Pa
             assert found["ours"] == found["plain"]
             assert found["figures"][0] == found["figures"][1]
             assert found["taken over"] == found["given back"] == found["plain"][1:]
-            assert [len(batch) for batch in found["trained"]] == [len(batch) for batch in found["plain"]]
+            assert [len(batch) for batch in found["trained"]] == [
+                len(batch) for batch in found["plain"]
+            ]
             trained += [index for batch in found["trained"] for index in batch]
         assert set(trained) == set(range(count))
         assert len(trained) == count + count % 2

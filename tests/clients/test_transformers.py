@@ -1,4 +1,5 @@
-"""Hugging Face's Trainer with two processes: one method overridden, one callback to resume in mid-epoch."""
+"""Hugging Face's Trainer with two processes: one method overridden, one callback to resume in
+mid-epoch."""
 
 from __future__ import annotations
 
@@ -31,4 +32,6 @@ def test_steps_and_figures_are_those_of_the_trainers_own_loader(tmp_path: Path) 
             assert len(epoch) == count + count % 2
     for found in ranks:
         for name in ("resumed", "resumed by itself"):
-            assert found[name]["seen"] == found["ours 37"]["seen"][3:], "from the third step on, in mid-epoch"
+            assert found[name]["seen"] == found["ours 37"]["seen"][3:], (
+                "from the third step on, in mid-epoch"
+            )

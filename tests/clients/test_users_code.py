@@ -1,4 +1,5 @@
-"""The user's code runs, each sample, each epoch, where it is not known: however seldom it does something of its own."""
+"""The user's code runs, each sample, each epoch, where it is not known: however seldom it does
+something of its own."""
 
 from __future__ import annotations
 
@@ -129,7 +130,9 @@ def test_batches_are_the_dataloaders_own(folder: str, name: str) -> None:
     existing = DataLoader(dataset, 16)
     with fastload.from_dataloader(existing) as loader:
         for (images, labels), (others, other_labels) in zip(loader, existing, strict=True):
-            assert (images - others).abs().max() < 2.1 / 255, "steps after the user's may run on batches"
+            assert (images - others).abs().max() < 2.1 / 255, (
+                "steps after the user's may run on batches"
+            )
             if isinstance(labels, torch.Tensor):
                 assert torch.equal(labels, other_labels)
             else:
@@ -147,11 +150,17 @@ def test_create_loader_of_a_data_set_runs_its_code_too(folder: str) -> None:
 
 @pytest.mark.parametrize("backend", ["turbojpeg", "torch"])
 @pytest.mark.parametrize("views", [False, True])
-def test_batches_are_lists_as_default_collate_makes_them(folder: str, backend: str, views: bool) -> None:
-    existing = DataLoader(datasets.ImageFolder(folder, fastload.Views(RESIZE, RESIZE) if views else RESIZE), 16)
+def test_batches_are_lists_as_default_collate_makes_them(
+    folder: str, backend: str, views: bool
+) -> None:
+    existing = DataLoader(
+        datasets.ImageFolder(folder, fastload.Views(RESIZE, RESIZE) if views else RESIZE), 16
+    )
     with (
         fastload.from_dataloader(existing, backend=backend) as loader,
-        fastload.create_loader(folder, 16, transform=existing.dataset.transform, backend=backend) as created,
+        fastload.create_loader(
+            folder, 16, transform=existing.dataset.transform, backend=backend
+        ) as created,
     ):
         for batch in (next(iter(loader)), next(iter(created))):
             assert type(batch) is type(next(iter(existing))) is list
@@ -172,7 +181,9 @@ def set_table(dataset: Any, labels: dict[int, int], index: int) -> None:
 
 
 @pytest.mark.parametrize("change", [set_sample, set_table])
-@pytest.mark.parametrize("wrap", [fastload.from_dataloader, lambda e: fastload.create_loader(e.dataset, 16)])
+@pytest.mark.parametrize(
+    "wrap", [fastload.from_dataloader, lambda e: fastload.create_loader(e.dataset, 16)]
+)
 def test_labels_that_are_set_between_epochs_arrive(folder: str, change: Any, wrap: Any) -> None:
     table = {0: 0, 1: 1}
     dataset = datasets.ImageFolder(folder, RESIZE, target_transform=lambda label: table[label])
@@ -219,7 +230,9 @@ def test_noise_in_labels_occurs_and_differs_from_epoch_to_epoch(folder: str) -> 
     dataset = datasets.ImageFolder(folder, RESIZE, target_transform=noisy)
     clean = [label for _, label in dataset.samples]
     with fastload.from_dataloader(DataLoader(dataset, 16), seed=0) as loader:
-        wrong = [sum(a != b for a, b in zip(labels_of(loader), clean, strict=True)) for _ in range(4)]
+        wrong = [
+            sum(a != b for a, b in zip(labels_of(loader), clean, strict=True)) for _ in range(4)
+        ]
     assert all(2 < count < 30 for count in wrong)
     assert len(set(wrong)) > 1
 
@@ -237,7 +250,13 @@ def test_functions_that_open_images_are_known_by_their_code() -> None:
     assert opens_as_rgb(datasets.folder.default_loader)
     assert opens_as_rgb(datasets.folder.pil_loader)
     assert opens_as_rgb(lambda name: Image.open(name).convert("RGB"))
-    for other in (upright, to_rgb, str, lambda path: Image.open(path).convert("L"), lambda path: Image.open(path)):
+    for other in (
+        upright,
+        to_rgb,
+        str,
+        lambda path: Image.open(path).convert("L"),
+        lambda path: Image.open(path),
+    ):
         assert not opens_as_rgb(other)
     names = {"Image": ImageOps}
     exec("def fake(path):\n    return Image.open(path).convert('RGB')", names)

@@ -1,4 +1,5 @@
-"""Run by test_timm.py, once for each rank: training and evaluation with timm's loaders, with and without prefetcher."""
+"""Run by test_timm.py, once for each rank: training and evaluation with timm's loaders, with and
+without prefetcher."""
 
 from __future__ import annotations
 

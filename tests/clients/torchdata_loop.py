@@ -1,4 +1,5 @@
-"""Run by test_torchdata.py, once for each rank: StatefulDataLoaders that share their data, adopted and given back."""
+"""Run by test_torchdata.py, once for each rank: StatefulDataLoaders that share their data, adopted
+and given back."""
 
 from __future__ import annotations
 
@@ -31,7 +32,9 @@ def run(count: int) -> dict[str, Any]:
     plain = values(made(count))
     with fastload.from_dataloader(made(count)) as loader:
         ours = values(loader)
-    figures = torch.tensor([[sum(map(sum, batches)), sum(map(len, batches))] for batches in (plain, ours)])
+    figures = torch.tensor(
+        [[sum(map(sum, batches)), sum(map(len, batches))] for batches in (plain, ours)]
+    )
     dist.all_reduce(figures)
     with fastload.from_dataloader(made(count, shuffle=True)) as loader:
         trained = values(loader)

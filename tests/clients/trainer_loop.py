@@ -1,4 +1,5 @@
-"""Run by test_transformers.py, once for each rank: Hugging Face's Trainer with and without fastload."""
+"""Run by test_transformers.py, once for each rank: Hugging Face's Trainer with and without
+fastload."""
 
 from __future__ import annotations
 
@@ -56,8 +57,11 @@ class Ours(Trainer):
         return self.accelerator.prepare(fastload.from_dataloader(existing))
 
 
-def run(kind: Any, count: int, directory: str, *, resume: str | None = None, itself: bool = False) -> dict[str, Any]:
-    """`itself`: whether the Trainer is to skip the batches that were seen before, and not our callback."""
+def run(
+    kind: Any, count: int, directory: str, *, resume: str | None = None, itself: bool = False
+) -> dict[str, Any]:
+    """`itself`: whether the Trainer is to skip the batches that were seen before, and not our
+    callback."""
     model = Model()
     arguments = TrainingArguments(
         output_dir=directory,
@@ -96,6 +100,8 @@ if __name__ == "__main__":
             found[f"{name} {count}"] = run(kind, count, f"{sys.argv[1]}/{name}{count}")
     directory = f"{sys.argv[1]}/ours37"
     found["resumed"] = run(Ours, 37, directory, resume=f"{directory}/checkpoint-3")
-    found["resumed by itself"] = run(Ours, 37, directory, resume=f"{directory}/checkpoint-3", itself=True)
+    found["resumed by itself"] = run(
+        Ours, 37, directory, resume=f"{directory}/checkpoint-3", itself=True
+    )
     with open(f"{sys.argv[1]}/found.{os.environ.get('RANK', '0')}", "w") as file:
         json.dump(found, file)

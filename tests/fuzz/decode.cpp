@@ -1,13 +1,15 @@
-// Fuzz target: any bytes through header, box, region decode, resampling. The first eight bytes choose box, size and
-// options; the rest is the file. What must hold, besides that memory is in order:
+// Fuzz target: any bytes through header, box, region decode, resampling. The first eight bytes
+// choose box, size and options; the rest is the file. What must hold, besides that memory is in
+// order:
 //
 // - the portable inner loops and the best that the processor has make the same pixels;
 // - several views of one decoding are what each would be by itself;
 // - with libjpeg-turbo in place of our own decoder, the verdict is the same;
-// - where our own decoder took the image, its pixels are those of libjpeg-turbo's full decode, cropped (unless the image is
+// - where our own decoder took the image, its pixels are those of libjpeg-turbo's full decode,
+// cropped (unless the image is
 //   reduced in decoding: there, coefficients that no encoder writes overflow in other ways).
-#include <cstddef>
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -23,7 +25,9 @@ using namespace fastload;
 // A box somewhere in the image, or, for some inputs, partly outside of it.
 class FuzzedGeometry {
   public:
-    explicit FuzzedGeometry(const uint8_t* bytes) { std::copy(bytes, bytes + sizeof bytes_, bytes_); }
+    explicit FuzzedGeometry(const uint8_t* bytes) {
+        std::copy(bytes, bytes + sizeof bytes_, bytes_);
+    }
 
     Outcome operator()(int, Size image, Geometry& geometry) const {
         const int top = bytes_[0] * image.height / 256, left = bytes_[1] * image.width / 256;
@@ -53,7 +57,8 @@ class Collector final : public RowSink {
     Collector(int left, int width) : left_(left), width_(width) {}
 
     void take(const uint8_t* const* rows, int count) override {
-        for (int i = 0; i < count; ++i) pixels.insert(pixels.end(), rows[i] + 4 * left_, rows[i] + 4 * (left_ + width_));
+        for (int i = 0; i < count; ++i)
+            pixels.insert(pixels.end(), rows[i] + 4 * left_, rows[i] + 4 * (left_ + width_));
     }
     void restart() override { pixels.clear(); }
 
@@ -69,8 +74,8 @@ void require(bool condition, const char* what) {
     std::abort();
 }
 
-// What a decoder makes of the raw rows of a box: the verdict, the pixels from column `left` on, and whether our own decoder
-// took the image.
+// What a decoder makes of the raw rows of a box: the verdict, the pixels from column `left` on, and
+// whether our own decoder took the image.
 struct Raw {
     Outcome outcome;
     std::vector<uint8_t> pixels;
@@ -78,8 +83,8 @@ struct Raw {
     int shift = 0;  // as it was reduced
 };
 
-Raw decode_raw(Worker& worker, DecoderCounts& counts, const std::vector<uint8_t>& file, const DecodeLimits& limits, bool whole,
-               const uint8_t* choices, bool all_above) {
+Raw decode_raw(Worker& worker, DecoderCounts& counts, const std::vector<uint8_t>& file,
+               const DecodeLimits& limits, bool whole, const uint8_t* choices, bool all_above) {
     Raw raw;
     raw.outcome = worker.decoder.open(file.data(), file.size(), limits);
     if (!raw.outcome.ok()) return raw;
@@ -97,27 +102,31 @@ Raw decode_raw(Worker& worker, DecoderCounts& counts, const std::vector<uint8_t>
     }
     Box box = geometry.box;
     Collector collector(all_above ? box.left : 0, box.width);
-    const size_t above = all_above ? size_t{4} * static_cast<size_t>(box.top) * static_cast<size_t>(box.width) : 0;
+    const size_t above =
+        all_above ? size_t{4} * static_cast<size_t>(box.top) * static_cast<size_t>(box.width) : 0;
     if (all_above) box = {0, 0, box.top + box.height, size.width};
     const int64_t before = counts.of[0].load();
     raw.outcome = worker.decoder.read(box, whole, collector);
     worker.decoder.close();
     raw.own = counts.of[0].load() != before;
-    if (raw.outcome.ok()) raw.pixels.assign(collector.pixels.begin() + static_cast<ptrdiff_t>(above), collector.pixels.end());
+    if (raw.outcome.ok())
+        raw.pixels.assign(collector.pixels.begin() + static_cast<ptrdiff_t>(above),
+                          collector.pixels.end());
     return raw;
 }
 
 View fuzzed_view(const uint8_t* choices, int turn, std::vector<uint8_t>& out) {
     uint8_t turned[kChoices];
-    for (size_t i = 0; i < kChoices; ++i) turned[i] = choices[(i + static_cast<size_t>(turn)) % kChoices];
+    for (size_t i = 0; i < kChoices; ++i)
+        turned[i] = choices[(i + static_cast<size_t>(turn)) % kChoices];
     const ResampleOptions options = {static_cast<Filter>(choices[7] & 3), (choices[7] & 4) != 0,
                                      static_cast<Padding>(choices[7] >> 3 & 3)};
     return {FuzzedGeometry(turned), options, out.data(), FuzzedGeometry::kOut};
 }
 
 // All of the way from the file to a batch, by the portable loops and by the best.
-void compare_kernels(Worker (&workers)[3], const std::vector<uint8_t>& file, const DecodeOptions& options,
-                     const uint8_t* choices) {
+void compare_kernels(Worker (&workers)[3], const std::vector<uint8_t>& file,
+                     const DecodeOptions& options, const uint8_t* choices) {
     // Heap memory of exactly this size, so that a byte read or written beyond is seen.
     const size_t bytes = size_t{3} * FuzzedGeometry::kOut.height * FuzzedGeometry::kOut.width;
     const Bytes input = {file.data(), file.size()};
@@ -129,19 +138,25 @@ void compare_kernels(Worker (&workers)[3], const std::vector<uint8_t>& file, con
         outcomes[i] = decode_image(workers[i], input, views, 0, options);
         workers[i].decoder.close();
     }
-    require(outcomes[0].status == outcomes[1].status && outputs[0] == outputs[1], "the inner loops differ");
+    require(outcomes[0].status == outcomes[1].status && outputs[0] == outputs[1],
+            "the inner loops differ");
 
-    std::vector<uint8_t> apart(bytes), together[2] = {std::vector<uint8_t>(bytes), std::vector<uint8_t>(bytes)};
+    std::vector<uint8_t> apart(bytes),
+        together[2] = {std::vector<uint8_t>(bytes), std::vector<uint8_t>(bytes)};
     const View other = fuzzed_view(choices, 3, apart);
     if (options.draft) return;  // reduced by as much as all views allow
     const Outcome alone = decode_image(workers[1], input, {other}, 0, options);
     workers[1].decoder.close();
-    const std::vector<View> both = {fuzzed_view(choices, 0, together[0]), fuzzed_view(choices, 3, together[1])};
+    const std::vector<View> both = {fuzzed_view(choices, 0, together[0]),
+                                    fuzzed_view(choices, 3, together[1])};
     const Outcome joint = decode_image(workers[1], input, both, 0, options);
     workers[1].decoder.close();
     // Damage may lie between the boxes, where only both together look.
-    require(!joint.ok() || (outcomes[1].ok() && alone.ok()), "two views are made of what one cannot be made of");
-    if (joint.ok()) require(together[0] == outputs[1] && together[1] == apart, "two views differ from one and one");
+    require(!joint.ok() || (outcomes[1].ok() && alone.ok()),
+            "two views are made of what one cannot be made of");
+    if (joint.ok())
+        require(together[0] == outputs[1] && together[1] == apart,
+                "two views differ from one and one");
 }
 
 }  // namespace
@@ -149,7 +164,8 @@ void compare_kernels(Worker (&workers)[3], const std::vector<uint8_t>& file, con
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     // One of each, kept like a thread's: what one input leaves behind must not hurt the next.
     static DecoderCounts counts[3];
-    static Worker workers[] = {Worker(kPlainKernels, counts[0]), Worker(*find_kernels("auto"), counts[1]),
+    static Worker workers[] = {Worker(kPlainKernels, counts[0]),
+                               Worker(*find_kernels("auto"), counts[1]),
                                Worker(kPlainKernels, counts[2])};
     workers[2].decoder.use_libjpeg(true);
     if (size < kChoices) return 0;
@@ -161,10 +177,13 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const std::vector<uint8_t> file(data + kChoices, data + size);
 
     if (data[7] >= 224) compare_kernels(workers, file, options, data);
-    const Raw ours = decode_raw(workers[1], counts[1], file, options.limits, options.whole, data, false);
-    const Raw theirs = decode_raw(workers[2], counts[2], file, options.limits, options.whole, data, false);
+    const Raw ours =
+        decode_raw(workers[1], counts[1], file, options.limits, options.whole, data, false);
+    const Raw theirs =
+        decode_raw(workers[2], counts[2], file, options.limits, options.whole, data, false);
     if (ours.shift != theirs.shift) return 0;  // too narrow for our own
-    if (ours.outcome.status != theirs.outcome.status || ours.outcome.message != theirs.outcome.message) {
+    if (ours.outcome.status != theirs.outcome.status ||
+        ours.outcome.message != theirs.outcome.message) {
         std::fprintf(stderr, "ours: \"%s\", libjpeg-turbo: \"%s\"\n", ours.outcome.message.c_str(),
                      theirs.outcome.message.c_str());
         std::abort();

@@ -1,11 +1,12 @@
-// Fuzz target: any bytes through the PNG and WebP readers. The first eight bytes choose box and options, the rest is the
-// file. No change of a PNG would get beyond its checksums: for most inputs these are made right first, and for half of
-// them the data chunks are taken to hold the rows themselves, and compressed. What must hold, besides that memory is in
-// order:
+// Fuzz target: any bytes through the PNG and WebP readers. The first eight bytes choose box and
+// options, the rest is the file. No change of a PNG would get beyond its checksums: for most inputs
+// these are made right first, and for half of them the data chunks are taken to hold the rows
+// themselves, and compressed. What must hold, besides that memory is in order:
 //
 // - the portable inner loops and the best that the processor has make the same pixels;
 // - a box has the pixels of the whole image;
-// - where the core reads a PNG to its end, libpng reads it too, and to the same pixels; of a WebP, libwebp's simple interface.
+// - where the core reads a PNG to its end, libpng reads it too, and to the same pixels; of a WebP,
+// libwebp's simple interface.
 #include <algorithm>
 #include <csetjmp>
 #include <cstdio>
@@ -33,14 +34,16 @@ void require(bool condition, const char* what) {
     std::abort();
 }
 
-// The rows it is given as RGB, in heap memory of exactly their size. What is behind a row may be read, so it is.
+// The rows it is given as RGB, in heap memory of exactly their size. What is behind a row may be
+// read, so it is.
 class Collector final : public RowSink {
   public:
     explicit Collector(int width) : width_(width) {}
 
     void take(const uint8_t* const* rows, int count) override {
         for (int y = 0; y < count; ++y) {
-            for (int x = 0; x < width_; ++x) pixels.insert(pixels.end(), rows[y] + 4 * x, rows[y] + 4 * x + 3);
+            for (int x = 0; x < width_; ++x)
+                pixels.insert(pixels.end(), rows[y] + 4 * x, rows[y] + 4 * x + 3);
             for (int i = 0; i < kRowSlack; ++i) behind = behind + rows[y][4 * width_ + i];
         }
     }
@@ -54,8 +57,8 @@ class Collector final : public RowSink {
 };
 
 // False where the reader refuses.
-bool read(Decoder& decoder, const Pixels& file, const DecodeLimits& limits, const uint8_t* choices, bool whole, Box& box,
-          Pixels& pixels) {
+bool read(Decoder& decoder, const Pixels& file, const DecodeLimits& limits, const uint8_t* choices,
+          bool whole, Box& box, Pixels& pixels) {
     if (!decoder.open(file.data(), file.size(), limits).ok()) return false;
     const Size size = decoder.header().size;
     if (choices != nullptr) {
@@ -70,7 +73,8 @@ bool read(Decoder& decoder, const Pixels& file, const DecodeLimits& limits, cons
     const Outcome outcome = decoder.read(box, whole, collector);
     decoder.close();
     pixels = collector.pixels;
-    require(!outcome.ok() || pixels.size() == size_t{3} * static_cast<size_t>(box.height) * static_cast<size_t>(box.width),
+    require(!outcome.ok() || pixels.size() == size_t{3} * static_cast<size_t>(box.height) *
+                                                  static_cast<size_t>(box.width),
             "another number of pixels than the box has");
     return outcome.ok();
 }
@@ -88,7 +92,9 @@ void give(png_structp png, png_bytep out, size_t size) {
     source->left -= size;
 }
 
-void fail(png_structp png, png_const_charp) { longjmp(*static_cast<std::jmp_buf*>(png_get_error_ptr(png)), 1); }
+void fail(png_structp png, png_const_charp) {
+    longjmp(*static_cast<std::jmp_buf*>(png_get_error_ptr(png)), 1);
+}
 void ignore(png_structp, png_const_charp) {}
 
 // All of a PNG by libpng, to RGB; false where it refuses.
@@ -125,26 +131,33 @@ bool read_libwebp(const Pixels& file, Pixels& pixels) {
     int width, height;
     uint8_t* found = WebPDecodeRGB(file.data(), file.size(), &width, &height);
     if (found == nullptr) return false;
-    pixels.assign(found, found + size_t{3} * static_cast<size_t>(width) * static_cast<size_t>(height));
+    pixels.assign(found,
+                  found + size_t{3} * static_cast<size_t>(width) * static_cast<size_t>(height));
     WebPFree(found);
     return true;
 }
 
-bool is_png(const Pixels& file) { return file.size() > 8 && std::memcmp(file.data(), "\x89PNG", 4) == 0; }
-
-void put(Pixels& file, uint32_t number) {
-    for (int shift = 24; shift >= 0; shift -= 8) file.push_back(static_cast<uint8_t>(number >> shift));
+bool is_png(const Pixels& file) {
+    return file.size() > 8 && std::memcmp(file.data(), "\x89PNG", 4) == 0;
 }
 
-// The chunks with the right checksums; with `compress`, with the compressed contents of the data chunks.
+void put(Pixels& file, uint32_t number) {
+    for (int shift = 24; shift >= 0; shift -= 8)
+        file.push_back(static_cast<uint8_t>(number >> shift));
+}
+
+// The chunks with the right checksums; with `compress`, with the compressed contents of the data
+// chunks.
 Pixels mended(const Pixels& file, bool compress) {
     const auto u32 = [&](size_t at) {
-        return size_t{file[at]} << 24 | size_t{file[at + 1]} << 16 | size_t{file[at + 2]} << 8 | file[at + 3];
+        return size_t{file[at]} << 24 | size_t{file[at + 1]} << 16 | size_t{file[at + 2]} << 8 |
+               file[at + 3];
     };
     Pixels result(file.begin(), file.begin() + 8);
     size_t at = 8;
     for (; at + 12 <= file.size() && u32(at) <= file.size() - at - 12; at += 12 + u32(at)) {
-        Pixels body(file.begin() + static_cast<ptrdiff_t>(at + 8), file.begin() + static_cast<ptrdiff_t>(at + 8 + u32(at)));
+        Pixels body(file.begin() + static_cast<ptrdiff_t>(at + 8),
+                    file.begin() + static_cast<ptrdiff_t>(at + 8 + u32(at)));
         if (compress && std::memcmp(file.data() + at + 4, "IDAT", 4) == 0) {
             uLongf size = compressBound(static_cast<uLong>(body.size()));
             Pixels packed(size);
@@ -154,9 +167,11 @@ Pixels mended(const Pixels& file, bool compress) {
         }
         put(result, static_cast<uint32_t>(body.size()));
         const size_t start = result.size();
-        result.insert(result.end(), file.begin() + static_cast<ptrdiff_t>(at + 4), file.begin() + static_cast<ptrdiff_t>(at + 8));
+        result.insert(result.end(), file.begin() + static_cast<ptrdiff_t>(at + 4),
+                      file.begin() + static_cast<ptrdiff_t>(at + 8));
         result.insert(result.end(), body.begin(), body.end());
-        put(result, static_cast<uint32_t>(crc32(0, result.data() + start, static_cast<uInt>(result.size() - start))));
+        put(result, static_cast<uint32_t>(
+                        crc32(0, result.data() + start, static_cast<uInt>(result.size() - start))));
     }
     result.insert(result.end(), file.begin() + static_cast<ptrdiff_t>(at), file.end());
     return result;
@@ -179,7 +194,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     Box box, other;
     Pixels ours, portable, all, theirs;
     const bool good = read(best, file, limits, data, whole, box, ours);
-    require(read(plain, file, limits, data, whole, other, portable) == good && (!good || portable == ours),
+    require(read(plain, file, limits, data, whole, other, portable) == good &&
+                (!good || portable == ours),
             "the inner loops differ");
     Box full;
     if (!read(best, file, limits, nullptr, true, full, all)) {

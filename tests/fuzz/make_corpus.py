@@ -1,6 +1,8 @@
-"""Small images of every kind as seeds for the fuzz targets: `python -m tests.fuzz.make_corpus DIRECTORY`.
+"""Small images of every kind as seeds for the fuzz targets: `python -m tests.fuzz.make_corpus
+DIRECTORY`.
 
-Each target has a folder there. Each file starts with the eight bytes by which the target chooses its box and options.
+Each target has a folder there. Each file starts with the eight bytes by which the target chooses
+its box and options.
 """
 
 from __future__ import annotations
@@ -30,7 +32,11 @@ KINDS = {
     "upside-down": {"orientation": 6},
     "progressive": {"progressive": True},
     "progressive-444": {"progressive": True, "subsampling": "4:4:4"},
-    "progressive-restarts": {"progressive": True, "subsampling": "4:2:2", "restart_marker_blocks": 2},
+    "progressive-restarts": {
+        "progressive": True,
+        "subsampling": "4:2:2",
+        "restart_marker_blocks": 2,
+    },
 }
 
 
@@ -48,7 +54,8 @@ def seeds() -> dict[str, bytes]:
 
 
 def format_seeds() -> dict[str, bytes]:
-    """For PNG and WebP. Where the sixth byte is odd, rows stand in place of compressed data (`formats.cpp`)."""
+    """For PNG and WebP. Where the sixth byte is odd, rows stand in place of compressed data
+    (`formats.cpp`)."""
     rng = np.random.default_rng(1)
     found: dict[str, bytes] = {}
     for height, width in [(1, 1), (9, 13), (34, 21)]:
@@ -56,8 +63,12 @@ def format_seeds() -> dict[str, bytes]:
         for number, (_, data, _) in enumerate(pngs.every_kind(picture)):
             found[f"png-{height}x{width}-{number}"] = rng.bytes(5) + b"\0" + rng.bytes(2) + data
             if number % 2 == 0:  # in one piece
-                rows = [(k, zlib.decompress(b) if k == b"IDAT" else b) for k, b in pngs.chunks(data)]
-                found[f"rows-{height}x{width}-{number}"] = rng.bytes(5) + b"\1" + rng.bytes(2) + pngs.joined(rows)
+                rows = [
+                    (k, zlib.decompress(b) if k == b"IDAT" else b) for k, b in pngs.chunks(data)
+                ]
+                found[f"rows-{height}x{width}-{number}"] = (
+                    rng.bytes(5) + b"\1" + rng.bytes(2) + pngs.joined(rows)
+                )
         for lossless, mode in product((False, True), ("RGB", "RGBA")):
             image = Image.fromarray(picture).convert(mode)
             data = images._save(image, format="WEBP", lossless=lossless)
@@ -66,7 +77,8 @@ def format_seeds() -> dict[str, bytes]:
 
 
 def resample_seeds() -> dict[str, bytes]:
-    """Any bytes choose an image and a geometry (`resample.cpp`); a third of these begin with a wide image."""
+    """Any bytes choose an image and a geometry (`resample.cpp`); a third of these begin with a wide
+    image."""
     rng = np.random.default_rng(2)
     found = {}
     for number in range(300):
@@ -79,7 +91,11 @@ def resample_seeds() -> dict[str, bytes]:
 
 
 if __name__ == "__main__":
-    for name, found in (("decode", seeds()), ("formats", format_seeds()), ("resample", resample_seeds())):
+    for name, found in (
+        ("decode", seeds()),
+        ("formats", format_seeds()),
+        ("resample", resample_seeds()),
+    ):
         directory = Path(sys.argv[1], name)
         directory.mkdir(parents=True, exist_ok=True)
         for seed, data in found.items():

@@ -18,7 +18,9 @@ namespace {
 using Input = std::vector<uint8_t>;
 
 void mutate(Input& input, const std::vector<Input>& corpus, std::mt19937_64& random) {
-    auto below = [&](size_t limit) { return limit == 0 ? size_t{0} : static_cast<size_t>(random() % limit); };
+    auto below = [&](size_t limit) {
+        return limit == 0 ? size_t{0} : static_cast<size_t>(random() % limit);
+    };
     switch (below(7)) {
         case 0:  // a bit
             input[below(input.size())] ^= static_cast<uint8_t>(1u << below(8));
@@ -77,7 +79,8 @@ int main(int argc, char** argv) {
     for (long i = 0; i < inputs; ++i) {
         Input input = corpus[random() % corpus.size()];
         for (size_t n = random() % 4; n-- > 0 && !input.empty();) mutate(input, corpus, random);
-        for (size_t at = 0; at < 8 && at < input.size(); ++at) input[at] = static_cast<uint8_t>(random());
+        for (size_t at = 0; at < 8 && at < input.size(); ++at)
+            input[at] = static_cast<uint8_t>(random());
         LLVMFuzzerTestOneInput(input.data(), input.size());
         if ((i + 1) % 20000 == 0) std::printf("%ld inputs\n", i + 1), std::fflush(stdout);
     }

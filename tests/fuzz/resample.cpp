@@ -1,15 +1,17 @@
-// Fuzz target: everything after the decoders. The bytes choose an image of 1 to 65,500 pixels a side (fewer rows where it
-// would be too large to be quick), a geometry, and how to get from one to the other:
+// Fuzz target: everything after the decoders. The bytes choose an image of 1 to 65,500 pixels a
+// side (fewer rows where it would be too large to be quick), a geometry, and how to get from one to
+// the other:
 //
 // - rows of pixels through the resampler, also of images reduced in decoding;
 // - decoded images through the gather of the cache;
 // - a PNG made here, turned by EXIF, as two views of one decoding;
 // - geometries that the core makes itself from random numbers, and hostile ones.
 //
-// Rows, images and outputs lie in heap memory of exactly the size that they are promised to have. What must hold, besides
-// that memory is in order: all instruction sets that run here make the same pixels; the resampler's are those of plain loops
-// over the weights, which touch no pixel beside them; and no instruction set, whether it runs here or not, is asked for
-// weights beyond a row and its slack.
+// Rows, images and outputs lie in heap memory of exactly the size that they are promised to have.
+// What must hold, besides that memory is in order: all instruction sets that run here make the same
+// pixels; the resampler's are those of plain loops over the weights, which touch no pixel beside
+// them; and no instruction set, whether it runs here or not, is asked for weights beyond a row and
+// its slack.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -43,7 +45,10 @@ class Choices {
 
     int byte() { return next_ == end_ ? 0 : *next_++; }
     int word() { return byte() << 8 | byte(); }
-    int32_t any() { return static_cast<int32_t>(static_cast<uint32_t>(word()) << 16 | static_cast<uint32_t>(word())); }
+    int32_t any() {
+        return static_cast<int32_t>(static_cast<uint32_t>(word()) << 16 |
+                                    static_cast<uint32_t>(word()));
+    }
     bool flag() { return (byte() & 1) != 0; }
     double uniform() { return word() / 65536.0; }
 
@@ -55,7 +60,9 @@ class Choices {
     }
     int start() {
         const int kind = byte();
-        return kind < 128 ? byte() - 64 : kind < 250 ? word() % 4096 - 256 : 32 * word() - (1 << 20);
+        return kind < 128   ? byte() - 64
+               : kind < 250 ? word() % 4096 - 256
+                            : 32 * word() - (1 << 20);
     }
 
   private:
@@ -73,7 +80,8 @@ std::vector<const Kernels*> all_kernels() {
 
 Size image_size(Choices& choices) {
     Size size = {choices.side(), choices.side()};
-    size.height = static_cast<int>(std::min<int64_t>(size.height, std::max<int64_t>(kMostPixels / size.width, 1)));
+    size.height = static_cast<int>(
+        std::min<int64_t>(size.height, std::max<int64_t>(kMostPixels / size.width, 1)));
     return size;
 }
 
@@ -105,7 +113,8 @@ Geometry inside(Choices& choices, Size image, Size out) {
     if ((bits & 1) != 0) geometry.size.height = box.height;
     if ((bits & 2) != 0) geometry.size.width = box.width;
     geometry.window = {choices.start(), choices.start(), out.height, out.width};
-    if ((bits & 4) != 0) geometry.window.top = geometry.size.height - out.height / 2;  // over the edge
+    if ((bits & 4) != 0)
+        geometry.window.top = geometry.size.height - out.height / 2;  // over the edge
     if ((bits & 8) != 0) geometry.window.left = geometry.size.width - out.width / 2;
     geometry.mirror = (bits & 16) != 0;
     geometry.upside_down = (bits & 32) != 0;
@@ -115,7 +124,9 @@ Geometry inside(Choices& choices, Size image, Size out) {
 
 // Numbers of all sizes, nearly always refused.
 Geometry hostile(Choices& choices, Size out) {
-    const auto box = [&] { return Box{choices.any(), choices.any(), choices.any(), choices.any()}; };
+    const auto box = [&] {
+        return Box{choices.any(), choices.any(), choices.any(), choices.any()};
+    };
     Geometry geometry;
     geometry.box = box();
     geometry.size = {choices.any(), choices.any()};
@@ -134,9 +145,7 @@ class Planned {
         flips_[1] = choices.flag();
         bicubic_ = choices.flag();
         switch (choices.byte() % 6) {
-            case 0:
-                source = whole_images(flips_);
-                break;
+            case 0: source = whole_images(flips_); break;
             case 1: {
                 RandomResizedCropPlan plan;
                 plan.size = out;
@@ -146,7 +155,8 @@ class Planned {
                 plan.ratio_high = plan.ratio_low + 100.0 * choices.uniform();
                 plan.log_ratio_low = 14.0 * choices.uniform() - 7.0;  // need not fit the ratios
                 plan.log_ratio_high = plan.log_ratio_low + 7.0 * choices.uniform();
-                source = random_resized_crops(uniforms_, flips_, plan, choices.flag() ? &bicubic_ : nullptr);
+                source = random_resized_crops(uniforms_, flips_, plan,
+                                              choices.flag() ? &bicubic_ : nullptr);
                 break;
             }
             case 2: {
@@ -163,11 +173,8 @@ class Planned {
                 source = padded_crops(uniforms_, flips_, {out, size(), size()});
                 break;
             }
-            case 4:
-                give(hostile(choices, out));
-                break;
-            default:
-                give(inside(choices, image, out));
+            case 4: give(hostile(choices, out)); break;
+            default: give(inside(choices, image, out));
         }
     }
     Planned(const Planned&) = delete;
@@ -199,7 +206,8 @@ class Planned {
 bool is_quick(const Geometry& geometry, Size out) {
     const int64_t work = int64_t{geometry.box.height} * std::max(out.width, geometry.box.width / 4);
     const int grid = std::max(geometry.size.height, geometry.size.width);
-    if (grid > 8192 && grid % 64 != 0) return false;  // all of a grid's weights are made: one in 64 of the large ones
+    if (grid > 8192 && grid % 64 != 0)
+        return false;  // all of a grid's weights are made: one in 64 of the large ones
     return work <= kMostWork && int64_t{out.height} * geometry.box.height <= kMostWork;
 }
 
@@ -210,12 +218,15 @@ Pixels noise(size_t size, int seed) {
         uint32_t state = 1;
         for (size_t i = 0; i < made.size(); ++i) {
             state = state * 1664525u + 1013904223u;
-            made[i] = static_cast<uint8_t>(i < made.size() / 2 ? state >> 24 : state >> 31 ? 255 : 0);
+            made[i] = static_cast<uint8_t>(i < made.size() / 2 ? state >> 24
+                                           : state >> 31       ? 255
+                                                               : 0);
         }
         return made;
     }();
     Pixels made(size);
-    const size_t half = table.size() / 2, from = seed % 2 == 0 ? 0 : half, skip = static_cast<size_t>(seed) * 251;
+    const size_t half = table.size() / 2, from = seed % 2 == 0 ? 0 : half,
+                 skip = static_cast<size_t>(seed) * 251;
     for (size_t at = 0; at < size; at += half - skip) {
         std::memcpy(made.data() + at, table.data() + from + skip, std::min(half - skip, size - at));
     }
@@ -235,7 +246,9 @@ AxisRequest axis(int length, int output, int window_start, int window_length, bo
     return {length, output, window_start, window_length, mirror, 0.0, static_cast<double>(length)};
 }
 
-uint8_t rounded(int64_t sum, int precision) { return static_cast<uint8_t>(std::clamp<int64_t>(sum >> precision, 0, 255)); }
+uint8_t rounded(int64_t sum, int precision) {
+    return static_cast<uint8_t>(std::clamp<int64_t>(sum >> precision, 0, 255));
+}
 
 // The same by plain loops. `row(y)` is row y of the part of the box that the axes need, RGBX.
 template <typename Function>
@@ -243,16 +256,22 @@ Pixels by_plain_loops(const Geometry& geometry, ResampleOptions options, Functio
     if (geometry.bicubic && options.filter == Filter::bilinear) options.filter = Filter::bicubic;
     const Box& window = geometry.window;
     Taps columns, rows;
-    columns.build(axis(geometry.box.width, geometry.size.width, window.left, window.width, geometry.mirror), options);
-    rows.build(axis(geometry.box.height, geometry.size.height, window.top, window.height, geometry.upside_down), options);
+    columns.build(
+        axis(geometry.box.width, geometry.size.width, window.left, window.width, geometry.mirror),
+        options);
+    rows.build(axis(geometry.box.height, geometry.size.height, window.top, window.height,
+                    geometry.upside_down),
+               options);
     Pixels out;
-    for (int i = 0; i < window.height * window.width; ++i) out.insert(out.end(), options.fill, options.fill + 3);
+    for (int i = 0; i < window.height * window.width; ++i)
+        out.insert(out.end(), options.fill, options.fill + 3);
     if (columns.count == 0 || rows.count == 0) return out;
     const auto horizontal = [&](int y, int x, int channel) -> uint8_t {
         const uint8_t* from = row(y) + 4 * int64_t{columns.first[x]} + channel;
         if (columns.copies) return *from;
         int64_t sum = int64_t{1} << (columns.precision - 1);
-        for (int k = 0; k < columns.length[x]; ++k) sum += int64_t{columns.at(x)[k]} * from[4 * int64_t{k}];
+        for (int k = 0; k < columns.length[x]; ++k)
+            sum += int64_t{columns.at(x)[k]} * from[4 * int64_t{k}];
         return rounded(sum, columns.precision);
     };
     for (int y = 0; y < rows.count; ++y) {
@@ -262,14 +281,17 @@ Pixels by_plain_loops(const Geometry& geometry, ResampleOptions options, Functio
             for (int k = 0; !rows.copies && k < rows.length[y]; ++k) {
                 sum += int64_t{rows.at(y)[k]} * horizontal(rows.first[y] + k, x, channel);
             }
-            const uint8_t value = rows.copies ? horizontal(rows.first[y], x, channel) : rounded(sum, rows.precision);
-            out[static_cast<size_t>(3 * ((rows.lead + y) * window.width + columns.lead + x) + channel)] = value;
+            const uint8_t value =
+                rows.copies ? horizontal(rows.first[y], x, channel) : rounded(sum, rows.precision);
+            out[static_cast<size_t>(3 * ((rows.lead + y) * window.width + columns.lead + x) +
+                                    channel)] = value;
         }
     }
     return out;
 }
 
-// No instruction set may be asked for more than a row and its slack: they read `width` pixels, and four at least.
+// No instruction set may be asked for more than a row and its slack: they read `width` pixels, and
+// four at least.
 void check_reach(const AxisRequest& request, const ResampleOptions& options) {
     Taps taps;
     taps.build(request, options);
@@ -278,7 +300,8 @@ void check_reach(const AxisRequest& request, const ResampleOptions& options) {
         const int read = taps.copies ? 1 : std::max(taps.width, 4);
         require(taps.first[i] >= 0 && 4 * (taps.first[i] + read) <= 4 * taps.inputs() + kRowSlack,
                 "a position of the output reads beyond its row and the slack");
-        require(taps.length[i] <= taps.width, "a position has more weights than there is place for");
+        require(taps.length[i] <= taps.width,
+                "a position has more weights than there is place for");
     }
 }
 
@@ -296,12 +319,14 @@ void resample_rows(Choices& choices) {
         --shift;
     }
     const int rest = (1 << shift) - 1;
-    const Size lead = {reduction & 4 ? -image.height & rest : 0, reduction & 8 ? -image.width & rest : 0};
+    const Size lead = {reduction & 4 ? -image.height & rest : 0,
+                       reduction & 8 ? -image.width & rest : 0};
     const Size reduced = {(image.height + rest) >> shift, (image.width + rest) >> shift};
 
     static std::vector<std::unique_ptr<Resampler>> resamplers;  // kept, like a thread's
     if (resamplers.empty()) {
-        for (const Kernels* kernels : all_kernels()) resamplers.push_back(std::make_unique<Resampler>(*kernels));
+        for (const Kernels* kernels : all_kernels())
+            resamplers.push_back(std::make_unique<Resampler>(*kernels));
     }
     Pixels first;
     for (const auto& one : resamplers) {
@@ -309,13 +334,15 @@ void resample_rows(Choices& choices) {
         resampler.begin(geometry, options, shift, lead);
         const Box needed = resampler.needed();
         require(needed.top >= 0 && needed.left >= 0 && needed.height >= 1 && needed.width >= 1 &&
-                    needed.top + needed.height <= reduced.height && needed.left + needed.width <= reduced.width,
+                    needed.top + needed.height <= reduced.height &&
+                    needed.left + needed.width <= reduced.width,
                 "rows outside of the image are asked for");
         // Three rows in turn, each with nothing after its slack.
         const size_t row_bytes = 4 * static_cast<size_t>(needed.width);
         const Pixels pixels = noise(3 * row_bytes, seed);
         std::unique_ptr<uint8_t[]> rows[3];
-        for (size_t i = 0; i < 3; ++i) rows[i] = exactly(pixels, i * row_bytes, row_bytes, kRowSlack);
+        for (size_t i = 0; i < 3; ++i)
+            rows[i] = exactly(pixels, i * row_bytes, row_bytes, kRowSlack);
         for (int y = 0; y < needed.height;) {
             const uint8_t* given[8];
             const int count = std::min(1 + (reduction >> 4) % 8, needed.height - y);
@@ -334,20 +361,24 @@ void resample_rows(Choices& choices) {
         first = now;
         const int64_t work = int64_t{needed.height} * needed.width;
         if (shift == 0 && lead.height == 0 && lead.width == 0 && work <= 1 << 14) {
-            require(now == by_plain_loops(geometry, options, [&](int y) { return rows[y % 3].get(); }),
-                    "the resampler differs from plain loops");
+            require(
+                now == by_plain_loops(geometry, options, [&](int y) { return rows[y % 3].get(); }),
+                "the resampler differs from plain loops");
         }
     }
     if (shift == 0) {
         ResampleOptions used = options;
         if (geometry.bicubic && used.filter == Filter::bilinear) used.filter = Filter::bicubic;
-        check_reach(axis(geometry.box.width, geometry.size.width, geometry.window.left, out.width, geometry.mirror), used);
+        check_reach(axis(geometry.box.width, geometry.size.width, geometry.window.left, out.width,
+                         geometry.mirror),
+                    used);
     }
 }
 
 std::vector<std::unique_ptr<Pool>> make_pools() {
     std::vector<std::unique_ptr<Pool>> pools;
-    for (const Kernels* kernels : all_kernels()) pools.push_back(std::make_unique<Pool>(1, kernels->name));
+    for (const Kernels* kernels : all_kernels())
+        pools.push_back(std::make_unique<Pool>(1, kernels->name));
     return pools;
 }
 
@@ -358,10 +389,12 @@ void gather(Choices& choices) {
     const Planned planned(choices, image, out);
     Geometry geometry;
     if (!resolve(planned.source, 0, image, out, geometry).ok() || !is_quick(geometry, out)) return;
-    const bool resamples = geometry.box.height != geometry.size.height || geometry.box.width != geometry.size.width;
+    const bool resamples =
+        geometry.box.height != geometry.size.height || geometry.box.width != geometry.size.width;
     const int channels = resamples ? (kind & 1 ? 3 : 1) : 1 + kind % 4;  // resampling takes 1 or 3
     const int count = 1 + kind / 4 % 3;
-    const size_t bytes = static_cast<size_t>(image.height) * static_cast<size_t>(image.width) * static_cast<size_t>(channels);
+    const size_t bytes = static_cast<size_t>(image.height) * static_cast<size_t>(image.width) *
+                         static_cast<size_t>(channels);
     const Pixels pixels = noise(bytes * static_cast<size_t>(count), seed);
     const auto base = exactly(pixels, 0, pixels.size(), 0);
     // The image in front, or at an offset.
@@ -381,7 +414,8 @@ void gather(Choices& choices) {
     if (kind & 128) images.sizes = sizes.data();
 
     static const std::vector<std::unique_ptr<Pool>> pools = make_pools();
-    const size_t out_bytes = static_cast<size_t>(channels) * static_cast<size_t>(out.height) * static_cast<size_t>(out.width);
+    const size_t out_bytes = static_cast<size_t>(channels) * static_cast<size_t>(out.height) *
+                             static_cast<size_t>(out.width);
     Pixels first;
     for (const auto& pool : pools) {
         const std::unique_ptr<uint8_t[]> made(new uint8_t[out_bytes]);
@@ -396,7 +430,8 @@ void gather(Choices& choices) {
 }
 
 void put(Pixels& file, uint32_t number) {
-    for (int shift = 24; shift >= 0; shift -= 8) file.push_back(static_cast<uint8_t>(number >> shift));
+    for (int shift = 24; shift >= 0; shift -= 8)
+        file.push_back(static_cast<uint8_t>(number >> shift));
 }
 
 // A chunk of a PNG, with its checksum (ISO 3309).
@@ -421,8 +456,32 @@ Pixels png(Size size, int channels, int orientation, const Pixels& pixels) {
     put(header, static_cast<uint32_t>(size.height));
     header.insert(header.end(), {8, static_cast<uint8_t>(channels == 3 ? 2 : 0), 0, 0, 0});
     put_chunk(file, "IHDR", header);
-    put_chunk(file, "eXIf", {'I', 'I', 42, 0, 8, 0, 0, 0, 1, 0, 0x12, 1, 3, 0, 1, 0, 0, 0, static_cast<uint8_t>(orientation), 0,
-                             0, 0, 0, 0, 0, 0});
+    put_chunk(file, "eXIf", {'I',
+                             'I',
+                             42,
+                             0,
+                             8,
+                             0,
+                             0,
+                             0,
+                             1,
+                             0,
+                             0x12,
+                             1,
+                             3,
+                             0,
+                             1,
+                             0,
+                             0,
+                             0,
+                             static_cast<uint8_t>(orientation),
+                             0,
+                             0,
+                             0,
+                             0,
+                             0,
+                             0,
+                             0});
     Pixels raw;
     const size_t row = static_cast<size_t>(size.width) * static_cast<size_t>(channels);
     for (size_t y = 0; y < static_cast<size_t>(size.height); ++y) {
@@ -435,7 +494,8 @@ Pixels png(Size size, int channels, int orientation, const Pixels& pixels) {
     for (size_t at = 0; at < raw.size();) {
         const size_t length = std::min<size_t>(raw.size() - at, 65535);
         const bool last = at + length == raw.size();
-        for (const size_t value : {static_cast<size_t>(last), length & 255, length >> 8, ~length & 255, ~length >> 8 & 255}) {
+        for (const size_t value : {static_cast<size_t>(last), length & 255, length >> 8,
+                                   ~length & 255, ~length >> 8 & 255}) {
             stream.push_back(static_cast<uint8_t>(value));
         }
         for (const size_t stop = at + length; at < stop; ++at) {
@@ -452,8 +512,10 @@ Pixels png(Size size, int channels, int orientation, const Pixels& pixels) {
 
 void decode_turned(Choices& choices) {
     Size image = image_size(choices);
-    image.height = static_cast<int>(std::min<int64_t>(image.height, std::max<int64_t>((1 << 17) / image.width, 1)));
-    const int channels = choices.flag() ? 3 : 1, orientation = 1 + choices.byte() % 8, seed = choices.byte();
+    image.height = static_cast<int>(
+        std::min<int64_t>(image.height, std::max<int64_t>((1 << 17) / image.width, 1)));
+    const int channels = choices.flag() ? 3 : 1, orientation = 1 + choices.byte() % 8,
+              seed = choices.byte();
     const Size upright = orientation >= 5 ? Size{image.width, image.height} : image;
     const Size outs[2] = {window_size(choices), window_size(choices)};
     const ResampleOptions options = resample_options(choices);
@@ -462,15 +524,21 @@ void decode_turned(Choices& choices) {
     const Planned* const both[2] = {&first, &second};
     for (int i = 0; i < 2; ++i) {
         Geometry geometry;
-        if (!resolve(both[i]->source, 0, upright, outs[i], geometry).ok() || !is_quick(geometry, outs[i])) return;
+        if (!resolve(both[i]->source, 0, upright, outs[i], geometry).ok() ||
+            !is_quick(geometry, outs[i]))
+            return;
     }
-    const Pixels pixels = noise(static_cast<size_t>(image.height) * static_cast<size_t>(image.width) * static_cast<size_t>(channels), seed);
+    const Pixels pixels =
+        noise(static_cast<size_t>(image.height) * static_cast<size_t>(image.width) *
+                  static_cast<size_t>(channels),
+              seed);
     const Pixels file = png(image, channels, orientation, pixels);
 
     static DecoderCounts counts;
     static std::vector<std::unique_ptr<Worker>> workers;
     if (workers.empty()) {
-        for (const Kernels* kernels : all_kernels()) workers.push_back(std::make_unique<Worker>(*kernels, counts));
+        for (const Kernels* kernels : all_kernels())
+            workers.push_back(std::make_unique<Worker>(*kernels, counts));
     }
     DecodeOptions asked;
     asked.exif_orientation = true;
@@ -491,7 +559,8 @@ void decode_turned(Choices& choices) {
         require(outcome.ok(), "a sound PNG is refused");
         for (int i = 0; i < 2; ++i) {
             const Pixels now(made[i].get(), made[i].get() + bytes[i]);
-            require(before[i].empty() || now == before[i], "the instruction sets differ in a turned image");
+            require(before[i].empty() || now == before[i],
+                    "the instruction sets differ in a turned image");
             before[i] = now;
         }
     }
@@ -503,14 +572,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     Choices choices(data, size);
     switch (choices.byte() % 4) {
         case 0:
-        case 1:
-            resample_rows(choices);
-            break;
-        case 2:
-            gather(choices);
-            break;
-        default:
-            decode_turned(choices);
+        case 1: resample_rows(choices); break;
+        case 2: gather(choices); break;
+        default: decode_turned(choices);
     }
     return 0;
 }

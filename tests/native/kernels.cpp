@@ -1,8 +1,10 @@
-// The inner loops of this processor against each other, without Python and libjpeg, for processors that are only emulated
-// (scripts/test_arm.sh).
+// The inner loops of this processor against each other, without Python and libjpeg, for processors
+// that are only emulated (scripts/test_arm.sh).
 //
-//     kernels JPEG...     decodes boxes of each file and resamples noise with every instruction set that runs here; all
-//                         must agree, and what they agree on is printed as one number, to be compared between machines
+//     kernels JPEG...     decodes boxes of each file and resamples noise with every instruction set
+//     that runs here; all
+//                         must agree, and what they agree on is printed as one number, to be
+//                         compared between machines
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -41,17 +43,21 @@ class HashedRows final : public RowSink {
     int width_;
 };
 
-// Boxes of all sizes and alignments, at every scale. A file that is not for our own decoder counts with its reason.
+// Boxes of all sizes and alignments, at every scale. A file that is not for our own decoder counts
+// with its reason.
 void decode(const Kernels& kernels, const std::vector<uint8_t>& file, Hash& hash) {
     jpeg::BaselineDecoder decoder(*kernels.jpeg);
     std::mt19937 random(1);
-    auto below = [&](int limit) { return static_cast<int>(random() % static_cast<unsigned>(limit)); };
+    auto below = [&](int limit) {
+        return static_cast<int>(random() % static_cast<unsigned>(limit));
+    };
     for (int i = 0; i < 24; ++i) {
         const int shift = i % 4;
         const bool is_whole = i < 4;
         auto reason = static_cast<uint8_t>(decoder.open(file.data(), file.size()));
         const int round_up = (1 << shift) - 1;
-        const Size size = {(decoder.frame().height + round_up) >> shift, (decoder.frame().width + round_up) >> shift};
+        const Size size = {(decoder.frame().height + round_up) >> shift,
+                           (decoder.frame().width + round_up) >> shift};
         if (reason == 0 && decoder.reduce(shift)) {
             Box box = {0, 0, size.height, size.width};
             if (!is_whole) {
@@ -68,7 +74,9 @@ void decode(const Kernels& kernels, const std::vector<uint8_t>& file, Hash& hash
 
 void resample(const Kernels& kernels, Hash& hash) {
     std::mt19937 random(2);
-    auto below = [&](int limit) { return static_cast<int>(random() % static_cast<unsigned>(limit)); };
+    auto below = [&](int limit) {
+        return static_cast<int>(random() % static_cast<unsigned>(limit));
+    };
     for (int i = 0; i < 300; ++i) {
         constexpr int kPixels = 200, kRows = 70;
         std::vector<uint8_t> source(kRows * (4 * kPixels + kRowSlack));
@@ -82,22 +90,28 @@ void resample(const Kernels& kernels, Hash& hash) {
         std::vector<int16_t> weights(static_cast<size_t>(outputs * width));
         for (int32_t& at : first) at = below(kPixels - width);
         // As large as weights of 14 fractional bits are, now and then of 15.
-        for (int16_t& weight : weights) weight = static_cast<int16_t>(below(i % 10 == 0 ? 32768 : 16384) / width - 300);
-        std::vector<int32_t> split(static_cast<size_t>(outputs) * 2 * static_cast<size_t>((width + 3) / 4));
-        const bool is_split = kernels.split != nullptr && kernels.split(weights.data(), outputs, width, split.data());
+        for (int16_t& weight : weights)
+            weight = static_cast<int16_t>(below(i % 10 == 0 ? 32768 : 16384) / width - 300);
+        std::vector<int32_t> split(static_cast<size_t>(outputs) * 2 *
+                                   static_cast<size_t>((width + 3) / 4));
+        const bool is_split =
+            kernels.split != nullptr && kernels.split(weights.data(), outputs, width, split.data());
         const size_t stride = 3 * static_cast<size_t>(outputs) + kRowSlack;
         std::vector<uint8_t> middle(stride * static_cast<size_t>(count));
         std::vector<uint8_t*> out;
-        for (int y = 0; y < count; ++y) out.push_back(middle.data() + stride * static_cast<size_t>(y));
-        kernels.horizontal({rows, out.data(), count, outputs, first.data(), weights.data(), width, 14,
-                            is_split ? split.data() : nullptr});
-        for (int y = 0; y < count; ++y) hash.add(out[static_cast<size_t>(y)], 3 * static_cast<size_t>(outputs));
+        for (int y = 0; y < count; ++y)
+            out.push_back(middle.data() + stride * static_cast<size_t>(y));
+        kernels.horizontal({rows, out.data(), count, outputs, first.data(), weights.data(), width,
+                            14, is_split ? split.data() : nullptr});
+        for (int y = 0; y < count; ++y)
+            hash.add(out[static_cast<size_t>(y)], 3 * static_cast<size_t>(outputs));
 
         const int taps = 1 + below(kRows), bytes = 1 + below(4 * kPixels);
         std::vector<int16_t> column(static_cast<size_t>(taps));
         for (int16_t& weight : column) weight = static_cast<int16_t>(below(32768) / taps - 100);
         std::vector<uint8_t> row(static_cast<size_t>(bytes));
-        kernels.vertical({source.data(), 4 * kPixels + kRowSlack, column.data(), taps, 14, row.data(), bytes});
+        kernels.vertical(
+            {source.data(), 4 * kPixels + kRowSlack, column.data(), taps, 14, row.data(), bytes});
         hash.add(row.data(), row.size());
 
         const int pixels = 1 + below(kPixels);

@@ -1,8 +1,9 @@
 // The native pool under stress: many threads, forks, and memory that runs out.
 //
-//     stress_pool threads SECONDS   jobs submitted, run, cancelled and awaited from several threads; every row is checked
-//     stress_pool fork CHILDREN     forks while the first batch is submitted; each child submits from several threads
-//     stress_pool memory TIMES      each allocation fails once, in turn: an exception or a failure, never an end or a hang
+//     stress_pool threads SECONDS   jobs submitted, run, cancelled and awaited from several
+//     threads; every row is checked stress_pool fork CHILDREN     forks while the first batch is
+//     submitted; each child submits from several threads stress_pool memory TIMES      each
+//     allocation fails once, in turn: an exception or a failure, never an end or a hang
 //
 // Exit status 0 if all was right. For ThreadSanitizer see CMakeLists.txt here.
 #include <atomic>
@@ -27,7 +28,8 @@
 static std::atomic<long> countdown{-1};
 
 static void* allocate(std::size_t size) {
-    if (countdown.load(std::memory_order_relaxed) >= 0 && countdown.fetch_sub(1) == 0) return nullptr;
+    if (countdown.load(std::memory_order_relaxed) >= 0 && countdown.fetch_sub(1) == 0)
+        return nullptr;
     return std::malloc(size == 0 ? 1 : size);
 }
 
@@ -57,7 +59,8 @@ class Numbers final : public Job {
 
   private:
     Outcome run(Worker&, int row) override {
-        if (failing_ && row % 7 == 3) return {Status::damaged, "a message that is too long to lie in the string itself"};
+        if (failing_ && row % 7 == 3)
+            return {Status::damaged, "a message that is too long to lie in the string itself"};
         values[static_cast<size_t>(row)] = row + 1;
         return {};
     }
@@ -70,7 +73,8 @@ class Numbers final : public Job {
 int wrong_rows(Numbers& job) {
     std::vector<bool> failed(job.values.size());
     int wrong = 0;
-    for (const fastload::Failure& failure : job.take_failures()) failed[static_cast<size_t>(failure.row)] = true;
+    for (const fastload::Failure& failure : job.take_failures())
+        failed[static_cast<size_t>(failure.row)] = true;
     for (size_t row = 0; row < job.values.size(); ++row) {
         if (job.values[row] != (failed[row] ? 0 : static_cast<int>(row) + 1)) ++wrong;
     }
@@ -88,7 +92,8 @@ int run_threads(int seconds) {
             while (std::chrono::steady_clock::now() < end) {
                 std::vector<std::shared_ptr<Numbers>> flying;
                 for (unsigned i = random() % 4 + 1; i > 0; --i) {
-                    flying.push_back(std::make_shared<Numbers>(random() % 40, random() % 5, random() % 2));
+                    flying.push_back(
+                        std::make_shared<Numbers>(random() % 40, random() % 5, random() % 2));
                     if (random() % 4 == 0) {
                         pool.run(*flying.back());
                     } else {
@@ -111,12 +116,13 @@ int run_threads(int seconds) {
         });
     }
     for (std::thread& client : clients) client.join();
-    std::printf("%ld jobs, %ld rows, %ld cancelled, %ld rows wrong\n", jobs.load(), rows.load(), cancelled.load(),
-                wrong.load());
+    std::printf("%ld jobs, %ld rows, %ld cancelled, %ld rows wrong\n", jobs.load(), rows.load(),
+                cancelled.load(), wrong.load());
     return wrong == 0 ? 0 : 1;
 }
 
-// In a child: eight threads submit at once to a pool that the parent was using, and drop a job of the parent.
+// In a child: eight threads submit at once to a pool that the parent was using, and drop a job of
+// the parent.
 [[noreturn]] void child(Pool& pool, std::shared_ptr<Numbers> parents) {
     ::alarm(10);
     std::atomic<int> wrong{0}, ready{0};
@@ -129,7 +135,8 @@ int run_threads(int seconds) {
         threads.emplace_back([&] {
             ++ready;
             while (ready < 8) std::this_thread::yield();
-            auto job = std::make_shared<Numbers>(20, 1, true), mine = std::make_shared<Numbers>(20, 1, true);
+            auto job = std::make_shared<Numbers>(20, 1, true),
+                 mine = std::make_shared<Numbers>(20, 1, true);
             pool.submit(job);
             pool.run(*mine);
             if (!job->wait() || !mine->done()) ++wrong;

@@ -1,1 +1,2 @@
-"""What must not happen, whatever happens to the machine, the data and the process (docs/reliability.md)."""
+"""What must not happen, whatever happens to the machine, the data and the process
+(docs/reliability.md)."""

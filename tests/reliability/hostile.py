@@ -14,18 +14,24 @@ def _segment(marker: int, body: bytes) -> bytes:
 def _stuffed(bits: str) -> bytes:
     """Entropy-coded bytes: filled up with ones, and a zero behind each 0xff."""
     bits += "1" * (-len(bits) % 8)
-    return int(bits, 2).to_bytes(len(bits) // 8, "big").replace(b"\xff", b"\xff\x00") if bits else b""
+    return (
+        int(bits, 2).to_bytes(len(bits) // 8, "big").replace(b"\xff", b"\xff\x00") if bits else b""
+    )
 
 
 def grey_jpeg_of_scans(height: int, width: int, scans: int) -> bytes:
-    """A valid progressive JPEG, all grey, of 1 to 883 scans, each a dozen bytes and a pass over the whole image.
+    """A valid progressive JPEG, all grey, of 1 to 883 scans, each a dozen bytes and a pass over the
+    whole image.
 
-    The first scan is of the DC coefficients; the others send each bit of each AC coefficient by itself, all zero.
+    The first scan is of the DC coefficients; the others send each bit of each AC coefficient by
+    itself, all zero.
     """
     blocks = -(-height // 8) * -(-width // 8)
     runs = ""
     left = blocks
-    while left:  # "the next 2^n + ... blocks have nothing": the symbols of end-of-band runs (T.81, G.1.2.2)
+    while (
+        left
+    ):  # "the next 2^n + ... blocks have nothing": the symbols of end-of-band runs (T.81, G.1.2.2)
         n = min(left.bit_length() - 1, 14)
         run = min(left, 2 ** (n + 1) - 1)
         runs += f"{n:04b}" + (f"{run - 2**n:0{n}b}" if n else "")
@@ -36,7 +42,9 @@ def grey_jpeg_of_scans(height: int, width: int, scans: int) -> bytes:
         _segment(0xDB, bytes([0] + [1] * 64)),
         _segment(0xC2, struct.pack(">BHHBBBB", 8, height, width, 1, 1, 0x11, 0)),
         _segment(0xC4, bytes([0x00, 1, *[0] * 15, 0])),  # DC: one code, "0", for no difference
-        _segment(0xC4, bytes([0x10, 0, 0, 0, 15, *[0] * 12, *(n << 4 for n in range(15))])),  # AC: four bits each
+        _segment(
+            0xC4, bytes([0x10, 0, 0, 0, 15, *[0] * 12, *(n << 4 for n in range(15))])
+        ),  # AC: four bits each
         _segment(0xDA, bytes([1, 1, 0x00, 0, 0, 0x00])) + _stuffed("0" * blocks),
     ]
     bands = [(k, bit) for bit in range(13, -1, -1) for k in range(1, 64)]
@@ -47,7 +55,8 @@ def grey_jpeg_of_scans(height: int, width: int, scans: int) -> bytes:
 
 
 def grey_jpeg_of_sampling(height: int, width: int, factors: tuple[int, int, int]) -> bytes:
-    """A valid baseline JPEG of three components, all grey; `factors` as in the frame header, 0x22 for 2 x 2."""
+    """A valid baseline JPEG of three components, all grey; `factors` as in the frame header, 0x22
+    for 2 x 2."""
     most = [max(factor >> shift & 15 for factor in factors) for shift in (4, 0)]
     blocks = sum((factor >> 4) * (factor & 15) for factor in factors)
     units = -(-height // (8 * most[1])) * -(-width // (8 * most[0]))

@@ -1,4 +1,5 @@
-"""Runs a scenario in a process of its own, under a limit that nothing in it can outlast, and sees what it leaves."""
+"""Runs a scenario in a process of its own, under a limit that nothing in it can outlast, and sees
+what it leaves."""
 
 from __future__ import annotations
 
@@ -40,7 +41,8 @@ class Ended:
     """Standard output and standard error, as they came."""
     seconds: float
     survivors: list[str]
-    """Command lines of processes that it started and that were still there some seconds after its end; killed since."""
+    """Command lines of processes that it started and that were still there some seconds after its
+    end; killed since."""
 
 
 def outside(
@@ -56,9 +58,11 @@ def outside(
 
     Args:
         arguments: of JSON's kinds, which the scenario gets.
-        limit: after so long its threads' stacks are printed, all its processes killed, and the test fails [seconds].
+        limit: after so long its threads' stacks are printed, all its processes killed, and the test
+            fails [seconds].
         status: the exit status to insist on; None: any.
-        under: a command that runs it, such as ("unshare", "-m", "sh", "-c", 'mount ...; exec "$@"', "sh").
+        under: a command that runs it, such as ("unshare", "-m", "sh", "-c", 'mount ...; exec "$@"',
+            "sh").
         environment: variables to set.
         during: called with the running process, to do to it what the scenario is about.
     """
@@ -96,17 +100,23 @@ def outside(
         output.seek(0)
         text = output.read().decode(errors="replace")
     if late:
-        pytest.fail(f"{scenario.__name__} had not ended after {limit} s:\n{text[-6000:]}", pytrace=False)
+        pytest.fail(
+            f"{scenario.__name__} had not ended after {limit} s:\n{text[-6000:]}", pytrace=False
+        )
     answers = [line for line in text.splitlines() if line.startswith(_ANSWER)]
     answer = msgspec.json.decode(answers[-1].removeprefix(_ANSWER)) if answers else None
     ended = Ended(answer, process.returncode, text, seconds, survivors)
     if status is not None and ended.status != status:
-        pytest.fail(f"{scenario.__name__} ended with {ended.status}, not {status}:\n{text[-6000:]}", pytrace=False)
+        pytest.fail(
+            f"{scenario.__name__} ended with {ended.status}, not {status}:\n{text[-6000:]}",
+            pytrace=False,
+        )
     return ended
 
 
 def _marked(mark: str) -> list[psutil.Process]:
-    """The processes that carry the mark of one scenario in their environment, wherever they have gone."""
+    """The processes that carry the mark of one scenario in their environment, wherever they have
+    gone."""
     found = []
     for process in psutil.process_iter():
         try:

@@ -1,4 +1,5 @@
-"""Checkpoints of the reference trainer: what killed saves leave, power that fails, and files that are none."""
+"""Checkpoints of the reference trainer: what killed saves leave, power that fails, and files that
+are none."""
 
 from __future__ import annotations
 
@@ -19,7 +20,9 @@ from tests.train_job import config
 
 STATE: dict[str, Any] = {
     **dict.fromkeys(("epoch", "batch", "step", "ema_updates"), 0),
-    **{key: {} for key in ("config", "model", "optimizer", "scheduler", "scaler", "task", "loader")},
+    **{
+        key: {} for key in ("config", "model", "optimizer", "scheduler", "scaler", "task", "loader")
+    },
     **dict.fromkeys(("best", "ema", "records", "ranks")),
 }
 
@@ -48,7 +51,8 @@ def test_the_next_save_removes_what_killed_ones_have_left(tmp_path: Path) -> Non
 
 
 class Disk:
-    """What would be on the disk if the power failed now: the calls that make things last, in order."""
+    """What would be on the disk if the power failed now: the calls that make things last, in
+    order."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.said: list[tuple[str, str]] = []
@@ -73,14 +77,21 @@ class Disk:
 
 
 @pytest.mark.parametrize("links", [True, False], ids=["links", "no links"])
-def test_content_then_name_then_folder(links: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_content_then_name_then_folder(
+    links: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A name never lasts longer than what it names, for the copy as for the checkpoint."""
     if not links:
-        monkeypatch.setattr(os, "link", lambda *paths: (_ for _ in ()).throw(OSError(1, "no links here")))
+        monkeypatch.setattr(
+            os, "link", lambda *paths: (_ for _ in ()).throw(OSError(1, "no links here"))
+        )
     disk = Disk(monkeypatch)
     checkpoint.save(tmp_path / "last.pt", STATE)
     checkpoint.copy_checkpoint(tmp_path / "last.pt", tmp_path / "best.pt")
-    kinds = [("file" if path != str(tmp_path) else "folder") if what == "fsync" else path for what, path in disk.said]
+    kinds = [
+        ("file" if path != str(tmp_path) else "folder") if what == "fsync" else path
+        for what, path in disk.said
+    ]
     copied = ["best.pt", "folder"] if links else ["file", "best.pt", "folder"]
     assert kinds == ["file", "last.pt", "folder", *copied]
 
@@ -96,7 +107,9 @@ def test_a_disk_that_fails_at_any_moment(tmp_path: Path, monkeypatch: pytest.Mon
             checkpoint.copy_checkpoint(tmp_path / "last.pt", tmp_path / "best.pt")
         for name in ("last.pt", "best.pt"):
             assert checkpoint.load(tmp_path / name)["step"] in range(1, 3 + moment)
-        assert sorted(path.name for path in tmp_path.iterdir()) == ["best.pt", "last.pt"], "nothing is left over"
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["best.pt", "last.pt"], (
+            "nothing is left over"
+        )
 
 
 class Unsafe:
@@ -108,7 +121,13 @@ def test_files_that_are_no_checkpoints(tmp_path: Path) -> None:
     path = tmp_path / "last.pt"
     checkpoint.save(path, STATE)
     whole = path.read_bytes()
-    contents: list[bytes] = [b"", b"x", whole[: len(whole) // 2], whole[:-40], b"PK\x03\x04" + bytes(100)]
+    contents: list[bytes] = [
+        b"",
+        b"x",
+        whole[: len(whole) // 2],
+        whole[:-40],
+        b"PK\x03\x04" + bytes(100),
+    ]
     contents += [pickle.dumps(Unsafe()), pickle.dumps({"version": 1})]
     for content in contents:
         path.write_bytes(content)
@@ -118,7 +137,9 @@ def test_files_that_are_no_checkpoints(tmp_path: Path) -> None:
         assert "weights_only" not in str(caught.value)
     for unsafe in (Unsafe(), {"version": 1, "model": Unsafe()}):
         torch.save(unsafe, path)
-        with pytest.raises(ConfigurationError, match="damaged, or not a file of plain values") as caught:
+        with pytest.raises(
+            ConfigurationError, match="damaged, or not a file of plain values"
+        ) as caught:
             checkpoint.load(path)
         assert "weights_only" not in str(caught.value)
     resume = config("data", tmp_path)

@@ -1,4 +1,5 @@
-"""Caches that are damaged or made to do harm: refused when they are opened, before anything is served from them."""
+"""Caches that are damaged or made to do harm: refused when they are opened, before anything is
+served from them."""
 
 from __future__ import annotations
 
@@ -96,8 +97,12 @@ def at(place: Any, value: int) -> Callable[[Any], Any]:
 
 
 CASES: dict[str, Callable[[Path], None]] = {
-    "nested 100,000 deep": lambda cache: (cache / "manifest.json").write_text("[" * 100_000) and None,
-    "a number of 5,000 digits": lambda cache: (cache / "manifest.json").write_text("1" * 5000) and None,
+    "nested 100,000 deep": lambda cache: (
+        (cache / "manifest.json").write_text("[" * 100_000) and None
+    ),
+    "a number of 5,000 digits": lambda cache: (
+        (cache / "manifest.json").write_text("1" * 5000) and None
+    ),
     "not UTF-8": lambda cache: (
         (cache / "manifest.json").write_bytes(b'{"format": "fastload-cache", "x": "\xff"}') and None
     ),
@@ -160,9 +165,13 @@ def test_files_that_are_none(kind: str, name: str, cache: Path, built: Path) -> 
         refused(cache)
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@settings(
+    max_examples=200, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
+)
 @given(data=st.data())
-def test_mutated_manifests(built: Path, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+def test_mutated_manifests(
+    built: Path, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
     """Bytes of the manifest changed: refused, or every sample is still served."""
     cache = tmp_path_factory.getbasetemp() / "mutated"
     if not cache.exists():
@@ -171,7 +180,9 @@ def test_mutated_manifests(built: Path, tmp_path_factory: pytest.TempPathFactory
     for _ in range(data.draw(st.integers(1, 3))):
         place = data.draw(st.integers(0, len(text) - 1))
         cut = data.draw(st.integers(0, 3))
-        text[place : place + cut] = data.draw(st.sampled_from([b"0", b"9", b"-", b"[", b"", b"x", b'"']))
+        text[place : place + cut] = data.draw(
+            st.sampled_from([b"0", b"9", b"-", b"[", b"", b"x", b'"'])
+        )
     (cache / "manifest.json").write_bytes(bytes(text))
     try:
         source = open_cache(cache)

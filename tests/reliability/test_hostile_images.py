@@ -1,4 +1,5 @@
-"""Images that are made to keep a decoder busy: refused by every backend, in a time that is bounded."""
+"""Images that are made to keep a decoder busy: refused by every backend, in a time that is
+bounded."""
 
 from __future__ import annotations
 
@@ -24,7 +25,9 @@ def folder_of(root: Path, data: bytes) -> Path:
     return root / "data"
 
 
-def first_of(contestant: Contestant, source: Path, directory: Path, **arguments: Any) -> torch.Tensor:
+def first_of(
+    contestant: Contestant, source: Path, directory: Path, **arguments: Any
+) -> torch.Tensor:
     with contestant.create(source, directory, transform=v2.Resize((16, 16)), **arguments) as loader:
         pixels, _ = next(iter(loader))
         return pixels.cpu()
@@ -38,8 +41,16 @@ def test_scans_are_counted() -> None:
     progressive = images.jpeg(pixels, progressive=True)
     assert 6 <= count_scans(progressive) <= 12
     thumbnail = images.jpeg(images.photo(16, 16), progressive=True)
-    marked = progressive[:2] + b"\xff\xe1" + (len(thumbnail) + 2).to_bytes(2, "big") + thumbnail + progressive[2:]
-    assert count_scans(marked) == count_scans(progressive), "those of a thumbnail are not the image's"
+    marked = (
+        progressive[:2]
+        + b"\xff\xe1"
+        + (len(thumbnail) + 2).to_bytes(2, "big")
+        + thumbnail
+        + progressive[2:]
+    )
+    assert count_scans(marked) == count_scans(progressive), (
+        "those of a thumbnail are not the image's"
+    )
 
 
 @contestants()
@@ -54,9 +65,12 @@ def test_as_many_scans_as_are_allowed(contestant: Contestant, tmp_path: Path) ->
 
 @contestants()
 def test_more_work_than_any_image_is_worth(contestant: Contestant, tmp_path: Path) -> None:
-    """800 scans of 36 million pixels in some tens of kilobytes: half a minute of work, refused for the first part."""
+    """800 scans of 36 million pixels in some tens of kilobytes: half a minute of work, refused for
+    the first part."""
     source = folder_of(tmp_path, grey_jpeg_of_scans(6000, 6000, 800))
-    with pytest.raises(fastload.DecodeError, match="image.jpg: 800 scans of 6000 x 6000 pixels, where 119 are"):
+    with pytest.raises(
+        fastload.DecodeError, match="image.jpg: 800 scans of 6000 x 6000 pixels, where 119 are"
+    ):
         first_of(contestant, source, tmp_path)
 
 

@@ -1,4 +1,5 @@
-"""Data sets that are damaged or made to do harm: an error of fastload's that names the file, in a second."""
+"""Data sets that are damaged or made to do harm: an error of fastload's that names the file, in a
+second."""
 
 from __future__ import annotations
 
@@ -98,7 +99,9 @@ def test_a_special_file_among_images(contestant: Contestant, kind: str, tmp_path
             next(iter(loader))
 
 
-@pytest.mark.parametrize("name", ["shard.tar", "train-images-idx3-ubyte", "images.npy", "data_batch_1.bin"])
+@pytest.mark.parametrize(
+    "name", ["shard.tar", "train-images-idx3-ubyte", "images.npy", "data_batch_1.bin"]
+)
 def test_a_data_set_that_is_a_pipe(name: str, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / name)
     for spec in (tmp_path / name, tmp_path):
@@ -166,14 +169,20 @@ GOOD = header("a.jpg", b"%011o" % len(JPEG)) + padded(JPEG)
 END = bytes(1024)
 HOSTILE_TARS: dict[str, Callable[[], bytes]] = {
     "2^88 bytes": lambda: header("a.jpg", b"\x80" + (1 << 87).to_bytes(11, "big")) + bytes(2048),
-    "2^88 bytes behind a good one": lambda: GOOD + header("b.jpg", b"\x80" + b"\xff" * 11) + bytes(2048),
+    "2^88 bytes behind a good one": lambda: (
+        GOOD + header("b.jpg", b"\x80" + b"\xff" * 11) + bytes(2048)
+    ),
     "less than nothing": lambda: header("a.jpg", b"\xff" * 12) + bytes(2048),
-    "a pax length of 5,000 digits": lambda: pax(b"1" * 5000 + b" path=a.jpg\n") + header("\0", b"0") + END,
+    "a pax length of 5,000 digits": lambda: (
+        pax(b"1" * 5000 + b" path=a.jpg\n") + header("\0", b"0") + END
+    ),
     "a pax size of 5,000 digits": lambda: pax(b"5014 size=" + b"9" * 5003 + b"\n") + GOOD + END,
     "a pax header of 2^33 bytes": lambda: header("pax", b"77777777777", b"x") + bytes(2048),
     "nested pax headers": lambda: pax(b"12 path=a.j\n") * 3000 + END,
     "a pax header of 200,000 records": lambda: pax(b"5 a=\n" * 200_000) + GOOD + END,
-    "a label of 40 digits that begins with zeros": lambda: tar_of({"a.jpg": JPEG, "a.cls": b"0" * 39 + b"5"}),
+    "a label of 40 digits that begins with zeros": lambda: tar_of(
+        {"a.jpg": JPEG, "a.cls": b"0" * 39 + b"5"}
+    ),
     "a label of 5,000 digits": lambda: tar_of({"a.jpg": JPEG, "a.cls": b"9" * 5000}),
     "a label with an underscore": lambda: tar_of({"a.jpg": JPEG, "a.cls": b"1_0"}),
     "a label of 32 digits": lambda: tar_of({"a.jpg": JPEG, "a.cls": b"9" * 32}),
@@ -181,19 +190,31 @@ HOSTILE_TARS: dict[str, Callable[[], bytes]] = {
     "a negative label": lambda: tar_of({"a.jpg": JPEG, "a.cls": b"-1"}),
     "an npy of brackets": lambda: tar_of({"a.jpg": JPEG, "a.npy": npy("(" * 3000)}),
     "an npy of an open string": lambda: tar_of({"a.jpg": JPEG, "a.npy": npy("'''")}),
-    "an npy of 2^60 values": lambda: tar_of({"a.jpg": JPEG, "a.npy": npy(described("(1152921504606846976,)"))}),
+    "an npy of 2^60 values": lambda: tar_of(
+        {"a.jpg": JPEG, "a.npy": npy(described("(1152921504606846976,)"))}
+    ),
     "an npy of a negative shape": lambda: tar_of({"a.jpg": JPEG, "a.npy": npy(described("(-3,)"))}),
     "an npy of objects": lambda: tar_of({"a.jpg": JPEG, "a.npy": npy(described("(1,)", "|O"))}),
-    "an npy of a strange type": lambda: tar_of({"a.jpg": JPEG, "a.npy": npy(described("(1,)", "<f3"))}),
+    "an npy of a strange type": lambda: tar_of(
+        {"a.jpg": JPEG, "a.npy": npy(described("(1,)", "<f3"))}
+    ),
 }
 
 
 def npy(words: str) -> bytes:
-    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(words) + 1) + words.encode() + b"\n" + bytes(64)
+    return (
+        b"\x93NUMPY\x01\x00"
+        + struct.pack("<H", len(words) + 1)
+        + words.encode()
+        + b"\n"
+        + bytes(64)
+    )
 
 
 def described(shape: str, dtype: str = "<f4") -> str:
-    return repr({"descr": dtype, "fortran_order": False}).removesuffix("}") + f", 'shape': {shape}}}"
+    return (
+        repr({"descr": dtype, "fortran_order": False}).removesuffix("}") + f", 'shape': {shape}}}"
+    )
 
 
 @pytest.mark.parametrize("packed", [False, True], ids=["tar", "tar.gz"])
@@ -208,7 +229,8 @@ def test_hostile_tar(case: str, packed: bool, tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", [b"x", b"g"], ids=["of a file", "of all files"])
 @pytest.mark.parametrize("packed", [False, True], ids=["tar", "tar.gz"])
 def test_tiny_pax_records_cost_little(packed: bool, kind: bytes, tmp_path: Path) -> None:
-    """Lines of Python that run, of fastload and of the standard library's tarfile: some 30,000 for 50,000 records."""
+    """Lines of Python that run, of fastload and of the standard library's tarfile: some 30,000 for
+    50,000 records."""
     records = b"5 a=\n" * 50_000
     content = header("pax", b"%011o" % len(records), kind) + padded(records) + GOOD * 20 + END
     path = tmp_path / ("s.tar.gz" if packed else "s.tar")
@@ -232,13 +254,18 @@ def test_tiny_pax_records_cost_little(packed: bool, kind: bytes, tmp_path: Path)
 
 
 BASES: dict[str, Callable[[], bytes]] = {
-    "shard.tar": lambda: tar_of({f"{n}.{kind}": content for n in range(3) for kind, content in FIELDS.items()}),
+    "shard.tar": lambda: tar_of(
+        {f"{n}.{kind}": content for n in range(3) for kind, content in FIELDS.items()}
+    ),
     "cifar-10-binary.tar.gz": lambda: gzip.compress(
-        tar_of({f"cifar-10-batches-bin/data_batch_{n}.bin": bytes(2 * 3073) for n in range(1, 6)}), 1
+        tar_of({f"cifar-10-batches-bin/data_batch_{n}.bin": bytes(2 * 3073) for n in range(1, 6)}),
+        1,
     ),
     "train-images-idx3-ubyte": lambda: b"\0\0\x08\x03" + struct.pack(">III", 4, 5, 6) + bytes(120),
     "array.npy": lambda: saved(np.zeros((3, 4, 4, 3), np.uint8)),
-    "data_batch_1": lambda: pickle.dumps({b"data": np.zeros((2, 3072), np.uint8), b"labels": [0, 1]}, protocol=2),
+    "data_batch_1": lambda: pickle.dumps(
+        {b"data": np.zeros((2, 3072), np.uint8), b"labels": [0, 1]}, protocol=2
+    ),
 }
 
 
@@ -252,7 +279,9 @@ FIELDS = {"jpg": JPEG, "cls": b"1", "npy": saved(np.zeros(3, np.uint8))}
 
 
 @pytest.fixture(scope="module", params=BASES)
-def base(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, bytes]:
+def base(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, str, bytes]:
     """(folder, name, content) of a good data set, a file of which is going to be changed."""
     folder = tmp_path_factory.mktemp("base")
     name = str(request.param)
@@ -262,12 +291,16 @@ def base(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         for number in range(1, 6):
             (folder / f"data_batch_{number}").write_bytes(BASES[name]())
     if name.startswith("train-"):
-        (folder / "train-labels-idx1-ubyte").write_bytes(b"\0\0\x08\x01" + struct.pack(">I", 4) + bytes(4))
+        (folder / "train-labels-idx1-ubyte").write_bytes(
+            b"\0\0\x08\x01" + struct.pack(">I", 4) + bytes(4)
+        )
     return folder, name, BASES[name]()
 
 
 @pytest.mark.timeout(300)
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@settings(
+    max_examples=300, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
+)
 @given(data=st.data())
 def test_mutated(base: tuple[Path, str, bytes], data: st.DataObject) -> None:
     """Bytes changed, cut out, repeated and cut off: it opens, or it is a SourceError."""
@@ -280,7 +313,9 @@ def test_mutated(base: tuple[Path, str, bytes], data: st.DataObject) -> None:
         if what == "byte":
             changed[place] = data.draw(st.integers(0, 255))
         elif what == "digits":
-            changed[place : place + 4] = data.draw(st.sampled_from([b"9999", b"\xff\xff\xff\xff", b"----", b"0000"]))
+            changed[place : place + 4] = data.draw(
+                st.sampled_from([b"9999", b"\xff\xff\xff\xff", b"----", b"0000"])
+            )
         elif what == "cut":
             del changed[place : place + data.draw(st.integers(1, 600))]
         elif what == "repeat":
@@ -294,5 +329,7 @@ def test_mutated(base: tuple[Path, str, bytes], data: st.DataObject) -> None:
     path.write_bytes(bytes(changed))
     begun = time.monotonic()
     with suppress(SourceError):
-        assert len(open_source(path if path.suffix in (".tar", ".gz", ".npy") else folder).source) >= 0
+        assert (
+            len(open_source(path if path.suffix in (".tar", ".gz", ".npy") else folder).source) >= 0
+        )
     assert time.monotonic() - begun < QUICK

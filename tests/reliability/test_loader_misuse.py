@@ -1,4 +1,5 @@
-"""A Loader that is used by several threads, closed while it is waited for, or given a state that is none."""
+"""A Loader that is used by several threads, closed while it is waited for, or given a state that is
+none."""
 
 from __future__ import annotations
 
@@ -43,7 +44,9 @@ def iterate_in_two_threads(name: str, folder: str) -> list[str]:
     """What two threads end with that iterate over one Loader again and again."""
     contestant = next(c for c in CONTESTANTS if c.name == name)
     words: list[str] = []
-    with contestant.create(images.write_photo_folder(Path(folder, "data")), Path(folder), transform=RESIZE) as loader:
+    with contestant.create(
+        images.write_photo_folder(Path(folder, "data")), Path(folder), transform=RESIZE
+    ) as loader:
 
         def work() -> None:
             try:
@@ -68,7 +71,11 @@ def test_two_threads_on_one_loader(contestant: Contestant, tmp_path: Path) -> No
     words = outside(iterate_in_two_threads, contestant.name, str(tmp_path)).answer
     assert len(words) == 2
     for word in words:
-        assert word == "done" or "another thread is waiting" in word or "this iterator has ended" in word
+        assert (
+            word == "done"
+            or "another thread is waiting" in word
+            or "this iterator has ended" in word
+        )
 
 
 def test_the_second_thread_is_told_while_the_first_one_waits() -> None:
@@ -78,7 +85,9 @@ def test_the_second_thread_is_told_while_the_first_one_waits() -> None:
         waiting.start()
         time.sleep(0.2)
         begun = time.monotonic()
-        with pytest.raises(FastloadError, match="another thread is waiting in iter\\(\\) or next\\(\\)"):
+        with pytest.raises(
+            FastloadError, match="another thread is waiting in iter\\(\\) or next\\(\\)"
+        ):
             iter(loader)
         assert time.monotonic() - begun < 1
         waiting.join()
@@ -106,7 +115,18 @@ def test_closing_ends_a_wait(workers: int) -> None:
     assert "closed" in str(ended[-1])
 
 
-BAD_EPOCHS: list[Any] = ["1", 1.0, None, True, -1, 1 << 31, float("nan"), np.float64(1), [1], np.array([1, 2])]
+BAD_EPOCHS: list[Any] = [
+    "1",
+    1.0,
+    None,
+    True,
+    -1,
+    1 << 31,
+    float("nan"),
+    np.float64(1),
+    [1],
+    np.array([1, 2]),
+]
 
 
 @pytest.mark.parametrize("epoch", BAD_EPOCHS, ids=repr)
@@ -118,7 +138,9 @@ def test_epochs_that_are_none(epoch: Any) -> None:
         with pytest.raises(StateMismatchError):
             loader.load_state_dict({**state, "epoch": epoch})
         with pytest.raises(StateMismatchError):
-            loader.load_state_dict({**state, "step": 7 if isinstance(epoch, int) and epoch == 1 << 31 else epoch})
+            loader.load_state_dict(
+                {**state, "step": 7 if isinstance(epoch, int) and epoch == 1 << 31 else epoch}
+            )
         assert loader.state_dict() == state
         loader.set_epoch(np.int64(3))
         loader.set_epoch((1 << 31) - 1)
@@ -126,20 +148,32 @@ def test_epochs_that_are_none(epoch: Any) -> None:
 
 
 ANYTHING = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.binary(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5) | st.integers(), inner, max_size=3),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=5)
+    | st.binary(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.text(max_size=5) | st.integers(), inner, max_size=3)
+    ),
     max_leaves=8,
 )
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@settings(
+    max_examples=300, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
+)
 @given(data=st.data())
 def test_states_with_something_else_in_them(data: st.DataObject) -> None:
     with fastload.create_loader(ARRAYS, 4, shuffle=True, seed=5) as loader:
         state = loader.state_dict()
         changed = json.loads(json.dumps(state))
         key = data.draw(
-            st.sampled_from([*changed, "whole", "array", *(("order", inner) for inner in changed["order"])])
+            st.sampled_from(
+                [*changed, "whole", "array", *(("order", inner) for inner in changed["order"])]
+            )
         )
         value = data.draw(ANYTHING)
         if key == "whole":

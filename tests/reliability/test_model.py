@@ -1,4 +1,5 @@
-"""A Loader is used in every order of calls, beside a model of it in some sixty lines that knows nothing of its code."""
+"""A Loader is used in every order of calls, beside a model of it in some sixty lines that knows
+nothing of its code."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ STEPS = -(-SAMPLES // BATCH)
 
 
 class Model:
-    """What the documentation says: epochs follow each other, a state resumes, `set_epoch` is for the next `iter`."""
+    """What the documentation says: epochs follow each other, a state resumes, `set_epoch` is for
+    the next `iter`."""
 
     def __init__(self) -> None:
         self.epoch, self.step = 0, 0
@@ -94,7 +96,10 @@ class Machine(RuleBasedStateMachine):
         """Of labels, which are the indices; by a loader that nothing happens to."""
         if epoch not in self.orders:
             with fastload.create_loader(
-                (np.zeros((SAMPLES, 4, 4, 3), np.uint8), np.arange(SAMPLES)), BATCH, shuffle=True, seed=3
+                (np.zeros((SAMPLES, 4, 4, 3), np.uint8), np.arange(SAMPLES)),
+                BATCH,
+                shuffle=True,
+                seed=3,
             ) as plain:
                 plain.set_epoch(epoch)
                 self.orders[epoch] = [int(label) for _, labels in plain for label in labels]
@@ -129,7 +134,8 @@ class Machine(RuleBasedStateMachine):
         self.model.set_epoch(epoch)
 
     def place_again(self) -> None:
-        """As trainers do that name each epoch before it: one that is resumed must not lose its place by that."""
+        """As trainers do that name each epoch before it: one that is resumed must not lose its
+        place by that."""
         self.set_epoch(self.model.epoch)
         state = self.loader.state_dict()
         assert (state["epoch"], state["step"]) == self.model.state()
@@ -188,7 +194,9 @@ COMMON: dict[str, Any] = {
     "deadline": None,
     "derandomize": True,
     "suppress_health_check": list(HealthCheck),
-    "phases": [Phase.generate],  # to make a failure short would take minutes: each try builds loaders
+    "phases": [
+        Phase.generate
+    ],  # to make a failure short would take minutes: each try builds loaders
 }
 TestNative = Machine.TestCase
 TestNative.settings = settings(max_examples=100, stateful_step_count=25, **COMMON)

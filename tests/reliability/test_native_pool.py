@@ -1,4 +1,5 @@
-"""The threads of the native core under forks, at the interpreter's end, and where memory runs out."""
+"""The threads of the native core under forks, at the interpreter's end, and where memory runs
+out."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ def submit(pool: Any, data: bytes, rows: int, size: tuple[int, int] = (64, 80)) 
 
 
 def use_as_a_child(pool: Any, data: bytes) -> int:
-    """Four threads at once submit and wait; the number of rows that are wrong. Killed by the alarm if they hang."""
+    """Four threads at once submit and wait; the number of rows that are wrong. Killed by the alarm
+    if they hang."""
     signal.alarm(10)
     wrong: list[Any] = []
 
@@ -49,7 +51,8 @@ def use_as_a_child(pool: Any, data: bytes) -> int:
 
 
 def fork_at_the_first_batch(children: int) -> list[int]:
-    """Exit statuses of children that were forked while another thread submitted the first batch of a pool."""
+    """Exit statuses of children that were forked while another thread submitted the first batch of
+    a pool."""
     data = images.jpeg(images.photo(64, 80))
     statuses = []
     with ThreadPoolExecutor(1) as other:
@@ -101,7 +104,9 @@ def ask_for_a_batch_of_the_parent() -> list[Any]:
                 pending.wait()
             except RuntimeError as error:
                 words.append(str(error))
-        os._exit(0 if words == ["this batch was submitted before the process was forked"] * 2 else 1)
+        os._exit(
+            0 if words == ["this batch was submitted before the process was forked"] * 2 else 1
+        )
     return [os.waitpid(child, 0)[1], len(flying.wait())]
 
 
@@ -117,8 +122,14 @@ def stress(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     programs = {}
     for name, sanitizer in {"plain": "", "thread": "thread"}.items():
         build = tmp_path_factory.mktemp(f"stress-{name}")
-        options = ["-DFASTLOAD_PYTHON=OFF", "-DFASTLOAD_STRESS=ON", f"-DFASTLOAD_SANITIZE={sanitizer}"]
-        subprocess.run(["cmake", "-S", str(ROOT), "-B", str(build), *options], check=True, capture_output=True)
+        options = [
+            "-DFASTLOAD_PYTHON=OFF",
+            "-DFASTLOAD_STRESS=ON",
+            f"-DFASTLOAD_SANITIZE={sanitizer}",
+        ]
+        subprocess.run(
+            ["cmake", "-S", str(ROOT), "-B", str(build), *options], check=True, capture_output=True
+        )
         make = ["cmake", "--build", str(build), "--target", "stress_pool", "--parallel", "2"]
         subprocess.run(make, check=True, capture_output=True)
         programs[name] = build / "tests" / "native" / "stress_pool"
@@ -128,10 +139,18 @@ def stress(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(
     ("build", "mode", "number"),
-    [("plain", "fork", 200), ("plain", "memory", 3), ("thread", "memory", 1), ("thread", "threads", 10)],
+    [
+        ("plain", "fork", 200),
+        ("plain", "memory", 3),
+        ("thread", "memory", 1),
+        ("thread", "threads", 10),
+    ],
 )
 def test_stress(stress: dict[str, Path], build: str, mode: str, number: int) -> None:
-    """Forks are not tried with ThreadSanitizer, which knows no threads in the child of a process with threads."""
-    done = subprocess.run([stress[build], mode, str(number)], capture_output=True, text=True, timeout=100)
+    """Forks are not tried with ThreadSanitizer, which knows no threads in the child of a process
+    with threads."""
+    done = subprocess.run(
+        [stress[build], mode, str(number)], capture_output=True, text=True, timeout=100
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "ThreadSanitizer" not in done.stderr

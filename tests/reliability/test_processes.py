@@ -1,4 +1,5 @@
-"""Processes that fork, end, are killed or are given too little: the others go on, or say what is wrong."""
+"""Processes that fork, end, are killed or are given too little: the others go on, or say what is
+wrong."""
 
 from __future__ import annotations
 
@@ -30,12 +31,15 @@ SAMPLES = 24
 
 
 def loader_of(name: str, folder: str, *, own: str = "", **arguments: Any) -> fastload.Loader:
-    """Over images in `folder` of which each has a label of its own; `own`: where it may write, if not there."""
+    """Over images in `folder` of which each has a label of its own; `own`: where it may write, if
+    not there."""
     data = Path(folder, "data")
     if not data.exists():
         images.write_photo_folder(data, classes=SAMPLES, per_class=1, size=(24, 24))
     contestant = next(c for c in CONTESTANTS if c.name == name)
-    return contestant.create(data, Path(own or folder), **{"batch_size": 2, "transform": RESIZE, **arguments})
+    return contestant.create(
+        data, Path(own or folder), **{"batch_size": 2, "transform": RESIZE, **arguments}
+    )
 
 
 def labels_of(loader: fastload.Loader) -> list[int]:
@@ -108,7 +112,9 @@ class Sleepy(torch.utils.data.Dataset[Any]):
 
 def wait_for_a_sample() -> list[Any]:
     options = TorchOptions(worker_timeout=10)
-    with fastload.create_loader(Sleepy(11), 2, backend="torch", num_workers=2, options=options) as loader:
+    with fastload.create_loader(
+        Sleepy(11), 2, backend="torch", num_workers=2, options=options
+    ) as loader:
         found: list[Any] = []
         for _ in range(2):  # the second time with workers of its own: nothing stale is delivered
             try:
@@ -153,7 +159,8 @@ def lose_workers(folder: str, pin: bool) -> list[Any]:
 
 @pytest.mark.parametrize("pin", [False, True])
 def test_killed_workers(pin: bool, tmp_path: Path) -> None:
-    """An error, never other samples, and the Loader itself can go on; no folders of sockets are left."""
+    """An error, never other samples, and the Loader itself can go on; no folders of sockets are
+    left."""
     (tmp_path / "tmp").mkdir()
     ended = outside(lose_workers, str(tmp_path), pin, environment={"TMPDIR": str(tmp_path / "tmp")})
     *errors, labels, during = ended.answer
@@ -174,7 +181,9 @@ def train_for_ever(folder: str, name: str) -> None:
 
 def train_with_a_stuck_worker(folder: str, method: str) -> None:
     options = TorchOptions(multiprocessing_context=method)
-    with fastload.create_loader(Sleepy(3), 2, backend="torch", num_workers=2, options=options) as loader:
+    with fastload.create_loader(
+        Sleepy(3), 2, backend="torch", num_workers=2, options=options
+    ) as loader:
         next(iter(loader))
         Path(folder, "started").touch()
         labels_of(loader)
@@ -210,7 +219,9 @@ def test_the_trainer_is_killed(contestant: Contestant, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_the_trainer_is_killed_while_a_sample_hangs(method: str, tmp_path: Path) -> None:
-    ended = outside(train_with_a_stuck_worker, str(tmp_path), method, status=-9, during=killed(tmp_path))
+    ended = outside(
+        train_with_a_stuck_worker, str(tmp_path), method, status=-9, during=killed(tmp_path)
+    )
     assert not ended.survivors
 
 
@@ -227,7 +238,10 @@ def start_beside(folder: str, method: str) -> list[int]:
     with loader_of("torch-2", folder) as first, loader_of("turbojpeg", folder) as second:
         ours = iter(first), iter(second)
         found = [next(batches)[1].tolist() for batches in ours]
-        processes = [multiprocessing.get_context(method).Process(target=use_a_loader, args=(folder,)) for _ in range(2)]
+        processes = [
+            multiprocessing.get_context(method).Process(target=use_a_loader, args=(folder,))
+            for _ in range(2)
+        ]
         for process in processes:
             process.start()
         for process in processes:
@@ -246,7 +260,8 @@ def test_multiprocessing_beside_a_loader(method: str, tmp_path: Path) -> None:
 
 
 def start_together(folder: str, rounds: int) -> int:
-    """The validation loader is built and read while the first workers and threads of the training loader start."""
+    """The validation loader is built and read while the first workers and threads of the training
+    loader start."""
     for number in range(rounds):
         name = ("turbojpeg", "turbojpeg-threads", "torch-0")[number % 3]
         with loader_of(name, folder) as train:

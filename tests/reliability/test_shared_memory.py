@@ -1,4 +1,5 @@
-"""The shared memory of a container, 64 MB by default, and worker processes whose batches get lost on the way."""
+"""The shared memory of a container, 64 MB by default, and worker processes whose batches get lost
+on the way."""
 
 from __future__ import annotations
 
@@ -17,14 +18,26 @@ from fastload.errors import ConfigurationError, FastloadError
 from tests import images
 from tests.reliability.outside import outside
 
-SMALL = ("unshare", "-m", "sh", "-c", 'mount -t tmpfs -o size=64m tmpfs /dev/shm && exec "$@"', "sh")
+SMALL = (
+    "unshare",
+    "-m",
+    "sh",
+    "-c",
+    'mount -t tmpfs -o size=64m tmpfs /dev/shm && exec "$@"',
+    "sh",
+)
 
 
 def can_mount() -> bool:
-    return shutil.which("unshare") is not None and subprocess.run([*SMALL, "true"], capture_output=True).returncode == 0
+    return (
+        shutil.which("unshare") is not None
+        and subprocess.run([*SMALL, "true"], capture_output=True).returncode == 0
+    )
 
 
-in_small = pytest.mark.skipif(not can_mount(), reason="making a small /dev/shm needs root and mount namespaces")
+in_small = pytest.mark.skipif(
+    not can_mount(), reason="making a small /dev/shm needs root and mount namespaces"
+)
 
 
 def iterate(folder: str, side: int, opaque: bool) -> list[Any]:
@@ -61,7 +74,8 @@ def test_enough_is_enough(tmp_path: Path) -> None:
 
 @in_small
 def test_what_no_check_can_know(tmp_path: Path) -> None:
-    """Batches of the user's own code are of no known size: the error comes when there is no room, and it comes."""
+    """Batches of the user's own code are of no known size: the error comes when there is no room,
+    and it comes."""
     ended = outside(iterate, str(tmp_path), 1024, True, under=SMALL)
     kind, words = ended.answer
     assert kind in ("WorkerError", "DecodeError", "ConfigurationError")
@@ -89,7 +103,9 @@ def collate(samples: list[Any]) -> Any:
 
 
 def lose_a_batch() -> list[str]:
-    with fastload.create_loader(Lost(), 4, backend="torch", num_workers=2, collate_fn=collate) as loader:
+    with fastload.create_loader(
+        Lost(), 4, backend="torch", num_workers=2, collate_fn=collate
+    ) as loader:
         try:
             return [str(len(list(loader)))]
         except FastloadError as error:
@@ -117,7 +133,9 @@ def test_256_descriptors(tmp_path: Path) -> None:
 
 def test_the_check_leaves_alone_what_fits(tmp_path: Path) -> None:
     source = images.write_photo_folder(tmp_path / "data")
-    loader = fastload.create_loader(source, 2, backend="torch", num_workers=1, transform=v2.Resize((16, 16)))
+    loader = fastload.create_loader(
+        source, 2, backend="torch", num_workers=1, transform=v2.Resize((16, 16))
+    )
     with loader:
         assert len(list(loader)) == 3
     assert issubclass(ConfigurationError, FastloadError)

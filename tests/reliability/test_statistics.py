@@ -1,4 +1,5 @@
-"""Chance as it should be: every order and every number is as likely as any other; and masks keep their values."""
+"""Chance as it should be: every order and every number is as likely as any other; and masks keep
+their values."""
 
 from __future__ import annotations
 
@@ -19,11 +20,13 @@ from tests.backends import Contestant, contestants
 EPOCHS = 1000
 SAMPLES = 24
 SIGMAS = 5.0
-"""A fair die fails by chance once in some millions; all is a function of fixed seeds, so that none fails tomorrow."""
+"""A fair die fails by chance once in some millions; all is a function of fixed seeds, so that none
+fails tomorrow."""
 
 
 def check_uniform(counts: npt.ArrayLike, degrees: int | None = None) -> None:
-    """Chi-square of counts that should all be equal, by the normal approximation for many degrees of freedom.
+    """Chi-square of counts that should all be equal, by the normal approximation for many degrees
+    of freedom.
 
     Args:
         counts: of any shape.
@@ -34,7 +37,9 @@ def check_uniform(counts: npt.ArrayLike, degrees: int | None = None) -> None:
     assert expected >= 5, "too few for the test to mean anything"
     degrees = found.size - 1 if degrees is None else degrees
     statistic = np.square(found - expected).sum() / expected
-    assert abs(statistic - degrees) <= SIGMAS * np.sqrt(2 * degrees), f"{statistic:.0f} of {degrees}"
+    assert abs(statistic - degrees) <= SIGMAS * np.sqrt(2 * degrees), (
+        f"{statistic:.0f} of {degrees}"
+    )
 
 
 def test_the_check_can_fail() -> None:
@@ -67,17 +72,24 @@ def test_orders(vary: str) -> None:
     check_uniform(table, (SAMPLES - 1) ** 2)  # each sample in each place
     follows = np.zeros((SAMPLES, SAMPLES))
     np.add.at(follows, (found[:, :-1], found[:, 1:]), 1)
-    check_uniform(follows[~np.eye(SAMPLES, dtype=bool)], SAMPLES * (SAMPLES - 2))  # each sample behind each other
+    check_uniform(
+        follows[~np.eye(SAMPLES, dtype=bool)], SAMPLES * (SAMPLES - 2)
+    )  # each sample behind each other
     half = SAMPLES // 2
-    together = (found[:, :half, None] == np.arange(half)).any(axis=1).sum(axis=1)  # of one half in the first half
-    assert abs(together.mean() - half / 2) < SIGMAS * np.sqrt(half * half / 4 / (SAMPLES - 1) / EPOCHS)
+    together = (
+        (found[:, :half, None] == np.arange(half)).any(axis=1).sum(axis=1)
+    )  # of one half in the first half
+    assert abs(together.mean() - half / 2) < SIGMAS * np.sqrt(
+        half * half / 4 / (SAMPLES - 1) / EPOCHS
+    )
     moved = (found[1:] == found[:-1]).sum()  # one epoch says nothing of the next
     assert abs(moved - (EPOCHS - 1)) < SIGMAS * np.sqrt(EPOCHS)
 
 
 @pytest.mark.parametrize("vary", ["index", "epoch", "seed", "stream"])
 def test_draws(vary: str) -> None:
-    """Whatever counts up, the numbers are uniform, in one and two dimensions, and so are the low bits."""
+    """Whatever counts up, the numbers are uniform, in one and two dimensions, and so are the low
+    bits."""
     many = 20_000 if vary == "index" else 2000
     if vary == "index":
         numbers = Draws(1, 2, np.arange(many)).uniform(3, 4)
@@ -87,7 +99,9 @@ def test_draws(vary: str) -> None:
         parts = []
         for count in range(many):
             place[vary] = count
-            parts.append(Draws(place["seed"], place["epoch"], np.arange(10)).uniform(place["stream"], 4))
+            parts.append(
+                Draws(place["seed"], place["epoch"], np.arange(10)).uniform(place["stream"], 4)
+            )
         numbers = np.concatenate(parts)
         words = np.array([int(number * 2**40) for number in numbers[:, 0]], np.uint64)
     assert numbers.min() >= 0
@@ -105,7 +119,10 @@ GEOMETRY: dict[str, list[Any]] = {
     "enlarged": [v2.Resize((150, 170), interpolation=InterpolationMode.BICUBIC)],
     "random resized crop": [v2.RandomResizedCrop(32, antialias=True)],
     "enlarged crop": [v2.RandomResizedCrop(90, scale=(0.05, 0.2))],
-    "random crop, padded": [v2.RandomCrop(40, padding=9, padding_mode="reflect"), v2.RandomHorizontalFlip()],
+    "random crop, padded": [
+        v2.RandomCrop(40, padding=9, padding_mode="reflect"),
+        v2.RandomHorizontalFlip(),
+    ],
     "flips": [v2.Resize((24, 24)), v2.RandomHorizontalFlip(), v2.RandomVerticalFlip()],
 }
 
@@ -113,17 +130,22 @@ GEOMETRY: dict[str, list[Any]] = {
 @pytest.mark.parametrize("name", GEOMETRY)
 @contestants()
 def test_masks_keep_their_values(contestant: Contestant, name: str, tmp_path: Path) -> None:
-    """No class between two classes is ever made up, however the pixels beside it are interpolated."""
+    """No class between two classes is ever made up, however the pixels beside it are
+    interpolated."""
     folders = [tmp_path / "data" / kind for kind in ("images", "masks")]
     for folder in folders:
         folder.mkdir(parents=True)
     for index in range(6):
         size = (50 + 9 * index, 71 - 4 * index)
         (folders[0] / f"{index}.jpg").write_bytes(images.jpeg(images.photo(*size, seed=index)))
-        classes = np.array(VALUES, np.uint8)[np.random.default_rng(index).integers(0, len(VALUES), size)]
+        classes = np.array(VALUES, np.uint8)[
+            np.random.default_rng(index).integers(0, len(VALUES), size)
+        ]
         (folders[1] / f"{index}.png").write_bytes(images.png(classes[..., None]))
     seen: set[int] = set()
-    with contestant.create(tmp_path / "data", tmp_path, batch_size=3, transform=v2.Compose(GEOMETRY[name])) as loader:
+    with contestant.create(
+        tmp_path / "data", tmp_path, batch_size=3, transform=v2.Compose(GEOMETRY[name])
+    ) as loader:
         for batch in loader:
             masks = batch["mask"] if isinstance(batch, dict) else batch[1]
             assert masks.dtype == torch.uint8

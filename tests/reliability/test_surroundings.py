@@ -1,4 +1,5 @@
-"""What is around the process: storage that stalls, resets and cuts off, disks that are full or read-only, clocks."""
+"""What is around the process: storage that stalls, resets and cuts off, disks that are full or
+read-only, clocks."""
 
 from __future__ import annotations
 
@@ -38,7 +39,10 @@ def under(*mounts: str) -> tuple[str, ...]:
 
 def can_mount() -> bool:
     command = [*under("mount -t tmpfs tmpfs /mnt"), "true"]
-    return shutil.which("unshare") is not None and subprocess.run(command, capture_output=True).returncode == 0
+    return (
+        shutil.which("unshare") is not None
+        and subprocess.run(command, capture_output=True).returncode == 0
+    )
 
 
 mounts = pytest.mark.skipif(not can_mount(), reason="mounting needs root and mount namespaces")
@@ -57,9 +61,13 @@ def test_read_only_data(contestant: Contestant, tmp_path: Path) -> None:
     data = tmp_path / "data"
     (tmp_path / "own").mkdir()
     read_only = under(
-        f"mount --bind {data} {data}", f"mount -o remount,ro,bind {data}", f"! touch {data}/x 2>/dev/null"
+        f"mount --bind {data} {data}",
+        f"mount -o remount,ro,bind {data}",
+        f"! touch {data}/x 2>/dev/null",
     )
-    ended = outside(read_all, contestant.name, str(tmp_path), str(tmp_path / "own"), under=read_only)
+    ended = outside(
+        read_all, contestant.name, str(tmp_path), str(tmp_path / "own"), under=read_only
+    )
     assert ended.answer == list(range(SAMPLES))
 
 
@@ -69,7 +77,8 @@ def test_temporary_space_is_full(contestant: Contestant, tmp_path: Path) -> None
     """What needs none, works; sockets of worker processes are no files with content."""
     (tmp_path / "tmp").mkdir()
     full = under(
-        f"mount -t tmpfs -o size=64k tmpfs {tmp_path}/tmp", f"! head -c 1M /dev/zero >{tmp_path}/tmp/fill 2>/dev/null"
+        f"mount -t tmpfs -o size=64k tmpfs {tmp_path}/tmp",
+        f"! head -c 1M /dev/zero >{tmp_path}/tmp/fill 2>/dev/null",
     )
     environment = {"TMPDIR": str(tmp_path / "tmp")}
     ended = outside(
@@ -86,7 +95,8 @@ def test_temporary_space_is_full(contestant: Contestant, tmp_path: Path) -> None
 
 @dataclass(frozen=True)
 class Storage(EncodedImages):
-    """Images behind a network on a bad day: one is slow, one resets the connection, one is cut off."""
+    """Images behind a network on a bad day: one is slow, one resets the connection, one is cut
+    off."""
 
     good: bytes
     slow: int = 3
@@ -107,7 +117,9 @@ class Storage(EncodedImages):
 
 def bad_storage(**faults: Any) -> Source:
     column = Storage(images.jpeg(images.photo(24, 24)), **faults)
-    return Source({"image": column, "label": ValueArray(np.arange(SAMPLES))}, "storage", name="far away")
+    return Source(
+        {"image": column, "label": ValueArray(np.arange(SAMPLES))}, "storage", name="far away"
+    )
 
 
 @contestants()
@@ -116,12 +128,16 @@ def test_storage_that_stalls_resets_and_cuts_off(contestant: Contestant, tmp_pat
     with contestant.create(bad_storage(), tmp_path, **arguments, on_error="substitute") as loader:
         found = labels_of(loader)
         assert loader.stats().substituted == 2
-    assert [a for a, b in zip(found, range(SAMPLES), strict=True) if a != b and b not in (8, 17)] == []
+    assert [
+        a for a, b in zip(found, range(SAMPLES), strict=True) if a != b and b not in (8, 17)
+    ] == []
     assert found[8] not in (8, 17)
     assert found[17] not in (8, 17)
     for fault, words in ({"reset": -1}, "17"), ({"cut": -1}, "Connection reset by peer"):
         with (
-            contestant.create(bad_storage(slow=-1, **fault), tmp_path / words, **arguments) as loader,
+            contestant.create(
+                bad_storage(slow=-1, **fault), tmp_path / words, **arguments
+            ) as loader,
             pytest.raises(fastload.DecodeError, match=words),
         ):
             labels_of(loader)
@@ -130,7 +146,12 @@ def test_storage_that_stalls_resets_and_cuts_off(contestant: Contestant, tmp_pat
 def stall_for_ever() -> list[Any]:
     options = TorchOptions(worker_timeout=10)
     with fastload.create_loader(
-        bad_storage(seconds=1e6), 4, backend="torch", num_workers=2, transform=RESIZE, options=options
+        bad_storage(seconds=1e6),
+        4,
+        backend="torch",
+        num_workers=2,
+        transform=RESIZE,
+        options=options,
     ) as loader:
         try:
             return labels_of(loader)
@@ -144,8 +165,11 @@ def test_storage_that_stalls_for_ever() -> None:
 
 
 @contestants()
-def test_time_goes_backwards(contestant: Contestant, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The clock of the wall is set back by a year, again and again; and files come from the future."""
+def test_time_goes_backwards(
+    contestant: Contestant, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clock of the wall is set back by a year, again and again; and files come from the
+    future."""
     with loader_of(contestant.name, str(tmp_path)) as loader:
         for path in (tmp_path / "data").rglob("*.jpg"):
             os.utime(path, (4e9, 4e9))
@@ -165,13 +189,17 @@ def test_time_goes_backwards(contestant: Contestant, tmp_path: Path, monkeypatch
 
 
 def rank_main(rank: int, port: int, folder: str, backend: str) -> None:
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE="2")
+    os.environ.update(
+        MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE="2"
+    )
     torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo")
     with loader_of(backend, folder, on_error="substitute", own=f"{folder}/own{rank}") as loader:
         found, steps = [], 0
         for _, labels in loader:
-            torch.distributed.all_reduce(torch.ones(1))  # as a trainer does: ranks of unequal length would hang here
+            torch.distributed.all_reduce(
+                torch.ones(1)
+            )  # as a trainer does: ranks of unequal length would hang here
             found += labels.tolist()
             steps += 1
         gathered: list[Any] = [None, None]
@@ -191,7 +219,9 @@ def test_bad_files_in_one_ranks_shard(contestant: Contestant, tmp_path: Path) ->
     """The other rank neither waits for ever nor gets other samples."""
     loader_of("torch-0", str(tmp_path)).close()
     paths = sorted((tmp_path / "data").rglob("*.jpg"))
-    bad = [index for index in range(SAMPLES) if index % 4 < 2 and index % 3 == 0]  # batches of two: 0, 1 are rank 0's
+    bad = [
+        index for index in range(SAMPLES) if index % 4 < 2 and index % 3 == 0
+    ]  # batches of two: 0, 1 are rank 0's
     for index in bad:
         paths[index].write_bytes(b"")
     (first, second) = outside(two_ranks, str(tmp_path), contestant.name).answer
@@ -199,7 +229,9 @@ def test_bad_files_in_one_ranks_shard(contestant: Contestant, tmp_path: Path) ->
     mine = [index for index in range(SAMPLES) if index % 4 < 2]
     assert second[0] == [index for index in range(SAMPLES) if index % 4 >= 2]
     assert second[2] == 0
-    assert len(bad) <= first[2] <= 2 * len(bad)  # the next epoch's, which are made ahead, may be among them
+    assert (
+        len(bad) <= first[2] <= 2 * len(bad)
+    )  # the next epoch's, which are made ahead, may be among them
     for got, wanted in zip(first[0], mine, strict=True):
         assert got == wanted or (wanted in bad and got in mine and got not in bad)
 
@@ -208,10 +240,13 @@ def test_bad_files_in_one_ranks_shard(contestant: Contestant, tmp_path: Path) ->
 
 
 def memory_of_workers(method: str, count: int, workers: int) -> tuple[int, float]:
-    """Bytes of so many paths and labels in this process, and the bytes that each worker has for itself alone."""
+    """Bytes of so many paths and labels in this process, and the bytes that each worker has for
+    itself alone."""
     paths = PathTable.of((f"class{n % 1000:04}/{n:032}.jpg" for n in range(count)), "/nowhere")
     labels = np.arange(count) % 1000
-    source = Source({"image": EncodedFiles(paths), "label": ValueArray(labels)}, "paths", name="paths")
+    source = Source(
+        {"image": EncodedFiles(paths), "label": ValueArray(labels)}, "paths", name="paths"
+    )
     with fastload.create_loader(
         source,
         8,
@@ -225,7 +260,11 @@ def memory_of_workers(method: str, count: int, workers: int) -> tuple[int, float
         for _ in range(30):  # no file is there: the paths of so many batches have been looked up
             with pytest.raises(fastload.DecodeError):
                 next(iter(loader))
-        children = [child for child in psutil.Process().children() if "resource_tracker" not in str(child.cmdline())]
+        children = [
+            child
+            for child in psutil.Process().children()
+            if "resource_tracker" not in str(child.cmdline())
+        ]
         assert len(children) == workers
         own = sum(child.memory_full_info().uss for child in children)
         return paths.blob.nbytes + paths.ends.nbytes + labels.nbytes, own / workers

@@ -16,7 +16,12 @@ from torchvision.transforms import v2
 import fastload
 from tests import images, pngs
 from tests.backends import Contestant, contestants
-from tests.reliability.hostile import grey_jpeg_of_sampling, grey_jpeg_of_scans, with_bytes_before, with_segment
+from tests.reliability.hostile import (
+    grey_jpeg_of_sampling,
+    grey_jpeg_of_scans,
+    with_bytes_before,
+    with_segment,
+)
 
 PHOTO = images.photo(64, 80)
 JPEG = images.jpeg(PHOTO)
@@ -60,7 +65,9 @@ READ: dict[str, Callable[[], bytes]] = {
     "padding before tables.jpg": lambda: with_bytes_before(JPEG, 0xC4, b"notes"),
     "padding before the frame.jpg": lambda: with_bytes_before(JPEG, 0xC0, b"\x00"),
     "behind the end.jpg": lambda: JPEG + b"\x00\x00trailer\xff\xd8",
-    "bad colour profile.jpg": lambda: with_segment(JPEG, 0xE2, b"ICC_PROFILE\0\x05\x02" + bytes(64)),
+    "bad colour profile.jpg": lambda: with_segment(
+        JPEG, 0xE2, b"ICC_PROFILE\0\x05\x02" + bytes(64)
+    ),
     "broken metadata.jpg": lambda: with_segment(JPEG, 0xE1, b"Exif\0\0II*\0\xff\xff\xff\xff"),
     "chroma as large as luma.jpg": lambda: grey_jpeg_of_sampling(40, 56, (0x21, 0x21, 0x21)),
     "chroma of two sizes.jpg": lambda: grey_jpeg_of_sampling(40, 56, (0x22, 0x11, 0x21)),
@@ -81,8 +88,11 @@ READ: dict[str, Callable[[], bytes]] = {
     "tiff.tiff": lambda: saved("TIFF"),
 }
 AFTER_PIXELS: dict[str, Callable[[], bytes]] = {
-    # What follows the last pixel is not looked at, but for the end marker. Pillow and djpeg refuse these.
-    "a second scan after its pixels.jpg": lambda: JPEG[:-2] + JPEG[JPEG.index(b"\xff\xda") :][:14] + b"\x12\xff\xd9",
+    # What follows the last pixel is not looked at, but for the end marker. Pillow and djpeg refuse
+    # these.
+    "a second scan after its pixels.jpg": lambda: (
+        JPEG[:-2] + JPEG[JPEG.index(b"\xff\xda") :][:14] + b"\x12\xff\xd9"
+    ),
     "bogus tables after its pixels.jpg": lambda: JPEG[:-2] + b"\xff\xdb\x00\x04\x55\x55\xff\xd9",
 }
 REFUSED: dict[str, Callable[[], bytes]] = {
@@ -93,12 +103,18 @@ REFUSED: dict[str, Callable[[], bytes]] = {
     "cut.jpg": lambda: images.truncated(JPEG),
     "cut progressive.jpg": lambda: images.truncated(PROGRESSIVE),
     "no end.jpg": lambda: JPEG[:-2],
-    "an end in its metadata.jpg": lambda: with_segment(JPEG[:-2], 0xE1, b"\xff\xd8thumbnail\xff\xd9"),
+    "an end in its metadata.jpg": lambda: with_segment(
+        JPEG[:-2], 0xE1, b"\xff\xd8thumbnail\xff\xd9"
+    ),
     "torn.jpg": lambda: images.torn(JPEG),
     "torn progressive.jpg": lambda: images.torn(PROGRESSIVE),
     "corrupt.jpg": lambda: images.corrupt(JPEG),
-    "lost before a restart.jpg": lambda: RESTARTS.replace(b"\xff\xd3", b"\x12\x34\x56\x78\xff\xd3", 1),
-    "low frequencies left out.jpg": lambda: with_bytes_before(grey_jpeg_of_scans(64, 64, 40), 0xDA, b"\0\0"),
+    "lost before a restart.jpg": lambda: RESTARTS.replace(
+        b"\xff\xd3", b"\x12\x34\x56\x78\xff\xd3", 1
+    ),
+    "low frequencies left out.jpg": lambda: with_bytes_before(
+        grey_jpeg_of_scans(64, 64, 40), 0xDA, b"\0\0"
+    ),
     "cut.png": lambda: images.truncated(images.png(PHOTO)),
     "corrupt.png": lambda: images.png(PHOTO).replace(b"IDAT\x78", b"IDAT\x00", 1),
     "claims to be large.jpg": lambda: claiming(13_000, 13_000),
@@ -140,9 +156,13 @@ def test_verdicts(contestant: Contestant, tmp_path: Path, caplog: pytest.LogCapt
         ) as loader,
     ):
         pixels = torch.cat([batch.cpu() for batch, _ in loader])
-    refused = {name for name in names if any(f"/{name}:" in record.getMessage() for record in caplog.records)}
-    # DALI's decoder fills up with grey and does not say so; but where it fails for another file of the batch, all of it
-    # is decoded elsewhere.
+    refused = {
+        name
+        for name in names
+        if any(f"/{name}:" in record.getMessage() for record in caplog.records)
+    }
+    # DALI's decoder fills up with grey and does not say so; but where it fails for another file of
+    # the batch, all of it is decoded elsewhere.
     dali = {"torn.jpg", "torn progressive.jpg", "corrupt.jpg", "lost before a restart.jpg"}
     unnoticed = dali if contestant.backend == "dali" else set()
     assert set(REFUSED) - unnoticed <= refused <= set(REFUSED)
@@ -176,4 +196,7 @@ def test_without_the_core(monkeypatch: pytest.MonkeyPatch) -> None:
             assert name in REFUSED, name
         else:
             # Of these two, what other decoders say is the same as of harmless oddities.
-            assert name in READ or name in ("lost before a restart.jpg", "low frequencies left out.jpg"), name
+            assert name in READ or name in (
+                "lost before a restart.jpg",
+                "low frequencies left out.jpg",
+            ), name

@@ -1,5 +1,5 @@
-// Entropy decoding of a band of coefficients in a progressive scan. Included once per instruction set: BMI2 finds the n-th set
-// bit of a number in one instruction.
+// Entropy decoding of a band of coefficients in a progressive scan. Included once per instruction
+// set: BMI2 finds the n-th set bit of a number in one instruction.
 #pragma once
 
 #if defined(__BMI2__)
@@ -13,7 +13,9 @@ namespace fastload::jpeg {
 namespace {
 
 // Bits k to `last`.
-inline uint64_t bits_from(int k, int last) { return ~uint64_t{0} << k & ~uint64_t{0} >> (63 - last); }
+inline uint64_t bits_from(int k, int last) {
+    return ~uint64_t{0} << k & ~uint64_t{0} >> (63 - last);
+}
 
 // The n-th set bit, counted from 0, from the lowest on; 0 where there are no more than n.
 inline uint64_t nth_bit(uint64_t bits, int n) {
@@ -43,8 +45,10 @@ bool first_of_band(BandTask& task) {
     int16_t* block = task.coefficients;
     for (int i = 0; i < task.count; ++i, block += 64) {
         if (task.end_run > 0) {
-            const auto skipped = static_cast<int>(task.end_run < static_cast<uint32_t>(task.count - i)
-                                                      ? task.end_run : static_cast<uint32_t>(task.count - i));
+            const auto skipped =
+                static_cast<int>(task.end_run < static_cast<uint32_t>(task.count - i)
+                                     ? task.end_run
+                                     : static_cast<uint32_t>(task.count - i));
             task.end_run -= static_cast<uint32_t>(skipped);
             i += skipped - 1;
             block += 64 * (skipped - 1);
@@ -71,7 +75,8 @@ bool first_of_band(BandTask& task) {
     return true;
 }
 
-// Corrections of a block, in order: one bit for each of the `which` coefficients, the first in the highest of `count` bits.
+// Corrections of a block, in order: one bit for each of the `which` coefficients, the first in the
+// highest of `count` bits.
 inline void correct(int16_t* block, uint64_t which, uint64_t corrections, int count, int low) {
     const int bit = 1 << low;
     for (int shift = count - 1; which != 0; which &= which - 1, --shift) {
@@ -110,7 +115,8 @@ bool next_of_band(BandTask& task) {
             const int32_t value = value_of(found);
             if (value == 0) continue;  // 16 zeros
             if (at == 0 || value < -1 || value > 1) return false;
-            block[kPlaces.at[__builtin_ctzll(at) + 1]] = static_cast<int16_t>(value * (1 << task.low));
+            block[kPlaces.at[__builtin_ctzll(at) + 1]] =
+                static_cast<int16_t>(value * (1 << task.low));
             known |= at;
         }
         if (end_run > 0) {
@@ -118,7 +124,8 @@ bool next_of_band(BandTask& task) {
             corrections = corrections << count | take_many(state, count);
             --end_run;
         }
-        if (before != 0) correct(block, before, corrections, __builtin_popcountll(before), task.low);
+        if (before != 0)
+            correct(block, before, corrections, __builtin_popcountll(before), task.low);
         task.known[i] |= known;
     }
     task.end_run = end_run;

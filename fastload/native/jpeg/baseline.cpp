@@ -33,7 +33,8 @@ Reason BaselineDecoder::open(const uint8_t* data, size_t size, int64_t max_work)
 }
 
 bool BaselineDecoder::reduce(int shift) {
-    // Chroma that is half in both directions needs to be reduced less: it has as many samples as there are pixels then.
+    // Chroma that is half in both directions needs to be reduced less: it has as many samples as
+    // there are pixels then.
     const bool both = frame_.h == 2 && frame_.v == 2 && shift > 0;
     const int across = both ? 1 : frame_.h, width = divide_up(frame_.width, 1 << shift);
     // Not upsampled smoothly by libjpeg; such images are not worth the code.
@@ -64,9 +65,11 @@ Reason BaselineDecoder::prepare() {
         plane.first_block = blocks_;
         plane.dc = 0;
         for (int k = 0; k < component.h * component.v; ++k) component_of_[blocks_++] = i;
-        const Frame::Quantisers& from = frame_.one_scan ? frame_.quantisers[component.quantisers] : scans_.quantisers(i);
+        const Frame::Quantisers& from =
+            frame_.one_scan ? frame_.quantisers[component.quantisers] : scans_.quantisers(i);
         for (int k = 0; k < 64; ++k) {
-            const int value = from.wide ? from.values[2 * k] << 8 | from.values[2 * k + 1] : from.values[k];
+            const int value =
+                from.wide ? from.values[2 * k] << 8 | from.values[2 * k + 1] : from.values[k];
             plane.quantisers[kPlaces.at[k + 1]] = static_cast<int16_t>(value);
         }
     }
@@ -80,8 +83,10 @@ bool BaselineDecoder::prepare_tables() {
     most_mcus_ = kMostBlocks / blocks_;
     for (int i = 0; i < frame_.components; ++i) {
         const Component& component = frame_.component[i];
-        if (!dc_tables_[component.dc_table].make(frame_.dc_codes[component.dc_table], true)) return false;
-        if (!ac_tables_[component.ac_table].make(frame_.ac_codes[component.ac_table], false)) return false;
+        if (!dc_tables_[component.dc_table].make(frame_.dc_codes[component.dc_table], true))
+            return false;
+        if (!ac_tables_[component.ac_table].make(frame_.ac_codes[component.ac_table], false))
+            return false;
         for (int k = 0; k < most_mcus_ * component.h; ++k) {
             const int block = k / component.h * blocks_ + planes_[i].first_block + k % component.h;
             planes_[i].order[0][k] = static_cast<uint16_t>(block);
@@ -101,23 +106,28 @@ void BaselineDecoder::plan(const Box& box) {
     const int block = planes_[frame_.components - 1].block;
     const int margin = smooth_ ? across_ - 1 : 0;
     const int chroma_left = std::max(box.left / across_ - margin, 0);
-    const int chroma_right = std::min((right - 1) / across_ + 1 + margin, divide_up(width_, across_));
+    const int chroma_right =
+        std::min((right - 1) / across_ + 1 + margin, divide_up(width_, across_));
     first_column_ = chroma_left / block;
     stop_column_ = divide_up(chroma_right, block);
     const int above = is_context() ? 1 : 0;
     first_row_ = std::max(box.top - above, 0) / mcu_height_;
     last_row_ = (bottom - 1) / mcu_height_;
-    // The last two rows of a MCU row wait for the chroma of the next (the first of the two for libjpeg only, whose
-    // verdict on that data is to be ours).
-    if (is_context() && (bottom - 1) % mcu_height_ >= mcu_height_ - 2) last_row_ = std::min(last_row_ + 1, rows_ - 1);
+    // The last two rows of a MCU row wait for the chroma of the next (the first of the two for
+    // libjpeg only, whose verdict on that data is to be ours).
+    if (is_context() && (bottom - 1) % mcu_height_ >= mcu_height_ - 2)
+        last_row_ = std::min(last_row_ + 1, rows_ - 1);
 
     if (frame_.one_scan) plan_blocks();
     const int mcus = stop_column_ - first_column_;
     for (int i = 0; i < frame_.components; ++i) {
         const Component& component = frame_.component[i];
-        const int width = planes_[i].block * component.h * mcus, height = planes_[i].block * component.v + 1;
-        planes_[i].stride = static_cast<ptrdiff_t>(padded(kRowLead + static_cast<size_t>(width) + kRowTail));
-        grow(planes_[i].samples, static_cast<size_t>(planes_[i].stride) * static_cast<size_t>(height));
+        const int width = planes_[i].block * component.h * mcus,
+                  height = planes_[i].block * component.v + 1;
+        planes_[i].stride =
+            static_cast<ptrdiff_t>(padded(kRowLead + static_cast<size_t>(width) + kRowTail));
+        grow(planes_[i].samples,
+             static_cast<size_t>(planes_[i].stride) * static_cast<size_t>(height));
     }
     const size_t width = static_cast<size_t>(box.width) + 2;
     for (auto& rows : upsampled_) grow(rows, width + kRowTail);
@@ -137,17 +147,19 @@ void BaselineDecoder::plan_blocks() {
         CodeTables& dc = dc_tables_[component.dc_table];
         CodeTables& ac = ac_tables_[component.ac_table];
         const bool mean = planes_[component_of_[(i - begin) % blocks_]].block == 1;
-        decoded_[i] = {&dc.full(), mean ? &ac.passing() : &ac.full(), coefficients_.data() + 64 * i};
+        decoded_[i] = {&dc.full(), mean ? &ac.passing() : &ac.full(),
+                       coefficients_.data() + 64 * i};
         if (skips) skipped_[i] = {&dc.skipping(), &ac.skipping()};
     }
     for (int i = kMostBlocks; i < kMostBlocks + 2; ++i) {
-        decoded_[i] = {&kIdle<DoubleEntry>, &kIdle<DoubleEntry>, coefficients_.data() + 64 * kMostBlocks};
+        decoded_[i] = {&kIdle<DoubleEntry>, &kIdle<DoubleEntry>,
+                       coefficients_.data() + 64 * kMostBlocks};
         skipped_[i] = {&kIdle<Entry>, &kIdle<Entry>};
     }
 }
 
-// Steps over the next chunk: up to `stop`, but not over a restart marker. How many MCUs it has; 0 where the marker that has
-// to be before it is not.
+// Steps over the next chunk: up to `stop`, but not over a restart marker. How many MCUs it has; 0
+// where the marker that has to be before it is not.
 int BaselineDecoder::begin_chunk(int64_t stop) {
     if (frame_.restart_interval != 0 && until_restart_ == 0) {
         if (!source_.restart(restart_number_)) return 0;
@@ -188,8 +200,10 @@ bool BaselineDecoder::decode_row(int row, const Box& box) {
     for (int column = first_column_; column < stop_column_;) {
         const int mcus = begin_chunk(stop), blocks = mcus * blocks_;
         if (mcus == 0) return false;
-        BlocksTask<DoubleEntry> task = {source_.state, decoded_ + kMostBlocks - blocks, blocks, planes_[0].block == 1};
-        std::memset(task.blocks[0].coefficients, 0, sizeof(int16_t) * 64 * static_cast<size_t>(blocks));
+        BlocksTask<DoubleEntry> task = {source_.state, decoded_ + kMostBlocks - blocks, blocks,
+                                        planes_[0].block == 1};
+        std::memset(task.blocks[0].coefficients, 0,
+                    sizeof(int16_t) * 64 * static_cast<size_t>(blocks));
         if (!kernels_.decode_blocks(task)) return false;
         source_.state = task.bits;
         if (source_.overdrawn()) return false;
@@ -209,8 +223,8 @@ bool BaselineDecoder::decode_row(int row, const Box& box) {
             for (int down = 0; down < component.v; ++down) {
                 uint8_t* const out = samples_of(plane, i, row, down, component.h * column, box);
                 if (out == nullptr) continue;
-                kernels_.to_samples({task.blocks, plane.order[down], mcus * component.h, plane.quantisers, out, plane.stride,
-                                     plane.block});
+                kernels_.to_samples({task.blocks, plane.order[down], mcus * component.h,
+                                     plane.quantisers, out, plane.stride, plane.block});
             }
         }
         column += mcus;
@@ -219,11 +233,13 @@ bool BaselineDecoder::decode_row(int row, const Box& box) {
 }
 
 // Where the samples of a block of a MCU row go; null where they are not needed.
-uint8_t* BaselineDecoder::samples_of(Plane& plane, int component, int row, int down, int column, const Box& box) {
+uint8_t* BaselineDecoder::samples_of(Plane& plane, int component, int row, int down, int column,
+                                     const Box& box) {
     // Luma above or below the box is in a MCU row for its chroma only.
     const int y = plane.block * (row * frame_.v + down);
     if (component == 0 && (y + plane.block <= box.top || y >= box.top + box.height)) return nullptr;
-    return plane.row(plane.block * down) + plane.block * (column - frame_.component[component].h * first_column_);
+    return plane.row(plane.block * down) +
+           plane.block * (column - frame_.component[component].h * first_column_);
 }
 
 void BaselineDecoder::place_row(int row, const Box& box) {
@@ -237,19 +253,22 @@ void BaselineDecoder::place_row(int row, const Box& box) {
             for (int column = component.h * first_column_; column < stop; column += kMostBlocks) {
                 uint8_t* const out = samples_of(plane, i, row, down, column, box);
                 if (out == nullptr) break;
-                const int count = std::min(stop - column, kMostBlocks), y = row * component.v + down;
+                const int count = std::min(stop - column, kMostBlocks),
+                          y = row * component.v + down;
                 Block<DoubleEntry> blocks[kMostBlocks];
                 for (int k = 0; k < count; ++k) {
                     blocks[k].coefficients = scans_.block(i, y, column + k);
                     blocks[k].result = kEndAdvance | scans_.reach(i, y, column + k);
                 }
-                kernels_.to_samples({blocks, order, count, plane.quantisers, out, plane.stride, plane.block});
+                kernels_.to_samples(
+                    {blocks, order, count, plane.quantisers, out, plane.stride, plane.block});
             }
         }
     }
 }
 
-// Copies of the outermost chroma samples of the image beside them: upsampling has no special cases then.
+// Copies of the outermost chroma samples of the image beside them: upsampling has no special cases
+// then.
 void BaselineDecoder::pad_edges() {
     const int width = divide_up(width_, across_) - planes_[1].block * first_column_;
     for (int i = 1; i < frame_.components; ++i) {
@@ -262,7 +281,8 @@ void BaselineDecoder::pad_edges() {
 }
 
 // A row of chroma samples for the pixels of row `y` from box.left on.
-const uint8_t* BaselineDecoder::chroma_row(Plane& plane, int row, int y, const Box& box, std::vector<uint8_t>& out) {
+const uint8_t* BaselineDecoder::chroma_row(Plane& plane, int row, int y, const Box& box,
+                                           std::vector<uint8_t>& out) {
     const int first = box.left / across_, width = (box.left + box.width - 1) / across_ + 1 - first;
     const int x = first - plane.block * first_column_;
     const uint8_t* near = plane.row(y / down_ - plane.block * row) + x;
@@ -287,7 +307,8 @@ const uint8_t* BaselineDecoder::chroma_row(Plane& plane, int row, int y, const B
 
 // The pixel rows that are complete once MCU row `row` is decoded.
 void BaselineDecoder::emit(int row, const Box& box, RowSink& sink) {
-    const int complete = row == rows_ - 1 ? height_ : mcu_height_ * (row + 1) - (is_context() ? 1 : 0);
+    const int complete =
+        row == rows_ - 1 ? height_ : mcu_height_ * (row + 1) - (is_context() ? 1 : 0);
     const int stop = std::min(complete, box.top + box.height);
     const size_t stride = padded(4 * static_cast<size_t>(box.width) + kRowTail);
     while (next_y_ < stop) {
@@ -299,10 +320,12 @@ void BaselineDecoder::emit(int row, const Box& box, RowSink& sink) {
             rows[0] = planes_[0].row(y - mcu_height_ * row) + box.left - mcu_width_ * first_column_;
             rows[1] = rows[2] = rows[0];
             if (frame_.components == 3) {
-                for (int c = 1; c < 3; ++c) rows[c] = chroma_row(planes_[c], row, y, box, upsampled_[c - 1]);
+                for (int c = 1; c < 3; ++c)
+                    rows[c] = chroma_row(planes_[c], row, y, box, upsampled_[c - 1]);
             }
             uint8_t* out = pixels_.data() + stride * static_cast<size_t>(i);
-            (frame_.colour == Colour::ycc ? kernels_.ycc_to_rgbx : kernels_.rgb_to_rgbx)(rows, out, box.width);
+            (frame_.colour == Colour::ycc ? kernels_.ycc_to_rgbx : kernels_.rgb_to_rgbx)(rows, out,
+                                                                                         box.width);
             finished[i] = out;
         }
         sink.take(finished, count);
@@ -329,7 +352,8 @@ Reason BaselineDecoder::read(const Box& box, bool whole, RowSink& sink) {
             for (int i = 0; i < frame_.components; ++i) {
                 const Plane& plane = planes_[i];
                 const uint8_t* last = planes_[i].row(plane.block * frame_.component[i].v - 1);
-                std::memcpy(planes_[i].row(-1) - kRowLead, last - kRowLead, static_cast<size_t>(plane.stride));
+                std::memcpy(planes_[i].row(-1) - kRowLead, last - kRowLead,
+                            static_cast<size_t>(plane.stride));
             }
         }
     }

@@ -1,9 +1,11 @@
-// A decoder for the JPEGs that nearly all photographs are: Huffman coding, 8 bits, baseline or progressive.
+// A decoder for the JPEGs that nearly all photographs are: Huffman coding, 8 bits, baseline or
+// progressive.
 //
-// Decodes a box and no more. Of an image in one scan, the blocks above and beside the box are only stepped over, for their DC
-// coefficients, and the rows below are not read. Of one in several scans all coefficients are read, and pixels are made of
-// the box. The pixels are those of libjpeg-turbo's full decode with its defaults, cropped. It has no words for what is
-// wrong with a file: whatever it does not like it leaves to libjpeg-turbo.
+// Decodes a box and no more. Of an image in one scan, the blocks above and beside the box are only
+// stepped over, for their DC coefficients, and the rows below are not read. Of one in several scans
+// all coefficients are read, and pixels are made of the box. The pixels are those of
+// libjpeg-turbo's full decode with its defaults, cropped. It has no words for what is wrong with a
+// file: whatever it does not like it leaves to libjpeg-turbo.
 #pragma once
 
 #include <vector>
@@ -21,14 +23,16 @@ class BaselineDecoder {
   public:
     explicit BaselineDecoder(const Kernels& kernels) : kernels_(kernels), scans_(kernels) {}
 
-    // Reads the headers. The data must live until the last `read`. `max_work`: pixels times scans that are allowed.
+    // Reads the headers. The data must live until the last `read`. `max_work`: pixels times scans
+    // that are allowed.
     Reason open(const uint8_t* data, size_t size, int64_t max_work);
     const Frame& frame() const { return frame_; }
     // As ImageDecoder's. The pixels are those of libjpeg-turbo at this scale.
     bool reduce(int shift);
 
-    // Gives the rows of `box`, which lies in the image, to `sink`. If the answer is not `Reason::none`, it may have given
-    // some. `whole`: the entropy-coded data below the box are read, too.
+    // Gives the rows of `box`, which lies in the image, to `sink`. If the answer is not
+    // `Reason::none`, it may have given some. `whole`: the entropy-coded data below the box are
+    // read, too.
     Reason read(const Box& box, bool whole, RowSink& sink);
 
   private:
@@ -37,10 +41,11 @@ class BaselineDecoder {
         std::vector<uint8_t> samples;
         ptrdiff_t stride = 0;
         int16_t quantisers[64];
-        int block = 8;  // samples on each side of a block, fewer in a reduced image
-        uint32_t dc = 0;  // of the block before, modulo 2^32
+        int block = 8;        // samples on each side of a block, fewer in a reduced image
+        uint32_t dc = 0;      // of the block before, modulo 2^32
         int first_block = 0;  // in a MCU
-        uint16_t order[2][kMostBlocks];  // of a chunk, those in the upper and in the lower row of a MCU, from left to right
+        uint16_t order[2][kMostBlocks];  // of a chunk, those in the upper and in the lower row of a
+                                         // MCU, from left to right
 
         uint8_t* row(int y) { return samples.data() + kRowLead + stride * (y + 1); }
     };
@@ -58,7 +63,8 @@ class BaselineDecoder {
     uint8_t* samples_of(Plane& plane, int component, int row, int down, int column, const Box& box);
     void pad_edges();
     void emit(int row, const Box& box, RowSink& sink);
-    const uint8_t* chroma_row(Plane& plane, int row, int y, const Box& box, std::vector<uint8_t>& out);
+    const uint8_t* chroma_row(Plane& plane, int row, int y, const Box& box,
+                              std::vector<uint8_t>& out);
 
     const Kernels& kernels_;
     const uint8_t* data_ = nullptr;

@@ -1,5 +1,5 @@
-// Taking bits and symbols from data without stuffing. In a namespace of each file that includes it, as the loops are compiled once per
-// instruction set.
+// Taking bits and symbols from data without stuffing. In a namespace of each file that includes it,
+// as the loops are compiled once per instruction set.
 #pragma once
 
 #include <cstring>
@@ -15,14 +15,15 @@ inline uint64_t load_big_endian(const uint8_t* from) {
     return __builtin_bswap64(value);
 }
 
-// The state with nothing beyond the bits that count: what was loaded there may have been overwritten since.
+// The state with nothing beyond the bits that count: what was loaded there may have been
+// overwritten since.
 inline BitState begin(BitState state) {
     state.bits &= ~(~uint64_t{0} >> state.count);
     return state;
 }
 
-// At least 56 bits. Those of `bits` beyond `count` are the same as those loaded once more. Of `count`, only the low six bits
-// mean something: `drop` subtracts whole entries.
+// At least 56 bits. Those of `bits` beyond `count` are the same as those loaded once more. Of
+// `count`, only the low six bits mean something: `drop` subtracts whole entries.
 inline void refill(BitState& state) {
     state.count &= 63;
     state.bits |= load_big_endian(state.next) >> state.count;
@@ -43,8 +44,8 @@ inline uint32_t take(BitState& state, int count) {
     return value;
 }
 
-// The symbol at the top of `state`, with its value where it has one; 0 where the data are bad. The end of blocks is as
-// `fill_partial` has it.
+// The symbol at the top of `state`, with its value where it has one; 0 where the data are bad. The
+// end of blocks is as `fill_partial` has it.
 inline Entry next_symbol(BitState& state, const Entry* entries, const Code& code) {
     refill(state);
     Entry found = entries[state.bits >> (64 - kLookupBits)];
@@ -54,7 +55,8 @@ inline Entry next_symbol(BitState& state, const Entry* entries, const Code& code
             // Its run says how many blocks end, and `resolve` has dropped it.
             const auto length = static_cast<int>(found & kLengthMask);
             const auto top = static_cast<int32_t>(state.bits >> 48 >> (16 - length));
-            found = entry(length, kEndAdvance + (code.symbols[(code.offset[length] + top) & 255] >> 4), 0);
+            found = entry(length,
+                          kEndAdvance + (code.symbols[(code.offset[length] + top) & 255] >> 4), 0);
         }
     }
     drop(state, found);

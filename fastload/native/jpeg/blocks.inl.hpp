@@ -1,9 +1,10 @@
-// Entropy decoding of a chunk of blocks. Included once per instruction set: BMI2 shortens the chain from one symbol to
-// the next.
+// Entropy decoding of a chunk of blocks. Included once per instruction set: BMI2 shortens the chain
+// from one symbol to the next.
 //
-// One loop over symbols, not over blocks and in them over symbols: where a block ends is as good as random, and each
-// wrong guess of a branch would cost as much as three symbols. So that the table for the next symbol, the position in
-// the block and the block itself are all chosen by arithmetic. What is left as branches is rare.
+// One loop over symbols, not over blocks and in them over symbols: where a block ends is as good as
+// random, and each wrong guess of a branch would cost as much as three symbols. So that the table
+// for the next symbol, the position in the block and the block itself are all chosen by arithmetic.
+// What is left as branches is rare.
 #pragma once
 
 #include "jpeg/bits.inl.hpp"
@@ -21,18 +22,23 @@ struct Place {
     const CodeTable<E>* next_dc;  // of the next block
     uint64_t k = 0;               // in this block
 
-    explicit Place(Block<E>* first) : block(first), table(first->dc), ac(first->ac), next_dc(first[1].dc) {}
+    explicit Place(Block<E>* first)
+        : block(first), table(first->dc), ac(first->ac), next_dc(first[1].dc) {}
 
-    // Behind `entry`, after which the place in the block is `position`. Never a branch, which compilers like to make of it.
+    // Behind `entry`, after which the place in the block is `position`. Never a branch, which
+    // compilers like to make of it.
     void move(E entry, uint64_t position) {
         k = position;
         table = ac;
         Block<E>* const next = block + 1;
 #if defined(__x86_64__)
-        __asm__("testl %[flag], %k[entry]\n\tcmovneq %[dc], %[table]\n\tcmovneq %[next], %[block]\n\tcmovneq %[zero], %[k]"
-                : [table] "+r"(table), [block] "+r"(block), [k] "+r"(k)
-                : [entry] "r"(entry), [dc] "r"(next_dc), [next] "r"(next), [zero] "r"(uint64_t{0}), [flag] "i"(kEnd)
-                : "cc");
+        __asm__(
+            "testl %[flag], %k[entry]\n\tcmovneq %[dc], %[table]\n\tcmovneq %[next], "
+            "%[block]\n\tcmovneq %[zero], %[k]"
+            : [table] "+r"(table), [block] "+r"(block), [k] "+r"(k)
+            : [entry] "r"(entry), [dc] "r"(next_dc), [next] "r"(next), [zero] "r"(uint64_t{0}),
+              [flag] "i"(kEnd)
+            : "cc");
 #else
         const bool end = (entry & kEnd) != 0;
         table = end ? next_dc : table;
@@ -43,8 +49,9 @@ struct Place {
         next_dc = block[1].dc;
     }
 
-    // The next symbol alone, where a lookup does not settle it, or goes on behind the end of the block. Only a run of zeros
-    // may do that, and what fills a block ends it. 0 where the data are bad.
+    // The next symbol alone, where a lookup does not settle it, or goes on behind the end of the
+    // block. Only a run of zeros may do that, and what fills a block ends it. 0 where the data are
+    // bad.
     Entry resolve(uint64_t bits, Entry looked_up) const {
         const Entry single = table->code.resolve(bits, looked_up);
         const uint32_t position = static_cast<uint32_t>(k) + advance_of(single);
@@ -52,11 +59,13 @@ struct Place {
         if (position != kFilled && single >> 16 != 0) return 0;
         // As if by an end, but to the position that tells a full block; the last coefficient stays.
         const int advance = kEndAdvance + (position == kFilled ? kFilled - static_cast<int>(k) : 0);
-        return entry(static_cast<int>(single & kLengthMask), advance, static_cast<int>(single >> 16));
+        return entry(static_cast<int>(single & kLengthMask), advance,
+                     static_cast<int>(single >> 16));
     }
 };
 
-// Calls `step`, false where the data are bad, until all blocks are done; so many times for one refill.
+// Calls `step`, false where the data are bad, until all blocks are done; so many times for one
+// refill.
 template <int kSteps, typename E, typename Step>
 inline bool for_each_step(BlocksTask<E>& task, Step step) {
     BitState state = begin(task.bits);
@@ -75,29 +84,31 @@ inline bool for_each_step(BlocksTask<E>& task, Step step) {
 
 template <int kSteps>
 bool decode_steps(BlocksTask<DoubleEntry>& task) {
-    return for_each_step<kSteps>(task, [](BitState& state, auto& place) __attribute__((always_inline)) -> bool {
-        DoubleEntry entry = place.table->entries[state.bits >> (64 - kLookupBits)];
-        uint64_t k = place.k + advance_of(entry);
-        uint64_t first = place.k + (entry >> 48);
-        if (__builtin_expect((k & kFilled) != 0, 0)) {
-            refill(state);
-            const Entry single = place.resolve(state.bits, static_cast<Entry>(entry));
-            if (single == 0) return false;
-            drop(state, single);
-            refill(state);
-            entry = doubled(single & ~kLengthMask);
-            k = place.k + advance_of(single);
-            first = k == (kEndAdvance | kFilled) ? kFilled : k;  // of an end, where nothing lies
-        }
-        drop(state, entry);
-        int16_t* const coefficients = place.block->coefficients;
-        // The second first: where there is none, its place is the first one's.
-        coefficients[kPlaces.at[k]] = static_cast<int16_t>(entry >> 32);
-        coefficients[kPlaces.at[first]] = static_cast<int16_t>(entry >> 16);
-        place.block->result = static_cast<int32_t>(k);
-        place.move(entry, k);
-        return true;
-    });
+    return for_each_step<kSteps>(
+        task, [](BitState& state, auto& place) __attribute__((always_inline)) -> bool {
+            DoubleEntry entry = place.table->entries[state.bits >> (64 - kLookupBits)];
+            uint64_t k = place.k + advance_of(entry);
+            uint64_t first = place.k + (entry >> 48);
+            if (__builtin_expect((k & kFilled) != 0, 0)) {
+                refill(state);
+                const Entry single = place.resolve(state.bits, static_cast<Entry>(entry));
+                if (single == 0) return false;
+                drop(state, single);
+                refill(state);
+                entry = doubled(single & ~kLengthMask);
+                k = place.k + advance_of(single);
+                first =
+                    k == (kEndAdvance | kFilled) ? kFilled : k;  // of an end, where nothing lies
+            }
+            drop(state, entry);
+            int16_t* const coefficients = place.block->coefficients;
+            // The second first: where there is none, its place is the first one's.
+            coefficients[kPlaces.at[k]] = static_cast<int16_t>(entry >> 32);
+            coefficients[kPlaces.at[first]] = static_cast<int16_t>(entry >> 16);
+            place.block->result = static_cast<int32_t>(k);
+            place.move(entry, k);
+            return true;
+        });
 }
 
 bool decode_blocks(BlocksTask<DoubleEntry>& task) {
@@ -106,24 +117,25 @@ bool decode_blocks(BlocksTask<DoubleEntry>& task) {
 
 bool skip_blocks(BlocksTask<Entry>& task) {
     int32_t sum = 0;
-    return for_each_step<kStepsSkipping>(task, [&](BitState& state, auto& place) __attribute__((always_inline)) -> bool {
-        Entry entry = place.table->entries[state.bits >> (64 - kLookupBits)];
-        uint64_t k = place.k + advance_of(entry);
-        if (__builtin_expect((k & kFilled) != 0, 0)) {
-            refill(state);
-            entry = place.resolve(state.bits, entry);
-            if (entry == 0) return false;
+    return for_each_step<kStepsSkipping>(
+        task, [&](BitState& state, auto& place) __attribute__((always_inline)) -> bool {
+            Entry entry = place.table->entries[state.bits >> (64 - kLookupBits)];
+            uint64_t k = place.k + advance_of(entry);
+            if (__builtin_expect((k & kFilled) != 0, 0)) {
+                refill(state);
+                entry = place.resolve(state.bits, entry);
+                if (entry == 0) return false;
+                drop(state, entry);
+                refill(state);
+                k = place.k + advance_of(entry);
+                entry &= place.table->code.dc ? ~kLengthMask : kEnd;
+            }
             drop(state, entry);
-            refill(state);
-            k = place.k + advance_of(entry);
-            entry &= place.table->code.dc ? ~kLengthMask : kEnd;
-        }
-        drop(state, entry);
-        sum += static_cast<int32_t>(entry) >> 16;
-        place.block->result = sum;
-        place.move(entry, k);
-        return true;
-    });
+            sum += static_cast<int32_t>(entry) >> 16;
+            place.block->result = sum;
+            place.move(entry, k);
+            return true;
+        });
 }
 
 }  // namespace

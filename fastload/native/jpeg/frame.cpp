@@ -11,8 +11,8 @@ constexpr int kStartOfScan = 0xda, kEndOfImage = 0xd9;
 
 int two_bytes(const uint8_t* at) { return at[0] << 8 | at[1]; }
 
-// The segments of a file are read by these; each gets exactly the bytes that the segment's length declares, and is
-// true where they make sense.
+// The segments of a file are read by these; each gets exactly the bytes that the segment's length
+// declares, and is true where they make sense.
 struct Parser {
     Frame& frame;
     Reason reason = Reason::unusual;
@@ -50,7 +50,9 @@ struct Parser {
         frame.width = two_bytes(at + 3);
         frame.components = at[5];
         if (end - at != 6 + 3 * frame.components) return false;
-        if (frame.height < 1 || frame.width < 1 || frame.height > kLargestSide || frame.width > kLargestSide) return false;
+        if (frame.height < 1 || frame.width < 1 || frame.height > kLargestSide ||
+            frame.width > kLargestSide)
+            return false;
         if (frame.components != 1 && frame.components != 3) {
             reason = Reason::components;
             return false;
@@ -76,12 +78,14 @@ struct Parser {
             if (all[i].h < 1 || all[i].h > 4 || all[i].v < 1 || all[i].v > 4) return false;
         }
         if (frame.components == 1) {
-            all[0].h = all[0].v = 1;  // one component is never interleaved: its MCU is a block, whatever is declared
+            all[0].h = all[0].v =
+                1;  // one component is never interleaved: its MCU is a block, whatever is declared
             return true;
         }
         frame.h = all[0].h;
         frame.v = all[0].v;
-        const bool good = frame.h <= 2 && frame.v <= 2 && all[1].h == 1 && all[1].v == 1 && all[2].h == 1 && all[2].v == 1;
+        const bool good = frame.h <= 2 && frame.v <= 2 && all[1].h == 1 && all[1].v == 1 &&
+                          all[2].h == 1 && all[2].v == 1;
         if (!good) reason = Reason::layout;
         return good;
     }
@@ -120,15 +124,19 @@ struct Parser {
             Component& component = frame.component[i];
             component.dc_table = at[1] >> 4;
             component.ac_table = at[1] & 15;
-            if (at[0] != component.id || component.dc_table > 3 || component.ac_table > 3) return false;
-            if (frame.dc_codes[component.dc_table] == nullptr || frame.ac_codes[component.ac_table] == nullptr) return false;
-            if (component.quantisers > 3 || frame.quantisers[component.quantisers].values == nullptr) return false;
+            if (at[0] != component.id || component.dc_table > 3 || component.ac_table > 3)
+                return false;
+            if (frame.dc_codes[component.dc_table] == nullptr ||
+                frame.ac_codes[component.ac_table] == nullptr)
+                return false;
+            if (component.quantisers > 3 ||
+                frame.quantisers[component.quantisers].values == nullptr)
+                return false;
         }
         const bool whole = !frame.one_scan || (at[0] == 0 && at[1] == 63 && at[2] == 0);
         return whole && sampling() && colour();
     }
 };
-
 
 // A marker and its segment.
 struct Segment {
@@ -138,7 +146,8 @@ struct Segment {
     const uint8_t* end = nullptr;
 };
 
-// The segment at `at`, with any number of 0xff before its marker. False where there is none. The end of the image has no bytes.
+// The segment at `at`, with any number of 0xff before its marker. False where there is none. The
+// end of the image has no bytes.
 bool next_segment(const uint8_t* at, const uint8_t* stop, Segment& segment) {
     if (at == stop || *at != 0xff) return false;
     while (at != stop && *at == 0xff) ++at;
@@ -182,7 +191,8 @@ Reason read_frame(const uint8_t* data, size_t size, Frame& frame) {
     const uint8_t* const stop = data + size;
     for (;;) {
         Segment segment;
-        if (!next_segment(at, stop, segment) || segment.marker == kEndOfImage) return Reason::unusual;
+        if (!next_segment(at, stop, segment) || segment.marker == kEndOfImage)
+            return Reason::unusual;
         at = segment.end;
         bool known = false;
         if (read_tables(parser, segment, known)) continue;
@@ -198,8 +208,8 @@ Reason read_frame(const uint8_t* data, size_t size, Frame& frame) {
             Scan scan;
             return read_scan(data, size, frame, scan_at, scan) ? Reason::none : Reason::unusual;
         } else {
-            const bool frame_of_others = segment.marker >= 0xc3 && segment.marker <= 0xcf && segment.marker != 0xc8 &&
-                                         segment.marker != 0xcc;
+            const bool frame_of_others = segment.marker >= 0xc3 && segment.marker <= 0xcf &&
+                                         segment.marker != 0xc8 && segment.marker != 0xcc;
             return frame_of_others ? Reason::coding : Reason::unusual;
         }
     }
@@ -212,7 +222,9 @@ bool read_scan(const uint8_t* data, size_t size, const Frame& frame, size_t& at,
     if (length < 3 || size - at < static_cast<size_t>(length)) return false;
     scan = Scan();
     scan.components = from[2];
-    if (scan.components < 1 || scan.components > frame.components || length != 6 + 2 * scan.components) return false;
+    if (scan.components < 1 || scan.components > frame.components ||
+        length != 6 + 2 * scan.components)
+        return false;
     from += 3;
     for (int i = 0; i < scan.components; ++i, from += 2) {
         // In the order of the frame; libjpeg takes no other.

@@ -8,12 +8,13 @@ namespace fastload::jpeg {
 
 // Why an image goes to libjpeg-turbo. The numbers index the counts that Python reads.
 enum class Reason : int {
-    none = 0,     // decoded here
-    coding,       // arithmetic or lossless
-    components,   // CMYK, YCCK, or anything but grey and three colours
-    layout,       // sampling factors that hardly any file has
-    unusual,      // damaged, cut off, garbage between the markers, tables that make no sense: libjpeg's verdict counts
-    forced,       // asked for
+    none = 0,    // decoded here
+    coding,      // arithmetic or lossless
+    components,  // CMYK, YCCK, or anything but grey and three colours
+    layout,      // sampling factors that hardly any file has
+    unusual,  // damaged, cut off, garbage between the markers, tables that make no sense: libjpeg's
+              // verdict counts
+    forced,   // asked for
 };
 constexpr int kReasons = 6;
 
@@ -52,8 +53,9 @@ struct Frame {
     size_t scan = 0;         // offset of the first scan's entropy-coded data
 };
 
-// What a scan holds: coefficients `first` to `last` of its components, in zigzag order. A progressive file sends each
-// coefficient divided by 2^low at first; later scans (`high` is low + 1 there) add one bit each.
+// What a scan holds: coefficients `first` to `last` of its components, in zigzag order. A
+// progressive file sends each coefficient divided by 2^low at first; later scans (`high` is low + 1
+// there) add one bit each.
 struct Scan {
     int components = 0;
     int component[kMostComponents] = {};  // index in the frame
@@ -63,15 +65,16 @@ struct Scan {
     int high = 0, low = 0;
 };
 
-// Reads the headers up to the first scan's. Anything but `Reason::none` means that the frame is not to be used. Points
-// into `data`.
+// Reads the headers up to the first scan's. Anything but `Reason::none` means that the frame is not
+// to be used. Points into `data`.
 Reason read_frame(const uint8_t* data, size_t size, Frame& frame);
 
-// The scan whose marker segment is at `at`, which goes on to its entropy-coded data. False if it makes no sense in `frame`.
+// The scan whose marker segment is at `at`, which goes on to its entropy-coded data. False if it
+// makes no sense in `frame`.
 bool read_scan(const uint8_t* data, size_t size, const Frame& frame, size_t& at, Scan& scan);
 
-// What follows a scan, from the marker at `at` on: tables and comments, which go into `frame`, then another scan, whose marker
-// segment `at` points to, or the end of the image.
+// What follows a scan, from the marker at `at` on: tables and comments, which go into `frame`, then
+// another scan, whose marker segment `at` points to, or the end of the image.
 enum class Next { scan, end, unusual };
 Next read_next(const uint8_t* data, size_t size, Frame& frame, size_t& at);
 

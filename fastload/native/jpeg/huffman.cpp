@@ -6,7 +6,8 @@
 namespace fastload::jpeg {
 namespace {
 
-// Calls `use(first lookup, how many, symbol, length of its code)` for the codes that fit into a lookup.
+// Calls `use(first lookup, how many, symbol, length of its code)` for the codes that fit into a
+// lookup.
 template <typename Function>
 void for_each_code(const Code& code, Function use) {
     uint32_t start = 0;
@@ -38,7 +39,8 @@ void fill_singles(const Code& code, Entry* singles) {
     });
 }
 
-// What may follow a first symbol: for each number n of bits left in a lookup and each value of these, at 2^n + value.
+// What may follow a first symbol: for each number n of bits left in a lookup and each value of
+// these, at 2^n + value.
 template <typename E>
 using Rests = E[kLookups];
 
@@ -66,14 +68,17 @@ void fill_doubles(const Code& code, DoubleEntry* doubles) {
     });
     for (uint32_t i = 0; i < kLookups;) {
         const Entry first = singles[i];
-        const uint32_t count = (first & kLong) != 0 ? 1 : 1u << (kLookupBits - (first & kLengthMask));
+        const uint32_t count =
+            (first & kLong) != 0 ? 1 : 1u << (kLookupBits - (first & kLengthMask));
         const bool more = count > 1 && (first & kEnd) == 0;
-        for (uint32_t rest = 0; more && rest < count; ++rest) doubles[i + rest] += seconds[count + rest];
+        for (uint32_t rest = 0; more && rest < count; ++rest)
+            doubles[i + rest] += seconds[count + rest];
         i += count;
     }
 }
 
-// All symbols that fit into a lookup (of three), without their coefficients; the last one's may lie behind it.
+// All symbols that fit into a lookup (of three), without their coefficients; the last one's may lie
+// behind it.
 void fill_runs(const Code& code, Entry* runs) {
     Entry singles[kLookups];  // and from bit 16 on the length of the code
     std::fill(singles, singles + kLookups, kLong | Entry{kLookupBits + 1} << 16);
@@ -89,7 +94,9 @@ void fill_runs(const Code& code, Entry* runs) {
     Rests<Entry> one, two;
     fill_rests(one, [&](uint32_t bits, uint32_t, uint32_t lookup) {
         const Entry next = singles[lookup];
-        return next >> 16 <= bits && kLookupBits - bits + (next & kLengthMask) <= kMostRunBits ? next & 0xffff : 0;
+        return next >> 16 <= bits && kLookupBits - bits + (next & kLengthMask) <= kMostRunBits
+                   ? next & 0xffff
+                   : 0;
     });
     fill_rests(two, [&](uint32_t bits, uint32_t value, uint32_t) {
         const Entry next = one[(1u << bits) + value];
@@ -106,7 +113,8 @@ void fill_runs(const Code& code, Entry* runs) {
         const uint32_t used = first & kLengthMask;
         const uint32_t count = used >= kLookupBits ? 1 : 1u << (kLookupBits - used);
         const bool more = count > 1 && (first & kEnd) == 0;
-        for (uint32_t rest = 0; rest < count; ++rest) runs[i + rest] = first + (more ? two[count + rest] : 0);
+        for (uint32_t rest = 0; rest < count; ++rest)
+            runs[i + rest] = first + (more ? two[count + rest] : 0);
         i += count;
     }
 }
@@ -119,7 +127,9 @@ bool make_code(const uint8_t* codes, bool dc, Code& made) {
     made.dc = dc;
     std::memset(made.symbols, 0, sizeof made.symbols);
     std::memcpy(made.symbols, codes + 16, static_cast<size_t>(count));
-    if (dc && std::any_of(made.symbols, made.symbols + count, [](int symbol) { return symbol > 15; })) return false;
+    if (dc &&
+        std::any_of(made.symbols, made.symbols + count, [](int symbol) { return symbol > 15; }))
+        return false;
     int code = 0, index = 0;
     for (int length = 1; length <= 16; ++length, code <<= 1) {
         made.offset[length] = index - code;
@@ -166,7 +176,9 @@ const CodeTable<DoubleEntry>& CodeTables::full() {
 }
 
 const CodeTable<Entry>& CodeTables::skipping() {
-    return get(skipping_, [&](Entry* entries) { code_.dc ? fill_singles(code_, entries) : fill_runs(code_, entries); });
+    return get(skipping_, [&](Entry* entries) {
+        code_.dc ? fill_singles(code_, entries) : fill_runs(code_, entries);
+    });
 }
 
 const CodeTable<DoubleEntry>& CodeTables::passing() {

@@ -1,4 +1,5 @@
-// What the inner loops of the JPEG decoder work on, and the loops, once per instruction set; all variants compute the same.
+// What the inner loops of the JPEG decoder work on, and the loops, once per instruction set; all
+// variants compute the same.
 #pragma once
 
 #include <cstddef>
@@ -7,39 +8,46 @@
 namespace fastload::jpeg {
 
 // Codes: tables that turn the next 11 bits of entropy-coded data into what they stand for.
-constexpr int kLookupBits = 11;  // more of them leave the first-level cache, and take longer to build
+constexpr int kLookupBits =
+    11;  // more of them leave the first-level cache, and take longer to build
 constexpr int kLookups = 1 << kLookupBits;
 
-// An entry says, from its lowest bit on: how many bits to drop (8 bits), how far to go on in the block (8), and a
-// coefficient (16, signed), which is part of the entry: nothing is computed from the bits behind the code.
+// An entry says, from its lowest bit on: how many bits to drop (8 bits), how far to go on in the
+// block (8), and a coefficient (16, signed), which is part of the entry: nothing is computed from
+// the bits behind the code.
 using Entry = uint32_t;
-// The same for one symbol or two. The coefficient is the first's; above it are the second's (16 bits, signed), and how far
-// the first of them alone goes on (8). With one symbol, there is no second coefficient, and both go on the same.
+// The same for one symbol or two. The coefficient is the first's; above it are the second's (16
+// bits, signed), and how far the first of them alone goes on (8). With one symbol, there is no
+// second coefficient, and both go on the same.
 using DoubleEntry = uint64_t;
 
 constexpr Entry kLengthMask = 255;
 // The end of a block goes on so far, and by that is known.
 constexpr int kEndAdvance = 128;
 constexpr Entry kEnd = kEndAdvance << 8;
-// What goes on so far is not the whole story: the code, or code and coefficient, are longer than the lookup. The length is
-// the code's, and in place of the coefficient is the symbol, or both are 0.
+// What goes on so far is not the whole story: the code, or code and coefficient, are longer than
+// the lookup. The length is the code's, and in place of the coefficient is the symbol, or both are
+// 0.
 constexpr int kLongAdvance = 64;
 constexpr Entry kLong = kLongAdvance << 8;
-// Places in a block are below 64, with an end 128 to 191. So bit 6 is set in a position after a step exactly if the
-// block is full, or overfull, or the entry long.
+// Places in a block are below 64, with an end 128 to 191. So bit 6 is set in a position after a
+// step exactly if the block is full, or overfull, or the entry long.
 constexpr int kFilled = 64;
 static_assert(kLongAdvance == kFilled, "one test for both");
 
 constexpr Entry entry(int length, int advance, int value) {
-    return static_cast<Entry>(length) | static_cast<Entry>(advance) << 8 | static_cast<Entry>(value) << 16;
+    return static_cast<Entry>(length) | static_cast<Entry>(advance) << 8 |
+           static_cast<Entry>(value) << 16;
 }
 
 constexpr uint32_t advance_of(DoubleEntry entry) { return entry >> 8 & 255; }
 
-constexpr DoubleEntry doubled(Entry single) { return single | DoubleEntry{advance_of(single)} << 48; }
+constexpr DoubleEntry doubled(Entry single) {
+    return single | DoubleEntry{advance_of(single)} << 48;
+}
 
-// The most bits that an entry drops which is not long: of decode_blocks and of skip_blocks. So many steps may follow
-// one refill, which leaves at least 56 bits.
+// The most bits that an entry drops which is not long: of decode_blocks and of skip_blocks. So many
+// steps may follow one refill, which leaves at least 56 bits.
 constexpr int kMostDoubleBits = kLookupBits, kMostRunBits = 18;
 constexpr int kStepsDecoding = 56 / kMostDoubleBits, kStepsSkipping = 56 / kMostRunBits;
 // A step at the most: a code of 16 and a DC difference of 11.
@@ -48,7 +56,9 @@ constexpr int kMostStepBits = 27;
 constexpr int kMostDcBits = 11, kMostAcBits = 10;  // of 8-bit images
 
 // The coefficient that `size` bits stand for.
-inline int extend(int bits, int size) { return bits >= 1 << size >> 1 ? bits : bits - (1 << size) + 1; }
+inline int extend(int bits, int size) {
+    return bits >= 1 << size >> 1 ? bits : bits - (1 << size) + 1;
+}
 
 // What a symbol does, but for its coefficient. 0 if its coefficient is too large.
 inline Entry meaning(int symbol, bool dc, int code_length) {
@@ -61,14 +71,14 @@ inline Entry meaning(int symbol, bool dc, int code_length) {
 // A prefix code, for the symbols that a lookup does not settle.
 struct Code {
     bool dc = false;
-    // For codes of each length: the first 16-bit number, left-aligned, above all of them; and the index in `symbols`
-    // of a code, less its value.
+    // For codes of each length: the first 16-bit number, left-aligned, above all of them; and the
+    // index in `symbols` of a code, less its value.
     uint32_t limit[17];
     int32_t offset[17];
     uint8_t symbols[256];
 
-    // The one symbol at the top of `bits`, in full, where `looked_up` is its entry; 0 if there is none, or its coefficient
-    // is larger than any encoder's.
+    // The one symbol at the top of `bits`, in full, where `looked_up` is its entry; 0 if there is
+    // none, or its coefficient is larger than any encoder's.
     Entry resolve(uint64_t bits, Entry looked_up) const;
 };
 
@@ -99,18 +109,17 @@ struct CodeTable {
 
 // Blocks that are entropy-decoded at a time: their coefficients stay in the first-level cache.
 constexpr int kMostBlocks = 48;
-// Bytes of entropy-coded data that so many blocks can take: each step of a block moves on in it, so that there are at
-// most 64 a block; and what the last refill reads beyond.
+// Bytes of entropy-coded data that so many blocks can take: each step of a block moves on in it, so
+// that there are at most 64 a block; and what the last refill reads beyond.
 constexpr size_t kMostChunkBytes = size_t{kMostBlocks} * 64 * kMostStepBits / 8 + 24;
 
-// Where coefficient k - 1 of the zigzag lies in a block; beyond the last, the place behind the block. At 0, where
-// entries that do nothing write theirs, the first.
+// Where coefficient k - 1 of the zigzag lies in a block; beyond the last, the place behind the
+// block. At 0, where entries that do nothing write theirs, the first.
 struct Places {
     static constexpr uint8_t kZigzag[64] = {
-         0,  1,  8, 16,  9,  2,  3, 10, 17, 24, 32, 25, 18, 11,  4,  5,
-        12, 19, 26, 33, 40, 48, 41, 34, 27, 20, 13,  6,  7, 14, 21, 28,
-        35, 42, 49, 56, 57, 50, 43, 36, 29, 22, 15, 23, 30, 37, 44, 51,
-        58, 59, 52, 45, 38, 31, 39, 46, 53, 60, 61, 54, 47, 55, 62, 63,
+        0,  1,  8,  16, 9,  2,  3,  10, 17, 24, 32, 25, 18, 11, 4,  5,  12, 19, 26, 33, 40, 48,
+        41, 34, 27, 20, 13, 6,  7,  14, 21, 28, 35, 42, 49, 56, 57, 50, 43, 36, 29, 22, 15, 23,
+        30, 37, 44, 51, 58, 59, 52, 45, 38, 31, 39, 46, 53, 60, 61, 54, 47, 55, 62, 63,
     };
     uint8_t at[256] = {};
     constexpr Places() {
@@ -119,7 +128,8 @@ struct Places {
 };
 inline constexpr Places kPlaces;
 
-// The next bits of data without stuffing: `count` of them, from the highest on, in `bits`; the following at `next`.
+// The next bits of data without stuffing: `count` of them, from the highest on, in `bits`; the
+// following at `next`.
 struct BitState {
     const uint8_t* next = nullptr;
     uint64_t bits = 0;
@@ -131,11 +141,12 @@ template <typename E>
 struct Block {
     const CodeTable<E>* dc = nullptr;  // what its entries are looked up in
     const CodeTable<E>* ac = nullptr;
-    // decode_blocks: 64 coefficients in natural order, zeros before, and one place more, which is scratch. The first is
-    // the difference to the block before of its component.
+    // decode_blocks: 64 coefficients in natural order, zeros before, and one place more, which is
+    // scratch. The first is the difference to the block before of its component.
     int16_t* coefficients = nullptr;
-    // decode_blocks: kEndAdvance and, in zigzag order, the position behind the last coefficient (kFilled for all places).
-    // skip_blocks: the sum of the DC differences of all blocks up to this one, from the first of the chunk.
+    // decode_blocks: kEndAdvance and, in zigzag order, the position behind the last coefficient
+    // (kFilled for all places). skip_blocks: the sum of the DC differences of all blocks up to this
+    // one, from the first of the chunk.
     int32_t result = 0;
 };
 
@@ -148,8 +159,8 @@ struct BlocksTask {
     bool passes = false;  // decode_blocks: whether some of the tables are of CodeTables::passing
 };
 
-// Blocks of one component, side by side in the image, of which a scan sends coefficients `first` to `last`, in zigzag order,
-// down to bit `low`.
+// Blocks of one component, side by side in the image, of which a scan sends coefficients `first` to
+// `last`, in zigzag order, down to bit `low`.
 struct BandTask {
     BitState bits;         // in and out; readable as those of BlocksTask
     const Entry* entries;  // as `fill_partial` makes them
@@ -163,17 +174,18 @@ struct BandTask {
 
 // Blocks of one component, side by side in the image, from coefficients to samples.
 struct SamplesTask {
-    const Block<DoubleEntry>* blocks;  // as decode_blocks leaves them, but that the first coefficient is the DC coefficient
+    const Block<DoubleEntry>* blocks;  // as decode_blocks leaves them, but that the first
+                                       // coefficient is the DC coefficient
     const uint16_t* order;             // which of them
     int count;
-    const int16_t* quantisers;    // natural order
-    uint8_t* out;                 // the first sample of the first block; kRowTail writable behind the last
+    const int16_t* quantisers;  // natural order
+    uint8_t* out;  // the first sample of the first block; kRowTail writable behind the last
     ptrdiff_t stride;
     int size;  // 8, or 4, 2 or 1: samples on each side that a block becomes
 };
 
-// What loops may read and write beyond the last sample or pixel of a row: some of the longest vectors. And before the
-// first sample, of which one is read.
+// What loops may read and write beyond the last sample or pixel of a row: some of the longest
+// vectors. And before the first sample, of which one is read.
 constexpr size_t kRowTail = 256;
 constexpr size_t kRowLead = 64;
 
@@ -185,11 +197,15 @@ struct Kernels {
     bool (*first_of_band)(BandTask&);
     bool (*next_of_band)(BandTask&);
     void (*to_samples)(const SamplesTask&);
-    // libjpeg's "fancy" upsampling of a row. Samples at -1 and `width` are the neighbours, or copies of the outermost.
+    // libjpeg's "fancy" upsampling of a row. Samples at -1 and `width` are the neighbours, or
+    // copies of the outermost.
     void (*double_width)(const uint8_t* row, uint8_t* out, int width);
-    // The rows: 3/4 of `near` and 1/4 of `far`. `above`: `far` is the row above, which decides how halves are rounded.
-    void (*blend_rows)(const uint8_t* near, const uint8_t* far, bool above, uint8_t* out, int width);
-    void (*blend_and_double)(const uint8_t* near, const uint8_t* far, uint8_t* out, int width, int16_t* scratch);
+    // The rows: 3/4 of `near` and 1/4 of `far`. `above`: `far` is the row above, which decides how
+    // halves are rounded.
+    void (*blend_rows)(const uint8_t* near, const uint8_t* far, bool above, uint8_t* out,
+                       int width);
+    void (*blend_and_double)(const uint8_t* near, const uint8_t* far, uint8_t* out, int width,
+                             int16_t* scratch);
     // Rows of samples to a row of 4-byte pixels, the fourth byte 255.
     void (*ycc_to_rgbx)(const uint8_t* const* rows, uint8_t* out, int width);
     void (*rgb_to_rgbx)(const uint8_t* const* rows, uint8_t* out, int width);

@@ -1,7 +1,8 @@
 // From coefficients to pixels: inverse DCT, upsampling, colour. Included once per instruction set.
 //
-// Each step gives exactly the integers of libjpeg-turbo's defaults (the "slow" integer DCT, "fancy" upsampling), also
-// where coefficients that no encoder writes overflow 16 bits: there, as its SSE2 and AVX2 code does.
+// Each step gives exactly the integers of libjpeg-turbo's defaults (the "slow" integer DCT, "fancy"
+// upsampling), also where coefficients that no encoder writes overflow 16 bits: there, as its SSE2
+// and AVX2 code does.
 #pragma once
 
 #include "jpeg/kernels.hpp"
@@ -12,7 +13,8 @@ namespace {
 
 // Vectors of pairs (a, b) of 16-bit numbers, for madd.
 inline V pair(int a, int b) {
-    return Simd::all32(static_cast<int>(static_cast<uint32_t>(a) & 0xffff) | static_cast<int>(static_cast<uint32_t>(b) << 16));
+    return Simd::all32(static_cast<int>(static_cast<uint32_t>(a) & 0xffff) |
+                       static_cast<int>(static_cast<uint32_t>(b) << 16));
 }
 
 // A vector of 16-bit numbers widened to two of 32 bits; and only the lower half of each lane.
@@ -23,8 +25,12 @@ struct LowWide {
     V low;
 };
 
-inline Wide operator+(Wide a, Wide b) { return {Simd::add32(a.low, b.low), Simd::add32(a.high, b.high)}; }
-inline Wide operator-(Wide a, Wide b) { return {Simd::sub32(a.low, b.low), Simd::sub32(a.high, b.high)}; }
+inline Wide operator+(Wide a, Wide b) {
+    return {Simd::add32(a.low, b.low), Simd::add32(a.high, b.high)};
+}
+inline Wide operator-(Wide a, Wide b) {
+    return {Simd::sub32(a.low, b.low), Simd::sub32(a.high, b.high)};
+}
 inline LowWide operator+(LowWide a, LowWide b) { return {Simd::add32(a.low, b.low)}; }
 inline LowWide operator-(LowWide a, LowWide b) { return {Simd::sub32(a.low, b.low)}; }
 
@@ -32,7 +38,9 @@ inline LowWide operator-(LowWide a, LowWide b) { return {Simd::sub32(a.low, b.lo
 struct Pairs {
     V low, high;
     Pairs(V a, V b) : low(Simd::low16(a, b)), high(Simd::high16(a, b)) {}
-    Wide times(int a, int b) const { return {Simd::madd16(low, pair(a, b)), Simd::madd16(high, pair(a, b))}; }
+    Wide times(int a, int b) const {
+        return {Simd::madd16(low, pair(a, b)), Simd::madd16(high, pair(a, b))};
+    }
 };
 struct LowPairs {
     V low;
@@ -40,10 +48,12 @@ struct LowPairs {
     LowWide times(int a, int b) const { return {Simd::madd16(low, pair(a, b))}; }
 };
 
-// cos and sin of multiples of pi / 16 in combinations, with 13 fractional bits: the algorithm of Loeffler, Ligtenberg
-// and Moschytz (ICASSP 1989) with 12 multiplications, as in libjpeg's jidctint.c.
-constexpr int k0298 = 2446, k0390 = 3196, k0541 = 4433, k0765 = 6270, k0899 = 7373, k1175 = 9633, k1501 = 12299,
-              k1847 = 15137, k1961 = 16069, k2053 = 16819, k2562 = 20995, k3072 = 25172;
+// cos and sin of multiples of pi / 16 in combinations, with 13 fractional bits: the algorithm of
+// Loeffler, Ligtenberg and Moschytz (ICASSP 1989) with 12 multiplications, as in libjpeg's
+// jidctint.c.
+constexpr int k0298 = 2446, k0390 = 3196, k0541 = 4433, k0765 = 6270, k0899 = 7373, k1175 = 9633,
+              k1501 = 12299, k1847 = 15137, k1961 = 16069, k2053 = 16819, k2562 = 20995,
+              k3072 = 25172;
 constexpr int kConstantBits = 13, kPassBits = 2;
 
 template <int kShift>
@@ -63,7 +73,8 @@ inline V descale(LowWide x) {
 // 16-bit numbers times 2^kBits, by way of the upper half of 32 bits.
 template <int kBits>
 inline Wide scale(V x) {
-    return {Simd::right32<16 - kBits>(Simd::low16(Simd::zero(), x)), Simd::right32<16 - kBits>(Simd::high16(Simd::zero(), x))};
+    return {Simd::right32<16 - kBits>(Simd::low16(Simd::zero(), x)),
+            Simd::right32<16 - kBits>(Simd::high16(Simd::zero(), x))};
 }
 
 // The last step: sums and differences of the even and the odd part.
@@ -79,7 +90,8 @@ inline void join(const Sums (&even)[kHalf], const Sums (&odd)[kHalf], V (&out)[8
 template <int kShift>
 inline void transform(V (&x)[8]) {
     const Pairs even_pairs(x[2], x[6]);
-    const Wide even3 = even_pairs.times(k0541 + k0765, k0541), even2 = even_pairs.times(k0541, k0541 - k1847);
+    const Wide even3 = even_pairs.times(k0541 + k0765, k0541),
+               even2 = even_pairs.times(k0541, k0541 - k1847);
     // In 16 bits, as libjpeg-turbo's.
     const V sum = Simd::add16(x[0], x[4]), difference = Simd::sub16(x[0], x[4]);
     const Wide even0 = scale<kConstantBits>(sum), even1 = scale<kConstantBits>(difference);
@@ -88,13 +100,14 @@ inline void transform(V (&x)[8]) {
     const Pairs sums(Simd::add16(x[7], x[3]), Simd::add16(x[5], x[1]));
     const Wide z3 = sums.times(k1175 - k1961, k1175), z4 = sums.times(k1175, k1175 - k0390);
     const Pairs outer(x[7], x[1]), inner(x[5], x[3]);
-    const Wide odd[4] = {outer.times(-k0899, k1501 - k0899) + z4, inner.times(-k2562, k3072 - k2562) + z3,
-                         inner.times(k2053 - k2562, -k2562) + z4, outer.times(k0298 - k0899, -k0899) + z3};
+    const Wide odd[4] = {
+        outer.times(-k0899, k1501 - k0899) + z4, inner.times(-k2562, k3072 - k2562) + z3,
+        inner.times(k2053 - k2562, -k2562) + z4, outer.times(k0298 - k0899, -k0899) + z3};
     join<kShift>(even, odd, x);
 }
 
-// The same where x[4] to x[7] are zero. With LowPairs only for the left half of the columns: the right half of the results
-// is undefined.
+// The same where x[4] to x[7] are zero. With LowPairs only for the left half of the columns: the
+// right half of the results is undefined.
 template <int kShift, typename OfTwo>
 inline void transform_half(V (&x)[8]) {
     const OfTwo even_pairs(x[0], x[2]), odd_pairs(x[1], x[3]);
@@ -139,8 +152,9 @@ inline void transpose_left(V (&x)[8]) {
     x[3] = Simd::high64(b1, b3);
 }
 
-// Where all rows of a lane but the first are zero, libjpeg-turbo shifts the first one left in 16 bits. That is the same
-// as the transform but for numbers of more than 14 bits, which are brought down to these here.
+// Where all rows of a lane but the first are zero, libjpeg-turbo shifts the first one left in 16
+// bits. That is the same as the transform but for numbers of more than 14 bits, which are brought
+// down to these here.
 inline V as_if_shifted(V first, V others) {
     V zero = Simd::equal32(others, Simd::zero());
     zero = Simd::both(zero, Simd::swap64(zero));
@@ -152,12 +166,13 @@ inline V as_if_shifted(V first, V others) {
 constexpr int kFirstShift = kConstantBits - kPassBits, kSecondShift = kConstantBits + kPassBits + 3;
 constexpr int kCorner = 10;  // so many coefficients in zigzag order lie in the upper left quarter
 
-// The coefficients of as many blocks as there are lanes, from block `first` of the task on. Behind the last block, that one
-// again; it lands in the slack. Returns how far the coefficients reach.
+// The coefficients of as many blocks as there are lanes, from block `first` of the task on. Behind
+// the last block, that one again; it lands in the slack. Returns how far the coefficients reach.
 inline int take_blocks(const SamplesTask& task, int first, const int16_t* (&blocks)[kLanes]) {
     int reach = 0;
     for (int lane = 0; lane < kLanes; ++lane) {
-        const auto& block = task.blocks[task.order[first + lane < task.count ? first + lane : task.count - 1]];
+        const auto& block =
+            task.blocks[task.order[first + lane < task.count ? first + lane : task.count - 1]];
         blocks[lane] = block.coefficients;
         const int own = block.result & (kEndAdvance - 1);
         reach = own > reach ? own : reach;
@@ -174,7 +189,8 @@ void to_whole_samples(const SamplesTask& task) {
         if (reach <= 1) {
             for (int lane = 0; lane < kLanes; ++lane) {
                 const auto product = static_cast<int16_t>(blocks[lane][0] * task.quantisers[0]);
-                const int value = (static_cast<int16_t>(static_cast<uint32_t>(product) << kPassBits) + 16) >> 5;
+                const int value =
+                    (static_cast<int16_t>(static_cast<uint32_t>(product) << kPassBits) + 16) >> 5;
                 const int sample = (value < -128 ? -128 : value > 127 ? 127 : value) + 128;
                 const uint64_t row = static_cast<uint64_t>(sample) * 0x0101010101010101u;
                 for (int y = 0; y < 8; ++y) std::memcpy(out + y * task.stride + 8 * lane, &row, 8);
@@ -208,8 +224,9 @@ void to_whole_samples(const SamplesTask& task) {
     }
 }
 
-// One dimension of the inverse DCT of all columns to four numbers, or two: libjpeg's jidctred.c, which leaves some of
-// the coefficients out. The constants are sums of those above, or cosines of their own.
+// One dimension of the inverse DCT of all columns to four numbers, or two: libjpeg's jidctred.c,
+// which leaves some of the coefficients out. The constants are sums of those above, or cosines of
+// their own.
 template <int kShift>
 inline void transform_to_four(V (&x)[8]) {
     const Pairs even_pairs(x[2], x[6]), outer(x[7], x[5]), inner(x[3], x[1]);
@@ -223,7 +240,8 @@ inline void transform_to_four(V (&x)[8]) {
 template <int kShift>
 inline void transform_to_two(V (&x)[8]) {
     const Wide even[1] = {scale<kConstantBits + 2>(x[0])};
-    const Wide odd[1] = {Pairs(x[7], x[5]).times(-5906, 6967) + Pairs(x[3], x[1]).times(-10426, 29692)};
+    const Wide odd[1] = {Pairs(x[7], x[5]).times(-5906, 6967) +
+                         Pairs(x[3], x[1]).times(-10426, 29692)};
     join<kShift + 2>(even, odd, x);
 }
 
@@ -243,7 +261,9 @@ void to_fewer_samples(const SamplesTask& task) {
         const int16_t* blocks[kLanes];
         take_blocks(task, first, blocks);
         V x[8];
-        for (int y = 0; y < 8; ++y) x[y] = Simd::mul16(Simd::load_lanes(blocks, 8 * y), Simd::repeat(task.quantisers + 8 * y));
+        for (int y = 0; y < 8; ++y)
+            x[y] =
+                Simd::mul16(Simd::load_lanes(blocks, 8 * y), Simd::repeat(task.quantisers + 8 * y));
         transform_to_fewer<kSize, kFirstShift>(x);
         transform_to_fewer<kSize, kSecondShift>(x);
         for (int y = 0; y < kSize; ++y) {
@@ -259,7 +279,8 @@ void to_fewer_samples(const SamplesTask& task) {
 // The mean of each block, which is its first coefficient.
 void to_means(const SamplesTask& task) {
     for (int i = 0; i < task.count; ++i) {
-        const auto product = static_cast<int16_t>(task.blocks[task.order[i]].coefficients[0] * task.quantisers[0]);
+        const auto product =
+            static_cast<int16_t>(task.blocks[task.order[i]].coefficients[0] * task.quantisers[0]);
         const int value = (product + 4) >> 3;
         task.out[i] = static_cast<uint8_t>((value < -128 ? -128 : value > 127 ? 127 : value) + 128);
     }
@@ -290,22 +311,29 @@ void double_width(const uint8_t* row, uint8_t* out, int width) {
                      Simd::right16<2>(Simd::add16(here, Simd::add16(behind, two))));
     };
     for (int x = 0; x < width; x += kVectorBytes) {
-        const V before = Simd::load(row + x - 1), here = Simd::load(row + x), behind = Simd::load(row + x + 1);
-        Simd::store_lanes(out + 2 * x, 32, blend(widen_low(here), widen_low(before), widen_low(behind)));
-        Simd::store_lanes(out + 2 * x + 16, 32, blend(widen_high(here), widen_high(before), widen_high(behind)));
+        const V before = Simd::load(row + x - 1), here = Simd::load(row + x),
+                behind = Simd::load(row + x + 1);
+        Simd::store_lanes(out + 2 * x, 32,
+                          blend(widen_low(here), widen_low(before), widen_low(behind)));
+        Simd::store_lanes(out + 2 * x + 16, 32,
+                          blend(widen_high(here), widen_high(before), widen_high(behind)));
     }
 }
 
 void blend_rows(const uint8_t* near, const uint8_t* far, bool above, uint8_t* out, int width) {
     const V bias = Simd::all16(above ? 1 : 2);
-    auto blend = [&](V a, V b) { return Simd::right16<2>(Simd::add16(triple(a), Simd::add16(b, bias))); };
+    auto blend = [&](V a, V b) {
+        return Simd::right16<2>(Simd::add16(triple(a), Simd::add16(b, bias)));
+    };
     for (int x = 0; x < width; x += kVectorBytes) {
         const V a = Simd::load(near + x), b = Simd::load(far + x);
-        Simd::store(out + x, Simd::pack16u(blend(widen_low(a), widen_low(b)), blend(widen_high(a), widen_high(b))));
+        Simd::store(out + x, Simd::pack16u(blend(widen_low(a), widen_low(b)),
+                                           blend(widen_high(a), widen_high(b))));
     }
 }
 
-void blend_and_double(const uint8_t* near, const uint8_t* far, uint8_t* out, int width, int16_t* scratch) {
+void blend_and_double(const uint8_t* near, const uint8_t* far, uint8_t* out, int width,
+                      int16_t* scratch) {
     // The sums of columns from -1 to width, at scratch[0] on.
     for (int x = -1; x <= width; x += kVectorBytes) {
         const V a = Simd::load(near + x), b = Simd::load(far + x);
@@ -317,8 +345,9 @@ void blend_and_double(const uint8_t* near, const uint8_t* far, uint8_t* out, int
     for (int x = 0; x < width; x += kVectorBytes / 2) {
         const V before = Simd::load(scratch + x), behind = Simd::load(scratch + x + 2);
         const V here = triple(Simd::load(scratch + x + 1));
-        Simd::store(out + 2 * x, merge(Simd::right16<4>(Simd::add16(here, Simd::add16(before, eight))),
-                                       Simd::right16<4>(Simd::add16(here, Simd::add16(behind, seven)))));
+        Simd::store(out + 2 * x,
+                    merge(Simd::right16<4>(Simd::add16(here, Simd::add16(before, eight))),
+                          Simd::right16<4>(Simd::add16(here, Simd::add16(behind, seven)))));
     }
 }
 
@@ -334,40 +363,47 @@ inline void store_pixels(uint8_t* out, V red, V green, V blue) {
 }
 
 void ycc_to_rgbx(const uint8_t* const* rows, uint8_t* out, int width) {
-    // Of 1.402, 1.772, 0.34414 and 0.71414, what is left after whole multiples, with 15 or 16 fractional bits. For red,
-    // half of 26345: rounded, it gives the same for all 256 values.
+    // Of 1.402, 1.772, 0.34414 and 0.71414, what is left after whole multiples, with 15 or 16
+    // fractional bits. For red, half of 26345: rounded, it gives the same for all 256 values.
     constexpr int kRed = 13173, kBlue = -7471, kGreenBlue = -22554, kGreenRed = 65536 - 46802;
     const V centre = Simd::all16(128), half = Simd::all32(1 << 15);
-    const V red_scale = Simd::all16(kRed), blue_scale = Simd::all16(kBlue), green_scale = pair(kGreenBlue, kGreenRed);
+    const V red_scale = Simd::all16(kRed), blue_scale = Simd::all16(kBlue),
+            green_scale = pair(kGreenBlue, kGreenRed);
     struct Rgb {
         V red, green, blue;
     };
     auto convert = [&](V y, V cb, V cr) -> Rgb {
         cb = Simd::sub16(cb, centre);
         cr = Simd::sub16(cr, centre);
-        auto green = [&](V both) { return Simd::right32<16>(Simd::add32(Simd::madd16(both, green_scale), half)); };
+        auto green = [&](V both) {
+            return Simd::right32<16>(Simd::add32(Simd::madd16(both, green_scale), half));
+        };
         const V green_part = Simd::pack32(green(Simd::low16(cb, cr)), green(Simd::high16(cb, cr)));
-        return {Simd::add16(y, Simd::add16(cr, Simd::mul_round16(cr, red_scale))),
-                Simd::add16(y, Simd::sub16(green_part, cr)),
-                Simd::add16(y, Simd::add16(Simd::add16(cb, cb), Simd::mul_round16(cb, blue_scale)))};
+        return {
+            Simd::add16(y, Simd::add16(cr, Simd::mul_round16(cr, red_scale))),
+            Simd::add16(y, Simd::sub16(green_part, cr)),
+            Simd::add16(y, Simd::add16(Simd::add16(cb, cb), Simd::mul_round16(cb, blue_scale)))};
     };
     for (int x = 0; x < width; x += kVectorBytes) {
-        const V y = Simd::load(rows[0] + x), cb = Simd::load(rows[1] + x), cr = Simd::load(rows[2] + x);
+        const V y = Simd::load(rows[0] + x), cb = Simd::load(rows[1] + x),
+                cr = Simd::load(rows[2] + x);
         const Rgb low = convert(widen_low(y), widen_low(cb), widen_low(cr));
         const Rgb high = convert(widen_high(y), widen_high(cb), widen_high(cr));
-        store_pixels(out + 4 * x, Simd::pack16u(low.red, high.red), Simd::pack16u(low.green, high.green),
-                     Simd::pack16u(low.blue, high.blue));
+        store_pixels(out + 4 * x, Simd::pack16u(low.red, high.red),
+                     Simd::pack16u(low.green, high.green), Simd::pack16u(low.blue, high.blue));
     }
 }
 
 void rgb_to_rgbx(const uint8_t* const* rows, uint8_t* out, int width) {
     for (int x = 0; x < width; x += kVectorBytes) {
-        store_pixels(out + 4 * x, Simd::load(rows[0] + x), Simd::load(rows[1] + x), Simd::load(rows[2] + x));
+        store_pixels(out + 4 * x, Simd::load(rows[0] + x), Simd::load(rows[1] + x),
+                     Simd::load(rows[2] + x));
     }
 }
 
-constexpr Kernels kKernels = {decode_blocks, skip_blocks, first_of_band,    next_of_band, to_samples,
-                              double_width,  blend_rows,  blend_and_double, ycc_to_rgbx,  rgb_to_rgbx};
+constexpr Kernels kKernels = {decode_blocks, skip_blocks,  first_of_band, next_of_band,
+                              to_samples,    double_width, blend_rows,    blend_and_double,
+                              ycc_to_rgbx,   rgb_to_rgbx};
 
 }  // namespace
 }  // namespace fastload::jpeg

@@ -8,10 +8,11 @@
 namespace fastload::jpeg {
 namespace {
 
-// Memory kept from image to image; more is asked for anew as zeros, of which the system makes only what is written to. So a
-// few bytes that claim a large image cost no more than they fill.
+// Memory kept from image to image; more is asked for anew as zeros, of which the system makes only
+// what is written to. So a few bytes that claim a large image cost no more than they fill.
 constexpr size_t kKept = size_t{8} << 20;
-// A coefficient has at most 10 bits and a sign, a DC coefficient 11: so far they can be shifted within 16 bits.
+// A coefficient has at most 10 bits and a sign, a DC coefficient 11: so far they can be shifted
+// within 16 bits.
 constexpr int kMostLow = 5, kMostDcLow = 4;
 
 int divide_up(int a, int b) { return (a + b - 1) / b; }
@@ -19,7 +20,8 @@ int divide_up(int a, int b) { return (a + b - 1) / b; }
 }  // namespace
 
 bool Scans::allocate(const Frame& frame) {
-    const int columns = divide_up(frame.width, 8 * frame.h), rows = divide_up(frame.height, 8 * frame.v);
+    const int columns = divide_up(frame.width, 8 * frame.h),
+              rows = divide_up(frame.height, 8 * frame.v);
     size_t blocks[kMostComponents] = {}, all = 0;
     for (int i = 0; i < frame.components; ++i) {
         const Component& component = frame.component[i];
@@ -59,12 +61,15 @@ void Scans::release() {
     capacity_ = 0;
 }
 
-// Whether a scan is what may come next: each coefficient first with its upper bits, then one bit a scan.
+// Whether a scan is what may come next: each coefficient first with its upper bits, then one bit a
+// scan.
 bool Scans::check(const Frame& frame, const Scan& scan) {
     if (scan.last > 63 || scan.first > scan.last) return false;
     const bool dc = scan.first == 0;
     if (frame.progressive) {
-        if (dc ? scan.last != 0 || scan.low > kMostDcLow : scan.components != 1 || scan.low > kMostLow) return false;
+        if (dc ? scan.last != 0 || scan.low > kMostDcLow
+               : scan.components != 1 || scan.low > kMostLow)
+            return false;
         if (scan.high != 0 && scan.high != scan.low + 1) return false;
     } else if (scan.first != 0 || scan.last != 63 || scan.high != 0 || scan.low != 0) {
         return false;
@@ -73,7 +78,8 @@ bool Scans::check(const Frame& frame, const Scan& scan) {
         Plane& plane = planes_[scan.component[i]];
         if (!dc && plane.bits[0] < 0) return false;
         for (int k = scan.first; k <= scan.last; ++k) {
-            if (plane.bits[k] < 0 ? scan.high != 0 : plane.bits[k] != scan.high || scan.high == 0) return false;
+            if (plane.bits[k] < 0 ? scan.high != 0 : plane.bits[k] != scan.high || scan.high == 0)
+                return false;
             plane.bits[k] = static_cast<int8_t>(scan.low);
         }
     }
@@ -104,8 +110,8 @@ bool Scans::prepare(const Frame& frame, const Scan& scan) {
     return true;
 }
 
-// Calls `decode(state, number of the component in the scan, first block, its known coefficients, blocks side by side)`,
-// false where the data are bad, for the blocks of a scan in their order.
+// Calls `decode(state, number of the component in the scan, first block, its known coefficients,
+// blocks side by side)`, false where the data are bad, for the blocks of a scan in their order.
 template <typename Function>
 bool Scans::for_each_part(const Frame& frame, const Scan& scan, Function decode) {
     struct Part {
@@ -120,8 +126,8 @@ bool Scans::for_each_part(const Frame& frame, const Scan& scan, Function decode)
     for (int i = 0; i < scan.components; ++i) {
         const Plane& plane = planes_[scan.component[i]];
         const Component& component = frame.component[scan.component[i]];
-        parts[i] = {plane.coefficients, plane.known, static_cast<size_t>(plane.stride), alone ? 1 : component.h,
-                    alone ? 1 : component.v};
+        parts[i] = {plane.coefficients, plane.known, static_cast<size_t>(plane.stride),
+                    alone ? 1 : component.h, alone ? 1 : component.v};
         blocks += parts[i].h * parts[i].v;
     }
     // A scan of one component has no MCUs but its blocks, and only those that have pixels.
@@ -144,7 +150,8 @@ bool Scans::for_each_part(const Frame& frame, const Scan& scan, Function decode)
             }
             source_.reserve();
             int count = std::min(columns - column, at_once);
-            if (frame.restart_interval != 0) count = static_cast<int>(std::min<int64_t>(count, until_restart));
+            if (frame.restart_interval != 0)
+                count = static_cast<int>(std::min<int64_t>(count, until_restart));
             BitState state = begin(source_.state);
             // Of one component all blocks in a row are one part; of several, those of a MCU are.
             const int mcus = alone ? 1 : count, side_by_side = alone ? count : 1;
@@ -152,9 +159,11 @@ bool Scans::for_each_part(const Frame& frame, const Scan& scan, Function decode)
                 for (int i = 0; i < scan.components; ++i) {
                     const Part& part = parts[i];
                     for (int y = 0; y < part.v; ++y) {
-                        const size_t at =
-                            static_cast<size_t>(row * part.v + y) * part.stride + static_cast<size_t>(mcu * part.h);
-                        if (!decode(state, i, part.coefficients + 64 * at, part.known + at, part.h * side_by_side)) return false;
+                        const size_t at = static_cast<size_t>(row * part.v + y) * part.stride +
+                                          static_cast<size_t>(mcu * part.h);
+                        if (!decode(state, i, part.coefficients + 64 * at, part.known + at,
+                                    part.h * side_by_side))
+                            return false;
                     }
                 }
             }
@@ -174,46 +183,56 @@ bool Scans::decode(const Frame& frame, const Scan& scan) {
         const Entry found = next_symbol(state, dc_entries_[i], dc_codes_[i]);
         if (found == 0) return false;
         dc_[i] += value_of(found);
-        if (dc_[i] < -(1 << 11) || dc_[i] >= 1 << 11) return false;  // more than 8-bit samples can have
+        if (dc_[i] < -(1 << 11) || dc_[i] >= 1 << 11)
+            return false;  // more than 8-bit samples can have
         block[0] = static_cast<int16_t>(dc_[i] * (1 << low));
         return true;
     };
     if (!frame.progressive) {
-        return for_each_part(frame, scan, [&](BitState& state, int i, int16_t* block, uint64_t* known, int count) -> bool {
-            for (int k = 0; k < count; ++k, block += 64, ++known) {
-                if (!next_dc(state, i, block)) return false;
-                BandTask task = {state, ac_entries_[i], &ac_codes_[i], 1, 63, 0, block, known, 1, 0};
-                // Only progressive files end several blocks at once.
-                if (!kernels_.first_of_band(task) || task.end_run != 0) return false;
-                state = task.bits;
-            }
-            return true;
-        });
+        return for_each_part(
+            frame, scan,
+            [&](BitState& state, int i, int16_t* block, uint64_t* known, int count) -> bool {
+                for (int k = 0; k < count; ++k, block += 64, ++known) {
+                    if (!next_dc(state, i, block)) return false;
+                    BandTask task = {state, ac_entries_[i], &ac_codes_[i], 1, 63,
+                                     0,     block,          known,         1, 0};
+                    // Only progressive files end several blocks at once.
+                    if (!kernels_.first_of_band(task) || task.end_run != 0) return false;
+                    state = task.bits;
+                }
+                return true;
+            });
     }
     if (scan.first == 0 && scan.high == 0) {
-        return for_each_part(frame, scan, [&](BitState& state, int i, int16_t* block, uint64_t*, int count) {
-            bool good = true;
-            for (int k = 0; good && k < count; ++k) good = next_dc(state, i, block + 64 * k);
-            return good;
-        });
+        return for_each_part(frame, scan,
+                             [&](BitState& state, int i, int16_t* block, uint64_t*, int count) {
+                                 bool good = true;
+                                 for (int k = 0; good && k < count; ++k)
+                                     good = next_dc(state, i, block + 64 * k);
+                                 return good;
+                             });
     }
     if (scan.first == 0) {
-        return for_each_part(frame, scan, [&](BitState& state, int, int16_t* block, uint64_t*, int count) {
-            for (int k = 0; k < count; ++k, block += 64) {
-                refill(state);
-                *block = static_cast<int16_t>(*block | static_cast<int16_t>(take(state, 1) << low));
-            }
-            return true;
-        });
+        return for_each_part(
+            frame, scan, [&](BitState& state, int, int16_t* block, uint64_t*, int count) {
+                for (int k = 0; k < count; ++k, block += 64) {
+                    refill(state);
+                    *block =
+                        static_cast<int16_t>(*block | static_cast<int16_t>(take(state, 1) << low));
+                }
+                return true;
+            });
     }
     const auto decode_band = scan.high == 0 ? kernels_.first_of_band : kernels_.next_of_band;
-    return for_each_part(frame, scan, [&](BitState& state, int, int16_t* block, uint64_t* known, int count) {
-        BandTask task = {state, ac_entries_[0], &ac_codes_[0], scan.first, scan.last, low, block, known, count, end_run_};
-        const bool good = decode_band(task);
-        state = task.bits;
-        end_run_ = task.end_run;
-        return good;
-    });
+    return for_each_part(
+        frame, scan, [&](BitState& state, int, int16_t* block, uint64_t* known, int count) {
+            BandTask task = {state, ac_entries_[0], &ac_codes_[0], scan.first, scan.last,
+                             low,   block,          known,         count,      end_run_};
+            const bool good = decode_band(task);
+            state = task.bits;
+            end_run_ = task.end_run;
+            return good;
+        });
 }
 
 Reason Scans::read(const uint8_t* data, size_t size, const Frame& frame, int64_t most) {
@@ -234,9 +253,11 @@ Reason Scans::read(const uint8_t* data, size_t size, const Frame& frame, int64_t
         if (next == Next::end) break;
     }
     for (int i = 0; i < frame.components; ++i) {
-        // Low frequencies that were not sent are made up by libjpeg from the blocks around, each version in another way.
+        // Low frequencies that were not sent are made up by libjpeg from the blocks around, each
+        // version in another way.
         const int8_t* const bits = planes_[i].bits;
-        if (std::any_of(bits, bits + 10, [](int8_t lowest) { return lowest != 0; })) return Reason::unusual;
+        if (std::any_of(bits, bits + 10, [](int8_t lowest) { return lowest != 0; }))
+            return Reason::unusual;
     }
     return Reason::none;
 }

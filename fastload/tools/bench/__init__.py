@@ -1,8 +1,10 @@
-"""Benchmarks of decoders (`decode.py`) and of loaders that feed a trainer (`loader.py`), on `fastload.tools.measure`.
+"""Benchmarks of decoders (`decode.py`) and of loaders that feed a trainer (`loader.py`), on
+`fastload.tools.measure`.
 
-Here is what they are asked for: each field is an option of the command, too. `passes.py` says what a decoder is asked
-to do and how that is timed, `decoders.py` and `pillow.py` are the contestants; `decode_report.py` and
-`loader_report.py` show what was found, `compare.py` what changed between two runs.
+Here is what they are asked for: each field is an option of the command, too. `passes.py` says what
+a decoder is asked to do and how that is timed, `decoders.py` and `pillow.py` are the contestants;
+`decode_report.py` and `loader_report.py` show what was found, `compare.py` what changed between two
+runs.
 """
 
 from __future__ import annotations
@@ -21,18 +23,36 @@ class DecodeSettings:
     """Of `fastload bench decode`."""
 
     folder: Annotated[
-        Path | None, Argument(help="Image files, in sub-folders or not. Without it: a sample set of JPEGs is made.")
+        Path | None,
+        Argument(
+            help="Image files, in sub-folders or not. Without it: a sample set of JPEGs is made."
+        ),
     ] = None
-    format: Annotated[str, Option(help="Which files of the folder to take: jpeg, png or webp.")] = "jpeg"
-    images: Annotated[int, Option(min=8, help="The most to take, evenly spaced over the folder.")] = 128
-    decoders: Annotated[tuple[str, ...] | None, Option(help="Names with commas between. Without it: all.")] = None
+    format: Annotated[str, Option(help="Which files of the folder to take: jpeg, png or webp.")] = (
+        "jpeg"
+    )
+    images: Annotated[
+        int, Option(min=8, help="The most to take, evenly spaced over the folder.")
+    ] = 128
+    decoders: Annotated[
+        tuple[str, ...] | None, Option(help="Names with commas between. Without it: all.")
+    ] = None
     pillow_simd: Annotated[
-        bool, Option("--pillow-simd", help="Build Pillow-SIMD into a folder of its own, and measure it too.")
+        bool,
+        Option(
+            "--pillow-simd", help="Build Pillow-SIMD into a folder of its own, and measure it too."
+        ),
     ] = False
-    modes: Annotated[tuple[str, ...], Option(help="What to do with each image.")] = ("full", "resize256", "crop224")
+    modes: Annotated[tuple[str, ...], Option(help="What to do with each image.")] = (
+        "full",
+        "resize256",
+        "crop224",
+    )
     readings: Annotated[
         tuple[str, ...],
-        Option("--from", help="Where the bytes come from; files only in the first mode, all threads."),
+        Option(
+            "--from", help="Where the bytes come from; files only in the first mode, all threads."
+        ),
     ] = ("memory", "page cache", "cold")
     threads: Annotated[
         tuple[int, ...] | None,
@@ -41,7 +61,9 @@ class DecodeSettings:
     seconds: Annotated[
         float,
         Option(
-            "--time", min=0.0, help="Seconds to measure each row, at least; a round is whole passes over the images."
+            "--time",
+            min=0.0,
+            help="Seconds to measure each row, at least; a round is whole passes over the images.",
         ),
     ] = 1.0
     rounds: Annotated[int, Option(min=1, help="Rounds in which all take turns.")] = 5
@@ -54,24 +76,35 @@ class LoaderSettings:
 
     folder: Annotated[
         Path | None,
-        Argument(help="Images, one folder per class, perhaps under train/. Without it: a sample set is made."),
+        Argument(
+            help="Images, one folder per class, perhaps under train/. Without it: a sample set "
+            "is made."
+        ),
     ] = None
     images: Annotated[int, Option(min=8, help="The most to take.")] = 1024
     backends: Annotated[
-        tuple[str, ...] | None, Option(help="Names with commas between, DataLoader among them. Without it: all.")
+        tuple[str, ...] | None,
+        Option(help="Names with commas between, DataLoader among them. Without it: all."),
     ] = None
     batch_size: Annotated[int, Option(min=1, help="Images in a batch.")] = 64
     workers: Annotated[
         tuple[int, ...], Option(help="Also measure each with these numbers of workers, as 0,1,2,4.")
     ] = ()
-    prefetch: Annotated[tuple[int, ...], Option(help="Also measure each with these prefetch factors, as 1,2,4.")] = ()
-    network: Annotated[str, Option(help="What is trained: small, or a classifier of torchvision such as resnet50.")] = (
-        "small"
-    )
+    prefetch: Annotated[
+        tuple[int, ...], Option(help="Also measure each with these prefetch factors, as 1,2,4.")
+    ] = ()
+    network: Annotated[
+        str, Option(help="What is trained: small, or a classifier of torchvision such as resnet50.")
+    ] = "small"
     consume: Annotated[
-        float | None, Option(help="Instead of training, simulate a trainer that takes so many images a second.")
+        float | None,
+        Option(help="Instead of training, simulate a trainer that takes so many images a second."),
     ] = None
-    device: Annotated[str | None, Option(help="Where batches go. Without it: the GPU if there is one.")] = None
-    seconds: Annotated[float, Option("--time", min=0.0, help="Seconds to measure each row, over all rounds.")] = 10.0
+    device: Annotated[
+        str | None, Option(help="Where batches go. Without it: the GPU if there is one.")
+    ] = None
+    seconds: Annotated[
+        float, Option("--time", min=0.0, help="Seconds to measure each row, over all rounds.")
+    ] = 10.0
     rounds: Annotated[int, Option(min=1, help="Rounds in which all take turns.")] = 5
     made: bool = False  # the folder is a sample set, not the user's

@@ -50,10 +50,12 @@ class Comparison:
 
 
 def compare_results(before: Results, after: Results) -> Comparison:
-    """Match the rows by contestant, mode and parameters. Raises ConfigurationError: of different benchmarks."""
+    """Match the rows by contestant, mode and parameters. Raises ConfigurationError: of different
+    benchmarks."""
     if before.benchmark != after.benchmark:
         raise ConfigurationError(
-            f"One file is of `bench {before.benchmark}`, the other of `bench {after.benchmark}`; give two of one kind."
+            f"One file is of `bench {before.benchmark}`, the other of `bench "
+            f"{after.benchmark}`; give two of one kind."
         )
     old = {row.key: (row, rate) for row in before.measurements if (rate := row.rate)}
     new = {row.key: (row, rate) for row in after.measurements if (rate := row.rate)}
@@ -82,7 +84,8 @@ def _remarks(old: Measurement, new: Measurement) -> list[str]:
 
 
 def conditions(before: Results, after: Results) -> list[str]:
-    """What is not the same about two runs themselves, so that a difference may not be the software's."""
+    """What is not the same about two runs themselves, so that a difference may not be the
+    software's."""
     found = []
     if str(before.machine) != str(after.machine):
         found.append(f"Other machine: {before.machine} -> {after.machine}")
@@ -117,7 +120,9 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
         console.print()
     if comparison.changes:
         changes = sorted(comparison.changes, key=lambda change: change.ratio, reverse=True)
-        print_fitting(console, [_cells(change) for change in changes], droppable=("before", "after"))
+        print_fitting(
+            console, [_cells(change) for change in changes], droppable=("before", "after")
+        )
         console.print()
     lines = [f"Only in the first: {name}" for name in comparison.only_before]
     lines += [f"Only in the second: {name}" for name in comparison.only_after]
@@ -131,11 +136,16 @@ def _verdict(comparison: Comparison) -> list[str]:
     count = Counter(change.verdict for change in comparison.changes)
     few = count["cannot tell"]
     words = [
-        f"Of {counted(len(comparison.changes), 'row')} that both have: {count['faster']} faster, {count['slower']} "
+        f"Of {counted(len(comparison.changes), 'row')} that both have: {count['faster']} "
+        f"faster, {count['slower']} "
         f"slower, {count['within noise']} within noise.",
-        f"{counted(few, 'row')} with fewer than three rounds on a side, too few to tell." if few else "",
-        "Rates are samples per second. A change counts when the quartiles of the rounds do not overlap and the medians "
-        "are more than two standard deviations apart. Two runs at different times can differ by more than the rounds "
+        f"{counted(few, 'row')} with fewer than three rounds on a side, too few to tell."
+        if few
+        else "",
+        "Rates are samples per second. A change counts when the quartiles of the rounds do not "
+        "overlap and the medians "
+        "are more than two standard deviations apart. Two runs at different times can differ "
+        "by more than the rounds "
         "of each: repeat what matters.",
     ]
     return list(filter(None, words))

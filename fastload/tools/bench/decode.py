@@ -1,4 +1,5 @@
-"""`fastload bench decode`, from settings to results: images, trial of the pixels, interleaved rounds."""
+"""`fastload bench decode`, from settings to results: images, trial of the pixels, interleaved
+rounds."""
 
 from __future__ import annotations
 
@@ -58,8 +59,9 @@ def run_decode_benchmark(
     on_progress: Callable[[Progress], None] = lambda progress: None,
     say: Callable[[str], None] = lambda message: None,
 ) -> Results:
-    """Measure; `say` is told what takes its time before the rounds begin. KeyboardInterrupt during the rounds gives
-    what there is, marked as incomplete. Raises SourceError: no usable images; ConfigurationError: an unknown name."""
+    """Measure; `say` is told what takes its time before the rounds begin. KeyboardInterrupt during
+    the rounds gives what there is, marked as incomplete. Raises SourceError: no usable images;
+    ConfigurationError: an unknown name."""
     threads = _checked(settings)
     say("Reading the images and checking them.")
     assert settings.folder is not None
@@ -68,9 +70,15 @@ def run_decode_benchmark(
     readings = list(settings.readings)
     if "cold" in readings and not can_evict(images.good.paths):
         readings.remove("cold")
-        notes.append("Cold reads were left out: the system does not let these files out of its page cache.")
+        notes.append(
+            "Cold reads were left out: the system does not let these files out of its page cache."
+        )
     absent: dict[tuple[str, str], Measurement] = {}
-    contestants = [contestant for contestant in chosen_contestants(settings.decoders) if _wanted(contestant, settings)]
+    contestants = [
+        contestant
+        for contestant in chosen_contestants(settings.decoders)
+        if _wanted(contestant, settings)
+    ]
     entries: list[Entry] = []
     failures: dict[tuple[str, str], dict[str, str]] = {}
     with _one_thread_an_image(), held_back_errors(notes):
@@ -84,7 +92,9 @@ def run_decode_benchmark(
                 try:
                     _prepare(contestant, settings, say)
                     with closing(contestant.open(task, {})) as runner:
-                        metrics, failures[name, mode] = try_out(runner, task, expected, images.damaged)
+                        metrics, failures[name, mode] = try_out(
+                            runner, task, expected, images.damaged
+                        )
                     version = contestant.version()
                 except Exception as error:  # also of its library; the others go on
                     status, note = status_of(error)
@@ -98,7 +108,11 @@ def run_decode_benchmark(
                         "threads": each.threads,
                         "resampling": resampling,
                     }
-                    entries.append(Entry(name, mode, parameters, partial(contestant.open, each, metrics), version))
+                    entries.append(
+                        Entry(
+                            name, mode, parameters, partial(contestant.open, each, metrics), version
+                        )
+                    )
         measured = measure(
             entries,
             rounds=settings.rounds,
@@ -106,7 +120,9 @@ def run_decode_benchmark(
             warmup_seconds=0.0,  # one pass: all kinds of images, once
             on_progress=on_progress,
         )
-    rows = [_with_failures(row, failures[row.contestant, row.mode]) for row in measured.measurements]
+    rows = [
+        _with_failures(row, failures[row.contestant, row.mode]) for row in measured.measurements
+    ]
     return new_results(
         "decode",
         {
@@ -128,7 +144,8 @@ def run_decode_benchmark(
 
 
 def _checked(settings: DecodeSettings) -> tuple[int, ...]:
-    """The numbers of threads. Raises ConfigurationError: an unknown name, or no number of threads."""
+    """The numbers of threads. Raises ConfigurationError: an unknown name, or no number of
+    threads."""
     options: tuple[tuple[str, Sequence[str], Sequence[str]], ...] = (
         ("--modes", settings.modes, tuple(MODES)),
         ("--from", settings.readings, READINGS),
@@ -137,7 +154,9 @@ def _checked(settings: DecodeSettings) -> tuple[int, ...]:
     for option, values, known in options:
         for value in values:
             if value not in known:
-                raise ConfigurationError(f"{option}: {value!r} is not known; choose from {', '.join(known)}.")
+                raise ConfigurationError(
+                    f"{option}: {value!r} is not known; choose from {', '.join(known)}."
+                )
     threads = default_threads() if settings.threads is None else settings.threads
     if not threads or min(threads) < 1:
         raise ConfigurationError(f"--threads: {threads} must be numbers of at least 1.")
@@ -148,10 +167,14 @@ def _checked(settings: DecodeSettings) -> tuple[int, ...]:
 def _wanted(contestant: type[Contestant], settings: DecodeSettings) -> bool:
     """Whether to try it: what cannot run here is only listed if somebody asked for it."""
     reads = settings.format in contestant.formats
-    return settings.decoders is not None or (reads and (not contestant.gpu or torch.cuda.is_available()))
+    return settings.decoders is not None or (
+        reads and (not contestant.gpu or torch.cuda.is_available())
+    )
 
 
-def _prepare(contestant: type[Contestant], settings: DecodeSettings, say: Callable[[str], None]) -> None:
+def _prepare(
+    contestant: type[Contestant], settings: DecodeSettings, say: Callable[[str], None]
+) -> None:
     """Raises BackendUnavailableError: it does not read these files, or cannot be built."""
     if settings.format not in contestant.formats:
         raise BackendUnavailableError(f"It reads {', '.join(contestant.formats)} only.")
@@ -162,7 +185,11 @@ def _prepare(contestant: type[Contestant], settings: DecodeSettings, say: Callab
 
 
 def _tasks(
-    mode: str, images: Images, readings: Sequence[str], threads: Sequence[int], settings: DecodeSettings
+    mode: str,
+    images: Images,
+    readings: Sequence[str],
+    threads: Sequence[int],
+    settings: DecodeSettings,
 ) -> Iterator[Task]:
     """From memory with every number of threads; from files, in the first mode, with the largest."""
     places = places_of(mode, images)
@@ -174,7 +201,9 @@ def _tasks(
 
 def _with_failures(row: Measurement, more: Mapping[str, str]) -> Measurement:
     everything = dict(more) | {failure.name: failure.message for failure in row.failures}
-    return msgspec.structs.replace(row, failures=tuple(Failure(*item) for item in sorted(everything.items())))
+    return msgspec.structs.replace(
+        row, failures=tuple(Failure(*item) for item in sorted(everything.items()))
+    )
 
 
 def _about(images: ImageSet) -> list[str]:
@@ -188,16 +217,18 @@ def _about(images: ImageSet) -> list[str]:
     return notes + [f"Left out: {path}: {reason}" for path, reason in images.left_out.items()]
 
 
-# -- How far pixels are from the reference, whether damage is noticed: a fast wrong decoder shows ----------------------
+# -- How far pixels are from the reference, whether damage is noticed: a fast wrong decoder shows --
 
 _MOST_IMAGES, _MOST_PIXELS = 32, 64_000_000
 """Compared at most, which bounds time and memory; pixels of the source images."""
 
 
 def reference(images: Images, places: Sequence[Place | None]) -> tuple[Task, list[Pixels]]:
-    """An even sample of the images, and what should come out of them: Pillow's pixels; where there is a resampling,
-    torchvision's (transforms v2, antialiased bilinear) of those."""
-    count = min(_MOST_IMAGES, len(images), max(1, _MOST_PIXELS * len(images) // max(images.pixels, 1)))
+    """An even sample of the images, and what should come out of them: Pillow's pixels; where there
+    is a resampling, torchvision's (transforms v2, antialiased bilinear) of those."""
+    count = min(
+        _MOST_IMAGES, len(images), max(1, _MOST_PIXELS * len(images) // max(images.pixels, 1))
+    )
     chosen = [index * len(images) // count for index in range(count)]
     kept = ((images.paths[i], images.data[i], images.sizes[i], places[i]) for i in chosen)
     paths, data, sizes, placed = zip(*kept, strict=True)
@@ -219,8 +250,9 @@ def _expected(data: bytes, place: Place | None) -> Pixels:
 def try_out(
     contestant: PixelRunner, task: Task, expected: Sequence[Pixels], damaged: Mapping[str, bytes]
 ) -> tuple[dict[str, float | None], dict[str, str]]:
-    """Metrics and failures (file: what is wrong) of the reference images and of the damaged ones, outside any clock:
-    `pixel_difference_max` and `_mean` (0 to 255), `psnr_db` (null when equal), `damaged_accepted`."""
+    """Metrics and failures (file: what is wrong) of the reference images and of the damaged ones,
+    outside any clock: `pixel_difference_max` and `_mean` (0 to 255), `psnr_db` (null when equal),
+    `damaged_accepted`."""
     failures: dict[str, str] = {}
     largest, absolute, squared, count = 0, 0, 0, 0
     images = task.images
@@ -233,7 +265,9 @@ def try_out(
             failures[path] = str(error)
             continue
         if found.shape != wanted.shape:
-            failures[path] = f"gave pixels of shape {found.shape} where {wanted.shape} was asked for"
+            failures[path] = (
+                f"gave pixels of shape {found.shape} where {wanted.shape} was asked for"
+            )
             continue
         difference = np.abs(found.astype(np.int16) - wanted)
         largest = max(largest, int(difference.max()))
@@ -246,8 +280,14 @@ def try_out(
         metrics["pixel_difference_mean"] = absolute / count
         metrics["psnr_db"] = 10 * math.log10(255**2 * count / squared) if squared else None
     if damaged:
-        said = {path: _complaint(contestant, data, task.places[0] is not None) for path, data in damaged.items()}
-        failures |= {path: message or "damaged, and decoded without an error" for path, message in said.items()}
+        said = {
+            path: _complaint(contestant, data, task.places[0] is not None)
+            for path, data in damaged.items()
+        }
+        failures |= {
+            path: message or "damaged, and decoded without an error"
+            for path, message in said.items()
+        }
         metrics["damaged_accepted"] = sum(not message for message in said.values())
     return metrics, failures
 
@@ -267,13 +307,13 @@ def _complaint(contestant: PixelRunner, data: bytes, placed: bool) -> str:
     return ""
 
 
-# -- What libraries do beside decoding ---------------------------------------------------------------------------------
+# -- What libraries do beside decoding -------------------------------------------------------------
 
 
 @contextmanager
 def _one_thread_an_image() -> Iterator[None]:
-    """Libraries with thread pools of their own use them no more, as in the workers of a DataLoader, so that `threads`
-    is the number of threads. Restored afterwards."""
+    """Libraries with thread pools of their own use them no more, as in the workers of a DataLoader,
+    so that `threads` is the number of threads. Restored afterwards."""
     pools = [(torch.get_num_threads, torch.set_num_threads)]
     try:
         cv2: Any = import_module("cv2")
@@ -296,8 +336,9 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 @contextmanager
 def held_back_errors(notes: list[str]) -> Iterator[None]:
-    """Decoders in C write warnings at each image of each pass: keep what libraries and child processes write to file
-    descriptor 2 off the screen, and note the distinct lines. If the block raises, all of it is written after all."""
+    """Decoders in C write warnings at each image of each pass: keep what libraries and child
+    processes write to file descriptor 2 off the screen, and note the distinct lines. If the block
+    raises, all of it is written after all."""
     sys.stderr.flush()
     ours = os.dup(2)
     with tempfile.TemporaryFile() as file:
@@ -314,8 +355,15 @@ def held_back_errors(notes: list[str]) -> Iterator[None]:
             written = file.read()
             if raised:
                 os.write(2, written)
-    lines = [line.strip() for line in _COLOUR.sub("", written.decode(errors="replace")).splitlines() if line.strip()]
+    lines = [
+        line.strip()
+        for line in _COLOUR.sub("", written.decode(errors="replace")).splitlines()
+        if line.strip()
+    ]
     distinct = list(dict.fromkeys(lines))
-    notes += [f"A library wrote: {line} ({counted(lines.count(line), 'time')})" for line in distinct[:_SHOWN]]
+    notes += [
+        f"A library wrote: {line} ({counted(lines.count(line), 'time')})"
+        for line in distinct[:_SHOWN]
+    ]
     if len(distinct) > _SHOWN:
         notes.append(f"Libraries wrote {len(distinct) - _SHOWN} other lines as well.")

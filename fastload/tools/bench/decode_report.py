@@ -1,4 +1,5 @@
-"""The results of the decode benchmark for people: a verdict, tables at a terminal, the page for a browser."""
+"""The results of the decode benchmark for people: a verdict, tables at a terminal, the page for a
+browser."""
 
 from __future__ import annotations
 
@@ -17,14 +18,19 @@ from fastload.tools.measure.results import Measurement, Results
 from fastload.tools.measure.statistics import difference_is_real
 from fastload.tools.measure.table import metric, number, print_report, spread
 
-_SOURCES = {"memory": "from memory", "page cache": "files in the page cache", "cold": "files on disk"}
+_SOURCES = {
+    "memory": "from memory",
+    "page cache": "files in the page cache",
+    "cold": "files on disk",
+}
 _DROPPABLE = ("mean", "MP/s", "memory", "p50", "max", "p99")
 """Columns that a narrow terminal does without, in this order; --csv has them all."""
 _COMMON = "pillow"  # what most scripts decode with
 
 
 def print_decode(results: Results, console: Console) -> None:
-    """Everything that was measured, and what was not and why: one table for each mode and source of bytes."""
+    """Everything that was measured, and what was not and why: one table for each mode and source of
+    bytes."""
     rows = [row for row in results.measurements if row.rounds]
     tables: dict[str, list[dict[str, str | Text]]] = {}
     for mode, source in dict.fromkeys((row.mode, _source(row)) for row in rows):
@@ -32,18 +38,25 @@ def print_decode(results: Results, console: Console) -> None:
         tables[f"{_title(mode)}, {_SOURCES.get(source, source)}"] = _cells(members)
     settings = results.settings
     about = (
-        f"{settings['images']} {_format(settings)}s, {settings['megapixels']:.1f} megapixels, of {settings['folder']}; "
+        f"{settings['images']} {_format(settings)}s, {settings['megapixels']:.1f} megapixels, "
+        f"of {settings['folder']}; "
         f"{settings['rounds']} interleaved rounds. ± is half the range between the quartiles."
     )
     versions = {row.contestant: row.version for row in rows if row.version}
-    batches = sorted({row.latency.of for row in rows if row.latency is not None and row.latency.of != "sample"})
+    batches = sorted(
+        {row.latency.of for row in rows if row.latency is not None and row.latency.of != "sample"}
+    )
     legend = (
         f"{', '.join(f'{name} {version}' for name, version in versions.items())}.\n"
-        f"p50, p99: milliseconds an image takes{f' (* a {batches[0]})' if batches else ''}. memory: what a decoder "
-        "adds to the process. max, mean, PSNR: distance of its pixels (0 to 255) from Pillow's, resampled by "
+        f"p50, p99: milliseconds an image takes{f' (* a {batches[0]})' if batches else ''}. "
+        "memory: what a decoder "
+        "adds to the process. max, mean, PSNR: distance of its pixels (0 to 255) from "
+        "Pillow's, resampled by "
         "torchvision where there is a resampling."
     )
-    print_report(_told(results), console, "bench decode", about, tables, legend, droppable=_DROPPABLE)
+    print_report(
+        _told(results), console, "bench decode", about, tables, legend, droppable=_DROPPABLE
+    )
 
 
 def _told(results: Results) -> Results:
@@ -54,7 +67,11 @@ def _told(results: Results) -> Results:
 def write_html(results: Results, path: str | os.PathLike[str]) -> None:
     """Write the page, all of it or nothing. Raises OSError."""
     rows = [row for row in results.measurements if row.rounds]
-    sections = _sections(results, rows) if rows else {"What was measured": "<p>Nothing: no round was finished.</p>\n"}
+    sections = (
+        _sections(results, rows)
+        if rows
+        else {"What was measured": "<p>Nothing: no round was finished.</p>\n"}
+    )
     title = f"{_format(results.settings)} decoders side by side"
     write_page(_told(results), path, title=title, sections=sections, has_verdict=bool(rows))
 
@@ -66,9 +83,12 @@ def _sections(results: Results, rows: Sequence[Measurement]) -> dict[str, str]:
     colour = colours([row.contestant for row in rows])
     settings = results.settings
     about = (
-        f"{settings['images']} {_format(settings)}s of {settings['folder']}, {settings['rounds']} interleaved rounds. "
-        "Error bars and ±: the middle half of the rounds. p50, p99: milliseconds an image takes (* a batch). memory: "
-        "what a decoder adds to the process. max, mean, PSNR: distance of its pixels (0 to 255) from the reference."
+        f"{settings['images']} {_format(settings)}s of {settings['folder']}, "
+        f"{settings['rounds']} interleaved rounds. "
+        "Error bars and ±: the middle half of the rounds. p50, p99: milliseconds an image "
+        "takes (* a batch). memory: "
+        "what a decoder adds to the process. max, mean, PSNR: distance of its pixels (0 to "
+        "255) from the reference."
     )
     html = f"<p>{escape(about)}</p>\n"
     sections = {}
@@ -87,22 +107,30 @@ def _charts(title: str, rows: Sequence[Measurement], colour: Mapping[str, str]) 
     for source in dict.fromkeys(map(_source, rows)):
         members = _with_most_threads([row for row in rows if _source(row) == source])
         given = [
-            Bar(row.contestant, row.rate.median, row.rate.low, row.rate.high, colour[row.contestant])
+            Bar(
+                row.contestant, row.rate.median, row.rate.low, row.rate.high, colour[row.contestant]
+            )
             for row in members
             if row.rate is not None
         ]
         threads = counted(_threads(members[0]), "thread")
-        yield bars(f"{title}, {_SOURCES.get(source, source)}", f"images a second, {threads}", given).html
+        yield bars(
+            f"{title}, {_SOURCES.get(source, source)}", f"images a second, {threads}", given
+        ).html
     points: dict[str, list[tuple[float, float, float, float]]] = {}
     for row in _in_chart_order(rows):
         if _source(row) == "memory" and (rate := row.rate) is not None:
-            points.setdefault(row.contestant, []).append((_threads(row), rate.median, rate.low, rate.high))
-    lines = [Line(who, sorted(values), colour[who]) for who, values in points.items() if len(values) > 1]
+            points.setdefault(row.contestant, []).append(
+                (_threads(row), rate.median, rate.low, rate.high)
+            )
+    lines = [
+        Line(who, sorted(values), colour[who]) for who, values in points.items() if len(values) > 1
+    ]
     if lines:
         yield curves(f"{title}: more threads", "threads", "images a second", lines).html
 
 
-# -- The table ---------------------------------------------------------------------------------------------------------
+# -- The table -------------------------------------------------------------------------------------
 
 
 def _cells(rows: Sequence[Measurement]) -> list[dict[str, str | Text]]:
@@ -113,9 +141,17 @@ def _cells(rows: Sequence[Measurement]) -> list[dict[str, str | Text]]:
 
 
 def _line(row: Measurement, best: float, source: str) -> dict[str, str | Text]:
-    cpu, largest, latency = row.cpu_seconds_per_1000, row.metric("pixel_difference_max"), row.latency
+    cpu, largest, latency = (
+        row.cpu_seconds_per_1000,
+        row.metric("pixel_difference_max"),
+        row.latency,
+    )
     star = "" if latency is None or latency.of == "sample" else "*"
-    p50, p99 = ("", "") if latency is None else (f"{1000 * t:.1f}{star}" for t in (latency.p50, latency.p99))
+    p50, p99 = (
+        ("", "")
+        if latency is None
+        else (f"{1000 * t:.1f}{star}" for t in (latency.p50, latency.p99))
+    )
     return {
         "decoder": row.contestant,
         "bytes from": source,
@@ -128,9 +164,13 @@ def _line(row: Measurement, best: float, source: str) -> dict[str, str | Text]:
         "p99": p99,
         "memory": "" if row.memory_growth is None else f"{row.memory_growth / 1e6:.0f} MB",
         "failed": _failed(row),
-        "max": "" if largest is None else Text(f"{largest.median:.0f}", "yellow" if largest.median > 2 else ""),
+        "max": ""
+        if largest is None
+        else Text(f"{largest.median:.0f}", "yellow" if largest.median > 2 else ""),
         "mean": metric(row, "pixel_difference_mean", lambda mean: f"{mean:.3f}"),
-        "PSNR": "" if largest is None else metric(row, "psnr_db", lambda psnr: f"{psnr:.1f} dB") or "equal",
+        "PSNR": ""
+        if largest is None
+        else metric(row, "psnr_db", lambda psnr: f"{psnr:.1f} dB") or "equal",
     }
 
 
@@ -142,7 +182,8 @@ def _failed(row: Measurement) -> Text:
 
 
 def _in_chart_order(rows: Sequence[Measurement]) -> list[Measurement]:
-    """By where the bytes come from; there the decoders, the fastest with most threads first; within one by threads."""
+    """By where the bytes come from; there the decoders, the fastest with most threads first; within
+    one by threads."""
     sources = list(dict.fromkeys(map(_source, rows)))
     speed = {(_source(row), row.contestant): row.speed for row in sorted(rows, key=_threads)}
 
@@ -177,14 +218,17 @@ def _format(settings: Mapping[str, object]) -> str:
     return str(settings.get("format", "jpeg")).upper()
 
 
-# -- The verdict: every number in it is one that was measured ----------------------------------------------------------
+# -- The verdict: every number in it is one that was measured --------------------------------------
 
 
 def verdict(rows: Sequence[Measurement]) -> str:
-    """A sentence for each mode: which decoder is the fastest with all threads, and by how much. Empty of no rows."""
+    """A sentence for each mode: which decoder is the fastest with all threads, and by how much.
+    Empty of no rows."""
     measured = [row for row in rows if row.rounds]
     modes = dict.fromkeys(row.mode for row in measured)
-    return " ".join(_sentence(mode, [row for row in measured if row.mode == mode]) for mode in modes)
+    return " ".join(
+        _sentence(mode, [row for row in measured if row.mode == mode]) for mode in modes
+    )
 
 
 def _sentence(mode: str, rows: Sequence[Measurement]) -> str:
@@ -194,14 +238,19 @@ def _sentence(mode: str, rows: Sequence[Measurement]) -> str:
         return f"{words}`{best.contestant}` gives {number(best.speed)} img/s."
     second = others[0]
     words += {
-        True: f"`{best.contestant}` is the fastest, {number(best.speed)} img/s, {best.speed / second.speed:.2f} times "
+        True: f"`{best.contestant}` is the fastest, {number(best.speed)} img/s, "
+        f"{best.speed / second.speed:.2f} times "
         f"the next, `{second.contestant}`",
-        False: f"`{best.contestant}` ({number(best.speed)} img/s) and `{second.contestant}` ({number(second.speed)})"
+        False: f"`{best.contestant}` ({number(best.speed)} img/s) and `{second.contestant}` "
+        f"({number(second.speed)})"
         " lie within the scatter of the rounds",
-        None: f"`{best.contestant}` ({number(best.speed)} img/s) before `{second.contestant}` ({number(second.speed)}),"
+        None: f"`{best.contestant}` ({number(best.speed)} img/s) before `{second.contestant}` "
+        f"({number(second.speed)}),"
         " by too few rounds to be sure",
     }[_differ(best, second)]
-    common = next((row for row in others[1:] if row.contestant == _COMMON and _differ(best, row)), None)
+    common = next(
+        (row for row in others[1:] if row.contestant == _COMMON and _differ(best, row)), None
+    )
     return f"{words}; {best.speed / common.speed:.1f} times `{_COMMON}`." if common else f"{words}."
 
 

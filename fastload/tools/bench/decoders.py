@@ -1,6 +1,8 @@
-"""How each decoder turns a JPEG into pixels, and how those are resampled: with what its users would use.
+"""How each decoder turns a JPEG into pixels, and how those are resampled: with what its users would
+use.
 
-A new contestant is a class and a place in `CONTESTANTS`. No decoder is imported before it is needed.
+A new contestant is a class and a place in `CONTESTANTS`. No decoder is imported before it is
+needed.
 """
 
 from __future__ import annotations
@@ -59,7 +61,9 @@ class _FastloadDecoder(_LoadersResampling):
         self._decoder = get_decoder(self.name)
 
     def __call__(self, data: bytes, size: tuple[int, int], place: Place | None) -> Pixels:
-        return self._local.resample(self._decoder.decode(data, out=self._local.decoded.take((*size, 3))), place)
+        return self._local.resample(
+            self._decoder.decode(data, out=self._local.decoded.take((*size, 3))), place
+        )
 
 
 class PyTurboJpeg(_FastloadDecoder):
@@ -94,13 +98,16 @@ class Torchvision(Contestant):
             # torch begins with the place in its source, which is another one in each version.
             raise ValueError(re.sub(r"^\w+, \S+:\d+, ", "", str(error).splitlines()[0])) from error
         if place is not None:
-            image = self._functional.resized_crop(image, *place[0], size=list(place[1]), antialias=True)
+            image = self._functional.resized_crop(
+                image, *place[0], size=list(place[1]), antialias=True
+            )
         pixels: Pixels = image.permute(1, 2, 0).numpy()
         return pixels
 
 
 class OpenCv(Contestant):
-    """OpenCV's decoder with its area resampling, which is how its users shrink images; linear to enlarge."""
+    """OpenCV's decoder with its area resampling, which is how its users shrink images; linear to
+    enlarge."""
 
     name = "opencv"
     resampler = "INTER_AREA"
@@ -118,7 +125,9 @@ class OpenCv(Contestant):
         shrinks = height >= out_height and width >= out_width
         how = self._cv2.INTER_AREA if shrinks else self._cv2.INTER_LINEAR
         box = pixels[top : top + height, left : left + width]
-        return np.asarray(self._cv2.resize(box, (out_width, out_height), interpolation=how), dtype=np.uint8)
+        return np.asarray(
+            self._cv2.resize(box, (out_width, out_height), interpolation=how), dtype=np.uint8
+        )
 
 
 class Accimage(_LoadersResampling):
@@ -132,7 +141,8 @@ class Accimage(_LoadersResampling):
             self._open: Any = import_module("accimage").Image
         except ImportError as error:
             raise BackendUnavailableError(
-                f"The decoder accimage is not available ({error}). Install it: conda install -c conda-forge accimage"
+                f"The decoder accimage is not available ({error}). Install it: conda install "
+                "-c conda-forge accimage"
             ) from error
 
     @classmethod
@@ -153,7 +163,8 @@ class Accimage(_LoadersResampling):
 
 
 class Native(_LoadersResampling):
-    """The native core decodes the whole image, by the thread that asks for it, as `fastload.decode_jpeg` does."""
+    """The native core decodes the whole image, by the thread that asks for it, as
+    `fastload.decode_jpeg` does."""
 
     name = "native"
     formats = tuple(FORMATS)
@@ -181,24 +192,30 @@ class Native(_LoadersResampling):
             flip=np.zeros((1, 2), dtype=np.bool_),
         )
         out = self._local.decoded.take((1, *size, 3))
-        for failure in self._pool.decode_batch([data], geometry=geometry, out=out, here=True).wait():
+        for failure in self._pool.decode_batch(
+            [data], geometry=geometry, out=out, here=True
+        ).wait():
             raise ValueError(failure.message)
         pixels: Pixels = out[0]
         return pixels
 
 
 class NativeRegion(Native):
-    """It decodes and resamples only the box, as the `turbojpeg` backend does: the difference is what that saves."""
+    """It decodes and resamples only the box, as the `turbojpeg` backend does: the difference is
+    what that saves."""
 
     name = "native-region"
     resampler = "its own"
-    modes = ("resize256", "crop224")  # where the whole image is wanted as it is, there is no region to save
+    modes = (
+        "resize256",
+        "crop224",
+    )  # where the whole image is wanted as it is, there is no region to save
 
     def __call__(self, data: bytes, size: tuple[int, int], place: Place | None) -> Pixels:
         return self._decode(data, place or ((0, 0, *size), size))
 
 
-# -- Whole batches: DALI on the CPU and on the GPU, torchvision on the GPU (nvJPEG) ------------------------------------
+# -- Whole batches: DALI on the CPU and on the GPU, torchvision on the GPU (nvJPEG) ----------------
 
 
 class DaliCpu(Contestant):
@@ -222,12 +239,23 @@ class DaliCpu(Contestant):
     def version(cls) -> str:
         return (dali_version() or "").rpartition(" ")[2]
 
-    def decode(self, encoded: Sequence[bytes], sizes: Sequence[tuple[int, int]], places: Sequence[Place | None]) -> Any:
+    def decode(
+        self,
+        encoded: Sequence[bytes],
+        sizes: Sequence[tuple[int, int]],
+        places: Sequence[Place | None],
+    ) -> Any:
         self._pipe.feed_input("encoded", [np.frombuffer(data, dtype=np.uint8) for data in encoded])
         if self._places:
-            boxes = np.array([place[0] if place else (0, 0, 1, 1) for place in places], dtype=np.int32)
+            boxes = np.array(
+                [place[0] if place else (0, 0, 1, 1) for place in places], dtype=np.int32
+            )
             placed = np.array([place[1] if place else (1, 1) for place in places], dtype=np.float32)
-            for name, values in (("start", boxes[:, :2]), ("shape", boxes[:, 2:]), ("size", placed)):
+            for name, values in (
+                ("start", boxes[:, :2]),
+                ("shape", boxes[:, 2:]),
+                ("size", placed),
+            ):
                 self._pipe.feed_input(name, np.ascontiguousarray(values))
         try:
             (decoded,) = self._pipe.run()
@@ -308,11 +336,13 @@ class TorchvisionCuda(Contestant):
         from torchvision.transforms.v2 import functional
 
         try:
-            # The operator beneath torchvision.io.decode_jpeg(..., device="cuda"), which newer versions deprecate.
+            # The operator beneath torchvision.io.decode_jpeg(..., device="cuda"), which newer
+            # versions deprecate.
             self._decode: Any = torch.ops.image.decode_jpegs_cuda
         except (AttributeError, RuntimeError) as error:
             raise BackendUnavailableError(
-                f"This torchvision cannot decode on CUDA ({error}). Install one built for it: pytorch.org, Get Started."
+                f"This torchvision cannot decode on CUDA ({error}). Install one built for it: "
+                "pytorch.org, Get Started."
             ) from error
         self._torch, self._functional = torch, functional
         self._device = torch.device("cuda", torch.cuda.current_device())
@@ -321,16 +351,25 @@ class TorchvisionCuda(Contestant):
     def version(cls) -> str:
         return Torchvision.version()
 
-    def decode(self, encoded: Sequence[bytes], sizes: Sequence[tuple[int, int]], places: Sequence[Place | None]) -> Any:
+    def decode(
+        self,
+        encoded: Sequence[bytes],
+        sizes: Sequence[tuple[int, int]],
+        places: Sequence[Place | None],
+    ) -> Any:
         torch = self._torch
         try:
             images = self._decode(
-                [torch.frombuffer(bytearray(data), dtype=torch.uint8) for data in encoded], 3, self._device
+                [torch.frombuffer(bytearray(data), dtype=torch.uint8) for data in encoded],
+                3,
+                self._device,
             )
         except RuntimeError as error:
             raise ValueError(_last_words(error)) from error
         placed = [
-            image if place is None else self._functional.resized_crop(image, *place[0], size=list(place[1]))
+            image
+            if place is None
+            else self._functional.resized_crop(image, *place[0], size=list(place[1]))
             for image, place in zip(images, places, strict=True)
         ]
         torch.cuda.synchronize(self._device)
@@ -346,7 +385,8 @@ def _need_cuda(name: str) -> None:
 
     if not torch.cuda.is_available():
         raise BackendUnavailableError(
-            f"{name} needs an NVIDIA GPU that this torch can use, and there is none (fastload doctor says why)."
+            f"{name} needs an NVIDIA GPU that this torch can use, and there is none (fastload "
+            "doctor says why)."
         )
 
 
@@ -356,10 +396,20 @@ def _last_words(error: RuntimeError) -> str:
     return next((line.strip() for line in message.splitlines() if line.strip()), "no reason given")
 
 
-# -- All of them -------------------------------------------------------------------------------------------------------
+# -- All of them -----------------------------------------------------------------------------------
 
 _CLASSES: tuple[type[Contestant], ...] = (
-    *(Pillow, PillowSimd, PyTurboJpeg, SimpleJpeg, Torchvision, OpenCv, Accimage, Native, NativeRegion),
+    *(
+        Pillow,
+        PillowSimd,
+        PyTurboJpeg,
+        SimpleJpeg,
+        Torchvision,
+        OpenCv,
+        Accimage,
+        Native,
+        NativeRegion,
+    ),
     *(DaliCpu, TorchvisionCuda, DaliMixed),
 )
 CONTESTANTS: dict[str, type[Contestant]] = {contestant.name: contestant for contestant in _CLASSES}
@@ -370,6 +420,7 @@ def chosen_contestants(names: Sequence[str] | None) -> list[type[Contestant]]:
     for name in names or ():
         if name not in CONTESTANTS:
             raise ConfigurationError(
-                f"--decoders: {name!r} is not known; choose from {', '.join(CONTESTANTS)} (with commas between)."
+                f"--decoders: {name!r} is not known; choose from {', '.join(CONTESTANTS)} "
+                "(with commas between)."
             )
     return [CONTESTANTS[name] for name in dict.fromkeys(names or CONTESTANTS)]

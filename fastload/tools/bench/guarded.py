@@ -1,7 +1,9 @@
-"""Runs a command for a process that may be killed: `python -I guarded.py FOLDER COMMAND ...`, by its path.
+"""Runs a command for a process that may be killed: `python -I guarded.py FOLDER COMMAND ...`, by
+its path.
 
-It runs while its standard input is open. When that ends first (whoever holds the other end has died, by SIGKILL too),
-the command is ended with all of its process group, and the folder is removed. Standard library only.
+It runs while its standard input is open. When that ends first (whoever holds the other end has
+died, by SIGKILL too), the command is ended with all of its process group, and the folder is
+removed. Standard library only.
 """
 
 from __future__ import annotations

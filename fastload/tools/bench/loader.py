@@ -1,5 +1,5 @@
-"""`fastload bench loader`, from settings to results: every backend, and the plain DataLoader, through the same recipe
-into a trainer."""
+"""`fastload bench loader`, from settings to results: every backend, and the plain DataLoader,
+through the same recipe into a trainer."""
 
 from __future__ import annotations
 
@@ -49,8 +49,9 @@ def run_loader_benchmark(
     on_progress: Callable[[Progress], None] = lambda progress: None,
     say: Callable[[str], None] = lambda message: None,
 ) -> Results:
-    """Measure; `say` is told what takes its time before the rounds begin. KeyboardInterrupt during the rounds gives
-    what there is, marked as incomplete. Raises SourceError: no usable images; ConfigurationError: a bad setting."""
+    """Measure; `say` is told what takes its time before the rounds begin. KeyboardInterrupt during
+    the rounds gives what there is, marked as incomplete. Raises SourceError: no usable images;
+    ConfigurationError: a bad setting."""
     device = _checked(settings)
     assert settings.folder is not None
     names = settings.backends or contestant_names()
@@ -62,7 +63,10 @@ def run_loader_benchmark(
         for status in fastload.available_backends():
             if status.name in caches & set(names) and status.available:
                 say(f"Having `{status.name}` build its cache of them, which is not measured.")
-                with suppress(FastloadError), closing(_feed(Row(status.name), settings, images, device, room)) as feed:
+                with (
+                    suppress(FastloadError),
+                    closing(_feed(Row(status.name), settings, images, device, room)) as feed,
+                ):
                     next(iter(feed), None)  # if that fails, its rows will
         trainer: Trainer
         if settings.consume is None:
@@ -126,23 +130,37 @@ def run_loader_benchmark(
 
 def _checked(settings: LoaderSettings) -> torch.device:
     """The device. Raises ConfigurationError: a setting that cannot be honoured."""
-    for option, values, least in (("--workers", settings.workers, 0), ("--prefetch", settings.prefetch, 1)):
+    for option, values, least in (
+        ("--workers", settings.workers, 0),
+        ("--prefetch", settings.prefetch, 1),
+    ):
         if any(value < least for value in values):
             raise ConfigurationError(f"{option}: {values} must be numbers of at least {least}.")
     if settings.consume is not None and not settings.consume > 0:
-        raise ConfigurationError(f"--consume: {settings.consume} must be a rate above 0, in images a second.")
+        raise ConfigurationError(
+            f"--consume: {settings.consume} must be a rate above 0, in images a second."
+        )
     for name in settings.backends or ():
         if name not in contestant_names():
-            raise ConfigurationError(f"--backends: {name!r} is not known; choose from {', '.join(contestant_names())}.")
+            raise ConfigurationError(
+                f"--backends: {name!r} is not known; choose from {', '.join(contestant_names())}."
+            )
     try:
         device = torch.device(settings.device or ("cuda" if torch.cuda.is_available() else "cpu"))
     except RuntimeError as error:
-        raise ConfigurationError(f"--device {settings.device}: is no device of torch ({error}).") from error
+        raise ConfigurationError(
+            f"--device {settings.device}: is no device of torch ({error})."
+        ) from error
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ConfigurationError(
-            f"--device {settings.device}: torch sees no CUDA device here; leave it out, or see fastload doctor."
+            f"--device {settings.device}: torch sees no CUDA device here; leave it out, or see "
+            "fastload doctor."
         )
-    return torch.device("cuda", torch.cuda.current_device()) if device == torch.device("cuda") else device
+    return (
+        torch.device("cuda", torch.cuda.current_device())
+        if device == torch.device("cuda")
+        else device
+    )
 
 
 @contextmanager
@@ -175,7 +193,8 @@ def _notes(images: LoaderImages, names: Sequence[str], watch: GpuMonitor) -> lis
         notes.append(f"GPU busy share and windows at 0%: not measured, {watch.reason}.")
     if images.total > taken:
         notes.append(
-            f"Measured on {taken:,} of the {counted(images.total, 'image')}: they stay in the page cache, and an epoch "
+            f"Measured on {taken:,} of the {counted(images.total, 'image')}: they stay in the "
+            "page cache, and an epoch "
             f"ends {images.total / taken:,.0f} times as often as with all."
         )
     if images.damaged:
@@ -186,7 +205,7 @@ def _notes(images: LoaderImages, names: Sequence[str], watch: GpuMonitor) -> lis
     return notes
 
 
-# -- Who is measured, with which settings ------------------------------------------------------------------------------
+# -- Who is measured, with which settings ----------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -211,11 +230,14 @@ def contestant_names() -> tuple[str, ...]:
 
 
 def rows(names: Sequence[str], settings: LoaderSettings) -> list[Row]:
-    """The trainer alone, where a network is trained; each contestant as it comes, and then with each number of workers
-    and each prefetch factor on its own."""
+    """The trainer alone, where a network is trained; each contestant as it comes, and then with
+    each number of workers and each prefetch factor on its own."""
     every = [Row(ALONE)] if settings.consume is None else []
     # To threads, 0 workers means nothing.
-    processes = {DATALOADER, *(status.name for status in fastload.available_backends() if status.traits.processes)}
+    processes = {
+        DATALOADER,
+        *(status.name for status in fastload.available_backends() if status.traits.processes),
+    }
     for name in names:
         common = _COMMON_WORKERS if name == DATALOADER else None
         every += [Row(name, 0)] if name == DATALOADER else []
@@ -225,7 +247,9 @@ def rows(names: Sequence[str], settings: LoaderSettings) -> list[Row]:
     return list(dict.fromkeys(every))
 
 
-def _feed(row: Row, settings: LoaderSettings, images: LoaderImages, device: torch.device, room: Path) -> Feed:
+def _feed(
+    row: Row, settings: LoaderSettings, images: LoaderImages, device: torch.device, room: Path
+) -> Feed:
     """What gives its batches. Raises what the contestant raises."""
     drop_last = images.whole >= settings.batch_size  # as training does, where that leaves anything
     if row.contestant == ALONE:
@@ -256,7 +280,7 @@ def _feed(row: Row, settings: LoaderSettings, images: LoaderImages, device: torc
     )
 
 
-# -- The images --------------------------------------------------------------------------------------------------------
+# -- The images ------------------------------------------------------------------------------------
 
 _HEADERS = 1000  # read for the size of a cache; more change the estimate by less than a percent
 _BYTES_PER_SAMPLE = 64  # that a cache takes beside the pixels: label, size, offset, name
@@ -287,24 +311,33 @@ class LoaderImages:
 
 
 def read_loader_images(folder: Path, most: int, room: Path) -> LoaderImages:
-    """Of class folders, perhaps under `train`; of more than `most` images about so many, as links in `room`. Raises
-    SourceError: no folder or images, or all taken are damaged; ConfigurationError: another kind of data set."""
+    """Of class folders, perhaps under `train`; of more than `most` images about so many, as links
+    in `room`. Raises
+    SourceError: no folder or images, or all taken are damaged; ConfigurationError: another kind of
+    data set."""
     folders = image_folders(folder, most, room)
     source = open_source(str(folders.train)).source
     damaged = dict(_find_damaged(source))
     if len(damaged) == len(source):
         first = ": ".join(next(iter(damaged.items())))
-        raise SourceError(f"{folder}: none of {counted(len(source), 'image')} can be decoded. {first}")
-    return LoaderImages(folders.train, source, len(folders.whole), cache_bytes(folders.whole), damaged)
+        raise SourceError(
+            f"{folder}: none of {counted(len(source), 'image')} can be decoded. {first}"
+        )
+    return LoaderImages(
+        folders.train, source, len(folders.whole), cache_bytes(folders.whole), damaged
+    )
 
 
 def cache_bytes(source: Source) -> int:
-    """What `fastload.build_cache(source)` would take [bytes], from the headers of an even sample of its images."""
+    """What `fastload.build_cache(source)` would take [bytes], from the headers of an even sample of
+    its images."""
     samples = samples_of(source, DecodeSettings())
     count = min(len(source), _HEADERS)
     needed, known = 0, 0
     for number in range(count):
-        for size, column in zip(samples.sizes(number * len(source) // count), samples.images, strict=True):
+        for size, column in zip(
+            samples.sizes(number * len(source) // count), samples.images, strict=True
+        ):
             if size is not None:
                 needed += size[0] * size[1] * column.channels
                 known += 1
@@ -317,7 +350,10 @@ def _find_damaged(source: Source) -> Iterator[tuple[str, str]]:
     samples = samples_of(source, DecodeSettings())
 
     def trouble(index: int) -> DecodeError | None:
-        return next((pixels for pixels in samples.read(index).pixels if isinstance(pixels, DecodeError)), None)
+        return next(
+            (pixels for pixels in samples.read(index).pixels if isinstance(pixels, DecodeError)),
+            None,
+        )
 
     with ThreadPoolExecutor(usable_cores()) as pool:
         for index, error in enumerate(pool.map(trouble, range(len(source)))):

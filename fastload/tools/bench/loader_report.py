@@ -1,4 +1,5 @@
-"""The results of the loader benchmark for people: a verdict, the table at a terminal, the page for a browser."""
+"""The results of the loader benchmark for people: a verdict, the table at a terminal, the page for
+a browser."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ DEFAULT = "default"  # a parameter that was left to the contestant
 _DROPPABLE = ("GPU memory", "at 0%", "replaced", "memory", "±", "CPU", "epoch gap")
 """Columns that a narrow terminal does without, in this order; --csv has them all."""
 _LEGEND = (
-    "waited: share of its time in which the trainer had no batch. epoch gap: that wait at the first batch of an epoch. "
+    "waited: share of its time in which the trainer had no batch. epoch gap: that wait at the "
+    "first batch of an epoch. "
     "CPU: share of the usable cores, trainer included. memory: of all processes, shared pages once."
 )
 _SWEPT = {"workers": "workers", "prefetch": "batches of prefetch"}
@@ -45,7 +47,15 @@ def print_loader(results: Results, console: Console) -> None:
     rows = [row for row in results.measurements if row.rounds]
     best = max((row.speed for row in rows if row.contestant != ALONE), default=0.0)
     tables = {"": [_cells(row, best) for row in _in_chart_order(rows)]} if rows else {}
-    print_report(results, console, "bench loader", _what_was_done(results), tables, _LEGEND, droppable=_DROPPABLE)
+    print_report(
+        results,
+        console,
+        "bench loader",
+        _what_was_done(results),
+        tables,
+        _LEGEND,
+        droppable=_DROPPABLE,
+    )
 
 
 def _what_was_done(results: Results) -> str:
@@ -55,9 +65,11 @@ def _what_was_done(results: Results) -> str:
     else:
         trainer = f"the network '{settings['network']}' in training"
     return (
-        f"{counted(settings['images'], 'image')} of {settings['folder']}, RandomResizedCrop(224) and flip, normalised "
+        f"{counted(settings['images'], 'image')} of {settings['folder']}, "
+        "RandomResizedCrop(224) and flip, normalised "
         f"float32, batches of {settings['batch_size']} on {settings['device']}, into {trainer}; "
-        f"{counted(settings['rounds'], 'interleaved round')}. ± is half the range between the quartiles."
+        f"{counted(settings['rounds'], 'interleaved round')}. ± is half the range between the "
+        "quartiles."
     )
 
 
@@ -85,10 +97,13 @@ def _cells(row: Measurement, best: float = 0.0) -> dict[str, str | Text]:
     }
 
 
-_IDLE = {"windows": "{:.0f}x".format, "seconds": "{:.1f} s".format}  # how often the GPU fell to 0%, and how long in all
+_IDLE = {
+    "windows": "{:.0f}x".format,
+    "seconds": "{:.1f} s".format,
+}  # how often the GPU fell to 0%, and how long in all
 
 
-# -- The page ----------------------------------------------------------------------------------------------------------
+# -- The page --------------------------------------------------------------------------------------
 
 
 def write_html(results: Results, path: str | os.PathLike[str]) -> None:
@@ -100,14 +115,18 @@ def write_html(results: Results, path: str | os.PathLike[str]) -> None:
         sections = {**_sections(results, rows), "All figures": done + figures}
     else:
         sections = {"What was measured": f"{done}<p>Nothing: no round was finished.</p>\n"}
-    write_page(results, path, title="Data loaders side by side", sections=sections, has_verdict=bool(rows))
+    write_page(
+        results, path, title="Data loaders side by side", sections=sections, has_verdict=bool(rows)
+    )
 
 
 def _sections(results: Results, rows: Sequence[Measurement]) -> dict[str, str]:
     """Heading: HTML of charts."""
     from fastload.tools.measure import charts
 
-    colour = charts.colours([row.contestant for row in rows if row.contestant != ALONE]) | {ALONE: charts.MUTED}
+    colour = charts.colours([row.contestant for row in rows if row.contestant != ALONE]) | {
+        ALONE: charts.MUTED
+    }
     plain = [row for row in _in_chart_order(rows) if _is_plain(row, rows)]
 
     def strips(title: str, series: str) -> str:
@@ -128,16 +147,25 @@ def _sections(results: Results, rows: Sequence[Measurement]) -> dict[str, str]:
             )
             for curve in (curves(rows, parameter) if results.settings[parameter] else [])
         ]
-        return charts.curves(f"Throughput against {unit}", unit, "images a second", lines).html if lines else ""
+        return (
+            charts.curves(f"Throughput against {unit}", unit, "images a second", lines).html
+            if lines
+            else ""
+        )
 
     turns = "".join(swept(parameter, unit) for parameter, unit in _SWEPT.items())
     return {
         "What the trainer gets": _rates(results, plain, colour)
         + '<p class="muted">Error bars: the middle half of the rounds.</p>\n',
-        "When the trainer was busy": strips("Share of the time in which a training step was at work", "trainer_busy"),
-        "When the GPU was busy": strips("GPU utilisation, as the driver reports it", "gpu_utilisation"),
+        "When the trainer was busy": strips(
+            "Share of the time in which a training step was at work", "trainer_busy"
+        ),
+        "When the GPU was busy": strips(
+            "GPU utilisation, as the driver reports it", "gpu_utilisation"
+        ),
         "Workers and prefetch": turns
-        and turns + '<p class="muted">Rings: the smallest setting that is as fast as the best one.</p>\n',
+        and turns
+        + '<p class="muted">Rings: the smallest setting that is as fast as the best one.</p>\n',
     }
 
 
@@ -154,13 +182,25 @@ def _rates(results: Results, rows: Sequence[Measurement], colour: dict[str, str]
             continue
         rates.append(Bar(_name(row), rate.median, rate.low, rate.high, colour[row.contestant]))
         if wait is not None:
-            waits.append(Bar(_name(row), 100 * wait.median, 100 * wait.low, 100 * wait.high, colour[row.contestant]))
+            waits.append(
+                Bar(
+                    _name(row),
+                    100 * wait.median,
+                    100 * wait.low,
+                    100 * wait.high,
+                    colour[row.contestant],
+                )
+            )
     html = ""
     if rates:
         limit = (
-            None if takes is None else (takes, f"{ALONE if consume is None else 'simulated trainer'}: {number(takes)}")
+            None
+            if takes is None
+            else (takes, f"{ALONE if consume is None else 'simulated trainer'}: {number(takes)}")
         )
-        html += bars("Throughput through the training step", "images a second", rates, limit=limit).html
+        html += bars(
+            "Throughput through the training step", "images a second", rates, limit=limit
+        ).html
     if waits:
         waits.sort(key=lambda bar: bar.value)
         html += bars("Time the trainer waited for batches", "% of its time", waits).html
@@ -168,14 +208,21 @@ def _rates(results: Results, rows: Sequence[Measurement], colour: dict[str, str]
 
 
 def _in_chart_order(rows: Sequence[Measurement]) -> list[Measurement]:
-    """The trainer alone, then as they come, the fastest first; of a sweep the rest after, by contestant."""
-    plain = sorted((row for row in rows if _is_plain(row, rows)), key=lambda row: (row.contestant != ALONE, -row.speed))
+    """The trainer alone, then as they come, the fastest first; of a sweep the rest after, by
+    contestant."""
+    plain = sorted(
+        (row for row in rows if _is_plain(row, rows)),
+        key=lambda row: (row.contestant != ALONE, -row.speed),
+    )
     place = {row.contestant: number for number, row in reversed(list(enumerate(plain)))}
-    return plain + sorted((row for row in rows if row not in plain), key=lambda row: place[row.contestant])
+    return plain + sorted(
+        (row for row in rows if row not in plain), key=lambda row: place[row.contestant]
+    )
 
 
 def _is_plain(row: Measurement, rows: Sequence[Measurement]) -> bool:
-    """Whether a row is one of those that are there without a sweep; of contestants without such, the first one."""
+    """Whether a row is one of those that are there without a sweep; of contestants without such,
+    the first one."""
     if row is next(other for other in rows if other.contestant == row.contestant):
         return True
     return row.contestant == DATALOADER and row.parameters == {"workers": 4, "prefetch": DEFAULT}
@@ -183,10 +230,14 @@ def _is_plain(row: Measurement, rows: Sequence[Measurement]) -> bool:
 
 def _name(row: Measurement) -> str:
     workers = row.parameters.get("workers")
-    return f"{row.contestant}, {counted(workers, 'worker')}" if isinstance(workers, int) else row.contestant
+    return (
+        f"{row.contestant}, {counted(workers, 'worker')}"
+        if isinstance(workers, int)
+        else row.contestant
+    )
 
 
-# -- What the numbers mean for this trainer; every number in the words is one that was measured ------------------------
+# -- What the numbers mean for this trainer; every number in the words is one that was measured ----
 
 
 def verdict(
@@ -214,12 +265,17 @@ def verdict(
     parts, said = [], []
     takes = _trainer_rate(measurements, consume)
     if takes is not None:
-        parts.append(f"{'Your' if consume is None else 'The simulated'} trainer takes {number(takes)} img/s")
+        parts.append(
+            f"{'Your' if consume is None else 'The simulated'} trainer takes {number(takes)} img/s"
+        )
     if base:
         waiting = "" if best else f": {_waited(base)} waiting"
         parts.append(f"the {DATALOADER}{_settings(base)} gives {number(base.speed)}{waiting}")
     if best:
-        parts.append(f"`{best.contestant}`{_settings(best)} gives {number(best.speed)}: {_waited(best)} waiting left")
+        parts.append(
+            f"`{best.contestant}`{_settings(best)} gives {number(best.speed)}: {_waited(best)} "
+            "waiting left"
+        )
     if cache:
         parts.append(_about_cache(cache, best, gigabytes(cache_bytes)))
     if base or best or cache:
@@ -229,20 +285,25 @@ def verdict(
     if base and first and base.rate and first.rate:
         who = f"`{first.contestant}`"
         words = {
-            "cannot tell": "Fewer than three rounds of some: too few to tell a difference from scatter.",
-            "within noise": f"The {DATALOADER} and {who} differ by no more than the rounds scatter.",
+            "cannot tell": "Fewer than three rounds of some: too few to tell a difference from "
+            "scatter.",
+            "within noise": f"The {DATALOADER} and {who} differ by no more than the rounds "
+            "scatter.",
             "faster": f"{who} is {first.speed / base.speed:.1f} times as fast as the {DATALOADER}.",
             "slower": f"The {DATALOADER} is the faster one here.",
         }
         said.append(words[change(base.rate, first.rate)])
     if cache and cache_bytes > memory:
         said.append(
-            f"The cache would be larger than this machine's memory ({gigabytes(memory)}) and be read from the disk in "
+            f"The cache would be larger than this machine's memory ({gigabytes(memory)}) and "
+            "be read from the disk in "
             "part; here its sample was read from memory."
         )
     for parameter in swept:
         if found := curves(measured, parameter):
-            said.append(f"{_SWEPT[parameter].capitalize()}: {'; '.join(curve.words() for curve in found)}.")
+            said.append(
+                f"{_SWEPT[parameter].capitalize()}: {'; '.join(curve.words() for curve in found)}."
+            )
     return said
 
 
@@ -259,14 +320,18 @@ def _about_cache(cache: Measurement, best: Measurement | None, size: str) -> str
     turned = change(best.rate, cache.rate)
     if turned == "cannot tell":
         rounds = counted(min(best.rate.count, cache.rate.count), "round")
-        return f"a cache ({size}) gives {rate}, and {rounds} cannot tell whether that is a gain (three can)"
+        return (
+            f"a cache ({size}) gives {rate}, and {rounds} cannot tell whether that is a "
+            "gain (three can)"
+        )
     if turned == "faster" or (turned == "within noise" and _waits_less(cache, best)):
         return f"build a cache ({size}) for {rate}"
     return f"a cache ({size}) gives {rate}, no real gain"
 
 
 def _waits_less(cache: Measurement, best: Measurement) -> bool:
-    """Whether the cache takes a share of the waiting away that one would notice, beyond the scatter of the rounds."""
+    """Whether the cache takes a share of the waiting away that one would notice, beyond the scatter
+    of the rounds."""
     before, after = best.metric("wait_share"), cache.metric("wait_share")
     if before is None or after is None or before.median - after.median < 0.005:
         return False
@@ -292,7 +357,9 @@ class Curve:
     """Throughput of one contestant against one setting that was varied."""
 
     contestant: str
-    points: tuple[tuple[int, Summary], ...]  # (value, samples per second), values ascending; at least two
+    points: tuple[
+        tuple[int, Summary], ...
+    ]  # (value, samples per second), values ascending; at least two
 
     @property
     def turn(self) -> int:
@@ -304,8 +371,14 @@ class Curve:
         """Where it turns, for people: "turbojpeg 1,850 img/s with 2, no more with more"."""
         rates = {value: f"{number(rate.median)}" for value, rate in self.points}
         best, top = max(self.points, key=lambda point: point[1].median)
-        real = {value: difference_is_real(rate, top) for value, rate in self.points if value != best}
-        slower = [v for v, rate in self.points if v > best and real[v] and rate.median < _CLOSE * top.median]
+        real = {
+            value: difference_is_real(rate, top) for value, rate in self.points if value != best
+        }
+        slower = [
+            v
+            for v, rate in self.points
+            if v > best and real[v] and rate.median < _CLOSE * top.median
+        ]
         last = self.points[-1][0]
         if slower:
             words = f"{rates[best]} img/s with {best}, only {rates[slower[0]]} with {slower[0]}"
@@ -314,12 +387,17 @@ class Curve:
         else:
             words = f"{rates[self.turn]} img/s with {self.turn}, no more with more"
         if True not in real.values():
-            words += " (too few rounds to be sure)" if None in real.values() else " (all within the scatter)"
+            words += (
+                " (too few rounds to be sure)"
+                if None in real.values()
+                else " (all within the scatter)"
+            )
         return f"{self.contestant} {words}"
 
 
 def curves(measurements: Sequence[Measurement], parameter: str) -> list[Curve]:
-    """All over "workers", where prefetch was left alone, or over "prefetch" (the DataLoader with its usual workers)."""
+    """All over "workers", where prefetch was left alone, or over "prefetch" (the DataLoader with
+    its usual workers)."""
     found: dict[str, dict[int, Summary]] = {}
     for row in measurements:
         value, rate = row.parameters.get(parameter), row.rate
@@ -328,4 +406,8 @@ def curves(measurements: Sequence[Measurement], parameter: str) -> list[Curve]:
         if parameter == "workers" and isinstance(row.parameters.get("prefetch"), int):
             continue
         found.setdefault(row.contestant, {})[value] = rate
-    return [Curve(who, tuple(sorted(points.items()))) for who, points in found.items() if len(points) > 1]
+    return [
+        Curve(who, tuple(sorted(points.items())))
+        for who, points in found.items()
+        if len(points) > 1
+    ]

@@ -1,5 +1,6 @@
-"""What a decoder is asked to do (the images of a folder, what is cut out of them, where their bytes come from), what a
-contestant is, and its clock: whole passes over the images. Imports no torch: some contestants run in light processes.
+"""What a decoder is asked to do (the images of a folder, what is cut out of them, where their bytes
+come from), what a contestant is, and its clock: whole passes over the images. Imports no torch:
+some contestants run in light processes.
 """
 
 from __future__ import annotations
@@ -22,12 +23,14 @@ from fastload.tools.measure.rounds import Runner, Work
 Pixels = npt.NDArray[np.uint8]  # (H, W, 3) RGB
 
 Place = tuple[tuple[int, int, int, int], tuple[int, int]]
-"""Box (top, left, height, width) of the image, and the size (height, width) that it is resampled to."""
+"""Box (top, left, height, width) of the image, and the size (height, width) that it is resampled
+to."""
 
 Metrics = Mapping[str, float | None]
 
 READINGS = ("memory", "page cache", "cold")
-"""Where the compressed bytes come from: memory of the process; files that the system holds in memory; files on disk."""
+"""Where the compressed bytes come from: memory of the process; files that the system holds in
+memory; files on disk."""
 
 MODES = {
     "full": "full decode",
@@ -84,14 +87,18 @@ def places_of(mode: str, images: Images, seed: int = 0) -> tuple[Place | None, .
     if mode == "full":
         return (None,) * len(images)
     crop = mode == "crop224"
-    operation: GeometryOperation = RandomResizedCrop(size=(224, 224)) if crop else Resize(size=None, shorter=256)
+    operation: GeometryOperation = (
+        RandomResizedCrop(size=(224, 224)) if crop else Resize(size=None, shorter=256)
+    )
     draws = Draws(seed, 0, np.arange(len(images), dtype=np.int64))
-    geometry = GeometryPlan(ops=((0, operation),)).resolve(draws, np.array(images.sizes, dtype=np.int64))
+    geometry = GeometryPlan(ops=((0, operation),)).resolve(
+        draws, np.array(images.sizes, dtype=np.int64)
+    )
     boxes, sizes = geometry.box.tolist(), geometry.size.tolist()
     return tuple((tuple(box), tuple(size)) for box, size in zip(boxes, sizes, strict=True))
 
 
-# -- Contestants -------------------------------------------------------------------------------------------------------
+# -- Contestants -----------------------------------------------------------------------------------
 
 
 class PixelRunner(Runner, Protocol):
@@ -103,8 +110,8 @@ class PixelRunner(Runner, Protocol):
 
 
 class Contestant:
-    """One name in the table. An instance decodes one image a call, called from several threads at once; or, where
-    `batch` is more than 1, so many images a call."""
+    """One name in the table. An instance decodes one image a call, called from several threads at
+    once; or, where `batch` is more than 1, so many images a call."""
 
     name: ClassVar[str]
     resampler: ClassVar[str]  # what it resamples with, in words
@@ -129,12 +136,19 @@ class Contestant:
         return get_decoder(cls.name).version
 
     def __call__(self, data: bytes, size: tuple[int, int], place: Place | None) -> Pixels:
-        """The pixels, valid until this thread's next call, of an image of `size` (height, width). Raises ValueError,
+        """The pixels, valid until this thread's next call, of an image of `size` (height, width).
+        Raises ValueError,
         OSError: it cannot be decoded."""
         raise NotImplementedError
 
-    def decode(self, encoded: Sequence[bytes], sizes: Sequence[tuple[int, int]], places: Sequence[Place | None]) -> Any:
-        """Up to `batch` images, all of them done; something for `first`. Raises ValueError, OSError."""
+    def decode(
+        self,
+        encoded: Sequence[bytes],
+        sizes: Sequence[tuple[int, int]],
+        places: Sequence[Place | None],
+    ) -> Any:
+        """Up to `batch` images, all of them done; something for `first`. Raises ValueError,
+        OSError."""
         return self(encoded[0], sizes[0], places[0])
 
     def first(self, decoded: Any) -> Pixels:
@@ -146,8 +160,8 @@ class Contestant:
 
 
 class PassRunner:
-    """Passes over all images; the calls of one pass are taken from one queue, by `task.threads` threads where a call
-    is of one image. Libraries that take batches have threads of their own."""
+    """Passes over all images; the calls of one pass are taken from one queue, by `task.threads`
+    threads where a call is of one image. Libraries that take batches have threads of their own."""
 
     def __init__(self, task: Task, decoder: Contestant, known: Metrics) -> None:
         self._task, self._decoder, self._known = task, decoder, known
@@ -158,7 +172,8 @@ class PassRunner:
         self._failures: dict[str, str] = {}
 
     def run(self, seconds: float) -> Work:
-        """Passes until `seconds` are over, at least one. Whole passes, so that each round has the same images."""
+        """Passes until `seconds` are over, at least one. Whole passes, so that each round has the
+        same images."""
         self._calls, self._failures = [], {}
         images, batch = self._task.images, self._decoder.batch
         elapsed = burnt = 0.0
@@ -179,7 +194,10 @@ class PassRunner:
             latencies=[taken for _, taken in self._calls],
             latency_of="sample" if batch == 1 else f"batch of {batch}",
             failures=self._failures,
-            metrics={"pixels_per_second": sum(height * width for height, width in done) / elapsed, **self._known},
+            metrics={
+                "pixels_per_second": sum(height * width for height, width in done) / elapsed,
+                **self._known,
+            },
         )
 
     def pixels(self, data: bytes, size: tuple[int, int], place: Place | None) -> Pixels:
@@ -200,7 +218,11 @@ class PassRunner:
             begun = time.perf_counter()
             try:
                 encoded = [task.encoded(row) for row in rows]
-                self._decoder.decode(encoded, images.sizes[rows.start : rows.stop], task.places[rows.start : rows.stop])
+                self._decoder.decode(
+                    encoded,
+                    images.sizes[rows.start : rows.stop],
+                    task.places[rows.start : rows.stop],
+                )
             except (ValueError, OSError) as error:
                 message = str(error) or type(error).__name__
                 if batch > 1:  # which of them it was, the library does not say
@@ -210,7 +232,7 @@ class PassRunner:
                 self._calls.append((rows, time.perf_counter() - begun))
 
 
-# -- The images of a folder --------------------------------------------------------------------------------------------
+# -- The images of a folder ------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -219,21 +241,27 @@ class ImageSet:
 
     good: Images  # files without damage, JPEGs of one or three components: these are timed
     damaged: dict[str, bytes]
-    """Files that no decoder should accept in silence, by path; each contestant gets them once, outside the clock."""
+    """Files that no decoder should accept in silence, by path; each contestant gets them once,
+    outside the clock."""
     left_out: dict[str, str]  # files that are fine and not every decoder's business (CMYK), and why
     found: int  # files of the format in the folder, of which these are an even sample
 
 
 def read_images(folder: str | os.PathLike[str], most: int, format: str = "jpeg") -> ImageSet:
-    """Read up to `most` files of a format, evenly spaced over the sorted names below the folder. Raises SourceError:
-    there is no such folder, it has no such files, or none of those read is whole."""
+    """Read up to `most` files of a format, evenly spaced over the sorted names below the folder.
+    Raises SourceError: there is no such folder, it has no such files, or none of those read is
+    whole."""
     kind, suffixes = format.upper(), FORMATS[format]
     root = Path(folder)
     if not root.is_dir():
-        raise SourceError(f"{root}: there is no such folder. Give one with {kind} files, in sub-folders or not.")
+        raise SourceError(
+            f"{root}: there is no such folder. Give one with {kind} files, in sub-folders or not."
+        )
     paths = sorted(str(path) for path in root.rglob("*") if path.suffix.lower() in suffixes)
     if not paths:
-        raise SourceError(f"{root}: has no {kind} files ({', '.join(suffixes)}). Give a folder of {kind}s.")
+        raise SourceError(
+            f"{root}: has no {kind} files ({', '.join(suffixes)}). Give a folder of {kind}s."
+        )
     count = min(most, len(paths))
     good: list[tuple[str, bytes, tuple[int, int]]] = []
     damaged: dict[str, bytes] = {}
@@ -255,14 +283,16 @@ def read_images(folder: str | os.PathLike[str], most: int, format: str = "jpeg")
             good.append((path, data, size))
     if not good:
         raise SourceError(
-            f"{root}: none of the {count} {kind} files that were read is whole. Give a folder of good ones."
+            f"{root}: none of the {count} {kind} files that were read is whole. Give a folder "
+            "of good ones."
         )
     names, contents, sizes = zip(*good, strict=True)
     return ImageSet(Images(names, contents, sizes, format), damaged, left_out, len(paths))
 
 
 def _judged(data: bytes, path: str, kind: str) -> tuple[tuple[int, int], str]:
-    """(height, width), and why it is not every decoder's business, empty if it is. Raises DecodeError."""
+    """(height, width), and why it is not every decoder's business, empty if it is. Raises
+    DecodeError."""
     from fastload.decode import DecodeSettings, decode_image, get_decoder, read_header
 
     settings = DecodeSettings()
@@ -271,12 +301,15 @@ def _judged(data: bytes, path: str, kind: str) -> tuple[tuple[int, int], str]:
     if header.height * header.width > settings.max_pixels:
         return size, f"{header.width} x {header.height} pixels, more than a loader takes"
     if header.format != kind or (kind == "JPEG" and header.components not in (1, 3)):
-        return size, f"{header.format} of {header.components} components, which loaders leave to Pillow"
+        return (
+            size,
+            f"{header.format} of {header.components} components, which loaders leave to Pillow",
+        )
     decode_image(data, name=path, decoder=get_decoder(), settings=settings, header=header)
     return size, ""
 
 
-# -- Files out of the page cache, without privileges -------------------------------------------------------------------
+# -- Files out of the page cache, without privileges -----------------------------------------------
 
 
 def evict(paths: Iterable[str]) -> None:
@@ -288,7 +321,8 @@ def evict(paths: Iterable[str]) -> None:
 
 
 def can_evict(paths: Sequence[str]) -> bool:
-    """Whether the system really forgets them: not on tmpfs, not while another process maps them, not outside Linux."""
+    """Whether the system really forgets them: not on tmpfs, not while another process maps them,
+    not outside Linux."""
     if not hasattr(os, "posix_fadvise") or not hasattr(os, "RWF_NOWAIT"):
         return False
     try:
@@ -302,7 +336,9 @@ def is_cached(path: str) -> bool:
     """Whether the system holds its first byte in memory. Raises OSError."""
     with open(path, "rb", buffering=0) as file:
         try:
-            os.preadv(file.fileno(), [bytearray(1)], 0, os.RWF_NOWAIT)  # fails rather than wait for the disk
+            os.preadv(
+                file.fileno(), [bytearray(1)], 0, os.RWF_NOWAIT
+            )  # fails rather than wait for the disk
         except BlockingIOError:
             return False
     return True

@@ -1,7 +1,8 @@
-"""Pillow, and Pillow-SIMD beside it: built with AVX2 into a folder of its own, and measured in a process of its own.
+"""Pillow, and Pillow-SIMD beside it: built with AVX2 into a folder of its own, and measured in a
+process of its own.
 
-It takes Pillow's import name; installed in the ordinary way it would replace Pillow. Its process has to be as light as
-its contestant, so that this file imports no torch.
+It takes Pillow's import name; installed in the ordinary way it would replace Pillow. Its process
+has to be as light as its contestant, so that this file imports no torch.
 """
 
 from __future__ import annotations
@@ -22,7 +23,16 @@ import numpy as np
 
 from fastload.errors import BackendUnavailableError, WorkerError
 from fastload.machine import cache_home
-from fastload.tools.bench.passes import FORMATS, Contestant, Metrics, PassRunner, PixelRunner, Pixels, Place, Task
+from fastload.tools.bench.passes import (
+    FORMATS,
+    Contestant,
+    Metrics,
+    PassRunner,
+    PixelRunner,
+    Pixels,
+    Place,
+    Task,
+)
 from fastload.tools.measure.clock import peak_memory, reset_peak_memory, resident_memory
 from fastload.tools.measure.process import Child
 from fastload.tools.measure.rounds import Work
@@ -51,33 +61,53 @@ class Pillow(Contestant):
             raise ValueError("not an image that Pillow knows") from error
         if place is not None:
             (top, left, height, width), (out_height, out_width) = place
-            image = image.crop((left, top, left + width, top + height)).resize((out_width, out_height), self._bilinear)
+            image = image.crop((left, top, left + width, top + height)).resize(
+                (out_width, out_height), self._bilinear
+            )
         return np.asarray(image)
 
 
 def pillow_simd_folder() -> Path:
     """Where it is kept for this Python: under $XDG_CACHE_HOME or ~/.cache."""
-    return cache_home() / "pillow-simd" / str(sysconfig.get_config_var("SOABI") or sys.implementation.cache_tag)
+    return (
+        cache_home()
+        / "pillow-simd"
+        / str(sysconfig.get_config_var("SOABI") or sys.implementation.cache_tag)
+    )
 
 
 def build_pillow_simd() -> Path:
-    """The folder with Pillow-SIMD in it; the first call builds it from source, in a minute or two. Raises
+    """The folder with Pillow-SIMD in it; the first call builds it from source, in a minute or two.
+    Raises
     BackendUnavailableError: it cannot be built here; the message says what is missing."""
     folder = pillow_simd_folder()
     if (folder / "PIL").is_dir():
         return folder
     if platform.machine() != "x86_64":
-        raise BackendUnavailableError(f"Pillow-SIMD is for x86 processors only, this is {platform.machine()}.")
+        raise BackendUnavailableError(
+            f"Pillow-SIMD is for x86 processors only, this is {platform.machine()}."
+        )
     folder.parent.mkdir(parents=True, exist_ok=True)
     room = Path(tempfile.mkdtemp(prefix="building-", dir=folder.parent))
     try:
-        # Its SIMD code is chosen when it is compiled. No cache: a wheel in there may have been compiled without.
-        command = [sys.executable, "-m", "pip", "install", "--no-deps", "--no-binary", "pillow-simd", "--no-cache-dir"]
+        # Its SIMD code is chosen when it is compiled. No cache: a wheel in there may have been
+        # compiled without.
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            "--no-deps",
+            "--no-binary",
+            "pillow-simd",
+            "--no-cache-dir",
+        ]
         command += ["--disable-pip-version-check", "--quiet", "--target", str(room), "pillow-simd"]
         code, output = _run(room, command, os.environ | {"CC": "cc -mavx2"})
         if code:
             raise BackendUnavailableError(
-                f"Pillow-SIMD could not be built ({_reason(output)}). It needs pip, a network, a C compiler and "
+                f"Pillow-SIMD could not be built ({_reason(output)}). It needs pip, a network, "
+                "a C compiler and "
                 "headers: sudo apt-get install -y gcc zlib1g-dev libjpeg-dev python3-dev"
             )
         if not (folder / "PIL").is_dir():  # another process may have been faster
@@ -88,8 +118,15 @@ def build_pillow_simd() -> Path:
 
 
 def _run(folder: Path, command: list[str], environment: dict[str, str]) -> tuple[int, str]:
-    """(exit code, error output). Where this process is killed meanwhile, the command ends and the folder goes."""
-    guarded = [sys.executable, "-I", str(Path(__file__).with_name("guarded.py")), str(folder), *command]
+    """(exit code, error output). Where this process is killed meanwhile, the command ends and the
+    folder goes."""
+    guarded = [
+        sys.executable,
+        "-I",
+        str(Path(__file__).with_name("guarded.py")),
+        str(folder),
+        *command,
+    ]
     with subprocess.Popen(
         guarded,
         env=environment,
@@ -107,7 +144,9 @@ def _run(folder: Path, command: list[str], environment: dict[str, str]) -> tuple
 def _reason(output: str) -> str:
     """The line of pip's output that says what was wrong."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
-    telling = [line for line in lines if "rror" in line or "required" in line or "No module" in line]
+    telling = [
+        line for line in lines if "rror" in line or "required" in line or "No module" in line
+    ]
     return (telling or lines or ["pip said nothing"])[0][:200]
 
 
@@ -123,14 +162,17 @@ class PillowSimd(Contestant):
         folder = pillow_simd_folder()
         if not (folder / "PIL").is_dir():
             raise BackendUnavailableError(
-                "Pillow-SIMD is not built. Add --pillow-simd: it is built into a folder of its own (a minute or two; "
+                "Pillow-SIMD is not built. Add --pillow-simd: it is built into a folder of its "
+                "own (a minute or two; "
                 "needs a C compiler, zlib1g-dev and libjpeg-dev), and your Pillow stays as it is."
             )
         return RemotePillow(task, folder, known)
 
     @classmethod
     def version(cls) -> str:
-        return next((d.version for d in metadata.distributions(path=[str(pillow_simd_folder())])), "")
+        return next(
+            (d.version for d in metadata.distributions(path=[str(pillow_simd_folder())])), ""
+        )
 
 
 class RemotePillow:
@@ -138,13 +180,16 @@ class RemotePillow:
 
     def __init__(self, task: Task, folder: Path, known: Metrics) -> None:
         paths = [str(folder), str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", "")]
-        self._child = Child(environment={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))})
+        self._child = Child(
+            environment={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+        )
         try:
             self._child.open(f"{__name__}:_Served", task, dict(known))
         except WorkerError as error:
             self.close()
             raise WorkerError(
-                f"Pillow-SIMD: {error} Build it anew (delete its folder under the cache), or leave it out of "
+                f"Pillow-SIMD: {error} Build it anew (delete its folder under the cache), or "
+                "leave it out of "
                 "--decoders."
             ) from error
 
@@ -157,7 +202,8 @@ class RemotePillow:
         return pixels
 
     def close(self) -> None:
-        """End the process. It holds nothing that has to be put away, so that it need not finish its pass."""
+        """End the process. It holds nothing that has to be put away, so that it need not finish its
+        pass."""
         self._child.close(grace=0.0)
 
 

@@ -19,16 +19,29 @@ class DemoSettings:
     """Of `fastload demo`."""
 
     folder: Annotated[
-        Path | None, Argument(help="Your own images: one folder per class, perhaps under train/ and val/.")
+        Path | None,
+        Argument(help="Your own images: one folder per class, perhaps under train/ and val/."),
     ] = None
-    images: Annotated[int, Option(min=16, help="How many JPEGs to make; of a FOLDER, the most to take.")] = 400
+    images: Annotated[
+        int, Option(min=16, help="How many JPEGs to make; of a FOLDER, the most to take.")
+    ] = 400
     keep: Annotated[
-        Path | None, Option(help="Write the JPEGs here and leave them; otherwise they go when the demo ends.")
+        Path | None,
+        Option(help="Write the JPEGs here and leave them; otherwise they go when the demo ends."),
     ] = None
     batch_size: Annotated[int, Option(min=1, help="Images in a batch.")] = 64
-    seconds: Annotated[float, Option(min=0.1, help="Length of each of the two runs of every backend.")] = 2.5
-    trainer_rate: Annotated[float, Option(min=1, help="Images a second that the simulated trainer takes.")] = 1000.0
-    epochs: Annotated[int, Option(min=0, help="Epochs of the small training run; 0 leaves it out.")] = 2
+    seconds: Annotated[
+        float, Option(min=0.1, help="Length of each of the two runs of every backend.")
+    ] = 2.5
+    trainer_rate: Annotated[
+        float, Option(min=1, help="Images a second that the simulated trainer takes.")
+    ] = 1000.0
+    epochs: Annotated[
+        int, Option(min=0, help="Epochs of the small training run; 0 leaves it out.")
+    ] = 2
     device: Annotated[
-        str | None, Option(help='Where batches go: "cpu", "cuda", "cuda:1". Without it: the GPU if there is one.')
+        str | None,
+        Option(
+            help='Where batches go: "cpu", "cuda", "cuda:1". Without it: the GPU if there is one.'
+        ),
     ] = None

@@ -1,5 +1,5 @@
-"""The demo from start to end: images, every backend on them, the comparison, a training run, what to do next. What it
-prints reads the same on a terminal and in a log."""
+"""The demo from start to end: images, every backend on them, the comparison, a training run, what
+to do next. What it prints reads the same on a terminal and in a log."""
 
 from __future__ import annotations
 
@@ -35,7 +35,14 @@ from fastload.tools.measure.images import (
     training,
     training_pixels,
 )
-from fastload.tools.measure.loaders import Batch, Feed, LoaderRunner, PlainLoader, RateTrainer, SmallNetwork
+from fastload.tools.measure.loaders import (
+    Batch,
+    Feed,
+    LoaderRunner,
+    PlainLoader,
+    RateTrainer,
+    SmallNetwork,
+)
 from fastload.tools.measure.photographs import write_photographs
 from fastload.tools.measure.results import Measurement
 from fastload.tools.measure.rounds import Entry, Work, measure
@@ -44,7 +51,8 @@ from fastload.tools.measure.table import metric, number, percentage, print_fitti
 _COMPARED = 64  # images whose pixels are compared
 _PLAIN = "(plain DataLoader)"
 _SIDE = 96
-"""Pixels of the images that the small network is trained on: enough for four kinds of scene, quick on a processor."""
+"""Pixels of the images that the small network is trained on: enough for four kinds of scene, quick
+on a processor."""
 
 
 def run_demo(settings: DemoSettings, console: Console) -> bool:
@@ -91,21 +99,34 @@ def _images(settings: DemoSettings, console: Console, room: Path) -> ImageFolder
         with progress_bar(console, "making photograph-like JPEGs") as progress:
             write_photographs(folder, settings.images, progress=progress)
     folders = image_folders(folder, settings.images, room)
-    files = [path for part in {folders.train, folders.val} for path in part.glob("**/*") if is_image_name(path.name)]
-    size = f"{sum(path.stat().st_size for path in files) / max(len(files), 1) / 1000:.0f} KB on average"
+    files = [
+        path
+        for part in {folders.train, folders.val}
+        for path in part.glob("**/*")
+        if is_image_name(path.name)
+    ]
+    size = (
+        f"{sum(path.stat().st_size for path in files) / max(len(files), 1) / 1000:.0f} KB "
+        "on average"
+    )
     if settings.folder is None:
         where = f"in {settings.keep}" if settings.keep else "in a temporary folder"
         console.print(f"{len(files)} photograph-like JPEGs, {size}, {where}.", soft_wrap=True)
-        console.print("Made from scratch: edges, textures, sizes and JPEG settings as photographs have them.")
+        console.print(
+            "Made from scratch: edges, textures, sizes and JPEG settings as photographs have them."
+        )
     elif folders.sampled_from is not None:
-        console.print(f"{len(files)} of the files in {folders.sampled_from}, {size}.", soft_wrap=True)
+        console.print(
+            f"{len(files)} of the files in {folders.sampled_from}, {size}.", soft_wrap=True
+        )
     else:
         console.print(f"{counted(len(files), 'file')} in {folders.train}, {size}.", soft_wrap=True)
     return folders
 
 
 class _TwoPaces:
-    """A runner: as fast as batches come, then as a trainer of some rate takes them. The warm-up is the first batch."""
+    """A runner: as fast as batches come, then as a trainer of some rate takes them. The warm-up is
+    the first batch."""
 
     def __init__(self, open_feed: Callable[[], Feed], rate: float) -> None:
         self._rate = rate
@@ -135,23 +156,32 @@ class _Tour:
         """What people have today, and each backend, or why not."""
         settings, transform = self.settings, training()
         self.console.print(
-            f"RandomResizedCrop(224), flip, normalised float32, batches of {settings.batch_size}. The simulated "
-            f"trainer takes {settings.trainer_rate:,.0f} images/s and sleeps in between, as a process does whose GPU "
+            "RandomResizedCrop(224), flip, normalised float32, batches of "
+            f"{settings.batch_size}. The simulated "
+            f"trainer takes {settings.trainer_rate:,.0f} images/s and sleeps in between, as a "
+            "process does whose GPU "
             "is at work."
         )
 
         def feed(name: str) -> Feed:
             folder = self.folders.train
             if name == _PLAIN:
-                return PlainLoader(folder, transform, settings.batch_size, self.device, workers=usable_cores())
+                return PlainLoader(
+                    folder, transform, settings.batch_size, self.device, workers=usable_cores()
+                )
             return self._loader(name, folder, transform, shuffle=True)
 
         def entry(name: str) -> Entry:
-            return Entry(name, "demo", {}, lambda: _TwoPaces(lambda: feed(name), settings.trainer_rate))
+            return Entry(
+                name, "demo", {}, lambda: _TwoPaces(lambda: feed(name), settings.trainer_rate)
+            )
 
         with progress_bar(self.console) as progress:
             measured = measure(
-                [entry(name) for name in (_PLAIN, *(status.name for status in backends if status.available))],
+                [
+                    entry(name)
+                    for name in (_PLAIN, *(status.name for status in backends if status.available))
+                ],
                 rounds=1,
                 seconds=settings.seconds,
                 warmup_seconds=0.0,
@@ -161,7 +191,9 @@ class _Tour:
         if not measured.complete:
             raise KeyboardInterrupt
         absent = [
-            Measurement(status.name, "demo", status="unavailable", note=f"not installed. {status.remedy}")
+            Measurement(
+                status.name, "demo", status="unavailable", note=f"not installed. {status.remedy}"
+            )
             for status in backends
             if not status.available
         ]
@@ -174,17 +206,20 @@ class _Tour:
             if not row.rounds:
                 self.console.print(f"{row.contestant}: {row.note}", soft_wrap=True)
         self.console.print(
-            "One short run each, on few images that stay in the page cache: an impression, not a benchmark. The first "
+            "One short run each, on few images that stay in the page cache: an impression, not "
+            "a benchmark. The first "
             "batch includes what a backend does once: starting workers, building the cache.",
             style="dim",
         )
         return rows
 
     def compare(self, backends: list[BackendStatus]) -> bool:
-        """How far each is from torchvision, and from the first where chance is involved; True if all is in bounds."""
+        """How far each is from torchvision, and from the first where chance is involved; True if
+        all is in bounds."""
         first = backends[0].name
         self.console.print(
-            "Images with Resize(256) and CenterCrop(224) against torchvision alone; then shuffled, randomly cropped "
+            "Images with Resize(256) and CenterCrop(224) against torchvision alone; then "
+            "shuffled, randomly cropped "
             f"and flipped ones against the backend '{first}'. Pixels are 0 to 255."
         )
         compared = list(self._comparisons(backends))
@@ -195,14 +230,21 @@ class _Tour:
         self.console.print(words, style="dim")
         return all(agrees for _, agrees in compared)
 
-    def _comparisons(self, backends: list[BackendStatus]) -> Iterator[tuple[dict[str, str | Text], bool]]:
+    def _comparisons(
+        self, backends: list[BackendStatus]
+    ) -> Iterator[tuple[dict[str, str | Text], bool]]:
         """Heading: cell; and whether it is within the bounds."""
 
         def beside(
             backend: BackendStatus, name: str, ours: Batch, reference: Batch
         ) -> tuple[dict[str, str | Text], bool]:
-            same = torch.equal(ours[1], reference[1])  # over shuffled samples that means the same order as well
-            pixels, tolerance = PixelDifference.between(ours[0], reference[0]), backend.traits.tolerance
+            same = torch.equal(
+                ours[1], reference[1]
+            )  # over shuffled samples that means the same order as well
+            pixels, tolerance = (
+                PixelDifference.between(ours[0], reference[0]),
+                backend.traits.tolerance,
+            )
             fits = tolerance.allows(pixels, on_gpu=on_gpu)
             cells: dict[str, str | Text] = {
                 "backend": backend.name,
@@ -222,7 +264,9 @@ class _Tour:
         for backend in backends:
             with self._loader(backend.name, self.folders.val, evaluation_pixels()) as loader:
                 yield beside(backend, "torchvision", first_samples(loader, _COMPARED), reference)
-            with self._loader(backend.name, self.folders.train, training_pixels(), shuffle=True) as loader:
+            with self._loader(
+                backend.name, self.folders.train, training_pixels(), shuffle=True
+            ) as loader:
                 crops.append(first_samples(loader, _COMPARED))
         for backend, found in zip(backends[1:], crops[1:], strict=True):
             yield beside(backend, backends[0].name, found, crops[0])
@@ -232,13 +276,16 @@ class _Tour:
         console, epochs = self.console, self.settings.epochs
         classes = sum(1 for entry in self.folders.train.iterdir() if entry.is_dir())
         console.print(
-            f"A small convolutional network, {_SIDE} pixels, {counted(classes, 'class')}, batches from '{name}'."
+            f"A small convolutional network, {_SIDE} pixels, {counted(classes, 'class')}, "
+            f"batches from '{name}'."
         )
         same = self.folders.train == self.folders.val
         which = "the training images (there is no val folder)" if same else "the validation images"
         tour = replace(self, settings=replace(self.settings, batch_size=32))
         with (
-            tour._loader(name, self.folders.train, training(_SIDE, 0.25), shuffle=True) as train_loader,
+            tour._loader(
+                name, self.folders.train, training(_SIDE, 0.25), shuffle=True
+            ) as train_loader,
             tour._loader(name, self.folders.val, evaluation(_SIDE, _SIDE * 8 // 7)) as val_loader,
         ):
             device = train_loader.device
@@ -247,7 +294,9 @@ class _Tour:
                 network = SmallNetwork(classes).to(device).to(memory_format=torch.channels_last)
             optimizer = torch.optim.AdamW(network.parameters(), lr=4e-3, weight_decay=0.05)
             steps = max(epochs * len(train_loader), 2)
-            schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=4e-3, total_steps=steps, pct_start=0.25)
+            schedule = torch.optim.lr_scheduler.OneCycleLR(
+                optimizer, max_lr=4e-3, total_steps=steps, pct_start=0.25
+            )
             for epoch in range(1, epochs + 1):
                 network.train()
                 begun, total, seen = time.perf_counter(), torch.zeros((), device=device), 0
@@ -263,7 +312,8 @@ class _Tour:
                         progress(step / len(train_loader))
                 mean, rate = float(total) / seen, seen / (time.perf_counter() - begun)
                 console.print(
-                    f"epoch {epoch}   loss {mean:.3f}   {_accuracy(network, val_loader):.0%} of {which} right   "
+                    f"epoch {epoch}   loss {mean:.3f}   {_accuracy(network, val_loader):.0%} "
+                    f"of {which} right   "
                     f"{number(rate)} images/s",
                     soft_wrap=True,
                 )
@@ -272,21 +322,35 @@ class _Tour:
         console, own = self.console, self.settings.folder is not None
         folder = self.folders.whole.name if own else "data/train"
         console.print("In your own training script, one line makes the switch:")
-        console.print("    train_loader = fastload.from_dataloader(train_loader)", style="bold", highlight=False)
+        console.print(
+            "    train_loader = fastload.from_dataloader(train_loader)",
+            style="bold",
+            highlight=False,
+        )
         console.print("or in place of the DataLoader:")
         console.print(
             f'    train_loader = fastload.create_loader("{folder}", batch_size=256, shuffle=True,\n'
-            f'                                          transform=transform, device="{self.device}")',
+            "                                          transform=transform, "
+            f'device="{self.device}")',
             style="bold",
             highlight=False,
             soft_wrap=True,
         )
-        console.print(f'backend="auto" chooses; backend="{best}" takes the fastest of this run.', highlight=False)
+        console.print(
+            f'backend="auto" chooses; backend="{best}" takes the fastest of this run.',
+            highlight=False,
+        )
         if not own:
-            console.print("On your own images: fastload demo FOLDER (one folder per class).", highlight=False)
-        console.print("What this machine has, and what would make it faster: fastload doctor", highlight=False)
+            console.print(
+                "On your own images: fastload demo FOLDER (one folder per class).", highlight=False
+            )
+        console.print(
+            "What this machine has, and what would make it faster: fastload doctor", highlight=False
+        )
 
-    def _loader(self, name: str, folder: Path, transform: v2.Compose, *, shuffle: bool = False) -> fastload.Loader:
+    def _loader(
+        self, name: str, folder: Path, transform: v2.Compose, *, shuffle: bool = False
+    ) -> fastload.Loader:
         return fastload.create_loader(
             str(folder),
             self.settings.batch_size,
@@ -299,12 +363,18 @@ class _Tour:
 
 
 def _run(row: Measurement, best: float) -> dict[str, str | Text]:
-    speed = Text(number(row.speed), "bold" if row.speed == best else "") if row.rounds else Text("not run", "yellow")
+    speed = (
+        Text(number(row.speed), "bold" if row.speed == best else "")
+        if row.rounds
+        else Text("not run", "yellow")
+    )
     return {
         "backend": row.contestant,
         "images/s": speed,
         "first batch": metric(row, "first_batch_seconds", lambda seconds: f"{seconds:.2f} s"),
-        "trainer waited": metric(row, "wait_share", lambda share: f"{percentage(share)} of its time"),
+        "trainer waited": metric(
+            row, "wait_share", lambda share: f"{percentage(share)} of its time"
+        ),
     }
 
 
@@ -332,5 +402,6 @@ def first_samples(loader: Iterable[Any], count: int) -> Batch:
 
 
 def torchvision_samples(folder: str, transform: v2.Compose, count: int) -> Batch:
-    """The first `count` samples as torchvision's own ImageFolder and transforms give them: nothing of fastload."""
+    """The first `count` samples as torchvision's own ImageFolder and transforms give them: nothing
+    of fastload."""
     return first_samples(DataLoader(ImageFolder(folder, transform), batch_size=32), count)

@@ -1,9 +1,11 @@
-"""Bars with error bars, curves, stacked shares, and timelines under each other, drawn by matplotlib.
+"""Bars with error bars, curves, stacked shares, and timelines under each other, drawn by
+matplotlib.
 
-On a page each chart is drawn twice as SVG, for a desktop and for a phone; the style sheet shows one of them. Text stays
-text, in the reader's own font; one unit is one CSS pixel. Colours follow the reader's light or dark mode: charts name
-them by their number in matplotlib's cycle of colours, which on a page are colours that nothing else uses, replaced by
-CSS variables in the finished SVG; in a picture they are those of light mode.
+On a page each chart is drawn twice as SVG, for a desktop and for a phone; the style sheet shows one
+of them. Text stays text, in the reader's own font; one unit is one CSS pixel. Colours follow the
+reader's light or dark mode: charts name them by their number in matplotlib's cycle of colours,
+which on a page are colours that nothing else uses, replaced by CSS variables in the finished SVG;
+in a picture they are those of light mode.
 """
 
 from __future__ import annotations
@@ -36,9 +38,15 @@ _ON_PAGE = {name: f"#0102{number:02x}" for number, name in enumerate(_NAMES, 16)
 WIDE, _NARROW = 1032, 342
 """Pixels: the page on a desktop, and a phone of 390 pixels, each without its margins."""
 _MARKERS = "os^Dvp*X<>"  # of curves, so that they are told apart without their colours
-_UNCROSSED: dict[str, Any] = {"boxstyle": "square,pad=0.15", "facecolor": _PAPER, "edgecolor": "none"}
+_UNCROSSED: dict[str, Any] = {
+    "boxstyle": "square,pad=0.15",
+    "facecolor": _PAPER,
+    "edgecolor": "none",
+}
 """What is behind a label: paper, so that no line of the grid or of a limit goes through it."""
-_THOUSANDS = FuncFormatter(lambda value, position: f"{value:,.0f}" if value == int(value) else f"{value:g}")
+_THOUSANDS = FuncFormatter(
+    lambda value, position: f"{value:,.0f}" if value == int(value) else f"{value:g}"
+)
 
 
 class Bar(NamedTuple):
@@ -63,7 +71,9 @@ class Stack(NamedTuple):
 
 class Timeline(NamedTuple):
     name: str
-    points: Sequence[tuple[float, float]]  # (begin [seconds], share 0 to 1), each until the next one
+    points: Sequence[
+        tuple[float, float]
+    ]  # (begin [seconds], share 0 to 1), each until the next one
     colour: str
 
 
@@ -79,17 +89,22 @@ class Chart:
     def html(self) -> str:
         """A figure with its title, and the chart in both widths."""
         forms = (("wide", WIDE), ("narrow", _NARROW))
-        charts = "".join(f'<div class="{form}">{self._svg(form, width)}</div>' for form, width in forms)
+        charts = "".join(
+            f'<div class="{form}">{self._svg(form, width)}</div>' for form, width in forms
+        )
         return f"<figure><figcaption>{escape(self.title)}</figcaption>{charts}</figure>\n"
 
     def _svg(self, form: str, width: int) -> str:
-        # The salt makes the names of clipping paths unique on the page, and the page the same for the same results.
+        # The salt makes the names of clipping paths unique on the page, and the page the same for
+        # the same results.
         with matplotlib.rc_context(_settings(_ON_PAGE) | {"svg.hashsalt": f"{self.title}/{form}"}):
             figure = _figure(width, self.height(width))
             FigureCanvasSVG(figure)
             self.draw(figure, width)
             text = io.StringIO()
-            figure.savefig(text, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
+            figure.savefig(
+                text, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type"))
+            )
         svg = text.getvalue()
         svg = svg[svg.index("<svg") :]
         svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.S)
@@ -115,7 +130,9 @@ def write_png(charts: Sequence[Chart], path: str | os.PathLike[str]) -> None:
 
 def colours(contestants: Sequence[str]) -> dict[str, str]:
     """One for each name, by the order of first appearance; they repeat after the tenth."""
-    return {name: SERIES[number % len(SERIES)] for number, name in enumerate(dict.fromkeys(contestants))}
+    return {
+        name: SERIES[number % len(SERIES)] for number, name in enumerate(dict.fromkeys(contestants))
+    }
 
 
 def style_sheet() -> str:
@@ -124,7 +141,9 @@ def style_sheet() -> str:
 
 
 def _figure(width: int, height: int) -> Figure:
-    return Figure(figsize=(width / 72, height / 72), layout="constrained")  # SVG has 72 units an inch
+    return Figure(
+        figsize=(width / 72, height / 72), layout="constrained"
+    )  # SVG has 72 units an inch
 
 
 def _settings(palette: Mapping[str, str]) -> dict[Any, Any]:
@@ -154,11 +173,14 @@ def _settings(palette: Mapping[str, str]) -> dict[Any, Any]:
     }
 
 
-# -- The charts --------------------------------------------------------------------------------------------------------
+# -- The charts ------------------------------------------------------------------------------------
 
 
-def bars(title: str, unit: str, given: Sequence[Bar], *, limit: tuple[float, str] | None = None) -> Chart:
-    """Horizontal bars, each with its value behind it; `limit` is a value and its name, drawn as a dashed line."""
+def bars(
+    title: str, unit: str, given: Sequence[Bar], *, limit: tuple[float, str] | None = None
+) -> Chart:
+    """Horizontal bars, each with its value behind it; `limit` is a value and its name, drawn as a
+    dashed line."""
 
     def draw(figure: Any, width: int) -> None:
         axes = figure.add_subplot()
@@ -167,12 +189,23 @@ def bars(title: str, unit: str, given: Sequence[Bar], *, limit: tuple[float, str
             axes.barh(row, bar.value, height=0.66, color=bar.colour)
             axes.plot([bar.low, bar.high], [row, row], color=INK, linewidth=1.2)
             axes.plot([bar.low, bar.high], [row, row], "|", color=INK, markersize=7)
-            label = axes.annotate(number(bar.value), (bar.high, row), (7, 0), textcoords="offset points", va="center")
+            label = axes.annotate(
+                number(bar.value), (bar.high, row), (7, 0), textcoords="offset points", va="center"
+            )
             label.set(color=INK, bbox=_UNCROSSED, zorder=3)
         if limit is not None:
             axes.axvline(limit[0], color=MUTED, linewidth=1.2, linestyle=(0, (4, 3)))
             side = "right" if limit[0] > 0.5 * top else "left"
-            axes.text(limit[0], -0.75, f" {limit[1]} ", ha=side, va="bottom", color=MUTED, fontsize=11, bbox=_UNCROSSED)
+            axes.text(
+                limit[0],
+                -0.75,
+                f" {limit[1]} ",
+                ha=side,
+                va="bottom",
+                color=MUTED,
+                fontsize=11,
+                bbox=_UNCROSSED,
+            )
         _rows(axes, [bar.name for bar in given], unit, above=0.6 if limit is None else 1.4)
         axes.set_xlim(0, top * (1.1 if width == WIDE else 1.25))
         axes.xaxis.set_major_locator(MaxNLocator(6 if width == WIDE else 3))
@@ -182,7 +215,8 @@ def bars(title: str, unit: str, given: Sequence[Bar], *, limit: tuple[float, str
 
 
 def stacks(title: str, unit: str, given: Sequence[Stack], colours: Mapping[str, str]) -> Chart:
-    """Horizontal bars, divided into shares of 100%; the parts follow each other as their colours do."""
+    """Horizontal bars, divided into shares of 100%; the parts follow each other as their colours
+    do."""
 
     def columns(width: int) -> int:
         return len(colours) if width == WIDE else 3
@@ -197,9 +231,13 @@ def stacks(title: str, unit: str, given: Sequence[Stack], colours: Mapping[str, 
         _rows(axes, [stack.name for stack in given], unit)
         axes.set_xlim(0, 100)
         axes.set_xticks([0, 25, 50, 75, 100])
-        figure.legend(loc="outside upper left", ncols=columns(width), handlelength=0.9, columnspacing=1.2)
+        figure.legend(
+            loc="outside upper left", ncols=columns(width), handlelength=0.9, columnspacing=1.2
+        )
 
-    return Chart(title, lambda width: 26 * len(given) + 56 + 20 * -(-len(colours) // columns(width)), draw)
+    return Chart(
+        title, lambda width: 26 * len(given) + 56 + 20 * -(-len(colours) // columns(width)), draw
+    )
 
 
 def _rows(axes: Axes, names: Sequence[str], unit: str, *, above: float = 0.6) -> None:
@@ -221,7 +259,9 @@ def curves(title: str, x: str, y: str, given: Sequence[Line]) -> Chart:
     def draw(figure: Any, width: int) -> None:
         axes = figure.add_subplot()
         places = sorted({point[0] for line in given for point in line.points})
-        at = {value: place for place, value in enumerate(places)}  # evenly spaced, as 1, 2, 4, 8 would be on a log
+        at = {
+            value: place for place, value in enumerate(places)
+        }  # evenly spaced, as 1, 2, 4, 8 would be on a log
         for turn, line in enumerate(given):
             xs = [at[point[0]] for point in line.points]
             values = [point[1] for point in line.points]
@@ -240,7 +280,9 @@ def curves(title: str, x: str, y: str, given: Sequence[Line]) -> Chart:
             )
             if line.mark is not None:
                 value = dict(zip(xs, values, strict=True))[at[line.mark]]
-                axes.plot(at[line.mark], value, "o", markersize=13, color=line.colour, fillstyle="none")
+                axes.plot(
+                    at[line.mark], value, "o", markersize=13, color=line.colour, fillstyle="none"
+                )
         axes.set_xticks(range(len(places)), [f"{place:g}" for place in places])
         axes.set_xlim(-0.3, len(places) - 0.7)
         axes.set_ylim(bottom=0)
@@ -249,12 +291,20 @@ def curves(title: str, x: str, y: str, given: Sequence[Line]) -> Chart:
         axes.tick_params(length=0)
         axes.set_xlabel(x)
         axes.set_ylabel(y)
-        figure.legend(loc="outside upper left", ncols=columns(width), handlelength=1.4, columnspacing=1.4)
+        figure.legend(
+            loc="outside upper left", ncols=columns(width), handlelength=1.4, columnspacing=1.4
+        )
 
-    return Chart(title, lambda width: (300 if width == WIDE else 250) + 22 * -(-len(given) // columns(width)), draw)
+    return Chart(
+        title,
+        lambda width: (300 if width == WIDE else 250) + 22 * -(-len(given) // columns(width)),
+        draw,
+    )
 
 
-def timelines(title: str, given: Sequence[Timeline], *, x: str = "seconds of the last round") -> Chart:
+def timelines(
+    title: str, given: Sequence[Timeline], *, x: str = "seconds of the last round"
+) -> Chart:
     """Strips under each other on one axis of seconds: high when busy, low when waiting."""
 
     def draw(figure: Any, width: int) -> None:
@@ -271,7 +321,9 @@ def timelines(title: str, given: Sequence[Timeline], *, x: str = "seconds of the
             axes.spines["left"].set_visible(False)
             axes.grid(False, axis="x")
             if width == WIDE:
-                axes.set_ylabel(line.name, rotation=0, ha="right", va="center", color=INK, labelpad=4)
+                axes.set_ylabel(
+                    line.name, rotation=0, ha="right", va="center", color=INK, labelpad=4
+                )
             else:
                 axes.set_title(line.name, loc="left", fontsize=12, pad=6)
         grid[-1, 0].set_xlabel(x)

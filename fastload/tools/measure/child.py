@@ -1,4 +1,5 @@
-"""A child's end of `fastload.tools.measure.process`: `python -m fastload.tools.measure.child`, started by it.
+"""A child's end of `fastload.tools.measure.process`: `python -m fastload.tools.measure.child`,
+started by it.
 
 Standard library only, so that it runs in environments that have nothing else of fastload's.
 """
@@ -20,7 +21,8 @@ _parent: Connection | None = None
 
 
 def report(value: object) -> None:
-    """Tell the parent something before the answer: how far it is, what was found so far. Nothing without a parent."""
+    """Tell the parent something before the answer: how far it is, what was found so far. Nothing
+    without a parent."""
     if _parent is not None:
         _parent.send(("report", value))
 
@@ -62,7 +64,8 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    # Not this copy of the module, which is called __main__: `report` of the other one must know the parent.
+    # Not this copy of the module, which is called __main__: `report` of the other one must know the
+    # parent.
     from fastload.tools.measure import child
 
     child.main()

@@ -1,4 +1,5 @@
-"""Processor time and memory of this process and of all that it started (loader workers live on between rounds)."""
+"""Processor time and memory of this process and of all that it started (loader workers live on
+between rounds)."""
 
 from __future__ import annotations
 
@@ -13,16 +14,20 @@ _SELF = Path("/proc/self")
 
 
 def cpu_seconds() -> float:
-    """User and system time so far: of this process, of its ended children, of its living descendants.
+    """User and system time so far: of this process, of its ended children, of its living
+    descendants.
 
-    The kernel adds a child's time to its parent's only when it has ended: the living are read one by one, to 10 ms.
+    The kernel adds a child's time to its parent's only when it has ended: the living are read one
+    by one, to 10 ms.
     """
     # getrusage counts microseconds, where /proc, which psutil reads, counts ticks of 10 ms.
     usages = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     total = sum(usage.ru_utime + usage.ru_stime for usage in usages)
     for process in descendants():
         with suppress(psutil.Error):
-            total += sum(process.cpu_times()[:4])  # user, system, and those of its own ended children
+            total += sum(
+                process.cpu_times()[:4]
+            )  # user, system, and those of its own ended children
     return total
 
 
@@ -41,8 +46,8 @@ def peak_memory() -> int:
 
 
 def reset_peak_memory() -> None:
-    """Give freed memory back, and let the kernel's high-water mark start again: one contestant's leftovers would be the
-    next one's free memory, and its peak hide all later ones."""
+    """Give freed memory back, and let the kernel's high-water mark start again: one contestant's
+    leftovers would be the next one's free memory, and its peak hide all later ones."""
     with suppress(AttributeError):  # not glibc: then memory that was freed may be counted again
         ctypes.CDLL(None).malloc_trim(0)
     with suppress(OSError):  # some containers forbid it: then the peak is that of the whole run

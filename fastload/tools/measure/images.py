@@ -1,5 +1,5 @@
-"""Which images are measured on (a sample set, all of a small folder, a sample of a large one), and with which
-transforms, in torchvision's own terms."""
+"""Which images are measured on (a sample set, all of a small folder, a sample of a large one), and
+with which transforms, in torchvision's own terms."""
 
 from __future__ import annotations
 
@@ -47,11 +47,14 @@ def sample_images(folder: Path | None, count: int, say: Callable[[str], None]) -
 def image_folders(folder: Path, most: int, room: Path) -> ImageFolders:
     """The class folders in `folder`, or in its splits for training and validation.
 
-    If the training part has more than `most` files, about so many are taken, from ten classes at most, laid out in
-    `room` as links. Raises SourceError: no folder or images; ConfigurationError: it is another kind of data set.
+    If the training part has more than `most` files, about so many are taken, from ten classes at
+    most, laid out in `room` as links. Raises SourceError: no folder or images; ConfigurationError:
+    it is another kind of data set.
     """
     if not folder.is_dir():
-        raise SourceError(f"{folder}: there is no such folder. Give a folder with one folder of images per class.")
+        raise SourceError(
+            f"{folder}: there is no such folder. Give a folder with one folder of images per class."
+        )
     train = Path(split_folder(str(folder), "train") or folder)
     val = Path(split_folder(str(folder), "val") or train)
     whole = _class_folder(train)
@@ -59,7 +62,9 @@ def image_folders(folder: Path, most: int, room: Path) -> ImageFolders:
         _class_folder(val)
     if len(whole) <= most:
         return ImageFolders(train, val, whole)
-    sample = ImageFolders(room / "train", room / "val" if val != train else room / "train", whole, folder)
+    sample = ImageFolders(
+        room / "train", room / "val" if val != train else room / "train", whole, folder
+    )
     _link(train, sample.train, most)
     if val != train:
         _link(val, sample.val, max(most // 4, _CLASSES))
@@ -70,7 +75,8 @@ def _class_folder(folder: Path) -> Source:
     source = open_source(str(folder)).source
     if source.format != "class folder":
         raise ConfigurationError(
-            f"{folder}: is {source.format}; here fastload is compared with torchvision's ImageFolder: give a folder "
+            f"{folder}: is {source.format}; here fastload is compared with torchvision's "
+            "ImageFolder: give a folder "
             "with one folder of images per class. To see what fastload makes of this one: "
             f"fastload.create_loader({str(folder)!r}).explain()."
         )
@@ -81,16 +87,23 @@ def _link(part: Path, into: Path, most: int) -> None:
     classes = subfolders(str(part))[:_CLASSES]
     for name in classes:
         (into / name).mkdir(parents=True)
-        for number, path in enumerate(islice(images_below(str(part), name), max(most // len(classes), 1))):
-            (into / name / f"{number:06d}-{os.path.basename(path)}").symlink_to((part / path).resolve())
+        for number, path in enumerate(
+            islice(images_below(str(part), name), max(most // len(classes), 1))
+        ):
+            (into / name / f"{number:06d}-{os.path.basename(path)}").symlink_to(
+                (part / path).resolve()
+            )
 
 
-# -- Transforms --------------------------------------------------------------------------------------------------------
+# -- Transforms ------------------------------------------------------------------------------------
 
 
 def training(size: int = 224, smallest: float = 0.08) -> v2.Compose:
-    """Random crop and flip to normalised float32 (3, size, size); `smallest` is the least share of the area kept."""
-    return v2.Compose([v2.RandomResizedCrop(size, scale=(smallest, 1.0)), v2.RandomHorizontalFlip(), *_to_float()])
+    """Random crop and flip to normalised float32 (3, size, size); `smallest` is the least share of
+    the area kept."""
+    return v2.Compose(
+        [v2.RandomResizedCrop(size, scale=(smallest, 1.0)), v2.RandomHorizontalFlip(), *_to_float()]
+    )
 
 
 def training_pixels(size: int = 224) -> v2.Compose:
@@ -104,7 +117,8 @@ def evaluation(size: int = 224, resize: int = 256) -> v2.Compose:
 
 
 def evaluation_pixels(size: int = 224, resize: int = 256) -> v2.Compose:
-    """Resize and central crop, left as uint8 (3, size, size): nothing random, so torchvision alone can check it."""
+    """Resize and central crop, left as uint8 (3, size, size): nothing random, so torchvision alone
+    can check it."""
     return v2.Compose([v2.Resize(resize), v2.CenterCrop(size), v2.ToImage()])
 
 

@@ -1,5 +1,5 @@
-"""Contestants that give batches, trainers that take them (a network that is really trained, or a pause of the length
-that a step would take), and the runner that feeds one from the other."""
+"""Contestants that give batches, trainers that take them (a network that is really trained, or a
+pause of the length that a step would take), and the runner that feeds one from the other."""
 
 from __future__ import annotations
 
@@ -29,12 +29,18 @@ from fastload.tools.monitor import GpuMonitor, step_clock
 DATALOADER = "DataLoader"  # the name of `PlainLoader` in tables
 SMALL = "small"  # the name of `SmallNetwork`; all others are torchvision's
 
-Batch = tuple[torch.Tensor, torch.Tensor]  # images (B, 3, H, W) and labels (B,) int64, on the device
+Batch = tuple[
+    torch.Tensor, torch.Tensor
+]  # images (B, 3, H, W) and labels (B,) int64, on the device
 
-Steps = Sequence[tuple[float, float]]  # (begin, end) of each step [seconds since the restart], in order
+Steps = Sequence[
+    tuple[float, float]
+]  # (begin, end) of each step [seconds since the restart], in order
 
 _PATIENCE = 3.0  # how many times its time a round may go on to see the end of an epoch
-_AHEAD = 2  # steps that the host may be ahead of the GPU: enough to keep it busy, and the round still ends in time
+# steps that the host may be ahead of the GPU: enough to keep it busy, and the round still ends in
+# time
+_AHEAD = 2
 
 
 class Feed(Protocol):
@@ -48,8 +54,9 @@ class Feed(Protocol):
 
 
 class PlainLoader:
-    """torchvision's ImageFolder in torch's DataLoader, as most scripts have it: pinned where that helps; its workers
-    live over the epochs, as fastload's do. A damaged file ends it: name those that are to be left out."""
+    """torchvision's ImageFolder in torch's DataLoader, as most scripts have it: pinned where that
+    helps; its workers live over the epochs, as fastload's do. A damaged file ends it: name those
+    that are to be left out."""
 
     def __init__(
         self,
@@ -64,7 +71,8 @@ class PlainLoader:
         memory_format: torch.memory_format = torch.preserve_format,
         damaged: Set[str] = frozenset(),
     ) -> None:
-        """`workers` processes decode, each with `prefetch` batches ready (None: torch's own number)."""
+        """`workers` processes decode, each with `prefetch` batches ready (None: torch's own
+        number)."""
         self._device = torch.device(device)
         self._memory_format = memory_format
         images = ImageFolder(
@@ -97,7 +105,9 @@ class PlainLoader:
                     labels.to(self._device, non_blocking=True),
                 )
         except (RuntimeError, OSError) as error:
-            raise WorkerError(f"The DataLoader failed: {str(error).strip().splitlines()[-1]}") from error
+            raise WorkerError(
+                f"The DataLoader failed: {str(error).strip().splitlines()[-1]}"
+            ) from error
 
     def close(self) -> None:
         # Persistent workers hang on the iterator that the DataLoader keeps.
@@ -116,13 +126,19 @@ def _without_advice() -> Iterator[None]:
 
 
 class OneBatch:
-    """The same batch again and again, which is on the device already: what is left is the trainer alone."""
+    """The same batch again and again, which is on the device already: what is left is the trainer
+    alone."""
 
-    def __init__(self, batch_size: int, classes: int, device: torch.device, size: int = 224) -> None:
+    def __init__(
+        self, batch_size: int, classes: int, device: torch.device, size: int = 224
+    ) -> None:
         generator = torch.Generator().manual_seed(0)
         images = torch.randn(batch_size, 3, size, size, generator=generator)
         labels = torch.randint(classes, (batch_size,), generator=generator)
-        self._batch = (images.to(device).contiguous(memory_format=torch.channels_last), labels.to(device))
+        self._batch = (
+            images.to(device).contiguous(memory_format=torch.channels_last),
+            labels.to(device),
+        )
 
     def __iter__(self) -> Iterator[Batch]:
         while True:
@@ -132,14 +148,16 @@ class OneBatch:
         """Nothing is held."""
 
 
-# -- Trainers ----------------------------------------------------------------------------------------------------------
+# -- Trainers --------------------------------------------------------------------------------------
 
 
 class RateTrainer:
-    """A process whose GPU takes images at a given rate: it sleeps meanwhile, and takes no processor time.
+    """A process whose GPU takes images at a given rate: it sleeps meanwhile, and takes no processor
+    time.
 
-    As a GPU does, it works behind its process: a step returns when its work has begun, and the end is known beforehand.
-    So a process that fetches the next batch meanwhile, or wakes late, does not slow it down.
+    As a GPU does, it works behind its process: a step returns when its work has begun, and the end
+    is known beforehand. So a process that fetches the next batch meanwhile, or wakes late, does not
+    slow it down.
     """
 
     def __init__(self, rate: float) -> None:
@@ -190,22 +208,28 @@ class NetworkTrainer:
 
     def steps(self) -> Steps:
         steps = self._clock.steps(wait=True)
-        # A step begins where the trainer has its batch; from the end of the one before until there it did nothing.
-        worked = [next(piece for piece in step.segments if piece.activity == "compute") for step in steps]
+        # A step begins where the trainer has its batch; from the end of the one before until there
+        # it did nothing.
+        worked = [
+            next(piece for piece in step.segments if piece.activity == "compute") for step in steps
+        ]
         return [(piece.begin - steps[0].begin, piece.end - steps[0].begin) for piece in worked]
 
     def step(self, images: torch.Tensor, labels: torch.Tensor) -> None:
         self._clock.begin()
         self._clock.mark("compute")
         try:
-            with torch.autocast(self._device.type, dtype=torch.bfloat16, enabled=self._device.type == "cuda"):
+            with torch.autocast(
+                self._device.type, dtype=torch.bfloat16, enabled=self._device.type == "cuda"
+            ):
                 loss = nn.functional.cross_entropy(self._network(images), labels)
             self._optimizer.zero_grad(set_to_none=True)
             loss.backward()
             self._optimizer.step()
         except torch.cuda.OutOfMemoryError as error:
             raise ConfigurationError(
-                f"--batch-size: a batch of {len(images)} does not fit in the memory of {self._device} "
+                f"--batch-size: a batch of {len(images)} does not fit in the memory of "
+                f"{self._device} "
                 f"({str(error).splitlines()[0]}). Take a smaller one, or a smaller --network."
             ) from error
         self._clock.end()
@@ -215,14 +239,21 @@ Trainer = RateTrainer | NetworkTrainer
 
 
 class SmallNetwork(nn.Sequential):
-    """Four strided convolutions and a linear layer, about 100,000 weights: (B, 3, H, W) to (B, classes)."""
+    """Four strided convolutions and a linear layer, about 100,000 weights: (B, 3, H, W) to (B,
+    classes)."""
 
     def __init__(self, classes: int) -> None:
         channels = (3, 24, 48, 64, 96)
         layers: list[nn.Module] = []
         for before, after in itertools.pairwise(channels):
-            layers += [nn.Conv2d(before, after, 3, stride=2, padding=1, bias=False), nn.BatchNorm2d(after), nn.ReLU()]
-        super().__init__(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels[-1], classes))
+            layers += [
+                nn.Conv2d(before, after, 3, stride=2, padding=1, bias=False),
+                nn.BatchNorm2d(after),
+                nn.ReLU(),
+            ]
+        super().__init__(
+            *layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels[-1], classes)
+        )
 
 
 def _network(name: str, classes: int) -> nn.Module:
@@ -234,7 +265,8 @@ def _network(name: str, classes: int) -> nn.Module:
         built: nn.Module = get_model(name, weights=None, num_classes=classes)
     except (ValueError, TypeError) as error:  # unknown; or made for other tasks
         raise ConfigurationError(
-            f"--network {name}: torchvision cannot build it as a classifier ({error}). Take {SMALL!r}, or a name such "
+            f"--network {name}: torchvision cannot build it as a classifier ({error}). Take "
+            f"{SMALL!r}, or a name such "
             "as resnet18 or resnet50."
         ) from error
     return built
@@ -246,12 +278,12 @@ def wait_for_copy(images: torch.Tensor) -> None:
         torch.cuda.current_stream(images.device).synchronize()
 
 
-# -- One feeds the other -----------------------------------------------------------------------------------------------
+# -- One feeds the other ---------------------------------------------------------------------------
 
 
 class LoaderRunner:
-    """Takes batches epoch after epoch; rounds go on where the last one stopped. The first run begins with the first
-    batch, whose time is kept for the runs that follow."""
+    """Takes batches epoch after epoch; rounds go on where the last one stopped. The first run
+    begins with the first batch, whose time is kept for the runs that follow."""
 
     def __init__(
         self,
@@ -262,8 +294,9 @@ class LoaderRunner:
         see_epoch_end: bool = True,
         damaged: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """`see_epoch_end`: whether a round should go on to the end of an epoch, where one is near; `damaged` files and
-        what is wrong with them are told as failures if the loader had to replace samples."""
+        """`see_epoch_end`: whether a round should go on to the end of an epoch, where one is near;
+        `damaged` files and what is wrong with them are told as failures if the loader had to
+        replace samples."""
         self.trainer = trainer  # of the runs to come
         self._watch, self._damaged = watch or GpuMonitor("cpu"), damaged
         cores, quota = float(affinity_cores()), quota_cores()
@@ -298,7 +331,9 @@ class LoaderRunner:
         metrics: dict[str, float | None] = {
             "wait_share": sum(waits) / total,
             "first_batch_seconds": self._first_batch,
-            "epoch_gap_seconds": quantile([waits[number] for number in firsts], 0.5) if firsts else None,
+            "epoch_gap_seconds": quantile([waits[number] for number in firsts], 0.5)
+            if firsts
+            else None,
             "step_seconds": quantile([end - begin for begin, end in steps], 0.5),
             "host_cpu_share": cpu / (total * self._cores),
             "substituted": float(replaced),
@@ -332,7 +367,9 @@ class LoaderRunner:
         self._batches = iter(self._feed)
         batch = next(self._batches, None)
         if batch is None:
-            raise SourceError("An epoch without a single batch: all files are damaged. Give a folder with images.")
+            raise SourceError(
+                "An epoch without a single batch: all files are damaged. Give a folder with images."
+            )
         if self._first_batch is None:
             wait_for_copy(batch[0])
             self._first_batch = self._opening + time.perf_counter() - begun
@@ -340,13 +377,15 @@ class LoaderRunner:
 
 
 def gaps(steps: Steps) -> list[float]:
-    """The time before each step in which nothing was done [seconds]; the first counts from time 0."""
+    """The time before each step in which nothing was done [seconds]; the first counts from time
+    0."""
     ends = [0.0, *(end for _, end in steps)]
     return [max(0.0, begin - end) for (begin, _), end in zip(steps, ends, strict=False)]
 
 
 def busy_series(steps: Steps, bins: int = 120) -> tuple[tuple[float, float], ...]:
-    """(begin of the bin [seconds], share of it that was busy, 0 to 1), in bins of equal width up to the last step."""
+    """(begin of the bin [seconds], share of it that was busy, 0 to 1), in bins of equal width up to
+    the last step."""
     if not steps or steps[-1][1] <= 0:
         return ()
     width = steps[-1][1] / bins

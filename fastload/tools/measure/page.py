@@ -1,4 +1,5 @@
-"""Results as one page for a browser: charts, tables, the machine. It needs no network and no script."""
+"""Results as one page for a browser: charts, tables, the machine. It needs no network and no
+script."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ _ON_A_PHONE = 5  # columns of numbers beside each other
 
 
 def require_charts(option: str = "--html") -> None:
-    """Raises BackendUnavailableError, with the command: what draws the charts of `option` is not installed."""
+    """Raises BackendUnavailableError, with the command: what draws the charts of `option` is not
+    installed."""
     if find_spec("matplotlib") is None:
         raise BackendUnavailableError(
             f"{option}: charts need matplotlib, which is not installed: {install_command('report')}"
@@ -37,8 +39,8 @@ def write_page(
     """Write the page, all of it or nothing. Raises OSError.
 
     Args:
-        sections: heading: HTML; those without any are left out. Before them come the notes, after them what is missing,
-            the machine and the settings.
+        sections: heading: HTML; those without any are left out. Before them come the notes, after
+            them what is missing, the machine and the settings.
         has_verdict: the first note is what the page says; it is shown larger.
         row_title: what to call a row that was not measured.
     """
@@ -48,7 +50,11 @@ def write_page(
     where = ", ".join([machine.cpu, counted(machine.affinity_cores, "core"), *machine.gpus])
     stopped = '<p class="warning">Stopped early: some rows have fewer rounds, or none.</p>\n'
     everything = {**sections, **_problems(results, row_title), **_conditions(results)}
-    body = "".join(f"<section><h2>{escape(name)}</h2>\n{html}</section>\n" for name, html in everything.items() if html)
+    body = "".join(
+        f"<section><h2>{escape(name)}</h2>\n{html}</section>\n"
+        for name, html in everything.items()
+        if html
+    )
     document = f"""<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -74,20 +80,28 @@ def write_page(
 
 
 def table(rows: Sequence[Mapping[str, str | Text]], *, text_columns: Sequence[str]) -> str:
-    """HTML of a table that scrolls sideways within itself where the screen is narrow; rows as for `print_fitting`.
-    Columns of numbers, but for `text_columns`."""
+    """HTML of a table that scrolls sideways within itself where the screen is narrow; rows as for
+    `print_fitting`. Columns of numbers, but for `text_columns`."""
     if not rows:
         return ""
     headings = [name for name in rows[0] if any(str(row[name]) for row in rows)]
     kind = {name: "" if name in text_columns else ' class="number"' for name in headings}
     head = "".join(f'<th scope="col"{kind[name]}>{escape(name)}</th>' for name in headings)
-    lines = ["".join(f"<td{kind[name]}>{escape(str(row[name]))}</td>" for name in headings) for row in rows]
+    lines = [
+        "".join(f"<td{kind[name]}>{escape(str(row[name]))}</td>" for name in headings)
+        for row in rows
+    ]
     return _scrolling(head, lines, len(headings))
 
 
 def _scrolling(head: str, lines: Sequence[str], columns: int) -> str:
-    """A table that scrolls within itself; its shadow shows that it does, and on a phone a line says so."""
-    hint = f'<p class="hint">Scroll sideways: {counted(columns, "column")}.</p>\n' if columns > _ON_A_PHONE else ""
+    """A table that scrolls within itself; its shadow shows that it does, and on a phone a line says
+    so."""
+    hint = (
+        f'<p class="hint">Scroll sideways: {counted(columns, "column")}.</p>\n'
+        if columns > _ON_A_PHONE
+        else ""
+    )
     body = "".join(f"<tr>{line}</tr>\n" for line in lines)
     content = f"<thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody>"
     return f'{hint}<div class="scroll" tabindex="0"><table>{content}</table></div>\n'
@@ -106,7 +120,9 @@ def _marked(text: str) -> str:
     parts = escape(text).split("`")
     if len(parts) % 2 == 0:  # an odd number of quotes: leave them
         return escape(text)
-    return "".join(f"<code>{part}</code>" if number % 2 else part for number, part in enumerate(parts))
+    return "".join(
+        f"<code>{part}</code>" if number % 2 else part for number, part in enumerate(parts)
+    )
 
 
 def _problems(results: Results, row_title: Callable[[Measurement], str]) -> dict[str, str]:
@@ -144,7 +160,9 @@ def _conditions(results: Results) -> dict[str, str]:
 
 
 def _list(rows: Mapping[str, str]) -> str:
-    items = "".join(f"<dt>{escape(name)}</dt><dd>{escape(text) or 'none'}</dd>\n" for name, text in rows.items())
+    items = "".join(
+        f"<dt>{escape(name)}</dt><dd>{escape(text) or 'none'}</dd>\n" for name, text in rows.items()
+    )
     return f"<dl>\n{items}</dl>\n"
 
 

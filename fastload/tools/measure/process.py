@@ -1,4 +1,5 @@
-"""One protocol for what is measured in processes of its own: start it, give it a task, hear of it, end it.
+"""One protocol for what is measured in processes of its own: start it, give it a task, hear of it,
+end it.
 
     done = run("benchmarks.gpu.idle:run", setting, limit=60.0)      # one call of a function, and its end
     done.answer, done.words, done.code
@@ -8,11 +9,11 @@
     child.ask("measure", 2.0, limit=300.0)                          # a method of it: what it returns, or raises
     child.close()
 
-Tasks and answers are pickled; functions are named "module:function" and imported by the child. A child of another
-environment needs this package on its path and nothing but the standard library. In the child,
-`fastload.tools.measure.child.report(value)` tells the parent something before the end. Every process has a session of
-its own, so that Ctrl-C is for the parent, and is ended with all that it started: torchrun's ranks and DataLoader's
-workers too.
+Tasks and answers are pickled; functions are named "module:function" and imported by the child. A
+child of another environment needs this package on its path and nothing but the standard library. In
+the child, `fastload.tools.measure.child.report(value)` tells the parent something before the end.
+Every process has a session of its own, so that Ctrl-C is for the parent, and is ended with all that
+it started: torchrun's ranks and DataLoader's workers too.
 """
 
 from __future__ import annotations
@@ -49,9 +50,15 @@ _LOOK = 0.1  # how often to see whether a silent process is still there [seconds
 class Outcome:
     """What came of a `run`."""
 
-    answers: dict[int, Any] = field(default_factory=dict)  # what the function returned, by rank; 0 of one process
-    errors: list[str] = field(default_factory=list)  # what ranks raised, as "Kind: words", the first one first
-    code: int | None = None  # exit status, or minus the signal that ended it; None: ended, its time was over
+    answers: dict[int, Any] = field(
+        default_factory=dict
+    )  # what the function returned, by rank; 0 of one process
+    errors: list[str] = field(
+        default_factory=list
+    )  # what ranks raised, as "Kind: words", the first one first
+    code: int | None = (
+        None  # exit status, or minus the signal that ended it; None: ended, its time was over
+    )
     output: str = ""  # what was printed, if it was not sent elsewhere
 
     @property
@@ -61,16 +68,23 @@ class Outcome:
 
     @property
     def words(self) -> str:
-        """Why it failed: the first error that was told; else how it was killed; else its most telling line."""
+        """Why it failed: the first error that was told; else how it was killed; else its most
+        telling line."""
         if self.errors:
             return short(self.errors[0])
-        if killed := re.search(r"Signal (\d+) \(\w+\) received by PID", self.output):  # as torchrun says it
+        if killed := re.search(
+            r"Signal (\d+) \(\w+\) received by PID", self.output
+        ):  # as torchrun says it
             return _killed(int(killed[1]))
         if self.code is not None and self.code < 0:
             return _killed(-self.code)
         lines = [line.strip() for line in self.output.splitlines() if re.search(r"\w", line)]
-        telling = [line for line in lines if re.match(r"[\w.]*(?:Error|Exception|Interrupt)\b", line)]
-        return short((telling or lines or [f"ended with exit code {self.code} and said nothing"])[-1])
+        telling = [
+            line for line in lines if re.match(r"[\w.]*(?:Error|Exception|Interrupt)\b", line)
+        ]
+        return short(
+            (telling or lines or [f"ended with exit code {self.code} and said nothing"])[-1]
+        )
 
 
 def run(
@@ -88,7 +102,8 @@ def run(
     Args:
         function: "module:function"; with several processes each calls it.
         limit: after which it is given up [seconds].
-        launcher: of the processes: Python, or Python with torchrun (`-m torch.distributed.run ...`).
+        launcher: of the processes: Python, or Python with torchrun (`-m torch.distributed.run
+            ...`).
         environment: all of it; None: this process'.
         output: file to append what is printed to; None: it is kept in the outcome.
         on_report: told each report at once.
@@ -102,7 +117,9 @@ def run(
                     outcome.answers[rank] = value
                 elif kind == "error":
                     (name, *_), words = value
-                    outcome.errors.append(f"{name.removeprefix('builtins.').rpartition('.')[2]}: {words}")
+                    outcome.errors.append(
+                        f"{name.removeprefix('builtins.').rpartition('.')[2]}: {words}"
+                    )
                 else:
                     on_report(value)
             outcome.code = child.code
@@ -155,7 +172,8 @@ class Child:
         self._request(("open", maker, arguments), limit)
 
     def ask(self, method: str, *arguments: object, limit: float = math.inf) -> Any:
-        """What a method of the object returns that `open` made. Raises FastloadError, ValueError and OSError as it did;
+        """What a method of the object returns that `open` made. Raises FastloadError, ValueError
+        and OSError as it did;
         WorkerError: it raised something else, died, or gave no answer within `limit` seconds."""
         return self._request(("ask", method, arguments), limit)
 
@@ -179,9 +197,11 @@ class Child:
         how = "gave no answer in time" if self.code is None else f"ended with exit code {self.code}"
         raise WorkerError(f"The process of {request[1]!r} {how}.")
 
-    def messages(self, request: tuple[str, str, tuple[object, ...]], limit: float) -> Iterator[tuple[int, str, Any]]:
-        """Send a request to each process and yield (rank, kind, value) of what comes back ("answer", "error",
-        "report"), until the limit [seconds], or until all have ended."""
+    def messages(
+        self, request: tuple[str, str, tuple[object, ...]], limit: float
+    ) -> Iterator[tuple[int, str, Any]]:
+        """Send a request to each process and yield (rank, kind, value) of what comes back
+        ("answer", "error", "report"), until the limit [seconds], or until all have ended."""
         deadline = time.monotonic() + limit
         for channel in self._ranks:
             _send(channel, request)
@@ -220,15 +240,25 @@ def _send(channel: connection.Connection, request: object) -> None:
 def _error(kinds: Sequence[str], words: str) -> Exception:
     """What the child raised, as far as it is of a kind that callers tell apart."""
     known = {f"{kind.__module__}.{kind.__qualname__}": kind for kind in (ValueError, OSError)}
-    known |= {f"{errors.__name__}.{name}": kind for name, kind in vars(errors).items() if name.endswith("Error")}
+    known |= {
+        f"{errors.__name__}.{name}": kind
+        for name, kind in vars(errors).items()
+        if name.endswith("Error")
+    }
     kind = next((known[name] for name in kinds if name in known), None)
-    return WorkerError(f"{kinds[0].removeprefix('builtins.')}: {words}") if kind is None else kind(words)
+    return (
+        WorkerError(f"{kinds[0].removeprefix('builtins.')}: {words}")
+        if kind is None
+        else kind(words)
+    )
 
 
 def end(process: subprocess.Popen[Any], grace: float = _GRACE) -> None:
-    """End a process of a session of its own, and all that it started; a second Ctrl-C shortens the grace.
+    """End a process of a session of its own, and all that it started; a second Ctrl-C shortens the
+    grace.
 
-    torchrun puts its ranks into further sessions, out of reach of a signal to the group: hence by their ids.
+    torchrun puts its ranks into further sessions, out of reach of a signal to the group: hence by
+    their ids.
     """
     family = descendants(process.pid)
     if process.poll() is None:

@@ -1,8 +1,9 @@
 """What was measured: one schema for all benchmarks and sweeps, and the files of it.
 
-The JSON has the names and the nesting of these structs; `results_schema()` is its JSON Schema, and `SCHEMA_VERSION` its
-version, raised whenever a reader of the old form would misunderstand the new one. Times are in seconds, memory in
-bytes, rates per second. A metric that has no number is absent, or null.
+The JSON has the names and the nesting of these structs; `results_schema()` is its JSON Schema, and
+`SCHEMA_VERSION` its version, raised whenever a reader of the old form would misunderstand the new
+one. Times are in seconds, memory in bytes, rates per second. A metric that has no number is absent,
+or null.
 """
 
 from __future__ import annotations
@@ -33,8 +34,9 @@ Parameter = str | int | float | bool
 """A setting of a contestant: number of threads, where the data lies, prefetch factor."""
 
 Status = Literal["measured", "unavailable", "failed", "out of memory", "timed out", "not run"]
-"""`unavailable`: not installed here, or this machine cannot do it; `note` says what to do. `failed`: it raised, `note`
-says what. `not run`: the benchmark was stopped before its first round, or it was known to be pointless."""
+"""`unavailable`: not installed here, or this machine cannot do it; `note` says what to do.
+`failed`: it raised, `note` says what. `not run`: the benchmark was stopped before its first round,
+or it was known to be pointless."""
 
 
 class Round(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -42,9 +44,12 @@ class Round(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     samples: int  # delivered; failed ones do not count
     seconds: float
-    cpu_seconds: float | None = None  # user and system time of this process and its children; None: not measured
+    cpu_seconds: float | None = (
+        None  # user and system time of this process and its children; None: not measured
+    )
     metrics: Mapping[str, float | None] = {}
-    """Further numbers, named with their unit: `pixels_per_second`, `wait_share`, `first_batch_seconds`."""
+    """Further numbers, named with their unit: `pixels_per_second`, `wait_share`,
+    `first_batch_seconds`."""
 
     @property
     def rate(self) -> float:
@@ -80,12 +85,15 @@ class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rounds: tuple[Round, ...] = ()
     latency: Latency | None = None
     peak_memory: int | None = None
-    """Largest memory of this process and its children [bytes]; worker processes by their proportional share (PSS)."""
+    """Largest memory of this process and its children [bytes]; worker processes by their
+    proportional share (PSS)."""
     memory_growth: int | None = None
-    """How much of it was not there before it was opened [bytes]: what the contestant itself takes."""
+    """How much of it was not there before it was opened [bytes]: what the contestant itself
+    takes."""
     failures: tuple[Failure, ...] = ()  # each failed sample once, whatever the number of rounds
     series: Mapping[str, tuple[tuple[float, float], ...]] = {}
-    """Timelines of the last round: (seconds since its start, value), as of the GPU's utilisation."""
+    """Timelines of the last round: (seconds since its start, value), as of the GPU's
+    utilisation."""
 
     @property
     def key(self) -> tuple[str, str, tuple[tuple[str, Parameter], ...]]:
@@ -121,13 +129,17 @@ class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def ratios(
-    of: Measurement | None, to: Measurement | None, quantity: Callable[[Round], float] = lambda r: r.rate
+    of: Measurement | None,
+    to: Measurement | None,
+    quantity: Callable[[Round], float] = lambda r: r.rate,
 ) -> list[float]:
-    """Of a quantity of two contestants, round by round: what disturbed a round disturbed both. Their median is the
-    figure to tell; empty if one of them was not measured."""
+    """Of a quantity of two contestants, round by round: what disturbed a round disturbed both.
+    Their median is the figure to tell; empty if one of them was not measured."""
     if of is None or to is None:
         return []
-    return [quantity(mine) / quantity(other) for mine, other in zip(of.rounds, to.rounds, strict=False)]
+    return [
+        quantity(mine) / quantity(other) for mine, other in zip(of.rounds, to.rounds, strict=False)
+    ]
 
 
 class Results(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -140,8 +152,12 @@ class Results(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     settings: Mapping[str, Parameter | list[Parameter] | None]
     """What was asked for: folder, number of images, seconds and so on."""
     measurements: tuple[Measurement, ...]
-    complete: bool = True  # False if it was stopped; then some rows have fewer rounds than others, or none
-    notes: tuple[str, ...] = ()  # what a reader has to know: what the numbers mean, and what was left out and why
+    complete: bool = (
+        True  # False if it was stopped; then some rows have fewer rounds than others, or none
+    )
+    notes: tuple[
+        str, ...
+    ] = ()  # what a reader has to know: what the numbers mean, and what was left out and why
     verdicts: tuple[Verdict, ...] = ()  # what should be reached, and what was
     schema_version: int = SCHEMA_VERSION
 
@@ -169,7 +185,7 @@ def new_results(
     )
 
 
-# -- JSON --------------------------------------------------------------------------------------------------------------
+# -- JSON ------------------------------------------------------------------------------------------
 
 
 def results_schema() -> dict[str, Any]:
@@ -178,7 +194,8 @@ def results_schema() -> dict[str, Any]:
 
 
 def to_json(results: Results) -> str:
-    """As `results_schema` says. Numbers that JSON does not have (infinity, not a number) become null."""
+    """As `results_schema` says. Numbers that JSON does not have (infinity, not a number) become
+    null."""
     return msgspec.json.format(msgspec.json.encode(results), indent=1).decode() + "\n"
 
 
@@ -187,14 +204,15 @@ class _Version(msgspec.Struct):
 
 
 def from_json(text: str, name: str) -> Results:
-    """Read what `to_json` wrote; `name` is what messages call it. Raises ConfigurationError: it is no JSON, no results
-    of fastload, or of another version of the schema."""
+    """Read what `to_json` wrote; `name` is what messages call it. Raises ConfigurationError: it is
+    no JSON, no results of fastload, or of another version of the schema."""
     give = "Give a file that was written with --json."
     try:
         version = msgspec.json.decode(text, type=_Version).schema_version
         if version is not None and version not in _READ:
             raise ConfigurationError(
-                f"{name}: results of schema version {version}, this fastload reads {_READ[0]} to {_READ[-1]}. "
+                f"{name}: results of schema version {version}, this fastload reads {_READ[0]} "
+                f"to {_READ[-1]}. "
                 "Measure again, or read it with the version of fastload that wrote it."
             )
         return msgspec.json.decode(text, type=Results)
@@ -210,26 +228,49 @@ def read_json(path: str | os.PathLike[str]) -> Results:
     try:
         return from_json(Path(path).read_text(encoding="utf-8"), name)
     except UnicodeDecodeError as error:
-        raise ConfigurationError(f"{name}: not a text file ({error.reason}). Give results as JSON.") from error
+        raise ConfigurationError(
+            f"{name}: not a text file ({error.reason}). Give results as JSON."
+        ) from error
     except OSError as error:
         raise ConfigurationError(
-            f"{name}: cannot be read ({error.strerror}). Give a file that a benchmark or sweep wrote with --json."
+            f"{name}: cannot be read ({error.strerror}). Give a file that a benchmark or sweep "
+            "wrote with --json."
         ) from error
 
 
-# -- CSV ---------------------------------------------------------------------------------------------------------------
+# -- CSV -------------------------------------------------------------------------------------------
 
 _COLUMNS = (
-    *("contestant", "mode", "status", "version", "rounds", "rate_median", "rate_q1", "rate_q3", "rate_mad"),
-    *("cpu_seconds_per_1000", "latency_p50", "latency_p99", "peak_memory", "memory_growth", "failures", "note"),
+    *(
+        "contestant",
+        "mode",
+        "status",
+        "version",
+        "rounds",
+        "rate_median",
+        "rate_q1",
+        "rate_q3",
+        "rate_mad",
+    ),
+    *(
+        "cpu_seconds_per_1000",
+        "latency_p50",
+        "latency_p99",
+        "peak_memory",
+        "memory_growth",
+        "failures",
+        "note",
+    ),
 )
 
 
 def to_csv(results: Results) -> str:
-    """A line a row; parameters and the medians of further metrics as columns after the common ones. Rates are samples
-    per second; times seconds; memory bytes. Empty where there is no number."""
+    """A line a row; parameters and the medians of further metrics as columns after the common ones.
+    Rates are samples per second; times seconds; memory bytes. Empty where there is no number."""
     parameters = sorted({name for row in results.measurements for name in row.parameters})
-    metrics = sorted({name for row in results.measurements for r in row.rounds for name in r.metrics})
+    metrics = sorted(
+        {name for row in results.measurements for r in row.rounds for name in r.metrics}
+    )
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([*_COLUMNS[:2], *parameters, *_COLUMNS[2:], *metrics])
@@ -242,7 +283,14 @@ def to_csv(results: Results) -> str:
             [
                 *(row.contestant, row.mode),
                 *(row.parameters.get(name) for name in parameters),
-                *(row.status, row.version, len(row.rounds), *rates, row.cpu_seconds_per_1000, *latencies),
+                *(
+                    row.status,
+                    row.version,
+                    len(row.rounds),
+                    *rates,
+                    row.cpu_seconds_per_1000,
+                    *latencies,
+                ),
                 *(row.peak_memory, row.memory_growth, len(row.failures), row.note),
                 *(None if summary is None else summary.median for summary in found),
             ]
@@ -256,9 +304,17 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
         part.write_text(text, encoding="utf-8")
 
 
-# -- The machine -------------------------------------------------------------------------------------------------------
+# -- The machine -----------------------------------------------------------------------------------
 
-_PACKAGES = ("torch", "torchvision", "numpy", "simplejpeg", "PyTurboJPEG", "opencv-python-headless", "opencv-python")
+_PACKAGES = (
+    "torch",
+    "torchvision",
+    "numpy",
+    "simplejpeg",
+    "PyTurboJPEG",
+    "opencv-python-headless",
+    "opencv-python",
+)
 
 
 class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -280,7 +336,13 @@ class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         cores = f"{self.affinity_cores} of {counted(self.cores, 'core')}"
         if self.quota_cores is not None:
             cores += f", quota {self.quota_cores:g}"
-        parts = [self.cpu, cores, " ".join(self.simd), f"{self.memory / (1 << 30):.0f} GiB", *self.gpus]
+        parts = [
+            self.cpu,
+            cores,
+            " ".join(self.simd),
+            f"{self.memory / (1 << 30):.0f} GiB",
+            *self.gpus,
+        ]
         return ", ".join(part for part in (*parts, f"Python {self.python}") if part)
 
 

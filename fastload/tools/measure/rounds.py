@@ -1,13 +1,15 @@
-"""Rounds: contestants take turns, in one run, on one machine, until each has the same number of rounds.
+"""Rounds: contestants take turns, in one run, on one machine, until each has the same number of
+rounds.
 
     entries = [Entry("simplejpeg", "full", {"threads": 2}, open=lambda: SimpleJpegRunner(...)), ...]
     measured = measure(entries, rounds=5, seconds=0.5, warmup_seconds=0.2, on_progress=...)
     measured.measurements   # one `results.Measurement` per entry, in the order of the entries
     measured.complete       # False after Ctrl-C: what was measured until then is there
 
-Each round takes all entries in turn, every second round backwards, so that whatever changes on the machine meanwhile
-meets all alike. The clock, CPU seconds (worker processes included) and memory are taken around each run, except where
-its `Work` says them itself, because the work happened elsewhere or only a part of the call counts.
+Each round takes all entries in turn, every second round backwards, so that whatever changes on the
+machine meanwhile meets all alike. The clock, CPU seconds (worker processes included) and memory are
+taken around each run, except where its `Work` says them itself, because the work happened elsewhere
+or only a part of the call counts.
 """
 
 from __future__ import annotations
@@ -20,7 +22,12 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from fastload.errors import BackendUnavailableError, FastloadError
-from fastload.tools.measure.clock import cpu_seconds, peak_memory, reset_peak_memory, resident_memory
+from fastload.tools.measure.clock import (
+    cpu_seconds,
+    peak_memory,
+    reset_peak_memory,
+    resident_memory,
+)
 from fastload.tools.measure.results import Failure, Latency, Measurement, Parameter, Round, Status
 from fastload.tools.measure.statistics import quantile
 
@@ -36,9 +43,12 @@ class Work:
     memory_growth: int | None = None
     latencies: Sequence[float] = ()  # [seconds], one per sample or per batch
     latency_of: str = "sample"
-    failures: Mapping[str, str] = field(default_factory=dict)  # name of the sample: what is wrong with it
+    failures: Mapping[str, str] = field(
+        default_factory=dict
+    )  # name of the sample: what is wrong with it
     metrics: Mapping[str, float | None] = field(default_factory=dict)
-    """Further numbers of the round, named with their unit; `Measurement.metric(name)` gives median and spread."""
+    """Further numbers of the round, named with their unit; `Measurement.metric(name)` gives median
+    and spread."""
     series: Mapping[str, Sequence[tuple[float, float]]] = field(default_factory=dict)
     """(seconds since the start of the run, value); the last round's are kept."""
 
@@ -47,7 +57,8 @@ class Runner(Protocol):
     """A contestant at work."""
 
     def run(self, seconds: float) -> Work:
-        """Work for about so long, at least one whole unit: a pass over the images, a few batches."""
+        """Work for about so long, at least one whole unit: a pass over the images, a few
+        batches."""
         ...
 
     def close(self) -> None:
@@ -57,7 +68,8 @@ class Runner(Protocol):
 
 @dataclass(frozen=True)
 class Entry:
-    """One row to be measured. An exception of `open` or of `run` ends this contestant, not the benchmark."""
+    """One row to be measured. An exception of `open` or of `run` ends this contestant, not the
+    benchmark."""
 
     contestant: str
     mode: str
@@ -97,11 +109,12 @@ def measure(
     Args:
         rounds: that each entry runs, at least 1; 5 or more give a spread worth reading.
         seconds: of one round of one entry.
-        warmup_seconds: of the run before the first round (before every round, unless `keep_open`). Of it only the
-            failures and the memory are kept; with `keep_open` no other run's memory is looked at.
-        keep_open: open and warm up all entries once and leave them open: for what costs little while it is idle. False:
-            open, warm up, run and close the entry within its round: for loaders, whose workers and prefetched batches
-            would disturb the others.
+        warmup_seconds: of the run before the first round (before every round, unless `keep_open`).
+            Of it only the failures and the memory are kept; with `keep_open` no other run's memory
+            is looked at.
+        keep_open: open and warm up all entries once and leave them open: for what costs little
+            while it is idle. False: open, warm up, run and close the entry within its round: for
+            loaders, whose workers and prefetched batches would disturb the others.
         on_progress: called before each run, from this thread.
         on_row: called after each run, with the row so far.
         until: no run begins later than this, by `time.monotonic()`.
@@ -133,7 +146,9 @@ def status_of(error: Exception) -> tuple[Status, str]:
     """What a contestant is that raised this, and the note on it."""
     if isinstance(error, BackendUnavailableError):
         return "unavailable", str(error)
-    return "failed", str(error) if isinstance(error, FastloadError) else f"{type(error).__name__}: {error}"
+    return "failed", str(error) if isinstance(
+        error, FastloadError
+    ) else f"{type(error).__name__}: {error}"
 
 
 class _Turns:
@@ -151,9 +166,11 @@ class _Turns:
         self._failures: dict[str, str] = {}
         self._series: dict[str, tuple[tuple[float, float], ...]] = {}
 
-    def take(self, number: int, seconds: float, warmup_seconds: float, opened: ExitStack | None) -> None:
-        """One turn, of round 0 the warm-up; nothing once it has failed. `opened` closes the runner at the end of the
-        benchmark; None: it is opened and closed here."""
+    def take(
+        self, number: int, seconds: float, warmup_seconds: float, opened: ExitStack | None
+    ) -> None:
+        """One turn, of round 0 the warm-up; nothing once it has failed. `opened` closes the runner
+        at the end of the benchmark; None: it is opened and closed here."""
         if self._status in ("unavailable", "failed"):
             return
         try:
@@ -164,7 +181,9 @@ class _Turns:
                 self._runner = self._warm_up(opened, warmup_seconds)
             elif self._runner is not None:
                 self._round(self._runner, seconds, alone=False)
-        except Exception as error:  # also of a library: minutes of the others' rounds must not go with it
+        except (
+            Exception
+        ) as error:  # also of a library: minutes of the others' rounds must not go with it
             self._status, self._note = status_of(error)
 
     def _warm_up(self, opened: ExitStack, seconds: float) -> Runner:
@@ -179,7 +198,8 @@ class _Turns:
         return runner
 
     def _round(self, runner: Runner, seconds: float, *, alone: bool) -> None:
-        """Run and count. `alone`: nothing else ran since the warm-up, so the memory in use is this contestant's."""
+        """Run and count. `alone`: nothing else ran since the warm-up, so the memory in use is this
+        contestant's."""
         cpu, clock = cpu_seconds(), time.perf_counter()
         work = runner.run(seconds)
         elapsed, burnt = time.perf_counter() - clock, cpu_seconds() - cpu
@@ -222,6 +242,8 @@ class _Turns:
             latency=latency,
             peak_memory=self._peak or None,
             memory_growth=self._growth if self._peak else None,
-            failures=tuple(Failure(name, message) for name, message in sorted(self._failures.items())),
+            failures=tuple(
+                Failure(name, message) for name, message in sorted(self._failures.items())
+            ),
             series=self._series,
         )

@@ -1,6 +1,8 @@
-"""Median and spread of a handful of rounds; when a difference is more than noise; whether a bar was reached.
+"""Median and spread of a handful of rounds; when a difference is more than noise; whether a bar was
+reached.
 
-Order statistics only: one round that something else disturbed moves a mean and a standard deviation, but hardly these.
+Order statistics only: one round that something else disturbed moves a mean and a standard
+deviation, but hardly these.
 """
 
 from __future__ import annotations
@@ -12,7 +14,9 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-Change = Literal["faster", "slower", "within noise", "cannot tell"]  # `cannot tell`: fewer than three rounds on a side
+Change = Literal[
+    "faster", "slower", "within noise", "cannot tell"
+]  # `cannot tell`: fewer than three rounds on a side
 
 
 class Summary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -28,13 +32,14 @@ class Summary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def sigma(self) -> float:
-        """The standard deviation of a normal distribution with this MAD (Rousseeuw, Croux: "Alternatives to the Median
-        Absolute Deviation", JASA 1993)."""
+        """The standard deviation of a normal distribution with this MAD (Rousseeuw, Croux:
+        "Alternatives to the Median Absolute Deviation", JASA 1993)."""
         return 1.4826 * self.mad
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """The value below which a share (0 to 1) of the sample lies, linear between neighbours. Raises ValueError: none."""
+    """The value below which a share (0 to 1) of the sample lies, linear between neighbours. Raises
+    ValueError: none."""
     if not values:
         raise ValueError("quantile of no values")
     return float(np.quantile(values, share))
@@ -55,8 +60,8 @@ def summarise(values: Sequence[float]) -> Summary:
 
 
 def difference_is_real(a: Summary, b: Summary) -> bool | None:
-    """Whether the ranges between the quartiles do not overlap, and the medians are more than two standard deviations of
-    the difference apart; None: one has too few rounds (below 3) to tell."""
+    """Whether the ranges between the quartiles do not overlap, and the medians are more than two
+    standard deviations of the difference apart; None: one has too few rounds (below 3) to tell."""
     if min(a.count, b.count) < 3:
         return None
     apart = a.high < b.low or b.high < a.low
@@ -73,7 +78,7 @@ def change(before: Summary, after: Summary) -> Change:
     return "faster" if after.median > before.median else "slower"
 
 
-# -- Bars: what must be reached ----------------------------------------------------------------------------------------
+# -- Bars: what must be reached --------------------------------------------------------------------
 
 
 class Verdict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -108,7 +113,11 @@ class Verdict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         wanted = f"{self.what} {'>=' if self.at_least else '<='} {self._shown(self.bound)}"
         if found is None or value is None:
             return f"not measured  {wanted}"
-        off = f" by {abs(value - self.bound) / abs(self.bound):.1%}" if self.bound and not self.reached else ""
+        off = (
+            f" by {abs(value - self.bound) / abs(self.bound):.1%}"
+            if self.bound and not self.reached
+            else ""
+        )
         text = f"{('reached' if self.reached else 'MISSED') + off:<13} {wanted}: "
         if found.count == 1:
             return text + self._shown(value)
@@ -123,7 +132,13 @@ class Verdict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def judge(
-    what: str, values: Sequence[float], bound: float, *, at_least: bool = True, worst: bool = False, unit: str = ""
+    what: str,
+    values: Sequence[float],
+    bound: float,
+    *,
+    at_least: bool = True,
+    worst: bool = False,
+    unit: str = "",
 ) -> Verdict:
     """Hold what a benchmark found once, or in several rounds, against a bound; see `Verdict`."""
     return Verdict(what, bound, at_least, worst, unit, summarise(values) if values else None)

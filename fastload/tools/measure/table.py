@@ -64,8 +64,8 @@ def spread(row: Measurement) -> str:
 
 
 def metric_rows(title: str, rows: Sequence[Measurement]) -> list[dict[str, str]]:
-    """Rows for `print_fitting`: samples per second, if any, and the median of each further number, in the unit that its
-    name ends with."""
+    """Rows for `print_fitting`: samples per second, if any, and the median of each further number,
+    in the unit that its name ends with."""
     names = dict.fromkeys(name for row in rows for r in row.rounds for name in r.metrics)
     columns = {name: name.removesuffix("_seconds").replace("_", " ") for name in names}
     return [
@@ -83,12 +83,15 @@ def _unit_of(name: str) -> Callable[[float], str]:
     return milliseconds if name.endswith("seconds") else number
 
 
-def print_fitting(console: Console, rows: Sequence[Mapping[str, str | Text]], *, droppable: Sequence[str] = ()) -> None:
-    """A table whose cells are never cut: on a narrow terminal it does without some columns. A log has room for all.
+def print_fitting(
+    console: Console, rows: Sequence[Mapping[str, str | Text]], *, droppable: Sequence[str] = ()
+) -> None:
+    """A table whose cells are never cut: on a narrow terminal it does without some columns. A log
+    has room for all.
 
     Args:
-        rows: heading: cell, the same headings in each row; the first column is text, the others are numbers. Headings
-            whose cells are all empty are left out.
+        rows: heading: cell, the same headings in each row; the first column is text, the others are
+            numbers. Headings whose cells are all empty are left out.
         droppable: headings to leave out, the first one first, until the rest fits.
     """
     headings = [name for name in rows[0] if any(str(row[name]) for row in rows)]
@@ -114,11 +117,18 @@ def print_fitting(console: Console, rows: Sequence[Mapping[str, str | Text]], *,
 
 def print_heading(results: Results, command: str, console: Console) -> None:
     """Version, machine, libraries; `command` of fastload, such as "bench decode"."""
-    console.print(Text.assemble((f"fastload {results.fastload} {command}", "bold"), f" {results.created}"))
+    console.print(
+        Text.assemble((f"fastload {results.fastload} {command}", "bold"), f" {results.created}")
+    )
     console.print(str(results.machine), soft_wrap=True)
-    console.print(", ".join(f"{name} {version}" for name, version in results.machine.libraries.items()), soft_wrap=True)
+    console.print(
+        ", ".join(f"{name} {version}" for name, version in results.machine.libraries.items()),
+        soft_wrap=True,
+    )
     if not results.complete:
-        console.print(Text("Stopped before the end: some rows have fewer rounds, or none.", "yellow"))
+        console.print(
+            Text("Stopped before the end: some rows have fewer rounds, or none.", "yellow")
+        )
 
 
 def print_report(
@@ -132,7 +142,8 @@ def print_report(
     droppable: Sequence[str],
     title: Callable[[Measurement], str] = lambda row: row.contestant,
 ) -> None:
-    """Where and what was measured, tables (by heading), what it says, what was not measured and why."""
+    """Where and what was measured, tables (by heading), what it says, what was not measured and
+    why."""
     print_heading(results, command, console)
     console.print(about, soft_wrap=True)
     for heading, rows in tables.items():
@@ -149,7 +160,9 @@ def print_report(
 
 
 def print_problems(
-    results: Results, console: Console, title: Callable[[Measurement], str] = lambda row: row.contestant
+    results: Results,
+    console: Console,
+    title: Callable[[Measurement], str] = lambda row: row.contestant,
 ) -> None:
     """What is not there and how to get it, what went wrong, files that failed."""
     for note, names in not_measured(results, title).items():
@@ -186,8 +199,16 @@ def failures_by_file(results: Results) -> dict[tuple[str, str], list[str]]:
 
 @contextmanager
 def progress_bar(console: Console, what: str = "") -> Iterator[Callable[..., None]]:
-    """Gives a function that takes the share done, 0 to 1, and perhaps what is being done. A log shows nothing of it."""
-    columns = (TextColumn("{task.description:<40}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    """Gives a function that takes the share done, 0 to 1, and perhaps what is being done. A log
+    shows nothing of it."""
+    columns = (
+        TextColumn("{task.description:<40}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as bar:
         task = bar.add_task(what, total=1.0)
         yield lambda share, what=what: bar.update(task, completed=share, description=what)

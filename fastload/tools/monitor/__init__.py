@@ -1,8 +1,9 @@
-"""What a trainer and its GPU spend their time on: the driver's view, the device's own timeline, traces and pictures.
+"""What a trainer and its GPU spend their time on: the driver's view, the device's own timeline,
+traces and pictures.
 
-`gpu.py` asks the driver. `steps.py` is the clock that a trainer marks its phases on, by the device's own time,
-`idle.py` the sums. `profiler.py` looks at every kernel of a few steps. `timeline.py` shows it all, as a trace or a
-picture.
+`gpu.py` asks the driver. `steps.py` is the clock that a trainer marks its phases on, by the
+device's own time, `idle.py` the sums. `profiler.py` looks at every kernel of a few steps.
+`timeline.py` shows it all, as a trace or a picture.
 """
 
 from fastload.tools.monitor.gpu import GpuMonitor, GpuReading

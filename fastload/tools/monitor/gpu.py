@@ -17,22 +17,30 @@ import torch
 from fastload.errors import ConfigurationError
 
 _PCIE_EVERY = 0.5
-"""Least time between two questions about PCIe [seconds]: the driver counts for 20 ms before it answers those."""
+"""Least time between two questions about PCIe [seconds]: the driver counts for 20 ms before it
+answers those."""
 
 
 @dataclass(frozen=True)
 class GpuReading:
     """What was seen of one GPU over some time."""
 
-    busy_share: float  # mean utilisation, 0 to 1: the share of time in which at least one kernel ran
+    busy_share: (
+        float  # mean utilisation, 0 to 1: the share of time in which at least one kernel ran
+    )
     idle_windows: int  # how often it fell to 0%
     idle_seconds: float  # how long it was at 0%, together
     longest_idle_seconds: float
-    peak_memory: int  # [bytes] of this process without workers; of the whole GPU where the driver does not know it
+    # [bytes] of this process without workers; of the whole GPU where the driver does not know it
+    peak_memory: int
     utilisation: tuple[tuple[float, float], ...]  # (seconds since the start, share 0 to 1)
-    power_watts: float | None = None  # mean of the whole board; None, here and below: the driver does not tell
+    power_watts: float | None = (
+        None  # mean of the whole board; None, here and below: the driver does not tell
+    )
     peak_power_watts: float | None = None
-    pcie_rx_bytes: float | None = None  # mean traffic into the GPU over PCIe [bytes/s], of all its users
+    pcie_rx_bytes: float | None = (
+        None  # mean traffic into the GPU over PCIe [bytes/s], of all its users
+    )
     pcie_tx_bytes: float | None = None  # and out of it
 
     def metrics(self) -> dict[str, float]:
@@ -59,7 +67,8 @@ def reading_of(
     power: Sequence[float] = (),
     pcie: Sequence[tuple[float, float]] = (),
 ) -> GpuReading:
-    """Summarise a timeline [seconds], at least one sample; each holds until the next one, the last until `end`.
+    """Summarise a timeline [seconds], at least one sample; each holds until the next one, the last
+    until `end`.
 
     Args:
         power: [W], in equal distances.
@@ -68,9 +77,15 @@ def reading_of(
     ends = [*(at for at, _ in samples[1:]), max(end, samples[-1][0])]
     pieces = [(later - at, share) for (at, share), later in zip(samples, ends, strict=True)]
     total = sum(length for length, _ in pieces)
-    idle = [sum(length for length, _ in group) for zero, group in groupby(pieces, lambda p: p[1] == 0.0) if zero]
+    idle = [
+        sum(length for length, _ in group)
+        for zero, group in groupby(pieces, lambda p: p[1] == 0.0)
+        if zero
+    ]
     return GpuReading(
-        busy_share=sum(length * share for length, share in pieces) / total if total else samples[0][1],
+        busy_share=sum(length * share for length, share in pieces) / total
+        if total
+        else samples[0][1],
         idle_windows=len(idle),
         idle_seconds=sum(idle),
         longest_idle_seconds=max(idle, default=0.0),
@@ -90,16 +105,17 @@ class GpuMonitor:
             train()
         print(monitor.reading or monitor.reason)
 
-    Where the driver cannot be asked (no GPU, no NVML, no driver, a MIG slice), `available` is False, `reason` says why,
-    and there is no reading; nothing is raised.
+    Where the driver cannot be asked (no GPU, no NVML, no driver, a MIG slice), `available` is
+    False, `reason` says why, and there is no reading; nothing is raised.
     """
 
     def __init__(self, device: torch.device | str | int | None = None, period: float = 1.0) -> None:
         """
         Args:
             device: as torch numbers it; None: the current one.
-            period: between two questions [seconds]. The driver itself looks every 1/6 to 1 s; questions take some of
-                the host's time, and of a lock that launching kernels takes too, so ask more often only to look closely.
+            period: between two questions [seconds]. The driver itself looks every 1/6 to 1 s;
+                questions take some of the host's time, and of a lock that launching kernels takes
+                too, so ask more often only to look closely.
 
         Raises:
             ConfigurationError: `period` is not above 0.
@@ -119,7 +135,8 @@ class GpuMonitor:
         return not self.reason
 
     def start(self) -> None:
-        """Begin anew; what was seen before is forgotten. Does nothing where the driver cannot be asked."""
+        """Begin anew; what was seen before is forgotten. Does nothing where the driver cannot be
+        asked."""
         self.stop()
         if not self.available:
             return
@@ -142,7 +159,9 @@ class GpuMonitor:
         end = time.perf_counter() - self._begun
         self.reading = None
         if self._samples:
-            self.reading = reading_of(self._samples, end, self._peak, power=self._power, pcie=self._pcie)
+            self.reading = reading_of(
+                self._samples, end, self._peak, power=self._power, pcie=self._pcie
+            )
         return self.reading
 
     def __enter__(self) -> GpuMonitor:
@@ -165,7 +184,9 @@ class GpuMonitor:
             self._optional(lambda: self._power.append(nvml.nvmlDeviceGetPowerUsage(handle) / 1000))
             if time.perf_counter() - asked >= _PCIE_EVERY:
                 asked = time.perf_counter()
-                self._optional(lambda: self._pcie.append((self._traffic("RX"), self._traffic("TX"))))
+                self._optional(
+                    lambda: self._pcie.append((self._traffic("RX"), self._traffic("TX")))
+                )
             if self._stopping.wait(self._period):
                 return
 
@@ -176,11 +197,16 @@ class GpuMonitor:
 
     def _traffic(self, direction: str) -> float:
         counter = getattr(self._nvml, f"NVML_PCIE_UTIL_{direction}_BYTES")
-        return float(self._nvml.nvmlDeviceGetPcieThroughput(self._handle, counter)) * 1024  # told in KB/s
+        return (
+            float(self._nvml.nvmlDeviceGetPcieThroughput(self._handle, counter)) * 1024
+        )  # told in KB/s
 
     def _memory(self) -> int:
         nvml = self._nvml
-        known = {p.pid: p.usedGpuMemory or 0 for p in nvml.nvmlDeviceGetComputeRunningProcesses(self._handle)}
+        known = {
+            p.pid: p.usedGpuMemory or 0
+            for p in nvml.nvmlDeviceGetComputeRunningProcesses(self._handle)
+        }
         if known.get(os.getpid()):  # in a container the driver may know us by another number
             return int(known[os.getpid()])
         return int(nvml.nvmlDeviceGetMemoryInfo(self._handle).used)

@@ -1,8 +1,8 @@
 """What the time of a device went to: the words for it, and the sums.
 
-A step is marked where the trainer begins something else. On a GPU each mark has two times, that of the host, when it
-was said, and that of the device, when the work queued before it was done. Together they tell why a device had nothing
-to do.
+A step is marked where the trainer begins something else. On a GPU each mark has two times, that of
+the host, when it was said, and that of the device, when the work queued before it was done.
+Together they tell why a device had nothing to do.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from itertools import pairwise
 from typing import Literal, NamedTuple, get_args
 
 Phase = Literal["wait", "copy", "compute", "exchange", "update"]
-"""What a trainer says it begins: to ask for a batch; to put it in place; forward and backward; the exchange of
-gradients that nothing else hides; the optimizer's step."""
+"""What a trainer says it begins: to ask for a batch; to put it in place; forward and backward; the
+exchange of gradients that nothing else hides; the optimizer's step."""
 Activity = Literal["wait", "copy", "launch", "exchange", "compute", "update"]
-"""What a device's time goes to. `compute` and `update` are work. The others are causes of idleness: `wait`, the next
-batch is not there; `copy`, it is on its way to the device; `launch`, the host is busy with something else (logging,
-saving, validation); `exchange`, gradients are under way between devices."""
+"""What a device's time goes to. `compute` and `update` are work. The others are causes of idleness:
+`wait`, the next batch is not there; `copy`, it is on its way to the device; `launch`, the host is
+busy with something else (logging, saving, validation); `exchange`, gradients are under way between
+devices."""
 
 PHASES: tuple[Phase, ...] = get_args(Phase)
 ACTIVITIES: tuple[Activity, ...] = get_args(Activity)
@@ -31,7 +32,8 @@ class Mark(NamedTuple):
 
     phase: Phase | None  # None: the end of the step
     host: float  # when the trainer said so
-    device: float  # when it had done all work queued before; never before `host`, the same where there is no queue
+    # when it had done all work queued before; never before `host`, the same where there is no queue
+    device: float
 
 
 class Segment(NamedTuple):
@@ -84,17 +86,24 @@ class _Share:
 
 @dataclass(frozen=True)
 class IdleSummary:
-    """Where the time of some consecutive steps went. The shares of the six activities add up to 1."""
+    """Where the time of some consecutive steps went. The shares of the six activities add up to
+    1."""
 
     steps: int
     wait_seconds: float  # no batch was there
     copy_seconds: float  # the batch was on its way to the device
-    launch_seconds: float  # the host had queued no work, busy with something other than waiting for data
+    launch_seconds: (
+        float  # the host had queued no work, busy with something other than waiting for data
+    )
     exchange_seconds: float  # gradients were under way, and no computation hid it
     compute_seconds: float
     update_seconds: float
-    first_batch_seconds: float  # until the very first batch was in place: start-up, in no other figure
-    gaps: tuple[Gap, ...]  # those of at least the clock's threshold, oldest first; the latest 1,000 of them
+    first_batch_seconds: (
+        float  # until the very first batch was in place: start-up, in no other figure
+    )
+    gaps: tuple[
+        Gap, ...
+    ]  # those of at least the clock's threshold, oldest first; the latest 1,000 of them
     long_gaps: int  # how many gaps reached the threshold
     short_gaps: int  # how many did not
 
@@ -132,16 +141,20 @@ class IdleSummary:
 
 
 def segments(marks: Sequence[Mark], before: float) -> tuple[Segment, ...]:
-    """What the device did, or why it did nothing, from when it had done the step `before` [seconds] to the end of this
-    one, the last of the marks."""
+    """What the device did, or why it did nothing, from when it had done the step `before` [seconds]
+    to the end of this one, the last of the marks."""
     pieces = [Segment("launch", before, marks[0].device)]
     for this, following in pairwise(marks):
         assert this.phase is not None
         if this.phase == "wait":
-            # Until the host had the batch, the device waited for it as the host did; after that, for the copy (and what
-            # the loader does with the batch on the device) that comes before whatever the trainer queues next.
+            # Until the host had the batch, the device waited for it as the host did; after that,
+            # for the copy (and what the loader does with the batch on the device) that comes before
+            # whatever the trainer queues next.
             there = min(max(following.host, this.device), following.device)
-            pieces += [Segment("wait", this.device, there), Segment("copy", there, following.device)]
+            pieces += [
+                Segment("wait", this.device, there),
+                Segment("copy", there, following.device),
+            ]
         else:
             pieces.append(Segment(this.phase, this.device, following.device))
     return joined(pieces)
@@ -166,8 +179,8 @@ class Tally:
     """Adds up steps as they come; its size does not grow with their number."""
 
     def __init__(self, threshold: float, begin: float | None = None) -> None:
-        """`threshold`: gaps from here on are kept one by one [seconds]; their begins count from `begin`, None: from the
-        first batch, and the time up to it is start-up."""
+        """`threshold`: gaps from here on are kept one by one [seconds]; their begins count from
+        `begin`, None: from the first batch, and the time up to it is start-up."""
         self._threshold = threshold
         self._begin = begin
         self._first_batch = 0.0
@@ -198,7 +211,8 @@ class Tally:
             self._last = None if piece.activity in BUSY else piece
 
     def summary(self, *, steps: int | None = None) -> IdleSummary:
-        """Of all steps so far; `steps` is how many they are, where they were not added one by one."""
+        """Of all steps so far; `steps` is how many they are, where they were not added one by
+        one."""
         last = self._last  # as if it ended here
         lasting = [self._gap(last)] if last is not None and last.seconds >= self._threshold else []
         long = self._long + len(lasting)

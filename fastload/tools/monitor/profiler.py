@@ -1,4 +1,5 @@
-"""The finest view, on request: every kernel and every copy of some steps (torch.profiler), and what lay between them.
+"""The finest view, on request: every kernel and every copy of some steps (torch.profiler), and what
+lay between them.
 
 It slows the steps down by some per cent, so it is for a window of them, not for a run.
 """
@@ -16,7 +17,15 @@ import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from fastload.errors import FastloadError, counted
-from fastload.tools.monitor.idle import ACTIVITIES, Activity, IdleSummary, Phase, Segment, Tally, joined
+from fastload.tools.monitor.idle import (
+    ACTIVITIES,
+    Activity,
+    IdleSummary,
+    Phase,
+    Segment,
+    Tally,
+    joined,
+)
 
 _PREFIX = "fastload."
 _WINDOW, _STEP = "fastload.window", "fastload.step"
@@ -28,14 +37,19 @@ class DeviceProfile:
     """What was seen of a window of steps."""
 
     timeline: Literal["device", "host"]
-    """Whose work it shows: kernels and copies of a GPU; or, where there is none, operations of the host."""
+    """Whose work it shows: kernels and copies of a GPU; or, where there is none, operations of the
+    host."""
     segments: tuple[Segment, ...]  # the whole window without holes [seconds since its begin]
     idle: IdleSummary
     """Its sums and gaps. `compute` is all work; `steps` counts the ranges "fastload.step"."""
 
     def __str__(self) -> str:
         idle = self.idle
-        whose = "GPU" if self.timeline == "device" else "host (no GPU: its operations in place of kernels)"
+        whose = (
+            "GPU"
+            if self.timeline == "device"
+            else "host (no GPU: its operations in place of kernels)"
+        )
         causes = {
             "data": idle.wait_share,
             "copies": idle.copy_share,
@@ -44,8 +58,10 @@ class DeviceProfile:
         }
         longest = max((gap.seconds for gap in idle.gaps), default=0.0)
         return (
-            f"{counted(idle.steps, 'step')} in {idle.seconds:.3f} s on the {whose}: busy {100 * idle.busy_share:.1f}%; "
-            f"idle for {', '.join(f'{name} {100 * share:.1f}%' for name, share in causes.items())}; "
+            f"{counted(idle.steps, 'step')} in {idle.seconds:.3f} s on the {whose}: busy "
+            f"{100 * idle.busy_share:.1f}%; "
+            "idle for "
+            f"{', '.join(f'{name} {100 * share:.1f}%' for name, share in causes.items())}; "
             f"{counted(idle.long_gaps, 'gap')} from 0.1 ms on, the longest {1000 * longest:.1f} ms"
         )
 
@@ -62,12 +78,15 @@ class Profiling:
             FastloadError: the window is not over.
         """
         if self._result is None:
-            raise FastloadError("profile_steps: the result is there when the `with` block has ended.")
+            raise FastloadError(
+                "profile_steps: the result is there when the `with` block has ended."
+            )
         return self._result
 
 
 def phase_range(phase: Phase | Literal["step"]) -> record_function:
-    """Tell the profiler what the trainer does in the body of a `with`; costs about a microsecond without a profiler.
+    """Tell the profiler what the trainer does in the body of a `with`; costs about a microsecond
+    without a profiler.
 
     "wait", "copy" and "exchange" are causes of idleness; "step" is counted.
     """
@@ -86,9 +105,9 @@ def profile_steps(device: torch.device | str) -> Iterator[Profiling]:
                     ...
         print(profiling.result)
 
-    On CUDA the timeline is that of the device: work is kernels; a gap's cause is what the device or, where it had
-    nothing to do, the host did meanwhile. On others the operations of the calling thread stand for the kernels. Waits
-    for the device at the end.
+    On CUDA the timeline is that of the device: work is kernels; a gap's cause is what the device
+    or, where it had nothing to do, the host did meanwhile. On others the operations of the calling
+    thread stand for the kernels. Waits for the device at the end.
     """
     device = torch.device(device)
     on_gpu = device.type == "cuda"
@@ -99,21 +118,37 @@ def profile_steps(device: torch.device | str) -> Iterator[Profiling]:
             yield profiling
             if on_gpu:
                 torch.cuda.synchronize(device)
-    index = (torch.cuda.current_device() if device.index is None else device.index) if on_gpu else None
+    index = (
+        (torch.cuda.current_device() if device.index is None else device.index) if on_gpu else None
+    )
     profiling._result = _result(profiler.events() or (), index)
 
 
 def divide(
-    work: Sequence[Segment], ranges: Sequence[Segment], begin: float, end: float, *, host: bool = False
+    work: Sequence[Segment],
+    ranges: Sequence[Segment],
+    begin: float,
+    end: float,
+    *,
+    host: bool = False,
 ) -> tuple[Segment, ...]:
     """What a device did at each moment from `begin` to `end`, and why it did nothing.
 
-    Computing comes before an exchange, and that before a copy, where they overlap: what is hidden costs nothing. Where
-    a device did none of these, the cause is the phase that the trainer was in, of `ranges`; "launch", if it was in none
-    of waiting, copying or exchanging. Work of the `host` itself within a range belongs to the range.
+    Computing comes before an exchange, and that before a copy, where they overlap: what is hidden
+    costs nothing. Where a device did none of these, the cause is the phase that the trainer was in,
+    of `ranges`; "launch", if it was in none of waiting, copying or exchanging. Work of the `host`
+    itself within a range belongs to the range.
     """
-    order: list[tuple[str, Activity]] = [("work", "compute"), ("work", "exchange"), ("work", "copy")]
-    causes: list[tuple[str, Activity]] = [("range", "wait"), ("range", "copy"), ("range", "exchange")]
+    order: list[tuple[str, Activity]] = [
+        ("work", "compute"),
+        ("work", "exchange"),
+        ("work", "copy"),
+    ]
+    causes: list[tuple[str, Activity]] = [
+        ("range", "wait"),
+        ("range", "copy"),
+        ("range", "exchange"),
+    ]
     order = [*causes, *order] if host else [*order, *causes]
     changes: list[tuple[float, int, tuple[str, str]]] = []
     for source, items in (("work", work), ("range", ranges)):
@@ -124,9 +159,13 @@ def divide(
     changes.sort(key=lambda change: change[0])
     open_now: Counter[tuple[str, str]] = Counter()
     pieces: list[Segment] = []
-    for (at, change, key), following in pairwise([(begin, 0, ("", "")), *changes, (end, 0, ("", ""))]):
+    for (at, change, key), following in pairwise(
+        [(begin, 0, ("", "")), *changes, (end, 0, ("", ""))]
+    ):
         open_now[key] += change
-        activity: Activity = next((activity for source, activity in order if open_now[source, activity]), "launch")
+        activity: Activity = next(
+            (activity for source, activity in order if open_now[source, activity]), "launch"
+        )
         pieces.append(Segment(activity, at, following[0]))
     return joined(pieces)
 
@@ -139,7 +178,10 @@ def _result(events: Any, device_index: int | None) -> DeviceProfile:
     ranges: list[Segment] = []
     steps = 0
     for event in events:
-        begun, done = (event.time_range.start - zero) / 1e6, (event.time_range.end - zero) / 1e6  # told in microseconds
+        begun, done = (
+            (event.time_range.start - zero) / 1e6,
+            (event.time_range.end - zero) / 1e6,
+        )  # told in microseconds
         if _on_host(event):
             if event.thread != window.thread or event is window:
                 continue
@@ -164,7 +206,9 @@ def _on_host(event: Any) -> bool:
 
 def _is_annotation(event: Any) -> bool:
     """Ranges of the host that the profiler repeats on the device's timeline."""
-    return bool(getattr(event, "is_user_annotation", False)) or event.name.startswith((_PREFIX, "ProfilerStep"))
+    return bool(getattr(event, "is_user_annotation", False)) or event.name.startswith(
+        (_PREFIX, "ProfilerStep")
+    )
 
 
 def _kind(name: str) -> Activity:

@@ -16,9 +16,10 @@
         clock.end()
     print(clock.summary(wait=True).wait_share)
 
-A GPU works while the host goes on: the time that Python spends in a step says nothing about it. So on CUDA marks are
-events between the kernels, and gaps of microseconds show, which a utilisation sampled every 100 ms hides. What goes on
-within a phase they do not tell; `fastload.tools.monitor.profile_steps` does.
+A GPU works while the host goes on: the time that Python spends in a step says nothing about it. So
+on CUDA marks are events between the kernels, and gaps of microseconds show, which a utilisation
+sampled every 100 ms hides. What goes on within a phase they do not tell;
+`fastload.tools.monitor.profile_steps` does.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ def step_clock(
         device: CUDA, with the work on the current stream; on others the host's clock is the truth.
         threshold: gaps from here on are listed one by one [seconds].
         keep: how many of the latest steps `StepClock.steps` returns; None: all since the restart.
-        ahead: how many steps the host may be ahead of the device, 1 or more; then `begin` waits for the device.
+        ahead: how many steps the host may be ahead of the device, 1 or more; then `begin` waits for
+            the device.
 
     Raises:
         ConfigurationError: an argument out of its range.
@@ -54,13 +56,17 @@ def step_clock(
 
 
 class StepClock:
-    """Divides the time of a device among `Activity`s. Made by `step_clock`; used by one thread at a time.
+    """Divides the time of a device among `Activity`s. Made by `step_clock`; used by one thread at a
+    time.
 
-    A few microseconds a mark, whatever the number of steps. What the device has not done yet is looked at during later
-    steps; nothing is waited for, except that the host gets no further ahead than it was allowed to.
+    A few microseconds a mark, whatever the number of steps. What the device has not done yet is
+    looked at during later steps; nothing is waited for, except that the host gets no further ahead
+    than it was allowed to.
     """
 
-    def __init__(self, stamps: HostStamps, *, threshold: float, keep: int | None, ahead: int) -> None:
+    def __init__(
+        self, stamps: HostStamps, *, threshold: float, keep: int | None, ahead: int
+    ) -> None:
         if threshold < 0:
             raise ConfigurationError(f"threshold: must be 0 or more seconds, got {threshold}.")
         if keep is not None and keep < 0:
@@ -78,12 +84,14 @@ class StepClock:
         self._tally = Tally(threshold)
 
     def begin(self) -> None:
-        """The trainer begins to ask for a batch. A step that has begun and not ended is forgotten: there was none."""
+        """The trainer begins to ask for a batch. A step that has begun and not ended is forgotten:
+        there was none."""
         self._settle(self._ahead - 1)
         self._open = [self._stamps.take("wait")]
 
     def mark(self, phase: Phase) -> None:
-        """The trainer begins `phase`; the one before is over. Phases may come again, as in gradient accumulation.
+        """The trainer begins `phase`; the one before is over. Phases may come again, as in gradient
+        accumulation.
 
         Raises:
             ConfigurationError: no such phase, or no step has begun.
@@ -108,7 +116,8 @@ class StepClock:
         """Where the time went since the last `restart`, or since the first batch of all.
 
         Args:
-            wait: for the device to finish all steps that have ended; otherwise those that it has done are counted.
+            wait: for the device to finish all steps that have ended; otherwise those that it has
+                done are counted.
         """
         self._settle(0 if wait else None)
         return self._tally.summary()
@@ -133,10 +142,13 @@ class StepClock:
 
     def _require_step(self, call: str) -> None:
         if not self._open:
-            raise ConfigurationError(f"StepClock.{call}(): no step has begun. Call begin() before asking for a batch.")
+            raise ConfigurationError(
+                f"StepClock.{call}(): no step has begun. Call begin() before asking for a batch."
+            )
 
     def _settle(self, allowed: int | None) -> None:
-        """Add up what the device has done; wait until no more than `allowed` steps are left, None: for nothing."""
+        """Add up what the device has done; wait until no more than `allowed` steps are left, None:
+        for nothing."""
         while self._pending:
             last = self._pending[0][-1]
             if not self._stamps.passed(last):
@@ -153,15 +165,18 @@ class StepClock:
 
 
 def mark_exchange(clock: StepClock) -> Callable[[Any, Any], Any]:
-    """A communication hook for DistributedDataParallel that averages gradients as it does anyway, and marks the clock
-    where their exchange begins to cost time: after the last gradient, when no computation hides it.
+    """A communication hook for DistributedDataParallel that averages gradients as it does anyway,
+    and marks the clock where their exchange begins to cost time: after the last gradient, when no
+    computation hides it.
 
         model.register_comm_hook(None, mark_exchange(clock))
 
     The first argument of `register_comm_hook` is the process group; None: the default one.
 
-    DDP exchanges gradients while it still computes others. Only what is left after the last of them holds the device
-    up: the hook marks "exchange" when the last bucket is full, and the trainer's next mark, after `backward`, ends it.
+    DDP exchanges gradients while it still computes others. Only what is left after the last of them
+    holds the device
+    up: the hook marks "exchange" when the last bucket is full, and the trainer's next mark, after
+    `backward`, ends it.
     """
     from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
@@ -174,21 +189,24 @@ def mark_exchange(clock: StepClock) -> Callable[[Any, Any], Any]:
     return hook
 
 
-# -- Points in time on a device's own timeline: taken at once, known later ---------------------------------------------
+# -- Points in time on a device's own timeline: taken at once, known later -------------------------
 
 
 class Stamp(NamedTuple):
-    """One point in time. (A tuple: steps of microseconds are to be measured without being slowed down.)"""
+    """One point in time. (A tuple: steps of microseconds are to be measured without being slowed
+    down.)"""
 
     phase: Phase | None  # what begins there; None: nothing, the step ends
     host: float  # time.perf_counter [seconds]
     event: Any = None  # happens on the device when the work queued before it is done
-    anchor: tuple[Any, float] | None = None  # an event that waits for no work, and the host's time of it
+    anchor: tuple[Any, float] | None = (
+        None  # an event that waits for no work, and the host's time of it
+    )
 
 
 class HostStamps:
-    """Takes stamps, and turns them into marks when the device has come so far: here at once, for work that is done when
-    the call returns."""
+    """Takes stamps, and turns them into marks when the device has come so far: here at once, for
+    work that is done when the call returns."""
 
     def take(self, phase: Phase | None) -> Stamp:
         return Stamp(phase, time.perf_counter())
@@ -206,14 +224,16 @@ class HostStamps:
 
 
 _ANCHOR_PERIOD = 0.25
-"""Between two comparisons of the clocks of host and device [seconds], which drift by some 10 microseconds a second."""
+"""Between two comparisons of the clocks of host and device [seconds], which drift by some 10
+microseconds a second."""
 _ANCHORS = 4  # comparisons that count: the one with the least delay is taken to be the truth
 
 
 class CudaStamps(HostStamps):
     """For work that is queued on the current stream, by events between the kernels.
 
-    Times are on the host's clock as it was when the first stamp was taken, counted by the device from there on.
+    Times are on the host's clock as it was when the first stamp was taken, counted by the device
+    from there on.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -222,8 +242,11 @@ class CudaStamps(HostStamps):
         self._anchored = float("-inf")
         self._spare: list[Any] = []
         self._last: tuple[Any, float] | None = None
-        """The event known last, and its time. Times are chained: CUDA's float32 is exact for short distances only."""
-        self._delays: deque[float] = deque(maxlen=_ANCHORS)  # time of the device minus that of the host, at anchors
+        """The event known last, and its time. Times are chained: CUDA's float32 is exact for short
+        distances only."""
+        self._delays: deque[float] = deque(
+            maxlen=_ANCHORS
+        )  # time of the device minus that of the host, at anchors
 
     def take(self, phase: Phase | None) -> Stamp:
         now = time.perf_counter()
@@ -243,10 +266,16 @@ class CudaStamps(HostStamps):
 
     def marks(self, stamps: Sequence[Stamp]) -> list[Mark]:
         known = [self._time_of(stamp) for stamp in stamps]
-        # A device cannot do what it has not been told yet: no event comes before the host's time. Where one comes
-        # right after it, the device was idle, and the difference is that of the clocks.
-        delay = min([*self._delays, *(at - stamp.host for stamp, at in zip(stamps, known, strict=True))])
-        return [Mark(stamp.phase, stamp.host + delay, at) for stamp, at in zip(stamps, known, strict=True)]
+        # A device cannot do what it has not been told yet: no event comes before the host's time.
+        # Where one comes right after it, the device was idle, and the difference is that of the
+        # clocks.
+        delay = min(
+            [*self._delays, *(at - stamp.host for stamp, at in zip(stamps, known, strict=True))]
+        )
+        return [
+            Mark(stamp.phase, stamp.host + delay, at)
+            for stamp, at in zip(stamps, known, strict=True)
+        ]
 
     def _time_of(self, stamp: Stamp) -> float:
         if self._last is None:

@@ -1,9 +1,9 @@
-"""What was seen, as a timeline: a Chrome trace of loader, copies and steps, which https://ui.perfetto.dev opens, and a
-picture that compares loaders at a glance.
+"""What was seen, as a timeline: a Chrome trace of loader, copies and steps, which
+https://ui.perfetto.dev opens, and a picture that compares loaders at a glance.
 
-A trace is the JSON object of the Trace Event Format: "X" events with microseconds, "M" events for names. Viewers draw
-an event only if it lies within the one it overlaps, and hide process 0. So spans that overlap get rows of their own,
-and ranks count from process 1.
+A trace is the JSON object of the Trace Event Format: "X" events with microseconds, "M" events for
+names. Viewers draw an event only if it lies within the one it overlaps, and hide process 0. So
+spans that overlap get rows of their own, and ranks count from process 1.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ Event = dict[str, Any]
 
 
 def rank_path(path: str | os.PathLike[str], rank: int, world_size: int) -> Path:
-    """Where a rank writes its trace: `path` itself if it is alone, else "trace.rank3.json" for "trace.json"."""
+    """Where a rank writes its trace: `path` itself if it is alone, else "trace.rank3.json" for
+    "trace.json"."""
     path = Path(path)
     return path if world_size == 1 else path.with_name(f"{path.stem}.rank{rank}{path.suffix}")
 
@@ -76,11 +77,14 @@ def merge_traces(paths: Sequence[str | os.PathLike[str]], out: str | os.PathLike
     Ranks on one machine agree to some microseconds; on several, as well as their clocks are set.
 
     Raises:
-        ConfigurationError: no files, one that `write_trace` has not written, or two of the same rank.
+        ConfigurationError: no files, one that `write_trace` has not written, or two of the same
+            rank.
         OSError: a file cannot be read or written.
     """
     if not paths:
-        raise ConfigurationError("paths: no traces to merge; give the files that the ranks have written.")
+        raise ConfigurationError(
+            "paths: no traces to merge; give the files that the ranks have written."
+        )
     traces = [(Path(path), *_read(Path(path))) for path in paths]
     first = min(float(other[_ZERO]) for _, _, other in traces)
     merged: list[Event] = []
@@ -89,9 +93,14 @@ def merge_traces(paths: Sequence[str | os.PathLike[str]], out: str | os.PathLike
     for path, events, other in traces:
         for pid in {event["pid"] for event in events}:
             if owner.setdefault(pid, path) is not path:
-                raise ConfigurationError(f"paths: {owner[pid]} and {path} are both of rank {pid - 1}.")
+                raise ConfigurationError(
+                    f"paths: {owner[pid]} and {path} are both of rank {pid - 1}."
+                )
         shift = (other[_ZERO] - first) * 1e6
-        merged += [event | {"ts": round(event["ts"] + shift, 3)} if "ts" in event else event for event in events]
+        merged += [
+            event | {"ts": round(event["ts"] + shift, 3)} if "ts" in event else event
+            for event in events
+        ]
         metadata[path.name] = other
     _write(out, merged, {**metadata, _ZERO: first})
 
@@ -101,12 +110,16 @@ def _spans_of(steps: Iterable[Step]) -> list[Span]:
     for step in steps:
         args = {"step": step.number}
         found.append(Span(f"step {step.number}", "step", step.begin, step.end, "", args))
-        found += [Span(piece.activity, "step", piece.begin, piece.end, "", args) for piece in step.segments]
+        found += [
+            Span(piece.activity, "step", piece.begin, piece.end, "", args)
+            for piece in step.segments
+        ]
     return found
 
 
 def _rows(spans: Iterable[Span]) -> list[tuple[str, list[Span]]]:
-    """(name, spans) of each row, from top to bottom; within a row spans are apart or one within the other."""
+    """(name, spans) of each row, from top to bottom; within a row spans are apart or one within the
+    other."""
     tracks: dict[str, list[Span]] = {}
     # The longer one first, where two begin together: it is around the other.
     for span in sorted(spans, key=lambda span: (span.begin, -span.end)):
@@ -115,7 +128,9 @@ def _rows(spans: Iterable[Span]) -> list[tuple[str, list[Span]]]:
     rows = []
     for track in sorted(tracks, key=lambda name: (rank.get(name, len(rank)), name)):
         lanes = _lanes(tracks[track])
-        rows += [(track if len(lanes) == 1 else f"{track} {n}", lane) for n, lane in enumerate(lanes, 1)]
+        rows += [
+            (track if len(lanes) == 1 else f"{track} {n}", lane) for n, lane in enumerate(lanes, 1)
+        ]
     return rows
 
 
@@ -138,7 +153,8 @@ def _lanes(spans: Sequence[Span]) -> list[list[Span]]:
 
 
 def _event(span: Span, pid: int, tid: int, first: float) -> Event:
-    # Both ends are rounded, to nanoseconds, and the duration is between them: what touched still touches.
+    # Both ends are rounded, to nanoseconds, and the duration is between them: what touched still
+    # touches.
     begin, end = round((span.begin - first) * 1e6, 3), round((span.end - first) * 1e6, 3)
     args = dict(span.args) | ({"thread": span.thread} if span.thread else {})
     return {
@@ -164,7 +180,8 @@ def _read(path: Path) -> tuple[list[Event], dict[str, Any]]:
         float(other[_ZERO])
     except (ValueError, KeyError, TypeError) as error:
         raise ConfigurationError(
-            f"paths: {path} is not a trace that fastload has written ({type(error).__name__}: {error})."
+            f"paths: {path} is not a trace that fastload has written ({type(error).__name__}: "
+            f"{error})."
         ) from error
     return events, other
 
@@ -176,7 +193,7 @@ def _write(path: str | os.PathLike[str], events: list[Event], metadata: Mapping[
         json.dump(content, file, separators=(",", ":"))
 
 
-# -- Loaders compared --------------------------------------------------------------------------------------------------
+# -- Loaders compared ------------------------------------------------------------------------------
 
 _KINDS: tuple[tuple[str, str, tuple[Activity, ...]], ...] = (
     ("working", "#1f7a4d", BUSY),
@@ -185,7 +202,8 @@ _KINDS: tuple[tuple[str, str, tuple[Activity, ...]], ...] = (
     ("gradient exchange", "#7a5cc0", ("exchange",)),
     ("host busy elsewhere", "#9aa3ab", ("launch",)),
 )
-"""(what the legend says, colour, activities). They differ in lightness too, for those who see no red and green."""
+"""(what the legend says, colour, activities). They differ in lightness too, for those who see no
+red and green."""
 _INK, _MUTED = "#1c2126", "#5b646c"
 _INCHES = 9.6, 0.62  # width of the picture, height of a strip
 _VISIBLE = 0.002  # share of the time from which on the legend names a kind
@@ -218,17 +236,29 @@ def draw_timelines(
         raise ConfigurationError(f"path: a picture is .png or .svg, got {path.name!r}.")
     empty = [name for name, steps in timelines.items() if not steps]
     if empty or not timelines:
-        raise ConfigurationError(f"timelines: no steps of {', '.join(empty) or 'any loader'}; measure some first.")
+        raise ConfigurationError(
+            f"timelines: no steps of {', '.join(empty) or 'any loader'}; measure some first."
+        )
     if find_spec("matplotlib") is None:
         raise BackendUnavailableError(
-            f"draw_timelines: it needs matplotlib, which is not installed: {install_command('report')}"
+            "draw_timelines: it needs matplotlib, which is not installed: "
+            f"{install_command('report')}"
         )
     import matplotlib
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
-    length = min(steps[-1].end - steps[0].begin for steps in timelines.values()) if seconds is None else seconds
-    settings: Any = {"svg.fonttype": "none", "svg.hashsalt": "fastload", "font.size": 11, "text.color": _INK}
+    length = (
+        min(steps[-1].end - steps[0].begin for steps in timelines.values())
+        if seconds is None
+        else seconds
+    )
+    settings: Any = {
+        "svg.fonttype": "none",
+        "svg.hashsalt": "fastload",
+        "font.size": 11,
+        "text.color": _INK,
+    }
     with matplotlib.rc_context(settings):
         size = (_INCHES[0], _INCHES[1] * len(timelines) + 1.5)
         figure = Figure(figsize=size, layout="constrained", facecolor="white")
@@ -237,7 +267,9 @@ def draw_timelines(
         for row, steps in enumerate(timelines.values()):
             shown = _shown(steps, length)
             for label, colour, activities in _KINDS:
-                bars = [(piece.begin, piece.seconds) for piece in shown if piece.activity in activities]
+                bars = [
+                    (piece.begin, piece.seconds) for piece in shown if piece.activity in activities
+                ]
                 if sum(width for _, width in bars) >= _VISIBLE * length:
                     seen.add(label)
                 if bars:
@@ -256,9 +288,17 @@ def draw_timelines(
         for spine in axes.spines.values():
             spine.set_visible(False)
         axes.set_title(title, loc="left", weight="bold", fontsize=13, pad=26 if note else 10)
-        axes.annotate(note, (0, 1), (0, 9), xycoords="axes fraction", textcoords="offset points", color=_MUTED)
+        axes.annotate(
+            note, (0, 1), (0, 9), xycoords="axes fraction", textcoords="offset points", color=_MUTED
+        )
         handles = [Patch(color=colour, label=label) for label, colour, _ in _KINDS if label in seen]
-        figure.legend(handles=handles, loc="outside lower left", ncols=len(handles), frameon=False, handlelength=1)
+        figure.legend(
+            handles=handles,
+            loc="outside lower left",
+            ncols=len(handles),
+            frameon=False,
+            handlelength=1,
+        )
         # No date in the file: the same steps give the same picture.
         metadata = {"Date": None} if path.suffix == ".svg" else None
         figure.savefig(path, dpi=160, metadata=metadata)

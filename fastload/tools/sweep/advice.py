@@ -1,5 +1,6 @@
-"""What a sweep's numbers mean, in words: what to choose, why a bigger batch is no faster, why N processes are not N
-times as fast. Every number in them is one that was measured, or a ratio of such."""
+"""What a sweep's numbers mean, in words: what to choose, why a bigger batch is no faster, why N
+processes are not N times as fast. Every number in them is one that was measured, or a ratio of
+such."""
 
 from __future__ import annotations
 
@@ -47,15 +48,23 @@ def advice(rows: Sequence[Row], situation: Situation) -> tuple[str, ...]:
     measured = [row for row in rows if row.status == "measured" and row.rate]
     if not measured:
         return ("Nothing was measured, so there is nothing to recommend: see why at each row.",)
-    refusals = {row.cell: reason for row in measured if (reason := refused(row, measured, situation))}
+    refusals = {
+        row.cell: reason for row in measured if (reason := refused(row, measured, situation))
+    }
     trusted = [row for row in measured if row.cell not in refusals]
-    said = [_recommendation(trusted, situation), *_disturbed(measured, situation), *refusals.values()]
+    said = [
+        _recommendation(trusted, situation),
+        *_disturbed(measured, situation),
+        *refusals.values(),
+    ]
     names = list(dict.fromkeys(row.cell.name for row in rows))
     for name in names:
         of_name = [row for row in rows if row.cell.name == name and row.cell not in refusals]
         said += _bigger_batch(of_name, situation) if of_name else ()
     for name in names:
-        said += _more_processes(trusted, [row for row in trusted if row.cell.name == name], situation)
+        said += _more_processes(
+            trusted, [row for row in trusted if row.cell.name == name], situation
+        )
     said += _dp_against_ddp(trusted)
     said += _first_gpu(measured)
     said += _accumulation(trusted, situation)
@@ -65,25 +74,42 @@ def advice(rows: Sequence[Row], situation: Situation) -> tuple[str, ...]:
 def refused(row: Row, rows: Sequence[Row], situation: Situation) -> str | None:
     """Why a speed-up over one process cannot be true; None if it can be.
 
-    N processes on N GPUs can be N times as fast. On a processor it is the cores that allow it: N times at most, no more
-    than there are cores, and no more than the cores over those that one process took already.
+    N processes on N GPUs can be N times as fast. On a processor it is the cores that allow it: N
+    times at most, no more than there are cores, and no more than the cores over those that one
+    process took already.
     """
     cell = row.cell
     if cell.processes == 1:
         return None
-    ones = [one for one in rows if one.cell.mode == "none" and one.cell.like(cell, "mode", "processes", "batch")]
-    same = [one for one in ones if cell.batch == one.cell.batch or cell.global_batch == one.cell.global_batch]
+    ones = [
+        one
+        for one in rows
+        if one.cell.mode == "none" and one.cell.like(cell, "mode", "processes", "batch")
+    ]
+    same = [
+        one
+        for one in ones
+        if cell.batch == one.cell.batch or cell.global_batch == one.cell.global_batch
+    ]
     for one in same:
-        gain, allowed, why = row.speed / one.speed, float(cell.processes), counted(cell.processes, "process")
+        gain, allowed, why = (
+            row.speed / one.speed,
+            float(cell.processes),
+            counted(cell.processes, "process"),
+        )
         if (cell.device or situation.device).startswith("cpu"):
             allowed, why = min(allowed, situation.cores), f"{counted(situation.cores, 'core')}"
             if one.cores and situation.cores / one.cores < allowed:
                 allowed = max(1.0, situation.cores / one.cores)
-                why = f"{counted(situation.cores, 'core')}, of which one process took {one.cores:.1f}"
+                why = (
+                    f"{counted(situation.cores, 'core')}, of which one process took {one.cores:.1f}"
+                )
         if gain > allowed / _NEAR:
             return (
-                f"Refused: {cell.name} with batch {cell.batch} came to {gain:.2f} times one process with batch "
-                f"{one.cell.batch}, more than the {allowed:.3g} that {why} allow: something has disturbed one of the "
+                f"Refused: {cell.name} with batch {cell.batch} came to {gain:.2f} times one "
+                "process with batch "
+                f"{one.cell.batch}, more than the {allowed:.3g} that {why} allow: something "
+                "has disturbed one of the "
                 "two, so measure again on a quiet machine."
             )
     return None
@@ -94,7 +120,8 @@ def _disturbed(rows: Sequence[Row], situation: Situation) -> Iterator[str]:
     most = max((row.foreign for row in rows if row.foreign is not None), default=0.0)
     if most >= _FOREIGN * situation.cores:
         yield (
-            f"Other work took up to {most:.1f} of the {counted(situation.cores, 'core')} meanwhile: rates are too low, "
+            f"Other work took up to {most:.1f} of the {counted(situation.cores, 'core')} "
+            "meanwhile: rates are too low, "
             "and by how much differs from row to row. Measure again on a quiet machine."
         )
 
@@ -102,7 +129,11 @@ def _disturbed(rows: Sequence[Row], situation: Situation) -> Iterator[str]:
 def _as_fast(row: Row, best: Row) -> bool:
     """Whether the rounds do not show it to be slower."""
     ours, theirs = row.spread, best.spread
-    return ours is not None and theirs is not None and not (difference_is_real(ours, theirs) and row.speed < best.speed)
+    return (
+        ours is not None
+        and theirs is not None
+        and not (difference_is_real(ours, theirs) and row.speed < best.speed)
+    )
 
 
 def _told_apart(*rows: Row) -> bool:
@@ -117,15 +148,19 @@ def _recommendation(rows: Sequence[Row], situation: Situation) -> str:
     best = max(learning, key=lambda row: row.speed)
     if len(rows) > 1 and not _told_apart(*rows):
         return (
-            f"No recommendation: {counted(min(len(row.rates) for row in rows), 'round')} of a row say nothing of how "
-            f"much rates scatter; give --rounds {ROUNDS} or more. The highest rate was {number(best.speed)} "
+            f"No recommendation: {counted(min(len(row.rates) for row in rows), 'round')} of a "
+            "row say nothing of how "
+            f"much rates scatter; give --rounds {ROUNDS} or more. The highest rate was "
+            f"{number(best.speed)} "
             f"{situation.unit}/s, {best.cell.name} with batch {best.cell.batch}."
         )
     good = [row for row in learning if _as_fast(row, best)]
     if len(rows) > 1 and len(good) == len(rows):
         return (
-            f"No recommendation: the rates of all {counted(len(rows), 'row')} lie within the spread of their rounds "
-            f"({number(min(row.speed for row in good))} to {number(best.speed)} {situation.unit}/s). Choose by memory "
+            f"No recommendation: the rates of all {counted(len(rows), 'row')} lie within the "
+            "spread of their rounds "
+            f"({number(min(row.speed for row in good))} to {number(best.speed)} "
+            f"{situation.unit}/s). Choose by memory "
             f"or accuracy, or measure more rounds.{_what_is_lost(best)}"
         )
     chosen = min(good, key=lambda row: (row.cell.processes, row.cell.global_batch))
@@ -135,16 +170,25 @@ def _recommendation(rows: Sequence[Row], situation: Situation) -> str:
         parts.append(f"{duration(chosen.epoch_seconds)} an epoch")
     if chosen.memory:
         parts.append(each(chosen.memory, gigabytes))
-    batch = f"batch {cell.batch}" + (f" a process ({cell.global_batch} in all)" if cell.processes > 1 else "")
-    text = f"Recommended: {cell.name}, {batch}: {', '.join(parts)}, the device busy {chosen.busy:.0%} of the time."
+    batch = f"batch {cell.batch}" + (
+        f" a process ({cell.global_batch} in all)" if cell.processes > 1 else ""
+    )
+    text = (
+        f"Recommended: {cell.name}, {batch}: {', '.join(parts)}, the device busy "
+        f"{chosen.busy:.0%} of the time."
+    )
     if best is not chosen:
-        text += f" The fastest, {best.cell.name} with batch {best.cell.batch}, gives {number(best.speed)}: within the "
+        text += (
+            f" The fastest, {best.cell.name} with batch {best.cell.batch}, gives "
+            f"{number(best.speed)}: within the "
+        )
         text += "spread of the rounds."
     fastest = max(rows, key=lambda row: row.speed)
     if fastest.speed > best.speed:
         name, score = fastest.score
         text += (
-            f" {_capital(fastest.cell.name)} with batch {fastest.cell.batch} is faster, {number(fastest.speed)}, but "
+            f" {_capital(fastest.cell.name)} with batch {fastest.cell.batch} is faster, "
+            f"{number(fastest.speed)}, but "
             f"learns less: its {name} is {score:.4g} instead of {chosen.score[1]:.4g}."
         )
     return text + _what_is_lost(chosen)
@@ -159,7 +203,8 @@ def _what_is_lost(row: Row) -> str:
 
 
 def _learns_less(row: Row, rows: Sequence[Row]) -> bool:
-    """Whether its share of right answers is lower than the best row's by more than such shares scatter."""
+    """Whether its share of right answers is lower than the best row's by more than such shares
+    scatter."""
     scores = [other.score[1] for other in rows if other.validation and other.score[0] == "top1"]
     if not row.validation or row.score[0] != "top1":
         return False
@@ -176,7 +221,10 @@ def _bigger_batch(rows: Sequence[Row], situation: Situation) -> Iterator[str]:
     cell = rows[0].cell
     name = f"{'In' if cell.mode == 'none' else 'With'} {cell.name}"
     too_large = [row.cell.batch for row in rows if row.status == "out of memory"]
-    fitting = sorted((row for row in rows if row.status == "measured" and row.rate), key=lambda row: row.cell.batch)
+    fitting = sorted(
+        (row for row in rows if row.status == "measured" and row.rate),
+        key=lambda row: row.cell.batch,
+    )
     if len(fitting) > 1:
         *_, before, largest = fitting
         best = max(fitting, key=lambda row: row.speed)
@@ -197,7 +245,8 @@ def _bigger_batch(rows: Sequence[Row], situation: Situation) -> Iterator[str]:
 def _less_of(before: Row, after: Row) -> str:
     """What else takes a smaller part of the time; nothing if nothing does."""
     shrunk = [
-        f"{_CAUSES[share]} ({before.shares[share]:.0%} of the time, then {after.shares.get(share, 0.0):.0%})"
+        f"{_CAUSES[share]} ({before.shares[share]:.0%} of the time, then "
+        f"{after.shares.get(share, 0.0):.0%})"
         for share in _CAUSES
         if before.shares.get(share, 0.0) - after.shares.get(share, 0.0) >= _NOTABLE / 2
     ]
@@ -213,35 +262,45 @@ def _no_faster(enough: Row, largest: Row, situation: Situation) -> str:
     text = f"a batch of {b} is {what} ({rates})"
     if largest.busy >= _BUSY:
         text += (
-            f", because computing is the limit: the device is busy {enough.busy:.0%} of the time at {a} and "
+            f", because computing is the limit: the device is busy {enough.busy:.0%} of the "
+            f"time at {a} and "
             f"{largest.busy:.0%} at {b}, where a step of {b / a:.3g} times the samples takes "
             f"{largest.step_seconds / enough.step_seconds:.2g} times as long."
         )
         if slower:
             each = [1e3 * row.busy / row.speed * row.cell.processes for row in (enough, largest)]
             text += (
-                f" A sample takes {each[1]:.3g} ms of it at {b}, {each[0]:.3g} ms at {a}: computing itself gets slower."
+                f" A sample takes {each[1]:.3g} ms of it at {b}, {each[0]:.3g} ms at {a}: "
+                "computing itself gets slower."
             )
         return text
     limit = _largest_loss(largest)
     share = largest.shares.get(limit, 0.0)
     if share < _MAIN:
-        parts = [f"{_CAUSES[name]} {part:.0%}" for name, part in largest.shares.items() if part >= _SAME]
+        parts = [
+            f"{_CAUSES[name]} {part:.0%}" for name, part in largest.shares.items() if part >= _SAME
+        ]
         return f"{text}, and no single thing is the limit: at {b}, {', '.join(parts)} of the time."
     seconds = f"{_ms(enough.seconds(limit))} of a step at {a}, {_ms(largest.seconds(limit))} at {b}"
     if limit == "wait":
         free = largest.speed / (1 - share)
         return text + (
-            f", because the data is the limit: the loader gives about {number(largest.speed)} {situation.unit}/s "
-            f"{f'at {b}' if slower else 'whatever the batch'}, so a bigger one only waits longer, {seconds} "
-            f"({share:.0%} of the time). Without waiting it would be about {number(free)}: more workers or cores for "
+            f", because the data is the limit: the loader gives about {number(largest.speed)} "
+            f"{situation.unit}/s "
+            f"{f'at {b}' if slower else 'whatever the batch'}, so a bigger one only waits "
+            f"longer, {seconds} "
+            f"({share:.0%} of the time). Without waiting it would be about {number(free)}: "
+            "more workers or cores for "
             "the loader, smaller images or a cache would help, a bigger batch would not."
         )
     return text + f", because of {_CAUSES[limit]}: {seconds}, {share:.0%} of the time."
 
 
-def _more_processes(rows: Sequence[Row], spread: Sequence[Row], situation: Situation) -> Iterator[str]:
-    """A mode against one process: with the same batch on each rank, and with the same global batch."""
+def _more_processes(
+    rows: Sequence[Row], spread: Sequence[Row], situation: Situation
+) -> Iterator[str]:
+    """A mode against one process: with the same batch on each rank, and with the same global
+    batch."""
     if not spread or spread[0].cell.mode == "none":
         return
     spread = [row for row in spread if _told_apart(row)]
@@ -249,12 +308,16 @@ def _more_processes(rows: Sequence[Row], spread: Sequence[Row], situation: Situa
         row
         for row in rows
         for many in spread[:1]
-        if row.cell.mode == "none" and row.cell.like(many.cell, "mode", "processes", "batch") and _told_apart(row)
+        if row.cell.mode == "none"
+        and row.cell.like(many.cell, "mode", "processes", "batch")
+        and _told_apart(row)
     ]
     pairs = sorted(((a, b) for a in one for b in spread), key=lambda pair: -pair[1].cell.batch)
     for a, b in [pair for pair in pairs if pair[0].cell.batch == pair[1].cell.batch][:1]:
         yield _scaling(a, b, f"with the same batch of {b.cell.batch} on each rank", 1.0, situation)
-    for a, b in [pair for pair in pairs if pair[0].cell.global_batch == pair[1].cell.global_batch][:1]:
+    for a, b in [pair for pair in pairs if pair[0].cell.global_batch == pair[1].cell.global_batch][
+        :1
+    ]:
         if b.cell.processes == 1:
             return  # said already
         how = f"with the same global batch of {b.cell.global_batch}, {b.cell.batch} on each rank"
@@ -262,7 +325,8 @@ def _more_processes(rows: Sequence[Row], spread: Sequence[Row], situation: Situa
 
 
 def _scaling(one: Row, many: Row, how: str, part: float, situation: Situation) -> str:
-    """Why it is not N times as fast; `part` of the one process' step is what a step would ideally take."""
+    """Why it is not N times as fast; `part` of the one process' step is what a step would ideally
+    take."""
     count, gain = many.cell.processes, many.speed / one.speed
     text = (
         f"Against one process {many.cell.name} is {gain:.2f} times as fast {how} "
@@ -274,7 +338,10 @@ def _scaling(one: Row, many: Row, how: str, part: float, situation: Situation) -
         return f"{text}, close to the ideal {count}."
     lost = many.step_seconds - part * one.step_seconds
     causes = {share: many.seconds(share) - part * one.seconds(share) for share in _CAUSES}
-    named = sorted((share for share in causes if abs(causes[share]) >= _NOTABLE * lost), key=lambda s: -causes[s])
+    named = sorted(
+        (share for share in causes if abs(causes[share]) >= _NOTABLE * lost),
+        key=lambda s: -causes[s],
+    )
     reasons = "; ".join(
         f"+{_ms(causes[share])} {_why(share, many, part, situation)}"
         if causes[share] > 0
@@ -282,12 +349,14 @@ def _scaling(one: Row, many: Row, how: str, part: float, situation: Situation) -
         for share in named
     )
     text += (
-        f", not {count}. A step takes {_ms(many.step_seconds)} where {_ms(part * one.step_seconds)} would be ideal: "
+        f", not {count}. A step takes {_ms(many.step_seconds)} where "
+        f"{_ms(part * one.step_seconds)} would be ideal: "
         f"{reasons}."
     )
     if gain < 1 - _SAME and named and named[0] in ("exchange", "launch", "copy", "update"):
         text += (
-            f" So {many.cell.parallel} is slower than one: in {_ms(one.busy * one.step_seconds)} of computing a step "
+            f" So {many.cell.parallel} is slower than one: in "
+            f"{_ms(one.busy * one.step_seconds)} of computing a step "
             "there is too little to share; larger batches or a larger network would share better."
         )
     return text
@@ -304,7 +373,8 @@ def _why(share: Share, many: Row, part: float, situation: Situation) -> str:
     return {
         "compute": compute,
         "wait": f"data wait, as {shared}, and by their loaders",
-        "exchange": "gradient exchange that no computing hides, waiting for the slowest rank included",
+        "exchange": "gradient exchange that no computing hides, waiting for the slowest rank "
+        "included",
         "update": "update, which each rank does for all weights",
         "copy": "copying batches to the devices",
         "launch": "the host, which queues the work of each device too slowly",
@@ -316,44 +386,59 @@ def _dp_against_ddp(rows: Sequence[Row]) -> Iterator[str]:
         (dp, ddp)
         for dp in rows
         for ddp in rows
-        if (dp.cell.mode, ddp.cell.mode) == ("dp", "ddp") and dp.cell.like(ddp.cell, "mode") and _told_apart(dp, ddp)
+        if (dp.cell.mode, ddp.cell.mode) == ("dp", "ddp")
+        and dp.cell.like(ddp.cell, "mode")
+        and _told_apart(dp, ddp)
     ]
     if pairs:
         dp, ddp = max(pairs, key=lambda pair: pair[0].cell.global_batch)
         yield (
-            f"DataParallel runs at {dp.speed / ddp.speed:.2f} times the speed of ddp with the same global batch, "
-            f"{dp.cell.global_batch}: in every step one process copies the network to all GPUs and queues their work."
+            f"DataParallel runs at {dp.speed / ddp.speed:.2f} times the speed of ddp with the "
+            "same global batch, "
+            f"{dp.cell.global_batch}: in every step one process copies the network to all GPUs "
+            "and queues their work."
         )
 
 
 def _first_gpu(rows: Sequence[Row]) -> Iterator[str]:
     """That DataParallel does not load its GPUs alike."""
-    uneven = [row for row in rows if row.cell.mode == "dp" and row.memory and row.memory[0] > 1.1 * min(row.memory)]
+    uneven = [
+        row
+        for row in rows
+        if row.cell.mode == "dp" and row.memory and row.memory[0] > 1.1 * min(row.memory)
+    ]
     if uneven:
         row = max(uneven, key=lambda row: row.cell.global_batch)
         busy = f" (busy {each(row.utilisation, percentage)})" if row.utilisation else ""
         yield (
-            f"With {row.cell.name} and batch {row.cell.batch} the GPUs hold {each(row.memory, gigabytes)}{busy}: "
-            "DataParallel gathers all outputs on the first, which computes the loss, sums the gradients and keeps the "
+            f"With {row.cell.name} and batch {row.cell.batch} the GPUs hold "
+            f"{each(row.memory, gigabytes)}{busy}: "
+            "DataParallel gathers all outputs on the first, which computes the loss, sums the "
+            "gradients and keeps the "
             "optimizer's state. It is the first that limits the batch; ddp loads all alike."
         )
 
 
 def _accumulation(rows: Sequence[Row], situation: Situation) -> Iterator[str]:
-    """What the largest number of accumulated batches does to speed and score, for the largest batch of each kind."""
+    """What the largest number of accumulated batches does to speed and score, for the largest batch
+    of each kind."""
     kinds: dict[str, list[Row]] = {}
     for row in rows:
         kinds.setdefault(replace(row.cell, accumulate=1, batch=1).name, []).append(row)
     for name, of_kind in kinds.items():
         batch = max(row.cell.batch for row in of_kind)
-        same = sorted((row for row in of_kind if row.cell.batch == batch), key=lambda row: row.cell.accumulate)
+        same = sorted(
+            (row for row in of_kind if row.cell.batch == batch), key=lambda row: row.cell.accumulate
+        )
         few, many = same[0], same[-1]
         if few is many:
             continue
         ratio = many.speed / few.speed
         text = (
-            f"{_capital(name)} with batch {batch}: {many.cell.accumulate} accumulated batches a step "
-            f"instead of {few.cell.accumulate} are {ratio:.2f} times as fast ({number(few.speed)} and "
+            f"{_capital(name)} with batch {batch}: {many.cell.accumulate} accumulated batches "
+            "a step "
+            f"instead of {few.cell.accumulate} are {ratio:.2f} times as fast "
+            f"({number(few.speed)} and "
             f"{number(many.speed)} {situation.unit}/s)"
         )
         if not _told_apart(few, many):
@@ -366,7 +451,8 @@ def _accumulation(rows: Sequence[Row], situation: Situation) -> Iterator[str]:
         possible = many.shares.get("compute", 0.0) / max(few.shares.get("compute", 0.0), 1e-9)
         if max(ratio, 1 / ratio) > max(possible, 1) / _NEAR:
             text += (
-                f"; by these shares it could be {possible:.2f} times, so something has disturbed one of the two: "
+                f"; by these shares it could be {possible:.2f} times, so something has "
+                "disturbed one of the two: "
                 "measure again"
             )
         yield f"{text}.{_cost(few, many)}"
@@ -379,15 +465,24 @@ def _cost(few: Row, many: Row) -> str:
     name, before = few.score
     after = many.score[1]
     updates = " and ".join(f"{row.samples / row.cell.global_batch:,.3g}" for row in (few, many))
-    text = f" The last validation's {name} is {before:.4g} and {after:.4g}, with {updates} updates an epoch"
+    text = (
+        f" The last validation's {name} is {before:.4g} and {after:.4g}, with {updates} "
+        "updates an epoch"
+    )
     if name != "top1":
         return f"{text}."
     scatter = _scatter(before, after, few.val_samples)
     if abs(after - before) <= scatter:
-        return f"{text}: no further apart than {counted(few.val_samples, 'sample')} scatter ({scatter:.2g})."
+        return (
+            f"{text}: no further apart than {counted(few.val_samples, 'sample')} scatter "
+            f"({scatter:.2g})."
+        )
     costs = "costs accuracy; more epochs or a higher rate may win it back"
     verdict = costs if after < before else "does not cost accuracy"
-    return f"{text}: more than {counted(few.val_samples, 'sample')} scatter ({scatter:.2g}), so it {verdict}."
+    return (
+        f"{text}: more than {counted(few.val_samples, 'sample')} scatter ({scatter:.2g}), "
+        f"so it {verdict}."
+    )
 
 
 def _largest_loss(row: Row) -> Share:

@@ -1,7 +1,7 @@
 """Which runs a sweep makes, and what becomes of one: a row.
 
-Every batch size in every parallel mode, so that modes can be compared at equal batches, and all that once for each
-combination of the other axes.
+Every batch size in every parallel mode, so that modes can be compared at equal batches, and all
+that once for each combination of the other axes.
 """
 
 from __future__ import annotations
@@ -21,8 +21,18 @@ Share = Literal["wait", "copy", "launch", "compute", "update", "exchange"]
 """What a step's time goes to, as `fastload.tools.monitor.Activity` explains."""
 SHARES: tuple[Share, ...] = get_args(Share)
 
-AXES = ("accumulate", "device", "backend", "num_workers", "prefetch_factor", "amp", "cudnn_benchmark", "compile")
-"""Settings of a run, by field name, that may have several values in a sweep, beside batch size and parallel mode."""
+AXES = (
+    "accumulate",
+    "device",
+    "backend",
+    "num_workers",
+    "prefetch_factor",
+    "amp",
+    "cudnn_benchmark",
+    "compile",
+)
+"""Settings of a run, by field name, that may have several values in a sweep, beside batch size and
+parallel mode."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +43,9 @@ class Cell:
     processes: int  # over which each step is spread: ranks of ddp, GPUs of dp, 1 for none
     batch: int  # samples of a batch on each of them
     accumulate: int = 1  # batches of a step
-    device: str | None = None  # None, here and below: as the configuration has it; not an axis of this sweep
+    device: str | None = (
+        None  # None, here and below: as the configuration has it; not an axis of this sweep
+    )
     backend: str | None = None
     num_workers: int | None = None
     prefetch_factor: int | None = None
@@ -79,13 +91,20 @@ class Row:
 
     cell: Cell
     status: Status = "measured"
-    """`unavailable`: this machine cannot run the mode with any batch. `not run`: a smaller batch did not fit already,
-    or the sweep was stopped before."""
+    """`unavailable`: this machine cannot run the mode with any batch. `not run`: a smaller batch
+    did not fit already, or the sweep was stopped before."""
     note: str = ""  # why there are no numbers
-    rate: float | None = None  # samples per second of all processes over the measured steps; the median of the rounds
+    rate: float | None = (
+        # samples per second of all processes over the measured steps; the median of the rounds
+        None
+    )
     rates: tuple[float, ...] = ()  # of each round
-    cpu_seconds: float | None = None  # of all processes and their workers over the measured steps, all rounds
-    foreign: float | None = None  # cores that everything else on the machine took meanwhile, mean of the rounds
+    cpu_seconds: float | None = (
+        None  # of all processes and their workers over the measured steps, all rounds
+    )
+    foreign: float | None = (
+        None  # cores that everything else on the machine took meanwhile, mean of the rounds
+    )
     steps: int = 0  # measured, in all rounds; those of the warm-up do not count
     samples: int = 0  # of the training data
     val_samples: int = 0
@@ -99,9 +118,15 @@ class Row:
     best: float | None = None  # the best validation of a whole run, by what counts first
     validation: Mapping[str, float] = field(default_factory=dict)
     """Results of a whole run's last validation, the one that counts first."""
-    memory: tuple[int, ...] = ()  # peak of every GPU, or of every process on the CPU, in the order of the ranks [bytes]
-    utilisation: tuple[float, ...] = ()  # of every GPU, as the driver says, 0 to 1; none where it does not
-    shares: Mapping[Share, float] = field(default_factory=dict)  # parts of the time of rank 0; they add up to 1
+    memory: tuple[
+        int, ...
+    ] = ()  # peak of every GPU, or of every process on the CPU, in the order of the ranks [bytes]
+    utilisation: tuple[
+        float, ...
+    ] = ()  # of every GPU, as the driver says, 0 to 1; none where it does not
+    shares: Mapping[Share, float] = field(
+        default_factory=dict
+    )  # parts of the time of rank 0; they add up to 1
 
     @property
     def speed(self) -> float:
@@ -147,34 +172,53 @@ class Row:
         return self.shares.get(share, 0.0) * self.step_seconds
 
     def measurement(self) -> Measurement:
-        """The same for `Results`; the shares and all else are metrics of the first round, which are of all rounds."""
+        """The same for `Results`; the shares and all else are metrics of the first round, which are
+        of all rounds."""
         rounds: tuple[Round, ...] = ()
         if self.rate:
-            metrics: dict[str, float | None] = {f"{share}_share": part for share, part in self.shares.items()}
+            metrics: dict[str, float | None] = {
+                f"{share}_share": part for share, part in self.shares.items()
+            }
             metrics |= {"busy_share": self.busy}
-            metrics |= {name: value for name in _NUMBERS if (value := getattr(self, name)) is not None}
+            metrics |= {
+                name: value for name in _NUMBERS if (value := getattr(self, name)) is not None
+            }
             metrics |= {f"validation_{name}": value for name, value in self.validation.items()}
             metrics |= {f"memory_bytes_{number}": value for number, value in enumerate(self.memory)}
-            metrics |= {f"utilisation_{number}": value for number, value in enumerate(self.utilisation)}
+            metrics |= {
+                f"utilisation_{number}": value for number, value in enumerate(self.utilisation)
+            }
             metrics |= {f"train_{name}": value for name, value in self.train.items()}
             rates = self.rates or (self.rate,)
             samples = self.steps * self.cell.global_batch / len(rates)
             cpu = None if self.cpu_seconds is None else self.cpu_seconds / len(rates)
             rounds = tuple(
-                Round(round(samples), samples / rate, cpu, {} if n else metrics) for n, rate in enumerate(rates)
+                Round(round(samples), samples / rate, cpu, {} if n else metrics)
+                for n, rate in enumerate(rates)
             )
         cell = self.cell
-        parameters: dict[str, Parameter] = {"parallel": cell.mode, "processes": cell.processes, "batch": cell.batch}
+        parameters: dict[str, Parameter] = {
+            "parallel": cell.mode,
+            "processes": cell.processes,
+            "batch": cell.batch,
+        }
         parameters |= {axis: value for axis in AXES if (value := getattr(cell, axis)) is not None}
         parameters |= {"global_batch": cell.global_batch}
         peak = max(self.memory, default=None)
-        return Measurement(cell.name, "train", parameters, self.status, self.note, rounds=rounds, peak_memory=peak)
+        return Measurement(
+            cell.name, "train", parameters, self.status, self.note, rounds=rounds, peak_memory=peak
+        )
 
     @classmethod
     def of(cls, row: Measurement) -> Row:
         """Back again."""
         given: dict[str, Any] = dict(row.parameters)
-        cell = Cell(given["parallel"], given["processes"], given["batch"], **{a: given[a] for a in AXES if a in given})
+        cell = Cell(
+            given["parallel"],
+            given["processes"],
+            given["batch"],
+            **{a: given[a] for a in AXES if a in given},
+        )
         told = row.rounds[0].metrics if row.rounds else {}
         rates = tuple(r.rate for r in row.rounds)
         spent = [r.cpu_seconds for r in row.rounds]
@@ -182,7 +226,11 @@ class Row:
         metrics: dict[str, Any] = {name: value for name, value in told.items() if value is not None}
 
         def starting(name: str) -> dict[str, Any]:
-            return {key.removeprefix(name): value for key, value in metrics.items() if key.startswith(name)}
+            return {
+                key.removeprefix(name): value
+                for key, value in metrics.items()
+                if key.startswith(name)
+            }
 
         return cls(
             cell,
@@ -196,7 +244,9 @@ class Row:
             train=starting("train_"),
             memory=tuple(map(int, starting("memory_bytes_").values())),
             utilisation=tuple(starting("utilisation_").values()),
-            shares={share: metrics[f"{share}_share"] for share in SHARES if f"{share}_share" in metrics},
+            shares={
+                share: metrics[f"{share}_share"] for share in SHARES if f"{share}_share" in metrics
+            },
         )
 
 
@@ -232,8 +282,13 @@ def joined(runs: Sequence[Row]) -> Row:
         steps=sum(run.steps for run in runs),
         epoch_seconds=summarise(epochs).median if epochs else None,
         memory=tuple(map(max, zip(*(run.memory for run in runs), strict=False))),
-        utilisation=tuple(sum(each) / len(runs) for each in zip(*(run.utilisation for run in runs), strict=False)),
-        shares={share: sum(run.shares.get(share, 0.0) for run in runs) / len(runs) for share in first.shares},
+        utilisation=tuple(
+            sum(each) / len(runs) for each in zip(*(run.utilisation for run in runs), strict=False)
+        ),
+        shares={
+            share: sum(run.shares.get(share, 0.0) for run in runs) / len(runs)
+            for share in first.shares
+        },
     )
 
 
@@ -243,18 +298,23 @@ def cells(
     processes: int,
     axes: Mapping[str, Sequence[Any]] | None = None,
 ) -> tuple[Cell, ...]:
-    """All runs, by the axes (of `AXES`), mode and rising batch. Raises ConfigurationError: none, or too few processes.
+    """All runs, by the axes (of `AXES`), mode and rising batch. Raises ConfigurationError: none, or
+    too few processes.
 
-    What is spread over several processes gets each batch size twice: once for each of them, and once divided among
-    them, so that it has a partner of one process with the same batch on a rank and one with the same global batch.
-    DataParallel is run on one device, too: it passes each batch on as it is there, and is no faster.
+    What is spread over several processes gets each batch size twice: once for each of them, and
+    once divided among them, so that it has a partner of one process with the same batch on a rank
+    and one with the same global batch. DataParallel is run on one device, too: it passes each batch
+    on as it is there, and is no faster.
     """
     if not batch_sizes or min(batch_sizes) < 1:
-        raise ConfigurationError(f"--batch-sizes: must be numbers of at least 1, got {list(batch_sizes)}.")
+        raise ConfigurationError(
+            f"--batch-sizes: must be numbers of at least 1, got {list(batch_sizes)}."
+        )
     spread = [mode for mode in parallel if mode != "none"]
     if spread and processes < 2:
         raise ConfigurationError(
-            f"--processes: must be at least 2 for {', '.join(spread)}, got {processes}. One process is mode none."
+            f"--processes: must be at least 2 for {', '.join(spread)}, got {processes}. One "
+            "process is mode none."
         )
     found = []
     for values in product(*(dict.fromkeys(several) for several in (axes or {}).values())):
@@ -275,18 +335,26 @@ def modes(names: Sequence[str]) -> tuple[Mode, ...]:
     known: dict[str, Mode] = {mode: mode for mode in get_args(Mode)}
     wrong = [name for name in names if name not in known]
     if wrong or not names:
-        raise ConfigurationError(f"--parallel: must be of {', '.join(known)}, got {', '.join(wrong) or 'nothing'}.")
+        raise ConfigurationError(
+            f"--parallel: must be of {', '.join(known)}, got {', '.join(wrong) or 'nothing'}."
+        )
     return tuple(known[name] for name in dict.fromkeys(names))
 
 
 def unavailable(cell: Cell, device: str, gpus: int) -> str | None:
-    """Why this machine cannot run it on "cuda" or "cpu" (the cell's own device goes before); None if it can."""
+    """Why this machine cannot run it on "cuda" or "cpu" (the cell's own device goes before); None
+    if it can."""
     device = device if cell.device in (None, "auto") else cell.device.partition(":")[0]
     if device == "cuda" and not gpus:
         return "torch finds no GPU here: give --device cpu."
     if cell.mode == "dp" and cell.processes > 1 and device != "cuda":
-        return "DataParallel divides a batch among GPUs, and this runs on the processor: use ddp, which can do both."
+        return (
+            "DataParallel divides a batch among GPUs, and this runs on the processor: use "
+            "ddp, which can do both."
+        )
     if cell.processes > gpus and device == "cuda":
         needed = counted(cell.processes, "GPU")
-        return f"{cell.name} needs {needed} and torch sees {gpus}: give --processes, or --device cpu."
+        return (
+            f"{cell.name} needs {needed} and torch sees {gpus}: give --processes, or --device cpu."
+        )
     return None

@@ -1,5 +1,5 @@
-"""A sweep for people: a row for each cell and the advice at a terminal, the page for a browser, the picture; and two
-sweeps side by side, the own machine beside a cloud's."""
+"""A sweep for people: a row for each cell and the advice at a terminal, the page for a browser, the
+picture; and two sweeps side by side, the own machine beside a cloud's."""
 
 from __future__ import annotations
 
@@ -18,20 +18,43 @@ from fastload.tools.bench.compare import conditions
 from fastload.tools.measure.page import table, write_page
 from fastload.tools.measure.results import Measurement, Results, read_json
 from fastload.tools.measure.statistics import Summary, summarise
-from fastload.tools.measure.table import each, gigabytes, number, per_cent, percentage, print_fitting, print_report
+from fastload.tools.measure.table import (
+    each,
+    gigabytes,
+    number,
+    per_cent,
+    percentage,
+    print_fitting,
+    print_report,
+)
 from fastload.tools.sweep.grid import SHARES, Cell, Row, Share
 
 if TYPE_CHECKING:
     from fastload.tools.measure.charts import Chart
 
-_DROPPABLE = ("update", "launch", "copy", "memory", "whole run", "whole job", "foreign", "CPU", "epoch")
+_DROPPABLE = (
+    "update",
+    "launch",
+    "copy",
+    "memory",
+    "whole run",
+    "whole job",
+    "foreign",
+    "CPU",
+    "epoch",
+)
 """Columns that a narrow terminal does without, in this order; --csv has them all."""
 _LEGEND = (
-    "spread: half the range between the quartiles of the rounds. CPU: seconds of all processes for 1,000 samples. "
-    "foreign: cores that everything else on the machine took. whole job: training in all its epochs, extrapolated. "
-    "batch: samples of a batch on each process; in all: of a step. memory: the peak of every GPU in turn, or, on the "
-    "CPU, of every process. GPU: the utilisation of each that the driver tells. busy: compute and update. The other "
-    "shares are of the time in which the device had nothing to do: wait, no batch was there; copy, it was on its way; "
+    "spread: half the range between the quartiles of the rounds. CPU: seconds of all processes "
+    "for 1,000 samples. "
+    "foreign: cores that everything else on the machine took. whole job: training in all its "
+    "epochs, extrapolated. "
+    "batch: samples of a batch on each process; in all: of a step. memory: the peak of every "
+    "GPU in turn, or, on the "
+    "CPU, of every process. GPU: the utilisation of each that the driver tells. busy: compute "
+    "and update. The other "
+    "shares are of the time in which the device had nothing to do: wait, no batch was there; "
+    "copy, it was on its way; "
     "launch, the host had queued no work; exchange, gradients were under way."
 )
 
@@ -41,11 +64,16 @@ def print_sweep(results: Results, console: Console) -> None:
     rows = _rows(results)
     best = max(row.speed for row in rows)
     lines: list[dict[str, str | Text]] = [
-        {name: Text(cell, "bold" if row.rate and row.speed == best else "") for name, cell in line.items()}
+        {
+            name: Text(cell, "bold" if row.rate and row.speed == best else "")
+            for name, cell in line.items()
+        }
         for line, row in zip(_lines(results), rows, strict=True)
     ]
     about = _what_was_done(results)
-    print_report(results, console, "sweep", about, {"": lines}, _LEGEND, droppable=_DROPPABLE, title=_title)
+    print_report(
+        results, console, "sweep", about, {"": lines}, _LEGEND, droppable=_DROPPABLE, title=_title
+    )
 
 
 def _rows(results: Results) -> list[Row]:
@@ -56,16 +84,21 @@ def _what_was_done(results: Results) -> str:
     settings: Mapping[str, Any] = results.settings
     samples = settings.get("samples")
     epoch = f", {counted(samples, 'sample')} an epoch" if isinstance(samples, int) else ""
-    what = f"{settings['preset']}: {settings['model']} on {settings['data']}{epoch}, on {settings['device']}; each row "
+    what = (
+        f"{settings['preset']}: {settings['model']} on {settings['data']}{epoch}, on "
+        f"{settings['device']}; each row "
+    )
     turns = settings.get("rounds") or 1
     what += f"{counted(turns, 'round')} in turn with all others, of " if turns > 1 else ""
     if settings.get("epochs"):
         return (
-            f"{what}a whole run of {counted(settings['epochs'], 'epoch')} in processes of its own. epoch: training in "
+            f"{what}a whole run of {counted(settings['epochs'], 'epoch')} in processes of its "
+            "own. epoch: training in "
             f"one of them, measured, without its first {counted(settings['warmup'], 'step')}."
         )
     return (
-        f"{what}{counted(settings['steps'], 'step')} in processes of its own, after {settings['warmup']} to warm up. "
+        f"{what}{counted(settings['steps'], 'step')} in processes of its own, after "
+        f"{settings['warmup']} to warm up. "
         "epoch: extrapolated from the rate, training only."
     )
 
@@ -94,7 +127,9 @@ def _line(row: Row, unit: str) -> dict[str, str]:
         "in all": str(cell.global_batch) if possible else "",
         f"{unit}/s": "" if row.rate is None else number(row.rate),
         "spread": "" if row.spread is None or row.spread.count < 2 else _half_range(row.spread),
-        "CPU": "" if row.cores is None or not row.rate else f"{number(1000 * row.cores / row.rate)} s",
+        "CPU": ""
+        if row.cores is None or not row.rate
+        else f"{number(1000 * row.cores / row.rate)} s",
         "foreign": "" if row.foreign is None else f"{row.foreign:.1f}",
         "epoch": "" if row.epoch_seconds is None else duration(row.epoch_seconds),
         "whole run": "" if row.run_seconds is None else duration(row.run_seconds),
@@ -105,7 +140,10 @@ def _line(row: Row, unit: str) -> dict[str, str]:
         "memory": each(row.memory, gigabytes),
         "GPU": each(row.utilisation, percentage),
         "busy": percentage(row.busy) if row.shares else "",
-        **{str(share): percentage(row.shares[share]) if share in row.shares else "" for share in SHARES},
+        **{
+            str(share): percentage(row.shares[share]) if share in row.shares else ""
+            for share in SHARES
+        },
         "": "" if row.status == "measured" else row.status,
     }
 
@@ -125,13 +163,24 @@ def _train_score(row: Row) -> str:
 
 
 def _title(row: Measurement) -> str:
-    return row.contestant if row.status == "unavailable" else f"{row.contestant}, {row.parameters['batch']}"
+    return (
+        row.contestant
+        if row.status == "unavailable"
+        else f"{row.contestant}, {row.parameters['batch']}"
+    )
 
 
-# -- Page and picture --------------------------------------------------------------------------------------------------
+# -- Page and picture ------------------------------------------------------------------------------
 
 _BATCH = "samples of a batch on each process"
-_COLOURS: dict[Share, int] = {"compute": 2, "update": 5, "exchange": 0, "wait": 1, "copy": 3, "launch": 8}
+_COLOURS: dict[Share, int] = {
+    "compute": 2,
+    "update": 5,
+    "exchange": 0,
+    "wait": 1,
+    "copy": 3,
+    "launch": 8,
+}
 """Of the shares, by number; first what is work."""
 
 
@@ -166,9 +215,14 @@ def _charts(results: Results) -> list[Chart]:
     for row in rows:
         spread = row.spread
         if spread is not None:
-            points.setdefault(row.cell.name, []).append((row.cell.batch, spread.median, spread.low, spread.high))
+            points.setdefault(row.cell.name, []).append(
+                (row.cell.batch, spread.median, spread.low, spread.high)
+            )
     lines = [Line(name, found, colour[name]) for name, found in points.items()]
-    bars = [Stack(f"{row.cell.name}, {row.cell.batch}", {str(k): v for k, v in row.shares.items()}) for row in rows]
+    bars = [
+        Stack(f"{row.cell.name}, {row.cell.batch}", {str(k): v for k, v in row.shares.items()})
+        for row in rows
+    ]
     parts = {str(name): SERIES[number] for name, number in _COLOURS.items()}
     return [
         curves("Throughput", _BATCH, f"{results.settings['unit']}/s", lines),
@@ -176,14 +230,17 @@ def _charts(results: Results) -> list[Chart]:
     ]
 
 
-# -- Two sweeps --------------------------------------------------------------------------------------------------------
+# -- Two sweeps ------------------------------------------------------------------------------------
 
 
 def read_sweep(path: Path) -> Results:
-    """A file that `fastload sweep --json` wrote. Raises ConfigurationError if it is none, OSError."""
+    """A file that `fastload sweep --json` wrote. Raises ConfigurationError if it is none,
+    OSError."""
     found = read_json(path)
     if found.benchmark != "sweep":
-        raise ConfigurationError(f"{path}: is of `bench {found.benchmark}`; give two files of `fastload sweep --json`.")
+        raise ConfigurationError(
+            f"{path}: is of `bench {found.benchmark}`; give two files of `fastload sweep --json`."
+        )
     return found
 
 
@@ -195,7 +252,9 @@ def print_comparison(first: Results, second: Results, console: Console) -> None:
     pairs = [(row, found[1][cell]) for cell, row in found[0].items() if cell in found[1]]
     if pairs:
         console.print()
-        print_fitting(console, [_pair(a, b) for a, b in pairs], droppable=("busy", "memory", "epoch"))
+        print_fitting(
+            console, [_pair(a, b) for a, b in pairs], droppable=("busy", "memory", "epoch")
+        )
         console.print()
     for which, rows in zip(("first", "second"), found, strict=True):
         only = [_name(cell) for cell in rows if cell not in {a.cell for a, _ in pairs}]
@@ -218,7 +277,10 @@ def _pair(a: Row, b: Row) -> dict[str, str | Text]:
         "memory": [each(row.memory, gigabytes) for row in (a, b)],
         "busy": [percentage(row.busy) for row in (a, b)],
     }
-    return {"": _name(a.cell), **{name: " | ".join(cells) if any(cells) else "" for name, cells in shown.items()}}
+    return {
+        "": _name(a.cell),
+        **{name: " | ".join(cells) if any(cells) else "" for name, cells in shown.items()},
+    }
 
 
 def _verdict(pairs: Sequence[tuple[Row, Row]], found: Sequence[dict[Cell, Row]]) -> str:
@@ -232,7 +294,8 @@ def _verdict(pairs: Sequence[tuple[Row, Row]], found: Sequence[dict[Cell, Row]])
         return f"The two have no run in common. {fastest}"
     ratios = summarise([b.speed / a.speed for a, b in pairs])
     return (
-        f"Over the {counted(len(pairs), 'run')} that both have, the second is {ratios.median:.2f} times as fast as the "
+        f"Over the {counted(len(pairs), 'run')} that both have, the second is "
+        f"{ratios.median:.2f} times as fast as the "
         f"first (quartiles {ratios.low:.2f} to {ratios.high:.2f}). {fastest} What lies within the "
         "spread of the rounds is no difference."
     )

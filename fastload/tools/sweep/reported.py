@@ -1,7 +1,8 @@
-"""What others measured of a preset's job, as data beside the presets, and one's own sweep beside it.
+"""What others measured of a preset's job, as data beside the presets, and one's own sweep beside
+it.
 
-A table is a TOML file `fastload/train/presets/reported/PRESET.toml`; `cifar10-pyramidnet-dp.toml` there says what its
-fields are. `fastload sweep compare reported:PRESET mine.json` reads it.
+A table is a TOML file `fastload/train/presets/reported/PRESET.toml`; `cifar10-pyramidnet-dp.toml`
+there says what its fields are. `fastload sweep compare reported:PRESET mine.json` reads it.
 """
 
 from __future__ import annotations
@@ -47,8 +48,9 @@ class ReportedRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         return self.epoch_seconds
 
     def same_job_as(self, row: Row) -> bool:
-        """Whether it says of itself that it had this mode, number of processes, global batch and accumulation.
-        DataParallel on one device passes each batch on as it is, so that it is compared with one process too."""
+        """Whether it says of itself that it had this mode, number of processes, global batch and
+        accumulation. DataParallel on one device passes each batch on as it is, so that it is
+        compared with one process too."""
         cell = row.cell
         mine = (cell.processes, cell.global_batch, cell.accumulate)
         theirs = (self.processes, self.global_batch, self.accumulate)
@@ -57,9 +59,15 @@ class ReportedRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     @property
     def name(self) -> str:
         """ "dp x 2, 512 in all, 10 accumulated"; what is not known is said."""
-        mode = "one process" if self.parallel == "none" else f"{self.parallel} x {self.processes or '?'}"
+        mode = (
+            "one process"
+            if self.parallel == "none"
+            else f"{self.parallel} x {self.processes or '?'}"
+        )
         batch = f"{self.global_batch} in all" if self.global_batch else "batch not recorded"
-        return ", ".join([mode, batch, *([f"{self.accumulate} accumulated"] if self.accumulate > 1 else [])])
+        return ", ".join(
+            [mode, batch, *([f"{self.accumulate} accumulated"] if self.accumulate > 1 else [])]
+        )
 
 
 class ReportedTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -92,16 +100,25 @@ def read_reported(name: str) -> tuple[ReportedTable, ...]:
 
 
 def print_beside_reported(name: str, own: Results, console: Console) -> None:
-    """Each reported table with its conditions, a row beside one's own of the same mode, processes and global batch;
-    then the own rows that no table has."""
+    """Each reported table with its conditions, a row beside one's own of the same mode, processes
+    and global batch; then the own rows that no table has."""
     rows = [row for row in map(Row.of, own.measurements) if row.rate]
-    mine = f"{own.settings['preset']}, {own.settings['model']} on {own.settings['data']}, {own.machine}, {own.created}"
+    mine = (
+        f"{own.settings['preset']}, {own.settings['model']} on {own.settings['data']}, "
+        f"{own.machine}, {own.created}"
+    )
     console.print(Text(f"own: {mine}"), soft_wrap=True)
     preset = name.removeprefix(PREFIX)
     if own.settings["preset"] != preset:
-        console.print(Text(f"The own sweep is of {own.settings['preset']}, not of {preset}.", "yellow"), soft_wrap=True)
+        console.print(
+            Text(f"The own sweep is of {own.settings['preset']}, not of {preset}.", "yellow"),
+            soft_wrap=True,
+        )
     console.print(
-        Text("Other people's figures, measured without fastload on other machines: no ratio of the two is a verdict.")
+        Text(
+            "Other people's figures, measured without fastload on other machines: no ratio of "
+            "the two is a verdict."
+        )
     )
     found: set[int] = set()
     for table in read_reported(name):
@@ -115,11 +132,15 @@ def print_beside_reported(name: str, own: Results, console: Console) -> None:
             lines += _lines(theirs, [rows[number] for number in pairs])
         print_fitting(console, lines, droppable=("note", "memory", "GPU"))
     console.print()
-    only = [f"{row.cell.name}, batch {row.cell.batch}" for at, row in enumerate(rows) if at not in found]
+    only = [
+        f"{row.cell.name}, batch {row.cell.batch}" for at, row in enumerate(rows) if at not in found
+    ]
     if only:
         console.print(Text(f"Only in the own sweep: {'; '.join(only)}"), soft_wrap=True)
     if not found:
-        console.print("No own run has the mode, the processes and the global batch of a reported one.")
+        console.print(
+            "No own run has the mode, the processes and the global batch of a reported one."
+        )
 
 
 def _lines(theirs: ReportedRow, own: Sequence[Row]) -> Iterator[dict[str, str | Text]]:
@@ -142,7 +163,9 @@ def _lines(theirs: ReportedRow, own: Sequence[Row]) -> Iterator[dict[str, str | 
             "an epoch": "" if row.epoch_seconds is None else duration(row.epoch_seconds),
             "whole run": _run(row.run_seconds, None),
             "top1": "" if top1 is None else f"{top1:.4f}",
-            "memory": each([value / (1 << 20) for value in row.memory], lambda count: f"{number(count)} MiB"),
+            "memory": each(
+                [value / (1 << 20) for value in row.memory], lambda count: f"{number(count)} MiB"
+            ),
             "GPU": each(row.utilisation, percentage),
             "note": f"busy {row.busy:.0%} by the device's own time" if row.shares else "",
         }

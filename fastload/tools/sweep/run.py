@@ -1,7 +1,8 @@
-"""A whole sweep: the cells in turn, round after round, each in processes of its own, and what they say together.
+"""A whole sweep: the cells in turn, round after round, each in processes of its own, and what they
+say together.
 
-A run that takes all memory, crashes or hangs must not take the sweep with it, and what it leaves behind (a CUDA
-context, compiled kernels, a warm allocator) must not flatter the next one.
+A run that takes all memory, crashes or hangs must not take the sweep with it, and what it leaves
+behind (a CUDA context, compiled kernels, a warm allocator) must not flatter the next one.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ from fastload.train.models import create_model
 from fastload.train.settings import changed
 
 _NO_MEMORY = re.compile(
-    r"OutOfMemoryError|CUDA out of memory|out of memory|MemoryError|Cannot allocate memory|can't allocate memory"
+    r"OutOfMemoryError|CUDA out of memory|out of memory|MemoryError|Cannot allocate "
+    r"memory|can't allocate memory"
     r"|CU(?:BLAS|DNN|FFT)_STATUS_ALLOC_FAILED"
 )
 
@@ -47,14 +49,19 @@ class SweepSettings:
     config: TrainConfig  # of every cell, but for batch size, mode and length
     batch_sizes: Sequence[int]  # of a rank
     parallel: Sequence[Mode] = ("none", "ddp")
-    axes: Mapping[str, Sequence[Any]] = field(default_factory=dict)  # values of other settings, by the names of `AXES`
-    processes: int | None = None  # of ddp, and GPUs of dp; None: all GPUs, and 2 where there are fewer
+    axes: Mapping[str, Sequence[Any]] = field(
+        default_factory=dict
+    )  # values of other settings, by the names of `AXES`
+    processes: int | None = (
+        None  # of ddp, and GPUs of dp; None: all GPUs, and 2 where there are fewer
+    )
     epochs: int | None = None  # run each cell to its end, so many epochs; None: some steps of it
     rounds: int | None = None  # of all cells in turn; None: 3, and 1 where each is run to its end
     steps: int = 30  # measured in each cell, where it is not run to its end
     warmup: int = 5  # steps before those
     timeout: float | None = None
-    """After which a cell is given up [seconds]. None: 600 for some steps, and never where it is run to its end."""
+    """After which a cell is given up [seconds]. None: 600 for some steps, and never where it is run
+    to its end."""
 
     @property
     def turns(self) -> int:
@@ -67,11 +74,15 @@ class SweepSettings:
         return self.timeout or (600.0 if self.epochs is None else math.inf)
 
 
-def run_sweep(settings: SweepSettings, *, on_progress: Callable[[Sequence[Row], Sequence[Cell]], None]) -> Results:
-    """Run every cell in interleaved rounds, every second one backwards, so that what changes on the machine meets all.
+def run_sweep(
+    settings: SweepSettings, *, on_progress: Callable[[Sequence[Row], Sequence[Cell]], None]
+) -> Results:
+    """Run every cell in interleaved rounds, every second one backwards, so that what changes on the
+    machine meets all.
 
-    Before each run and at the end `on_progress` gets the runs so far and the cells of all runs in their order. Ctrl-C
-    ends it early and keeps what was measured. Raises ConfigurationError: a setting that cannot be honoured.
+    Before each run and at the end `on_progress` gets the runs so far and the cells of all runs in
+    their order. Ctrl-C ends it early and keeps what was measured. Raises ConfigurationError: a
+    setting that cannot be honoured.
     """
     # What has one value is no axis, but a setting of all runs.
     fixed = {name: values[0] for name, values in settings.axes.items() if len(set(values)) == 1}
@@ -89,25 +100,36 @@ def run_sweep(settings: SweepSettings, *, on_progress: Callable[[Sequence[Row], 
     grid = [
         cell
         for cell in asked
-        if cell is first[cell.mode, cell.device, cell.processes] or not unavailable(cell, device, gpus)
+        if cell is first[cell.mode, cell.device, cell.processes]
+        or not unavailable(cell, device, gpus)
     ]
     check(settings.config)
     runs: list[Row] = []
     complete = True
-    turns = [cell for turn in range(settings.turns) for cell in (reversed(grid) if turn % 2 else grid)]
+    turns = [
+        cell for turn in range(settings.turns) for cell in (reversed(grid) if turn % 2 else grid)
+    ]
     try:
         for number, cell in enumerate(turns):
             on_progress(runs, turns)
-            first_run = next((run for run in runs if run.cell == cell), None) if number >= len(grid) else None
+            first_run = (
+                next((run for run in runs if run.cell == cell), None)
+                if number >= len(grid)
+                else None
+            )
             lost = first_run is not None and first_run.status != "measured"
-            runs.append(first_run if first_run and lost else _row(cell, runs, settings, device, gpus))
+            runs.append(
+                first_run if first_run and lost else _row(cell, runs, settings, device, gpus)
+            )
         on_progress(runs, turns)
     except KeyboardInterrupt:
         complete = False
         runs += [Row(cell, "not run") for cell in grid if all(run.cell != cell for run in runs)]
     rows = [joined([run for run in runs if run.cell == cell]) for cell in grid]
     samples = next((row.samples for row in rows if row.samples), None)
-    unit = {"masked-lm": "sequences", "text-classification": "texts"}.get(settings.config.task, "img")
+    unit = {"masked-lm": "sequences", "text-classification": "texts"}.get(
+        settings.config.task, "img"
+    )
     return new_results(
         "sweep",
         {
@@ -133,8 +155,8 @@ def run_sweep(settings: SweepSettings, *, on_progress: Callable[[Sequence[Row], 
 
 
 def check(config: TrainConfig) -> None:
-    """Open the data and make the network once, without memory for it, so that what is wrong is said before the first
-    run. Raises as training would."""
+    """Open the data and make the network once, without memory for it, so that what is wrong is said
+    before the first run. Raises as training would."""
     try:
         data = open_data(config, shard=Shard(), device=torch.device("cpu"))
     except BackendUnavailableError:
@@ -148,7 +170,9 @@ def check(config: TrainConfig) -> None:
 
 def _row(cell: Cell, before: Sequence[Row], settings: SweepSettings, device: str, gpus: int) -> Row:
     """Run a cell, if it has a chance."""
-    if reason := unavailable(cell, device, gpus) or _missing(cell.backend or settings.config.data.backend):
+    if reason := unavailable(cell, device, gpus) or _missing(
+        cell.backend or settings.config.data.backend
+    ):
         return Row(cell, "unavailable", reason)
     for row in before:
         too_large = row.status == "out of memory" and row.cell.batch <= cell.batch
@@ -158,7 +182,8 @@ def _row(cell: Cell, before: Sequence[Row], settings: SweepSettings, device: str
 
 
 def _missing(backend: str) -> str | None:
-    """Why it is not there; None if it is. Raises ConfigurationError if there is none of this name."""
+    """Why it is not there; None if it is. Raises ConfigurationError if there is none of this
+    name."""
     try:
         backend_class(backend) if backend != "auto" else None
     except BackendUnavailableError as error:
@@ -172,7 +197,10 @@ def _what_matters(config: TrainConfig) -> dict[str, str | int | float | None]:
         "model": config.model.model,
         **{name: getattr(config.data, name) for name in ("data", "augment")},
         "image_size": " x ".join(map(str, config.data.image_size)),
-        **{name: getattr(config.data, name) for name in ("backend", "num_workers", "prefetch_factor")},
+        **{
+            name: getattr(config.data, name)
+            for name in ("backend", "num_workers", "prefetch_factor")
+        },
         **{name: getattr(config.model, name) for name in ("channels_last", "compile", "ema")},
         **{name: getattr(config.optimizer, name) for name in ("optimizer", "accumulate", "amp")},
         "deterministic": config.run.deterministic,
@@ -186,14 +214,16 @@ def _device(wanted: str) -> tuple[Literal["cpu", "cuda"], int]:
     return "cuda" if on_gpu else "cpu", gpus
 
 
-# -- One cell ----------------------------------------------------------------------------------------------------------
+# -- One cell --------------------------------------------------------------------------------------
 
 
 def run_cell(cell: Cell, settings: SweepSettings) -> Row:
     """Train for some steps, or to the end, in processes of its own."""
     with tempfile.TemporaryDirectory(prefix="fastload-sweep-") as folder:
         config = cell_config(cell, settings, out=str(Path(folder) / "run"))
-        beside = Beside(period=0.5)  # this process and all that it starts: what is left of the machine is foreign
+        beside = Beside(
+            period=0.5
+        )  # this process and all that it starts: what is left of the machine is foreign
         try:
             outcome = process.run(
                 f"{__name__}:train_cell",
@@ -206,15 +236,23 @@ def run_cell(cell: Cell, settings: SweepSettings) -> Row:
             moments = beside.stop().moments
     row = row_of(cell, outcome, settings.limit)
     seconds = sum(moment.seconds for moment in moments)
-    foreign = sum(moment.foreign * moment.seconds for moment in moments) / seconds if seconds else None
-    return replace(row, foreign=foreign, job_epochs=settings.config.schedule.epochs) if row.rate else row
+    foreign = (
+        sum(moment.foreign * moment.seconds for moment in moments) / seconds if seconds else None
+    )
+    return (
+        replace(row, foreign=foreign, job_epochs=settings.config.schedule.epochs)
+        if row.rate
+        else row
+    )
 
 
 def cell_config(cell: Cell, settings: SweepSettings, *, out: str) -> TrainConfig:
-    """The run of one cell: nothing in it but training steps, or the epochs with their validation."""
+    """The run of one cell: nothing in it but training steps, or the epochs with their
+    validation."""
     config, steps = settings.config, settings.warmup + settings.steps
     whole = {"epochs": settings.epochs, "max_steps": None}
-    # An epoch has at least one step: so many epochs are enough for all steps, however small the data.
+    # An epoch has at least one step: so many epochs are enough for all steps, however small the
+    # data.
     some = {"epochs": max(config.schedule.epochs, steps), "max_steps": steps, "val": False}
     return changed(
         config,
@@ -234,18 +272,28 @@ def launcher(cell: Cell) -> list[str]:
     """Of the processes to start: Python, or what starts the ranks."""
     if cell.mode != "ddp":
         return [sys.executable]
-    return [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(cell.processes)]
+    return [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        str(cell.processes),
+    ]
 
 
 def environment(cell: Cell, given: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Of the processes to start: the machine's cores and GPUs divided as a person would, unless they said otherwise."""
+    """Of the processes to start: the machine's cores and GPUs divided as a person would, unless
+    they said otherwise."""
     found = dict(given)
     if cell.mode == "ddp":
         # torchrun would give each rank one thread, however many cores there are.
         found.setdefault("OMP_NUM_THREADS", str(max(1, usable_cores() // cell.processes)))
     if cell.mode == "dp":  # takes all GPUs that it sees
         seen = given.get("CUDA_VISIBLE_DEVICES")
-        names = [str(number) for number in range(cell.processes)] if seen is None else seen.split(",")
+        names = (
+            [str(number) for number in range(cell.processes)] if seen is None else seen.split(",")
+        )
         found["CUDA_VISIBLE_DEVICES"] = ",".join(names[: cell.processes])
     return found
 
@@ -265,13 +313,17 @@ def train_cell(cell: Cell, config: TrainConfig, warmup: int) -> Row:
         steps=summary.measured_steps,
         samples=summary.samples,
         val_samples=summary.val_samples,
-        epoch_seconds=sum(trained) / len(trained) if whole else summary.samples / summary.images_per_second,
+        epoch_seconds=sum(trained) / len(trained)
+        if whole
+        else summary.samples / summary.images_per_second,
         run_seconds=summary.seconds if whole else None,
         train=dict(summary.epochs[-1].train) if whole and summary.epochs else {},
         best=summary.best if whole else None,
         validation=dict(sorted(results.items(), key=lambda item: item[0] != summary.best_by)),
         memory=tuple(use.peak_memory for use in summary.devices),
-        utilisation=tuple(use.utilisation for use in summary.devices if use.utilisation is not None),
+        utilisation=tuple(
+            use.utilisation for use in summary.devices if use.utilisation is not None
+        ),
         shares={share: getattr(summary.idle, f"{share}_share") for share in SHARES},
     )
 
@@ -282,7 +334,8 @@ def row_of(cell: Cell, outcome: process.Outcome, timeout: float) -> Row:
         return Row(cell, "timed out", f"gave no result within {timeout:g} s.")
     if outcome.code == 0 and isinstance(outcome.answer, Row):
         return outcome.answer
-    # The first rank to fail has the cause: the others fail because it is gone. But nobody runs out of memory for that.
+    # The first rank to fail has the cause: the others fail because it is gone. But nobody runs out
+    # of memory for that.
     exhausted = next(filter(_NO_MEMORY.search, outcome.errors), None)
     words = outcome.words if exhausted is None else process.short(exhausted)
     return Row(cell, "out of memory" if _NO_MEMORY.search(words) else "failed", words)

@@ -1,4 +1,5 @@
-"""A thread that looks on: at this process (a trainer that watches itself), or at a command that was started."""
+"""A thread that looks on: at this process (a trainer that watches itself), or at a command that was
+started."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ from fastload.tools.watch.sample import Gpus, Sampler
 
 
 class Beside:
-    """Watches a process with all that it started, from now until `stop`. What cannot be seen is left out."""
+    """Watches a process with all that it started, from now until `stop`. What cannot be seen is
+    left out."""
 
     def __init__(
         self,

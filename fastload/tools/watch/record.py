@@ -18,9 +18,12 @@ _MOST = 4096
 class GpuMoment(msgspec.Struct, frozen=True):
     """One GPU in a moment. None: the driver does not tell."""
 
-    utilisation: float | None  # 0 to 1: the share of time in which at least one kernel ran, as the driver says
+    utilisation: (
+        float | None
+    )  # 0 to 1: the share of time in which at least one kernel ran, as the driver says
     memory: int | None  # of the whole GPU [bytes]
-    used: bool = True  # by a process that is watched; where the driver does not know its processes: by anybody
+    # by a process that is watched; where the driver does not know its processes: by anybody
+    used: bool = True
 
 
 class Moment(msgspec.Struct, frozen=True):
@@ -30,14 +33,18 @@ class Moment(msgspec.Struct, frozen=True):
     seconds: float  # its length
     gpus: tuple[GpuMoment, ...]
     feeder: float | None
-    """Share of a core, 0 to 1, that the main thread of a process took that holds a GPU (the busiest of them): this
-    thread queues the GPU's work. None: no such process is known."""
+    """Share of a core, 0 to 1, that the main thread of a process took that holds a GPU (the busiest
+    of them): this thread queues the GPU's work. None: no such process is known."""
     others: float  # cores that all other threads and processes of the watched took
     feeder_queued: float  # share of the time in which that thread was ready to run, but had no core
     queued: float  # cores that the others were ready to use, but did not get
     foreign: float  # cores that everything else on the machine took
     read: float | None  # from storage, by the watched [bytes/s]; None, here and below: not readable
-    cached: float | None  # by read(), but not from storage: page cache and pipes [bytes/s]; memory maps are not counted
+    cached: (
+        float | None
+        # by read(), but not from storage: page cache and pipes [bytes/s]; memory maps are not
+        # counted
+    )
     written: float | None  # to storage [bytes/s]
     received: float  # over the network, by the machine, loopback left out [bytes/s]
     memory: int  # of the watched, what processes share counted for each [bytes]
@@ -104,7 +111,8 @@ class Watched(msgspec.Struct):
     seconds: float = 0.0
     ended: str = ""  # how; empty while it runs
     created: str = ""  # UTC, ISO 8601
-    verdict: str = ""  # what `verdict.py` says; written with the rest so that the file can be read without fastload
+    # what `verdict.py` says; written with the rest so that the file can be read without fastload
+    verdict: str = ""
     change: str = ""  # the line to change
     version: int = VERSION
 
@@ -124,13 +132,16 @@ class Watched(msgspec.Struct):
 
 
 def read_watched(path: Path) -> Watched:
-    """What `Watched.write` wrote. Raises ConfigurationError: it is something else, or cannot be read."""
+    """What `Watched.write` wrote. Raises ConfigurationError: it is something else, or cannot be
+    read."""
     try:
         found = msgspec.json.decode(path.read_bytes(), type=Watched)
     except OSError as error:
         raise ConfigurationError(f"{path}: cannot be read ({error.strerror}).") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"{path}: not written by `fastload watch --json` ({error}).") from error
+        raise ConfigurationError(
+            f"{path}: not written by `fastload watch --json` ({error})."
+        ) from error
     if found.version != VERSION:
         raise ConfigurationError(f"{path}: version {found.version}, this fastload reads {VERSION}.")
     return found
@@ -160,7 +171,11 @@ def merged(first: Moment, second: Moment) -> Moment:
         at=second.at,
         seconds=seconds,
         gpus=tuple(
-            GpuMoment(mean(a.utilisation, b.utilisation), max(a.memory or 0, b.memory or 0), a.used or b.used)
+            GpuMoment(
+                mean(a.utilisation, b.utilisation),
+                max(a.memory or 0, b.memory or 0),
+                a.used or b.used,
+            )
             for a, b in zip(first.gpus, second.gpus, strict=True)
         ),
         feeder=mean(first.feeder, second.feeder),

@@ -19,16 +19,21 @@ if TYPE_CHECKING:
     from fastload.tools.measure.charts import Timeline
 
 LEGEND = (
-    "GPU: the share of time in which at least one kernel ran, as the driver says (what nvidia-smi shows). 0%: windows "
-    "in which none ran, at one look a second. Queues work: the main thread of the process that holds the GPU, of one "
-    "core. Rest of the script: all its other threads and processes. Foreign: everything else on the machine. Storage: "
-    "bytes that came from the disk for the script; page cache: what it read() beside that, from memory or a pipe "
+    "GPU: the share of time in which at least one kernel ran, as the driver says (what "
+    "nvidia-smi shows). 0%: windows "
+    "in which none ran, at one look a second. Queues work: the main thread of the process that "
+    "holds the GPU, of one "
+    "core. Rest of the script: all its other threads and processes. Foreign: everything else "
+    "on the machine. Storage: "
+    "bytes that came from the disk for the script; page cache: what it read() beside that, "
+    "from memory or a pipe "
     "(memory maps are not counted)."
 )
 
 
 def line(watched: Watched, since: float) -> str:
-    """The mean of the moments that ended after second `since`: "35 s, GPU 0 42% 3.1 GB, CPU 1.8 of 2 cores, ..."."""
+    """The mean of the moments that ended after second `since`: "35 s, GPU 0 42% 3.1 GB, CPU 1.8 of
+    2 cores, ..."."""
     moments = [moment for moment in watched.moments if moment.at > since] or watched.moments[-1:]
     if not moments:
         return "nothing was seen yet"
@@ -47,11 +52,13 @@ def line(watched: Watched, since: float) -> str:
         parts.append(f"GPU {index} {share:.0%} {gigabytes(last.gpus[index].memory or 0)}{windows}")
     own = mean(lambda moment: moment.others + (moment.feeder or 0.0))
     parts.append(
-        f"CPU {own:.1f} of {counted(watched.cores, 'core')} (others {mean(lambda moment: moment.foreign):.1f})"
+        f"CPU {own:.1f} of {counted(watched.cores, 'core')} (others "
+        f"{mean(lambda moment: moment.foreign):.1f})"
     )
     if last.read is not None:
         parts.append(
-            f"disk {mean(lambda m: m.read) / 1e6:,.1f} MB/s, page cache {mean(lambda m: m.cached) / 1e6:,.1f} MB/s"
+            f"disk {mean(lambda m: m.read) / 1e6:,.1f} MB/s, page cache "
+            f"{mean(lambda m: m.cached) / 1e6:,.1f} MB/s"
         )
     parts.append(f"memory {gigabytes(last.memory)}")
     return ", ".join(parts)
@@ -78,7 +85,8 @@ def closing(watched: Watched) -> Iterator[str]:
 
 
 def write_html(watched: Watched, path: str | os.PathLike[str]) -> None:
-    """Write the page, all of it or nothing. Raises BackendUnavailableError: matplotlib is missing; OSError."""
+    """Write the page, all of it or nothing. Raises BackendUnavailableError: matplotlib is missing;
+    OSError."""
     from fastload.tools.measure.page import require_charts, table, write_page
     from fastload.tools.measure.results import new_results
 
@@ -86,7 +94,11 @@ def write_html(watched: Watched, path: str | os.PathLike[str]) -> None:
     from fastload.tools.measure.charts import timelines
 
     lines = list(_timelines(watched))
-    drawn = timelines("What was used, over the run", lines, x="seconds since the start").html if lines else ""
+    drawn = (
+        timelines("What was used, over the run", lines, x="seconds since the start").html
+        if lines
+        else ""
+    )
     change = f"<p>To change: <code>{escape(watched.change)}</code></p>\n" if watched.change else ""
     gpus: list[dict[str, str | Text]] = [
         {

@@ -1,8 +1,9 @@
 """Running a command and looking on.
 
-The command has our terminal, our environment and our process group. A Ctrl-C that the terminal sends reaches it as it
-reaches us; a signal that somebody sends to us alone is passed on. Its exit code becomes ours, a signal that ends it
-ends us. What it has started is watched as long as it runs itself, and is not ended with it.
+The command has our terminal, our environment and our process group. A Ctrl-C that the terminal
+sends reaches it as it reaches us; a signal that somebody sends to us alone is passed on. Its exit
+code becomes ours, a signal that ends it ends us. What it has started is watched as long as it runs
+itself, and is not ended with it.
 """
 
 from __future__ import annotations
@@ -21,8 +22,16 @@ from fastload.tools.watch.beside import Beside
 from fastload.tools.watch.record import Watched
 from fastload.tools.watch.verdict import verdict
 
-_PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
-_SENT_BY_KERNEL = 128  # si_code SI_KERNEL of sigaction(2): the terminal's Ctrl-C, which the whole process group gets
+_PASSED_ON = (
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+)
+# si_code SI_KERNEL of sigaction(2): the terminal's Ctrl-C, which the whole process group gets
+_SENT_BY_KERNEL = 128
 _LOOK = 0.2  # seconds after which a signal that another thread of this process got is passed on
 
 
@@ -36,9 +45,15 @@ class Ending:
 
     def __str__(self) -> str:
         if self.signal:
-            name = signal.Signals(self.signal).name if self.signal in set(signal.Signals) else str(self.signal)
+            name = (
+                signal.Signals(self.signal).name
+                if self.signal in set(signal.Signals)
+                else str(self.signal)
+            )
             words = f"ended by signal {self.signal} ({name})"
-            words += ", as the system does when memory runs out" if self.signal == signal.SIGKILL else ""
+            words += (
+                ", as the system does when memory runs out" if self.signal == signal.SIGKILL else ""
+            )
         else:
             words = f"ended with exit code {self.code}"
         return words + (f"; still running: {', '.join(map(str, self.left))}" if self.left else "")
@@ -46,7 +61,9 @@ class Ending:
     def leave(self) -> None:
         """End this process in the same way."""
         if self.signal:
-            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the core that counts is the command's
+            resource.setrlimit(
+                resource.RLIMIT_CORE, (0, 0)
+            )  # the core that counts is the command's
             if self.signal not in (signal.SIGKILL, signal.SIGSTOP):
                 signal.signal(self.signal, signal.SIG_DFL)
             os.kill(os.getpid(), self.signal)
@@ -56,9 +73,11 @@ class Ending:
 def watch(
     command: Sequence[str], *, period: float = 1.0, on_moment: Callable[[Watched], None]
 ) -> tuple[Watched, Ending]:
-    """Run a command, look at it every `period` seconds, and wait for its end. To be called in the main thread.
+    """Run a command, look at it every `period` seconds, and wait for its end. To be called in the
+    main thread.
 
-    `on_moment` is called after each look, in another thread. Raises ConfigurationError: the command cannot be started.
+    `on_moment` is called after each look, in another thread. Raises ConfigurationError: the command
+    cannot be started.
     """
     child = 0
 
@@ -71,15 +90,25 @@ def watch(
         try:
             # Python ignores SIGPIPE and SIGXFSZ, and a program inherits what is ignored.
             child = os.posix_spawnp(
-                command[0], list(command), os.environ, setsigmask=before, setsigdef=(signal.SIGPIPE, signal.SIGXFSZ)
+                command[0],
+                list(command),
+                os.environ,
+                setsigmask=before,
+                setsigdef=(signal.SIGPIPE, signal.SIGXFSZ),
             )
         except OSError as error:
-            raise ConfigurationError(f"{command[0]}: cannot be started ({error.strerror}).") from error
+            raise ConfigurationError(
+                f"{command[0]}: cannot be started ({error.strerror})."
+            ) from error
         beside = Beside(child, shlex.join(command), period=period, on_moment=on_moment)
         pid = status = 0
         while not pid:
             found = signal.sigtimedwait({*_PASSED_ON, signal.SIGCHLD}, _LOOK)
-            if found is not None and found.si_signo != signal.SIGCHLD and found.si_code != _SENT_BY_KERNEL:
+            if (
+                found is not None
+                and found.si_signo != signal.SIGCHLD
+                and found.si_code != _SENT_BY_KERNEL
+            ):
                 pass_on(found.si_signo)
             pid, status = os.waitpid(child, os.WNOHANG)
         child = 0
@@ -92,9 +121,12 @@ def watch(
 
 
 @contextmanager
-def _signals_kept(handler: Callable[[int, FrameType | None], None]) -> Iterator[set[signal.Signals]]:
-    """Within, signals wait for `sigtimedwait`, which tells who sent them. Libraries have threads that were there before
-    and block nothing: what they get goes to `handler`. Gives the mask that was in force before."""
+def _signals_kept(
+    handler: Callable[[int, FrameType | None], None],
+) -> Iterator[set[signal.Signals]]:
+    """Within, signals wait for `sigtimedwait`, which tells who sent them. Libraries have threads
+    that were there before and block nothing: what they get goes to `handler`. Gives the mask that
+    was in force before."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {*_PASSED_ON, signal.SIGCHLD})
     handlers = {number: signal.signal(number, handler) for number in _PASSED_ON}
     try:

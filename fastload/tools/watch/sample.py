@@ -29,7 +29,8 @@ class _Counters:
 
 
 class Gpus:
-    """All GPUs that the driver knows, asked through NVML. Where there are none, `reason` says why."""
+    """All GPUs that the driver knows, asked through NVML. Where there are none, `reason` says
+    why."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
@@ -49,7 +50,9 @@ class Gpus:
                 handle = pynvml.nvmlDeviceGetHandleByIndex(index)
                 name = pynvml.nvmlDeviceGetName(handle)
                 self._handles.append(handle)
-                self.names.append(f"GPU {index}: {name.decode() if isinstance(name, bytes) else name}")
+                self.names.append(
+                    f"GPU {index}: {name.decode() if isinstance(name, bytes) else name}"
+                )
             self.reason = "" if self._handles else "the NVIDIA driver knows no GPU"
         except pynvml.NVMLError as error:
             self.reason = f"the NVIDIA driver does not answer: {error}"
@@ -58,7 +61,8 @@ class Gpus:
         return [GpuTotals(name) for name in self.names]
 
     def look(self, watched: set[int]) -> tuple[tuple[GpuMoment, ...], set[int]]:
-        """Each GPU now, and which of the watched processes hold one (in a container the driver may not know them)."""
+        """Each GPU now, and which of the watched processes hold one (in a container the driver may
+        not know them)."""
         moments: list[GpuMoment] = []
         holding: set[int] = set()
         for index, handle in enumerate(self._handles):
@@ -71,9 +75,12 @@ class Gpus:
             if pids & watched:
                 self._used.add(index)
             elif processes is None or (pids and not any(map(psutil.pid_exists, pids))):
-                # In a container the driver numbers processes differently: whoever uses it is taken for the watched.
+                # In a container the driver numbers processes differently: whoever uses it is taken
+                # for the watched.
                 self._used.update({index} if share else ())
-            moments.append(GpuMoment(share, None if memory is None else int(memory.used), index in self._used))
+            moments.append(
+                GpuMoment(share, None if memory is None else int(memory.used), index in self._used)
+            )
         return tuple(moments), holding
 
     def _ask(self, question: str, handle: Any) -> Any:
@@ -140,7 +147,11 @@ class Sampler:
         if gpus and not self.holding:
             self.holding = _with_nvidia_open(mains, self._pid)
         holding = self.holding
-        feeding = max((pid for pid in holding if pid in mains), key=lambda pid: mains[pid] + delays[pid], default=None)
+        feeding = max(
+            (pid for pid in holding if pid in mains),
+            key=lambda pid: mains[pid] + delays[pid],
+            default=None,
+        )
         feeder = None if feeding is None else mains[feeding]
         delay = 0.0 if feeding is None else delays[feeding]
         machine, received = _machine_cpu(), _received()
@@ -165,8 +176,8 @@ class Sampler:
         )
 
     def _family(self) -> Iterable[tuple[tuple[int, float], _Counters, int]]:
-        """((pid, time of birth), counters, resident memory) of each watched process that lives. Processes whose parent
-        has ended are still known if they were seen before."""
+        """((pid, time of birth), counters, resident memory) of each watched process that lives.
+        Processes whose parent has ended are still known if they were seen before."""
         members: dict[int, psutil.Process] = {}
         with suppress(psutil.Error):
             root = psutil.Process(self._pid)
@@ -198,17 +209,23 @@ def _io(process: psutil.Process) -> tuple[int, int, int]:
         counters = process.io_counters()
     except (psutil.AccessDenied, NotImplementedError, AttributeError):
         return -1, -1, -1
-    return counters.read_bytes, getattr(counters, "read_chars", counters.read_bytes), counters.write_bytes
+    return (
+        counters.read_bytes,
+        getattr(counters, "read_chars", counters.read_bytes),
+        counters.write_bytes,
+    )
 
 
 def _threads(pid: int, cpu: float) -> tuple[float, float, float]:
-    """Seconds: on a core, of the thread that a process started with; ready to run without a core, of all its threads
-    and of that one. The kernel writes both in ns in /proc/PID/task/TID/schedstat (its sched-stats.rst); where it does
-    not, all CPU time is taken for the first thread's."""
+    """Seconds: on a core, of the thread that a process started with; ready to run without a core,
+    of all its threads and of that one. The kernel writes both in ns in /proc/PID/task/TID/schedstat
+    (its sched-stats.rst); where it does not, all CPU time is taken for the first thread's."""
     main, queued, main_queued = cpu, 0.0, 0.0
     for task in os.listdir(f"/proc/{pid}/task"):
         with suppress(OSError, ValueError, IndexError):
-            ran, waited, *_ = map(int, Path(f"/proc/{pid}/task/{task}/schedstat").read_text().split())
+            ran, waited, *_ = map(
+                int, Path(f"/proc/{pid}/task/{task}/schedstat").read_text().split()
+            )
             queued += waited / 1e9
             if int(task) == pid:
                 main, main_queued = ran / 1e9, waited / 1e9
@@ -216,13 +233,16 @@ def _threads(pid: int, cpu: float) -> tuple[float, float, float]:
 
 
 def _with_nvidia_open(pids: Iterable[int], root: int) -> set[int]:
-    """Processes that have a GPU's device file open, without those that inherited it (whose parent has it too)."""
+    """Processes that have a GPU's device file open, without those that inherited it (whose parent
+    has it too)."""
     having = set()
     for pid in pids:
         with suppress(OSError):
             for link in Path(f"/proc/{pid}/fd").iterdir():
                 with suppress(OSError):
-                    if link.readlink().name.removeprefix("nvidia").isdigit() and "nvidia" in str(link.readlink()):
+                    if link.readlink().name.removeprefix("nvidia").isdigit() and "nvidia" in str(
+                        link.readlink()
+                    ):
                         having.add(pid)
                         break
     found = set()
@@ -236,12 +256,18 @@ def _with_nvidia_open(pids: Iterable[int], root: int) -> set[int]:
 def _machine_cpu() -> float:
     """CPU seconds of the whole machine so far, idle and waiting for storage left out."""
     times = psutil.cpu_times()
-    return float(sum(getattr(times, name, 0.0) for name in ("user", "system", "nice", "irq", "softirq")))
+    return float(
+        sum(getattr(times, name, 0.0) for name in ("user", "system", "nice", "irq", "softirq"))
+    )
 
 
 def _received() -> int:
     """Bytes over the network so far, loopback left out."""
     try:
-        return sum(each.bytes_recv for name, each in psutil.net_io_counters(pernic=True).items() if name != "lo")
+        return sum(
+            each.bytes_recv
+            for name, each in psutil.net_io_counters(pernic=True).items()
+            if name != "lo"
+        )
     except (OSError, psutil.Error):
         return 0

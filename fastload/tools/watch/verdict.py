@@ -1,20 +1,22 @@
 """What the GPU waited for, in words, and the line to change.
 
-From outside a script it can be seen that a GPU did nothing, and what everything else did meanwhile. The rules, the
-first that holds; "slack" is the time in which the driver said less than 50% of the GPU that was used least:
+From outside a script it can be seen that a GPU did nothing, and what everything else did meanwhile.
+The rules, the first that holds; "slack" is the time in which the driver said less than 50% of the
+GPU that was used least:
 
 1. No GPU was watched or used: the verdict says so and tells what the processor did.
 2. All GPUs were used 90% of the time or more: computing.
-3. Another GPU was at 90% or more in half of the slack or more: gradients. The kernel that exchanges them waits on the
-   GPU, and the driver counts a waiting kernel as use.
-4. The thread that queues the GPU's work took 70% of a core or more in the slack, or was ready to: the host. If the
-   watched processes read 1 MB/s or more meanwhile, and nothing else of theirs worked, that thread may be making the
-   data itself: data.
-5. That thread took less, and all else that the script started took 0.3 cores or more (or was ready to), or read 1 MB/s
-   or more from storage, or the machine received 1 MB/s or more: data.
+3. Another GPU was at 90% or more in half of the slack or more: gradients. The kernel that exchanges
+   them waits on the GPU, and the driver counts a waiting kernel as use.
+4. The thread that queues the GPU's work took 70% of a core or more in the slack, or was ready to:
+   the host. If the watched processes read 1 MB/s or more meanwhile, and nothing else of theirs
+   worked, that thread may be making the data itself: data.
+5. That thread took less, and all else that the script started took 0.3 cores or more (or was ready
+   to), or read 1 MB/s or more from storage, or the machine received 1 MB/s or more: data.
 6. Nothing of this: it is not known, and the verdict says so.
 
-`fastload train` marks its phases itself: its verdict (`verdict_of_shares`) is read from them, not guessed from outside.
+`fastload train` marks its phases itself: its verdict (`verdict_of_shares`) is read from them, not
+guessed from outside.
 """
 
 from __future__ import annotations
@@ -51,7 +53,8 @@ def verdict(watched: Watched) -> Verdict:
     foreign = _mean(moments, lambda moment: moment.foreign)
     if foreign >= FOREIGN * watched.cores:
         words = (
-            f"{found.words} Other processes took {foreign:.1f} of the {counted(watched.cores, 'core')} meanwhile: "
+            f"{found.words} Other processes took {foreign:.1f} of the "
+            f"{counted(watched.cores, 'core')} meanwhile: "
             "repeat it on a quiet machine before you change anything."
         )
         found = found._replace(words=words)
@@ -66,7 +69,8 @@ def _of_gpus(watched: Watched, moments: Sequence[Moment]) -> Verdict:
         why = watched.reason or "no GPU that the driver tells of was used by it"
         return Verdict(
             "no GPU",
-            f"No GPU was watched ({why}), so whether a device waited is not known. The script took {ours:.1f} of "
+            f"No GPU was watched ({why}), so whether a device waited is not known. The script "
+            f"took {ours:.1f} of "
             f"{counted(watched.cores, 'core')}{_reading(moments)}.",
         )
     busy = min(gpu.busy_share or 0.0 for gpu in used)
@@ -82,14 +86,17 @@ def _of_gpus(watched: Watched, moments: Sequence[Moment]) -> Verdict:
     if busy >= BUSY:
         return Verdict(
             "computing",
-            f"{first}: it computes. The driver counts time in which at least one kernel runs, however small, and does "
+            f"{first}: it computes. The driver counts time in which at least one kernel runs, "
+            "however small, and does "
             "not see gaps below a sixth of a second.",
-            "larger batches, --amp bf16 or torch.compile make the GPU itself faster; a loader cannot",
+            "larger batches, --amp bf16 or torch.compile make the GPU itself faster; a loader "
+            "cannot",
         )
     if not slack:
         return Verdict(
             "unknown",
-            f"{first}, and never below {SLACK:.0%} at one look: gaps this short cannot be told apart from outside. "
+            f"{first}, and never below {SLACK:.0%} at one look: gaps this short cannot be told "
+            "apart from outside. "
             "`fastload.monitor.step_clock` measures them in the script.",
         )
     cause = _in_slack(slack, watched)
@@ -102,10 +109,17 @@ def _in_slack(slack: Sequence[Moment], watched: Watched) -> Verdict:
     if others_full >= 0.5 * seconds:
         return _gradients(others_full / seconds, watched)
     feeders = [moment for moment in slack if moment.feeder is not None]
-    feeder = _mean(feeders, lambda moment: (moment.feeder or 0.0) + moment.feeder_queued) if feeders else None
+    feeder = (
+        _mean(feeders, lambda moment: (moment.feeder or 0.0) + moment.feeder_queued)
+        if feeders
+        else None
+    )
     others = _mean(slack, lambda moment: moment.others)
     wanted = others + _mean(slack, lambda moment: moment.queued)
-    read, cached = _mean(slack, lambda moment: moment.read or 0.0), _mean(slack, lambda moment: moment.cached or 0.0)
+    read, cached = (
+        _mean(slack, lambda moment: moment.read or 0.0),
+        _mean(slack, lambda moment: moment.cached or 0.0),
+    )
     received = _mean(slack, lambda moment: moment.received)
     reads = read + cached >= FLOW
     if feeder is not None and feeder >= FEEDER:
@@ -113,41 +127,53 @@ def _in_slack(slack: Sequence[Moment], watched: Watched) -> Verdict:
         if reads and wanted < WORK:
             return Verdict(
                 "data",
-                f"{worked}, nothing else of the script worked, and it read {_rate(read + cached)}: the thread probably "
+                f"{worked}, nothing else of the script worked, and it read "
+                f"{_rate(read + cached)}: the thread probably "
                 "makes the batches itself (num_workers=0), so the GPU waits for data.",
                 "train = fastload.from_dataloader(train)  # or DataLoader(..., num_workers=4)",
             )
         return Verdict(
             "host",
-            f"{worked}: it waits for the host. That is Python beside the GPU (logging, .item(), printing, many small "
+            f"{worked}: it waits for the host. That is Python beside the GPU (logging, "
+            ".item(), printing, many small "
             "kernels); what exactly, `fastload.monitor.profile_steps` shows.",
             "model = torch.compile(model)  # or a larger batch; and no .item() in each step",
         )
     if wanted >= WORK or read >= FLOW or received >= FLOW:
         return _data(feeder, others, wanted, read, received, slack, watched)
-    quiet = "nothing that was watched worked" if feeder is None else f"the thread that queues work took {feeder:.0%}"
+    quiet = (
+        "nothing that was watched worked"
+        if feeder is None
+        else f"the thread that queues work took {feeder:.0%}"
+    )
     return Verdict(
         "unknown",
-        f"What it waited for is not known: meanwhile {quiet}, all else {others:.1f} of a core, {_rate(read)} came from "
-        "storage and little over the network. It may be a lock, a sleep, another machine, or a first download.",
+        f"What it waited for is not known: meanwhile {quiet}, all else {others:.1f} of a core, "
+        f"{_rate(read)} came from "
+        "storage and little over the network. It may be a lock, a sleep, another machine, or a "
+        "first download.",
     )
 
 
 def _gradients(share: float, watched: Watched) -> Verdict:
     words = (
-        f"In {share:.0%} of that time another GPU was at {BUSY:.0%} or more: the GPUs wait for each other's gradients, "
+        f"In {share:.0%} of that time another GPU was at {BUSY:.0%} or more: the GPUs wait for "
+        "each other's gradients, "
         "and the kernel that waits counts as use."
     )
     if watched.gpu_processes <= 1:
         return Verdict(
             "gradients",
             f"{words} One process holds all GPUs, as DataParallel does.",
-            "torchrun --nproc-per-node N train.py, with DistributedDataParallel(model) in place of DataParallel(model)",
+            "torchrun --nproc-per-node N train.py, with DistributedDataParallel(model) in "
+            "place of DataParallel(model)",
         )
     return Verdict(
         "gradients",
-        f"{words} There is a process a GPU, so one rank is slower than the others, or the exchange is.",
-        "with model.no_sync():  # for all but the last of some accumulated batches; and batches of equal work",
+        f"{words} There is a process a GPU, so one rank is slower than the others, or the "
+        "exchange is.",
+        "with model.no_sync():  # for all but the last of some accumulated batches; and "
+        "batches of equal work",
     )
 
 
@@ -161,8 +187,14 @@ def _data(
     watched: Watched,
 ) -> Verdict:
     foreign = _mean(slack, lambda moment: moment.foreign)
-    slept = "" if feeder is None else f"the thread that queues its work took or wanted {feeder:.0%} of a core, "
-    words = f"Meanwhile {slept}all else of the script {others:.1f} of {counted(watched.cores, 'core')}"
+    slept = (
+        ""
+        if feeder is None
+        else f"the thread that queues its work took or wanted {feeder:.0%} of a core, "
+    )
+    words = (
+        f"Meanwhile {slept}all else of the script {others:.1f} of {counted(watched.cores, 'core')}"
+    )
     words += f" (it was ready to use {wanted:.1f})" if wanted > others + WORK else ""
     words += f", {_rate(read)} came from storage" if read >= FLOW else ""
     words += f", {_rate(received)} over the network" if received >= FLOW else ""
@@ -177,7 +209,8 @@ def _data(
         return Verdict(
             "data",
             f"{words} There are cores left.",
-            f"DataLoader(..., num_workers={watched.cores})  # or train = fastload.from_dataloader(train)",
+            f"DataLoader(..., num_workers={watched.cores})  # or train = "
+            "fastload.from_dataloader(train)",
         )
     where = "storage" if read >= received else "the network"
     return Verdict(
@@ -188,20 +221,37 @@ def _data(
 
 
 def verdict_of_shares(shares: Mapping[str, float]) -> Verdict:
-    """Of a run that marks its phases: shares of the device's time by activity, which add up to 1."""
+    """Of a run that marks its phases: shares of the device's time by activity, which add up to
+    1."""
     busy = shares.get("compute", 0.0) + shares.get("update", 0.0)
     losses: dict[str, tuple[Cause, str, str]] = {
         "wait": ("data", "data", "--tune, --num-workers, or --backend cache"),
-        "copy": ("data", "the copy of batches to the device", "--backend cache --backend-option storage=device"),
-        "exchange": ("gradients", "gradients of other ranks", "--accumulate, or a larger --batch-size"),
-        "launch": ("host", "the host, which queued no work", "--compile, a larger --batch-size, or --log-steps"),
+        "copy": (
+            "data",
+            "the copy of batches to the device",
+            "--backend cache --backend-option storage=device",
+        ),
+        "exchange": (
+            "gradients",
+            "gradients of other ranks",
+            "--accumulate, or a larger --batch-size",
+        ),
+        "launch": (
+            "host",
+            "the host, which queued no work",
+            "--compile, a larger --batch-size, or --log-steps",
+        ),
     }
     worst = max(losses, key=lambda name: shares.get(name, 0.0))
     cause, name, change = losses[worst]
     lost = shares.get(worst, 0.0)
     if lost < NOTABLE:
         return Verdict("computing", f"The device was busy {busy:.1%} of the time: it computes.")
-    return Verdict(cause, f"The device was busy {busy:.1%} of the time and waited {lost:.1%} for {name}.", change)
+    return Verdict(
+        cause,
+        f"The device was busy {busy:.1%} of the time and waited {lost:.1%} for {name}.",
+        change,
+    )
 
 
 def _reading(moments: Sequence[Moment]) -> str:
@@ -211,7 +261,9 @@ def _reading(moments: Sequence[Moment]) -> str:
 
 def _mean(moments: Sequence[Moment], of: Callable[[Moment], float]) -> float:
     """Weighted by length."""
-    return sum(moment.seconds * of(moment) for moment in moments) / sum(moment.seconds for moment in moments)
+    return sum(moment.seconds * of(moment) for moment in moments) / sum(
+        moment.seconds for moment in moments
+    )
 
 
 def _rate(bytes_a_second: float) -> str:
