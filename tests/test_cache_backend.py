@@ -36,9 +36,9 @@ from fastload.recipe import (
     Recipe,
     Resize,
 )
-from fastload.sources.base import PixelImages, Source
+from fastload.sources.base import Source
 from fastload.sources.buffers import PathTable
-from fastload.sources.columns import EncodedFiles, PixelArray, ValueArray
+from fastload.sources.columns import EncodedFiles, PixelArray, PixelImages, ValueArray
 from tests import images
 from tests.test_cache_build import SIZES, decoded, objects, spoil, write_images
 from tests.test_render_device import torchvision_pixels

@@ -31,9 +31,16 @@ from fastload.decode import get_decoder
 from fastload.decode.image import decode_image
 from fastload.errors import CacheError, ConfigurationError, DecodeError
 from fastload.files import DecodeSettings
-from fastload.sources.base import EncodedImages, PixelImages, Source, Values
+from fastload.sources.base import Source
 from fastload.sources.buffers import PathTable
-from fastload.sources.columns import DatasetItems, EncodedFiles, ValueArray
+from fastload.sources.columns import (
+    DatasetItems,
+    EncodedFiles,
+    EncodedImages,
+    PixelImages,
+    ValueArray,
+    Values,
+)
 from tests import images
 from tests.waiting import LIMIT
 

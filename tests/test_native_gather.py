@@ -18,8 +18,7 @@ from fastload.draws import Draws
 from fastload.errors import ConfigurationError
 from fastload.geometry import Geometry, GeometryPlan, Resampling
 from fastload.recipe import RandomCrop, RandomHorizontalFlip, RandomResizedCrop, RandomVerticalFlip
-from fastload.sources.base import PixelImages
-from fastload.sources.columns import PixelArray
+from fastload.sources.columns import PixelArray, PixelImages
 from tests import images
 
 pytestmark = pytest.mark.skipif(not native.available(), reason="the native core is not built")

@@ -11,7 +11,7 @@ import torch
 
 from fastload.errors import ConfigurationError, SourceError
 from fastload.sources import Opened, Source, open_source
-from fastload.sources.base import PixelImages, Values
+from fastload.sources.columns import PixelImages, Values
 
 RNG = np.random.default_rng(0)
 PHOTOS = RNG.integers(0, 256, (6, 8, 10, 3), dtype=np.uint8)

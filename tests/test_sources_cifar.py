@@ -14,7 +14,8 @@ from torchvision.datasets import CIFAR10, CIFAR100
 
 from fastload.errors import ConfigurationError, SourceError
 from fastload.sources import open_source
-from fastload.sources.base import PixelImages, Source, Values
+from fastload.sources.base import Source
+from fastload.sources.columns import PixelImages, Values
 
 PER_FILE = 7
 NAMES10 = [f"class {i}".replace(" ", "_") for i in range(10)]

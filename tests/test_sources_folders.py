@@ -12,7 +12,8 @@ from torchvision.datasets.folder import IMG_EXTENSIONS
 
 from fastload.errors import ConfigurationError, SourceError
 from fastload.sources import open_source
-from fastload.sources.base import EncodedImages, Source, Values
+from fastload.sources.base import Source
+from fastload.sources.columns import EncodedImages, Values
 from fastload.sources.image_files import TORCHVISION_EXTENSIONS, is_image_name
 
 

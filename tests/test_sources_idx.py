@@ -13,7 +13,7 @@ from torchvision.datasets import MNIST
 
 from fastload.errors import ConfigurationError, SourceError
 from fastload.sources import open_source
-from fastload.sources.base import PixelImages, Values
+from fastload.sources.columns import PixelImages, Values
 
 COUNTS = {"train": 9, "t10k": 4}
 

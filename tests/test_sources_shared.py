@@ -19,9 +19,8 @@ import pytest
 import torch
 
 from fastload.sources import Source, open_source, share
-from fastload.sources.base import EncodedImages, PixelImages, Values
 from fastload.sources.buffers import PathTable, is_by_reference
-from fastload.sources.columns import EncodedFiles, ValueArray
+from fastload.sources.columns import EncodedFiles, EncodedImages, PixelImages, ValueArray, Values
 from tests.test_sources_tar import shard, write_tar
 
 COUNT = 20_000

@@ -17,7 +17,8 @@ import pytest
 from fastload.errors import ConfigurationError, SourceError
 from fastload.sources import archive, open_source
 from fastload.sources.archive import files_in_tar
-from fastload.sources.base import EncodedImages, Source, Values
+from fastload.sources.base import Source
+from fastload.sources.columns import EncodedImages, Values
 from tests.images import jpeg, photo, png
 
 PHOTO = jpeg(photo(8, 8))

@@ -23,7 +23,8 @@ from torchvision.transforms import v2
 
 from fastload.errors import SourceError
 from fastload.sources import open_source
-from fastload.sources.base import EncodedImages, Objects, PixelImages, Source, Values
+from fastload.sources.base import Source
+from fastload.sources.columns import EncodedImages, Objects, PixelImages, Values
 from tests.images import jpeg, photo
 
 

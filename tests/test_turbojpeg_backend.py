@@ -23,9 +23,16 @@ from fastload.draws import Draws
 from fastload.errors import ConfigurationError, DecodeError, UnsupportedTransformError, WorkerError
 from fastload.recipe import Recipe
 from fastload.render import decode_jpeg
-from fastload.sources.base import Column, EncodedImages, Source
+from fastload.sources.base import Source
 from fastload.sources.buffers import PathTable
-from fastload.sources.columns import DatasetItems, EncodedFiles, PixelArray, ValueArray
+from fastload.sources.columns import (
+    Column,
+    DatasetItems,
+    EncodedFiles,
+    EncodedImages,
+    PixelArray,
+    ValueArray,
+)
 from tests import images
 from tests.waiting import LIMIT
 

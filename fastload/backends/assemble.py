@@ -28,7 +28,8 @@ from fastload.geometry.points import POINT_COLUMNS, PointMap
 from fastload.recipe import SplitRecipe
 from fastload.recipe.views import view_column
 from fastload.render.host import EncodedRenderer, EncodedRow, PythonRenderer, render_row
-from fastload.sources.base import EncodedImages, PixelImages, Source
+from fastload.sources.base import Source
+from fastload.sources.columns import EncodedImages, PixelImages
 
 Columns = dict[str, npt.NDArray[Any]]
 Int64Array = npt.NDArray[np.int64]

@@ -9,8 +9,6 @@ name.
 from __future__ import annotations
 
 import math
-import os
-import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -361,26 +359,3 @@ def fit_of(backend: type[Any], job: Job) -> Fit:
         return Fit(0.0, "it does not move boxes with the images")
     own = getattr(backend, "fit", None)
     return Fit(0.1, "able to do it") if own is None else own(job)
-
-
-_OWNERS: weakref.WeakSet[Any] = weakref.WeakSet()
-
-
-def forget_in_children(owner: Any) -> None:
-    """Have `owner.forget()` called in each process that is forked from now on, as long as the owner
-    is there.
-
-    Workers and threads are their parent's. Python ends what it finds at the exit of a process, or
-    when the last reference goes, and a child finds copies of all that its parent had: `forget` sees
-    to it that it ends nothing and waits for nothing.
-    """
-    _OWNERS.add(owner)
-
-
-def _forget() -> None:
-    for owner in list(_OWNERS):
-        owner.forget()
-    _OWNERS.clear()
-
-
-os.register_at_fork(after_in_child=_forget)

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from fastload.backends.base import forget_in_children
+from fastload.backends.forked import forget_in_children
 from fastload.distribution import install_command
 from fastload.errors import BackendUnavailableError, UnsupportedTransformError
 from fastload.geometry import Geometry, GeometryPlan

@@ -28,7 +28,8 @@ from fastload.geometry import Geometry, GeometryPlan, View
 from fastload.geometry.points import PointMap
 from fastload.native.pool import Compressed, FusedGeometry, NativeFailure, NativePool, Pending, fuse
 from fastload.recipe.views import view_column
-from fastload.sources.base import EncodedImages, Source
+from fastload.sources.base import Source
+from fastload.sources.columns import EncodedImages
 
 Pixels = npt.NDArray[np.uint8]
 Begun = list[tuple[int, "Pending | Future[Pending]"]]

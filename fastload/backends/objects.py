@@ -40,7 +40,8 @@ from fastload.recipe import SplitRecipe
 from fastload.recipe.views import view_column
 from fastload.render.host import render_row
 from fastload.sampler import Shard
-from fastload.sources.base import ImageColumn, Source
+from fastload.sources.base import Source
+from fastload.sources.columns import ImageColumn
 
 Layout = Literal["tuple", "dict", "single"]
 

@@ -42,15 +42,15 @@ from fastload.backends.base import (
     HostBatch,
     Job,
     Traits,
-    forget_in_children,
 )
+from fastload.backends.forked import forget_in_children
 from fastload.backends.objects import ObjectAssembler
 from fastload.decode.libraries import describe_decoder, get_decoder
 from fastload.draws import Draws
 from fastload.errors import ConfigurationError, FastloadError, WorkerError, counted
 from fastload.files import DecodeSettings
 from fastload.machine import usable_cores
-from fastload.sources.buffers import free_shared_memory, share
+from fastload.sources.sharing import free_shared_memory, share
 
 logger = logging.getLogger("fastload")
 

@@ -37,8 +37,8 @@ from fastload.files import DecodeSettings, sync_folder
 from fastload.geometry import Geometry
 from fastload.geometry.points import PointMap
 from fastload.machine import cache_home, usable_cores
-from fastload.sources.base import Source, Values
-from fastload.sources.columns import ValueArray
+from fastload.sources.base import Source
+from fastload.sources.columns import ValueArray, Values
 from fastload.sources.opening import open_source
 from fastload.terminal import progress
 

@@ -16,8 +16,8 @@ from fastload.errors import CacheError
 from fastload.geometry import Geometry, GeometryPlan
 from fastload.recipe.views import view_column
 from fastload.render.device import on_device, render_on_device
-from fastload.sources.base import Column, Source, Values
-from fastload.sources.columns import PixelArray, ValueArray
+from fastload.sources.base import Source
+from fastload.sources.columns import Column, PixelArray, ValueArray, Values
 
 Int64Array = npt.NDArray[np.int64]
 

@@ -17,8 +17,9 @@ from fastload.files import DecodeSettings
 from fastload.geometry import GeometryPlan
 from fastload.geometry.boxes import resized_sizes
 from fastload.render.host import render_into
-from fastload.sources.base import Source, Values
+from fastload.sources.base import Source
 from fastload.sources.buffers import PathTable
+from fastload.sources.columns import Values
 from fastload.sources.kinds import pixel_kind
 
 

@@ -29,7 +29,7 @@ from fastload.cache.samples import ImageSpec
 from fastload.errors import CacheError, DecodeError
 from fastload.files import open_regular
 from fastload.geometry.points import PointMap
-from fastload.sources.base import Values
+from fastload.sources.columns import Values
 
 _HEADER_BYTES = 256
 """Of the whole header: room for any shape; a multiple of 64, as the format asks, so that pixels are

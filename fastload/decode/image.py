@@ -37,7 +37,7 @@ from fastload.decode.libraries import (
 )
 from fastload.errors import DecodeError
 from fastload.files import DecodeSettings
-from fastload.sources.base import EncodedImages
+from fastload.sources.columns import EncodedImages
 
 A = TypeVar("A")
 T = TypeVar("T")

@@ -7,7 +7,6 @@ One class an operation, found through a registry that packages of your own can j
 from __future__ import annotations
 
 from fastload.recipe.augment import RandAugment, TrivialAugmentWide
-from fastload.recipe.batch import RandomApply
 from fastload.recipe.colour import ColorJitter, GaussianBlur, Grayscale, RandomGrayscale
 from fastload.recipe.convert import Normalize, ToDtype
 from fastload.recipe.crops import (
@@ -29,6 +28,7 @@ from fastload.recipe.operation import (
     PixelOperation,
     register,
 )
+from fastload.recipe.random_apply import RandomApply
 from fastload.recipe.recipe import Placement, Recipe, SplitRecipe
 from fastload.recipe.views import Views
 

@@ -9,19 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import reduce
 from typing import TypeAlias
 
-import numpy as np
 import torch
 
-from fastload.draws import Draws, Int64Array
+from fastload.draws import Draws
 from fastload.errors import ConfigurationError, UnsupportedTransformError
-from fastload.geometry.points import PointMap
-from fastload.recipe.attributes import check_settings
 from fastload.recipe.convert import ToDtype
-from fastload.recipe.operation import Operation, PixelOperation, Size
-from fastload.render.device import on_device
+from fastload.recipe.operation import Operation
 from fastload.sources.kinds import PixelKind, pixel_kinds
 
 Empty: TypeAlias = Callable[[tuple[int, ...], torch.dtype], torch.Tensor]
@@ -169,78 +164,6 @@ class BatchProgram:
                 index += 1
             yield stream, op
             dtype = op.output_dtype(dtype)
-
-
-@dataclass(frozen=True)
-class RandomApply(PixelOperation):
-    """Each sample goes through all of the operations, or through none. They draw from streams of
-    their own, see `Draws.within`."""
-
-    ops: tuple[Operation, ...]
-    """Operations that keep the size, the number of channels and the dtype of images."""
-    p: float = 0.5
-
-    def __post_init__(self) -> None:
-        check_settings(self)
-
-    @property
-    def moves_pixels(self) -> bool:  # type: ignore[override]
-        return any(op.moves_pixels for op in self.ops)
-
-    @property
-    def pointwise(self) -> bool:  # type: ignore[override]
-        return all(op.pointwise for op in self.ops)
-
-    def size_after(self, size: Size | None) -> Size | None:
-        return reduce(lambda known, op: op.size_after(known), self.ops, size)
-
-    @property
-    def loses_points(self) -> str:
-        return next((op.loses_points for op in self.ops if op.loses_points), "")
-
-    def move(self, points: PointMap, draws: Draws, stream: int) -> PointMap:
-        rows = self.rows(draws, stream)
-        inner, moved = draws.take(rows).within(stream), points.take(rows)
-        for number, op in enumerate(self.ops):
-            moved = op.move(moved, inner, number)
-        table = points.table.copy()
-        table[rows] = moved.table
-        return PointMap(table)
-
-    def rows(self, draws: Draws, stream: int) -> Int64Array:
-        """Which samples of a batch."""
-        return np.flatnonzero(draws.uniform(stream, 1)[:, 0] < self.p)
-
-    def apply(self, images: torch.Tensor, draws: Draws, stream: int) -> torch.Tensor:
-        return self._some(images, draws, stream, "apply")
-
-    def apply_to_masks(self, masks: torch.Tensor, draws: Draws, stream: int) -> torch.Tensor:
-        return self._some(masks, draws, stream, "apply_to_masks")
-
-    def _some(self, pixels: torch.Tensor, draws: Draws, stream: int, how: str) -> torch.Tensor:
-        rows = self.rows(draws, stream)
-        if not len(rows):
-            return pixels
-        chosen, inner = on_device(rows, pixels.device), draws.take(rows).within(stream)
-        some = pixels.index_select(0, chosen)
-        for number, op in enumerate(self.ops):
-            changed: torch.Tensor = getattr(op, how)(some, inner, number)
-            if changed.shape != some.shape:
-                raise ConfigurationError(
-                    f"{op.describe()} inside RandomApply makes images of shape "
-                    f"{tuple(changed.shape[1:])} of some that "
-                    f"are {tuple(some.shape[1:])}, so that a batch would hold both; keep the shape "
-                    "(Grayscale(num_output_channels=3)), or apply it to every image."
-                )
-            some = changed
-        return pixels.index_copy(0, chosen, some)
-
-    def describe(self) -> str:
-        return f"RandomApply([{', '.join(op.describe() for op in self.ops)}], p={self.p})"
-
-    @property
-    def identity(self) -> str:
-        return f"RandomApply({', '.join(op.identity for op in self.ops)}; {self.p!r})"
 
 
 def _format_of(tensor: torch.Tensor) -> torch.memory_format:

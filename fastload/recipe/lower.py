@@ -24,7 +24,6 @@ from torchvision.transforms import v2
 from fastload.errors import ConfigurationError
 from fastload.known_code import delegate_of, is_untouched
 from fastload.recipe.attributes import read_antialias, read_floats, read_interpolation, read_pair
-from fastload.recipe.batch import RandomApply
 from fastload.recipe.convert import Normalize, ToDtype
 from fastload.recipe.crops import CenterCrop, Resize
 from fastload.recipe.operation import (
@@ -35,6 +34,7 @@ from fastload.recipe.operation import (
     lowering_of,
     register_lowering,
 )
+from fastload.recipe.random_apply import RandomApply
 from fastload.recipe.views import Fork, Views
 
 _CONTAINERS = (v1.Compose, v2.Compose, nn.Sequential)

@@ -9,19 +9,20 @@ anywhere else are a class derived from `EncodedImages` with `__len__` and `read`
 from __future__ import annotations
 
 from fastload.fingerprint import fingerprint_of
-from fastload.sources.base import (
+from fastload.sources.base import Opened, OpenOptions, Source
+from fastload.sources.columns import (
+    DatasetItems,
+    EncodedFiles,
     EncodedImages,
     Objects,
-    Opened,
-    OpenOptions,
+    PixelArray,
     PixelImages,
-    Source,
+    ValueArray,
     Values,
 )
-from fastload.sources.buffers import share
-from fastload.sources.columns import DatasetItems, EncodedFiles, PixelArray, ValueArray
 from fastload.sources.kinds import Kind, register_kind
 from fastload.sources.opening import FORMATS, Format, open_indexed, open_source, register_format
+from fastload.sources.sharing import share
 
 __all__ = [
     "FORMATS",

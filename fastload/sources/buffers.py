@@ -11,30 +11,19 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import logging
-import os
 from array import array as c_array
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import accumulate, islice
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-if TYPE_CHECKING:
-    from fastload.sources.base import Source
-
-logger = logging.getLogger(__name__)
-
 AnyArray = npt.NDArray[Any]
 Int64Array = npt.NDArray[np.int64]
 T = TypeVar("T")
-
-_SHARED_MEMORY = "/dev/shm"
-_WORTH_SHARING = 1 << 16
-"""Smaller arrays [bytes] are pickled: each shared one costs a file descriptor in every process."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +108,7 @@ class PickledByReference:
             name: (_reference_to(value) or np.asarray(value))
             if isinstance(value, np.ndarray)
             else value
-            for name, value in _values_of(self).items()
+            for name, value in values_of(self).items()
         }
         return _rebuild, (type(self), state)
 
@@ -147,67 +136,7 @@ def _rebuild(cls: type[Any], state: dict[str, Any]) -> Any:
     )
 
 
-def free_shared_memory() -> float:
-    """Free room in the system's shared memory [bytes]; infinite where it is of another kind."""
-    try:
-        system = os.statvfs(_SHARED_MEMORY)
-    except OSError:
-        return float("inf")
-    return float(system.f_bavail * system.f_frsize)
-
-
-def share(source: Source) -> Source:
-    """The same source with its arrays in shared memory, to be pickled into spawned or forkserver
-    workers.
-
-    Arrays in memory-mapped files stay where they are and travel by file name. Forked workers need
-    none of this: they share the parent's pages. Where the system's shared memory has too little
-    room (64 MB in a container by default), workers receive copies, and a warning is logged.
-    """
-    needed = sum(array.nbytes for column in source.columns.values() for array in _unshared(column))
-    free = free_shared_memory() if needed else 0
-    if free < needed:
-        logger.warning(
-            f"{source.name}: its metadata and pixels need {needed / 1e6:.0f} MB of shared "
-            f"memory and {_SHARED_MEMORY} "
-            f"has {free / 1e6:.0f} MB free, so each worker process gets its own copy. Give the "
-            "machine more (docker "
-            "run --shm-size=8g)."
-        )
-        return source
-    return dataclasses.replace(
-        source, columns={name: _shared(column) for name, column in source.columns.items()}
-    )
-
-
-def _unshared(holder: Any) -> list[AnyArray]:
-    """The arrays in a column, and in the path tables it holds, that would be pickled by content."""
-    found = []
-    for value in _values_of(holder).values():
-        if (
-            isinstance(value, np.ndarray)
-            and value.nbytes >= _WORTH_SHARING
-            and not is_by_reference(value)
-        ):
-            found.append(value)
-        elif isinstance(value, PickledByReference):
-            found.extend(_unshared(value))
-    return found
-
-
-def _shared(holder: T) -> T:
-    if not isinstance(holder, PickledByReference):
-        return holder
-    changes: dict[str, Any] = {}
-    for name, value in _values_of(holder).items():
-        if isinstance(value, np.ndarray) and value.nbytes >= _WORTH_SHARING:
-            changes[name] = shared_copy(value)
-        elif isinstance(value, PickledByReference):
-            changes[name] = _shared(value)
-    return dataclasses.replace(holder, **changes) if changes else holder  # type: ignore[type-var]
-
-
-def _values_of(holder: Any) -> dict[str, Any]:
+def values_of(holder: Any) -> dict[str, Any]:
     return {item.name: getattr(holder, item.name) for item in dataclasses.fields(holder)}
 
 

@@ -1,11 +1,19 @@
-"""The columns of files, arrays and torch Datasets."""
+"""The columns of a source: where rows come from, and how to read them by index.
+
+There are four ways to store a column, each a base class here; a backend asks a column nothing but
+what these have. Those of files, arrays and torch Datasets follow. A data set that is stored in
+another way (a database, an object store) is a class derived from one of them: for compressed images
+`__len__` and `read` are all it takes. What becomes of the rows is a column's kind (`kinds.py`).
+"""
 
 from __future__ import annotations
 
+import contextlib
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -13,8 +21,213 @@ from torch.utils.data import Subset
 
 from fastload import stores
 from fastload.errors import DecodeError, SourceError
-from fastload.sources.base import EncodedImages, Objects, PixelImages, Values
 from fastload.sources.buffers import InRows, Int64Array, PathTable, PickledByReference
+from fastload.sources.kinds import Kind, PixelKind, kind_named, pixel_kind
+
+Storage = Literal["encoded", "pixels", "values", "object"]
+
+
+class Column(ABC):
+    """One field of every sample. Read by several threads at once; pickled for the workers of the
+    `torch` backend, so that metadata belong into numpy arrays (see
+    `buffers.PickledByReference`)."""
+
+    storage: ClassVar[Storage]
+
+    @property
+    @abstractmethod
+    def role(self) -> str:
+        """Name of its kind."""
+
+    @property
+    def kind(self) -> Kind:
+        """What becomes of its rows: how geometry moves them, how they are handed over."""
+        return kind_named(self.role)
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    def describe(self, index: int) -> str:
+        """How to name this sample to a person: where it is stored, if there is a word for it."""
+        return f"{type(self).__name__}[{index}]"
+
+    @abstractmethod
+    def take(self, indices: Int64Array) -> Column:
+        """The column of these samples alone, in this order."""
+
+
+class ImageColumn(Column):
+    """Images or masks, however they are stored."""
+
+    @property
+    def role(self) -> str:
+        return "image"
+
+    @property
+    def kind(self) -> PixelKind:
+        """Raises SourceError: it is of no kind of pixels."""
+        return pixel_kind(self.role)
+
+    @property
+    def channels(self) -> int:
+        """Of the pixels that are served."""
+        return self.kind.channels
+
+    @property
+    def fixed_size(self) -> tuple[int, int] | None:
+        """(height, width) shared by all images, or None when they differ or it takes their headers
+        to know."""
+        return None
+
+    def name_table(self) -> PathTable | None:
+        """What `describe` says of all samples, for a cache to keep; None where that is a mere
+        number."""
+        return PathTable.of(map(self.describe, range(len(self))))
+
+
+class EncodedImages(ImageColumn):
+    """Images still compressed: JPEG, PNG and whatever else Pillow reads."""
+
+    storage = "encoded"
+
+    @abstractmethod
+    def read(self, index: int) -> bytes:
+        """The compressed bytes of one sample. An OSError becomes a DecodeError that names
+        `describe(index)`."""
+
+    def read_many(self, indices: Int64Array) -> Sequence[bytes]:
+        """Those of several samples, for storage that has them cheaper together."""
+        return [self.read(index) for index in indices.tolist()]
+
+    def read_start(self, index: int, length: int) -> bytes:
+        """At least the first `length` bytes, or all there are: for the header."""
+        return self.read(index)
+
+    @property
+    def survives_fork(self) -> bool:
+        """Whether a forked process may read them; clients of object stores have threads, which do
+        not fork."""
+        return True
+
+    def in_files(self, indices: Int64Array) -> EncodedFiles | None:
+        """These samples as files or parts of files, if that is what they are: the native core then
+        opens them."""
+        return None
+
+    def take(self, indices: Int64Array) -> EncodedImages:
+        return _EncodedRows(self, indices)
+
+
+class PixelImages(ImageColumn):
+    """Images that are decoded already, as uint8 arrays."""
+
+    storage = "pixels"
+
+    @abstractmethod
+    def pixels(self, index: int) -> npt.NDArray[np.uint8]:
+        """(H, W, C) uint8 of one image, perhaps read-only. Raises DecodeError if it could not be
+        decoded before."""
+
+    def sizes_of(self, indices: Int64Array) -> npt.NDArray[np.int32]:
+        """(B, 2) int32: height, width of these samples; of those that `failures_of` names, anything
+        above 0."""
+        if self.fixed_size is not None:
+            return np.broadcast_to(np.array(self.fixed_size, dtype=np.int32), (len(indices), 2))
+        sizes = np.ones((len(indices), 2), dtype=np.int32)
+        for position, index in enumerate(indices.tolist()):
+            with contextlib.suppress(
+                DecodeError
+            ):  # which is found again when the pixels are wanted
+                sizes[position] = self.pixels(index).shape[:2]
+        return sizes
+
+    def size(self, index: int) -> tuple[int, int]:
+        """(height, width) of one image. Raises DecodeError as `pixels`."""
+        for error in self.failures_of(np.array([index])).values():
+            raise error
+        height, width = self.sizes_of(np.array([index]))[0].tolist()
+        return height, width
+
+    def failures_of(self, indices: Int64Array) -> dict[int, DecodeError]:
+        """The samples that could not be decoded in the first place, by position in `indices`."""
+        return {}
+
+    def in_array(self) -> PixelArray | None:
+        """All samples in one array, if that is what they are: the native core then cuts batches out
+        of it."""
+        return None
+
+
+class Values(Column):
+    """One row of numbers a sample, passed on as it is: labels (N,) int64, token ids (N,
+    length)..."""
+
+    storage = "values"
+
+    @property
+    def role(self) -> str:
+        return "value"
+
+    @abstractmethod
+    def at(self, indices: Int64Array) -> npt.NDArray[Any]:
+        """(B, ...) of any dtype that torch has: a copy of these rows, all of one shape."""
+
+    def in_array(self) -> ValueArray | None:
+        """All rows in one array, if that is what they are."""
+        return None
+
+    def describe(self, index: int) -> str:
+        return f"row {index}"
+
+
+class Objects(Column):
+    """Samples that only Python code can produce, one at a time."""
+
+    storage = "object"
+    role: ClassVar[str] = "object"
+
+    @property
+    def producer(self) -> str:
+        """Whose code that is, for messages."""
+        return type(self).__name__
+
+    @abstractmethod
+    def item(self, index: int) -> Any:
+        """One sample: usually (image, label). What it raises is taken for a fault of this
+        sample."""
+
+    def items(self, indices: Int64Array | list[Any]) -> list[Any] | None:
+        """Several samples, if there is a way of their own to make them together; else None. A list
+        has keys in place of
+        indices: what a user's own sampler gives, where it is an adopted DataLoader's."""
+        return None
+
+
+@dataclass(frozen=True)
+class _EncodedRows(EncodedImages):
+    """Some rows of a column that knows no better way to take them."""
+
+    column: EncodedImages
+    rows: Int64Array
+
+    @property
+    def role(self) -> str:
+        return self.column.role
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def describe(self, index: int) -> str:
+        return self.column.describe(int(self.rows[index]))
+
+    def read(self, index: int) -> bytes:
+        return self.column.read(int(self.rows[index]))
+
+    def read_many(self, indices: Int64Array) -> Sequence[bytes]:
+        return self.column.read_many(self.rows[indices])
+
+    def read_start(self, index: int, length: int) -> bytes:
+        return self.column.read_start(int(self.rows[index]), length)
 
 
 @dataclass(frozen=True)

@@ -28,9 +28,9 @@ from fastload.errors import SourceError, counted
 from fastload.fingerprint import fingerprint_of
 from fastload.known_code import depends_on_argument_alone, is_as_defined, opens_as_rgb, wrapped_by
 from fastload.sources.arrays import checked_array, labelled_pixels
-from fastload.sources.base import Column, Opened, OpenOptions, Source
+from fastload.sources.base import Opened, OpenOptions, Source
 from fastload.sources.buffers import PathTable
-from fastload.sources.columns import DatasetItems, EncodedFiles, PixelArray, ValueArray
+from fastload.sources.columns import Column, DatasetItems, EncodedFiles, PixelArray, ValueArray
 from fastload.sources.folders import classified_images
 from fastload.sources.inspection import content_of
 
