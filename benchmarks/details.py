@@ -1,9 +1,13 @@
 """Single questions about the core and the loader, each beside what it is compared with.
 
-    python -m benchmarks.details views --data data/train   # several views of an image, beside one
-    python -m benchmarks.details draft --data data/train   # photographs of 12 megapixels: `draft=True` beside exact
-    python -m benchmarks.details small                     # small batches of small arrays, beside plain indexing
-    python -m benchmarks.details memory --files 1300000    # opening a folder of so many files, beside torchvision's
+    python -m benchmarks.details views --data data/train
+    python -m benchmarks.details draft --data data/train
+    python -m benchmarks.details small
+    python -m benchmarks.details memory --files 1300000
+
+`views` compares several views of an image with one. `draft` compares `draft=True` with exact
+decoding, on photographs of 12 megapixels. `small` compares small batches of small arrays with plain
+indexing. `memory` compares opening a folder of that many files with torchvision's.
 
 Without `--data`, photographs are made. Contestants take turns; ratios are taken within a round.
 """

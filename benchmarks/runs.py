@@ -1,9 +1,12 @@
 """What the README and docs/recipes.md tell of whole runs.
 
-    python -m benchmarks.runs timelines PICTURE.png --consume 1200   # when a trainer works, and when it waits
-    python -m benchmarks.runs fashion FOLDER --json results.json     # the recipe beside a plain PyTorch script
-    python -m benchmarks.runs texts FOLDER                           # two classes of texts, for the text recipe
+    python -m benchmarks.runs timelines PICTURE.png --consume 1200
+    python -m benchmarks.runs fashion FOLDER --json results.json
+    python -m benchmarks.runs texts FOLDER
     python -m benchmarks.runs curves RUN/epochs.jsonl PICTURE.png --result iou
+
+`timelines` draws when a trainer works and when it waits. `fashion` compares the recipe with a plain
+PyTorch script. `texts` makes two classes of texts for the text recipe.
 
 `timelines` trains the same network on the same JPEGs, fed by a plain DataLoader and by fastload,
 and draws both on one scale of time. Nothing else should be running.

@@ -201,5 +201,9 @@ def test_counted() -> None:
         "1,200 samples",
     ]
     assert [counted(2, thing) for thing in ("class", "batch", "epoch", "process", "branch")] == [
-        "2 classes", "2 batches", "2 epochs", "2 processes", "2 branches"
-    ]  # fmt: skip
+        "2 classes",
+        "2 batches",
+        "2 epochs",
+        "2 processes",
+        "2 branches",
+    ]

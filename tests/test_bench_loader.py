@@ -476,11 +476,15 @@ def test_verdict_says_when_there_is_nothing_to_gain() -> None:
         ([700, 701, 702], 0.02, "a cache (4.1 GB) gives 701: 2% waiting left, no real gain."),
         ([900, 1000, 800], 0.02, "build a cache (4.1 GB) for 900: 2% waiting left."),
         ([900, 1000, 800], 0.2, "a cache (4.1 GB) gives 900: 20% waiting left, no real gain."),
-        ([1200, 1201], 0.02, "a cache (4.1 GB) gives 1,200: 2% waiting left, and 2 rounds " "cannot " "tell " "whether " "that "
-         "is a gain (three can)."),
+        (
+            [1200, 1201],
+            0.02,
+            "a cache (4.1 GB) gives 1,200: 2% waiting left, and 2 rounds cannot tell whether that "
+            "is a gain (three can).",
+        ),
         ([700], 0.02, "and 1 round cannot tell whether that is a gain (three can)."),
     ],
-)  # fmt: skip
+)
 def test_a_cache_is_advised_by_its_own_figures(rates: list[float], wait: float, words: str) -> None:
     """Not because its trainer waits less while its steps are slower, nor by too few rounds."""
     found = verdict(

@@ -35,9 +35,18 @@ from tests.simulated_gpu import GPU, LazyGpu
 from tests.waiting import has_ended, wait_until
 
 SETTING = replace(
-    DRY, images=8, batch_size=2, check_batch_size=2, dataloader_workers=(0,), threads=(1,), rate_seconds=0.02,
-    turn_seconds=0.05, profile_seconds=0.02, small_batch_sizes=(64,), small_images=128,
-)  # fmt: skip
+    DRY,
+    images=8,
+    batch_size=2,
+    check_batch_size=2,
+    dataloader_workers=(0,),
+    threads=(1,),
+    rate_seconds=0.02,
+    turn_seconds=0.05,
+    profile_seconds=0.02,
+    small_batch_sizes=(64,),
+    small_images=128,
+)
 
 
 @pytest.fixture(scope="module")
@@ -400,8 +409,11 @@ def test_decoders_have_rates(setting: Setting) -> None:
         )
         assert row.status == "unavailable" or row.speed > 0
     assert {row.contestant for row in found.rows.values() if row.status == "measured"} > {
-        "torchvision, CPU", "DALI graph, region decoded", "DALI graph, whole " "decoded, " "then " "cut", "fastload " "turbojpeg"
-    }  # fmt: skip
+        "torchvision, CPU",
+        "DALI graph, region decoded",
+        "DALI graph, whole decoded, then cut",
+        "fastload turbojpeg",
+    }
 
 
 def test_two_loaders_are_emptied_side_by_side(setting: Setting) -> None:
@@ -593,9 +605,12 @@ def parts_in(
     real = run.process.run
     given = {"environment": None, "cwd": ROOT}
     monkeypatch.setattr(
-        run.process, "run",
-        lambda _, *arguments, **options: real(f"tests.test_benchmark_gpu:{function}", *arguments, **(options | given)),
-    )  # fmt: skip
+        run.process,
+        "run",
+        lambda _, *arguments, **options: real(
+            f"tests.test_benchmark_gpu:{function}", *arguments, **(options | given)
+        ),
+    )
     monkeypatch.setitem(run.PARTS, "cifar", run.Part("test", "cifar:run", 1, lambda setting: apart))
     setting = replace(SETTING, kept=str(tmp_path), out=str(tmp_path))
     found = run.Run(setting, time.monotonic() + seconds, dry=True)

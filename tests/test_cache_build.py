@@ -497,7 +497,8 @@ def test_a_killed_builder_is_not_in_the_way(tmp_path: Path) -> None:
 BUILDER = """
 import logging, sys
 from pathlib import Path
-logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(levelname)s %(message)s", force=True)
+format = "%(levelname)s %(message)s"
+logging.basicConfig(level=logging.INFO, stream=sys.stdout, format=format, force=True)
 sys.stdout.reconfigure(line_buffering=True)
 from fastload.cache import build, build_cache
 from tests.test_cache_build import write_images

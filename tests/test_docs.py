@@ -110,7 +110,8 @@ CHECKS: dict[str, dict[str, str]] = {
         "flipped =": 'assert batch["boxes"][0].tolist() == [12, 2, 28, 18]',
         "pair =": """
             assert pair["train"].classes == pair["val"].classes == ("cat", "dog", "fox")
-            assert pair["train"].class_to_idx == pair["val"].class_to_idx == {"cat": 0, "dog": 1, "fox": 2}
+            numbers = {"cat": 0, "dog": 1, "fox": 2}
+            assert pair["train"].class_to_idx == pair["val"].class_to_idx == numbers
             for loader in pair.values():
                 assert next(iter(loader))[0].shape == (3, 3, 224, 224)
                 loader.close()
@@ -139,7 +140,8 @@ CHECKS: dict[str, dict[str, str]] = {
             from PIL import Image
             from torchvision.transforms.v2.functional import pil_to_tensor
             first = Image.open(sorted(Path("data/train").rglob("*.jpg"))[0])
-            assert int((images[0].int() - pil_to_tensor(ImageOps.invert(first)).int()).abs().max()) <= 2
+            expected = pil_to_tensor(ImageOps.invert(first))
+            assert int((images[0].int() - expected.int()).abs().max()) <= 2
         """,
     },
 }
@@ -417,10 +419,20 @@ def test_the_manual_opened_as_a_file_is_searched(tmp_path: Path) -> None:
     [
         ("moving.md", ["torch.utils.data.DataLoader", "FFCV", "DALI", "timm", "WebDataset"]),
         ("multi-node.md", ["torchrun", "SLURM"]),
-        ("troubleshooting.md", ["GPU is at 0%", "Bus error", "Too many open files", "Two libjpegs",
-                                "Pillow or Pillow-SIMD", "Network disks", "DataParallel " "fills " "the " "first " "GPU"]),
+        (
+            "troubleshooting.md",
+            [
+                "GPU is at 0%",
+                "Bus error",
+                "Too many open files",
+                "Two libjpegs",
+                "Pillow or Pillow-SIMD",
+                "Network disks",
+                "DataParallel fills the first GPU",
+            ],
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_people_look_for_has_a_heading(page: str, topics: list[str]) -> None:
     headings = re.findall(r"^## (.*)$", (ROOT / "docs" / page).read_text(), re.MULTILINE)
     assert [topic for topic in topics if not any(topic in heading for heading in headings)] == []

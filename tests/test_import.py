@@ -19,7 +19,9 @@ OBSERVE = """
 import json, logging, multiprocessing, os, random, signal, sys, threading, warnings
 import numpy as np
 import torch
-import torchvision.transforms.v2  # what these two change themselves (torch imports sympy, a warning filter) is theirs
+# torch and torchvision are imported first: what they change is not counted (torch imports sympy,
+# which adds a warning filter).
+import torchvision.transforms.v2
 
 def state():
     return {
@@ -30,11 +32,15 @@ def state():
         "torch RNG": torch.random.get_rng_state().sum().item(),
         "numpy RNG": repr(np.random.get_state()),
         "python RNG": hash(random.getstate()),
-        "log handlers": [repr(h) for h in logging.getLogger().handlers + logging.getLogger("fastload").handlers],
+        "log handlers": [
+            repr(h) for h in logging.getLogger().handlers + logging.getLogger("fastload").handlers
+        ],
         "log levels": [logging.getLogger().level, logging.getLogger("fastload").level],
         "warning filters": len(warnings.filters),
         "environment": dict(os.environ),
-        "signal handlers": [repr(signal.getsignal(s)) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD)],
+        "signal handlers": [
+            repr(signal.getsignal(s)) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD)
+        ],
         "threads": threading.active_count(),
         "default dtype": str(torch.get_default_dtype()),
         "cuda initialised": torch.cuda.is_initialized(),
@@ -60,7 +66,8 @@ def test_the_rooms_beside_the_loader_are_found_when_asked_for() -> None:
     found = run_python("""
         import json
         import fastload
-        print(json.dumps([fastload.monitor.GpuMonitor.__name__, fastload.train.TrainConfig.__name__]))
+        names = [fastload.monitor.GpuMonitor.__name__, fastload.train.TrainConfig.__name__]
+        print(json.dumps(names))
     """)
     assert found == ["GpuMonitor", "TrainConfig"]
 

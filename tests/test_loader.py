@@ -165,7 +165,8 @@ def test_a_state_goes_on_in_another_precision(dtype: torch.dtype | None) -> None
     ):
         next(iter(one))
         state = one.state_dict()
-        # States once counted the dtype: BLAKE2b of the transform's fingerprint, no mixing, and the dtype's name.
+        # Older states hold a fingerprint with the dtype: BLAKE2b of the transform's fingerprint,
+        # "None" for no mixing, and the dtype's name.
         older = fingerprint_of(Recipe.from_transform(floats).fingerprint, "None", "torch.float16")
         for recipe in (state["recipe"], older):
             other.load_state_dict(state | {"recipe": recipe})
@@ -403,7 +404,8 @@ def test_a_forked_child_is_told_and_does_not_hang(tmp_path: Path) -> None:
     program = f"""
 import os, fastload
 from torchvision.transforms import v2
-loader = fastload.create_loader({str(folder)!r}, 2, transform=v2.RandomResizedCrop(16, antialias=True))
+transform = v2.RandomResizedCrop(16, antialias=True)
+loader = fastload.create_loader({str(folder)!r}, 2, transform=transform)
 iterator = iter(loader)
 next(iterator)
 child = os.fork()
@@ -431,7 +433,8 @@ def test_leaving_without_closing_ends_the_process(tmp_path: Path) -> None:
 import fastload
 from torchvision.transforms import v2
 transform = v2.RandomResizedCrop(16, antialias=True)
-loader = fastload.create_loader({str(folder)!r}, 2, transform=transform, backend={backend!r}, num_workers=1)
+options = {{"backend": {backend!r}, "num_workers": 1}}
+loader = fastload.create_loader({str(folder)!r}, 2, transform=transform, **options)
 next(iter(loader))
 """
         result = subprocess.run(

@@ -210,12 +210,21 @@ def _decoded(
 @pytest.mark.parametrize(
     ("native", "words"),
     [
-        ((400, 401, 402), "Full decode with 2 threads: `native` is the fastest, 401 img/s, " "1.34 " "times " "the " "next, "
-         "`simplejpeg`; 4.0 times `pillow`."),
-        ((310, 200, 400), "`native` (310 img/s) and `simplejpeg` (300) lie within the " "scatter " "of " "the " "rounds."),
-        ((400, 401), "`native` (400 img/s) before `simplejpeg` (300), by too few " "rounds " "to " "be " "sure."),
+        (
+            (400, 401, 402),
+            "Full decode with 2 threads: `native` is the fastest, 401 img/s, 1.34 times the next, "
+            "`simplejpeg`; 4.0 times `pillow`.",
+        ),
+        (
+            (310, 200, 400),
+            "`native` (310 img/s) and `simplejpeg` (300) lie within the scatter of the rounds.",
+        ),
+        (
+            (400, 401),
+            "`native` (400 img/s) before `simplejpeg` (300), by too few rounds to be sure.",
+        ),
     ],
-)  # fmt: skip
+)
 def test_the_verdict_on_decoders_claims_no_more_than_the_rounds_show(
     native: tuple[float, ...], words: str
 ) -> None:
@@ -398,7 +407,8 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 _CHARTS = """
-return [...document.querySelectorAll('svg')].filter(svg => svg.getClientRects().length).map(svg => ({
+const shown = [...document.querySelectorAll('svg')].filter(svg => svg.getClientRects().length);
+return shown.map(svg => ({
   box: svg.getBoundingClientRect().toJSON(),
   shapes: svg.querySelectorAll('path').length,
   unfilled: [...svg.querySelectorAll('path')].filter(
@@ -406,7 +416,8 @@ return [...document.querySelectorAll('svg')].filter(svg => svg.getClientRects().
   ).length,
   texts: [...svg.querySelectorAll('text')].map(text => {
     const box = text.getBoundingClientRect();
-    return {text: text.textContent, left: box.left, right: box.right, top: box.top, bottom: box.bottom,
+    return {text: text.textContent, left: box.left, right: box.right, top: box.top,
+            bottom: box.bottom,
             size: parseFloat(getComputedStyle(text).fontSize) * svg.getBoundingClientRect().width
                   / svg.viewBox.baseVal.width};
   }),

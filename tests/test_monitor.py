@@ -58,7 +58,8 @@ def test_importing_it_changes_nothing_global_and_loads_no_optional_package() -> 
         before = state()
         from fastload.tools.monitor import GpuMonitor
         GpuMonitor()
-        print(json.dumps([before, state(), sorted({name.partition(".")[0] for name in sys.modules})]))
+        packages = sorted({name.partition(".")[0] for name in sys.modules})
+        print(json.dumps([before, state(), packages]))
         """)
     )
     assert after == before

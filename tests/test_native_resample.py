@@ -39,7 +39,8 @@ from torchvision.transforms import InterpolationMode, v2
 warnings.simplefilter("ignore")
 Image.MAX_IMAGE_PIXELS = None
 folder, cache, size, interpolation = sys.argv[1:]
-options = {"transform": v2.Resize((int(size),) * 2, InterpolationMode(interpolation), antialias=True), "num_workers": 1}
+resize = v2.Resize((int(size),) * 2, InterpolationMode(interpolation), antialias=True)
+options = {"transform": resize, "num_workers": 1}
 found = {}
 for backend in ("turbojpeg", "cache"):
     source = fastload.build_cache(folder, cache, progress=False) if backend == "cache" else folder
@@ -127,7 +128,12 @@ from fastload.errors import ConfigurationError
 from fastload.geometry import Geometry, Resampling
 from fastload.sources.columns import PixelArray
 
-SHRINKS = ((65_500, 8, "bicubic"), (7_000, 224, "bilinear"), (2_400, 224, "bicubic"), (40_000, 3, "bilinear"))
+SHRINKS = (
+    (65_500, 8, "bicubic"),
+    (7_000, 224, "bilinear"),
+    (2_400, 224, "bicubic"),
+    (40_000, 3, "bilinear"),
+)
 made = {}
 for simd in ("avx512", "avx2", "sse4.1", "neon", "plain"):
     try:
@@ -142,7 +148,8 @@ for simd in ("avx512", "avx2", "sse4.1", "neon", "plain"):
         out = np.empty((1, 8, size, 3), np.uint8)
         placed = Geometry(box, window[:, 2:].copy(), window, flip)
         sampling = Resampling(interpolation=interpolation)
-        pending = pool.gather_batch(PixelArray(pixels), np.array([0]), geometry=placed, out=out, sampling=sampling)
+        array, row = PixelArray(pixels), np.array([0])
+        pending = pool.gather_batch(array, row, geometry=placed, out=out, sampling=sampling)
         assert pending.wait() == []
         made.setdefault((width, size), []).append(out)
     pool.close()

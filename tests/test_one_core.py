@@ -15,7 +15,8 @@ PROGRAM = """
 import os, sys, warnings
 
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-warnings.filterwarnings("error", "This DataLoader will create")  # torch warns of more workers than cores
+# torch warns when there are more workers than cores.
+warnings.filterwarnings("error", "This DataLoader will create")
 
 import fastload
 from torchvision.transforms import v2
@@ -36,7 +37,8 @@ if __name__ == "__main__":
         assert len(list(loader)) == 3
         print(loader.explain())
     try:
-        with fastload.create_loader("data", 2, backend="torch", transform=small, num_workers=2) as loader:
+        options = {"backend": "torch", "transform": small, "num_workers": 2}
+        with fastload.create_loader("data", 2, **options) as loader:
             list(loader)
     except UserWarning as warning:
         print("told to:", warning)

@@ -74,8 +74,10 @@ def test_what_does_not_look_like_images_is_passed_on(array: np.ndarray[Any, Any]
 def test_images_and_masks() -> None:
     source = open_source((PHOTOS, PHOTOS[..., 0], LABELS)).source
     assert [(name, column.role) for name, column in source.columns.items()] == [
-        ("image", "image"), ("mask", "mask"), ("label", "value"),
-    ]  # fmt: skip
+        ("image", "image"),
+        ("mask", "mask"),
+        ("label", "value"),
+    ]
 
 
 def test_token_ids_in_a_dict() -> None:
@@ -188,9 +190,13 @@ def test_fingerprint_follows_content_dtype_and_names() -> None:
     changed = PHOTOS.copy()
     changed[3, 4, 5, 1] ^= 1
     specs: list[Any] = [
-        (PHOTOS, LABELS), (changed, LABELS), (PHOTOS, LABELS[::-1].copy()), {"image": PHOTOS, "label": LABELS},
-        {"image": PHOTOS, "other": LABELS}, {"image": PHOTOS, "label": LABELS.astype(np.int32)},
-    ]  # fmt: skip
+        (PHOTOS, LABELS),
+        (changed, LABELS),
+        (PHOTOS, LABELS[::-1].copy()),
+        {"image": PHOTOS, "label": LABELS},
+        {"image": PHOTOS, "other": LABELS},
+        {"image": PHOTOS, "label": LABELS.astype(np.int32)},
+    ]
     assert len({open_source(spec).source.fingerprint for spec in specs[:3]}) == 3
     assert len({open_source(spec).source.fingerprint for spec in specs[3:]}) == 3
     assert (

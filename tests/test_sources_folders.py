@@ -38,9 +38,20 @@ def test_extensions_are_torchvisions() -> None:
 
 def test_same_samples_as_image_folder(tmp_path: Path) -> None:
     touch(
-        tmp_path, "b/2.jpg", "b/10.JPEG", "b/notes.txt", "b/deep/er/x.png", "b/deep/a.webp", "b/deep.er/q.tif",
-        "b/Z.Bmp", "a b/é.ppm", "a b/.jpg", "C/x.tar.pgm", "C/y.txt", "beside.jpg",
-    )  # fmt: skip
+        tmp_path,
+        "b/2.jpg",
+        "b/10.JPEG",
+        "b/notes.txt",
+        "b/deep/er/x.png",
+        "b/deep/a.webp",
+        "b/deep.er/q.tif",
+        "b/Z.Bmp",
+        "a b/é.ppm",
+        "a b/.jpg",
+        "C/x.tar.pgm",
+        "C/y.txt",
+        "beside.jpg",
+    )
     (tmp_path / "linked").symlink_to(tmp_path / "b" / "deep", target_is_directory=True)
     (tmp_path / "C" / "broken.jpg").symlink_to(tmp_path / "nowhere")
     expected = ImageFolder(str(tmp_path))
@@ -150,9 +161,15 @@ def test_unreadable_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_pairs(tmp_path: Path) -> None:
     touch(
-        tmp_path, "images/2.jpg", "images/1.jpg", "images/sub/1.jpg", "images/x.txt",
-        "masks/1.png", "masks/2.png", "masks/sub/1.bmp",
-    )  # fmt: skip
+        tmp_path,
+        "images/2.jpg",
+        "images/1.jpg",
+        "images/sub/1.jpg",
+        "images/x.txt",
+        "masks/1.png",
+        "masks/2.png",
+        "masks/sub/1.bmp",
+    )
     source = open_source(tmp_path).source
     image, mask = source.columns["image"], source.columns["mask"]
     assert list(source.columns) == ["image", "mask"]

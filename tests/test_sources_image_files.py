@@ -87,9 +87,19 @@ def test_class_folders_say_what_is_left_out(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     touch(
-        tmp_path, "a/1.jpg", "a/2.heic", "a/3.HEIC", "a/boxes.txt", "b/1.jpg", "b/._1.jpg",
-        "b/.ipynb_checkpoints/1.jpg", "__MACOSX/b/._1.jpg", ".DS_Store", "stray.png", "README.md",
-    )  # fmt: skip
+        tmp_path,
+        "a/1.jpg",
+        "a/2.heic",
+        "a/3.HEIC",
+        "a/boxes.txt",
+        "b/1.jpg",
+        "b/._1.jpg",
+        "b/.ipynb_checkpoints/1.jpg",
+        "__MACOSX/b/._1.jpg",
+        ".DS_Store",
+        "stray.png",
+        "README.md",
+    )
     with caplog.at_level(logging.WARNING, logger="fastload"):
         opened = open_source(tmp_path)
     assert opened.source.classes == ("a", "b")

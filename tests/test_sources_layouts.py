@@ -40,9 +40,19 @@ def message(kind: type[Exception], root: Path | str, **options: Any) -> str:
 
 @pytest.mark.parametrize(
     ("name", "split"),
-    [("train", "train"), ("Training", "train"), ("valid", "val"), ("val2017", "val"), ("test_images", "test"),
-     ("test-set", "test"), ("trainer", None), ("testudo", None), ("valley", None), ("contrast", None)],
-)  # fmt: skip
+    [
+        ("train", "train"),
+        ("Training", "train"),
+        ("valid", "val"),
+        ("val2017", "val"),
+        ("test_images", "test"),
+        ("test-set", "test"),
+        ("trainer", None),
+        ("testudo", None),
+        ("valley", None),
+        ("contrast", None),
+    ],
+)
 def test_names_of_splits(name: str, split: str | None) -> None:
     assert split_of(name) == split
 

@@ -76,9 +76,13 @@ def subset(folder: Path) -> Source:
 
 def make(kind: str, folder: Path) -> Source:
     functions: dict[str, Any] = {
-        "class folder": lambda _: class_folder_source(), "arrays": lambda _: array_source(), "npy": tokens,
-        "idx": idx, "tar": tar, "subset": subset,
-    }  # fmt: skip
+        "class folder": lambda _: class_folder_source(),
+        "arrays": lambda _: array_source(),
+        "npy": tokens,
+        "idx": idx,
+        "tar": tar,
+        "subset": subset,
+    }
     source = functions[kind](folder)
     assert isinstance(source, Source)
     return source
@@ -167,10 +171,17 @@ def test_plain_pickles_hold_the_samples(kind: str, shared: bool, tmp_path: Path)
 
 def windows(array: np.ndarray[Any, Any]) -> dict[str, np.ndarray[Any, Any]]:
     return {
-        "whole": array, "slice": array[3:9], "steps": array[1::3], "columns": array[:, 2:4], "transposed": array.T,
-        "view": array.view(np.int16), "base class": np.asarray(array)[2:], "empty": array[:0], "reversed": array[::-1],
+        "whole": array,
+        "slice": array[3:9],
+        "steps": array[1::3],
+        "columns": array[:, 2:4],
+        "transposed": array.T,
+        "view": array.view(np.int16),
+        "base class": np.asarray(array)[2:],
+        "empty": array[:0],
+        "reversed": array[::-1],
         "row": array[5],
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize("window", list(windows(np.zeros((12, 4), np.int64))))

@@ -140,9 +140,15 @@ def test_masks_arrays_prefixes_and_order(tmp_path: Path) -> None:
     files = {}
     for n in range(3):
         files |= {
-            f"{n}.cls": b"1", f"{n}.emb.npy": npy(np.full(4, n, np.float32)), f"{n}.left.JPG": PHOTO + b"%d" % n,
-            f"{n}.png": MASK + b"%d" % n, f"{n}.seg.png": MASK, f"{n}.json": b"{}", "README": b"", f".{n}.jpg": b"",
-        }  # fmt: skip
+            f"{n}.cls": b"1",
+            f"{n}.emb.npy": npy(np.full(4, n, np.float32)),
+            f"{n}.left.JPG": PHOTO + b"%d" % n,
+            f"{n}.png": MASK + b"%d" % n,
+            f"{n}.seg.png": MASK,
+            f"{n}.json": b"{}",
+            "README": b"",
+            f".{n}.jpg": b"",
+        }
     path = write_tar(tmp_path / "s.tar", files)
     with pytest.raises(
         SourceError, match=r"s\.tar:0\.json: cannot tell how to serve \.json.*fields=\("

@@ -172,8 +172,11 @@ def test_ranges_that_lie_together_are_one_request() -> None:
         Range("c"),
     ]
     assert joined(ranges) == [
-        (Range("a", 0, 110), [2, 0]), (Range("a", 1 << 20, 4), [3]), (Range("b", 0, 5), [1]), (Range("c"), [4])
-    ]  # fmt: skip
+        (Range("a", 0, 110), [2, 0]),
+        (Range("a", 1 << 20, 4), [3]),
+        (Range("b", 0, 5), [1]),
+        (Range("c"), [4]),
+    ]
 
 
 def test_joined_ranges_give_their_own_bytes(server: ObjectServer) -> None:

@@ -413,8 +413,10 @@ def test_more_than_the_cores_allow_is_refused() -> None:
 
 
 def test_nothing_is_recommended_within_the_spread() -> None:
-    wide = [changed(row("none", 1, batch, rate), rates=(0.7 * rate, rate, 1.3 * rate))
-            for batch, rate in ((16, 900), (32, 1000), (64, 1100))]  # fmt: skip
+    wide = [
+        changed(row("none", 1, batch, rate), rates=(0.7 * rate, rate, 1.3 * rate))
+        for batch, rate in ((16, 900), (32, 1000), (64, 1100))
+    ]
     first, *rest = advice(wide, GPU)
     assert first.startswith(
         "No recommendation: the rates of all 3 rows lie within the spread of their rounds (900 "
@@ -445,7 +447,12 @@ def test_other_work_on_the_machine_is_named() -> None:
 def test_dataparallel_on_one_device_is_a_row_that_passes_batches_on() -> None:
     grid = cells([8, 16], ["none", "dp"], 2)
     assert [(cell.batch, cell.processes) for cell in grid if cell.mode == "dp"] == [
-        (8, 1), (16, 1), (4, 2), (8, 2), (16, 2)]  # fmt: skip
+        (8, 1),
+        (16, 1),
+        (4, 2),
+        (8, 2),
+        (16, 2),
+    ]
     assert unavailable(Cell("dp", 1, 8), "cpu", 0) is None
     said = advice([row("none", 1, 16, 1000), row("dp", 1, 16, 990)], GPU)
     (why,) = (words for words in said if words.startswith("Against one process dp x 1"))

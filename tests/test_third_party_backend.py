@@ -40,7 +40,8 @@ class MyBackend:
         return self.reread(self.queue.popleft())
 
     def reread(self, draws):
-        return HostBatch({name: column.at(draws.indices) for name, column in self.context.source.columns.items()})
+        columns = self.context.source.columns
+        return HostBatch({name: column.at(draws.indices) for name, column in columns.items()})
 
     def cancel(self):
         self.queue.clear()

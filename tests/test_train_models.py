@@ -251,8 +251,8 @@ def test_only_the_library_that_is_asked_for_is_imported() -> None:
 import sys
 from fastload.train.config import ModelConfig
 from fastload.train.models import Shape, create_model
-create_model(ModelConfig(model="fastload:small"), Shape(task="classification", num_classes=2, in_channels=3,
-             image_size=(32, 32)))
+shape = Shape(task="classification", num_classes=2, in_channels=3, image_size=(32, 32))
+create_model(ModelConfig(model="fastload:small"), shape)
 print(sorted({"timm", "transformers", "segmentation_models_pytorch"} & set(sys.modules)))
 """
     done = subprocess.run(

@@ -50,8 +50,14 @@ def test_biases_and_norms_do_not_decay() -> None:
         "embedding.weight",
     }
     assert {names[id(p)] for p in others["params"]} == {
-        "conv.bias", "batch.weight", "batch.bias", "linear.bias", "layer.weight", "layer.bias", "scale",
-    }  # fmt: skip
+        "conv.bias",
+        "batch.weight",
+        "batch.bias",
+        "linear.bias",
+        "layer.weight",
+        "layer.bias",
+        "scale",
+    }
     assert (decaying["weight_decay"], others["weight_decay"]) == (0.05, 0.0)
     assert len(decaying["params"]) == 3, "tied weights come once"
 

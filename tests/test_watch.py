@@ -159,8 +159,12 @@ def test_others_that_disturb_are_named() -> None:
 
 
 def test_a_gpu_that_is_not_used_by_the_script_does_not_count() -> None:
-    idle = Moment(**{name: getattr(moment(0.99), name) for name in Moment.__struct_fields__ if name != "gpus"},
-                  gpus=(GpuMoment(0.99, 5), GpuMoment(0.0, 5, used=False)))  # fmt: skip
+    idle = Moment(
+        **{
+            name: getattr(moment(0.99), name) for name in Moment.__struct_fields__ if name != "gpus"
+        },
+        gpus=(GpuMoment(0.99, 5), GpuMoment(0.0, 5, used=False)),
+    )
     assert verdict(seen(idle)).cause == "computing"
 
 
@@ -187,8 +191,14 @@ def test_windows_at_zero_are_counted_over_moments() -> None:
 def test_a_run_that_never_ends_takes_no_more_memory() -> None:
     watched = Watched("x", 2, [GpuTotals("GPU 0")])
     for number in range(20_000):
-        watched.add(Moment(**{**{n: getattr(moment(0.25, others=1.5), n) for n in Moment.__struct_fields__},
-                              "at": number + 1.0}))  # fmt: skip
+        watched.add(
+            Moment(
+                **{
+                    **{n: getattr(moment(0.25, others=1.5), n) for n in Moment.__struct_fields__},
+                    "at": number + 1.0,
+                }
+            )
+        )
     assert len(watched.moments) <= 4096
     assert sum(found.seconds for found in watched.moments) == pytest.approx(20_000)
     assert watched.moments[0].others == pytest.approx(1.5)
@@ -337,8 +347,12 @@ def test_a_trainer_whose_workers_are_slow_waits_for_data(tmp_path: Path) -> None
     """A GPU that is simulated by the driver's answers; processes beside it that work as loaders
     do."""
     (tmp_path / "train.py").write_text(SCRIPT)
-    done = start(sys.executable, str(tmp_path / "train.py"), folder=tmp_path,
-                 options=("--json", str(tmp_path / "w.json"), "--no-html"))  # fmt: skip
+    done = start(
+        sys.executable,
+        str(tmp_path / "train.py"),
+        folder=tmp_path,
+        options=("--json", str(tmp_path / "w.json"), "--no-html"),
+    )
     _, err = done.communicate(timeout=300)
     assert done.returncode == 0, err
     watched = read_watched(tmp_path / "w.json")
@@ -361,8 +375,14 @@ def test_fastload_train_keeps_what_it_saw(tmp_path: Path) -> None:
 
     console = Console(file=io.StringIO(), width=200)
     idle = IdleSummary(9, 0.5, 0.0, 0.0, 0.0, 0.4, 0.1, 0.0, (), 0, 0)
-    with RunLog(TrainConfig(checkpoint=CheckpointConfig(out=str(tmp_path))), "images", rank=0, records=[], step=0,
-                console=console) as log:  # fmt: skip
+    with RunLog(
+        TrainConfig(checkpoint=CheckpointConfig(out=str(tmp_path))),
+        "images",
+        rank=0,
+        records=[],
+        step=0,
+        console=console,
+    ) as log:
         log.conclude(idle)
     watched = read_watched(tmp_path / "watch.json")
     assert watched.verdict == "The device was busy 50.0% of the time and waited 50.0% for data."

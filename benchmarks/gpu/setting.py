@@ -65,12 +65,29 @@ class Setting:
 
 FULL = Setting()
 DRY = replace(
-    FULL, device="cpu", images=24, batch_size=4, size=32, short_side=48, networks=("shufflenet_v2_x0_5",),
-    compile=False, dataloader_workers=(0, 1), rounds=1, turn_seconds=0.3, profile_seconds=0.2, kept_steps=4,
-    check_batch_size=4, contract="resume_from_every_step " "or " "agree_on_every_random", threads=(1, 2), rate_seconds=0.1,
-    small_images=512, small_batch_sizes=(64, 256), small_training_batch_size=8, small_training_steps=3,
+    FULL,
+    device="cpu",
+    images=24,
+    batch_size=4,
+    size=32,
+    short_side=48,
+    networks=("shufflenet_v2_x0_5",),
+    compile=False,
+    dataloader_workers=(0, 1),
+    rounds=1,
+    turn_seconds=0.3,
+    profile_seconds=0.2,
+    kept_steps=4,
+    check_batch_size=4,
+    contract="resume_from_every_step or agree_on_every_random",
+    threads=(1, 2),
+    rate_seconds=0.1,
+    small_images=512,
+    small_batch_sizes=(64, 256),
+    small_training_batch_size=8,
+    small_training_steps=3,
     small_training_turns=3,
-)  # fmt: skip
+)
 
 
 class Found:

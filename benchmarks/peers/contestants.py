@@ -169,7 +169,10 @@ def spdl(setting: Setting) -> Batches:
         packets = spdl.io.demux_image(path)
         left, top, width, height = _crop(draw, packets.codec.width, packets.codec.height)
         flip = ",hflip" if draw.random() < 0.5 else ""
-        description = f"crop={width}:{height}:{left}:{top}:exact=1,scale={CROP}:{CROP}:flags=bilinear{flip},format=pix_fmts=rgb24"
+        description = (
+            f"crop={width}:{height}:{left}:{top}:exact=1,"
+            f"scale={CROP}:{CROP}:flags=bilinear{flip},format=pix_fmts=rgb24"
+        )
         return spdl.io.decode_packets(packets, filter_desc=description)
 
     def collate(frames: list[Any]) -> Any:

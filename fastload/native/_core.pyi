@@ -1,4 +1,4 @@
-"""The extension module, as fastload/native/bindings.cpp defines it; used through fastload.native.pool only."""
+"""The extension module fastload/native/bindings.cpp; only fastload.native.pool uses it."""
 
 from collections.abc import Sequence
 

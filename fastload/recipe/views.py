@@ -69,7 +69,8 @@ class Fork(Operation):
 
     @property
     def identity(self) -> str:
-        return f"Fork({'; '.join(', '.join(op.identity for op in branch) for branch in self.branches)})"
+        branches = (", ".join(op.identity for op in branch) for branch in self.branches)
+        return f"Fork({'; '.join(branches)})"
 
     def describe(self) -> str:
         return counted(len(self.branches), "view")

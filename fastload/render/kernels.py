@@ -105,10 +105,23 @@ def _whole_pixel(x):
 
 @triton.jit
 def render(
-    pixels, table, fill, out, height, width, taps_down, taps_across,
-    CHANNELS: tl.constexpr, LANES: tl.constexpr, HOW: tl.constexpr, CUBIC: tl.constexpr, A: tl.constexpr,
-    PADS: tl.constexpr, MODE: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
+    pixels,
+    table,
+    fill,
+    out,
+    height,
+    width,
+    taps_down,
+    taps_across,
+    CHANNELS: tl.constexpr,
+    LANES: tl.constexpr,
+    HOW: tl.constexpr,
+    CUBIC: tl.constexpr,
+    A: tl.constexpr,
+    PADS: tl.constexpr,
+    MODE: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
     """A block of output pixels of one sample.
 
     Args:
@@ -215,9 +228,21 @@ def render(
 
 @triton.jit
 def normalise(
-    images, scale, offset, out, total, channels, plane, stride_row, stride_channel, stride_pixel,
-    to_row, to_channel, to_pixel, BLOCK: tl.constexpr,
-):  # fmt: skip
+    images,
+    scale,
+    offset,
+    out,
+    total,
+    channels,
+    plane,
+    stride_row,
+    stride_channel,
+    stride_pixel,
+    to_row,
+    to_channel,
+    to_pixel,
+    BLOCK: tl.constexpr,
+):
     """pixel * scale + offset, rounded once, in the dtype of `out`; a block of the values of a batch
     (B, C, H * W) uint8, numbered channel by channel within a pixel."""
     number = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
@@ -361,9 +386,20 @@ def recolour(
 
 @triton.jit
 def blur(
-    images, weights, out, rows, planes, length, step, stride_plane, stride_line, line_length, TAPS: tl.constexpr,
-    WHOLE: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
+    images,
+    weights,
+    out,
+    rows,
+    planes,
+    length,
+    step,
+    stride_plane,
+    stride_line,
+    line_length,
+    TAPS: tl.constexpr,
+    WHOLE: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
     """Weighted sums along one axis of planar images, mirrored at the borders; a block of one plane.
 
     Args:

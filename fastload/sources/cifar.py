@@ -57,24 +57,34 @@ class _Layout:
 
 _LAYOUTS = (
     _Layout(
-        "CIFAR-10 python archive", "cifar-10-batches-py",
+        "CIFAR-10 python archive",
+        "cifar-10-batches-py",
         {"train": tuple(f"data_batch_{n}" for n in range(1, 6)), "test": ("test_batch",)},
-        {"fine": "batches.meta"}, {"fine": 10},
+        {"fine": "batches.meta"},
+        {"fine": 10},
     ),
     _Layout(
-        "CIFAR-100 python archive", "cifar-100-python", {"train": ("train",), "test": ("test",)},
-        {"fine": "meta", "coarse": "meta"}, {"coarse": 20, "fine": 100},
+        "CIFAR-100 python archive",
+        "cifar-100-python",
+        {"train": ("train",), "test": ("test",)},
+        {"fine": "meta", "coarse": "meta"},
+        {"coarse": 20, "fine": 100},
     ),
     _Layout(
-        "CIFAR-10 binary archive", "cifar-10-batches-bin",
+        "CIFAR-10 binary archive",
+        "cifar-10-batches-bin",
         {"train": tuple(f"data_batch_{n}.bin" for n in range(1, 6)), "test": ("test_batch.bin",)},
-        {"fine": "batches.meta.txt"}, {"fine": 10},
+        {"fine": "batches.meta.txt"},
+        {"fine": 10},
     ),
     _Layout(
-        "CIFAR-100 binary archive", "cifar-100-binary", {"train": ("train.bin",), "test": ("test.bin",)},
-        {"fine": "fine_label_names.txt", "coarse": "coarse_label_names.txt"}, {"coarse": 20, "fine": 100},
+        "CIFAR-100 binary archive",
+        "cifar-100-binary",
+        {"train": ("train.bin",), "test": ("test.bin",)},
+        {"fine": "fine_label_names.txt", "coarse": "coarse_label_names.txt"},
+        {"coarse": 20, "fine": 100},
     ),
-)  # fmt: skip
+)
 
 
 def is_cifar(spec: object) -> bool:

@@ -23,9 +23,31 @@ Ghostscript."""
 _FEATURES = {"AVIF": "avif", "JPEG2000": "jpg_2000"}
 """Formats of Pillow that need a library which not every build of it has."""
 _OTHER_IMAGES = (
-    ".heic", ".heif", ".jxl", ".svg", ".svgz", ".eps", ".ps", ".wmf", ".emf", ".exr", ".hdr", ".jxr", ".dng", ".raw",
-    ".cr2", ".cr3", ".nef", ".arw", ".orf", ".raf", ".rw2", ".avif", ".jp2", ".dcm",
-)  # fmt: skip
+    ".heic",
+    ".heif",
+    ".jxl",
+    ".svg",
+    ".svgz",
+    ".eps",
+    ".ps",
+    ".wmf",
+    ".emf",
+    ".exr",
+    ".hdr",
+    ".jxr",
+    ".dng",
+    ".raw",
+    ".cr2",
+    ".cr3",
+    ".nef",
+    ".arw",
+    ".orf",
+    ".raf",
+    ".rw2",
+    ".avif",
+    ".jp2",
+    ".dcm",
+)
 """Images, too, that most builds of Pillow cannot read: leaving them out deserves a warning."""
 
 _DEBRIS = frozenset(

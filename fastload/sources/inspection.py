@@ -109,7 +109,8 @@ def _shown(value: Any, root: str) -> str:
     if isinstance(value, tuple | list):
         return f"({', '.join(_shown(part, root) for part in value[:SOME])}; {len(value)})"
     if isinstance(value, Mapping):
-        return f"{{{', '.join(f'{key}: {_shown(part, root)}' for key, part in list(value.items())[:SOME])}}}"
+        parts = [f"{key}: {_shown(part, root)}" for key, part in list(value.items())[:SOME]]
+        return f"{{{', '.join(parts)}}}"
     if isinstance(value, np.ndarray | torch.Tensor):
         return fingerprint_of(*_column(value))
     return type(value).__qualname__

@@ -36,7 +36,7 @@ __all__ = [
     "read_many",
     "read_up_to",
     "size_of",
-]  # fmt: skip
+]
 
 _SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
 

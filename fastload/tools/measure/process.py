@@ -1,12 +1,12 @@
 """One protocol for what is measured in processes of its own: start it, give it a task, hear of it,
 end it.
 
-    done = run("benchmarks.gpu.idle:run", setting, limit=60.0)      # one call of a function, and its end
+    done = run("benchmarks.gpu.idle:run", setting, limit=60.0)  # calls the function once
     done.answer, done.words, done.code
 
-    child = Child(launcher=["/other/bin/python"], cwd=root)         # stays alive, with its loader warm
-    child.open("benchmarks.peers.serve:Stream", setting)            # an object that lives there
-    child.ask("measure", 2.0, limit=300.0)                          # a method of it: what it returns, or raises
+    child = Child(launcher=["/other/bin/python"], cwd=root)  # lives until it is closed
+    child.open("benchmarks.peers.serve:Stream", setting)      # makes an object in it
+    child.ask("measure", 2.0, limit=300.0)                    # calls a method of that object
     child.close()
 
 Tasks and answers are pickled; functions are named "module:function" and imported by the child. A
