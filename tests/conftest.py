@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 import re
 import signal
+from collections.abc import Iterator
+from pathlib import Path
 
 # Triton looks when it is first imported. Nothing runs in its interpreter unless FASTLOAD_FUSED=1
 # asks for it.
@@ -17,7 +19,10 @@ if os.environ.get("FASTLOAD_TEST_DEVICE", "cpu") == "cpu":
 import pytest
 import torch
 
+from fastload import stores
+from fastload.stores import base
 from tests.backends import DEVICE
+from tests.objectserver import ObjectServer, object_server
 
 SLOW_OF_THE_CONTRACT = re.compile(
     r"test_breaking_off_fifty_times_leaks_nothing|\[(.*-)?torch-[1-9]"
@@ -51,3 +56,28 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("gpu"):
             item.add_marker(skip)
+
+
+@pytest.fixture
+def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The folder of fastload's caches and indexes, empty, for this test alone."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache-home"))
+    return tmp_path / "cache-home" / "fastload"
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch, own_cache: Path) -> Iterator[ObjectServer]:
+    """An S3 and web server on loopback; `s3://` URLs are read from there."""
+    pytest.importorskip("obstore", reason="obstore, of the extra `remote`, is not installed")
+    monkeypatch.setattr(base, "_FIRST_WAIT", 0.001)
+    with object_server() as started:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", started.url)
+        for name, value in {
+            "ALLOW_HTTP": "true",
+            "SKIP_SIGNATURE": "true",
+            "REGION": "us-east-1",
+        }.items():
+            monkeypatch.setenv(f"AWS_{name}", value)
+        stores.forget()
+        yield started
+        stores.forget()

@@ -3,6 +3,7 @@ demand."""
 
 from __future__ import annotations
 
+import hashlib
 import re
 import threading
 import time
@@ -31,6 +32,11 @@ class ObjectServer:
         return [
             asked for method, path, asked in self.requests if method == "GET" and path == f"/{name}"
         ]
+
+
+def etag(data: bytes) -> str:
+    """As S3 makes it of an object that was written in one piece."""
+    return hashlib.md5(data).hexdigest()
 
 
 @contextmanager
@@ -64,7 +70,7 @@ def object_server() -> Iterator[ObjectServer]:
                 return
             whole, status = len(data), 200
             found = re.fullmatch(r"bytes=(\d+)-(\d*)", asked)
-            headers = {"ETag": f'"{hash(data)}"', "Last-Modified": "Sun, 22 Nov 2026 10:00:00 GMT"}
+            headers = {"ETag": f'"{etag(data)}"', "Last-Modified": "Sun, 22 Nov 2026 10:00:00 GMT"}
             if found is not None:
                 start, end = int(found[1]), int(found[2] or whole - 1)
                 if start >= whole:
@@ -95,7 +101,7 @@ def object_server() -> Iterator[ObjectServer]:
             )
             items = "".join(
                 f"<Contents><Key>{escape(name)}</Key><LastModified>2026-11-22T10:00:00.000Z</LastModified>"
-                f"<ETag>&quot;1&quot;</ETag><Size>{len(state.objects[f'{bucket}/{name}'])}</Size></Contents>"
+                f"<ETag>&quot;{etag(state.objects[f'{bucket}/{name}'])}&quot;</ETag><Size>{len(state.objects[f'{bucket}/{name}'])}</Size></Contents>"
                 for name in sorted(names)
                 if "/" not in name[len(prefix) :]
             )

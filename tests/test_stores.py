@@ -6,7 +6,6 @@ from __future__ import annotations
 import io
 import os
 import tarfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,30 +18,12 @@ import fastload
 from fastload import stores
 from fastload.errors import ConfigurationError, DecodeError, SourceError
 from fastload.sources import open_source
-from fastload.stores import base
 from fastload.stores.base import Range, StoreError, joined
 from tests import images
 from tests.backends import Contestant, contestants
-from tests.objectserver import ObjectServer, object_server
+from tests.objectserver import ObjectServer
 
 CROP = v2.Compose([v2.RandomResizedCrop(32), v2.RandomHorizontalFlip()])
-
-
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectServer]:
-    pytest.importorskip("obstore", reason="obstore, of the extra `remote`, is not installed")
-    monkeypatch.setattr(base, "_FIRST_WAIT", 0.001)
-    with object_server() as started:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", started.url)
-        for name, value in {
-            "ALLOW_HTTP": "true",
-            "SKIP_SIGNATURE": "true",
-            "REGION": "us-east-1",
-        }.items():
-            monkeypatch.setenv(f"AWS_{name}", value)
-        stores.forget()
-        yield started
-        stores.forget()
 
 
 @pytest.fixture
@@ -128,7 +109,7 @@ def test_tar_shards(place: str, local: Path, server: ObjectServer, tmp_path: Pat
     )
 
 
-def test_pairs_tables_and_images_by_fsspec(tmp_path: Path) -> None:
+def test_pairs_tables_and_images_by_fsspec(tmp_path: Path, own_cache: Path) -> None:
     fsspec = pytest.importorskip("fsspec", reason="fsspec, of the extra `remote`, is not installed")
     system = fsspec.filesystem("memory")
     for name in ("pairs/images/1.jpg", "pairs/images/2.jpg", "table/1.jpg", "table/2.jpg"):
@@ -182,7 +163,7 @@ def test_ranges_that_lie_together_are_one_request() -> None:
 def test_joined_ranges_give_their_own_bytes(server: ObjectServer) -> None:
     data = server.objects["bucket/x"] = os.urandom(300_000)
     wanted = [(200_000, 100), (10, 90), (200_050, 1000), (0, 0), (150, 7)]
-    found = stores.read_many([("s3://bucket/x", start, length) for start, length in wanted])
+    found = stores.read_many([Range("s3://bucket/x", start, length) for start, length in wanted])
     assert found == [data[start : start + length] for start, length in wanted]
     assert sorted(server.reads_of("bucket/x")) == ["bytes=0-156", "bytes=200000-201049"]
 
@@ -308,7 +289,7 @@ def test_a_forked_process_says_why_it_cannot_read(server: ObjectServer) -> None:
     child = os.fork()
     if not child:
         try:
-            stores.read_many([("s3://bucket/x", 0, 2), ("s3://bucket/x", 2, 2)])
+            stores.read_many([Range("s3://bucket/x", 0, 2), Range("s3://bucket/y", 2, 2)])
         except StoreError as error:
             os.write(writer, str(error).encode())
         os._exit(0)

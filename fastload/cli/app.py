@@ -8,6 +8,7 @@ import fastload
 from fastload.cli.bench import bench, takes
 from fastload.cli.cache import cache
 from fastload.cli.doctor import doctor
+from fastload.cli.index import index
 from fastload.cli.sweep import sweep
 from fastload.cli.watch import OWN_OPTIONS_FIRST, watch
 from fastload.terminal import output, plain_errors
@@ -37,6 +38,7 @@ app = typer.Typer(
 )
 app.command()(demo)
 app.command()(doctor)
+app.command()(index)
 app.command(cls=GroupedHelp)(train)
 app.command(cls=GroupedHelp)(sweep)
 app.command(context_settings=OWN_OPTIONS_FIRST)(watch)

@@ -243,6 +243,9 @@ class EncodedFiles(PickledByReference, EncodedImages):
     """(N,) int64: number of bytes, or None for whole files."""
     names: PathTable | None = None
     """Names to use in messages where they differ from the paths (members of a tar file)."""
+    versions: Int64Array | None = None
+    """(N,) int64: of remote files, the version that was there when the data set was opened; 0 where
+    the store does not say. None: not checked."""
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -253,15 +256,16 @@ class EncodedFiles(PickledByReference, EncodedImages):
             return self.paths[index], 0, -1
         return self.paths[index], int(self.offsets[index]), int(self.lengths[index])
 
-    def read(self, index: int) -> bytes:
+    def _range(self, index: int) -> stores.Range:
         path, offset, length = self.locate(index)
-        return stores.read(path, offset, None if length < 0 else length)
+        version = 0 if self.versions is None else int(self.versions[index])
+        return stores.Range(path, offset, None if length < 0 else length, version)
+
+    def read(self, index: int) -> bytes:
+        return stores.read(*self._range(index))
 
     def read_many(self, indices: Int64Array) -> Sequence[bytes]:
-        located = [self.locate(index) for index in indices.tolist()]
-        return stores.read_many(
-            [(path, offset, None if length < 0 else length) for path, offset, length in located]
-        )
+        return stores.read_many([self._range(index) for index in indices.tolist()])
 
     @cached_property
     def is_remote(self) -> bool:
@@ -273,8 +277,10 @@ class EncodedFiles(PickledByReference, EncodedImages):
         return not self.is_remote
 
     def read_start(self, index: int, length: int) -> bytes:
-        path, offset, whole = self.locate(index)
-        return stores.read_up_to(path, length if whole < 0 else min(length, whole), offset)
+        path, offset, whole, version = self._range(index)
+        return stores.read_up_to(
+            path, length if whole is None else min(length, whole), offset, version
+        )
 
     def describe(self, index: int) -> str:
         """Its path, or `shard.tar:member`."""
@@ -297,6 +303,7 @@ class EncodedFiles(PickledByReference, EncodedImages):
             None if self.offsets is None else self.offsets[indices],
             None if self.lengths is None else self.lengths[indices],
             None if self.names is None else self.names.take(indices),
+            None if self.versions is None else self.versions[indices],
         )
 
 

@@ -136,12 +136,13 @@ def sampled_bytes(files: EncodedFiles, count: int = 32, most: int = 512) -> Iter
     For fingerprints: they tell whether files were replaced by others of the same names and sizes.
     So few cost a fraction of what the sizes cost, on any disk.
     """
-    ranges: list[tuple[str, int, int | None]] = []
+    ranges: list[stores.Range] = []
     for row in sampled_rows(len(files), count).tolist():
         path, start, length = files.locate(row)
         length = max(0, stores.size_of(path)) if length < 0 else length
-        ranges.append((path, start + max(0, length - most) // 2, min(most, length)))
-    if ranges and stores.is_remote(ranges[0][0]):
+        begin = start + max(0, length - most) // 2
+        ranges.append(stores.Range(path, begin, min(most, length)))
+    if ranges and stores.is_remote(ranges[0].name):
         with contextlib.suppress(OSError):  # some cannot be read: one by one, below
             yield from stores.read_many(ranges)
             return

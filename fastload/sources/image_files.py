@@ -11,6 +11,7 @@ from collections import Counter
 from PIL import Image, features
 
 from fastload.errors import SourceError, counted
+from fastload.stores import INDEX_NAME
 
 logger = logging.getLogger("fastload")
 
@@ -51,10 +52,18 @@ _OTHER_IMAGES = (
 """Images, too, that most builds of Pillow cannot read: leaving them out deserves a warning."""
 
 _DEBRIS = frozenset(
-    {"__macosx", ".ds_store", ".ipynb_checkpoints", "thumbs.db", "desktop.ini", "@eadir"}
+    {
+        "__macosx",
+        ".ds_store",
+        ".ipynb_checkpoints",
+        "thumbs.db",
+        "desktop.ini",
+        "@eadir",
+        INDEX_NAME,
+    }
 )
-"""What macOS, Windows, Jupyter and network disks leave in folders and archives; compared in lower
-case."""
+"""The index; and what macOS, Windows, Jupyter and network disks leave in folders and archives.
+Compared in lower case."""
 
 
 def is_image_name(name: str) -> bool:

@@ -10,13 +10,17 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import Any, Literal
 
 from fastload import stores
 from fastload.errors import ConfigurationError, SourceError, counted
+from fastload.sources import index
 from fastload.sources.arrays import is_arrays, open_arrays
 from fastload.sources.base import Opened, OpenOptions, Source
+from fastload.sources.buffers import Int64Array, PathTable
 from fastload.sources.cifar import is_cifar, open_cifar
+from fastload.sources.columns import EncodedFiles
 from fastload.sources.datasets import (
     is_dataset,
     open_dataset,
@@ -107,7 +111,7 @@ def _existing(path: str) -> str:
 
 def _there(url: str) -> str:
     """A URL, if there is something. Raises SourceError."""
-    with stores.listings_kept():
+    with stores.seen_kept():
         if not (stores.is_folder(url) or stores.is_file(url)):
             raise SourceError(
                 f"{url}: no such file or folder; check the URL and that the credentials may "
@@ -131,7 +135,9 @@ def _matches(pattern: str) -> list[str]:
                 f"{pattern}: the range has more than {counted(_MOST_SHARDS, 'file')}; correct it."
             )
         names = [str(n).zfill(len(first)) for n in range(int(first), int(last) + 1)]
-        return [path for name in names for path in _matches(pattern.replace(numbers[0], name, 1))]
+        paths = [pattern.replace(numbers[0], name, 1) for name in names]
+        stores.ask_ahead([path for path in paths if stores.is_remote(path)])
+        return [path for each in paths for path in _matches(each)]
     if stores.is_remote(pattern):
         raise SourceError(
             f"{pattern}: patterns with * and ? are for local files; give the folder, or "
@@ -256,7 +262,7 @@ def open_source(
     options = OpenOptions(
         split, labels, _strings("fields", fields), _strings("classes", classes), bool(strict)
     )
-    with stores.listings_kept():
+    with stores.seen_kept():
         return _open(spec, options, format)
 
 
@@ -275,6 +281,76 @@ def _open(spec: Any, options: OpenOptions, format: str | None) -> Opened:
     if found is not None:
         return found
     place = locate(spec)
+    first = place[0] if isinstance(place, list) and place else place
+    if isinstance(first, str) and stores.is_remote(first):
+        return _open_remote(place, options, format)
+    return _open_located(spec, place, options, format)
+
+
+def _open_remote(place: Any, options: OpenOptions, format: str | None) -> Opened:
+    """By the index, if there is one and the store is as it was; else the index is made."""
+    where = index.index_place(place, options, format)
+    found = index.load(where)
+    if found is not None:
+        return found
+    with stores.seen_kept() as seen:
+        opened = with_versions(_open_located(place, place, options, format))
+        index.remember(opened, seen, where)
+    return opened
+
+
+def make_index(
+    spec: str,
+    *,
+    split: str | None = None,
+    format: str | None = None,
+    to: Path | None = None,
+) -> tuple[Path, Opened]:
+    """Open a remote data set without an index, and write one: (where, the data set).
+
+    `to`: a file to write in place of the one in the user's cache.
+
+    Raises:
+        ConfigurationError: it is on a local disk.
+        SourceError: see `open_source`; or it has columns that an index does not hold.
+        OSError: the file cannot be written.
+    """
+    options = OpenOptions(split)
+    with stores.seen_kept() as seen:
+        place = locate(spec)
+        first = place[0] if isinstance(place, list) and place else place
+        if not isinstance(first, str) or not stores.is_remote(first):
+            raise ConfigurationError(
+                f"{spec}: lies on a local disk, which is listed at each start; an index is for "
+                "what a URL names."
+            )
+        opened = with_versions(_open_located(place, place, options, format))
+        where = index.index_place(place, options, format)
+        if not index.save(opened, seen, where, to):
+            raise SourceError(f"{spec}: is of a format that needs no index; open it as it is.")
+    return where.path if to is None else to, opened
+
+
+def with_versions(opened: Opened) -> Opened:
+    """The same with the versions of its remote files, as the store has just said."""
+    columns = {
+        name: replace(column, versions=_versions(column.paths))
+        if isinstance(column, EncodedFiles) and column.is_remote
+        else column
+        for name, column in opened.source.columns.items()
+    }
+    return replace(opened, source=replace(opened.source, columns=columns))
+
+
+def _versions(paths: PathTable) -> Int64Array:
+    if paths.rows is None:
+        return stores.versions_of(paths[row] for row in range(len(paths)))
+    each = replace(paths, rows=None)  # of shards, each once
+    return stores.versions_of(each[row] for row in range(len(each)))[paths.rows]
+
+
+def _open_located(spec: Any, place: Any, options: OpenOptions, format: str | None) -> Opened:
+    wanted = None if format is None else format_named(format)
     if options.split is not None and isinstance(place, str) and stores.is_folder(place):
         folder = split_folder(place, options.split)
         if folder is not None:

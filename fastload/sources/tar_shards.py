@@ -284,7 +284,8 @@ def _contents(files: EncodedFiles) -> Iterator[bytes]:
     located = [files.locate(row) for row in range(len(files))]
     if located and stores.is_remote(located[0][0]):
         for start in range(0, len(located), _LABELS_AT_ONCE):
-            yield from stores.read_many(located[start : start + _LABELS_AT_ONCE])
+            some = located[start : start + _LABELS_AT_ONCE]
+            yield from stores.read_many([stores.Range(*each) for each in some])
         return
     for path, parts in itertools.groupby(located, key=operator.itemgetter(0)):
         with open_regular(path, buffering=0) as shard:

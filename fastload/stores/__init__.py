@@ -8,36 +8,48 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import os
 import re
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
 
 from fastload.distribution import install_command
 from fastload.errors import SourceError
 from fastload.files import open_regular
-from fastload.stores.base import Entry, Range, Store, StoreError
+from fastload.stores.base import ChangedError, Entry, Range, Store, StoreError
 from fastload.stores.objects import SCHEMES, ObjectStore
 
 __all__ = [
+    "ChangedError",
     "Entry",
     "Range",
+    "Seen",
     "Store",
     "StoreError",
+    "ask_ahead",
     "entries",
     "is_file",
     "is_folder",
     "is_remote",
     "list_ahead",
-    "listings_kept",
     "located",
     "parent_of",
     "read",
     "read_many",
     "read_up_to",
+    "seen_kept",
     "size_of",
+    "unchanged",
+    "versions_of",
 ]
 
+INDEX_NAME = "fastload.index"
+"""An index of the data set, beside the data (`fastload index --output`)."""
 _SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
 
 
@@ -103,45 +115,160 @@ def _made(url: str) -> Store:
 
 # -- Folders ---------------------------------------------------------------------------------------
 
-_kept: dict[str, tuple[Entry, ...]] | None = None
+
+@dataclass
+class Seen:
+    """What stores said while a data set was opened."""
+
+    folders: dict[str, tuple[Entry, ...]] = field(default_factory=dict)
+    """By URL, what is in them."""
+    objects: dict[str, Entry | None] = field(default_factory=dict)
+    """By URL, objects that were asked for one by one; None where there is none."""
+    _names: dict[str, dict[str, Entry]] = field(default_factory=dict)
+
+    def entry(self, folder: str, name: str) -> Entry | None:
+        """What is of this name in a folder that was listed."""
+        if folder not in self._names:
+            self._names[folder] = {entry.name: entry for entry in self.folders[folder]}
+        return self._names[folder].get(name)
+
+    def stamp(self) -> dict[str, str]:
+        """A short fingerprint by URL, of folders (which end in a slash here) and objects; without
+        the index that may be stored with them."""
+        folders = {f"{url}/": _stamp_of(found) for url, found in self.folders.items()}
+        alone = {
+            url: _stamp_of(() if entry is None else (entry,))
+            for url, entry in self.objects.items()
+            if url.rpartition("/")[0] not in self.folders
+        }
+        return folders | alone
+
+
+def _stamp_of(found: Sequence[Entry]) -> str:
+    digest = hashlib.blake2b(digest_size=8)
+    for entry in found:
+        if entry.name == INDEX_NAME:
+            continue
+        text = f"{entry.name}\0{entry.is_folder}\0{entry.size}\0{entry.etag}\n"
+        digest.update(text.encode("utf-8", "surrogatepass"))
+    return digest.hexdigest()
+
+
+_kept: Seen | None = None
 
 
 @contextlib.contextmanager
-def listings_kept() -> Iterator[None]:
-    """While a data set is opened each remote folder is listed once."""
+def seen_kept() -> Iterator[Seen]:
+    """While a data set is opened each remote folder is listed once, each object asked for once."""
     global _kept
-    before, _kept = _kept, {} if _kept is None else _kept
+    before = _kept
+    _kept = Seen() if before is None else before
     try:
-        yield
+        yield _kept
     finally:
         _kept = before
 
 
 def remote_entries(url: str) -> tuple[Entry, ...]:
     """What is in a remote folder, one level. Raises SourceError."""
-    if _kept is not None and url in _kept:
-        return _kept[url]
+    if _kept is not None and url in _kept.folders:
+        return _kept.folders[url]
     store, name = _split(url)
     try:
         found = tuple(store.entries(name))
     except OSError as error:
         raise SourceError(f"{url}: this folder cannot be listed ({error}).") from error
     if _kept is not None:
-        _kept[url] = found
+        _kept.folders[url] = found
     return found
 
 
 def list_ahead(urls: Sequence[str]) -> None:
     """List remote folders at once that are going to be asked for one after the other."""
-    wanted = [url for url in urls if _kept is not None and url not in _kept]
+    wanted = [url for url in urls if _kept is not None and url not in _kept.folders]
     if len(wanted) < 2 or _kept is None:
         return
-    store = _split(wanted[0])[0]
     with contextlib.suppress(OSError):  # which is said when the folder is asked for
-        for url, found in zip(
-            wanted, store.entries_of([_split(url)[1] for url in wanted]), strict=True
-        ):
-            _kept[url] = tuple(found)
+        for store, urls in _by_store(wanted).items():
+            listed = store.entries_of([_split(url)[1] for url in urls])
+            _kept.folders.update(zip(urls, map(tuple, listed), strict=True))
+
+
+def ask_ahead(urls: Sequence[str]) -> None:
+    """Ask for size and version of objects at once, of servers that list nothing."""
+    wanted = [url for url in urls if url.startswith("http") and _kept is not None]
+    if len(wanted) < 2 or _kept is None:
+        return
+    with contextlib.suppress(OSError):  # which is said when the object is asked for
+        for store, each in _by_store(wanted).items():
+            infos = store.infos_of([_split(url)[1] for url in each])
+            _kept.objects.update(zip(each, infos, strict=True))
+
+
+def _by_store(urls: Iterable[str]) -> dict[Store, list[str]]:
+    found: dict[Store, list[str]] = {}
+    for url in urls:
+        found.setdefault(_split(url)[0], []).append(url)
+    return found
+
+
+def unchanged(stamp: Mapping[str, str], entries: Mapping[str, int], most: int) -> tuple[bool, int]:
+    """(whether stores say what they said when `stamp` was taken, how many of its URLs were asked).
+
+    All of them, unless it takes more than `most` requests; then those spread evenly that do not.
+    `entries`: how many there were in a folder, by its URL in the stamp; a listing has 1,000 a
+    request. Raises SourceError: they cannot be asked.
+    """
+    costs = {url: 1 + entries.get(url, 0) // 1000 for url in stamp}
+    asked, left = list(stamp), most
+    if sum(costs.values()) > most:
+        step = -(-sum(costs.values()) // most)
+        asked = []
+        for url in list(stamp)[::step]:
+            if costs[url] <= left:
+                asked.append(url)
+                left -= costs[url]
+    with seen_kept():
+        list_ahead([url[:-1] for url in asked if url.endswith("/")])
+        ask_ahead([url for url in asked if not url.endswith("/")])
+        for url in asked:
+            found: Sequence[Entry]
+            if url.endswith("/"):
+                found = remote_entries(url[:-1])
+            else:
+                entry = _object(url)
+                found = () if entry is None else (entry,)
+            if _stamp_of(found) != stamp[url]:
+                return False, len(asked)
+    return True, len(asked)
+
+
+def versions_of(urls: Iterable[str]) -> npt.NDArray[np.int64]:
+    """The version (`version_of`) of each object, as seen while the data set is being opened; 0
+    where that is not known. Asks nobody."""
+    seen = _kept or Seen()
+
+    def version(url: str) -> int:
+        folder, _, name = url.rpartition("/")
+        listed = folder in seen.folders
+        entry = seen.entry(folder, name) if listed else seen.objects.get(url)
+        return 0 if entry is None or entry.is_folder else entry.version
+
+    return np.fromiter(map(version, urls), dtype=np.int64)
+
+
+def _object(url: str) -> Entry | None:
+    """Size and ETag of an object. Raises SourceError."""
+    if _kept is not None and url in _kept.objects:
+        return _kept.objects[url]
+    store, name = _split(url)
+    try:
+        entry = store.info(name)
+    except OSError as error:
+        raise SourceError(f"{url}: cannot be asked for its size ({error}).") from error
+    if _kept is not None:
+        _kept.objects[url] = entry
+    return entry
 
 
 def _entry_of(url: str) -> Entry | None:
@@ -149,7 +276,10 @@ def _entry_of(url: str) -> Entry | None:
     above, _, name = url.rpartition("/")
     if above.endswith(":/"):
         return None  # the authority itself
-    return next((entry for entry in remote_entries(above) if entry.name == name), None)
+    if _kept is None:
+        return next((entry for entry in remote_entries(above) if entry.name == name), None)
+    remote_entries(above)
+    return _kept.entry(above, name)
 
 
 def is_folder(path: str) -> bool:
@@ -190,11 +320,9 @@ def entries(folder: str) -> list[tuple[str, bool]]:
 def size_of(path: str) -> int:
     """Bytes of a file; -1 where there is none."""
     if is_remote(path):
-        if _kept is not None and (known := _kept.get(path.rpartition("/")[0])) is not None:
-            name = path.rpartition("/")[2]
-            return next((entry.size for entry in known if entry.name == name), -1)
-        store, name = _split(path)
-        entry = store.info(name)
+        folder, _, name = path.rpartition("/")
+        listed = _kept is not None and folder in _kept.folders
+        entry = _kept.entry(folder, name) if _kept is not None and listed else _object(path)
         return -1 if entry is None else entry.size
     try:
         return os.stat(path).st_size
@@ -202,25 +330,29 @@ def size_of(path: str) -> int:
         return -1
 
 
-def read_up_to(path: str, most: int, start: int = 0) -> bytes:
+def read_up_to(path: str, most: int, start: int = 0, version: int = 0) -> bytes:
     """At most so many bytes from `start` on, fewer where the file ends before. Raises OSError."""
     if is_remote(path):
         store, name = _split(path)
-        return store.read_up_to(name, start, most)
+        return store.read_up_to(name, start, most, version)
     with open_regular(path, buffering=0) as file:
         file.seek(start)
         return file.read(most)
 
 
-def read(path: str, start: int = 0, length: int | None = None) -> bytes:
+def read(path: str, start: int = 0, length: int | None = None, version: int = 0) -> bytes:
     """Bytes of a file; all from `start` on if `length` is None.
 
+    Args:
+        version: which version of a remote object they must be of (`version_of`); 0 for any. Of
+            local files nobody asks.
+
     Raises:
-        OSError: it cannot be read, or ends before.
+        OSError: it cannot be read, or ends before. ChangedError: it is of another version.
     """
     if is_remote(path):
         store, name = _split(path)
-        return store.read(name, start, length)
+        return store.read(name, start, length, version)
     with open_regular(path, buffering=0) as file:
         if start:
             file.seek(start)
@@ -232,14 +364,20 @@ def read(path: str, start: int = 0, length: int | None = None) -> bytes:
     return data
 
 
-def read_many(ranges: Sequence[tuple[str, int, int | None]]) -> list[bytes]:
-    """Several (path, start, length), all of one store, at once. Raises OSError as `read`."""
-    if not ranges or not is_remote(ranges[0][0]):
-        return [read(*part) for part in ranges]
-    store = _split(ranges[0][0])[0]
-    return store.read_many(
-        [Range(_split(path)[1], start, length) for path, start, length in ranges]
-    )
+def read_many(ranges: Sequence[Range]) -> list[bytes]:
+    """Several ranges at once; their names are paths or URLs. Raises OSError as `read`."""
+    found = [b""] * len(ranges)
+    by_store: dict[Store, list[int]] = {}
+    for row, each in enumerate(ranges):
+        if is_remote(each.name):
+            by_store.setdefault(_split(each.name)[0], []).append(row)
+        else:
+            found[row] = read(*each)
+    for store, rows in by_store.items():
+        wanted = [ranges[row]._replace(name=_split(ranges[row].name)[1]) for row in rows]
+        for row, data in zip(rows, store.read_many(wanted), strict=True):
+            found[row] = data
+    return found
 
 
 def forget() -> None:

@@ -7,6 +7,7 @@ have.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import random
 import re
@@ -42,12 +43,40 @@ class StoreError(OSError):
     tried."""
 
 
+class ChangedError(StoreError):
+    """An object is not the one that the data set was opened with."""
+
+
 class Range(NamedTuple):
     """Bytes of one object; `length` None for all from `start` on."""
 
     name: str
     start: int = 0
     length: int | None = None
+    version: int = 0
+    """Which version of the object they must be of (`version_of`); 0 for any."""
+
+
+class Piece(NamedTuple):
+    """What one request gave."""
+
+    data: bytes
+    version: int = 0
+    """Of the object, by `version_of`; 0 where the store does not say."""
+
+
+def version_of(size: int, etag: str) -> int:
+    """A positive number of 63 bits for a version of an object, from its size [bytes] and ETag; 0 if
+    it has no ETag.
+
+    Stores write one ETag in several ways: `W/"5d"` (RFC 9110, weak), `"5d"`, and `5d` in listings
+    of Azure.
+    """
+    plain = etag.removeprefix("W/").strip('"')
+    if not plain:
+        return 0
+    digest = hashlib.blake2b(f"{size} {plain}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1 or 1
 
 
 @dataclass(frozen=True)
@@ -62,6 +91,11 @@ class Entry:
     etag: str = ""
     """What the store says to tell versions apart; "" where it says nothing."""
 
+    @property
+    def version(self) -> int:
+        """See `version_of`."""
+        return version_of(self.size, self.etag)
+
 
 class Store(ABC):
     """Objects of one authority. An implementation has three methods, each of one attempt."""
@@ -74,7 +108,7 @@ class Store(ABC):
         self._threads: ThreadPoolExecutor | None = None
 
     @abstractmethod
-    def _read(self, name: str, start: int, length: int | None) -> bytes:
+    def _read(self, name: str, start: int, length: int | None) -> Piece:
         """Bytes of an object, fewer where it ends before. Raises FileNotFoundError,
         PermissionError, anything."""
 
@@ -86,14 +120,16 @@ class Store(ABC):
     def _info(self, name: str) -> Entry | None:
         """Size and ETag of an object, None where there is none."""
 
-    def read(self, name: str, start: int = 0, length: int | None = None) -> bytes:
+    def read(self, name: str, start: int = 0, length: int | None = None, version: int = 0) -> bytes:
         """Raises StoreError, FileNotFoundError: the object ends before the range does, or cannot be
-        read."""
-        return self._tried(name, lambda: self._whole(name, start, length))
+        read. ChangedError: it is of another version."""
+        return self._tried(name, lambda: self._whole(Range(name, start, length, version)))
 
-    def read_up_to(self, name: str, start: int, length: int) -> bytes:
+    def read_up_to(self, name: str, start: int, length: int, version: int = 0) -> bytes:
         """The same, fewer bytes where the object ends before."""
-        return self._tried(name, lambda: self._read(name, start, length))
+        return self._tried(
+            name, lambda: self._checked(name, self._read(name, start, length), version)
+        )
 
     def read_many(self, ranges: Sequence[Range]) -> list[bytes]:
         """Several at once: ranges of one object that lie close together are one request. Raises as
@@ -120,14 +156,28 @@ class Store(ABC):
         """Those of several folders, asked for at once."""
         return self._all(self.entries, folders)
 
+    def infos_of(self, names: Sequence[str]) -> list[Entry | None]:
+        """Size and ETag of several objects, asked for at once; None where there is none."""
+        return self._all(self.info, names)
+
     def info(self, name: str) -> Entry | None:
         return self._tried(name, lambda: self._info(name))
 
-    def _whole(self, name: str, start: int, length: int | None) -> bytes:
-        data = self._read(name, start, length)
+    def _whole(self, wanted: Range) -> bytes:
+        name, start, length, version = wanted
+        data = self._checked(name, self._read(name, start, length), version)
         if length is not None and len(data) != length:
             raise EOFError(f"{len(data):,} of {length:,} bytes came")
         return data
+
+    def _checked(self, name: str, piece: Piece, version: int) -> bytes:
+        """The bytes, if they are of this version, or of no known one."""
+        if version and piece.version and piece.version != version:
+            raise ChangedError(
+                f"{self.url}/{name}: this object has changed since the data set was opened (its "
+                "ETag or size is another); open the data set again."
+            )
+        return piece.data
 
     def _all(self, function: Callable[[A], T], arguments: Sequence[A]) -> list[T]:
         self._check_process()
@@ -179,21 +229,17 @@ def joined(ranges: Sequence[Range]) -> list[tuple[Range, list[int]]]:
     row 1.
     """
     found: list[tuple[Range, list[int]]] = []
-    for row in sorted(range(len(ranges)), key=lambda row: (ranges[row].name, ranges[row].start)):
-        name, start, length = ranges[row]
-        if (
-            found
-            and length is not None
-            and found[-1][0].name == name
-            and found[-1][0].length is not None
-        ):
+    for row in sorted(range(len(ranges)), key=lambda row: ranges[row][:2]):
+        name, start, length, version = ranges[row]
+        if found and length is not None:
             whole, rows = found[-1]
+            same = (whole.name, whole.version) == (name, version) and whole.length is not None
             end = whole.start + (whole.length or 0)
             longer = max(end, start + length) - whole.start
-            if start - end <= _GAP and longer <= _LARGEST:
-                found[-1] = (Range(name, whole.start, longer), [*rows, row])
+            if same and start - end <= _GAP and longer <= _LARGEST:
+                found[-1] = (Range(name, whole.start, longer, version), [*rows, row])
                 continue
-        found.append((Range(name, start, length), [row]))
+        found.append((ranges[row], [row]))
     return found
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from fastload.stores.base import Entry, Store
+from fastload.stores.base import Entry, Piece, Store
 
 
 class FileSystemStore(Store):
@@ -17,9 +17,10 @@ class FileSystemStore(Store):
     def _path(self, name: str) -> str:
         return str(self._system._strip_protocol(f"{self.url}/{name}" if name else self.url))
 
-    def _read(self, name: str, start: int, length: int | None) -> bytes:
+    def _read(self, name: str, start: int, length: int | None) -> Piece:
         end = None if length is None else start + length
-        return bytes(self._system.cat_file(self._path(name), start=start or None, end=end))
+        data = bytes(self._system.cat_file(self._path(name), start=start or None, end=end))
+        return Piece(data)  # fsspec does not say of which version they are
 
     def _list(self, folder: str) -> list[Entry]:
         try:

@@ -11,7 +11,7 @@ import os
 from datetime import timedelta
 from typing import Any
 
-from fastload.stores.base import Entry, Store, StoreError
+from fastload.stores.base import Entry, Piece, Store, StoreError, version_of
 
 SCHEMES = frozenset({"s3", "s3a", "gs", "az", "abfs", "abfss", "http", "https"})
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
@@ -39,16 +39,16 @@ class ObjectStore(Store):
             url, client_options=options, retry_config={"max_retries": 0}
         )
 
-    def _read(self, name: str, start: int, length: int | None) -> bytes:
+    def _read(self, name: str, start: int, length: int | None) -> Piece:
         if length == 0:
-            return b""
+            return Piece(b"")
+        options: dict[str, Any] = {}
         if length is not None:
-            return bytes(self._denied(self._client.get_range, name, start=start, length=length))
-        if start:
-            return bytes(
-                self._denied(self._client.get, name, options={"range": {"offset": start}}).bytes()
-            )
-        return bytes(self._denied(self._client.get, name).bytes())
+            options["range"] = (start, start + length)
+        elif start:
+            options["range"] = {"offset": start}
+        found = self._denied(self._client.get, name, options=options)
+        return Piece(bytes(found.bytes()), version_of(found.meta["size"], _etag(found.meta)))
 
     def _list(self, folder: str) -> list[Entry]:
         if not self._lists:
@@ -65,7 +65,7 @@ class ObjectStore(Store):
         for item in found["objects"]:
             base = item["path"].removeprefix(prefix)
             if base:  # some programs write an object for the folder itself
-                entries.append(Entry(base, False, item["size"], item["e_tag"] or ""))
+                entries.append(Entry(base, False, item["size"], _etag(item)))
         return entries
 
     def _info(self, name: str) -> Entry | None:
@@ -73,7 +73,7 @@ class ObjectStore(Store):
             item = self._denied(self._client.head, name)
         except FileNotFoundError:
             return None
-        return Entry(name.rpartition("/")[2], False, item["size"], item["e_tag"] or "")
+        return Entry(name.rpartition("/")[2], False, item["size"], _etag(item))
 
     def _denied(self, function: Any, *arguments: Any, **options: Any) -> Any:
         """Call obstore; that access is denied is a PermissionError, as of files."""
@@ -83,3 +83,12 @@ class ObjectStore(Store):
             raise PermissionError(
                 13, "access denied; check the credentials in the environment"
             ) from None
+
+
+def _etag(item: Any) -> str:
+    """What tells versions apart: the ETag; of servers without one, when it was modified, in
+    seconds (listings have fractions, headers have not)."""
+    if item["e_tag"]:
+        return str(item["e_tag"])
+    modified = int(item["last_modified"].timestamp())
+    return f"modified {modified}" if modified > 0 else ""

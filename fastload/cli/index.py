@@ -1,0 +1,48 @@
+"""`fastload index`: what takes long to find out about a data set, found once and kept in a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fastload.errors import counted
+from fastload.terminal import output, plain_errors
+
+
+def index(
+    source: Annotated[
+        str, typer.Argument(help="A URL that create_loader takes: s3://bucket/train, shards.")
+    ],
+    split: Annotated[
+        str | None, typer.Option(help="Which part of SOURCE, where it has several: train, val.")
+    ] = None,
+    format: Annotated[
+        str | None, typer.Option(help="What create_loader is given as format, if anything.")
+    ] = None,
+    to: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            help="The file to write, to be stored with the data as 'fastload.index'. "
+            "Without it: under ~/.cache/fastload, where loaders look.",
+        ),
+    ] = None,
+) -> None:
+    """List SOURCE, read the headers of its shards, and keep names, sizes, versions and offsets.
+
+    Loaders make such an index themselves, at the first opening on a machine. Made here it can be
+    stored with the data, so that no machine needs to list them.
+    """
+    with plain_errors():
+        from fastload.sources.opening import make_index
+
+        path, opened = make_index(source, split=split, format=format, to=to)
+        size = path.stat().st_size / 1e6
+        words = f"{opened.source.format}, {counted(len(opened.source), 'sample')}"
+        output().print(f"{path}  {words}, {size:,.1f} MB", soft_wrap=True)
+        if to is not None:
+            output().print(
+                f"Store it with the data: {source.rstrip('/')}/fastload.index", soft_wrap=True
+            )

@@ -1,0 +1,298 @@
+"""The index of a remote data set: what opening it found, kept as one memory-mapped file.
+
+Listing a bucket and reading the headers of shards takes minutes for millions of objects. What comes
+of it (names, sizes, versions, offsets of members, labels) is a few arrays: they are written to one
+file, with a stamp of every listing they were made from. When the data set is opened again the
+listings are asked for at once and compared; if all are the same, the arrays are mapped. Every read
+is checked against the version noted here, so that an object that changed is an error.
+
+The file: 16 bytes that name the format, the length of the header (8 bytes, little endian), the
+header (JSON: what the arrays are called, their dtype, shape and place, and all else), the arrays,
+each at a multiple of 64 bytes, and 16 bytes (BLAKE2b) over everything before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import json
+import logging
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from fastload import stores
+from fastload.errors import SourceError
+from fastload.files import open_regular, replacing
+from fastload.machine import cache_home
+from fastload.sources.base import Opened, OpenOptions, Source
+from fastload.sources.buffers import PathTable
+from fastload.sources.columns import Column, EncodedFiles, ValueArray
+from fastload.sources.image_files import is_image_name
+
+logger = logging.getLogger("fastload")
+
+Arrays = dict[str, npt.NDArray[Any]]
+
+_MAGIC = b"fastload index 1"
+_ALIGNED = 64
+_MOST_HEADER = 1 << 30
+MOST_REQUESTS = 2000
+"""Requests of a check: two million objects are compared by their listings in about two seconds (32
+at once, 30 ms each); of more objects the folders that this is enough for, spread evenly."""
+
+
+# -- The file --------------------------------------------------------------------------------------
+
+
+def write_index(path: Path, header: Mapping[str, Any], arrays: Arrays) -> None:
+    """Write named arrays and a header (whatever JSON has) to one file, whole or not at all.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    sections, at = {}, 0
+    for name, array in arrays.items():
+        sections[name] = {"dtype": array.dtype.str, "shape": array.shape, "at": at}
+        at += -(-array.nbytes // _ALIGNED) * _ALIGNED
+    text = json.dumps({**header, "sections": sections}).encode()
+    text += b" " * (-(len(_MAGIC) + 8 + len(text)) % _ALIGNED)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    digest = hashlib.blake2b(digest_size=16)
+    with replacing(path) as beside, open(beside, "xb") as file:
+
+        def write(data: bytes | memoryview) -> None:
+            digest.update(data)
+            file.write(data)
+
+        write(_MAGIC + len(text).to_bytes(8, "little") + text)
+        for array in arrays.values():
+            if array.nbytes:
+                write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+            write(bytes(-array.nbytes % _ALIGNED))
+        file.write(digest.digest())
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read_index(path: Path) -> tuple[dict[str, Any], Arrays]:
+    """(header, arrays mapped from the file).
+
+    Raises:
+        OSError: it cannot be read.
+        SourceError: it is no index, of another version, or damaged.
+    """
+    with open_regular(path) as file:
+        if file.read(len(_MAGIC)) != _MAGIC:
+            raise SourceError(f"{path}: no index of this version of fastload; make it again.")
+        length = int.from_bytes(file.read(8), "little")
+        text = file.read(min(length, _MOST_HEADER))
+        digest = hashlib.blake2b(_MAGIC + length.to_bytes(8, "little") + text, digest_size=16)
+        tail = b""
+        while block := file.read(1 << 20):
+            block = tail + block
+            tail = block[-16:]
+            digest.update(memoryview(block)[:-16])
+    if digest.digest() != tail:
+        raise SourceError(f"{path}: this index is damaged or not whole; make it again.")
+    header = json.loads(text)
+    begin = len(_MAGIC) + 8 + length
+    arrays: Arrays = {}
+    for name, section in header.pop("sections").items():
+        dtype, shape = np.dtype(section["dtype"]), tuple(section["shape"])
+        if math.prod(shape):
+            arrays[name] = np.memmap(path, dtype, "r", begin + section["at"], shape)
+        else:
+            arrays[name] = np.empty(shape, dtype)
+    return header, arrays
+
+
+# -- A source as arrays ----------------------------------------------------------------------------
+
+
+def source_as_arrays(opened: Opened) -> tuple[dict[str, Any], Arrays] | None:
+    """(header, arrays) of a source of files and values; None where it has anything else."""
+    source, arrays = opened.source, Arrays()
+    columns: dict[str, Any] = {}
+    for name, column in source.columns.items():
+        held: dict[str, Any] = {"type": type(column).__name__, "role": column.role}
+        if type(column) is EncodedFiles:
+            for part in ("paths", "names"):
+                table: PathTable | None = getattr(column, part)
+                if table is not None:
+                    held[part] = table.root
+                    _put(arrays, f"{name}/{part}", table, ("blob", "ends", "rows"))
+            _put(arrays, name, column, ("offsets", "lengths", "versions"))
+        elif type(column) is ValueArray:
+            arrays[f"{name}/array"] = column.at(np.arange(len(column)))
+        else:
+            return None
+        columns[name] = held
+    try:
+        details = json.loads(json.dumps(dict(source.details)))
+    except TypeError:
+        return None
+    if opened.transform is not None or opened.bare is not None or details != source.details:
+        return None
+    header = {
+        "columns": columns,
+        "fingerprint": source.fingerprint,
+        "name": source.name,
+        "layout": source.layout,
+        "classes": source.classes,
+        "format": source.format,
+        "details": details,
+        "notes": opened.notes,
+    }
+    return header, arrays
+
+
+def _put(arrays: Arrays, prefix: str, holder: Any, names: tuple[str, ...]) -> None:
+    for name in names:
+        if getattr(holder, name) is not None:
+            arrays[f"{prefix}/{name}"] = getattr(holder, name)
+
+
+def source_from_arrays(header: Mapping[str, Any], arrays: Arrays) -> Opened:
+    """The source that `source_as_arrays` was given."""
+    columns: dict[str, Column] = {}
+    for name, held in header["columns"].items():
+        if held["type"] == "ValueArray":
+            columns[name] = ValueArray(arrays[f"{name}/array"], role=held["role"])
+            continue
+        tables = {
+            part: PathTable(
+                held[part],
+                arrays[f"{name}/{part}/blob"],
+                arrays[f"{name}/{part}/ends"],
+                arrays.get(f"{name}/{part}/rows"),
+            )
+            for part in ("paths", "names")
+            if part in held
+        }
+        rest = {part: arrays.get(f"{name}/{part}") for part in ("offsets", "lengths", "versions")}
+        columns[name] = EncodedFiles(
+            tables["paths"], held["role"], names=tables.get("names"), **rest
+        )
+    classes = header["classes"]
+    source = Source(
+        columns,
+        header["fingerprint"],
+        header["name"],
+        header["layout"],
+        None if classes is None else tuple(classes),
+        header["format"],
+        header["details"],
+    )
+    return Opened(source, notes=tuple(header["notes"]))
+
+
+# -- Which index is of which data set --------------------------------------------------------------
+
+
+class IndexPlace(NamedTuple):
+    """Of a data set opened with these options: where its index is kept."""
+
+    path: Path
+    key: dict[str, Any]
+    """What the index is of; the file holds it, too."""
+
+
+def index_place(place: str | list[str], options: OpenOptions, format: str | None) -> IndexPlace:
+    """Raises nothing; the folder need not be there."""
+    key = {
+        "place": place,
+        "options": json.loads(json.dumps(asdict(options))),
+        "format": format,
+        "endings": _endings(),
+    }
+    digest = hashlib.blake2b(json.dumps(key, sort_keys=True).encode(), digest_size=16)
+    return IndexPlace(cache_home() / "index" / f"{digest.hexdigest()}.index", key)
+
+
+@functools.cache
+def _endings() -> str:
+    """Short fingerprint of the endings that are images here: what Pillow reads decides which files
+    are samples."""
+    Image.init()
+    known = sorted(ending for ending in Image.EXTENSION if is_image_name(f"_{ending}"))
+    return hashlib.blake2b(" ".join(known).encode(), digest_size=8).hexdigest()
+
+
+def save(opened: Opened, seen: stores.Seen, where: IndexPlace, to: Path | None = None) -> bool:
+    """Keep what opening a data set found; False where it has columns that an index cannot hold.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    found = source_as_arrays(opened)
+    if found is None:
+        return False
+    header, arrays = found
+    counts = {f"{url}/": len(entries) for url, entries in seen.folders.items()}
+    header |= {"of": where.key, "stamp": seen.stamp(), "counts": counts}
+    write_index(where.path if to is None else to, header, arrays)
+    return True
+
+
+def load(where: IndexPlace) -> Opened | None:
+    """The data set by its index; None where there is none, it is damaged, or the store has changed.
+
+    An index in the data set's own folder (`fastload index --output`) is taken where this machine
+    has none.
+
+    Raises:
+        SourceError: the store cannot be asked.
+    """
+    if not where.path.exists():
+        _fetch(where)
+    try:
+        header, arrays = read_index(where.path)
+    except FileNotFoundError:
+        return None
+    except (OSError, SourceError, ValueError, KeyError) as error:
+        logger.warning("%s: the index is not used: %s", where.key["place"], error)
+        return None
+    if header["of"] != where.key:
+        return None
+    same, asked = stores.unchanged(header["stamp"], header["counts"], MOST_REQUESTS)
+    if not same:
+        logger.info("%s: has changed since its index was made.", where.key["place"])
+        return None
+    opened = source_from_arrays(header, arrays)
+    total = len(header["stamp"])
+    words = "all of its folders are as they were"
+    if asked < total:
+        words = f"{asked:,} of its {total:,} folders were compared with the store and are the same"
+    return Opened(opened.source, notes=(*opened.notes, f"by the index {where.path}: {words}"))
+
+
+def _fetch(where: IndexPlace) -> None:
+    """Bring the index that lies with the data, if there is one."""
+    place = where.key["place"]
+    if not isinstance(place, str) or not stores.is_folder(place):
+        return
+    if not any(
+        name == stores.INDEX_NAME for name, is_folder in stores.entries(place) if not is_folder
+    ):
+        return
+    try:
+        where.path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(where.path) as beside:
+            beside.write_bytes(stores.read(f"{place}/{stores.INDEX_NAME}"))
+    except OSError as error:
+        logger.warning("%s/%s: cannot be taken: %s", place, stores.INDEX_NAME, error)
+
+
+def remember(opened: Opened, seen: stores.Seen, where: IndexPlace) -> None:
+    """`save`, where it can be; a full disk keeps nobody from training."""
+    with contextlib.suppress(OSError):
+        save(opened, seen, where)
