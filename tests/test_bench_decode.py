@@ -24,7 +24,7 @@ from fastload import native
 from fastload.cli.app import app
 from fastload.decode.libraries import core_formats
 from fastload.errors import BackendUnavailableError, ConfigurationError, SourceError, WorkerError
-from fastload.tools.bench import DecodeSettings
+from fastload.tools.bench import DecodeSettings, decoders
 from fastload.tools.bench import decode as bench
 from fastload.tools.bench.decode import (
     default_threads,
@@ -33,7 +33,7 @@ from fastload.tools.bench.decode import (
     run_decode_benchmark,
     try_out,
 )
-from fastload.tools.bench.decoders import CONTESTANTS
+from fastload.tools.bench.decoders import contestants
 from fastload.tools.bench.passes import (
     MODES,
     Contestant,
@@ -42,7 +42,6 @@ from fastload.tools.bench.passes import (
     Place,
     Task,
     can_evict,
-    evict,
     is_cached,
     places_of,
     read_images,
@@ -199,8 +198,8 @@ def test_without_a_folder_it_makes_images_and_leaves_none(
 def test_all_decoders_are_rows_measured_or_with_what_to_install(photographs: Path) -> None:
     results = run_decode_benchmark(small(photographs, images=8, threads=(1,)))
     seen = {row.contestant for row in results.measurements}
-    gpu = {name for name, contestant in CONTESTANTS.items() if contestant.gpu}
-    assert seen >= set(CONTESTANTS) - gpu - {"native-region"}
+    gpu = {name for name, contestant in contestants().items() if contestant.gpu}
+    assert seen >= set(contestants()) - gpu - {"native-region"}
     for row in results.measurements:
         assert row.status in ("measured", "unavailable")
         if row.status == "unavailable":
@@ -229,7 +228,7 @@ def test_a_decoder_asked_for_by_name_and_absent_is_a_row(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--decoders", "quick"], "--decoders: 'quick' is not known; choose from pillow"),
+        (["--decoders", "quick"], "--decoders: 'quick' is not known; choose from simplejpeg"),
         (["--modes", "half"], "--modes: 'half' is not known; choose from full"),
         (["--from", "tape"], "--from: 'tape' is not known; choose from memory"),
         (["--threads", "two"], "--threads: 'two' must be whole numbers"),
@@ -326,7 +325,7 @@ class Brighter(Pillow):
 
 def with_contestant(monkeypatch: pytest.MonkeyPatch, contestant: type[Contestant]) -> None:
     ours = type("Ours", (contestant,), {"name": "ours", "version": classmethod(lambda cls: "1")})
-    monkeypatch.setitem(CONTESTANTS, "ours", ours)
+    monkeypatch.setattr(decoders, "_CLASSES", (*decoders._CLASSES, ours))
 
 
 def test_a_wrong_decoder_shows(photographs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -365,7 +364,7 @@ def test_the_reference_is_torchvisions_and_ours_agree(photographs: Path, mode: s
         assert size == (224, 224)
         assert len(set(places)) > 1
     bounds = {"opencv": 255, "dali-cpu": 16, "accimage": 16}
-    for contestant in CONTESTANTS.values():
+    for contestant in contestants().values():
         try:
             runner = contestant.open(task, {})
         except BackendUnavailableError:
@@ -553,15 +552,11 @@ def test_where_it_cannot_be_built_the_row_says_why(
 def test_cold_reads_come_from_disk_or_are_left_out(
     photographs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    paths = [str(path) for path in photographs.rglob("*.jpg")]
     settings = small(photographs, images=8, decoders=("pillow",), readings=("page cache", "cold"))
     monkeypatch.setattr(bench, "can_evict", lambda paths: False)
     results = run_decode_benchmark(settings)
     assert [row.parameters["from"] for row in measured(results)] == ["page cache"]
     assert any("Cold reads were left out" in note for note in results.notes)
-    monkeypatch.undo()
-    if not can_evict(paths):
-        pytest.skip("this file system does not let files out of the page cache")
     images = read_images(photographs, 8).good
     for reading, forgotten in (("page cache", []), ("cold", [images.paths])):
         asked: list[object] = []
@@ -571,12 +566,24 @@ def test_cold_reads_come_from_disk_or_are_left_out(
             runner.run(0.0)
         assert asked == forgotten
     monkeypatch.undo()
+    # Whether the system forgets a file at the first time of asking depends on what else it does.
+    monkeypatch.setattr(bench, "can_evict", lambda paths: True)
     results = run_decode_benchmark(settings)
     assert [row.parameters["from"] for row in measured(results)] == ["page cache", "cold"]
-    evict(paths)
-    assert not is_cached(paths[0])
-    Path(paths[0]).read_bytes()
-    assert is_cached(paths[0])
+
+
+def test_files_are_let_out_of_the_page_cache(photographs: Path) -> None:
+    path = str(next(photographs.rglob("*.jpg")))
+
+    def forgotten() -> bool:
+        return can_evict([path]) and not is_cached(path)
+
+    def held() -> bool:
+        return bool(Path(path).read_bytes()) and is_cached(path)
+
+    if not any(forgotten() for _ in range(20)):
+        pytest.skip("this file system does not let files out of the page cache")
+    assert any(held() for _ in range(20))
 
 
 def test_default_threads_go_up_to_the_usable_cores(monkeypatch: pytest.MonkeyPatch) -> None:

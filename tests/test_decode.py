@@ -223,13 +223,8 @@ def test_masks_that_have_no_numbers(data: bytes, words: str) -> None:
 
 def test_every_decoder_is_listed() -> None:
     rows = available_decoders()
-    assert [row.name for row in rows] == [
-        "simplejpeg",
-        "pyturbojpeg",
-        "torchvision",
-        "opencv",
-        "pillow",
-    ]
+    fastest_first = ["simplejpeg", "pyturbojpeg", "torchvision", "opencv", "pillow"]
+    assert [row.name for row in rows if row.name in fastest_first] == fastest_first
     for row in rows:
         assert row.available == bool(row.version) == (not row.hint)
     assert next(row for row in rows if row.available).name == get_decoder("auto").name

@@ -18,6 +18,8 @@ from fastload.backends.turbojpeg import TurboJpegOptions
 from fastload.decode import Decoder, available_decoders, register_decoder
 from fastload.decode.libraries import _DECODERS
 from fastload.errors import BackendUnavailableError, ConfigurationError, DecodeError
+from fastload.tools.bench import DecodeSettings
+from fastload.tools.bench.decode import run_decode_benchmark
 from tests.images import jpeg, photo
 
 
@@ -87,6 +89,26 @@ def test_it_is_listed_with_the_others() -> None:
         False,
         True,
     )
+
+
+def test_fastload_bench_decode_measures_it(folder: Path) -> None:
+    settings = DecodeSettings(
+        folder,
+        decoders=("inverting", "lacking"),
+        modes=("full",),
+        readings=("memory",),
+        threads=(1,),
+        seconds=0.0,
+        rounds=1,
+    )
+    inverting, lacking = run_decode_benchmark(settings).measurements
+    assert (inverting.contestant, inverting.status) == ("inverting", "measured")
+    assert inverting.version == "1"
+    difference = inverting.metric("pixel_difference_max")
+    assert difference is not None
+    assert difference.median > 100
+    assert (lacking.contestant, lacking.status) == ("lacking", "unavailable")
+    assert "pip install lacking" in lacking.note
 
 
 @pytest.mark.parametrize("name", ["pillow", "inverting", "auto", "native"])

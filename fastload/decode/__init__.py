@@ -9,6 +9,7 @@ from fastload.decode.libraries import (
     Decoder,
     DecoderInfo,
     available_decoders,
+    decoder_names,
     get_decoder,
     register_decoder,
 )
@@ -21,6 +22,7 @@ __all__ = [
     "ImageHeader",
     "available_decoders",
     "decode_image",
+    "decoder_names",
     "get_decoder",
     "read_header",
     "register_decoder",

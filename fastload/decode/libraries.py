@@ -334,6 +334,11 @@ def register_decoder(name: str, factory: Callable[[], Decoder]) -> None:
     _DECODERS[name] = factory
 
 
+def decoder_names() -> tuple[str, ...]:
+    """Of all decoders, installed or not, in the order in which "auto" tries them."""
+    return tuple(_DECODERS)
+
+
 @cache
 def get_decoder(name: str = "auto") -> Decoder:
     """The decoder of that name; "auto" takes the fastest one installed.

@@ -1,8 +1,9 @@
 """How each decoder turns a JPEG into pixels, and how those are resampled: with what its users would
 use.
 
-A new contestant is a class and a place in `CONTESTANTS`. No decoder is imported before it is
-needed.
+Each decoder of `fastload.decode` is a contestant by itself, also one that was made known with
+`register_decoder`. One whose users resample in another way, and what is no such decoder, is a class
+here and a place in `_CLASSES`. No decoder is imported before it is needed.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 import numpy as np
 
 import fastload
-from fastload.decode import get_decoder
+from fastload.decode import decoder_names, get_decoder
 from fastload.decode.image import Scratch
 from fastload.errors import BackendUnavailableError, ConfigurationError
 from fastload.geometry import Geometry
@@ -53,8 +54,8 @@ class _LoadersResampling(Contestant):
         self._local = _Buffers()
 
 
-class _FastloadDecoder(_LoadersResampling):
-    """A decoder of `fastload.decode`."""
+class FastloadDecoder(_LoadersResampling):
+    """A decoder of `fastload.decode`: a class derived from this one has its name."""
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)
@@ -64,14 +65,6 @@ class _FastloadDecoder(_LoadersResampling):
         return self._local.resample(
             self._decoder.decode(data, out=self._local.decoded.take((*size, 3))), place
         )
-
-
-class PyTurboJpeg(_FastloadDecoder):
-    name = "pyturbojpeg"
-
-
-class SimpleJpeg(_FastloadDecoder):
-    name = "simplejpeg"
 
 
 class Torchvision(Contestant):
@@ -399,28 +392,37 @@ def _last_words(error: RuntimeError) -> str:
 # -- All of them -----------------------------------------------------------------------------------
 
 _CLASSES: tuple[type[Contestant], ...] = (
-    *(
-        Pillow,
-        PillowSimd,
-        PyTurboJpeg,
-        SimpleJpeg,
-        Torchvision,
-        OpenCv,
-        Accimage,
-        Native,
-        NativeRegion,
-    ),
-    *(DaliCpu, TorchvisionCuda, DaliMixed),
+    Pillow,
+    PillowSimd,
+    Torchvision,
+    OpenCv,
+    Accimage,
+    Native,
+    NativeRegion,
+    DaliCpu,
+    TorchvisionCuda,
+    DaliMixed,
 )
-CONTESTANTS: dict[str, type[Contestant]] = {contestant.name: contestant for contestant in _CLASSES}
+
+
+def contestants() -> dict[str, type[Contestant]]:
+    """All of them by name."""
+    special = {contestant.name: contestant for contestant in _CLASSES}
+    plain = {
+        name: type(name, (FastloadDecoder,), {"name": name})
+        for name in decoder_names()
+        if name not in special
+    }
+    return plain | special
 
 
 def chosen_contestants(names: Sequence[str] | None) -> list[type[Contestant]]:
     """By name; without names all of them. Raises ConfigurationError: there is none of that name."""
+    known = contestants()
     for name in names or ():
-        if name not in CONTESTANTS:
+        if name not in known:
             raise ConfigurationError(
-                f"--decoders: {name!r} is not known; choose from {', '.join(CONTESTANTS)} "
+                f"--decoders: {name!r} is not known; choose from {', '.join(known)} "
                 "(with commas between)."
             )
-    return [CONTESTANTS[name] for name in dict.fromkeys(names or CONTESTANTS)]
+    return [known[name] for name in dict.fromkeys(names or known)]
