@@ -509,7 +509,8 @@ def test_the_same_source_behind_prefetch_costs_no_waiting(
     summary = slow_run(monkeypatch, settings, Slow(0.040), 0.160, workers=2)
     assert summary.idle is not None
     assert summary.measured_steps == 15
-    assert summary.idle.wait_seconds < 0.05 * 15 * 4 * 0.040
+    # Without reading ahead it would wait for all of the reading; a busy machine adds a little.
+    assert summary.idle.wait_seconds < 0.25 * 15 * 4 * 0.040
     assert summary.idle.compute_seconds >= 15 * 0.160
 
 
