@@ -43,10 +43,10 @@ struct Orientation {
 };
 
 // Collects the rows of a stored box, and gives them upright to another sink.
-class Uprighter final : public RowSink {
+class UprightCollector final : public RowSink {
   public:
-    // `pixels` is memory to reuse: for the box as stored, and behind it one upright row.
-    Uprighter(Size stored, Orientation orientation, std::vector<uint8_t>& pixels)
+    // `pixels` is memory to reuse: for the box as stored, and after it one upright row.
+    UprightCollector(Size stored, Orientation orientation, std::vector<uint8_t>& pixels)
         : stored_(stored), orientation_(orientation), pixels_(pixels) {
         const size_t row =
             size_t{4} * static_cast<size_t>(orientation.upright(stored).width) + kRowSlack;
@@ -60,7 +60,7 @@ class Uprighter final : public RowSink {
     }
     void restart() override { taken_ = 0; }
 
-    void give(RowSink& sink) const {
+    void give_upright(RowSink& sink) const {
         const Size size = orientation_.upright(stored_);
         uint8_t* row = pixels_.data() + bytes_per_row() * static_cast<size_t>(stored_.height);
         int64_t step = orientation_.columns_from_end ? -1 : 1;  // from a pixel of a row to the next
@@ -151,9 +151,9 @@ Outcome read_upright(Worker& worker, const Box& needed, Size stored, Orientation
                      bool whole, RowSink& sink) {
     if (orientation.is_upright()) return worker.decoder.read(needed, whole, sink);
     const Box box = orientation.stored(needed, stored);
-    Uprighter uprighter({box.height, box.width}, orientation, worker.scratch);
-    Outcome outcome = worker.decoder.read(box, whole, uprighter);
-    if (outcome.ok()) uprighter.give(sink);
+    UprightCollector collector({box.height, box.width}, orientation, worker.scratch);
+    Outcome outcome = worker.decoder.read(box, whole, collector);
+    if (outcome.ok()) collector.give_upright(sink);
     return outcome;
 }
 

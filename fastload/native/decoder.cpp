@@ -31,7 +31,7 @@ class Tiff {
 
 // Of a JPEG, as `tiff_orientation`.
 int exif_orientation(const uint8_t* data, size_t size) {
-    size_t at = 2;  // behind SOI
+    size_t at = 2;  // after SOI
     while (at + 4 <= size && data[at] == 0xff) {
         const uint8_t marker = data[at + 1];
         if (marker == 0xff) {  // fill byte

@@ -81,8 +81,8 @@ class GatherJob final : public Job {
                 bytes};
     }
 
-    // Inlined, for GCC 12 takes a function that only fetches for one without effect, and leaves out
-    // the calls.
+    // Inlined, because GCC 12 takes a function that only fetches for one without effect, and leaves
+    // out the calls.
     template <int kLocality>
     [[gnu::always_inline]] inline void fetch(int row) const {
         if (row >= images_.count) return;
@@ -177,7 +177,7 @@ void GatherJob::resample(Worker& worker, const Image& image, const Geometry& geo
     resampler.begin(geometry, options);
     const Box needed = resampler.needed();
 
-    // Scratch: rows of four bytes a pixel; behind them, for grey images, the result in three.
+    // Scratch: rows of four bytes a pixel; after them, for grey images, the result in three.
     const size_t stride = static_cast<size_t>(needed.width) * 4 + kRowSlack;
     const size_t pixels =
         static_cast<size_t>(view_.size.height) * static_cast<size_t>(view_.size.width);

@@ -44,11 +44,11 @@ struct Box {
     int width = 0;
 };
 
-// Bytes behind a row of pixels that may be read, or, of rows in between, overwritten beyond its
+// Bytes after a row of pixels that may be read, or, of rows in between, overwritten beyond its
 // end.
 constexpr int kRowSlack = 64;
 
-// Takes rows of 4-byte pixels (RGBX), top to bottom; kRowSlack bytes behind each row are readable.
+// Takes rows of 4-byte pixels (RGBX), top to bottom; kRowSlack bytes after each row are readable.
 class RowSink {
   public:
     virtual void take(const uint8_t* const* rows, int count) = 0;

@@ -1,4 +1,4 @@
-// The batches that a pool runs: compressed images to headers and to pixels, and decoded images to
+// The jobs that a pool runs: compressed images to headers and to pixels, and decoded images to
 // crops.
 #pragma once
 
@@ -86,7 +86,7 @@ struct PixelRows {
     const uint8_t* base = nullptr;
     const int64_t* rows = nullptr;  // which image each sample is
     const int64_t* offsets =
-        nullptr;  // first byte of each image, or nullptr for equal images one behind the other
+        nullptr;  // first byte of each image, or nullptr for equal images one after the other
     const int32_t* sizes = nullptr;  // height, width of each image, or nullptr for `size`
     Size size;
     int count = 0;

@@ -10,8 +10,8 @@
 namespace fastload {
 
 struct HorizontalTask {
-    const uint8_t* const* rows;  // 4-byte pixels; kRowSlack readable behind each
-    uint8_t* const* out;         // 3-byte pixels; kRowSlack writable behind each
+    const uint8_t* const* rows;  // 4-byte pixels; kRowSlack readable after each
+    uint8_t* const* out;         // 3-byte pixels; kRowSlack writable after each
     int row_count;
     int outputs;             // pixels per output row
     const int32_t* first;    // per output: first source pixel
@@ -28,7 +28,7 @@ struct VerticalTask {
     int count;
     int precision;
     uint8_t* out;
-    int bytes;  // per row; nothing behind is read or written
+    int bytes;  // per row; nothing after them is read or written
 };
 
 namespace png {
@@ -38,12 +38,12 @@ enum Filter : uint8_t { kNone, kSub, kUp, kAverage, kPaeth, kFilters };
 // What loops may read beyond the last byte of a row, and write beyond the last pixel.
 constexpr size_t kTail = 16;
 
-struct Kernels {
+struct FilterKernels {
     // Pixels of 3 or 4 bytes out of their filter, to 4 bytes each, of which the fourth means
     // nothing. `above`: the pixels of the row above, or zeros.
     void (*unfilter_pixels)(Filter filter, int bytes, const uint8_t* raw, const uint8_t* above,
                             uint8_t* out, int count);
-    // The same of two rows behind each other that both have Paeth's filter.
+    // The same of two rows, one after the other, that both have Paeth's filter.
     void (*paeth_pair)(int bytes, const uint8_t* const* raw, const uint8_t* above,
                        uint8_t* const* out, int count);
     // A row out of its filter, where it lies; pixels have 1, 2, 3, 4, 6 or 8 bytes.
@@ -56,16 +56,17 @@ struct Kernels {
     const char* name;
     void (*horizontal)(const HorizontalTask&);
     void (*vertical)(const VerticalTask&);
-    // 4-byte pixels to 3-byte pixels; kRowSlack readable behind the ones, writable behind the
-    // others.
+    // 4-byte pixels to 3-byte pixels; kRowSlack readable after the former, writable after
+    // the latter.
     void (*pack)(const uint8_t* pixels, uint8_t* out, int count);
     // Packed RGB row of `pixels` pixels, last pixel first; source and target do not overlap.
     void (*mirror)(const uint8_t* row, uint8_t* out, int pixels);
     // Where not null: brings the weights of an axis into the form that `horizontal` is fastest
-    // with, two numbers for every four weights begun; false if they do not fit it.
+    // with, two numbers for every four weights (the last four may be fewer); false if they do not
+    // fit it.
     bool (*split)(const int16_t* weights, int outputs, int width, int32_t* low_high);
-    const jpeg::Kernels* jpeg;
-    const png::Kernels* png;
+    const jpeg::JpegKernels* jpeg;
+    const png::FilterKernels* png;
 };
 
 extern const Kernels kPlainKernels;

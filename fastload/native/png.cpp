@@ -28,7 +28,7 @@ uint32_t u32(const uint8_t* at) {
     return uint32_t{at[0]} << 24 | uint32_t{at[1]} << 16 | uint32_t{at[2]} << 8 | at[3];
 }
 
-// The data of the IDAT chunks from `next` on, one behind the other; their lengths were checked
+// The data of the IDAT chunks from `next` on, one after the other; their lengths were checked
 // before.
 struct Pieces {
     const uint8_t* next = nullptr;
@@ -97,7 +97,7 @@ class Inflater {
 
 enum class Colour : uint8_t { grey = 0, rgb = 2, palette = 3, grey_alpha = 4, rgb_alpha = 6 };
 
-struct Frame {
+struct PngInfo {
     const uint8_t* header = nullptr;  // its chunk
     int width = 0, height = 0;
     int depth = 0;  // bits a sample
@@ -130,66 +130,66 @@ bool is_allowed(int depth, int colour) {
     return colour <= 6 && (depth & (depth - 1)) == 0 && (depth & kDepths[colour]) != 0;
 }
 
-bool parse_header(const uint8_t* chunk, Frame& frame) {
+bool parse_header(const uint8_t* chunk, PngInfo& info) {
     if (u32(chunk) != 13 || !is(chunk, "IHDR")) return false;
     const uint8_t* fields = chunk + 8;
     const uint32_t width = u32(fields), height = u32(fields + 4);
     if (width == 0 || width > kMostWidth || height == 0 || height > INT32_MAX) return false;
     if (!is_allowed(fields[8], fields[9]) || fields[10] != 0 || fields[11] != 0 || fields[12] != 0)
         return false;
-    frame.header = chunk;
-    frame.width = static_cast<int>(width);
-    frame.height = static_cast<int>(height);
-    frame.depth = fields[8];
-    frame.colour = static_cast<Colour>(fields[9]);
+    info.header = chunk;
+    info.width = static_cast<int>(width);
+    info.height = static_cast<int>(height);
+    info.depth = fields[8];
+    info.colour = static_cast<Colour>(fields[9]);
     return true;
 }
 
 // Reads what a sound encoder writes; false for anything else, which is for other readers to judge.
 // Metadata do not count: no chunk that pixels do without is looked into.
-bool parse(const uint8_t* data, size_t size, Frame& frame) {
-    frame = {};
+bool parse(const uint8_t* data, size_t size, PngInfo& info) {
+    info = {};
     const uint8_t* const end = data + size;
-    if (size < 8 + 25 || !parse_header(data + 8, frame)) return false;
+    if (size < 8 + 25 || !parse_header(data + 8, info)) return false;
 
     int64_t compressed = 0;
-    bool behind = false;  // the data
+    bool after_data = false;
     for (const uint8_t* chunk = data + 8 + 25;; chunk += 12 + u32(chunk)) {
         // `chunk` is never beyond `end`: so much was there when the one before was looked at.
         if (end - chunk < 12 || u32(chunk) > static_cast<size_t>(end - chunk) - 12) return false;
         const size_t length = u32(chunk);
         if (is(chunk, "IDAT")) {
-            if (behind) return false;
-            if (frame.data.count++ == 0) frame.data.next = chunk;
+            if (after_data) return false;
+            if (info.data.count++ == 0) info.data.next = chunk;
             compressed += static_cast<int64_t>(length);
             continue;
         }
-        behind = frame.data.count > 0;
+        after_data = info.data.count > 0;
         if (is(chunk, "IEND")) break;
         if (!std::all_of(chunk + 4, chunk + 8, is_letter)) return false;
         if (is(chunk, "PLTE")) {
-            if (frame.palette != nullptr || behind || length == 0 || length > 768 ||
+            if (info.palette != nullptr || after_data || length == 0 || length > 768 ||
                 length % 3 != 0)
                 return false;
-            frame.palette = chunk + 8;
-            frame.colours = static_cast<int>(length / 3);
-        } else if (is(chunk, "eXIf") && frame.exif == nullptr) {
-            frame.exif = chunk + 8;
-            frame.exif_size = length;
+            info.palette = chunk + 8;
+            info.colours = static_cast<int>(length / 3);
+        } else if (is(chunk, "eXIf") && info.exif == nullptr) {
+            info.exif = chunk + 8;
+            info.exif_size = length;
         } else if ((chunk[4] & 0x20) == 0) {
             return false;  // a chunk that nobody may pass over
         }
     }
-    if (frame.data.count == 0 || (frame.colour == Colour::palette && frame.palette == nullptr))
+    if (info.data.count == 0 || (info.colour == Colour::palette && info.palette == nullptr))
         return false;
     // Data that take more room than the pixels are made to keep the decoder busy. The same are in
     // fastload/decode/header.py.
-    const int64_t raw = frame.raw_bytes();
-    frame.compressed = compressed;
+    const int64_t raw = info.raw_bytes();
+    info.compressed = compressed;
     if (compressed > 2 * raw + (64 << 10)) return false;
     // Distances that reach beyond the window which the stream announces are damage to zlib, but not
     // to ISA-L.
-    const uint8_t* first = frame.data.next;
+    const uint8_t* first = info.data.next;
     if (u32(first) < 2) return false;
     const int window = first[8] >> 4;
     return window == 7 || (window < 7 && raw <= int64_t{256} << window);
@@ -202,12 +202,12 @@ bool is_sound(const uint8_t* chunk) {
 }
 
 // Whether the checksums of the chunks that pixels need are right.
-bool is_sound(const Frame& frame) {
-    if (!is_sound(frame.header) || (frame.palette != nullptr && !is_sound(frame.palette - 8)))
+bool is_sound(const PngInfo& info) {
+    if (!is_sound(info.header) || (info.palette != nullptr && !is_sound(info.palette - 8)))
         return false;
     // Those of empty chunks, too.
-    const uint8_t* chunk = frame.data.next;
-    for (int i = 0; i < frame.data.count; ++i, chunk += 12 + u32(chunk)) {
+    const uint8_t* chunk = info.data.next;
+    for (int i = 0; i < info.data.count; ++i, chunk += 12 + u32(chunk)) {
         if (!is_sound(chunk)) return false;
     }
     return true;
@@ -215,32 +215,32 @@ bool is_sound(const Frame& frame) {
 
 class PngDecoder final : public ImageDecoder {
   public:
-    explicit PngDecoder(const png::Kernels& kernels) : kernels_(kernels) {}
+    explicit PngDecoder(const png::FilterKernels& kernels) : kernels_(kernels) {}
 
     Outcome open(const uint8_t* data, size_t size, const DecodeLimits& limits) override {
-        if (!parse(data, size, frame_)) return refused("a PNG that is cut off, interlaced or odd");
-        header_.size = {frame_.height, frame_.width};
-        header_.components = frame_.components();
+        if (!parse(data, size, info_)) return refused("a PNG that is cut off, interlaced or odd");
+        header_.size = {info_.height, info_.width};
+        header_.components = info_.components();
         header_.orientation =
-            frame_.exif == nullptr ? 1 : tiff_orientation(frame_.exif, frame_.exif_size);
+            info_.exif == nullptr ? 1 : tiff_orientation(info_.exif, info_.exif_size);
         if (Outcome checked = limits.check(header_.size); !checked.ok()) return checked;
         // Deflate makes at most 258 bytes of two bits (RFC 1951, 3.2.5): shorter data are cut off.
-        const bool fits = frame_.raw_bytes() <= 1032 * frame_.compressed;
+        const bool fits = info_.raw_bytes() <= 1032 * info_.compressed;
         return fits ? Outcome{} : refused("a PNG with too few data for its pixels");
     }
 
     Outcome read(const Box& box, bool whole, RowSink& sink) override {
-        if (!is_sound(frame_)) return refused("a PNG with a wrong checksum");
-        inflater_.begin(frame_.data);
+        if (!is_sound(info_)) return refused("a PNG with a wrong checksum");
+        inflater_.begin(info_.data);
         set_colours();
         const int bottom = box.top + box.height;
         bool good = read_box(box, sink);
-        const auto stride = static_cast<size_t>(frame_.row_bytes(frame_.width)) + 1;
-        for (int y = bottom; whole && good && y < frame_.height; ++y) {
+        const auto stride = static_cast<size_t>(info_.row_bytes(info_.width)) + 1;
+        for (int y = bottom; whole && good && y < info_.height; ++y) {
             good = inflater_.read(raw_.data(), stride) && raw_[0] < png::kFilters;
         }
         // The last row, too, has to be there where all is to be checked.
-        const bool to_end = whole || bottom == frame_.height;
+        const bool to_end = whole || bottom == info_.height;
         return good && (!to_end || inflater_.ends()) ? Outcome{}
                                                      : refused("a PNG with damaged data");
     }
@@ -250,27 +250,26 @@ class PngDecoder final : public ImageDecoder {
     bool read_box(const Box& box, RowSink& sink);
     bool to_pixels(const uint8_t* row, uint8_t* out, int count) const;
 
-    const png::Kernels& kernels_;
+    const png::FilterKernels& kernels_;
     Inflater inflater_;
-    Frame frame_;
+    PngInfo info_;
     uint32_t colours_[256] = {};  // of grey and palettes: the pixel of each number
     std::vector<uint8_t> raw_;    // rows as they are stored: the last one of before, some more
     std::vector<uint8_t> rows_;   // pixels: zeros, and the last rows
 };
 
 void PngDecoder::set_colours() {
-    if (frame_.colour == Colour::palette) {
-        for (int i = 0; i < frame_.colours; ++i)
-            std::memcpy(colours_ + i, frame_.palette + 3 * i, 3);
-    } else if (frame_.components() < 3) {
-        const int most = frame_.depth < 8 ? (1 << frame_.depth) - 1 : 255;
+    if (info_.colour == Colour::palette) {
+        for (int i = 0; i < info_.colours; ++i) std::memcpy(colours_ + i, info_.palette + 3 * i, 3);
+    } else if (info_.components() < 3) {
+        const int most = info_.depth < 8 ? (1 << info_.depth) - 1 : 255;
         for (int i = 0; i <= most; ++i) std::memset(colours_ + i, 255 / most * i, 4);
     }
 }
 
 // All that are not stored as the bytes of their colours.
 bool PngDecoder::to_pixels(const uint8_t* row, uint8_t* out, int count) const {
-    const int depth = frame_.depth, components = frame_.components(), step = components * depth / 8;
+    const int depth = info_.depth, components = info_.components(), step = components * depth / 8;
     const int mask = (1 << depth) - 1;
     int highest = 0;
     for (int x = 0; x < count; ++x, out += 4) {
@@ -286,18 +285,18 @@ bool PngDecoder::to_pixels(const uint8_t* row, uint8_t* out, int count) const {
         highest = std::max(highest, number);
         std::memcpy(out, colours_ + number, 4);
     }
-    return frame_.colour != Colour::palette || highest < frame_.colours;
+    return info_.colour != Colour::palette || highest < info_.colours;
 }
 
 bool PngDecoder::read_box(const Box& box, RowSink& sink) {
     const int columns = box.left + box.width, end = box.top + box.height;
-    const auto stride = static_cast<size_t>(frame_.row_bytes(frame_.width)) + 1;
-    const auto used = static_cast<int>(frame_.row_bytes(columns));
+    const auto stride = static_cast<size_t>(info_.row_bytes(info_.width)) + 1;
+    const auto used = static_cast<int>(info_.row_bytes(columns));
     const int most = static_cast<int>(
         std::clamp<int64_t>(kInflated / static_cast<int64_t>(stride), 2, std::max(end, 2)));
     const int bytes =
-        std::max(frame_.components() * frame_.depth / 8, 1);  // that a filter looks back
-    const bool direct = frame_.depth == 8 && frame_.components() >= 3;
+        std::max(info_.components() * info_.depth / 8, 1);  // that a filter looks back
+    const bool direct = info_.depth == 8 && info_.components() >= 3;
     const size_t pixels = size_t{4} * static_cast<size_t>(columns) + kRowSlack;
     const size_t raw = stride * static_cast<size_t>(most + 1) + png::kTail;
     if (raw_.size() < raw) raw_.resize(raw);
@@ -312,7 +311,7 @@ bool PngDecoder::read_box(const Box& box, RowSink& sink) {
     for (int y = 0; y < end;) {
         const int count = std::min(most, end - y);
         uint8_t* row =
-            raw_.data() + stride;  // a filter's number and bytes; behind those of the row before
+            raw_.data() + stride;  // a filter's number and bytes; after those of the row before
         if (!inflater_.read(row, stride * static_cast<size_t>(count))) return false;
         for (const int stop = y + count; y < stop;) {
             const auto filter = static_cast<png::Filter>(row[0]);

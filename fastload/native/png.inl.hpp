@@ -4,7 +4,7 @@
 // One pixel depends on the one before it, so that there is little for vectors to do at once; what
 // counts is how many operations lie between two of them. Where two rows have Paeth's filter, as
 // nearly all rows of photographs have, the second is done in the other half of the vectors, a pixel
-// behind the first. Vectors of the compiler's and not of simd.hpp: those are of whole lanes, many
+// after the first. Vectors of the compiler's and not of simd.hpp: those are of whole lanes, many
 // at a time.
 #pragma once
 
@@ -113,7 +113,7 @@ void pixels_of(const uint8_t* raw, const uint8_t* above, uint8_t* out, int count
 template <int kBytes>
 void paeth_pair_of(const uint8_t* const* raw, const uint8_t* above, uint8_t* const* out,
                    int count) {
-    // Halves: the first row at x, the second two pixels behind, so that it need not wait for the
+    // Halves: the first row at x, the second two pixels after, so that it need not wait for the
     // one above it.
     Wide left = {}, before = {}, between = {};
     for (int x = 0; x < count + 2; ++x) {
@@ -189,7 +189,7 @@ void unfilter_bytes(Filter filter, int bytes, uint8_t* row, const uint8_t* above
     }
 }
 
-const Kernels kKernels = {unfilter_pixels, paeth_pair, unfilter_bytes};
+const FilterKernels kKernels = {unfilter_pixels, paeth_pair, unfilter_bytes};
 
 }  // namespace
 }  // namespace fastload::png

@@ -119,7 +119,7 @@ void Job::complete(int rows) noexcept {
         results_->finished.notify_all();
 }
 
-struct Pool::Crew {
+struct Pool::ThreadGroup {
     std::mutex mutex;
     std::condition_variable work;
     std::deque<std::shared_ptr<Job>> queue;
@@ -181,7 +181,7 @@ struct Pool::Crew {
 struct Pool::Home {
     const uint64_t owner = current_process();
     std::mutex mutex;  // of what follows
-    std::unique_ptr<Crew> crew;
+    std::unique_ptr<ThreadGroup> group;
     std::vector<std::unique_ptr<Worker>>
         idle;  // of threads that ran jobs themselves: for the next that does
 };
@@ -234,26 +234,26 @@ void Pool::submit(std::shared_ptr<Job> job) {
     if (job->done()) return;  // of no rows
     Home& here = home();
     std::lock_guard<std::mutex> guard(here.mutex);
-    if (!here.crew) {
-        auto crew = std::make_unique<Crew>();
-        crew->start(threads_, *this);
-        here.crew = std::move(crew);
+    if (!here.group) {
+        auto group = std::make_unique<ThreadGroup>();
+        group->start(threads_, *this);
+        here.group = std::move(group);
     }
-    Crew& crew = *here.crew;
+    ThreadGroup& group = *here.group;
     {
-        std::lock_guard<std::mutex> lock(crew.mutex);
-        crew.queue.push_back(std::move(job));
+        std::lock_guard<std::mutex> lock(group.mutex);
+        group.queue.push_back(std::move(job));
     }
-    crew.work.notify_all();
+    group.work.notify_all();
 }
 
 void Pool::close() {
     Home& here = home();
     std::lock_guard<std::mutex> guard(here.mutex);
     here.idle.clear();
-    if (!here.crew) return;
-    here.crew->finish();
-    here.crew.reset();
+    if (!here.group) return;
+    here.group->finish();
+    here.group.reset();
 }
 
 Pool::Home& Pool::home() {

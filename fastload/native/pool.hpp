@@ -1,4 +1,4 @@
-// A pool of threads that runs batches, several in flight; the batches themselves; what a thread
+// A pool of threads that runs batches, several at a time; the batches themselves; what a thread
 // keeps between samples.
 #pragma once
 
@@ -64,7 +64,7 @@ class Job {
     Job(const Job&) = delete;
     Job& operator=(const Job&) = delete;
 
-    // Rows not yet begun will not be. Does nothing in a process forked since the job was made.
+    // Rows not yet started are not run. Does nothing in a process forked since the job was made.
     void cancel() noexcept;
     // False, at once, in a process forked since the job was made: it is the parent's.
     bool wait();
@@ -122,7 +122,7 @@ class Pool {
     const DecoderCounts& decoded() const { return decoded_; }
 
   private:
-    struct Crew;
+    struct ThreadGroup;
     struct Home;
     Home& home();
     std::unique_ptr<Worker> make_worker();

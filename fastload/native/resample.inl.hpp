@@ -27,7 +27,7 @@ inline V weight_pair(const int16_t* weights) {
 // pairs, which computes the same.
 constexpr int32_t kLargestSplit = 127 * 256 + 127;
 
-// Four weights as four low bytes and four high bytes, zeros behind the last of `width`. False if
+// Four weights as four low bytes and four high bytes, zeros after the last of `width`. False if
 // they cannot be split.
 [[maybe_unused]] bool split(const int16_t* weights, int outputs, int width, int32_t* low_high) {
     bool good = true;

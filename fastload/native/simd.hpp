@@ -88,9 +88,9 @@ struct Common {
         return V(I32(a) >> kBits);
     }
     static V right32(V a, int bits) { return V(I32(a) >> bits); }
-    static V either(V a, V b) { return V(U8(a) | U8(b)); }
-    static V both(V a, V b) { return V(U8(a) & U8(b)); }
-    static V differ(V a, V b) { return V(U8(a) ^ U8(b)); }
+    static V bit_or(V a, V b) { return V(U8(a) | U8(b)); }
+    static V bit_and(V a, V b) { return V(U8(a) & U8(b)); }
+    static V bit_xor(V a, V b) { return V(U8(a) ^ U8(b)); }
     static V equal32(V a, V b) { return V(I32(a) == I32(b)); }
     // Where kDots: adds the products of four neighbours each, unsigned by signed bytes, to 32 bits.
     static constexpr bool kDots = false;

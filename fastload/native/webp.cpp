@@ -43,7 +43,7 @@ class WebpDecoder final : public ImageDecoder {
         WebPBitstreamFeatures features;
         if (WebPGetFeatures(data, size, &features) != VP8_STATUS_OK)
             return refused("a WebP that is cut off or odd");
-        const size_t container = u32(data + 4);  // behind these eight bytes
+        const size_t container = u32(data + 4);  // after these eight bytes
         if (std::memcmp(data, "RIFF", 4) != 0 || container > size - 8)
             return refused("a WebP that is cut off");
         if (features.has_animation) return refused("a WebP with moving images");

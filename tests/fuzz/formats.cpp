@@ -34,7 +34,7 @@ void require(bool condition, const char* what) {
     std::abort();
 }
 
-// The rows it is given as RGB, in heap memory of exactly their size. What is behind a row may be
+// The rows it is given as RGB, in heap memory of exactly their size. What is after a row may be
 // read, so it is.
 class Collector final : public RowSink {
   public:
@@ -44,13 +44,13 @@ class Collector final : public RowSink {
         for (int y = 0; y < count; ++y) {
             for (int x = 0; x < width_; ++x)
                 pixels.insert(pixels.end(), rows[y] + 4 * x, rows[y] + 4 * x + 3);
-            for (int i = 0; i < kRowSlack; ++i) behind = behind + rows[y][4 * width_ + i];
+            for (int i = 0; i < kRowSlack; ++i) after = after + rows[y][4 * width_ + i];
         }
     }
     void restart() override { pixels.clear(); }
 
     Pixels pixels;
-    volatile uint8_t behind = 0;
+    volatile uint8_t after = 0;
 
   private:
     int width_;

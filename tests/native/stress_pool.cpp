@@ -153,13 +153,13 @@ int run_forks(int children) {
     for (int number = 0; number < children; ++number) {
         auto pool = std::make_unique<Pool>(8, "plain");
         auto job = std::make_shared<Numbers>(50, 1, true);
-        std::atomic<bool> begun{false};
+        std::atomic<bool> started{false};
         std::thread first([&] {
-            begun = true;
+            started = true;
             pool->submit(job);
             job->wait();
         });
-        while (!begun) {
+        while (!started) {
         }
         for (volatile int pause = 0; pause < (number % 40) * 500; pause = pause + 1) {
         }

@@ -37,7 +37,7 @@ bool BaselineDecoder::reduce(int shift) {
     // there are pixels then.
     const bool both = frame_.h == 2 && frame_.v == 2 && shift > 0;
     const int across = both ? 1 : frame_.h, width = divide_up(frame_.width, 1 << shift);
-    // Not upsampled smoothly by libjpeg; such images are not worth the code.
+    // Not upsampled smoothly by libjpeg; such images are rare.
     if (across == 2 && shift < 3 && width <= 4) return false;
     width_ = width;
     height_ = divide_up(frame_.height, 1 << shift);

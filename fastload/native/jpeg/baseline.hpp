@@ -5,7 +5,7 @@
 // stepped over, for their DC coefficients, and the rows below are not read. Of one in several scans
 // all coefficients are read, and pixels are made of the box. The pixels are those of
 // libjpeg-turbo's full decode with its defaults, cropped. It has no words for what is wrong with a
-// file: whatever it does not like it leaves to libjpeg-turbo.
+// file: what it does not take it leaves to libjpeg-turbo.
 #pragma once
 
 #include <vector>
@@ -21,7 +21,7 @@ namespace fastload::jpeg {
 
 class BaselineDecoder {
   public:
-    explicit BaselineDecoder(const Kernels& kernels) : kernels_(kernels), scans_(kernels) {}
+    explicit BaselineDecoder(const JpegKernels& kernels) : kernels_(kernels), scans_(kernels) {}
 
     // Reads the headers. The data must live until the last `read`. `max_work`: pixels times scans
     // that are allowed.
@@ -66,7 +66,7 @@ class BaselineDecoder {
     const uint8_t* chroma_row(Plane& plane, int row, int y, const Box& box,
                               std::vector<uint8_t>& out);
 
-    const Kernels& kernels_;
+    const JpegKernels& kernels_;
     const uint8_t* data_ = nullptr;
     size_t size_ = 0;
     Frame frame_;

@@ -21,7 +21,7 @@ class BitSource {
         begin_segment();
     }
 
-    // Makes kMostChunkBytes readable from `state.next` on, zeros behind the last of the data.
+    // Makes kMostChunkBytes readable from `state.next` on, zeros after the last of the data.
     void reserve() {
         if (dry_ || static_cast<size_t>(stop_ - state.next) >= kMostChunkBytes) return;
         if (static_cast<size_t>(window_.data() + kWindow - state.next) < 2 * kMostChunkBytes) {
@@ -69,7 +69,7 @@ class BitSource {
 
   private:
     static constexpr size_t kWindow = 8 * kMostChunkBytes;
-    // Behind the data, for a whole chunk that begins at their very end, or with the bits in hand a
+    // After the data, for a whole chunk that begins at their very end, or with the bits in hand a
     // little beyond it.
     static constexpr size_t kPadding = kMostChunkBytes + 16;
     static constexpr ptrdiff_t kAhead =
@@ -107,7 +107,7 @@ class BitSource {
     }
 
     std::vector<uint8_t> window_;
-    uint8_t* stop_ = nullptr;       // behind the last unstuffed byte
+    uint8_t* stop_ = nullptr;       // after the last unstuffed byte
     const uint8_t* raw_ = nullptr;  // the first byte not yet unstuffed
     const uint8_t* end_ = nullptr;
     bool dry_ = true;  // raw_ is at a marker, or at the end of the file

@@ -25,7 +25,7 @@ struct Place {
     explicit Place(Block<E>* first)
         : block(first), table(first->dc), ac(first->ac), next_dc(first[1].dc) {}
 
-    // Behind `entry`, after which the place in the block is `position`. Never a branch, which
+    // After `entry`, after which the place in the block is `position`. Never a branch, which
     // compilers like to make of it.
     void move(E entry, uint64_t position) {
         k = position;
@@ -49,7 +49,7 @@ struct Place {
         next_dc = block[1].dc;
     }
 
-    // The next symbol alone, where a lookup does not settle it, or goes on behind the end of the
+    // The next symbol alone, where a lookup does not settle it, or goes on after the end of the
     // block. Only a run of zeros may do that, and what fills a block ends it. 0 where the data are
     // bad.
     Entry resolve(uint64_t bits, Entry looked_up) const {

@@ -42,14 +42,14 @@ void fill_singles(const Code& code, Entry* singles) {
 // What may follow a first symbol: for each number n of bits left in a lookup and each value of
 // these, at 2^n + value.
 template <typename E>
-using Rests = E[kLookups];
+using FollowingTable = E[kLookups];
 
 template <typename E, typename Function>
-void fill_rests(Rests<E>& rests, Function follow) {
-    rests[0] = rests[1] = 0;
+void fill_following(FollowingTable<E>& table, Function follow) {
+    table[0] = table[1] = 0;
     for (uint32_t bits = 1; bits < kLookupBits; ++bits) {
         for (uint32_t value = 0; value < 1u << bits; ++value) {
-            rests[(1u << bits) + value] = follow(bits, value, value << (kLookupBits - bits));
+            table[(1u << bits) + value] = follow(bits, value, value << (kLookupBits - bits));
         }
     }
 }
@@ -59,9 +59,9 @@ void fill_doubles(const Code& code, DoubleEntry* doubles) {
     Entry singles[kLookups];
     fill_singles(code, singles);
     for (uint32_t i = 0; i < kLookups; ++i) doubles[i] = doubled(singles[i]);
-    if (code.dc) return;  // behind a DC coefficient, another table is needed
-    Rests<DoubleEntry> seconds;
-    fill_rests(seconds, [&](uint32_t bits, uint32_t, uint32_t lookup) {
+    if (code.dc) return;  // after a DC coefficient, another table is needed
+    FollowingTable<DoubleEntry> seconds;
+    fill_following(seconds, [&](uint32_t bits, uint32_t, uint32_t lookup) {
         const Entry second = singles[lookup];
         const DoubleEntry added = (second & 0xffff) | DoubleEntry{second >> 16} << 32;
         return (second & kLong) == 0 && (second & kLengthMask) <= bits ? added : 0;
@@ -78,7 +78,7 @@ void fill_doubles(const Code& code, DoubleEntry* doubles) {
 }
 
 // All symbols that fit into a lookup (of three), without their coefficients; the last one's may lie
-// behind it.
+// after it.
 void fill_runs(const Code& code, Entry* runs) {
     Entry singles[kLookups];  // and from bit 16 on the length of the code
     std::fill(singles, singles + kLookups, kLong | Entry{kLookupBits + 1} << 16);
@@ -91,14 +91,14 @@ void fill_runs(const Code& code, Entry* runs) {
             std::fill_n(singles + from, count, all | static_cast<Entry>(length) << 16);
         }
     });
-    Rests<Entry> one, two;
-    fill_rests(one, [&](uint32_t bits, uint32_t, uint32_t lookup) {
+    FollowingTable<Entry> one, two;
+    fill_following(one, [&](uint32_t bits, uint32_t, uint32_t lookup) {
         const Entry next = singles[lookup];
         return next >> 16 <= bits && kLookupBits - bits + (next & kLengthMask) <= kMostRunBits
                    ? next & 0xffff
                    : 0;
     });
-    fill_rests(two, [&](uint32_t bits, uint32_t value, uint32_t) {
+    fill_following(two, [&](uint32_t bits, uint32_t value, uint32_t) {
         const Entry next = one[(1u << bits) + value];
         const uint32_t used = next & kLengthMask;
         const uint32_t left = (next & kEnd) != 0 || used >= bits ? 1 : 1u << (bits - used);

@@ -14,7 +14,7 @@ constexpr int kLookups = 1 << kLookupBits;
 
 // An entry says, from its lowest bit on: how many bits to drop (8 bits), how far to go on in the
 // block (8), and a coefficient (16, signed), which is part of the entry: nothing is computed from
-// the bits behind the code.
+// the bits after the code.
 using Entry = uint32_t;
 // The same for one symbol or two. The coefficient is the first's; above it are the second's (16
 // bits, signed), and how far the first of them alone goes on (8). With one symbol, there is no
@@ -25,7 +25,7 @@ constexpr Entry kLengthMask = 255;
 // The end of a block goes on so far, and by that is known.
 constexpr int kEndAdvance = 128;
 constexpr Entry kEnd = kEndAdvance << 8;
-// What goes on so far is not the whole story: the code, or code and coefficient, are longer than
+// An entry that goes on so far is incomplete: the code, or code and coefficient, are longer than
 // the lookup. The length is the code's, and in place of the coefficient is the symbol, or both are
 // 0.
 constexpr int kLongAdvance = 64;
@@ -113,7 +113,7 @@ constexpr int kMostBlocks = 48;
 // that there are at most 64 a block; and what the last refill reads beyond.
 constexpr size_t kMostChunkBytes = size_t{kMostBlocks} * 64 * kMostStepBits / 8 + 24;
 
-// Where coefficient k - 1 of the zigzag lies in a block; beyond the last, the place behind the
+// Where coefficient k - 1 of the zigzag lies in a block; beyond the last, the place after the
 // block. At 0, where entries that do nothing write theirs, the first.
 struct Places {
     static constexpr uint8_t kZigzag[64] = {
@@ -144,7 +144,7 @@ struct Block {
     // decode_blocks: 64 coefficients in natural order, zeros before, and one place more, which is
     // scratch. The first is the difference to the block before of its component.
     int16_t* coefficients = nullptr;
-    // decode_blocks: kEndAdvance and, in zigzag order, the position behind the last coefficient
+    // decode_blocks: kEndAdvance and, in zigzag order, the position after the last coefficient
     // (kFilled for all places). skip_blocks: the sum of the DC differences of all blocks up to this
     // one, from the first of the chunk.
     int32_t result = 0;
@@ -153,7 +153,7 @@ struct Block {
 template <typename E>
 struct BlocksTask {
     BitState bits;  // in and out; kMostChunkBytes from `next` on are readable
-    // Behind the last one are two more, with tables of entries that do nothing.
+    // After the last one are two more, with tables of entries that do nothing.
     Block<E>* blocks;
     int count;
     bool passes = false;  // decode_blocks: whether some of the tables are of CodeTables::passing
@@ -179,7 +179,7 @@ struct SamplesTask {
     const uint16_t* order;             // which of them
     int count;
     const int16_t* quantisers;  // natural order
-    uint8_t* out;  // the first sample of the first block; kRowTail writable behind the last
+    uint8_t* out;  // the first sample of the first block; kRowTail writable after the last
     ptrdiff_t stride;
     int size;  // 8, or 4, 2 or 1: samples on each side that a block becomes
 };
@@ -189,7 +189,7 @@ struct SamplesTask {
 constexpr size_t kRowTail = 256;
 constexpr size_t kRowLead = 64;
 
-struct Kernels {
+struct JpegKernels {
     // Both false where the data are not what a sound encoder makes.
     bool (*decode_blocks)(BlocksTask<DoubleEntry>&);
     bool (*skip_blocks)(BlocksTask<Entry>&);

@@ -157,16 +157,16 @@ inline void transpose_left(V (&x)[8]) {
 // down to these here.
 inline V as_if_shifted(V first, V others) {
     V zero = Simd::equal32(others, Simd::zero());
-    zero = Simd::both(zero, Simd::swap64(zero));
-    zero = Simd::both(zero, Simd::swap32(zero));
+    zero = Simd::bit_and(zero, Simd::swap64(zero));
+    zero = Simd::bit_and(zero, Simd::swap32(zero));
     const V wrapped = Simd::right16<kPassBits>(Simd::left16<kPassBits>(first));
-    return Simd::differ(first, Simd::both(zero, Simd::differ(first, wrapped)));
+    return Simd::bit_xor(first, Simd::bit_and(zero, Simd::bit_xor(first, wrapped)));
 }
 
 constexpr int kFirstShift = kConstantBits - kPassBits, kSecondShift = kConstantBits + kPassBits + 3;
 constexpr int kCorner = 10;  // so many coefficients in zigzag order lie in the upper left quarter
 
-// The coefficients of as many blocks as there are lanes, from block `first` of the task on. Behind
+// The coefficients of as many blocks as there are lanes, from block `first` of the task on. After
 // the last block, that one again; it lands in the slack. Returns how far the coefficients reach.
 inline int take_blocks(const SamplesTask& task, int first, const int16_t* (&blocks)[kLanes]) {
     int reach = 0;
@@ -202,7 +202,7 @@ void to_whole_samples(const SamplesTask& task) {
         V others = Simd::zero();
         for (int y = 0; y < rows; ++y) {
             x[y] = Simd::load_lanes(blocks, 8 * y);
-            if (y > 0) others = Simd::either(others, x[y]);
+            if (y > 0) others = Simd::bit_or(others, x[y]);
             x[y] = Simd::mul16(x[y], Simd::repeat(task.quantisers + 8 * y));
         }
         x[0] = as_if_shifted(x[0], others);
@@ -301,22 +301,22 @@ inline V widen_high(V bytes) { return Simd::high8(bytes, Simd::zero()); }
 inline V triple(V x) { return Simd::add16(x, Simd::add16(x, x)); }
 
 // Writes the bytes of even and odd positions, as 16-bit numbers.
-inline V merge(V even, V odd) { return Simd::either(even, Simd::left16<8>(odd)); }
+inline V merge(V even, V odd) { return Simd::bit_or(even, Simd::left16<8>(odd)); }
 
 void double_width(const uint8_t* row, uint8_t* out, int width) {
     const V one = Simd::all16(1), two = Simd::all16(2);
-    auto blend = [&](V here, V before, V behind) {
+    auto blend = [&](V here, V before, V after) {
         here = triple(here);
         return merge(Simd::right16<2>(Simd::add16(here, Simd::add16(before, one))),
-                     Simd::right16<2>(Simd::add16(here, Simd::add16(behind, two))));
+                     Simd::right16<2>(Simd::add16(here, Simd::add16(after, two))));
     };
     for (int x = 0; x < width; x += kVectorBytes) {
         const V before = Simd::load(row + x - 1), here = Simd::load(row + x),
-                behind = Simd::load(row + x + 1);
+                after = Simd::load(row + x + 1);
         Simd::store_lanes(out + 2 * x, 32,
-                          blend(widen_low(here), widen_low(before), widen_low(behind)));
+                          blend(widen_low(here), widen_low(before), widen_low(after)));
         Simd::store_lanes(out + 2 * x + 16, 32,
-                          blend(widen_high(here), widen_high(before), widen_high(behind)));
+                          blend(widen_high(here), widen_high(before), widen_high(after)));
     }
 }
 
@@ -343,11 +343,11 @@ void blend_and_double(const uint8_t* near, const uint8_t* far, uint8_t* out, int
     }
     const V eight = Simd::all16(8), seven = Simd::all16(7);
     for (int x = 0; x < width; x += kVectorBytes / 2) {
-        const V before = Simd::load(scratch + x), behind = Simd::load(scratch + x + 2);
+        const V before = Simd::load(scratch + x), after = Simd::load(scratch + x + 2);
         const V here = triple(Simd::load(scratch + x + 1));
         Simd::store(out + 2 * x,
                     merge(Simd::right16<4>(Simd::add16(here, Simd::add16(before, eight))),
-                          Simd::right16<4>(Simd::add16(here, Simd::add16(behind, seven)))));
+                          Simd::right16<4>(Simd::add16(here, Simd::add16(after, seven)))));
     }
 }
 
@@ -401,9 +401,9 @@ void rgb_to_rgbx(const uint8_t* const* rows, uint8_t* out, int width) {
     }
 }
 
-constexpr Kernels kKernels = {decode_blocks, skip_blocks,  first_of_band, next_of_band,
-                              to_samples,    double_width, blend_rows,    blend_and_double,
-                              ycc_to_rgbx,   rgb_to_rgbx};
+constexpr JpegKernels kKernels = {decode_blocks, skip_blocks,  first_of_band, next_of_band,
+                                  to_samples,    double_width, blend_rows,    blend_and_double,
+                                  ycc_to_rgbx,   rgb_to_rgbx};
 
 }  // namespace
 }  // namespace fastload::jpeg

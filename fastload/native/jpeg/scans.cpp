@@ -8,8 +8,9 @@
 namespace fastload::jpeg {
 namespace {
 
-// Memory kept from image to image; more is asked for anew as zeros, of which the system makes only
-// what is written to. So a few bytes that claim a large image cost no more than they fill.
+// Memory kept from image to image; larger memory is newly allocated as zeros, of which the system
+// makes only what is written to. So a few bytes that claim a large image cost no more than they
+// fill.
 constexpr size_t kKept = size_t{8} << 20;
 // A coefficient has at most 10 bits and a sign, a DC coefficient 11: so far they can be shifted
 // within 16 bits.

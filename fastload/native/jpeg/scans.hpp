@@ -3,7 +3,7 @@
 //
 // All scans must be read before any block is complete, so that coefficients are kept for the whole
 // image: 128 bytes a block. Pixels are then made of the box alone. As the baseline decoder, this
-// has no words for damage: whatever is unusual goes to libjpeg-turbo.
+// reports no kinds of damage: whatever is unusual goes to libjpeg-turbo.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ namespace fastload::jpeg {
 
 class Scans {
   public:
-    explicit Scans(const Kernels& kernels) : kernels_(kernels) {}
+    explicit Scans(const JpegKernels& kernels) : kernels_(kernels) {}
 
     // Decodes all scans, and finds the end of the image after them. `frame` is as `read_frame` made
     // it. More than `most` scans are `unusual`.
@@ -72,7 +72,7 @@ class Scans {
     template <typename Function>
     bool for_each_part(const Frame& frame, const Scan& scan, Function decode);
 
-    const Kernels& kernels_;
+    const JpegKernels& kernels_;
     Plane planes_[kMostComponents];
     std::unique_ptr<void, Free> memory_;
     size_t capacity_ = 0;
